@@ -29,7 +29,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jre-
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build-reports /opt/pushserver /opt/pushserver
 USER pushserver
-CMD ["celery", "--app=pushserver", "--quiet", "worker", "--hostname=reports@%h", "--queues=reports", \
+CMD ["celery", "--app=pushserver.worker", "--quiet", "worker", "--hostname=reports@%h", "--queues=reports", \
      "--pool=threads", "--concurrency=1", "--without-gossip", "--without-mingle"]
 
 # The last one is what `docker build .` makes.

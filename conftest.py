@@ -25,12 +25,12 @@ from django.conf import settings
 from hypothesis import settings as hypothesis_settings
 from pytest_django import DjangoDbBlocker
 
-from pushserver.embedded import installed
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.supervisor.guard import Guard, kill_group
-from pushserver.supervisor.processes import ProcessSpec
+from embedded.servers import installed
+from embedded.servers.ports import free_port
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.supervisor.guard import Guard, kill_group
+from embedded.supervisor.processes import ProcessSpec
 
 pytest_plugins = ["tests.not_run"]
 Server = TypeVar("Server", EmbeddedPostgres, EmbeddedValkey)

@@ -9,10 +9,12 @@ from django.core.management import call_command, execute_from_command_line
 from django.db import OperationalError
 
 from kit.db.reasons import words
-from pushserver.supervisor.processes import StartError
+from kit.errors import StartError
+from pushserver.config.role import OF_COMMANDS, Role, begin_as
 
 
 def main() -> None:
+    begin_as(OF_COMMANDS.get("".join(sys.argv[1:2]), Role.COMMAND))
     if sys.argv[1:] == ["version"]:  # Django would tell its own
         django.setup()
         call_command("version")

@@ -25,9 +25,9 @@ from rich.table import Table
 from notifications.messages import NotificationType, PushNotification, PushRequest, Report
 from registrations.messages import QueryInfo, RegistrationMessage, TokenType
 from waku_bridge.codec import envelope
-from waku_bridge.codec.ecies import OVERHEAD_BYTES
+from waku_bridge.codec.crypto.ecies import OVERHEAD_BYTES
+from waku_bridge.codec.crypto.grants import sign_grant
 from waku_bridge.codec.envelope import DecryptionKey, Identity, Reply
-from waku_bridge.codec.grants import sign_grant
 from waku_bridge.codec.keys import shake256
 from waku_bridge.messages import PushResponse, Query, QueryResponse, RegistrationResponse, WakuMessage
 

@@ -102,7 +102,7 @@ def _fill(url: str, environment: dict[str, str], registrations: int, attempts: i
     with psycopg.connect(url) as connection:
         row = connection.execute("SELECT EXISTS (SELECT FROM registrations_registration)").fetchone()
     if row and row[0]:
-        settle = "from pushserver.management.seeding import settle; settle()"
+        settle = "from embedded.seeding import settle; settle()"
         manage("shell", "--verbosity=0", "-c", settle, environment=environment)
         return None
     started = time.monotonic()

@@ -21,10 +21,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from bench.console import REQUESTS, Ask, Page
+from embedded.seeding import chat_keys
 from kit.admin.facts import FactAdmin
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from pushserver.api import tokens
-from pushserver.management.seeding import chat_keys
 from pushserver.models import ApiToken, AttemptMinute, TrafficMinute
 from registrations.models import Registration
 from spark_reports.models import ErrorRate
@@ -210,8 +210,8 @@ def _heaviest() -> list[str]:
 
 def _users() -> Iterator[Page]:
     people = {"ordinary user": _hexes(_sample(Registration, "public_key_hash"))}
-    most_installations, most_history = _heaviest()
-    people |= {"user with most installations": [most_installations], "user with most history": [most_history]}
+    max_installations, most_history = _heaviest()
+    people |= {"user with most installations": [max_installations], "user with most history": [most_history]}
     for name, hashes in people.items():
         yield _gets("user", name, *(reverse("user", args=[digits]) for digits in hashes))
         yield _gets("forget", name, *(reverse("forget_user", args=[digits]) for digits in hashes))
@@ -324,7 +324,7 @@ def _api_of_reports() -> Iterator[Page]:
             "outcome": "dead",
             "code": "timeout",
             "stage": NOTHING,
-            "front_door": "waku",
+            "bridge": "waku",
         },
         "token-churn": {"platform": "android", "app_topic": NOTHING},
         "anomaly": {"figure": "error_rate", "platform": NOTHING},

@@ -15,8 +15,8 @@ from rich.table import Table
 from bench.fleet import Fleet, fleet
 from bench.phones import Phones
 from bench.throughput import paced, prepare, work_off
-from pushserver.embedded import installed
-from pushserver.supervisor.processes import StartError
+from embedded.servers import installed
+from kit.errors import StartError
 
 PHONES = 400
 BACKLOG = 3000

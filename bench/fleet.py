@@ -20,7 +20,7 @@ import psycopg
 
 from bench import servers
 from bench.reading import SERVER_KEY
-from pushserver.embedded.ports import free_port
+from embedded.servers.ports import free_port
 
 TOPIC = "/waku/2/rs/16/32"
 RING_CAPACITY = 100_000

@@ -26,15 +26,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from bench import servers
-from pushserver.embedded.ports import free_port
+from embedded.servers.ports import free_port
 
-PATIENCE_SECONDS = 180.0
+TIMEOUT_SECONDS = 180.0
 SETTLING_SECONDS = 20.0  # until what is done once after a start is done
 IDLE_SECONDS = 30.0
 RATE, LOAD_SECONDS = 5, 40
 SETUP = """
-import sys, time
-sys.argv = ["celery"]
+import time
+import pushserver.worker
 import django
 django.setup()
 print(time.process_time())
@@ -50,7 +50,7 @@ GOALS: Mapping[str, float] = {
     "idle_pss_mb": 400,
 }
 # Stand-ins for servers that are not ours.
-NOT_COUNTED = ("waku_bridge.devnode", "gorush.devserver")
+NOT_COUNTED = ("embedded.node", "embedded.gorush")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +107,14 @@ class Life:
         self.start_seconds = self._seconds_until(word)
 
     def _seconds_until(self, word: str) -> float:
-        servers.wait_until(lambda: word in self._log.read_text(encoding="utf-8"), PATIENCE_SECONDS)
+        servers.wait_until(lambda: word in self._log.read_text(encoding="utf-8"), TIMEOUT_SECONDS)
         return time.monotonic() - self._started_at
 
     def stop(self) -> None:
         """Stop it, and wait until it has ended."""
         with suppress(psutil.NoSuchProcess):
             self.process.send_signal(SIGTERM)
-        self.process.wait(PATIENCE_SECONDS)
+        self.process.wait(TIMEOUT_SECONDS)
 
 
 def run() -> dict[str, object]:
@@ -200,7 +200,7 @@ def _load(up: Up, result: Path) -> Iterator[None]:
     load = up.manage("load", *options)
     time.sleep(LOAD_SECONDS / 3)
     yield
-    load.wait(PATIENCE_SECONDS)
+    load.wait(TIMEOUT_SECONDS)
 
 
 def _setup_cpu_seconds() -> float:

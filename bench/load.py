@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import servers
+from embedded.load.waku import Ear, Shots, build, distribution, shoot
 from kit.http.connections import new_client
 from waku_bridge.client import RegisteringClient, Session, new_identity, new_state
-from waku_bridge.client.addresses import android
-from waku_bridge.client.load import Ear, Shots, build, distribution, shoot
+from waku_bridge.client.registration.addresses import android
 from waku_bridge.codec import topics
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import WakuNode

@@ -1,8 +1,8 @@
 """Measure how the server works on what a month has left, and whether anything grows while it does.
 
 The tables are filled as by thirty days of requests, fewer than a thousand a second, as the disk bears it. Then messages
-come at an even rate, while days are exported again and again, somebody keeps a snapshot open, retention removes what
-gets too old, and a standby follows. Each figure is taken at the beginning and at the end of that, after ten minutes
+come at an even rate, while yesterday is exported again and again, somebody keeps a snapshot open, retention works, and
+a standby follows. Each figure is taken at the beginning and at the end of that, after ten minutes
 without autovacuum, behind two million notifications that wait in a closed queue, and when that has opened. How many
 times as large it got is told against the beginning; what it is without export, snapshot and standby stands beside.
 Run alone with ``python -m bench month``; it takes an hour (``--minutes``) and some 10 GB (``--requests``).
@@ -27,8 +27,8 @@ from rich.table import Table
 from bench import retention, servers, throughput
 from bench.fleet import Fleet, fleet, name_of
 from bench.phones import Phones
-from kit.sessions import BATCH_WORKER, set_all
-from kit.turns import RECENT
+from kit.batches.batch import RECENT
+from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from notifications.messages import ChannelKey
 
 REQUESTS = 5_000_000
@@ -141,7 +141,7 @@ def _memory(running: Fleet) -> dict[str, float]:
 def _scans_ms(running: Fleet) -> dict[str, float]:
     """Return how long each look takes that a worker makes every second."""
     from notifications.delivery import recording, settling  # noqa: PLC0415 - Django is set up only now
-    from notifications.queues import EXPIRED, IS_DUE  # noqa: PLC0415 - as above
+    from notifications.queues.queues import EXPIRED, IS_DUE  # noqa: PLC0415 - as above
     from waku_bridge.outbound.publishing import PENDING  # noqa: PLC0415 - as above
     from waku_bridge.steps import Inbox  # noqa: PLC0415 - as above
 
@@ -162,7 +162,7 @@ def _median_ms(database: "psycopg.Connection[Any]", sql: str) -> float:
 
 @contextmanager
 def _exporting(folder: Path) -> Iterator[None]:
-    """Export a day each minute, as the nightly reports do, in a process of its own."""
+    """Export yesterday each minute, as the nightly reports do once, in a process of its own."""
     process = FORK.Process(target=_export, args=(folder,), daemon=True)
     process.start()
     try:
@@ -183,7 +183,7 @@ def _export(folder: Path) -> None:
     while True:
         now = datetime.now(UTC)
         lake = Lake(str(folder / f"lake-{number}"))
-        export_day((now - timedelta(days=1 + number % (DAYS - 2))).date(), lake, now=now, on_rows=lambda *_: None)
+        export_day((now - timedelta(days=1)).date(), lake, now=now, on_rows=lambda *_: None)
         number += 1
         time.sleep(CHUNK_SECONDS)
 
@@ -217,16 +217,16 @@ def _a_closed_queue(running: Fleet, waiting: int) -> Iterator[None]:
     """Have an app of Apple's paused, for which so many notifications wait. It is resumed in the end."""
     from django.utils import timezone  # noqa: PLC0415 - Django is set up only now
 
-    from notifications import halts, queues  # noqa: PLC0415 - as above
     from notifications.messages import QueueKey  # noqa: PLC0415 - as above
+    from notifications.queues import halts, queues  # noqa: PLC0415 - as above
 
     retention.close_connections()  # the process that exported has ended them
     halts.pause(CLOSED, by="bench", why="a closed queue", now=timezone.now())
     queues.create({QueueKey("gorush", *CLOSED, is_proven=True)})
-    channel = "INSERT INTO notifications_channel (token_type, apn_topic, last_success_at) VALUES (%s, %s, now())"
+    channel = "INSERT INTO notifications_channel (token_type, app_topic, last_success_at) VALUES (%s, %s, now())"
     running.database.execute(channel, CLOSED)
     routes = _routes(timezone.now())
-    running.database.execute(FILL_QUEUE, {"app": CLOSED.apn_topic, "waiting": waiting, "routes": routes})
+    running.database.execute(FILL_QUEUE, {"app": CLOSED.app_topic, "waiting": waiting, "routes": routes})
     running.database.execute("ANALYZE notifications_notification_under_way")
     yield
     halts.resume(CLOSED, by="bench", now=timezone.now())
@@ -234,10 +234,10 @@ def _a_closed_queue(running: Fleet, waiting: int) -> Iterator[None]:
 
 def _routes(now: datetime) -> list[int]:
     """Make addresses in the closed app, and return their ids."""
-    from registrations.encryption import Purpose  # noqa: PLC0415 - Django is set up only now
-    from registrations.keyring import keyring  # noqa: PLC0415 - as above
+    from registrations.keys.encryption import Purpose  # noqa: PLC0415 - Django is set up only now
+    from registrations.keys.keyring import keyring  # noqa: PLC0415 - as above
     from registrations.models import Route  # noqa: PLC0415 - as above
-    from registrations.routes import identity_of  # noqa: PLC0415 - as above
+    from registrations.routes.routes import identity_of  # noqa: PLC0415 - as above
 
     def route(number: int) -> Route:
         token = f"{number:064x}".encode()

@@ -1,8 +1,8 @@
 """What one request costs on its whole way through the server, next to what cannot be avoided.
 
-The way: inbox → turns of one worker (decode, decide, push, record, reply, note) → node, with one notification per
+The way: inbox → batches of one worker (decode, decide, push, record, reply, note) → node, with one notification per
 request, on a real PostgreSQL, the development gorush and the development node. Counted is the CPU time of this process,
-which does what the bridge and a worker process do, and of PostgreSQL; not the development servers. Of a turn the table
+which does what the bridge and a worker process do, and of PostgreSQL; not the development servers. Of a batch the table
 shows each stage, what is left of the thread (looking for rows, commits), and the event loop with its POSTs. The floor
 is the request's own cryptography in a bare loop, and two keep-alive POSTs by aiohttp. Every figure is the least of
 several rounds: other tenants of the machine only ever add. Run alone with ``python -m bench path``.
@@ -98,9 +98,9 @@ def _close_connections() -> None:
 
 def _measure_round(postgres: psutil.Process) -> dict[str, float]:
     """Return the CPU milliseconds per request of each stage, and of PostgreSQL for all of them."""
-    from bench.path_stages import Stages  # noqa: PLC0415 - it imports models, so after Django is set up
+    from bench.path_stages import Parts  # noqa: PLC0415 - it imports models, so after Django is set up
 
-    seconds = Stages(postgres, clients=CLIENTS, requests=REQUESTS, batch=BATCH, topic=TOPIC).run()
+    seconds = Parts(postgres, clients=CLIENTS, requests=REQUESTS, batch=BATCH, topic=TOPIC).run()
     return {name: each * 1000 / REQUESTS for name, each in seconds.items()}
 
 

@@ -1,4 +1,4 @@
-"""The stages that ``bench.path`` measures: the turns of a real worker. Imported once Django is set up."""
+"""The steps that ``bench.path`` measures: the batches of a real worker. Imported once Django is set up."""
 
 import os
 import threading
@@ -15,15 +15,15 @@ from django.utils import timezone
 
 from bench.servers import cpu_seconds
 from bench.waiting import is_waku_over
-from kit.turns import Batch, Bell, Stage, Work, Worker
+from kit.batches.batch import Batch, Step, Wakeup, Work, Worker
 from notifications.messages import NotificationType, PushNotification, PushRequest
-from notifications.tasks import new_stages
+from notifications.tasks import new_steps
 from registrations.messages import RegistrationMessage, TokenType
-from waku_bridge import inbox
+from waku_bridge.codec.crypto.grants import sign_grant
 from waku_bridge.codec.envelope import Identity, encode_registration, encode_request
-from waku_bridge.codec.grants import sign_grant
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import server_identity
+from waku_bridge.inbox import inbox
 from waku_bridge.messages import Envelope, WakuMessage
 
 T = TypeVar("T")
@@ -31,33 +31,33 @@ LOOP = "event loop: two POSTs"
 
 
 class Timed:
-    """A stage that counts the CPU time it takes of the thread that makes the turns."""
+    """A step that counts the CPU time it takes of the thread that processes the batches."""
 
-    def __init__(self, stage: Stage, seconds: dict[str, float]) -> None:
-        self.waits: LiteralString = stage.waits
-        self.oldest: LiteralString = stage.oldest
-        self.is_for_one = stage.is_for_one
-        self.follows = stage.follows
-        self.announced_as = stage.announced_as
-        self._stage = stage
+    def __init__(self, step: Step, seconds: dict[str, float]) -> None:
+        self.waits: LiteralString = step.waits
+        self.oldest: LiteralString = step.oldest
+        self.is_for_leader = step.is_for_leader
+        self.follows = step.follows
+        self.announced_as = step.announced_as
+        self._step = step
         self._seconds = seconds
-        self.next_at, self.is_under_way = stage.next_at, stage.is_under_way
-        self.undone, self.set_aside, self.put_off = stage.undone, stage.set_aside, stage.put_off
+        self.next_at, self.is_under_way = step.next_at, step.is_under_way
+        self.rolled_back, self.quarantine, self.put_off = step.rolled_back, step.quarantine, step.put_off
 
     def work(self, batch: Batch) -> Work[Any]:
         started = thread_time()
         try:
-            return self._stage.work(batch)
+            return self._step.work(batch)
         finally:
-            self._seconds[type(self._stage).__name__] += thread_time() - started
+            self._seconds[type(self._step).__name__] += thread_time() - started
 
     def committed(self, decided: Any) -> None:
         started = thread_time()
-        self._stage.committed(decided)
-        self._seconds[type(self._stage).__name__] += thread_time() - started
+        self._step.committed(decided)
+        self._seconds[type(self._step).__name__] += thread_time() - started
 
 
-class Stages:
+class Parts:
     """A server with registered clients, and requests on their way to them."""
 
     def __init__(self, postgres: psutil.Process, *, clients: int, requests: int, batch: int, topic: str) -> None:
@@ -69,7 +69,7 @@ class Stages:
         envelopes = (self._request(number) for number in range(requests))
         self.incoming = [Envelope(message_hash(topic, message), topic, message) for message in envelopes]
         self._seconds: dict[str, float] = defaultdict(float)
-        self._turn_until_done()
+        self._process_until_done()
 
     def run(self) -> dict[str, float]:
         """Let the requests go all the way; return the CPU seconds of this process, by what it did, and PostgreSQL's."""
@@ -78,7 +78,7 @@ class Stages:
             inbox.store(batch, source="bench", now=timezone.now())
         stored = thread_time()
         self._seconds.clear()
-        spent = self._turn_until_done() - before
+        spent = self._process_until_done() - before
         looking_on = thread_time() - stored
         self._seconds["inbox"] = stored - started
         self._seconds[LOOP] = process_time() - process_started - looking_on - sum(self._seconds.values())
@@ -118,27 +118,27 @@ class Stages:
             random_bytes=os.urandom,
         ).message
 
-    def _turn_until_done(self) -> float:
-        """Make turns until every push is over and every reply noted; the worker sleeps while it has nothing to do.
+    def _process_until_done(self) -> float:
+        """Process batches until every push is over and every reply noted; the worker sleeps while it has nothing to do.
 
         Return what PostgreSQL had spent by then, in CPU seconds. It is asked before the worker closes its connection,
         as nobody knows the time of a session that is just ending.
         """
-        bell = Bell()
-        worker = Worker([Timed(stage, self._seconds) for stage in new_stages(bell)], bell)
-        thread = threading.Thread(target=self._make_turns, args=[worker])
+        wakeup = Wakeup()
+        worker = Worker([Timed(step, self._seconds) for step in new_steps(wakeup)], wakeup)
+        thread = threading.Thread(target=self._process_batches, args=[worker])
         thread.start()
         while not is_waku_over():
             time.sleep(0.05)
         spent = cpu_seconds(self._postgres)
-        worker.stop(patience_seconds=30)
+        worker.stop(timeout_seconds=30)
         thread.join()
         return spent
 
-    def _make_turns(self, worker: Worker) -> None:
+    def _process_batches(self, worker: Worker) -> None:
         started = thread_time()
         worker.run()
-        self._seconds["turns without their stages"] = thread_time() - started - sum(self._seconds.values())
+        self._seconds["batches without their steps"] = thread_time() - started - sum(self._seconds.values())
 
 
 def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -9,8 +9,8 @@ from coincurve import PrivateKey
 from bench.reading import SERVER_KEY
 from notifications.messages import NotificationType, PushNotification, PushRequest
 from registrations.messages import RegistrationMessage, TokenType
+from waku_bridge.codec.crypto.grants import sign_grant
 from waku_bridge.codec.envelope import encode_registration, encode_request
-from waku_bridge.codec.grants import sign_grant
 from waku_bridge.codec.keys import Identity
 from waku_bridge.messages import WakuMessage
 

@@ -96,7 +96,7 @@ def parse_sizes(text: str) -> list[int]:
 
 def _archive_classes(folder: Path) -> None:
     """Have the archive of classes made, as the first night of a server does."""
-    from spark_reports.classes import replacing  # noqa: PLC0415 - once Django is set up
+    from spark_reports.running.classes import replacing  # noqa: PLC0415 - once Django is set up
 
     with tempfile.TemporaryDirectory(prefix="bench-lake-") as name, replacing(_classes(folder)) as draft:
         lake = Lake(name)
@@ -104,8 +104,8 @@ def _archive_classes(folder: Path) -> None:
 
 
 def _classes(folder: Path) -> Path:
-    from spark_reports.classes import archive_of  # noqa: PLC0415
-    from spark_reports.spark import spark_home  # noqa: PLC0415
+    from spark_reports.running.classes import archive_of  # noqa: PLC0415
+    from spark_reports.running.spark import spark_home  # noqa: PLC0415
 
     return archive_of(spark_home() / "jars", folder) or folder / "none"
 
@@ -136,7 +136,7 @@ spark.stop()
 
 def _bare(lake: Lake) -> float:
     """Return how long Spark takes to start, to count one table, and to end."""
-    from spark_reports.spark import environment, spark_home  # noqa: PLC0415
+    from spark_reports.running.spark import environment, spark_home  # noqa: PLC0415
 
     script = Path(lake.url) / "bare.py"
     script.write_text(BARE, encoding="ascii")
@@ -153,8 +153,8 @@ def _bare(lake: Lake) -> float:
 
 
 def _submit(lake: Lake, manifest: Manifest, reports: dict[str, float], **archive: Path) -> None:
-    from spark_reports.runs import make_plan  # noqa: PLC0415 - once Django is set up
-    from spark_reports.spark import Submission, submit  # noqa: PLC0415
+    from spark_reports.running.runs import make_plan  # noqa: PLC0415 - once Django is set up
+    from spark_reports.running.spark import Submission, submit  # noqa: PLC0415
 
     def on_line(line: str) -> None:
         if line:

@@ -188,7 +188,7 @@ def _place(rows: int) -> Columns:
     return {
         "platform": pa.array([platform for platform, _, _ in PLACES]).take(place),
         "app_topic": pa.array([topic for _, topic, _ in PLACES]).take(place),
-        "front_door": pa.array([door for _, _, door in PLACES]).take(place),
+        "bridge": pa.array([name for _, _, name in PLACES]).take(place),
     }
 
 

@@ -1,11 +1,11 @@
 -- A day of a million rows in the proportions of reports_events.py, with a month of registration events before it.
 
-INSERT INTO registrations_route (gateway, token_type, apn_topic, address_encrypted, address_digest, state,
+INSERT INTO registrations_route (gateway, token_type, app_topic, address_encrypted, address_digest, state,
     disabled_reason, generation, created_at)
     SELECT 'gorush', 1 + n % 2, CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END, '', '', 'active', '', 1, now()
     FROM generate_series(1, 10000) n;
 
-INSERT INTO notifications_channel (token_type, apn_topic, last_success_at)
+INSERT INTO notifications_channel (token_type, app_topic, last_success_at)
     VALUES (1, 'im.status.ethereum', now()), (2, '', now());
 
 INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, timestamp_ns, state, reason,
@@ -15,7 +15,7 @@ INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, time
     at + interval '15 milliseconds', ((at + interval '15 milliseconds') AT TIME ZONE 'UTC')::date
     FROM generate_series(1, 270000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 270000 AS at) t;
 
-INSERT INTO notifications_notificationrequest (id, front_door, request_key, message_id, state, source_key, sender_digest,
+INSERT INTO notifications_notificationrequest (id, bridge, request_key, message_id, state, source_key, sender_digest,
     received_at, reply_due_at, answered_at, ended_on)
     SELECT n, 'waku', sha256(('a' || n)::bytea), sha256(('m' || n)::bytea), 'answered', sha256(('e' || n)::bytea),
     sha256((n % 50000)::text::bytea), at, at + interval '2 seconds', at + n % 2500 * interval '1 millisecond',
@@ -30,7 +30,7 @@ INSERT INTO notifications_notification (id, request_id, position, public_key_has
     (at + interval '90 milliseconds')::date
     FROM generate_series(1, 260000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 260000 AS at) t;
 
-INSERT INTO notifications_attempt (notification_id, number, gateway, token_type, apn_topic, started_at, latency_ms,
+INSERT INTO notifications_attempt (notification_id, number, gateway, token_type, app_topic, started_at, latency_ms,
     outcome, code, is_guarded)
     SELECT 1 + n % 260000, 1 + n / 260000, 'gorush', 1 + n % 2,
     CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END, at, n % 900,
@@ -43,13 +43,13 @@ INSERT INTO waku_bridge_outboundreply (envelope_hash, part, message_type, pubsub
     at + interval '20 milliseconds', 'http://127.0.0.1:8645', (at AT TIME ZONE 'UTC')::date
     FROM generate_series(1, 140000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 140000 AS at) t;
 
-INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, apn_topic, at)
+INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, app_topic, at)
     SELECT CASE WHEN n < 20000 THEN 'registered' ELSE 'refreshed' END, md5((n % 20000)::text)::uuid, 1 + n % 2,
     CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END,
     '2026-10-20Z'::timestamptz + n * interval '31 days' / 300000
     FROM generate_series(0, 300000 - 1) n;
 
-INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, apn_topic, at)
+INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, app_topic, at)
     SELECT 'refreshed', md5((n % 20000)::text)::uuid, 1 + n % 2,
     CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END, '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 30000
     FROM generate_series(0, 29999) n;

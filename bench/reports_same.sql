@@ -1,12 +1,12 @@
 -- What the reports of a day are made of, by PostgreSQL itself.
 
-SELECT date_trunc('hour', started_at), token_type, apn_topic, outcome, code, count(*)
+SELECT date_trunc('hour', started_at), token_type, app_topic, outcome, code, count(*)
     FROM notifications_attempt WHERE started_at >= '2026-11-20Z' AND started_at < '2026-11-21Z' GROUP BY 1, 2, 3, 4, 5;
 
 SELECT date_trunc('hour', received_at), message_type, state, reason, count(*)
     FROM waku_bridge_inboundenvelope WHERE received_at >= '2026-11-20Z' AND received_at < '2026-11-21Z' GROUP BY 1, 2, 3, 4;
 
-SELECT date_trunc('hour', n.created_at), r.token_type, r.apn_topic, n.state, n.report, count(*)
+SELECT date_trunc('hour', n.created_at), r.token_type, r.app_topic, n.state, n.report, count(*)
     FROM notifications_notification n LEFT JOIN registrations_route r ON r.id = n.route_id
     WHERE n.created_at >= '2026-11-20Z' AND n.created_at < '2026-11-21Z' GROUP BY 1, 2, 3, 4, 5;
 
@@ -31,5 +31,5 @@ SELECT r.sender_digest, count(*) FROM notifications_notification n
     JOIN notifications_notificationrequest r ON r.id = n.request_id
     WHERE n.created_at >= '2026-11-20Z' AND n.created_at < '2026-11-21Z' GROUP BY 1 ORDER BY 2 DESC LIMIT 20;
 
-SELECT kind, token_type, apn_topic, count(*) FROM registrations_registrationevent
+SELECT kind, token_type, app_topic, count(*) FROM registrations_registrationevent
     WHERE at >= '2026-11-20Z' AND at < '2026-11-21Z' GROUP BY 1, 2, 3;

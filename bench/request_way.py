@@ -13,12 +13,12 @@ import httpx
 import psutil
 from django.conf import settings
 
-from bench.path_stages import Stages
+from bench.path_stages import Parts
 from bench.servers import wait_until
+from kit.batches.batch import Wakeup, Worker
 from kit.http.connections import lasting_client
-from kit.leader import Term
-from kit.turns import Bell, Worker
-from notifications.tasks import new_stages
+from kit.processes.leader import Term
+from notifications.tasks import new_steps
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import WakuNode
@@ -38,12 +38,12 @@ class RequestWay:
     """A server in this process, and the requests of one client, told to its node."""
 
     def __init__(self, postgres: psutil.Process, topic: str, *, requests: int) -> None:
-        stages = Stages(postgres, clients=1, requests=requests + WARM_UP_REQUESTS, batch=1, topic=topic)
-        self._requests = [envelope.message for envelope in stages.incoming]
+        steps = Parts(postgres, clients=1, requests=requests + WARM_UP_REQUESTS, batch=1, topic=topic)
+        self._requests = [envelope.message for envelope in steps.incoming]
         self._topic = topic
         self._published = _published()
-        bell = Bell()
-        self._worker = Worker(new_stages(bell), bell)
+        wakeup = Wakeup()
+        self._worker = Worker(new_steps(wakeup), wakeup)
         self._is_over = threading.Event()
         self._threads = [threading.Thread(target=self._worker.run), threading.Thread(target=self._read)]
 
@@ -58,7 +58,7 @@ class RequestWay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_over.set()
-        self._worker.stop(patience_seconds=5)
+        self._worker.stop(timeout_seconds=5)
         for thread in self._threads:
             thread.join()
 

@@ -42,7 +42,7 @@ FILL = """
     SELECT sha256(n::text::bytea), 0, 21, '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, sha256(('r' || n)::bytea),
         'confirmed', 1, 0, {at}, {at}, {at}, {at}, 'http://127.0.0.1:8645', (({at}) AT TIME ZONE 'UTC')::date
         FROM generate_series(%(first)s, %(last)s) n WHERE {at} >= %(envelopes_from)s;
-    INSERT INTO notifications_notificationrequest (id, front_door, request_key, message_id, state, source_key,
+    INSERT INTO notifications_notificationrequest (id, bridge, request_key, message_id, state, source_key,
         sender_digest, received_at, reply_due_at, answered_at, ended_on)
     SELECT n, 'waku', sha256(('m' || n)::bytea), sha256(('s' || n)::bytea), 'answered', sha256(n::text::bytea),
         sha256((n %% 50000)::text::bytea), {at}, {at}, {at}, ({at})::date FROM generate_series(%(first)s, %(last)s) n;
@@ -54,7 +54,7 @@ FILL = """
         finished_at, ended_on)
     SELECT n, n, 0, sha512((n %% 100000)::text::bytea), md5(n::text), 1, 1, 'delivered', 'success', false, 1, 0, {at},
         {at}, {at}, ({at})::date FROM generate_series(%(first)s, %(last)s) n;
-    INSERT INTO notifications_attempt (notification_id, number, gateway, token_type, apn_topic, started_at, latency_ms,
+    INSERT INTO notifications_attempt (notification_id, number, gateway, token_type, app_topic, started_at, latency_ms,
         outcome, code, is_guarded, late_code)
     SELECT n, 1, 'gorush', 2, '', {at}, 20, 'delivered', '', false, '' FROM generate_series(%(first)s, %(last)s) n;
 """.format(at="%(begin)s::timestamptz + (n - %(zero)s) * %(step)s * interval '1 second'")
@@ -139,7 +139,7 @@ def make_days(now: datetime) -> None:
     from django.db import transaction  # noqa: PLC0415 - Django is set up only now
 
     from notifications.retention import BY_DAY  # noqa: PLC0415 - as above
-    from waku_bridge.retention import ENVELOPES, REPLIES  # noqa: PLC0415 - as above
+    from waku_bridge.removal.retention import ENVELOPES, REPLIES  # noqa: PLC0415 - as above
 
     with transaction.atomic():
         for table in (*BY_DAY, ENVELOPES, REPLIES):
@@ -149,7 +149,7 @@ def make_days(now: datetime) -> None:
 def _purge(now: datetime) -> int:
     """Remove what is too old, and return how many rows were removed one by one."""
     from notifications import retention as requests  # noqa: PLC0415 - Django is set up only now
-    from waku_bridge import retention as envelopes  # noqa: PLC0415 - as above
+    from waku_bridge.removal import retention as envelopes  # noqa: PLC0415 - as above
 
     keep = timedelta(days=30)
     for _ in chain(envelopes.purge(now=now, keep=timedelta(days=3)), requests.purge(now=now, keep=keep)):

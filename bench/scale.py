@@ -19,7 +19,10 @@ ROUNDS = 4
 RATIO_TARGET = 1.2
 # The made-up history has open ends, which would be worked off while requests are measured.
 END_WHAT_IS_OPEN = (
-    "UPDATE waku_bridge_inboundenvelope SET state = 'dropped', ended_on = now() WHERE state IN ('received', 'unkeyed')",
+    """
+    UPDATE waku_bridge_inboundenvelope SET state = 'dropped', ended_on = now()
+    WHERE state IN ('received', 'pending_key')
+    """,
     """
     UPDATE waku_bridge_outboundreply SET state = 'unconfirmed', ended_on = now()
     WHERE state IN ('pending', 'published')
@@ -66,7 +69,7 @@ def _measure(size: int) -> float:
 def _fill(size: int) -> None:
     from django.db import connection  # noqa: PLC0415 - once Django is set up
 
-    from pushserver.management import seeding  # noqa: PLC0415
+    from embedded import seeding  # noqa: PLC0415
 
     seeding.fill(size, size, lambda _: None)
     with connection.cursor() as cursor:

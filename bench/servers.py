@@ -19,11 +19,11 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from bench.reading import SERVER_KEY
-from pushserver.embedded import installed
-from pushserver.embedded.accounts import own_folder
-from pushserver.embedded.ports import free_port, is_free
-from pushserver.embedded.postgres import EMBEDDED, SOCKET_NAME, EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
+from embedded.servers import installed
+from embedded.servers.accounts import own_folder
+from embedded.servers.ports import free_port, is_free
+from embedded.servers.postgres import EMBEDDED, SOCKET_NAME, EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
 
 # Of an operator who sets DATABASE_URL. They protect nothing.
 SECRETS = {
@@ -110,14 +110,14 @@ def valkey(folder: Path) -> Iterator[str]:
 @contextmanager
 def node(*options: str) -> Iterator[str]:
     """Run a development node. The value is its URL."""
-    with _module("waku_bridge.devnode", "/health", options) as url:
+    with _module("embedded.node", "/health", options) as url:
         yield url
 
 
 @contextmanager
 def gorush() -> Iterator[str]:
     """Run a development gorush. The value is its URL."""
-    with _module("notifications.gateways.gorush.devserver", "/healthz", ()) as url:
+    with _module("embedded.gorush", "/healthz", ()) as url:
         yield url
 
 

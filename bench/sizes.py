@@ -23,7 +23,7 @@ SIZES = """
     GROUP BY 1 ORDER BY 2 DESC
 """
 # Smaller tables have a size of their own, whatever the number of registrations.
-LEAST_ROWS = 1000
+MIN_ROWS = 1000
 
 
 class Size(NamedTuple):
@@ -53,11 +53,11 @@ def run() -> dict[str, object]:
 def _measure() -> list[Size]:
     from django.db import connection  # noqa: PLC0415 - once Django is set up
 
-    from pushserver.management import seeding  # noqa: PLC0415
+    from embedded import seeding  # noqa: PLC0415
 
     seeding.fill(REGISTRATIONS, REGISTRATIONS * ATTEMPTS_EACH, lambda _: None)
     seeding.settle()
     with connection.cursor() as cursor:
         cursor.execute(SIZES)  # the number of rows as VACUUM has just counted it
         found = cursor.fetchall()
-    return [Size(name, rows, total / rows, indexes / rows) for name, total, indexes, rows in found if rows > LEAST_ROWS]
+    return [Size(name, rows, total / rows, indexes / rows) for name, total, indexes, rows in found if rows > MIN_ROWS]

@@ -30,7 +30,7 @@ from waku_bridge.node import to_json
 PHONES = 1500
 BACKLOG = 6000
 SECONDS = 15
-PATIENCE_SECONDS = 240.0
+TIMEOUT_SECONDS = 240.0
 CORES = 2
 # Where the time goes when a goal is missed. The flame graphs are in docs/decisions/0023.
 SATURATED = (
@@ -39,8 +39,8 @@ SATURATED = (
     " all of it costs more while both are busy: that is what the crowded floor tells."
 )
 STEADY = (
-    "Steady: turns carry one or two messages, so that two thirds of a worker's time are some seventeen statements, each"
-    " eight times as dear after a pause of 10 ms as in a loop (docs/decisions/0023/steady.svg)."
+    "Steady: batches have one or two messages, so that two thirds of a worker's time are some seventeen statements,"
+    " each eight times as dear after a pause of 10 ms as in a loop (docs/decisions/0023/steady.svg)."
 )
 WHY_MISSED = {
     "request_cpu_ms": SATURATED,
@@ -50,7 +50,7 @@ WHY_MISSED = {
     "growth": "Growth: two worker processes share two cores with everything else, so wall-clock time says little.",
     "steady_100_cpu_ms": STEADY,
     "steady_20_cpu_ms": STEADY,
-    "steady_20_p50_ms": "Steady: two messages gather for a turn, for up to 100 ms at 20 a second.",
+    "steady_20_p50_ms": "Steady: two messages gather for a batch, for up to 100 ms at 20 a second.",
 }
 PUBLISHED = "SELECT count(*) FROM waku_bridge_outboundreply WHERE published_at IS NOT NULL"
 OPEN = """
@@ -61,7 +61,7 @@ OPEN = """
 # Looking reads whole tables, at the cost of the server's PostgreSQL: at 50 a second it took a third of that.
 LOOK_EVERY_SECONDS = 0.5
 ANALYZE = "ANALYZE"
-MOST_PUSHES = 1_000_000  # of a run, those of others included
+MAX_PUSHES = 1_000_000  # of a run, those of others included
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def _with_all_cores() -> Whole:
 
 
 def with_processes(number: int) -> Run:
-    """Return what requests cost at saturation while so many processes make turns."""
+    """Return what requests cost at saturation while so many processes work."""
     with fleet("--processes", str(number)) as running:
         phones = Phones(PHONES // 4)
         prepare(running, phones)
@@ -221,10 +221,10 @@ def _goals(floor: floors.Floor) -> dict[str, str]:
 def _warm_up(running: Fleet, phones: Phones) -> None:
     """Send some registrations and requests all the way, after which every process has its connections."""
     asyncio.run(_publish(running.node_url, phones.registrations[:1]))
-    wait_until(lambda: running.count(PUBLISHED) == 1, PATIENCE_SECONDS)
+    wait_until(lambda: running.count(PUBLISHED) == 1, TIMEOUT_SECONDS)
     for number in range(10):
         asyncio.run(_publish(running.node_url, [phones.request(0) for _ in range(4)]))
-        wait_until(lambda wanted=5 + 4 * number: running.count(PUBLISHED) >= wanted, PATIENCE_SECONDS)  # type: ignore[misc]
+        wait_until(lambda wanted=5 + 4 * number: running.count(PUBLISHED) >= wanted, TIMEOUT_SECONDS)  # type: ignore[misc]
 
 
 def prepare(running: Fleet, phones: Phones) -> None:
@@ -257,7 +257,7 @@ def _wait_for(running: Fleet, replies: int) -> None:
     def is_done() -> bool:
         return not running.count(OPEN) and running.count(PUBLISHED) >= replies
 
-    wait_until(is_done, PATIENCE_SECONDS, every=LOOK_EVERY_SECONDS)
+    wait_until(is_done, TIMEOUT_SECONDS, every=LOOK_EVERY_SECONDS)
 
 
 def _spent(running: Fleet, before: Mapping[str, float]) -> dict[str, float]:
@@ -324,14 +324,14 @@ async def _pushes(session: aiohttp.ClientSession, url: str, number: int) -> list
 
     Raises TimeoutError when they do not arrive.
     """
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while len(pushes := await _read_pushes(session, url)) < number:  # noqa: ASYNC110 - gorush announces nothing
             await asyncio.sleep(LOOK_EVERY_SECONDS)
     return pushes
 
 
 async def _read_pushes(session: aiohttp.ClientSession, url: str) -> list[dict[str, Any]]:
-    async with session.get(url, params={"limit": str(MOST_PUSHES)}) as response:
+    async with session.get(url, params={"limit": str(MAX_PUSHES)}) as response:
         pushes: list[dict[str, Any]] = (await response.json())["pushes"]
     return pushes
 
@@ -361,7 +361,7 @@ def _publish_evenly_all(running: Fleet, messages: Sequence[WakuMessage], *, rate
 
     replies = running.count(PUBLISHED) + len(messages)
     asyncio.run(publish())
-    wait_until(lambda: running.count(PUBLISHED) >= replies, PATIENCE_SECONDS)
+    wait_until(lambda: running.count(PUBLISHED) >= replies, TIMEOUT_SECONDS)
 
 
 def _print(result: Mapping[str, object], floor: floors.Floor) -> None:

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from bench import servers
 from bench.path import BATCH, CLIENTS, REQUESTS, TOPIC, servers_of_one_process
-from pushserver.embedded.ports import free_port
+from embedded.servers.ports import free_port
 
 ROUNDS = 10
 # By the share of messages that are traced. The second one without traces tells how much of a difference is chance.
@@ -56,14 +56,14 @@ def _round(share: float, postgres: psutil.Process) -> float:
     """Return the CPU milliseconds of one request, while this share of them is traced."""
     from django.conf import settings  # noqa: PLC0415 - once Django is set up
 
-    from bench.path_stages import Stages  # noqa: PLC0415
+    from bench.path_stages import Parts  # noqa: PLC0415
 
     settings.TRACES, settings.TRACES_SHARE = False, share
-    stages = Stages(postgres, clients=CLIENTS, requests=REQUESTS, batch=BATCH, topic=TOPIC)
+    steps = Parts(postgres, clients=CLIENTS, requests=REQUESTS, batch=BATCH, topic=TOPIC)
     settings.TRACES = share > 0
     before = process_time()
-    _begin([envelope.hash for envelope in stages.incoming])
-    of_postgres = stages.run()["postgres"]
+    _begin([envelope.hash for envelope in steps.incoming])
+    of_postgres = steps.run()["postgres"]
     if settings.TRACES:
         _flush()
     return (process_time() - before + of_postgres) * 1000 / REQUESTS
@@ -71,7 +71,7 @@ def _round(share: float, postgres: psutil.Process) -> float:
 
 def _begin(hashes: Sequence[bytes]) -> None:
     """Begin the traces, as the bridge does."""
-    from kit.tracing.steps import Role, step  # noqa: PLC0415
+    from kit.tracing.spans import Role, step  # noqa: PLC0415
 
     began_ns = time_ns()
     for each in hashes:
@@ -79,7 +79,7 @@ def _begin(hashes: Sequence[bytes]) -> None:
 
 
 def _flush() -> None:
-    from kit.tracing.steps import spans  # noqa: PLC0415
+    from kit.tracing.spans import spans  # noqa: PLC0415
 
     spans().flush()
 

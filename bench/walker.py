@@ -70,8 +70,8 @@ def run() -> dict[str, object]:
 
 def _fill(file: Path) -> int:
     """Write one message per millisecond, the last of them now. Return the time of the first, in Unix nanoseconds."""
+    from embedded.node.archive import Archive  # noqa: PLC0415
     from waku_bridge.codec.topics import message_hash  # noqa: PLC0415 - without Django
-    from waku_bridge.devnode.archive import Archive  # noqa: PLC0415
     from waku_bridge.messages import WakuMessage  # noqa: PLC0415
 
     started_ns = time.time_ns() - COUNT * 10**6
@@ -97,13 +97,13 @@ async def _walk(database: psutil.Process, started_ns: int) -> dict[str, float]:
     from django.conf import settings  # noqa: PLC0415 - once Django is set up
 
     from kit.http.connections import new_client  # noqa: PLC0415
-    from kit.leader import Term  # noqa: PLC0415
+    from kit.processes.leader import Term  # noqa: PLC0415
     from waku_bridge.models import InboundEnvelope  # noqa: PLC0415
     from waku_bridge.node import WakuNode  # noqa: PLC0415
     from waku_bridge.query_topics import QueryTopics  # noqa: PLC0415
     from waku_bridge.reading.intake import Intake, Session  # noqa: PLC0415
-    from waku_bridge.reading.walker import StoreWalker  # noqa: PLC0415
-    from waku_bridge.reading.windows import Window  # noqa: PLC0415
+    from waku_bridge.reading.store.walker import StoreWalker  # noqa: PLC0415
+    from waku_bridge.reading.store.windows import Window  # noqa: PLC0415
 
     session = Session(QueryTopics())
     intake = Intake(session, keep=timedelta(days=3))

@@ -1,7 +1,7 @@
 """What one XMPP notification costs: accepted, and delivered; and whether many devices make it dearer.
 
 Accepted: bytes of the stream → stanza → verified, stored and answered, with a real PostgreSQL, in batches as they come
-under load. Delivered: the turns of a worker besides, with their POST. Counted is the CPU time of this process, which
+under load. Delivered: the batches of a worker besides, with their POST. Counted is the CPU time of this process, which
 does what the component and a worker process do, and of PostgreSQL. The floor is parsing the stanza in a bare loop, and
 one keep-alive POST by aiohttp. Every figure is the least of several rounds. Run alone with ``python -m bench xmpp``.
 """
@@ -46,14 +46,14 @@ def run() -> dict[str, object]:
 
 
 def _accepted_ms(stages: dict[str, float]) -> float:
-    return stages["parse"] + stages["desk"] + stages["desk: postgres"]
+    return stages["parse"] + stages["stanza_handler"] + stages["stanza_handler: postgres"]
 
 
 def _measure(postgres: psutil.Process, devices: int) -> dict[str, float]:
     """Return the CPU milliseconds of a push, by stage."""
-    from bench.xmpp_stages import Stages  # noqa: PLC0415 - it imports models, so after Django is set up
+    from bench.xmpp_stages import Parts  # noqa: PLC0415 - it imports models, so after Django is set up
 
-    stages = Stages(postgres, devices=devices, pushes=PUSHES, batch=BATCH)
+    stages = Parts(postgres, devices=devices, pushes=PUSHES, batch=BATCH)
     rounds = [stages.run() for _ in range(ROUNDS)]
     return {name: min(each[name] for each in rounds) * 1000 / PUSHES for name in rounds[0]}
 

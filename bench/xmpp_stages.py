@@ -1,5 +1,5 @@
-"""The stages that ``bench.xmpp`` measures: the component's desk and the turns of a real worker. Imported once Django is
-set up.
+"""The parts that ``bench.xmpp`` measures: the component's handler and the batches of a worker. Imported once Django
+is set up.
 """
 
 import os
@@ -17,18 +17,18 @@ from django.utils import timezone
 
 from bench.servers import cpu_seconds
 from bench.waiting import is_delivery_over
+from kit.batches.batch import Wakeup, Worker
 from kit.buckets.bucket import Limit
-from kit.turns import Bell, Worker
-from notifications.tasks import new_stages
+from notifications.tasks import new_steps
 from registrations.messages import TokenType
 from registrations.models import Route
-from registrations.routes import point
+from registrations.routes.routes import point
 from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.codec.stream import Received, Stream
-from xmpp_bridge.component.desk import Arrived, Desk
+from xmpp_bridge.component.handler import Arrived, StanzaHandler
 from xmpp_bridge.identity import client_keys
 from xmpp_bridge.limits import Limits, Rates
-from xmpp_bridge.messages import FRONT_DOOR
+from xmpp_bridge.messages import BRIDGE
 from xmpp_bridge.models import App, Device
 from xmpp_bridge.rules import Domains
 
@@ -53,14 +53,14 @@ RATES = Rates(
 )
 
 
-class Stages:
+class Parts:
     """A service with registered devices, and pushes on their way to them."""
 
     def __init__(self, postgres: psutil.Process, *, devices: int, pushes: int, batch: int) -> None:
         self._postgres = postgres
         self._pushes, self._batch = pushes, batch
         self._clients = _register(devices)
-        self._desk = Desk(DOMAIN, Limits(RATES), Domains())
+        self._handler = StanzaHandler(DOMAIN, Limits(RATES), Domains())
 
     def run(self) -> dict[str, float]:
         """Let pushes go all the way; return the CPU seconds of this process and of PostgreSQL, by what was done."""
@@ -76,16 +76,16 @@ class Stages:
         ]
         parsed, before = thread_time(), self._postgres_seconds()
         for start in range(0, len(arrived), self._batch):
-            answers = self._desk.answer(arrived[start : start + self._batch])
+            answers = self._handler.answer(arrived[start : start + self._batch])
             assert not answers, "a push was refused"
         accepted, between = thread_time(), self._postgres_seconds()
-        turns, after = self._turn_until_done()
+        batches, after = self._process_until_done()
         return {
             "parse": parsed - started,
-            "desk": accepted - parsed,
-            "desk: postgres": between - before,
-            "turns and their POSTs": turns,
-            "turns: postgres": after - between,
+            "stanza_handler": accepted - parsed,
+            "stanza_handler: postgres": between - before,
+            "batches and their POSTs": batches,
+            "batches: postgres": after - between,
         }
 
     def _postgres_seconds(self) -> float:
@@ -97,19 +97,19 @@ class Stages:
         names = {"id": uuid.uuid4().hex, "server": SERVER, "domain": DOMAIN}
         return STANZA.format(**names, client=client, iv=iv, text=text).encode()
 
-    def _turn_until_done(self) -> tuple[float, float]:
-        """Make turns until every push is over; return the CPU seconds of the threads that did it, and what PostgreSQL
-        had spent by then, while it still had the worker's session.
+    def _process_until_done(self) -> tuple[float, float]:
+        """Process batches until every push is over; return the CPU seconds of the threads that did it, and what
+        PostgreSQL had spent by then, while it still had the worker's session.
         """
         process_started, started = process_time(), thread_time()
-        bell = Bell()
-        worker = Worker(new_stages(bell), bell)
+        wakeup = Wakeup()
+        worker = Worker(new_steps(wakeup), wakeup)
         thread = threading.Thread(target=worker.run)
         thread.start()
         while not is_delivery_over():
             time.sleep(0.05)
         postgres = self._postgres_seconds()
-        worker.stop(patience_seconds=30)
+        worker.stop(timeout_seconds=30)
         thread.join()
         return process_time() - process_started - (thread_time() - started), postgres
 
@@ -117,7 +117,7 @@ class Stages:
 def _register(count: int) -> list[str]:
     """Store so many devices; return their client strings."""
     now = timezone.now()
-    app, _ = App.objects.get_or_create(slug="bench", defaults={"apn_topic": "", "created_at": now})
+    app, _ = App.objects.get_or_create(slug="bench", defaults={"app_topic": "", "created_at": now})
     ids = [uuid.uuid4() for _ in range(count)]
     for start in range(0, count, CHUNK):
         chunk = ids[start : start + CHUNK]
@@ -140,13 +140,13 @@ def _register(count: int) -> list[str]:
 
 
 def _route(device_id: uuid.UUID, now: datetime) -> Route:
-    route = Route(generation=0, created_at=now, front_door=FRONT_DOOR)
+    route = Route(generation=0, created_at=now, bridge=BRIDGE)
     token = f"bench{device_id.hex}{'t' * 120}"
     point(
         route,
         gateway=settings.XMPP_GATEWAY,
         token_type=TokenType.FIREBASE,
-        apn_topic="",
+        app_topic="",
         address=token.encode(),
     )
     return route

@@ -10,17 +10,18 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 
-from kit.admin.columns import NOTHING, age, full_hash, link, moment, number, short_hash, state, word
 from kit.admin.facts import FactAdmin, FactInline
-from kit.admin.filters import Alone, OnlyFilter, RecentValuesFilter, WordFilter, during
+from kit.admin.lists.columns import NOTHING, age, full_hash, link, moment, number, short_hash, state, word
+from kit.admin.lists.filters import Alone, OnlyFilter, RecentValuesFilter, WordFilter, during
+from kit.admin.lists.search import spellings
 from kit.admin.operations import Operated
-from kit.admin.search import spellings
-from notifications import queues, reports
+from notifications import reports
 from notifications.console import channels  # noqa: F401 - registers its page
 from notifications.console.operations import DisableRegistration, DropNotifications, EnableRegistration, TryNow
 from notifications.console.senders import MuteSender, MuteSenderOfRequest, UnmuteSender
 from notifications.messages import FAILURES, NotificationType
 from notifications.models import Attempt, Notification, NotificationRequest, Sender
+from notifications.queues import queues
 from notifications.transitions import DUE
 from registrations.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url, token_type_name
 from registrations.models import Registration
@@ -83,7 +84,7 @@ class NotificationRequestAdmin(Operated, FactAdmin):
     operations: ClassVar[Any] = {"mute": MuteSenderOfRequest}
     list_display = (
         short_hash("request_key", "request"),
-        word("front_door", "front door"),
+        word("bridge", "bridge"),
         short_hash("message_id", "Status message"),
         state("state"),
         number("notification_count", "notifications"),
@@ -95,7 +96,7 @@ class NotificationRequestAdmin(Operated, FactAdmin):
     shown: ClassVar[Any] = {
         "Request": (
             state("state"),
-            word("front_door", "front door"),
+            word("bridge", "bridge"),
             moment("received_at", "received"),
             moment("reply_due_at", "reply due"),
             moment("answered_at", "answered"),
@@ -261,7 +262,7 @@ class AttemptAdmin(FactAdmin):
         number("number", "attempt"),
         "gateway",
         "token",
-        word("apn_topic", "app"),
+        word("app_topic", "app"),
         state("outcome"),
         word("code"),
         word("late_code", "reported later"),
@@ -288,7 +289,7 @@ class AttemptAdmin(FactAdmin):
             number("number", "attempt"),
             "gateway",
             "token",
-            word("apn_topic", "app"),
+            word("app_topic", "app"),
         ),
     }
     linked_by = ("notification__id__exact",)

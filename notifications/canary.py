@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from django.db.models import QuerySet
 
-from notifications import halts
 from notifications.models import Attempt
+from notifications.queues import halts
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,11 +81,11 @@ def tell(route_ids: Collection[int], kind: RegistrationEvent.Kind, *, now: datet
             kind=kind,
             pseudonym=route.named,
             token_type=route.token_type,
-            apn_topic=route.apn_topic,
-            front_door=route.front_door,
+            app_topic=route.app_topic,
+            bridge=route.bridge,
             at=now,
         )
-        for route in routes.only("token_type", "apn_topic", "front_door")
+        for route in routes.only("token_type", "app_topic", "bridge")
         if route.named
     )
 
@@ -97,7 +97,7 @@ def disabled_since(key: ChannelKey, since: datetime) -> QuerySet[Route]:
     """
     own = Q(token_type=key.token_type)
     if key.token_type == TokenType.APN:
-        own &= Q(apn_topic=key.apn_topic)
+        own &= Q(app_topic=key.app_topic)
     return Route.objects.filter(own, state=Route.State.DISABLED, disabled_at__gte=since).exclude(
         disabled_reason__in=[FAILING, BY_OPERATOR]
     )

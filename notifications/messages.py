@@ -1,6 +1,6 @@
 """What senders ask for and what we answer, as plain values.
 
-These dataclasses travel between the stages of a message's life. They know neither Django nor protobuf.
+These dataclasses travel between the steps of a message's way. They know neither Django nor protobuf.
 """
 
 import json
@@ -26,7 +26,7 @@ class NotificationType(IntEnum):
 
 
 class Grade(StrEnum):
-    """How urgently a push is to reach its device, where the front door says so."""
+    """How urgently a push is to reach its device, where the bridge says so."""
 
     VOIP = "voip"  # a call that rings now, or not at all
     HIGH = "high"
@@ -36,7 +36,7 @@ class Grade(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a graded push shows and brings, as its front door has put it together.
+    """What a graded push shows and brings, as its bridge has put it together.
 
     ``text`` and ``sound`` are for the person, and only where the platform shows something by itself. ``data`` are the
     texts that the app reads.
@@ -114,11 +114,11 @@ class Report:
 class Answer:
     """The reports due to a sender, in the order of its request.
 
-    ``front_door`` took the request. ``source_key`` and ``reply_address`` are what it stored with the request, and mean
+    ``bridge`` took the request. ``source_key`` and ``reply_address`` are what it stored with the request, and mean
     nothing to anybody else.
     """
 
-    front_door: str
+    bridge: str
     source_key: bytes
     reply_address: bytes
     message_id: bytes
@@ -129,14 +129,14 @@ class ChannelKey(NamedTuple):
     """The name of one app on one platform, whose pushes are set up, break and are mended together."""
 
     token_type: int
-    apn_topic: str
+    app_topic: str
 
 
-def channel_key(token_type: int, apn_topic: str) -> ChannelKey:
+def channel_key(token_type: int, app_topic: str) -> ChannelKey:
     """Return the channel of an address. The app topic counts at Apple only: with Firebase it may be there and means
     nothing.
     """
-    return ChannelKey(token_type, apn_topic if token_type == TokenType.APN else "")
+    return ChannelKey(token_type, app_topic if token_type == TokenType.APN else "")
 
 
 class QueueKey(NamedTuple):
@@ -154,7 +154,7 @@ class QueueKey(NamedTuple):
 def queue_key(gateway: str, app: ChannelKey, delivered: Container[ChannelKey], *, is_proven: bool) -> QueueKey:
     """Return the queue that a push to an app belongs to. ``delivered`` are the apps that something was delivered to."""
     if app in delivered:
-        return QueueKey(gateway, app.token_type, app.apn_topic, is_proven)
+        return QueueKey(gateway, app.token_type, app.app_topic, is_proven)
     return QueueKey(gateway, app.token_type, None, is_proven=False)
 
 

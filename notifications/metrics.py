@@ -7,11 +7,6 @@ any else, because clients choose what they register. It is empty at Google.
 from prometheus_client import Counter
 
 from kit.metrics.batches import BatchHistogram
-from kit.metrics.kinds import StoredGauge
-from notifications.models import Halt, Notification, NotificationRequest
-from notifications.queues import OPEN_QUEUES, QUEUED
-
-State = Notification.State
 
 # Accepting ------------------------------------------------------------------------------------------------------------
 REQUESTS = Counter(
@@ -99,79 +94,4 @@ LEFT_BEHIND = Counter(
     "When it moves: a worker was killed, or the database was away; replies also wait for a node that takes them. "
     "Nothing is lost; look at the logs of that time.",
     ["kind"],
-)
-
-# What waits -----------------------------------------------------------------------------------------------------------
-OPEN = StoredGauge(
-    "pushserver_notifications_open",
-    "Notifications that are not over, by state, counted up to 100 000. "
-    "When it moves: see the oldest due one; when that is young the queue is long and moving.",
-    labelnames=("state",),
-    sql=f"""
-        WITH due AS (
-            SELECT state FROM notifications_notification_under_way
-            WHERE {QUEUED} ORDER BY queue_id, next_attempt_at LIMIT 100000
-        ), leased AS (
-            SELECT state FROM notifications_notification_under_way WHERE state = '{State.IN_FLIGHT}'
-                ORDER BY lease_until LIMIT 100000
-        )
-        SELECT known.state, count(open.state)
-        FROM (VALUES ('{State.PENDING}'), ('{State.RETRYING}'),
-            ('{State.AMBIGUOUS}'), ('{State.IN_FLIGHT}')) AS known (state)
-        LEFT JOIN (TABLE due UNION ALL TABLE leased) AS open USING (state) GROUP BY known.state
-    """,
-)
-QUEUE_WAITING = StoredGauge(
-    "pushserver_queue_waiting",
-    "Notifications that wait in each queue, as they were counted some seconds ago, by gateway, platform and app, and "
-    "whether something was delivered to the address before. Apps that nothing was delivered to yet are `other`. "
-    "When it moves: a halt covers the queue, or Apple or Google are slow; a full queue refuses what comes for it, and "
-    "only that.",
-    labelnames=("gateway", "platform", "app", "proven"),
-    sql="""
-        SELECT gateway, CASE token_type WHEN 1 THEN 'ios' WHEN 2 THEN 'android' ELSE 'none' END,
-            coalesce(app_topic, 'other'), CASE WHEN is_proven THEN 'yes' ELSE 'no' END, waiting_count
-        FROM notifications_queue
-    """,
-)
-OLDEST_DUE_AGE_SECONDS = StoredGauge(
-    "pushserver_notifications_oldest_due_age_seconds",
-    "For how long the longest waiting notification could have been tried, and was not. What waits behind a halt could "
-    "not. "
-    "When it moves: beyond a minute workers of the queue `batches` are away, or a queue is crowded.",
-    sql=f"""
-        SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(head.at)), 0))
-        FROM ({OPEN_QUEUES}) AS open CROSS JOIN LATERAL (
-            SELECT next_attempt_at AS at FROM notifications_notification_under_way
-            WHERE queue_id = open.id AND {QUEUED}
-            ORDER BY next_attempt_at LIMIT 1
-        ) AS head
-    """,
-)
-UNANSWERED_AGE_SECONDS = StoredGauge(
-    "pushserver_requests_overdue_age_seconds",
-    "For how long the answer to a request has been due, the oldest of them. "
-    "When it moves: beyond a few seconds nobody answers: look for the workers of the queue `batches`.",
-    sql=f"""
-        SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - (
-            SELECT reply_due_at FROM notifications_notificationrequest_under_way
-            WHERE state = '{NotificationRequest.State.WAITING}' ORDER BY reply_due_at LIMIT 1
-        )), 0))
-    """,
-)
-CHANNELS = StoredGauge(
-    "pushserver_channels",
-    "Channels by state. "
-    "When it moves: a tripped or paused one sends nothing; the console says since when, by whom and why.",
-    labelnames=("state",),
-    sql=f"""
-        SELECT known.state, count(app.id)
-        FROM (VALUES ('running'), ('{Halt.Kind.PAUSED}'), ('{Halt.Kind.TRIPPED}')) AS known (state)
-        LEFT JOIN (
-            SELECT app.id, coalesce(halt.kind, 'running') AS state
-            FROM notifications_channel AS app
-            LEFT JOIN notifications_halt AS halt ON halt.kind IN ('{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}')
-                AND halt.token_type = app.token_type AND halt.app_topic = app.apn_topic
-        ) AS app USING (state) GROUP BY known.state
-    """,
 )

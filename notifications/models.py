@@ -19,16 +19,16 @@ from registrations.models import Route
 
 
 class NotificationRequest(models.Model):
-    """What one sender asked for through a front door, so that a repeat is recognised and answered alike."""
+    """What one sender asked for through a bridge, so that a repeat is recognised and answered alike."""
 
     class State(models.TextChoices):
         WAITING = "waiting"  # waits for the first attempt of every notification, at most until the reply deadline
         ANSWERED = "answered"  # the reports are fixed
 
-    front_door = models.TextField()  # the front door that took it, and that its answer goes to
-    request_key = BytesField()  # by which the front door knows a repeat; Waku: id of the metadata message, 32 bytes
-    source_key = BytesField()  # the front door's name for what brought it; Waku: hash of the envelope, 32 bytes
-    reply_address = BytesField(null=True)  # where its answer goes, in the front door's own form; dropped when answered
+    bridge = models.TextField()  # the bridge that took it, and that its answer goes to
+    request_key = BytesField()  # by which the bridge knows a repeat; Waku: id of the metadata message, 32 bytes
+    source_key = BytesField()  # the bridge's name for what brought it; Waku: hash of the envelope, 32 bytes
+    reply_address = BytesField(null=True)  # where its answer goes, in the bridge's own form; dropped when answered
     message_id = BytesField()  # the message that it notifies about; chosen by the sender
     # What was decided at once about each notification, and leaves no row of its own: see `reports`. It is null when
     # nothing was, which is usual.
@@ -128,7 +128,7 @@ class Notification(models.Model):
     # The name under which the device replaces an earlier push of this notification: 16 bytes, the same for every
     # attempt.
     collapse_id = BytesField(null=True)
-    # How urgent it is and what it shows, where the front door says so (`messages.Grade`, `messages.Content`). Without a
+    # How urgent it is and what it shows, where the bridge says so (`messages.Grade`, `messages.Content`). Without a
     # grade the gateway's own settings say it.
     grade = models.TextField(blank=True, default="", db_default="")
     chat_id = BytesField(null=True)
@@ -257,7 +257,7 @@ class Attempt(models.Model):
     number = models.PositiveIntegerField()
     gateway = models.TextField()
     token_type = models.PositiveSmallIntegerField()
-    apn_topic = models.TextField(blank=True)
+    app_topic = models.TextField(blank=True)
     started_at = models.DateTimeField(db_index=True)
     latency_ms = models.PositiveIntegerField(null=True)
     outcome = models.TextField(choices=Outcome.choices, null=True)  # noqa: DJ001 - null: not known (yet)
@@ -274,7 +274,7 @@ class Attempt(models.Model):
         indexes: ClassVar = [
             models.Index(fields=["notification", "number"], name="attempt_of_notification"),
             # The newest sends of one channel, which its breakers read.
-            models.Index(fields=["token_type", "apn_topic", "started_at"], name="attempt_channel"),
+            models.Index(fields=["token_type", "app_topic", "started_at"], name="attempt_channel"),
             # What the console lists by outcome and error. It holds failures only, so that a success costs nothing more.
             models.Index(
                 fields=["outcome", "id"],
@@ -292,21 +292,21 @@ class Channel(models.Model):
     """One app on one platform that something was delivered to. Operators pause it, a breaker trips it: see `Halt`."""
 
     token_type = models.PositiveSmallIntegerField(choices=Route.TokenTypes.choices)
-    apn_topic = models.TextField(blank=True)  # empty for Firebase, where it means nothing
+    app_topic = models.TextField(blank=True)  # empty for Firebase, where it means nothing
     last_success_at = models.DateTimeField()  # exact to the minute
     # When a halt of it ended last: what was sent before counts no more for its breaker.
     judged_from = models.DateTimeField(null=True)
     # Since when so many of its proven tokens are refused as dead that it is not believed: see `breakers`.
-    deaths_doubted_since = models.DateTimeField(null=True)
+    deaths_distrusted_since = models.DateTimeField(null=True)
 
     class Meta:
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["token_type", "apn_topic"], name="one_channel_each"),
+            models.UniqueConstraint(fields=["token_type", "app_topic"], name="one_channel_each"),
         ]
         permissions: ClassVar = [("operate_channel", "Can pause, trip and resume channels, and undo disabling")]
 
     def __str__(self) -> str:
-        return f"{self.get_token_type_display()} {self.apn_topic}".strip()
+        return f"{self.get_token_type_display()} {self.app_topic}".strip()
 
 
 class Queue(models.Model):
@@ -366,7 +366,7 @@ class Halt(models.Model):
     def __str__(self) -> str:
         if self.kind == self.Kind.DRAINED:
             return "Draining"
-        subject = self.gateway or str(Channel(token_type=self.token_type or 0, apn_topic=self.app_topic))
+        subject = self.gateway or str(Channel(token_type=self.token_type or 0, app_topic=self.app_topic))
         return f"{subject} {self.kind}"
 
 

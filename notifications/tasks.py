@@ -12,16 +12,17 @@ import structlog
 from celery import shared_task, signals
 from django.conf import settings
 
+from kit.batches.batch import Step, Wakeup, Worker
 from kit.buckets.shared import forget_full
 from kit.db.clock import database_now
-from kit.stopping import WORKER_STOP
-from kit.tasks import MessageTask, run_for_a_while
-from kit.tracing import errors, steps
-from kit.turns import Bell, Stage, Worker
-from notifications import admission, front_doors, retention
-from notifications.delivery.concurrency import ConcurrencyLimits
-from notifications.delivery.desk import Delivery
+from kit.processes.stopping import WORKER_STOP
+from kit.processes.tasks import MessageTask, run_for_a_while
+from kit.tracing import errors, spans
+from notifications import bridges, retention
+from notifications.delivery.steps import Delivery
 from notifications.gateways.registry import gateway_for
+from notifications.queues import admission
+from notifications.queues.concurrency import ConcurrencyLimits
 
 log = structlog.get_logger(__name__)
 # How long a process that ends waits for pushes and replies that are under way.
@@ -33,25 +34,25 @@ SOFTWARE_ERROR = 70  # sysexits.h
 
 
 def new_worker() -> Worker:
-    """Return what makes the turns of one process."""
-    bell = Bell()
-    return Worker(new_stages(bell), bell)
+    """Return what processes the batches of one process."""
+    wakeup = Wakeup()
+    return Worker(new_steps(wakeup), wakeup)
 
 
-def new_stages(bell: Bell) -> list[Stage]:
-    """Return the stages of a process, in the order in which a turn makes them.
+def new_steps(wakeup: Wakeup) -> list[Step]:
+    """Return the steps of a process, in the order in which a batch makes them.
 
-    front doors ──▶ intake ──▶ delivery ──────────────▶ outlet
+    bridges ──▶ intake ──▶ delivery ──────────────▶ outlet
                       requests   results, deadlines,      answers and replies,
                       accepted   what is due              handed on by all before it
     """
     lease = timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)
     limits = ConcurrencyLimits(settings.CHANNEL_IN_FLIGHT, first=FIRST_LIMIT)
-    delivery = Delivery(gateway_for, bell, lease=lease, limits=limits)
-    doors = front_doors.open_all(delivery, bell)
-    intake = [stage for door in doors.values() for stage in door.intake()]
-    outlet = [stage for door in doors.values() for stage in door.outlet()]
-    return [*intake, *delivery.stages(), *outlet]
+    delivery = Delivery(gateway_for, wakeup, lease=lease, limits=limits)
+    opened = bridges.open_all(delivery, wakeup)
+    intake = [step for bridge in opened.values() for step in bridge.intake()]
+    outlet = [step for bridge in opened.values() for step in bridge.outlet()]
+    return [*intake, *delivery.steps(), *outlet]
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because a free child is asked again
@@ -76,7 +77,7 @@ def _stop_in_time(worker: Worker, has_ended: threading.Event) -> None:
     A process whose statement hangs ends soon after: PostgreSQL rolls it back.
     """
     WORKER_STOP.wait()
-    worker.stop(patience_seconds=STOP_SECONDS)
+    worker.stop(timeout_seconds=STOP_SECONDS)
     if not has_ended.wait(STOP_SECONDS + 2):
         log.warning("batches_cut_off")
         _end()
@@ -90,7 +91,7 @@ def _end() -> None:
 @signals.worker_process_shutdown.connect
 def close_exports(**_kwargs: object) -> None:
     """Export what is left of traces and errors: children of a pool end without what Python does at the end."""
-    for exports in (steps, errors):
+    for exports in (spans, errors):
         exports.close()
 
 

@@ -2,6 +2,7 @@
 
 from django.contrib import admin
 
-from pushserver.console import accounts, api_tokens, incidents, links  # noqa: F401 - hand pages and ways in
+from pushserver.console import incidents, links  # noqa: F401 - hand pages and ways in
+from pushserver.console.accounts import accounts, api_tokens  # noqa: F401 - hand pages and ways in
 
 admin.site.site_header = admin.site.site_title = admin.site.index_title = "Push server"

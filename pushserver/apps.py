@@ -1,7 +1,11 @@
 from django.apps import AppConfig, apps
+from django.core.management.base import CommandError
+from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
 from django.db.models.signals import post_migrate, pre_migrate
 
-from kit.db.patience import MIGRATIONS, set_patience
+from kit.db.timeouts import MIGRATIONS, set_timeouts
+from pushserver.start.release import BEFORE_0_2, NO_WAY_UP
 
 
 class PushserverConfig(AppConfig):
@@ -9,15 +13,20 @@ class PushserverConfig(AppConfig):
     verbose_name = "Push server"
 
     def ready(self) -> None:
-        from pushserver import checks  # noqa: F401, PLC0415 - registers the system checks, possible once apps are loaded
         from pushserver.roles import seed_roles  # noqa: PLC0415 - as above
+        from pushserver.start import checks  # noqa: F401, PLC0415 - registers the system checks, possible once apps are loaded
 
         # Permissions are rows, made app by app after each migration: with the last app they are all there.
-        first, *_, last = apps.get_app_configs()
-        pre_migrate.connect(_be_patient, sender=first, dispatch_uid="patience")
+        # Django sends these signals for apps with models only.
+        first, *_, last = [app for app in apps.get_app_configs() if app.models_module]
+        pre_migrate.connect(_before_migrations, sender=first, dispatch_uid="before_migrations")
         post_migrate.connect(seed_roles, sender=last, dispatch_uid="roles")
 
 
-def _be_patient(**_kwargs: object) -> None:
-    """Let migrations take their time, but not let them wait for locks with everybody behind them."""
-    set_patience(MIGRATIONS)
+def _before_migrations(**_kwargs: object) -> None:
+    """Refuse a database of a version before 0.2.0. Let migrations take their time, but not let them wait for locks with
+    everybody behind them.
+    """
+    if BEFORE_0_2 in MigrationRecorder(connection).applied_migrations():
+        raise CommandError(f"The database is {NO_WAY_UP}.")
+    set_timeouts(MIGRATIONS)

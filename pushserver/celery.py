@@ -1,4 +1,4 @@
-"""The Celery application: `celery -A pushserver worker`."""
+"""The Celery application. Its workers are started through `pushserver.worker`."""
 
 import contextlib
 import os
@@ -7,13 +7,15 @@ from typing import Any
 
 from celery import Celery, bootsteps, signals
 from celery.concurrency import get_implementation
+from django.conf import settings
 from django.core.cache import cache
 from django.utils import timezone
 from kombu import Queue
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from kit.ready import tell_ready
+from kit.processes.ready import tell_ready
+from pushserver.config.role import Role
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "pushserver.settings")
 
@@ -73,6 +75,13 @@ def keep_our_logging(**_kwargs: Any) -> None:
 
 
 @signals.worker_init.connect
+def refuse_without_role(**_kwargs: Any) -> None:
+    """Refuse to run a worker as a command, whose statements never end and which imports all pages."""
+    if settings.ROLE is Role.COMMAND:
+        sys.exit("A worker needs its role: start it as `celery --app=pushserver.worker worker`.")
+
+
+@signals.worker_init.connect
 def refuse_other_work(sender: Any, **_kwargs: Any) -> None:
     """Refuse to serve `batches` beside another queue, whose tasks would never get a process, or in threads, which would
     share what each process has once.
@@ -86,7 +95,7 @@ def refuse_other_work(sender: Any, **_kwargs: Any) -> None:
 @signals.worker_init.connect
 def wait_for_what_fits(**_kwargs: Any) -> None:
     """Take no message, and call nobody, before database, keys and code fit each other."""
-    from kit.starting import wait_until_fit  # noqa: PLC0415 - possible once apps are loaded
+    from kit.processes.starting import wait_until_fit  # noqa: PLC0415 - possible once apps are loaded
 
     wait_until_fit()
 

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from kit.indicators import is_ready, to_json, without_hosts
+from kit.health.indicators import is_ready, to_json, without_hosts
 from pushserver.indicators.snapshot import readiness
 
 

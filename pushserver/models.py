@@ -129,7 +129,7 @@ class Incident(models.Model):
 
     indicator = models.TextField()  # its id
     name = models.TextField()
-    state = models.TextField()  # the word of `kit.indicators.State`
+    state = models.TextField()  # the word of `kit.health.indicators.State`
     sentence = models.TextField()  # what was the case when it began
     incident_at = models.DateTimeField()  # when the indicator was green the last time
     began_at = models.DateTimeField(db_index=True)

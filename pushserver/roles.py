@@ -15,8 +15,8 @@ ACCOUNT_APPS = ("auth", "otp_totp", "axes")
 EDITED_MODELS = ("gatewayerrorrule", "app")
 _READS_INCIDENTS = Q(content_type__app_label="pushserver", codename="view_incident")
 _LOOKS = Q(content_type__app_label__in=OUR_APPS, codename__startswith="view_") | _READS_INCIDENTS
-_BY_HAND = Q(codename__startswith="add_") | Q(codename__startswith="change_") | Q(codename__startswith="delete_")
-_ACTS = Q(content_type__app_label__in=OUR_APPS) & (~_BY_HAND | Q(content_type__model__in=EDITED_MODELS)) | (
+_EDITS = Q(codename__startswith="add_") | Q(codename__startswith="change_") | Q(codename__startswith="delete_")
+_ACTS = Q(content_type__app_label__in=OUR_APPS) & (~_EDITS | Q(content_type__model__in=EDITED_MODELS)) | (
     _READS_INCIDENTS
 )
 _READS_THE_LOG = Q(content_type__app_label="admin", codename="view_logentry")

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -14,17 +13,20 @@ from typing import Any
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
-from kit import sessions
-from kit.patience import Patience, milliseconds
-from pushserver.environment import Environment, GeneratedSecrets, is_near, no_generation
-from pushserver.logs import configure_logging
-from pushserver.process import is_server, shows_pages
-from pushserver.release import version
+from kit.db.postgresql import sessions
+from kit.db.postgresql.timeouts import Timeouts, milliseconds
+from pushserver.config.environment import Environment, GeneratedSecrets, is_near, no_generation
+from pushserver.config.logs import configure_logging
+from pushserver.config.retired import RETIRED
+from pushserver.config.role import Role, role
+from pushserver.start.release import version
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = Environment(os.environ)
+env.refuse_retired(RETIRED)
 
-if is_server(sys.argv):
+ROLE = role()
+if ROLE is not Role.COMMAND:
     os.umask(0o077)  # whatever a server writes is for its own account
 
 # Where it runs --------------------------------------------------------------------------------------------------------
@@ -75,10 +77,10 @@ DATABASE_URL = env.secret("DATABASE_URL") or EMBEDDED.get("DATABASE_URL", "")
 # Within which time a host that vanished without a word is noticed, by us and by PostgreSQL.
 DATABASE_SILENCE_SECONDS = env.number("DATABASE_SILENCE_SECONDS", 10.0, minimum=3, maximum=600)
 # What a statement of the message path, of the console and of the API may take, and how long it waits for a lock.
-# Reports, retention and migrations have patience of their own, see `kit.db.patience`; commands have no end.
-DATABASE_PATIENCE = Patience(
+# Reports, retention and migrations have timeouts of their own, see `kit.db.timeouts`; commands have no end.
+DATABASE_TIMEOUTS = Timeouts(
     statement_seconds=env.number("DATABASE_STATEMENT_SECONDS", 20.0, minimum=1, maximum=3600)
-    if is_server(sys.argv)
+    if ROLE is not Role.COMMAND
     else 0,
     lock_seconds=env.number("DATABASE_LOCK_SECONDS", 10.0, minimum=0.1, maximum=3600),
 )
@@ -91,7 +93,7 @@ def _database() -> dict[str, Any]:
     named = {setting: given.pop(name, "") for setting, name in names.items()}
     if "," in named["HOST"]:
         given.setdefault("target_session_attrs", "read-write")  # of several servers, the primary
-    ours = sessions.options({**sessions.EVERY_SESSION, **DATABASE_PATIENCE.settings})
+    ours = sessions.options({**sessions.EVERY_SESSION, **DATABASE_TIMEOUTS.settings})
     session = f"{given.pop('options', '')} {ours} {_server_silence()}".strip()
     # Django's default forbids prepared statements altogether. Its own cursors bind on the client and never prepare, so
     # this is for `kit.db.statements`.
@@ -154,7 +156,7 @@ CACHES = {
         "OPTIONS": {
             "socket_connect_timeout": 2,
             "socket_timeout": 2,
-            "serializer": "kit.status_cache.JsonSerializer",
+            "serializer": "kit.health.status_cache.JsonSerializer",
         },
     }
 }
@@ -308,13 +310,13 @@ if PUSH_PRIORITY not in {"high", "normal"}:
 # Canary: a round trip through all of it, every so many seconds (0: never) ---------------------------------------------
 CANARY_PERIOD_SECONDS = env.number("CANARY_PERIOD_SECONDS", 60.0, minimum=0, maximum=86_400)
 # How long the canary waits for each answer.
-CANARY_PATIENCE_SECONDS = env.number("CANARY_PATIENCE_SECONDS", 10.0, minimum=1, maximum=60)
+CANARY_TIMEOUT_SECONDS = env.number("CANARY_TIMEOUT_SECONDS", 10.0, minimum=1, maximum=60)
 CANARY_RETENTION_DAYS = env.count("CANARY_RETENTION_DAYS", 7, minimum=1, maximum=3650)
 # A phone of the operator's own that is notified each time. Without one, gorush is told to drop the canary's pushes.
 CANARY_DEVICE_TOKEN = env.secret("CANARY_DEVICE_TOKEN")
-CANARY_APN_TOPIC = env.text("CANARY_APN_TOPIC")  # of the app on it; none: it is an Android phone
-if CANARY_APN_TOPIC and not CANARY_DEVICE_TOKEN:
-    env.report("missing_canary_token", "CANARY_APN_TOPIC is set, but no CANARY_DEVICE_TOKEN.", "Set both, or neither.")
+CANARY_APP_TOPIC = env.text("CANARY_APP_TOPIC")  # of the app on it; none: it is an Android phone
+if CANARY_APP_TOPIC and not CANARY_DEVICE_TOKEN:
+    env.report("missing_canary_token", "CANARY_APP_TOPIC is set, but no CANARY_DEVICE_TOKEN.", "Set both, or neither.")
 # Delivery recognises this token. Nobody else can know and register it.
 CANARY_DRY_RUN_TOKEN = hmac.digest(SERVER_PRIVATE_KEY, b"canary dry run", "sha256").hex()
 # No app has this topic, and nobody else can name it: what others send has no part in the canary's channel.
@@ -387,7 +389,7 @@ if REPORT_RECIPIENTS and not EMAIL_HOST:
     )
 
 # Start ----------------------------------------------------------------------------------------------------------------
-STARTS_WHEN = "pushserver.stack.fitting"  # what `kit.starting` asks
+STARTS_WHEN = "pushserver.start.fitting"  # what `kit.processes.starting` asks
 
 # Celery ---------------------------------------------------------------------------------------------------------------
 CELERY_BROKER_URL = REDIS_URL
@@ -454,7 +456,7 @@ CELERY_TASK_ROUTES = {
 # A folder of one machine or container only, because its files are named after process ids.
 METRICS_DIR = Path(env.text("METRICS_DIR", str(DATA_DIR / "metrics"))).resolve()
 # The files are mapped into memory: a process that counts while the disk is full gets SIGBUS.
-LEAST_FREE_FOR_METRICS_BYTES = 2**20
+MIN_FREE_FOR_METRICS_BYTES = 2**20
 METRICS_TOKEN = env.secret("METRICS_TOKEN")
 # `/readyz` is open to anybody. However often it is asked, the servers behind are asked once in so many seconds.
 READYZ_SECONDS = env.number("READYZ_SECONDS", 2.0, minimum=0, maximum=60)
@@ -493,7 +495,7 @@ if TRACE_PAGE and not (TRACE_PAGE.startswith(("http://", "https://")) and "{trac
     TRACE_PAGE = ""
 
 # Django ---------------------------------------------------------------------------------------------------------------
-SHOWS_PAGES = shows_pages(sys.argv)
+SHOWS_PAGES = ROLE is not Role.WORKER
 # The console, the API and what only they need. Importing this takes longer than importing everything else.
 PAGE_APPS = [
     "unfold.apps.BasicAppConfig",  # before the admin, whose templates it replaces
@@ -517,9 +519,11 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.postgres",
     "django.contrib.sessions",
+    "embedded",
     "pushserver",
     "waku_bridge",
     "xmpp_bridge",
+    "kit.batches",
     "kit.buckets",
     "kit.expiry",
     "notifications",
@@ -531,16 +535,16 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
-    "pushserver.console.sessions.NothingKeptMiddleware",
-    "pushserver.console.sessions.WholePageMiddleware",
+    "pushserver.console.accounts.sessions.NothingKeptMiddleware",
+    "pushserver.console.accounts.sessions.WholePageMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "pushserver.console.login_turns.StrangersFormsMiddleware",
+    "pushserver.console.accounts.login_queue.StrangersFormsMiddleware",
     "django_otp.middleware.OTPMiddleware",
-    "pushserver.console.second_factor.SecondFactorMiddleware",
-    "pushserver.console.sessions.WorkingSessionMiddleware",
+    "pushserver.console.accounts.second_factor.SecondFactorMiddleware",
+    "pushserver.console.accounts.sessions.WorkingSessionMiddleware",
     "pushserver.console.audit.AuditMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
@@ -568,7 +572,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
-    {"NAME": "pushserver.console.passwords.NoWordOfOurs"},
+    {"NAME": "pushserver.console.accounts.passwords.NoWordOfOurs"},
 ]
 API_CALLS_PER_MINUTE = env.count("API_CALLS_PER_MINUTE", 600, minimum=1, maximum=100_000)
 REST_FRAMEWORK = {
@@ -625,7 +629,7 @@ SECURE_HSTS_SECONDS = 86_400 * env.count("HSTS_DAYS", 365, minimum=0, maximum=36
 MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
 SESSION_COOKIE_HTTPONLY = True
 # However much somebody works, there is a login so often.
-SESSION_MOST_SECONDS = 3600 * env.count("SESSION_MOST_HOURS", 12, minimum=1, maximum=24 * 30)
+SESSION_MAX_SECONDS = 3600 * env.count("SESSION_MAX_HOURS", 12, minimum=1, maximum=24 * 30)
 if SESSION_COOKIE_SECURE:  # browsers take such names from this host over https only, and give them to no other
     SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-sessionid", "__Host-csrftoken"
 SECURE_REFERRER_POLICY = "same-origin"
@@ -646,7 +650,7 @@ CONTENT_SECURITY_POLICY = {
 AXES_FAILURE_LIMIT = env.count("LOGIN_FAILURE_LIMIT", 5, minimum=2, maximum=100)
 AXES_COOLOFF_TIME = timedelta(minutes=env.count("LOGIN_COOLOFF_MINUTES", 15, minimum=1, maximum=1440))
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
-AXES_CLIENT_IP_CALLABLE = "pushserver.console.addresses.client_network"
+AXES_CLIENT_IP_CALLABLE = "pushserver.console.accounts.addresses.client_network"
 AXES_RESET_ON_SUCCESS = True
 AXES_DISABLE_ACCESS_LOG = True
 AXES_ENABLE_ADMIN = False
@@ -654,8 +658,8 @@ AXES_VERBOSE = False
 # django-axes stores and partly logs what was typed: a code may still be valid for half a minute, and some people
 # type their password where the name belongs.
 AXES_SENSITIVE_PARAMETERS = ["username", "ip_address", "code", "csrfmiddlewaretoken"]
-AXES_LOCKOUT_CALLABLE = "pushserver.console.refusals.locked_out"
-CSRF_FAILURE_VIEW = "pushserver.console.refusals.stale_form"
+AXES_LOCKOUT_CALLABLE = "pushserver.console.accounts.refusals.locked_out"
+CSRF_FAILURE_VIEW = "pushserver.console.accounts.refusals.stale_form"
 OTP_ADMIN_HIDE_SENSITIVE_DATA = True
 OTP_TOTP_ISSUER = "Push server"
 CSRF_TRUSTED_ORIGINS = env.urls("CSRF_TRUSTED_ORIGINS")
@@ -691,7 +695,7 @@ def _share_metrics() -> None:
             f"METRICS_DIR ({METRICS_DIR}) cannot be written to.",
             "Set it, or DATA_DIR in which it lies by default, to a folder on a local disk, of this machine alone.",
         )
-    elif shutil.disk_usage(METRICS_DIR).free < LEAST_FREE_FOR_METRICS_BYTES:
+    elif shutil.disk_usage(METRICS_DIR).free < MIN_FREE_FOR_METRICS_BYTES:
         env.report("full_metrics_dir", f"The disk of METRICS_DIR ({METRICS_DIR}) is full.", "Make room there.")
     else:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(METRICS_DIR)

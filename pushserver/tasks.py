@@ -7,7 +7,7 @@ from celery import shared_task
 from django.conf import settings
 
 from kit.db.clock import database_now
-from kit.tasks import MessageTask, run_for_a_while
+from kit.processes.tasks import MessageTask, run_for_a_while
 from pushserver import retention, traffic
 from pushserver.indicators.snapshot import take_snapshot
 

@@ -33,7 +33,7 @@ COUNT_TRAFFIC: LiteralString = f"""
     SELECT %(begin)s, %(now)s, requests.number, requests.by_xmpp, replies.number,
         round(dispatch.ms[1]), round(dispatch.ms[2]), round(replies.ms[1]), round(replies.ms[2])
     FROM (
-        SELECT count(*) AS number, count(*) FILTER (WHERE front_door = 'xmpp') AS by_xmpp
+        SELECT count(*) AS number, count(*) FILTER (WHERE bridge = 'xmpp') AS by_xmpp
         FROM notifications_notificationrequest
         WHERE received_at >= %(begin)s AND received_at < %(end)s AND ended_on >= %(since)s
     ) AS requests, (
@@ -65,12 +65,12 @@ COUNT_ATTEMPTS = f"""
     INSERT INTO pushserver_attemptminute (begin_at, channel, outcome, code, count)
     SELECT %(begin)s,
         CASE attempt.token_type
-            WHEN 1 THEN 'APN ' || coalesce(channel.apn_topic, 'of apps that nothing was delivered to')
+            WHEN 1 THEN 'APN ' || coalesce(channel.app_topic, 'of apps that nothing was delivered to')
             WHEN 2 THEN 'Firebase' ELSE 'other' END,
         outcome, code, count(*)
     FROM notifications_attempt AS attempt
     LEFT JOIN {table(Channel)} AS channel ON channel.token_type = 1 AND attempt.token_type = 1
-        AND channel.apn_topic = attempt.apn_topic
+        AND channel.app_topic = attempt.app_topic
     WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome IS NOT NULL
     GROUP BY 2, outcome, code
 """

@@ -3,14 +3,14 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 
 from notifications.gateways.gorush.feedback import receive_feedback
+from pushserver.console.accounts.second_factor import set_up
+from pushserver.console.accounts.users import forget_user, show_user
 from pushserver.console.documentation import show_documentation
 from pushserver.console.drain import change_drain, show_drain
-from pushserver.console.find import find, found
 from pushserver.console.peers import gorush_configuration, waku_nodes
-from pushserver.console.search import search_facts
-from pushserver.console.second_factor import set_up
-from pushserver.console.timeline import show_request_timeline, show_timeline
-from pushserver.console.users import forget_user, show_user
+from pushserver.console.support.find import find, found
+from pushserver.console.support.search import search_facts
+from pushserver.console.support.timeline import show_request_timeline, show_timeline
 from pushserver.health import healthz, readyz
 from pushserver.metrics.exposition import metrics
 
@@ -43,6 +43,6 @@ urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
 ]
 
-handler400 = "pushserver.console.refusals.bad_request"
-handler403 = "pushserver.console.refusals.forbidden"
-handler404 = "pushserver.console.refusals.not_found"
+handler400 = "pushserver.console.accounts.refusals.bad_request"
+handler403 = "pushserver.console.accounts.refusals.forbidden"
+handler404 = "pushserver.console.accounts.refusals.not_found"

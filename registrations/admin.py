@@ -7,7 +7,8 @@ from django.db.models import F, Q
 from django.http import HttpRequest
 from django.urls import reverse
 
-from kit.admin.columns import (
+from kit.admin.facts import FactAdmin, FactInline
+from kit.admin.lists.columns import (
     SHORT_DIGITS,
     age,
     as_digits,
@@ -20,10 +21,9 @@ from kit.admin.columns import (
     word,
     yes_no,
 )
-from kit.admin.facts import FactAdmin, FactInline
-from kit.admin.filters import RecentValuesFilter, WordFilter, YesNoFilter
+from kit.admin.lists.filters import RecentValuesFilter, WordFilter, YesNoFilter
+from kit.admin.lists.search import hash_digits, spellings
 from kit.admin.operations import Operated
-from kit.admin.search import hash_digits, spellings
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 
 KEY_HASH_BYTES = 64
@@ -108,7 +108,7 @@ class RouteAdmin(FactAdmin):
     list_display = (
         word("pk", "route"),
         "token_type",
-        word("apn_topic", "app"),
+        word("app_topic", "app"),
         state("state"),
         word("disabled_reason", "reason"),
         age("disabled_at", "disabled"),
@@ -120,7 +120,7 @@ class RouteAdmin(FactAdmin):
         "Address": (
             word("gateway"),
             "token_type",
-            word("apn_topic", "app"),
+            word("app_topic", "app"),
             link(lambda route: registration_url(registration_of(route)), "registration", "its registration"),
             "generation",
             moment("created_at", "since"),
@@ -170,12 +170,12 @@ class GrantAdmin(FactAdmin):
 
 @admin.register(RegistrationEvent)
 class RegistrationEventAdmin(FactAdmin):
-    list_display = (state("kind", "what"), "token", word("apn_topic", "app"), "pseudonym", age("at", "when"))
+    list_display = (state("kind", "what"), "token", word("app_topic", "app"), "pseudonym", age("at", "when"))
     list_filter = (("kind", WordFilter),)
     ordering = ("-at",)
     shown: ClassVar[Any] = {
         "What happened": (
-            *(state("kind"), "token", word("apn_topic", "app"), word("front_door", "front door")),
+            *(state("kind"), "token", word("app_topic", "app"), word("bridge", "bridge")),
             *("pseudonym", moment("at", "time")),
         )
     }

@@ -15,13 +15,13 @@ from django.db import transaction
 
 from kit.metrics.batches import count
 from registrations import metrics, retention
-from registrations.encryption import Purpose
-from registrations.keyring import keyring
+from registrations.keys.encryption import Purpose
+from registrations.keys.keyring import keyring
 from registrations.messages import RegistrationMessage
 from registrations.models import Grant, Registration, RegistrationEvent, Route
 from registrations.pairs import InstallationKey, IsOneOf
 from registrations.quotas import Changes, Room, RoomFor, Said, room_for, take
-from registrations.routes import is_at, point
+from registrations.routes.routes import is_at, point
 from registrations.rules import Acceptance, IsAddress, Known, Refusal, decide, is_device_token
 
 SETTINGS_FIELDS = (
@@ -40,7 +40,7 @@ CHANGING_FIELDS = [
 ]
 
 CHANGING_ROUTE_FIELDS = [
-    *("gateway", "token_type", "apn_topic", "address_encrypted", "address_digest", "state"),
+    *("gateway", "token_type", "app_topic", "address_encrypted", "address_digest", "state"),
     *("disabled_reason", "disabled_at", "generation", "failing_since"),
 ]
 
@@ -107,7 +107,7 @@ def register(
 ) -> list[Outcome]:
     """Decide about each submission in turn, store what was accepted, and return one outcome each, in order.
 
-    ``gateway`` names the gateway that the addresses belong to: what this front door calls a device token is an address
+    ``gateway`` names the gateway that the addresses belong to: what this bridge calls a device token is an address
     of that gateway, and ``is_address`` says whether it can be one.
     """
     with transaction.atomic():
@@ -175,7 +175,7 @@ def _decide(
 
 def _is_storable(message: RegistrationMessage) -> bool:
     """Return whether PostgreSQL can store the texts. It refuses NUL only, which no honest client sends."""
-    return "\0" not in message.installation_id and "\0" not in message.apn_topic
+    return "\0" not in message.installation_id and "\0" not in message.app_topic
 
 
 def _take_in(batch: _Batch, submission: Submission) -> Outcome:
@@ -288,7 +288,7 @@ def _what_changed(registration: Registration, message: RegistrationMessage, gate
     route = registration.route
     if registration.state != Registration.State.ACTIVE or route is None:
         return RegistrationEvent.Kind.REGISTERED
-    is_same_address = is_at(route, message.token_type, message.apn_topic, _address(message))
+    is_same_address = is_at(route, message.token_type, message.app_topic, _address(message))
     if not is_same_address or route.gateway != gateway:
         return RegistrationEvent.Kind.TOKEN_CHANGED
     stored = [_comparable(getattr(registration, name)) for name in SETTINGS_FIELDS]
@@ -318,7 +318,7 @@ def _set_route(batch: _Batch, registration: Registration, message: RegistrationM
         registration.route,
         gateway=batch.gateway,
         token_type=message.token_type,
-        apn_topic=message.apn_topic,
+        app_topic=message.app_topic,
         address=_address(message),
     )
 
@@ -393,8 +393,8 @@ def _record(batch: _Batch, registration: Registration, kind: RegistrationEvent.K
             kind=kind,
             pseudonym=registration.pseudonym,
             token_type=route.token_type,
-            apn_topic=route.apn_topic,
-            front_door=route.front_door,
+            app_topic=route.app_topic,
+            bridge=route.bridge,
             at=batch.now,
         )
     )

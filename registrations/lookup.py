@@ -7,8 +7,8 @@ from typing import LiteralString, NamedTuple
 from kit.db.statements import fetch
 from kit.metrics.batches import count
 from registrations import metrics
-from registrations.encryption import Purpose
-from registrations.keyring import keyring
+from registrations.keys.encryption import Purpose
+from registrations.keys.keyring import keyring
 from registrations.messages import QueryInfo
 from registrations.models import Registration, Route
 

@@ -1,6 +1,6 @@
 """What registering and querying clients say, as plain values.
 
-These dataclasses travel between the stages of a message's life. They know neither Django nor protobuf: the codec
+These dataclasses travel between the steps of a message's way. They know neither Django nor protobuf: the codec
 builds them from bytes, the rules read them, the use cases store them. Secrets are left out of every repr.
 """
 
@@ -24,7 +24,7 @@ class RegistrationMessage:
     version: int
     token_type: int = TokenType.UNKNOWN
     device_token: str = field(default="", repr=False)
-    apn_topic: str = ""
+    app_topic: str = ""
     access_token: str = field(default="", repr=False)
     grant: bytes = field(default=b"", repr=False)
     enabled: bool = False

@@ -28,7 +28,7 @@ class Route(models.Model):
 
     gateway = models.TextField()  # the gateway that can read the address and takes what is sent there
     token_type = models.PositiveSmallIntegerField(choices=TokenTypes.choices)
-    apn_topic = models.TextField(blank=True)
+    app_topic = models.TextField(blank=True)
     # A document in the gateway's own form: for gorush the device token in UTF-8, for Web Push an endpoint with keys.
     address_encrypted = BytesField()
     # Digest of the address in its app (`routes.identity_of`): two routes with the same one lead to the same device.
@@ -54,8 +54,8 @@ class Route(models.Model):
     last_success_at = models.DateTimeField(null=True)
     # Whoever registered it is to be told when it is disabled, and has not been told yet.
     is_end_awaited = models.BooleanField(default=False, db_default=False)
-    # The front door that its device registered at.
-    front_door = models.TextField(default="waku", db_default="waku")
+    # The bridge that its device registered at.
+    bridge = models.TextField(default="waku", db_default="waku")
     # Names it in events and reports, where no registration does. It is random, as a registration's is.
     pseudonym = models.UUIDField(null=True)
     created_at = models.DateTimeField()
@@ -158,8 +158,8 @@ class RegistrationEvent(models.Model):
     kind = models.TextField(choices=Kind.choices)
     pseudonym = models.UUIDField()
     token_type = models.PositiveSmallIntegerField()
-    apn_topic = models.TextField(blank=True)
-    front_door = models.TextField(default="waku", db_default="waku")
+    app_topic = models.TextField(blank=True)
+    bridge = models.TextField(default="waku", db_default="waku")
     at = models.DateTimeField(db_index=True)
 
     class Meta:

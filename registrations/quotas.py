@@ -143,10 +143,10 @@ def filled(registrations: int, tombstones: int) -> int:
     """Return how much of MAX_REGISTRATIONS is taken. What tombstones have beyond their share is taken, too, or who
     registers and unregisters new installations would fill the disk unseen.
     """
-    return registrations + max(0, tombstones - _most_tombstones())
+    return registrations + max(0, tombstones - _max_tombstones())
 
 
-def _most_tombstones() -> int:
+def _max_tombstones() -> int:
     return round(TOMBSTONE_SHARE * settings.MAX_REGISTRATIONS)
 
 
@@ -171,7 +171,7 @@ def room_for_import(public_key_hashes: Collection[bytes], new: int, *, now: date
         spending=None,
         registrations=settings.MAX_REGISTRATIONS - registrations,
         rows=settings.MAX_REGISTRATIONS - filled(registrations, tombstones),
-        tombstones=_most_tombstones() - tombstones,
+        tombstones=_max_tombstones() - tombstones,
         active=Counter(taken),
         is_paced=False,
     )

@@ -60,7 +60,7 @@ def _last_of_active(partition: LiteralString) -> list[int]:
 
 _END = f"""
     WITH old AS (
-        SELECT registration.id, registration.pseudonym, route_id, token_type, apn_topic, front_door
+        SELECT registration.id, registration.pseudonym, route_id, token_type, app_topic, bridge
         FROM registrations_registration AS registration JOIN registrations_route AS route ON route.id = route_id
         WHERE registration.state = '{Registration.State.ACTIVE}' AND {{which}}
         FOR UPDATE OF registration SKIP LOCKED
@@ -75,8 +75,8 @@ _END = f"""
     ), ungranted AS (
         DELETE FROM registrations_grant USING old WHERE registration_id = old.id
     ), noted AS (
-        INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, apn_topic, front_door, at)
-        SELECT '{Kind.EXPIRED}', pseudonym, token_type, apn_topic, front_door, %(now)s FROM old
+        INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, app_topic, bridge, at)
+        SELECT '{Kind.EXPIRED}', pseudonym, token_type, app_topic, bridge, %(now)s FROM old
             WHERE pseudonym IS NOT NULL
     )
     SELECT route_id FROM old

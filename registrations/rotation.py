@@ -12,9 +12,9 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.models import Model, Q, QuerySet
 
-from registrations.encryption import KEY_ID_SIZE, DecryptionError, Keyring, Purpose
+from registrations.keys.encryption import KEY_ID_SIZE, DecryptionError, Keyring, Purpose
 from registrations.models import Grant, Registration, Route, TopicKey
-from registrations.routes import identity_of
+from registrations.routes.routes import identity_of
 
 BATCH_SIZE = 500
 
@@ -24,7 +24,7 @@ def _itself(_row: Any, value: bytes) -> bytes:
 
 
 def _identity(route: Any, address: bytes) -> bytes:
-    return identity_of(route.token_type, route.apn_topic, address)
+    return identity_of(route.token_type, route.app_topic, address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ COLUMNS = (
         "address_encrypted",
         ("address_digest", "delivered_digest"),
         _identity,
-        ("token_type", "apn_topic"),
+        ("token_type", "app_topic"),
     ),
     Column(TopicKey, Purpose.TOPIC_KEY, "key_encrypted"),
 )

@@ -93,5 +93,5 @@ def _faults(message: RegistrationMessage, is_address: IsAddress, *, grant_verifi
         yield Refusal.UNSUPPORTED_TOKEN_TYPE
     elif not is_address(message):
         yield Refusal.IMPLAUSIBLE_TOKEN
-    if (message.apn_topic or message.token_type == TokenType.APN) and not APP_TOPIC.fullmatch(message.apn_topic):
+    if (message.app_topic or message.token_type == TokenType.APN) and not APP_TOPIC.fullmatch(message.app_topic):
         yield Refusal.BAD_APP_TOPIC

@@ -7,7 +7,7 @@ from celery import shared_task
 from django.conf import settings
 
 from kit.db.clock import database_now
-from kit.tasks import MessageTask
+from kit.processes.tasks import MessageTask
 from registrations import retention
 
 log = structlog.get_logger(__name__)

@@ -1,6 +1,6 @@
 """The query topics that are listened to, one for each registered key hash: the statements on their table.
 
-Who listens, and what a name and a topic are, is the matter of the front door that has such topics.
+Who listens, and what a name and a topic are, is the matter of the bridge that has such topics.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

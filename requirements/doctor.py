@@ -26,7 +26,7 @@ ROOT = HERE.parent
 PYTHON = ROOT / ".venv" / "bin" / "python"
 OK, OPTIONAL, BAD = "ok", "--", "!!"
 Finding = Tuple[str, str]
-PATIENCE_SECONDS = 5
+TIMEOUT_SECONDS = 5
 MAX_PORT = 65_535
 # What this process may be off by before it matters: nodes refuse messages at 20 s.
 CLOCK_DOUBT_SECONDS, CLOCK_WRONG_SECONDS = 5, 20
@@ -206,7 +206,7 @@ def _index_date() -> Optional[float]:
     """Return the clock of the package index in Unix time, None when it does not answer."""
     try:
         question = urllib.request.Request(_index(), method="HEAD")  # noqa: S310 - the operator's own address
-        with urllib.request.urlopen(question, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310
+        with urllib.request.urlopen(question, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
             headers = answer.headers
     except urllib.error.HTTPError as error:
         headers = error.headers

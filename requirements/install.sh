@@ -28,7 +28,7 @@ fetch() {
 # not everybody may write it when it is missing (PYTHONDONTWRITEBYTECODE, another account). Our own is brought up to date
 # each time.
 compile_own() {
-    .venv/bin/python -m compileall -q bench kit notifications pushserver registrations spark_reports tests waku_bridge xmpp_bridge || true
+    .venv/bin/python -m compileall -q bench embedded kit notifications pushserver registrations spark_reports tests waku_bridge xmpp_bridge || true
 }
 
 # Each of run, reports and dev holds what the one before it has: once there, it stays.

@@ -11,11 +11,11 @@ from django.urls import reverse
 from django.utils.html import format_html
 from unfold.admin import ModelAdmin
 
-from kit.admin.columns import age, moment, number, state, word
 from kit.admin.facts import FactPage
 from kit.admin.links import Link, links_from
+from kit.admin.lists.columns import age, moment, number, state, word
 from spark_reports.console import formats
-from spark_reports.console.by_hand import RequestRun
+from spark_reports.console.on_demand import RequestRun
 from spark_reports.models import ReportRun
 
 

@@ -7,7 +7,7 @@ from django.core.mail import EmailMultiAlternatives
 from django.template.loader import render_to_string
 
 from spark_reports.console.sections import sections
-from spark_reports.summary import summarise
+from spark_reports.nights.summary import summarise
 
 
 def send_summary(day: date) -> None:

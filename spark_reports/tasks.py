@@ -14,15 +14,15 @@ from celery import shared_task
 from django.conf import settings
 
 from kit.db.clock import database_now
-from kit.db.patience import REPORTS, patience
-from kit.stopping import WORKER_STOP
-from kit.tasks import MessageTask
-from spark_reports import nights, status
-from spark_reports.by_hand import next_request
+from kit.db.timeouts import REPORTS, timeouts
+from kit.processes.stopping import WORKER_STOP
+from kit.processes.tasks import MessageTask
 from spark_reports.mail import send_summary
 from spark_reports.models import ReportRun, RequestedRun
-from spark_reports.parts import missing
-from spark_reports.seeds import destroy_seeds
+from spark_reports.nights import nights, status
+from spark_reports.nights.on_demand import next_request
+from spark_reports.nights.seeds import destroy_seeds
+from spark_reports.running.parts import missing
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +40,7 @@ class _Work:
 @shared_task(base=MessageTask, autoretry_for=())  # the next one comes in five minutes
 def make_reports() -> None:
     """Make reports until nothing more is owed or can be made now."""
-    with patience(REPORTS):
+    with timeouts(REPORTS):
         while not WORKER_STOP.is_told() and (work := _next_work(database_now())):
             if not _make(work):
                 return
@@ -62,7 +62,7 @@ def _make(work: _Work) -> bool:
     if lack := missing():
         _note_lack(work, lack)
     else:
-        from spark_reports.runs import (  # noqa: PLC0415 - needs what may not be installed
+        from spark_reports.running.runs import (  # noqa: PLC0415 - needs what may not be installed
             Busy,
             RunError,
             WorkerStops,
@@ -90,7 +90,7 @@ def _close(work: _Work) -> None:
 
 
 def _until_stopped() -> Any:
-    from spark_reports.runs import Progress, WorkerStops  # noqa: PLC0415 - as above
+    from spark_reports.running.runs import Progress, WorkerStops  # noqa: PLC0415 - as above
 
     class UntilStopped(Progress):
         def beat(self) -> None:

@@ -9,10 +9,10 @@ from signal import SIGQUIT
 import psycopg
 
 from bench.servers import copy_of
-from pushserver.embedded import installed
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import DATABASE_NAME, EmbeddedPostgres
-from pushserver.supervisor.guard import Guard
+from embedded.servers import installed
+from embedded.servers.ports import free_port
+from embedded.servers.postgres import DATABASE_NAME, EmbeddedPostgres
+from embedded.supervisor.guard import Guard
 from tests.flows.fleet import wait_until
 
 # What a killed process has written, the system still has; what it has only promised (synchronous_commit) would be lost.

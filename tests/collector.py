@@ -15,7 +15,8 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from kit.tracing import errors, exporting, steps
+from kit.tracing import errors, exporting
+from kit.tracing import spans as tracing
 
 
 class Collector:
@@ -91,7 +92,7 @@ def collected(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collec
     with collector() as running:
         settings.TRACES, settings.TRACES_SHARE, settings.OTLP_URL = True, 1.0, running.url
         spans, told = exporting.Spans(), exporting.Errors()
-        monkeypatch.setattr(steps, "spans", lambda: spans)
+        monkeypatch.setattr(tracing, "spans", lambda: spans)
         monkeypatch.setattr(errors, "_errors", lambda: told)
         running.finish = lambda: (spans.flush(), told.flush())
         yield running

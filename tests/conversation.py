@@ -1,6 +1,6 @@
 """Talking to the server in one process: envelopes into the inbox, decoded replies out of the outbox.
 
-Everything between is real: codec, use cases, turns, PostgreSQL. Only nodes and gateway are left out.
+Everything between is real: codec, use cases, batches, PostgreSQL. Only nodes and gateway are left out.
 """
 
 import json
@@ -12,13 +12,13 @@ from pathlib import Path
 from coincurve import PrivateKey
 from django.utils import timezone
 
-from tests.turns import Process
-from waku_bridge import inbox, pending_keys
+from tests.batches import Process
 from waku_bridge.codec.envelope import decode, encode_payload
 from waku_bridge.codec.errors import NotDecryptable
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import server_identity
+from waku_bridge.inbox import inbox, pending_keys
 from waku_bridge.messages import Decoded, Envelope, MessageType, WakuMessage
 from waku_bridge.models import OutboundReply
 from waku_bridge.query_topics import CpuBudget
@@ -38,12 +38,12 @@ def put(*messages: WakuMessage, now: datetime | None = None) -> list[bytes]:
 
 
 def say(*messages: WakuMessage, now: datetime | None = None, process: Process | None = None) -> Process:
-    """Have a worker process receive and process messages, in one turn and one more for those that need new keys."""
+    """Have a worker process receive and process messages, in one batch and one more for those that need new keys."""
     moment, process = now or timezone.now(), process or Process()
     put(*messages, now=moment)
-    process.turn(now=moment)
+    process.process_batch(now=moment)
     if pending_keys.call_back(budget=CpuBudget(0, 60), limit=1000):
-        process.turn(now=moment)
+        process.process_batch(now=moment)
     return process
 
 

@@ -15,7 +15,7 @@ from django.core.management import call_command
 from django.db import connection
 from psycopg import sql
 
-from pushserver.embedded.postgres import EmbeddedPostgres
+from embedded.servers.postgres import EmbeddedPostgres
 
 TEMPLATE = "tests_template"
 

@@ -12,14 +12,14 @@ import psycopg
 from django.db import connection, transaction
 from django.utils import timezone
 
-from kit.turns import Bell, Stage, Worker
-from notifications import queues
-from notifications.delivery.claim import Claim, claim
-from notifications.delivery.concurrency import ConcurrencyLimits
-from notifications.delivery.desk import Delivery
+from kit.batches.batch import Step, Wakeup, Worker
 from notifications.delivery.recording import end_halts, record
+from notifications.delivery.steps import Delivery
 from notifications.messages import ChannelKey, Outcome, Push, Result
 from notifications.models import Attempt, Notification
+from notifications.queues import queues
+from notifications.queues.claim import Claim, claim
+from notifications.queues.concurrency import ConcurrencyLimits
 from notifications.transitions import DUE
 from tests.factories import make_channel, make_notification, make_registration, make_route
 
@@ -50,45 +50,45 @@ class RecordingGateway:
         return self.answer(push)
 
 
-class Desk:
-    """Delivery as one worker process has it, and the turns that it makes: here in the thread of the test."""
+class DeliveryProcess:
+    """Delivery as one worker process has it, and the batches that it makes: here in the thread of the test."""
 
     def __init__(self, gateway=None, *, gateways=None, lease=LEASE, limit=1000) -> None:
-        self.bell = Bell()
+        self.wakeup = Wakeup()
         self.gateway = gateway or RecordingGateway()
         limits = ConcurrencyLimits(limit)
-        self.delivery = Delivery(gateways or (lambda _: self.gateway), self.bell, lease=lease, limits=limits)
-        self.worker = Worker(self.delivery.stages(), self.bell)
+        self.delivery = Delivery(gateways or (lambda _: self.gateway), self.wakeup, lease=lease, limits=limits)
+        self.worker = Worker(self.delivery.steps(), self.wakeup)
 
     def open(self, open_it) -> None:
-        """Open a front door."""
-        self.door = door = open_it(self.delivery, self.bell)
-        stages: list[Stage] = [*door.intake(), *self.delivery.stages(), *door.outlet()]
-        self.worker = Worker(stages, self.bell)
+        """Open a bridge."""
+        self.bridge = bridge = open_it(self.delivery, self.wakeup)
+        steps: list[Step] = [*bridge.intake(), *self.delivery.steps(), *bridge.outlet()]
+        self.worker = Worker(steps, self.wakeup)
 
-    def turn(self, *, now=None) -> bool:
-        """Make one turn that looks for rows, too; return whether there is more to do."""
+    def process_batch(self, *, now=None) -> bool:
+        """Process one batch that looks for rows, too; return whether there is more to do."""
         self.worker._look_at = self.worker._oldest_at = self.worker._beginning_at = 0.0
-        return self.worker.turn(now=now or timezone.now())
+        return self.worker.process_batch(now=now or timezone.now())
 
-    def turn_until(self, is_over: Callable[[], object], *, seconds: float = 20, now=None) -> None:
-        """Make turns, each when the bell rings, until it is so."""
+    def process_until(self, is_over: Callable[[], object], *, seconds: float = 20, now=None) -> None:
+        """Process batches, each when the wakeup is set, until it is so."""
         deadline = monotonic() + seconds
         while not is_over():
             assert monotonic() < deadline, "it does not come to an end"
-            if not self.turn(now=now) and not is_over():
+            if not self.process_batch(now=now) and not is_over():
                 self.wait()
 
     def wait(self, seconds: float = 0.05) -> None:
-        """Wait until the bell rings."""
-        readable, _, _ = select.select([self.bell], [], [], seconds)
+        """Wait until the wakeup is set."""
+        readable, _, _ = select.select([self.wakeup], [], [], seconds)
         if readable:
-            self.bell.hush()
+            self.wakeup.clear()
 
     def work_off(self, *, now=None) -> None:
-        """Make turns until nothing is left to do."""
-        while self.turn(now=now) or self.delivery.flights.under_way or self.delivery.limits.has_room_again():
-            if not self.delivery.flights.has_results():
+        """Process batches until nothing is left to do."""
+        while self.process_batch(now=now) or self.delivery.sends.under_way or self.delivery.limits.has_room_again():
+            if not self.delivery.sends.has_results():
                 self.wait()
 
 
@@ -104,8 +104,8 @@ def make_due(*, route=None, **fields) -> Notification:
     return make_notification(route=route, route_generation=route.generation, **fields)
 
 
-def make_due_to_app(apn_topic=APP, **fields) -> Notification:
-    return make_due(route=make_registration(route=make_route(token_type=1, apn_topic=apn_topic)).route, **fields)
+def make_due_to_app(app_topic=APP, **fields) -> Notification:
+    return make_due(route=make_registration(route=make_route(token_type=1, app_topic=app_topic)).route, **fields)
 
 
 def prove(*keys: ChannelKey) -> None:
@@ -128,7 +128,7 @@ def send(*notifications, gateway=None, **options) -> set[int]:
     """Deliver these, until nothing is under way; returns the requests concerned."""
     before = set(Attempt.objects.values_list("pk", flat=True))
     with only(notifications):
-        Desk(gateway, **options).work_off()
+        DeliveryProcess(gateway, **options).work_off()
     return set(Attempt.objects.exclude(pk__in=before).values_list("notification__request", flat=True))
 
 
@@ -158,7 +158,7 @@ def due_ids(*, now=NOW, limits=None) -> list[int]:
 
 
 def recorded(results, *, now=NOW) -> None:
-    """Record results as a turn does, with what comes after its commit."""
+    """Record results as a batch does, with what comes after its commit."""
     record(results, now=now)
     end_halts(results, now=now)
 

@@ -37,7 +37,7 @@ BROWSER = (
     "tests/console/test_walk",
 )
 # These wait for servers most of the time, while Spark and pages keep a core busy: they run beside each other.
-WAITING = (*APART, "kit/tests/test_leader.py", "pushserver/tests/test_system_postgres.py")
+WAITING = (*APART, "kit/processes/tests/test_leader.py", "embedded/servers/tests/test_system_postgres.py")
 LONGEST_FIRST = (
     "tests/flows/",
     "spark_reports/tests/test_places.py",

@@ -12,10 +12,10 @@ import registrations.tasks
 import waku_bridge.tasks
 import xmpp_bridge.tasks
 from kit.db.clock import Clock, clock, database_now
-from kit.starting import wait_until_fit
+from kit.processes.starting import wait_until_fit
 from notifications.models import NotificationRequest
 from registrations.models import Registration, RegistrationEvent
-from spark_reports.runs import RunError, run_reports
+from spark_reports.running.runs import RunError, run_reports
 from tests import factories
 from waku_bridge.models import InboundEnvelope
 from xmpp_bridge.models import Device

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from pushserver.supervisor.processes import PROJECT
+from embedded.supervisor.processes import PROJECT
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from time import time
 
 import pytest
 
-from pushserver.embedded.ports import free_port
-from pushserver.supervisor.processes import PROJECT
+from embedded.servers.ports import free_port
+from embedded.supervisor.processes import PROJECT
 from tests.folders import open_folder
 
 NOBODY = 65534

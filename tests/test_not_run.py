@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pushserver.supervisor.processes import PROJECT
+from embedded.supervisor.processes import PROJECT
 
 TESTS = """
 import pytest

@@ -14,18 +14,18 @@ import pytest
 from django.db import connection
 
 from kit.db.partitions import IS_UNDER_WAY, with_days
+from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
-from kit.sessions import BATCH_WORKER, set_all
+from tests.batches import Process
 from tests.factories import make_envelope, make_notification, make_reply, make_request
 from tests.plans import generic_plan
-from tests.turns import Process
 
 pytestmark = pytest.mark.django_db
 APPS = ("notifications", "waku_bridge", "xmpp_bridge")
-LEFT_OUT = re.compile(r"\.(?:tests|migrations|devnode|devserver|management|client|console|admin)\b")
+LEFT_OUT = re.compile(r"\.(?:tests|migrations|management|client|console|admin)\b")
 STATEMENT = re.compile(r"\s*(?:WITH|SELECT|UPDATE|DELETE|INSERT)\b")
 TRUE_OF_ALL = re.compile(r"\((?:ended_on|queue_id|route_id|expires_at) >=? (?:'[^']*'::[\w ]+|0)\)(?: AND )?")
-PARTS = {f"waku_bridge.inbound.{name}" for name in ("_ROWS", "_A_FIFTH", "WAITING")}  # of other statements
+PARTS = {f"waku_bridge.inbound.inbound.{name}" for name in ("_ROWS", "_A_FIFTH", "WAITING")}  # of other statements
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
@@ -102,7 +102,7 @@ def test_what_works_the_queues_plans_what_is_under_way_and_no_day(name: str) -> 
 
 
 def test_what_waits_is_looked_for_in_what_is_under_way_alone() -> None:
-    waits = [stage.waits for stage in Process().worker._stages if "_under_way" in stage.waits]
+    waits = [step.waits for step in Process().worker._steps if "_under_way" in step.waits]
     assert len(waits) >= 6
     for sql in waits:
         plan = generic_plan(f"SELECT EXISTS ({sql})")

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from pushserver.supervisor.processes import PROJECT
+from embedded.supervisor.processes import PROJECT
 
 TEXT = (PROJECT / "docs" / "security.md").read_text(encoding="utf-8")
 TESTS = sorted(set(re.findall(r"`([\w/]+\.py)::(\w+)`", TEXT)))

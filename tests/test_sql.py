@@ -15,9 +15,17 @@ from django.apps import apps
 from django.db import models
 
 ROOT = Path(__file__).parent.parent
-OURS = ("kit", "registrations", "notifications", "waku_bridge", "xmpp_bridge", "spark_reports", "pushserver")
+OURS = (
+    "kit",
+    "registrations",
+    "notifications",
+    "waku_bridge",
+    "xmpp_bridge",
+    "spark_reports",
+    "pushserver",
+)
 # Not the server's own tables, or no module of a running server.
-LEFT_OUT = frozenset({"tests", "migrations", "devnode", "devserver", "management"})
+LEFT_OUT = frozenset({"tests", "migrations", "management"})
 KEYWORD = re.compile(r"\b(?:SELECT\s|FROM\s|UPDATE\s+\w+\s+(?:AS\s+\w+\s+)?SET\b|INSERT INTO|DELETE FROM|WHERE\s)")
 UNDER_WAY = "_under_way"  # a partition of a table is the table
 WRITES = rf"(?:INSERT INTO|UPDATE|DELETE FROM|LOCK TABLE)\s+{{}}(?:{UNDER_WAY})?\b"
@@ -25,24 +33,25 @@ QUOTED = re.compile(r"(?<!AS )'(\w+)'")
 # A constant of ours, a state of a model, or its table; and an array of `write_rows`, by names that are constants.
 CONSTANT = re.compile(
     r"_?[A-Z][A-Z_]*|(?:\w+\.)*[A-Z]\w*\.[A-Z_]+|table\([\w.]+\)"
-    r"|(?:array_value|unindexed|_of\w*)\('[^']+'(?:, '[^']+')*\)"
+    r"|(?:array_value|unindexed|since|_of\w*)\('[^']+'(?:, '[^']+')*\)"
 )
 
 # Modules that put more than constants into a statement, and what that is.
 PUT_TOGETHER = {
+    "kit/batches/marks.py": "the name of a step",
     "kit/canary/gauges.py": "the table and the links of a bridge's canary",
-    "kit/leader.py": "its own statements",
+    "kit/processes/leader.py": "its own statements",
     "kit/db/estimates.py": "names of tables and limits of the settings",
     "kit/db/partitions.py": "names of tables and columns, and days",
     "kit/db/statements.py": "one expression for each table that ids are taken of",
-    "kit/turns.py": "the conditions of the stages, and settings of the session",
-    "waku_bridge/inbound.py": "names of the model's columns",
-    "xmpp_bridge/component/desk.py": "settings of the session",
+    "kit/batches/batch.py": "the conditions of the steps, and settings of the session",
+    "waku_bridge/inbound/inbound.py": "names of the model's columns",
+    "xmpp_bridge/component/handler.py": "settings of the session",
     "registrations/pairs.py": "what Django has compiled",
     "registrations/retention.py": "the names of tables that are walked",
     "registrations/rotation.py": "names of the models' columns",
     "spark_reports/export/queries.py": "expressions of ours, and days",
-    "spark_reports/loading.py": "names of tables and columns",
+    "spark_reports/running/loading.py": "names of tables and columns",
     "pushserver/indicators/stored.py": "statements of other modules and of gauges, and their labels",
 }
 # Tables that are named without their models. This one is a gateway's own: nobody may import it.

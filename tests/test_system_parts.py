@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pushserver.supervisor.processes import PROJECT
+from embedded.supervisor.processes import PROJECT
 
 SYSTEM = PROJECT / "requirements" / "system.sh"
 # All but ejabberd, which is found in /usr/sbin whatever the PATH is.

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from django.conf import settings
 
-from pushserver.embedded.ports import free_port
+from embedded.servers.ports import free_port
 from tests.up import Up
 
 # The guard is among the children, too.

@@ -9,7 +9,8 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 
-from kit.admin.columns import (
+from kit.admin.facts import FactAdmin, FactInline
+from kit.admin.lists.columns import (
     age,
     full_hash,
     hex_of,
@@ -21,14 +22,13 @@ from kit.admin.columns import (
     state,
     word,
 )
-from kit.admin.facts import FactAdmin, FactInline
-from kit.admin.filters import Alone, LabelFilter, OnlyFilter, RecentValuesFilter, WordFilter, during
+from kit.admin.lists.filters import Alone, LabelFilter, OnlyFilter, RecentValuesFilter, WordFilter, during
+from kit.admin.lists.search import by_hash, hash_digits
 from kit.admin.operations import Operated
-from kit.admin.search import by_hash, hash_digits
 from kit.canary.admin import CanaryRunAdmin
-from kit.leader import WAKU_BRIDGE, holders
+from kit.processes.leader import WAKU_BRIDGE, holders
 from notifications.models import NotificationRequest
-from waku_bridge.console import DropEnvelopes, DropLetters, ProcessAgain, ProcessAllAgain, ReadLettersAgain
+from waku_bridge.console.operations import DropEnvelopes, DropLetters, ProcessAgain, ProcessAllAgain, ReadLettersAgain
 from waku_bridge.models import (
     LOST_REPLIES,
     CanaryRun,
@@ -44,7 +44,7 @@ from waku_bridge.reading.dead_letters import without_payloads
 HASH_BYTES = 32
 # More requests than this begin with the same digits only when hardly any digits were typed.
 MAX_REQUESTS = 100
-MOST_FAILED_COUNTED = 1000
+MAX_FAILED_COUNTED = 1000
 COUNT_FAILED = f"""
     SELECT count(*) FROM (
         SELECT FROM waku_bridge_inboundenvelope
@@ -136,7 +136,7 @@ class EnvelopeFaultAdmin(Operated, FactAdmin):
     operations: ClassVar[Any] = {"again": ProcessAllAgain}
     list_display = (
         word("error"),
-        word("place"),
+        word("location"),
         number("line", "line, the last time"),
         number("count", "times"),
         age("last_seen_at", "last"),
@@ -148,7 +148,7 @@ class EnvelopeFaultAdmin(Operated, FactAdmin):
     shown: ClassVar[Any] = {
         "Fault": (
             word("error"),
-            word("place"),
+            word("location"),
             number("line", "line, the last time"),
             number("count", "times"),
             "waiting",
@@ -158,7 +158,7 @@ class EnvelopeFaultAdmin(Operated, FactAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the faults with the number of envelopes that wait, counted up to a thousand for each row shown."""
-        counted = RawSQL(COUNT_FAILED, [MOST_FAILED_COUNTED + 1])  # noqa: S611 - a text of ours
+        counted = RawSQL(COUNT_FAILED, [MAX_FAILED_COUNTED + 1])  # noqa: S611 - a text of ours
         faults: QuerySet[Any] = super().get_queryset(request).annotate(failed_count=counted)
         return faults
 
@@ -171,9 +171,9 @@ class EnvelopeFaultAdmin(Operated, FactAdmin):
     def waiting(self, fault: Any) -> str:
         if not fault.failed_count:
             return "none"
-        more = " or more" if fault.failed_count > MOST_FAILED_COUNTED else ""
+        more = " or more" if fault.failed_count > MAX_FAILED_COUNTED else ""
         return format_html(
-            '<a href="{}">{}{}</a>', failed_url(fault), min(fault.failed_count, MOST_FAILED_COUNTED), more
+            '<a href="{}">{}{}</a>', failed_url(fault), min(fault.failed_count, MAX_FAILED_COUNTED), more
         )
 
 

@@ -6,6 +6,6 @@ class WakuBridgeConfig(AppConfig):
     verbose_name = "Waku"
 
     def ready(self) -> None:
-        from waku_bridge import front_door  # noqa: PLC0415 - possible once apps are loaded
+        from waku_bridge import bridge  # noqa: PLC0415 - possible once apps are loaded
 
-        front_door.register()
+        bridge.register()

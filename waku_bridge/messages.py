@@ -6,7 +6,7 @@ from enum import IntEnum
 from notifications.messages import PushRequest, Report
 from registrations.messages import QueryInfo, RegistrationMessage
 
-FRONT_DOOR = "waku"  # our name in what is stored
+BRIDGE = "waku"  # our name in what is stored
 
 
 class MessageType(IntEnum):

@@ -8,6 +8,7 @@ such, so that `time() - x` goes on growing when nothing sets them.
 
 from prometheus_client import Counter, Gauge
 
+from kit.batches.marks import since
 from kit.canary import gauges
 from kit.metrics.batches import BatchHistogram
 from kit.metrics.kinds import StoredGauge
@@ -222,7 +223,7 @@ PUBLISH_SECONDS = BatchHistogram(
 CANARY_LINK_SECONDS = StoredGauge(
     "pushserver_canary_link_seconds",
     "How long each link of the chain took in the canary's last round trip; what it did not reach is missing. "
-    "When it moves: the links are explained in docs/canary.md; the canary waits at most CANARY_PATIENCE_SECONDS for "
+    "When it moves: the links are explained in docs/canary.md; the canary waits at most CANARY_TIMEOUT_SECONDS for "
     "one.",
     ("link",),
     sql=gauges.link_seconds(
@@ -250,7 +251,7 @@ INBOX_DEPTH = StoredGauge(
     sql=f"""
         SELECT count(*) FROM (
             SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{InboundEnvelope.State.RECEIVED}'
-                ORDER BY received_at LIMIT 100000
+                AND received_at >= {since("Inbox")} ORDER BY received_at LIMIT 100000
         ) AS waiting
     """,
 )
@@ -273,7 +274,8 @@ INBOX_OLDEST_AGE_SECONDS = StoredGauge(
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(received_at)), 0)) FROM (
             SELECT received_at FROM waku_bridge_inboundenvelope_under_way
-            WHERE state = '{InboundEnvelope.State.RECEIVED}' ORDER BY received_at LIMIT 100000
+            WHERE state = '{InboundEnvelope.State.RECEIVED}' AND received_at >= {since("Inbox")}
+            ORDER BY received_at LIMIT 100000
         ) AS waiting
     """,
 )
@@ -284,7 +286,7 @@ REPLIES_PENDING = StoredGauge(
     sql=f"""
         SELECT count(*) FROM (
             SELECT FROM waku_bridge_outboundreply_under_way WHERE state = '{OutboundReply.State.PENDING}'
-                ORDER BY next_attempt_at LIMIT 100000
+                AND next_attempt_at >= {since("LeftBehind")} ORDER BY next_attempt_at LIMIT 100000
         ) AS pending
     """,
 )
@@ -295,7 +297,8 @@ REPLIES_OLDEST_AGE_SECONDS = StoredGauge(
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)) FROM (
             SELECT created_at FROM waku_bridge_outboundreply_under_way
-            WHERE state = '{OutboundReply.State.PENDING}' ORDER BY next_attempt_at LIMIT 100000
+            WHERE state = '{OutboundReply.State.PENDING}' AND next_attempt_at >= {since("LeftBehind")}
+            ORDER BY next_attempt_at LIMIT 100000
         ) AS pending
     """,
 )

@@ -26,18 +26,18 @@ class EnvelopeFault(models.Model):
     """A fault of ours that envelopes failed by, see `faults`: one row however often it comes."""
 
     error = models.TextField()  # its type, and the constraint that broke
-    place = models.TextField(blank=True)  # the innermost step in our own code: file and function
+    location = models.TextField(blank=True)  # the innermost step in our own code: file and function
     line = models.PositiveIntegerField(default=0)  # the last time
     count = models.PositiveBigIntegerField(default=0)
     first_seen_at = models.DateTimeField()
     last_seen_at = models.DateTimeField()
 
     class Meta:
-        constraints: ClassVar = [models.UniqueConstraint(fields=["error", "place"], name="one_fault_per_place")]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["error", "location"], name="one_fault_per_location")]
 
     def __str__(self) -> str:
-        file, _, function = self.place.partition(" in ")
-        return f"{self.error} at {file}:{self.line} in {function}" if self.place else self.error
+        file, _, function = self.location.partition(" in ")
+        return f"{self.error} at {file}:{self.line} in {function}" if self.location else self.error
 
 
 class EnvelopeHash(models.Model):
@@ -60,7 +60,7 @@ class InboundEnvelope(models.Model):
     class State(models.TextChoices):
         RECEIVED = "received"
         POSTPONED = "postponed"  # opened, and about no proven address while the inbox was behind: see `steps`
-        PENDING_KEY = "unkeyed", "Unkeyed"  # until the key of its query topic is derived; exported days have this value
+        PENDING_KEY = "pending_key", "Pending key"  # until the key of its topic is derived; exported as such
         PROCESSED = "processed"
         DROPPED = "dropped"  # nothing we can or may answer; `reason` says why
         FAILED = "failed"  # a fault of ours; the payload is kept so that it can be processed again
@@ -104,13 +104,15 @@ class InboundEnvelope(models.Model):
 
     class Meta:
         constraints: ClassVar = [
-            models.CheckConstraint(condition=_ended_unless("received", "postponed", "unkeyed"), name="envelope_ended"),
+            models.CheckConstraint(
+                condition=_ended_unless("received", "postponed", "pending_key"), name="envelope_ended"
+            ),
         ]
         indexes: ClassVar = [
             models.Index(
                 fields=["received_at", "timestamp_ns"], condition=models.Q(state="received"), name="envelope_waiting"
             ),
-            models.Index(fields=["received_at"], condition=models.Q(state="unkeyed"), name="envelope_unkeyed"),
+            models.Index(fields=["received_at"], condition=models.Q(state="pending_key"), name="envelope_pending_key"),
             models.Index(
                 fields=["received_at", "timestamp_ns"], condition=models.Q(state="postponed"), name="envelope_postponed"
             ),
@@ -310,7 +312,7 @@ class CanaryEnvelope(models.Model):
     """The hash of a message that the canary published. It marks its envelope and what came of it as no real traffic."""
 
     hash = BytesField(primary_key=True)  # 32 bytes
-    said_at = models.DateTimeField()
+    marked_at = models.DateTimeField()
 
     def __str__(self) -> str:
         return f"Canary envelope {bytes(self.hash).hex()[:16]}"

@@ -17,19 +17,20 @@ from typing import LiteralString
 
 from django.conf import settings
 
+from kit.batches.batch import BaseStep, Batch, Step, Work
+from kit.batches.journal import CrashReports, InFlightJournal
 from kit.buckets.share import own_share
 from kit.buckets.shared import own_buckets
-from kit.hands import Hands, LeftBehind
-from kit.turns import BaseStage, Batch, Stage, Work
-from notifications.acceptance import Sending
-from notifications.delivery.desk import Delivery, traced
-from notifications.storing import find_repeats
+from notifications.acceptance.acceptance import Sending
+from notifications.acceptance.storing import find_repeats
+from notifications.delivery.steps import Delivery, traced
 from registrations.messages import Named
-from registrations.proven import find_proven_addresses
-from waku_bridge import inbound, inbox
-from waku_bridge.inbound import Item, Processed, State, Taken
-from waku_bridge.messages import FRONT_DOOR
-from waku_bridge.priority import SHARE, SHARE_OF_IDLE, Chosen, Priority, cheapest, cost, named
+from registrations.routes.proven import find_proven_addresses
+from waku_bridge.inbound import inbound
+from waku_bridge.inbound.inbound import Item, Processed, State, Taken
+from waku_bridge.inbox import inbox
+from waku_bridge.inbox.priority import SHARE, SHARE_OF_IDLE, Chosen, Priority, cheapest, cost, named
+from waku_bridge.messages import BRIDGE
 
 # Crashes after which an envelope is processed in a batch of its own.
 CRASHES_BEFORE_ALONE = 2
@@ -38,7 +39,7 @@ PUT_OFF_SECONDS = 1
 MAX_PUT_OFF_SECONDS = 300
 
 
-class InboxStep(BaseStage):
+class InboxStep(BaseStep):
     """What both steps do with the envelopes they take."""
 
     def __init__(self, intake: "InboxIntake") -> None:
@@ -53,21 +54,21 @@ class InboxStep(BaseStage):
     def committed(self, decided: Processed) -> None:
         """Send the pushes that were claimed."""
         own_buckets().keep()
-        self._intake.hands.let_go()
+        self._intake.journal.clear()
         self._intake.delivery.accepted(decided.accepted.claims, decided.accepted.waiting)
         if decided.needs_keys:
             self._intake.want_keys()
 
-    def undone(self, batch: Batch) -> None:  # noqa: ARG002 - the signature of a stage
+    def rolled_back(self, batch: Batch) -> None:  # noqa: ARG002 - the signature of a step
         """Forget what was decided."""
         own_buckets().take_back()
         self._intake.delivery.limits.give_back()
-        self._intake.hands.let_go()
+        self._intake.journal.clear()
 
-    def set_aside(self, error: Exception, batch: Batch) -> None:
+    def quarantine(self, error: Exception, batch: Batch) -> None:
         """Mark the envelope that was taken alone as failed. Its payload is kept, so that it can be processed again."""
         for envelope in batch.taken:
-            inbound.set_aside(envelope, error, now=batch.now)
+            inbound.quarantine(envelope, error, now=batch.now)
 
     def put_off(self, batch: Batch) -> bool:
         """Take the envelope some seconds later."""
@@ -93,7 +94,7 @@ class Inbox(InboxStep):
         taken = self._take(batch, alone, but=[*suspects, *later])
         batch.taken = taken.envelopes
         self._intake.took_from_inbox = bool(taken.envelopes)
-        self._intake.hands.hold([envelope.hash for envelope in taken.envelopes])
+        self._intake.journal.hold([envelope.hash for envelope in taken.envelopes])
         items = inbound.open_all(taken.envelopes, now=batch.now)
         chosen = self._choose(items, taken, batch)
         inbound.postpone([items[index] for index in chosen.postponed])
@@ -134,7 +135,7 @@ class Inbox(InboxStep):
 
 def _named_by_news(items: Sequence[Item]) -> Iterator[list[Named]]:
     """Yield what each message is about, and nothing for a repeated request: whoever recorded one may send it again."""
-    seen = find_repeats(FRONT_DOOR, [item.decoded.message_id for item in items if item.decoded])
+    seen = find_repeats(BRIDGE, [item.decoded.message_id for item in items if item.decoded])
     for decoded in (item.decoded for item in items):
         yield [] if decoded and decoded.message_id in seen else named(decoded)
         seen |= {decoded.message_id} if decoded else set()
@@ -154,7 +155,7 @@ class Postponed(InboxStep):
         self._intake.took_from_inbox = False  # the next batch may not look into the inbox
         taken = inbound.take_postponed(min(batch.limit, units), but=self._intake.to_be_left())
         batch.taken = taken.envelopes
-        self._intake.hands.hold_also([envelope.hash for envelope in taken.envelopes])
+        self._intake.journal.add([envelope.hash for envelope in taken.envelopes])
         items = inbound.open_all(taken.envelopes, now=batch.now)
         chosen = set(cheapest([cost(item.decoded) for item in items], range(len(items)), units=units))
         decided = [item for index, item in enumerate(items) if index in chosen]
@@ -169,16 +170,16 @@ class InboxIntake:
     others learn what it died with.
     """
 
-    def __init__(self, delivery: Delivery, want_keys: Callable[[], None], hands: Hands) -> None:
+    def __init__(self, delivery: Delivery, want_keys: Callable[[], None], journal: InFlightJournal) -> None:
         self.delivery = delivery
         self.want_keys = want_keys
-        self.hands = hands
+        self.journal = journal
         self.took_from_inbox = False  # in this batch, before what was postponed
         self.priority = Priority(settings.ROUTE_LIMITS[:1], lambda: own_share().part)
-        self._left_behind = LeftBehind(hands.path.parent)
+        self._crash_reports = CrashReports(journal.path.parent)
         self._put_off: dict[bytes, tuple[float, float]] = {}  # until when (monotonic), and for how many seconds
 
-    def steps(self) -> list[Stage]:
+    def steps(self) -> list[Step]:
         """Return new steps, in their order in a batch."""
         return [Inbox(self), Postponed(self)]
 
@@ -200,11 +201,11 @@ class InboxIntake:
         """Return the envelopes that wait and must be taken alone, which `Inbox` does. Those that killed another process
         then are given up.
         """
-        crashes = self._left_behind.count()
+        crashes = self._crash_reports.count()
         if not crashes:
             return []
         found = inbound.still_waiting(crashes.keys())
-        self._left_behind.forget(crashes.keys() - found.keys())
+        self._crash_reports.forget(crashes.keys() - found.keys())
         waiting = [each for each, can_be_taken in found.items() if can_be_taken]
         inbound.give_up([each for each in waiting if crashes[each] > CRASHES_BEFORE_ALONE], now=now)
         suspects = [each for each in waiting if crashes[each] == CRASHES_BEFORE_ALONE]

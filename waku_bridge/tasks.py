@@ -8,17 +8,19 @@ from celery import shared_task
 from django.conf import settings
 from kombu.exceptions import OperationalError
 
+from kit.batches.batch import OLD, RECENT, wake
 from kit.db.clock import database_now
 from kit.db.partitions import UNDER_WAY
 from kit.expiry.asking import waiting
-from kit.tasks import MessageTask, run_for_a_while
-from kit.turns import OLD, RECENT, wake
+from kit.processes.tasks import MessageTask, run_for_a_while
 from registrations.retention import remove_tombstones
-from waku_bridge import expiring, inbox, pending_keys, query_topics, retention
+from waku_bridge import query_topics
 from waku_bridge.canary import canary
+from waku_bridge.inbox import inbox, pending_keys
 from waku_bridge.models import InboundEnvelope
 from waku_bridge.node.config_check.checking import check_all as check_all_nodes
 from waku_bridge.query_topics import CpuBudget, derive_newest, urgent_budget
+from waku_bridge.removal import expiring, retention
 
 # How many envelopes on topics without a key one run may take up.
 PENDING_LIMIT = 2000

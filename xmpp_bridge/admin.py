@@ -16,19 +16,19 @@ from django.utils import timezone
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from kit.admin.columns import NOTHING, age, link, moment, state, word, yes_no
 from kit.admin.editing import Told, UnhurriedForm
 from kit.admin.facts import FactAdmin, Narrowed
-from kit.admin.filters import Alone, WordFilter
+from kit.admin.lists.columns import NOTHING, age, link, moment, state, word, yes_no
+from kit.admin.lists.filters import Alone, WordFilter
 from kit.admin.operations import Operated
 from kit.canary.admin import CanaryRunAdmin
 from registrations.admin import ROUTE_SECRETS, RouteAdmin, route_url
 from registrations.models import Route
-from xmpp_bridge.console import DisableDevice, EnableDevice, RemoveDevice
+from xmpp_bridge.console.operations import DisableDevice, EnableDevice, RemoveDevice
 from xmpp_bridge.models import App, CanaryRun, Device
 
 EDITED = (
-    *("slug", "apn_topic", "takes_firebase", "style", "text", "sound"),
+    *("slug", "app_topic", "takes_firebase", "style", "text", "sound"),
     *("calls_as_alerts", "passes_texts", "refuses_texts", "is_retired"),
 )
 
@@ -51,7 +51,7 @@ class AppAdmin(Told, Narrowed, ModelAdmin):  # type: ignore[misc]  # unfold has 
     form = UnhurriedForm
     edited = EDITED
     list_display = (
-        *("slug", "platforms", word("apn_topic", "topic at Apple"), word("style", "payload style")),
+        *("slug", "platforms", word("app_topic", "topic at Apple"), word("style", "payload style")),
         *(yes_no("passes_texts", "texts passed on"), yes_no("is_retired", "retired"), age("created_at", "since")),
         link(lambda app: devices_url(app.pk), "devices", "its devices"),
     )
@@ -62,7 +62,7 @@ class AppAdmin(Told, Narrowed, ModelAdmin):  # type: ignore[misc]  # unfold has 
 
     @admin.display(description="platforms")
     def platforms(self, app: App) -> str:
-        named = {"Apple": app.apn_topic, "Firebase": app.takes_firebase}
+        named = {"Apple": app.app_topic, "Firebase": app.takes_firebase}
         return ", ".join(name for name, is_there in named.items() if is_there) or NOTHING
 
     def get_fields(self, request: HttpRequest, obj: App | None = None) -> Any:  # noqa: ARG002

@@ -17,20 +17,20 @@ from django.db import transaction
 
 from kit.db.statements import fetch, write
 from kit.metrics.batches import count
-from kit.tracing.steps import Role, step
-from notifications import storing
-from notifications.admission import own_admission
+from kit.tracing.spans import Role, step
+from notifications.acceptance import storing
+from notifications.acceptance.storing import NewNotification, NewRequest
 from notifications.messages import ChannelKey, Grade, channel_key
 from notifications.models import Notification
-from notifications.queues import WAITS
-from notifications.storing import NewNotification, NewRequest
+from notifications.queues.admission import own_admission
+from notifications.queues.queues import WAITS
 from registrations.models import Route
 from xmpp_bridge.codec.client_strings import verify_client, verify_node
 from xmpp_bridge.codec.jids import NOBODY, Jid, parse_jid
 from xmpp_bridge.content import Look, payload_content, text_content, wake_content
 from xmpp_bridge.identity import client_keys, route_tag
 from xmpp_bridge.limits import Limits
-from xmpp_bridge.messages import FRONT_DOOR, Dialect, Kind, PushNotification
+from xmpp_bridge.messages import BRIDGE, Dialect, Kind, PushNotification
 from xmpp_bridge.metrics import FORWARDS_DROPPED, PUSHES
 from xmpp_bridge.models import Device
 from xmpp_bridge.rules import Decision, Domains, Known, Verdict, decide, time_to_live, verify
@@ -75,7 +75,7 @@ class Inbound:
             raise
         self._limits.keep()
         for push in (item.to_store for item in items if item.to_store):
-            said = {"front_door": FRONT_DOOR}
+            said = {"bridge": BRIDGE}
             step("accept", push.source_key, said, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
         return [item.decision.verdict for item in items]
 
@@ -84,7 +84,7 @@ class Inbound:
         items = [self._verify(push, now=now) for push in pushes]
         named = [(item, item.device_id, _key(item)) for item in items if item.device_id]
         devices = _find_devices({device_id for _, device_id, _ in named}, now=now) if named else {}
-        repeated = storing.find_repeated(FRONT_DOOR, {key for _, _, key in named}, now=now)
+        repeated = storing.find_repeated(BRIDGE, {key for _, _, key in named}, now=now)
         for item, device_id, key in named:
             item.device = devices.get(device_id)
             item.decision = self._decide(item, is_repeated=key in repeated, now=now)
@@ -117,7 +117,7 @@ class Inbound:
 
 
 def _queue(device: Known) -> tuple[str, ChannelKey]:
-    return device.gateway, channel_key(device.token_type, device.apn_topic)
+    return device.gateway, channel_key(device.token_type, device.app_topic)
 
 
 def _claimed_device(push: PushNotification) -> UUID | None:
@@ -144,7 +144,7 @@ _FIND_DEVICES = f"""
         AND NOT app.is_retired, device.domain,
            device.announced_from, device.pushed_at > %(today)s,
            app.style, app.text, app.sound, app.calls_as_alerts, app.passes_texts, app.refuses_texts,
-           route.id, route.generation, route.gateway, route.token_type, route.apn_topic, route.is_proven,
+           route.id, route.generation, route.gateway, route.token_type, route.app_topic, route.is_proven,
            route.address_digest, wake.waiting, wake.shown, wake.background
     FROM xmpp_bridge_device AS device
     JOIN xmpp_bridge_app AS app ON app.id = device.app_id
@@ -197,7 +197,7 @@ def _wake_id(tag: bytes, grade: Grade) -> bytes:
 
 
 def _store(items: Sequence[Item], *, now: datetime) -> None:
-    storing.store_pushes(FRONT_DOOR, [item.to_store for item in items if item.to_store], now=now)
+    storing.store_pushes(BRIDGE, [item.to_store for item in items if item.to_store], now=now)
     served = {d.served_by: item.push.grade for item in items if (d := item.decision).served_by is not None}
     storing.prolong([(pk, now + time_to_live(grade, has_payload=False)) for pk, grade in served.items()])
     _note_use([item for item in items if item.to_store and _is_news(item)], now=now)

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from notifications.messages import Grade
 
-FRONT_DOOR = "xmpp"  # our name in what is stored
+BRIDGE = "xmpp"  # our name in what is stored
 
 
 class Dialect(StrEnum):

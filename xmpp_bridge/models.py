@@ -34,7 +34,7 @@ class App(models.Model):
         validators=[RegexValidator(r"\A[a-z0-9][a-z0-9-]{0,62}\Z", "Letters a-z, digits and hyphens.")],
         help_text="Names the app in its devices' registrations and in SLUG@ our JID. It can never be changed.",
     )
-    apn_topic = models.TextField(
+    app_topic = models.TextField(
         "Apple's bundle id",
         blank=True,
         help_text="Empty: no devices of Apple's. Devices keep the one that they registered with until they register "
@@ -186,8 +186,8 @@ class CanaryStanza(models.Model):
 
     id = models.TextField(primary_key=True)  # the stanza's
     text = models.TextField()
-    wanted_at = models.DateTimeField()
-    said_at = models.DateTimeField(null=True)
+    queued_at = models.DateTimeField()
+    sent_at = models.DateTimeField(null=True)
     answered_at = models.DateTimeField(null=True)
     error = models.TextField(blank=True)  # the condition that it was answered with
     is_own_error = models.BooleanField(default=False)  # the component's own, and not one of the XMPP server

@@ -102,7 +102,7 @@ class Known(NamedTuple):
     generation: int
     gateway: str
     token_type: int
-    apn_topic: str
+    app_topic: str
     is_route_proven: bool
     address: bytes  # digest: devices of several accounts may lead to one phone
     waiting_count: int

@@ -8,9 +8,9 @@ from celery import shared_task
 from django.conf import settings
 
 from kit.db.clock import database_now
-from kit.tasks import MessageTask, run_for_a_while
-from xmpp_bridge import retention
+from kit.processes.tasks import MessageTask, run_for_a_while
 from xmpp_bridge.canary import canary
+from xmpp_bridge.devices import retention
 
 log = structlog.get_logger(__name__)
 

@@ -10,10 +10,10 @@ from django.http import HttpRequest
 from django.utils.text import capfirst
 from unfold.admin import ModelAdmin, TabularInline
 
-from kit.admin import search
-from kit.admin.changelist import UncountedChangeList
-from kit.admin.first_lines import first_line_of
 from kit.admin.links import links_of
+from kit.admin.lists import search
+from kit.admin.lists.changelist import UncountedChangeList
+from kit.admin.lists.first_lines import first_line_of
 
 NOT_UNDERSTOOD = "Nothing was searched: this is no hash and no id. Type at least 8 hex digits of a hash, or a whole id."
 

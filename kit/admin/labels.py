@@ -23,7 +23,7 @@ class Family(StrEnum):
 _WORDS = {
     Family.GOOD: """active answered confirmed delivered fine passed present processed registered revived running
         succeeded success""",
-    Family.WAITING: "in_flight pending postponed published received unkeyed waiting",
+    Family.WAITING: "in_flight pending postponed published received pending_key waiting",
     Family.DOUBT: """ambiguous dead dead_token deviates disabled drained interrupted paused retrying token_died
         transient unconfirmed""",
     Family.BAD: """abandoned broken config expired failed internal_error missing payload tripped undeliverable

@@ -29,9 +29,9 @@ from django.views.decorators.debug import sensitive_post_parameters
 from unfold.admin import checkbox
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from kit.admin.columns import hex_of
 from kit.admin.links import Link
-from kit.admin.search import is_id
+from kit.admin.lists.columns import hex_of
+from kit.admin.lists.search import is_id
 from kit.db.reasons import is_collision
 
 log = structlog.get_logger(__name__)

@@ -7,8 +7,8 @@ ends, however the process ended. Nothing is written, and a count is one look at 
 from typing import LiteralString
 
 from kit.db.statements import fetch
-from kit.leader import LIVE_WORKERS
-from kit.once import once
+from kit.processes.leader import LIVE_WORKERS
+from kit.processes.once import once
 
 COUNTED_EVERY_SECONDS = 5.0
 

@@ -20,7 +20,7 @@ from kit.buckets.bucket import CAPACITY, BucketLimits, Buckets, Charge, FullAt, 
 from kit.buckets.models import SharedBucket
 from kit.buckets.share import Share, own_share
 from kit.db.statements import fetch, write
-from kit.once import once
+from kit.processes.once import once
 
 Wanted = Mapping[bytes, BucketLimits]
 
@@ -29,7 +29,7 @@ MAX_FORGOTTEN = 50_000
 # When a bucket may have a token again that another process holds.
 A_MOMENT_SECONDS = 1.0
 # So long after it was empty a bucket may have been spent in advance.
-MOST_IN_ADVANCE_SECONDS = 600.0
+MAX_IN_ADVANCE_SECONDS = 600.0
 
 _LOCK = """
     SELECT key, burst_full_at, long_full_at FROM buckets_sharedbucket
@@ -198,7 +198,7 @@ def _plausible(full_at: Sequence[float], limits: BucketLimits, *, now: float) ->
     """Return the times of a stored bucket. They are no later than if it were empty, and as much again spent in advance,
     or that of ten minutes: what was written while the clock was ahead would keep it empty until the time of then.
     """
-    latest = [now + seconds + min(seconds, MOST_IN_ADVANCE_SECONDS) for _, seconds in limits]
+    latest = [now + seconds + min(seconds, MAX_IN_ADVANCE_SECONDS) for _, seconds in limits]
     return tuple(map(min, full_at[: len(limits)], latest))
 
 

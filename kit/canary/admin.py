@@ -4,9 +4,9 @@ from typing import Any, ClassVar
 
 from django.contrib.admin import AdminSite
 
-from kit.admin.columns import age, moment, number, state, word, yes_no
 from kit.admin.facts import FactAdmin
-from kit.admin.filters import WordFilter
+from kit.admin.lists.columns import age, moment, number, state, word, yes_no
+from kit.admin.lists.filters import WordFilter
 from kit.canary.runs import BaseRun
 
 

@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from kit.canary.runs import BaseRun, RunState
 from kit.db.deleting import delete_in_chunks
-from kit.status_cache import StatusCache
+from kit.health.status_cache import StatusCache
 
 log = structlog.get_logger(__name__)
 

@@ -1,7 +1,7 @@
 """The database's clock: what one process writes (a lease, a pause, a deadline) another one compares with the time.
 
 A machine whose own clock jumps must not take the pushes of others for lost, or hold its own for hours. So the time of a
-turn is that of the database, asked once in a while and carried on by the monotonic clock of the process.
+batch is that of the database, asked once in a while and carried on by the monotonic clock of the process.
 Replies are dated by it as well: stores refuse what is 20 seconds off.
 """
 

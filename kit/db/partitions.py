@@ -14,7 +14,7 @@ holds both.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
@@ -27,10 +27,10 @@ from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
 from kit.db.deleting import SET_SIZE, remove
-from kit.db.patience import patience
+from kit.db.postgresql.timeouts import Timeouts
 from kit.db.reasons import is_lock_timeout, reason
 from kit.db.statements import fetch
-from kit.patience import Patience
+from kit.db.timeouts import timeouts
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ LOCK_TIMEOUT = "100ms"
 MAX_MOVED = 100_000
 EXCLUDED = "nothing_of_this_day"
 # To read a default partition that has grown large, while others work.
-MAKING = Patience(statement_seconds=600, lock_seconds=1)
+MAKING = Timeouts(statement_seconds=600, lock_seconds=1)
 STORAGE: LiteralString = "fillfactor = 80"  # room for the changes of a row beside it
 # What has ended changes no more. Its first vacuum is to be the last one: a month has more transactions than PostgreSQL
 # has numbers for, and rows that are not frozen by then are all read once more.
@@ -112,7 +112,7 @@ class DayTable:
         missing = [day for day in self.days_ahead(now) if day not in existing]
         if not missing:
             return 0
-        with patience(MAKING):
+        with timeouts(MAKING):
             return sum(self._make_unless_large(day, is_to_come=day > day_of(now) + DAY) for day in missing)
 
     def make_from(self, first: datetime, *, to: datetime) -> None:
@@ -336,3 +336,8 @@ class PartitionByDay(Operation):
             f"CREATE SEQUENCE {sequence} START {first} OWNED BY {name}.{pk}",
             f"ALTER TABLE {name} ALTER {pk} SET DEFAULT nextval('{sequence}')",
         )
+
+
+def first_day(received: Iterable[datetime]) -> date:
+    """Return the first day on which something of requests that were received then may have ended."""
+    return day_of(min(received) - DAY)  # the clock may have been set back

@@ -58,7 +58,7 @@ def _unfit(error: BaseException) -> str:
 def is_away(error: BaseException) -> bool:
     """Return whether an error is about the database rather than about what it was asked to store.
 
-    An answer that did not come in time says nothing about an item either: it is worked off later, never set aside.
+    An answer that did not come in time says nothing about an item either: it is worked off later, never quarantined.
     Neither does a table that was not migrated yet, nor a standby.
     """
     code = sqlstate(error)

@@ -19,7 +19,7 @@ import httpx
 import uvloop
 from yarl import URL
 
-from kit.once import once
+from kit.processes.once import once
 
 CONNECT_TIMEOUT_SECONDS = 2.0
 # Waiting for a free connection ends well before the lease of what is to be sent does.

@@ -7,9 +7,9 @@ from typing import Any
 
 import structlog
 
+from kit.health.status_cache import StatusCache
 from kit.http.complaints import Complaint
 from kit.http.urls import host_of
-from kit.status_cache import StatusCache
 
 LOOK_EVERY_SECONDS = 300
 # A notice survives two checks that did not take place, but not the end of the checks.
@@ -33,7 +33,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class NoticeCache:
     """The notices about one kind of peer. ``peer`` names it in keys and logs."""
 
     peer: str

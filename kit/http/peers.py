@@ -30,12 +30,12 @@ class _Memory:
 class Peers:
     """Base URLs in the operator's order, and what is known about each (seconds of a monotonic clock).
 
-    A server that fails again and again is distrusted twice as long each time, up to ``most_distrust_seconds``.
+    A server that fails again and again is distrusted twice as long each time, up to ``max_distrust_seconds``.
     """
 
-    def __init__(self, urls: Iterable[str], *, most_distrust_seconds: float = DISTRUST_SECONDS) -> None:
+    def __init__(self, urls: Iterable[str], *, max_distrust_seconds: float = DISTRUST_SECONDS) -> None:
         self._memories = {url: _Memory() for url in urls}
-        self._most_distrust_seconds = most_distrust_seconds
+        self._max_distrust_seconds = max_distrust_seconds
 
     def in_order(self, now: float) -> list[str]:
         """Return the trusted servers in the operator's order with the slow ones behind them, then the distrusted ones,
@@ -54,14 +54,14 @@ class Peers:
         """Return whether a server has not failed lately."""
         return self._memories[url].trusted_from <= now
 
-    def failed(self, url: str, now: float, *, at_least_seconds: float = 0.0) -> None:
+    def failed(self, url: str, now: float, *, min_seconds: float = 0.0) -> None:
         """Distrust a server for a while. Requests that were under way together fail together, and count once."""
         memory = self._memories[url]
         if memory.trusted_from > now:
             return
-        span = doubled(DISTRUST_SECONDS, memory.failures, max_seconds=self._most_distrust_seconds)
+        span = doubled(DISTRUST_SECONDS, memory.failures, max_seconds=self._max_distrust_seconds)
         memory.failures += 1
-        memory.trusted_from = now + max(span, at_least_seconds)
+        memory.trusted_from = now + max(span, min_seconds)
 
     def answered(self, url: str) -> None:
         """Trust a server again."""

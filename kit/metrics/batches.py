@@ -12,7 +12,7 @@ from prometheus_client.utils import floatToGoString
 
 from kit.db.postgresql.base import Written
 from kit.metrics import exemplars
-from kit.tracing.steps import is_on
+from kit.tracing.spans import is_on
 
 log = structlog.get_logger(__name__)
 Labels = tuple[str, ...]

@@ -16,8 +16,8 @@ from django.conf import settings
 from prometheus_client import Metric
 from prometheus_client.samples import Exemplar, Sample
 
-from kit.once import once
-from kit.tracing.steps import Trace, trace_of
+from kit.processes.once import once
+from kit.tracing.spans import Trace, trace_of
 
 NAME = re.compile(r"exemplars_(?P<pid>\d+)\.json")
 WRITE_EVERY_SECONDS = 5.0

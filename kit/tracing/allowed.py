@@ -12,7 +12,7 @@ NAMES: Mapping[str, str] = {
     "attempt": "pushserver.attempt",
     "code": "pushserver.code",
     "count": "pushserver.count",
-    "front_door": "pushserver.front_door",
+    "bridge": "pushserver.bridge",
     "gateway": "pushserver.gateway",
     "message_type": "pushserver.message_type",
     "node": "server.address",
@@ -20,20 +20,20 @@ NAMES: Mapping[str, str] = {
     "path": "pushserver.path",
     "queue": "pushserver.queue",
     "reason": "pushserver.reason",
-    "stage": "pushserver.stage",
+    "step": "pushserver.step",
     "wait_ms": "pushserver.wait_ms",
 }
 # Where in the code something happened. These are made by ourselves, of names of files and functions.
-PLACES: Mapping[str, str] = {
+LOCATIONS: Mapping[str, str] = {
     "error": "error.type",
     "exception": "exception.type",
     "function": "code.function.name",
     "line": "code.line.number",
     "logger": "pushserver.logger",
-    "place": "pushserver.place",
+    "location": "pushserver.location",
     "stack": "exception.stacktrace",
 }
-EXPORTED = frozenset({*NAMES.values(), *PLACES.values()})
+EXPORTED = frozenset({*NAMES.values(), *LOCATIONS.values()})
 Value = str | int | float | bool
 
 _WORD = re.compile(r"[A-Za-z0-9_.:\[\] -]{0,64}")
@@ -50,14 +50,14 @@ def is_allowed(name: str, value: object) -> bool:
         return False
     if not isinstance(value, str):
         return True
-    is_place = name in PLACES.values()
+    is_place = name in LOCATIONS.values()
     shape, secret = (_PLACE, _DIGITS) if is_place else (_WORD, _SECRET)
     return bool(shape.fullmatch(value)) and not secret.search(value.replace("-", ""))
 
 
 def exported(attributes: Mapping[str, object]) -> dict[str, object]:
     """Return attributes under the names that a collector gets. A word that is not known stays, and is refused."""
-    return {NAMES.get(word) or PLACES.get(word) or word: value for word, value in attributes.items()}
+    return {NAMES.get(word) or LOCATIONS.get(word) or word: value for word, value in attributes.items()}
 
 
 def only_allowed(attributes: Mapping[str, object]) -> dict[str, Value]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from django.conf import settings
 
-from kit.once import once
-from kit.tracing.steps import Trace, trace_of
+from kit.processes.once import once
+from kit.tracing.spans import Trace, trace_of
 
 if TYPE_CHECKING:
     from kit.tracing.exporting import Errors
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # What exports: its errors would be exported.
 OWN = "kit.tracing"
 # Of a stack so many calls are told, the innermost.
-MOST_CALLS = 20
+MAX_CALLS = 20
 LIBRARY_ERROR = "library_error"
 NS_PER_SECOND = 10**9
 
@@ -66,7 +66,7 @@ def _error_of(record: logging.LogRecord, event: Mapping[str, object]) -> BaseExc
 
 def _stack(error: BaseException) -> str:
     """Return where an error came from, without its text and without lines of code."""
-    frames = traceback.extract_tb(error.__traceback__)[-MOST_CALLS:]
+    frames = traceback.extract_tb(error.__traceback__)[-MAX_CALLS:]
     return "\n".join(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in frames)
 
 

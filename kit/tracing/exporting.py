@@ -19,7 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 
 from kit.tracing import allowed
 from kit.tracing.sending import Sender
-from kit.tracing.steps import SPAN_BYTES, TRACE_BYTES, Attributes, Role, Stage, Trace
+from kit.tracing.spans import SPAN_BYTES, TRACE_BYTES, Attributes, Role, StepSpan, Trace
 
 log = structlog.get_logger(__name__)
 
@@ -73,30 +73,30 @@ class Spans:
         )
         self._sender.add(span)
 
-    def turn(self, began_ns: int, ended_ns: int, stages: Iterable[Stage]) -> None:
-        """Tell a turn with its stages, and in the trace of each message what a stage did for it."""
+    def batch(self, began_ns: int, ended_ns: int, step_spans: Iterable[StepSpan]) -> None:
+        """Tell a batch with its steps, and in the trace of each message what a step did for it."""
         trace_id, span_id = os.urandom(TRACE_BYTES), os.urandom(SPAN_BYTES)
-        for stage in stages:
-            self._stage(stage, trace_id, span_id)
-        turn = Span(trace_id=trace_id, span_id=span_id, name="turn", kind=Span.SPAN_KIND_INTERNAL)
-        turn.start_time_unix_nano, turn.end_time_unix_nano = began_ns, ended_ns
-        self._sender.add(turn)
+        for step_span in step_spans:
+            self._step_span(step_span, trace_id, span_id)
+        batch = Span(trace_id=trace_id, span_id=span_id, name="batch", kind=Span.SPAN_KIND_INTERNAL)
+        batch.start_time_unix_nano, batch.end_time_unix_nano = began_ns, ended_ns
+        self._sender.add(batch)
 
-    def _stage(self, stage: Stage, trace_id: bytes, turn_id: bytes) -> None:
+    def _step_span(self, step_span: StepSpan, trace_id: bytes, batch_id: bytes) -> None:
         span = Span(
             trace_id=trace_id,
             span_id=os.urandom(SPAN_BYTES),
-            parent_span_id=turn_id,
-            name=stage.name,
+            parent_span_id=batch_id,
+            name=step_span.name,
             kind=Span.SPAN_KIND_INTERNAL,
-            start_time_unix_nano=stage.began_ns,
-            end_time_unix_nano=stage.ended_ns,
-            links=[_link_to(trace) for trace in dict.fromkeys(trace for trace, _ in stage.noted)],
+            start_time_unix_nano=step_span.began_ns,
+            end_time_unix_nano=step_span.ended_ns,
+            links=[_link_to(trace) for trace in dict.fromkeys(trace for trace, _ in step_span.noted)],
         )
         self._sender.add(span)
         back = [Link(trace_id=trace_id, span_id=span.span_id)]
-        for trace, attributes in stage.noted:
-            self.step(stage.name, trace, stage.began_ns, stage.ended_ns, attributes, links=back)
+        for trace, attributes in step_span.noted:
+            self.step(step_span.name, trace, step_span.began_ns, step_span.ended_ns, attributes, links=back)
 
 
 class Errors:

@@ -19,8 +19,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 # So much waits at most; then the oldest is dropped.
-MOST_WAITING = 4096
-MOST_IN_A_BATCH = 512
+MAX_WAITING = 4096
+MAX_IN_A_BATCH = 512
 EXPORT_SECONDS = 5.0
 # A process that ends waits so long for its last batches.
 LAST_SECONDS = 2.0
@@ -42,7 +42,7 @@ class Sender(Generic[T]):
         atexit.register(self.close)
 
     def _begin_anew(self) -> None:
-        self._waiting: deque[T] = deque(maxlen=MOST_WAITING)
+        self._waiting: deque[T] = deque(maxlen=MAX_WAITING)
         self._starting, self._sending = threading.Lock(), threading.Lock()
         self._is_started = False
 
@@ -79,7 +79,7 @@ class Sender(Generic[T]):
 
     def _send(self, seconds: float) -> None:
         """Send one batch. One that the collector does not take is dropped."""
-        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_IN_A_BATCH))]
+        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_IN_A_BATCH))]
         request = Request(self._url, self._encode(batch), self._headers)  # noqa: S310 - of the settings, http or https
         try:
             with urlopen(request, timeout=seconds):  # noqa: S310 - see above

@@ -12,17 +12,18 @@ from django.urls import URLPattern, path, reverse
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from kit.admin.columns import NOTHING, age, moment, number, state, word
 from kit.admin.facts import FactPage
-from kit.admin.filters import Alone
 from kit.admin.links import Link
+from kit.admin.lists.columns import NOTHING, age, moment, number, state, word
+from kit.admin.lists.filters import Alone
 from kit.admin.operations import Done, Operation, Place, confirm
 from kit.admin.times import exact
 from kit.db.clock import database_now
-from notifications import disabling, halts, queues
-from notifications.admission import Share, shares
+from notifications import disabling
 from notifications.messages import ChannelKey
 from notifications.models import Channel, Halt
+from notifications.queues import halts, queues
+from notifications.queues.admission import Share, shares
 
 # Undoing offers this much time before the trip, because tokens die for a while before the breaker notices.
 UNDO_FROM = timedelta(hours=1)
@@ -91,7 +92,7 @@ def _waiting(channel: Channel) -> int:
 
 
 def _also(other: str, channel: Channel) -> Iterable[str]:
-    if Halt.objects.filter(kind=other, token_type=channel.token_type, app_topic=channel.apn_topic).exists():
+    if Halt.objects.filter(kind=other, token_type=channel.token_type, app_topic=channel.app_topic).exists():
         yield f"It is also {other}, which does not end: nothing is sent before that does."
 
 
@@ -129,13 +130,13 @@ def _done(message: str, otherwise: str, *, is_change: bool) -> Done:
 
 
 def _key(channel: Channel) -> ChannelKey:
-    return ChannelKey(channel.token_type, channel.apn_topic)
+    return ChannelKey(channel.token_type, channel.app_topic)
 
 
 def _with_shares(rows: QuerySet[Channel], known: Sequence[Share]) -> QuerySet[Channel]:
     """Add how much waits for the proven addresses of each app, and how much may."""
     own = [share for share in known if share.queue.is_proven]
-    conditions = [Q(token_type=share.queue.token_type, apn_topic=share.queue.app_topic) for share in own]
+    conditions = [Q(token_type=share.queue.token_type, app_topic=share.queue.app_topic) for share in own]
     waiting = [When(condition, then=share.waiting) for condition, share in zip(conditions, own, strict=True)]
     limits = [When(condition, then=share.limit) for condition, share in zip(conditions, own, strict=True)]
     return rows.annotate(
@@ -174,15 +175,15 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
         word("changed_by", "by"),
         age("since", "since"),
         age("last_success_at", "last success"),
-        age("deaths_doubted_since", "deaths not believed"),
+        age("deaths_distrusted_since", "deaths not believed"),
         number("share_waiting", "waits"),
         number("share_limit", "may wait"),
     )
     list_filter = (HaltedFilter, "token_type")
-    ordering: ClassVar[Any] = ("token_type", "apn_topic")
+    ordering: ClassVar[Any] = ("token_type", "app_topic")
     actions = None
     shown: ClassVar[Any] = {
-        "Channel": (word("get_token_type_display", "platform"), word("apn_topic", "app")),
+        "Channel": (word("get_token_type_display", "platform"), word("app_topic", "app")),
         "State": (
             state("state"),
             "all_halts",
@@ -191,7 +192,7 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
             word("changed_by", "by"),
             moment("next_probe_at", "next probe"),
             moment("last_success_at", "last success"),
-            moment("deaths_doubted_since", "deaths not believed since"),
+            moment("deaths_distrusted_since", "deaths not believed since"),
         ),
         "Proven addresses": (
             number("share_waiting", "waits, as counted last"),

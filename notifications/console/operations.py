@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from kit.admin.operations import Done, Operation
 from kit.db.clock import database_now
-from notifications import operator_actions
+from notifications.console import operator_actions
 from notifications.models import Notification
 from notifications.transitions import DUE
 from registrations.models import Registration, Route

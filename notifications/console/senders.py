@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from kit.admin.operations import Done, Operation
 from kit.db.clock import database_now
-from notifications import admission
 from notifications.models import NotificationRequest, Sender
+from notifications.queues import admission
 
 ALREADY = "Already done: nothing was changed."
 

@@ -1,4 +1,4 @@
-"""Delivery: from an accepted notification to an answer, in the turns of a worker process.
+"""Delivery: from an accepted notification to an answer, in the batches of a worker process.
 
     accepted, or due again          the loop of the process               this process' memory
             │                                 │                                    │
@@ -7,7 +7,7 @@
             └──▶ WaitingRequests ◀────────────── what each result says ────────────┘
                         │ all tried, or overdue
                         ▼
-                 settle: reports fixed ──▶ the request's front door
+                 settle: reports fixed ──▶ the request's bridge
 
 A push is sent by the process that wrote its attempt, after the commit. When that process dies, the lease of its
 notifications ends, they are ambiguous and due again. A request whose worker died is overdue, and any worker settles it.

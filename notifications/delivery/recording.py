@@ -16,12 +16,11 @@ from typing import LiteralString, NamedTuple
 
 import structlog
 
+from kit.batches.batch import LONG_AGO
 from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.statements import array_value, fetch, unindexed, write, write_rows
 from kit.metrics.batches import count, count_returned, observe
-from kit.turns import LONG_AGO
-from notifications import breakers, disabling, halts, queues
-from notifications.delivery.claim import Claim, Done
+from notifications import disabling
 from notifications.messages import ChannelKey, Outcome, Result, platform
 from notifications.metrics import ATTEMPTS, FINISHED, GATEWAY_SECONDS
 from notifications.models import Attempt, Notification
@@ -40,9 +39,11 @@ from notifications.policy import (
     retry_max_seconds,
     unreached,
 )
-from notifications.queues import OF_A_ROUTE, OVER, Queues
+from notifications.queues import breakers, halts, queues
+from notifications.queues.claim import Claim, Done
+from notifications.queues.queues import OF_A_ROUTE, OVER, Queues
 from notifications.reports import REPORTS
-from registrations import routes
+from registrations.routes import routes
 
 log = structlog.get_logger(__name__)
 State = Notification.State
@@ -77,7 +78,7 @@ class Recorded(NamedTuple):
 
 
 def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
-    """Write what the gateway answered, in the transaction of a turn, and return what it means for the senders.
+    """Write what the gateway answered, in the transaction of a batch, and return what it means for the senders.
 
     `end_halts` is to be called after the commit.
     """
@@ -86,8 +87,8 @@ def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
     if away := unreached((claim.gateway, result) for claim, result in results) - known.unreachable:
         halts.note_unreachable(away, now=now)
     breakers.trip_misconfigured(results, known, now=now)
-    doubted = breakers.find_doubted(results, known, now=now)
-    believed = [(claim, _believe(claim.channel, result, doubted)) for claim, result in results]
+    distrusted = breakers.find_distrusted(results, known, now=now)
+    believed = [(claim, _believe(claim.channel, result, distrusted)) for claim, result in results]
     queues.note_success({claim.channel for claim, result in believed if _proves(result)}, known, now=now)
     # Routes are written before notifications, as in unregistering: the other way round they would dead-lock.
     _note_routes(believed, known, now=now)
@@ -116,12 +117,12 @@ def _proves(result: Result) -> bool:
     return result.outcome is Outcome.DELIVERED and not result.is_dry_run
 
 
-def _believe(channel: ChannelKey, result: Result, doubted: set[ChannelKey]) -> Result:
+def _believe(channel: ChannelKey, result: Result, distrusted: set[ChannelKey]) -> Result:
     """Return the result as it is acted on. While tokens seem to die because of the set-up, a dead token is a fault of
     the set-up.
     """
-    is_doubtful = breakers.is_guarded_death(result) and channel in doubted
-    return replace(result, outcome=Outcome.CONFIG) if is_doubtful else result
+    is_distrusted = breakers.is_guarded_death(result) and channel in distrusted
+    return replace(result, outcome=Outcome.CONFIG) if is_distrusted else result
 
 
 _IDS = "%(ids)b::bigint[]"
@@ -312,7 +313,7 @@ def _app(channel: ChannelKey, known: Queues) -> str:
     """Return the label of a channel's app. Clients choose the topic, so it is named only once something was delivered
     to it.
     """
-    return channel.apn_topic if not channel.apn_topic or channel in known.delivered else "other"
+    return channel.app_topic if not channel.app_topic or channel in known.delivered else "other"
 
 
 _LEASED: LiteralString = f"state = '{State.IN_FLIGHT}' AND lease_until >= %(nothing_before)s"

@@ -12,17 +12,16 @@ from datetime import date, datetime, timedelta
 from heapq import heappop, heappush
 from typing import LiteralString, NamedTuple
 
-from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
+from kit.batches.batch import LONG_AGO
+from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of, first_day
 from kit.db.statements import array_value, fetch, unindexed, write, write_rows
 from kit.metrics.batches import observe
-from kit.turns import LONG_AGO
 from notifications.delivery.recording import Recorded
 from notifications.messages import Answer, Report
 from notifications.metrics import ANSWER_SECONDS
 from notifications.models import Notification, NotificationRequest
 from notifications.policy import Standing, is_answerable, report_error
 from notifications.reports import REPORTS, report_of, unpack_reports
-from notifications.storing import first_day
 from notifications.transitions import DUE
 from registrations.models import Route
 
@@ -50,7 +49,7 @@ class WaitingRequest:
     """
 
     request_id: int
-    front_door: str
+    bridge: str
     source_key: bytes
     reply_address: bytes
     message_id: bytes
@@ -75,7 +74,7 @@ class WaitingRequest:
     def answer(self) -> Answer:
         """Return the answer, once all reports are known."""
         reports = tuple(report for report in self.reports if report is not None)
-        return Answer(self.front_door, self.source_key, self.reply_address, self.message_id, reports)
+        return Answer(self.bridge, self.source_key, self.reply_address, self.message_id, reports)
 
 
 @dataclass(slots=True)
@@ -170,7 +169,7 @@ class Stored(NamedTuple):
     """A request that waits, as it is stored."""
 
     id: int
-    front_door: str
+    bridge: str
     source_key: bytes
     reply_address: bytes | None
     message_id: bytes
@@ -195,7 +194,7 @@ class StoredNotification(NamedTuple):
 
 
 _LOCK_WAITING = f"""
-    SELECT id, front_door, source_key, reply_address, message_id, received_at, reply_due_at, decided, decided_names
+    SELECT id, bridge, source_key, reply_address, message_id, received_at, reply_due_at, decided, decided_names
     FROM notifications_notificationrequest_under_way WHERE id = ANY (%(ids)b::bigint[]) AND {_WAITS_BY_KEY}
     ORDER BY id FOR UPDATE SKIP LOCKED
 """
@@ -274,7 +273,7 @@ def _report(notification: StoredNotification) -> str:
 def _answer(request: Stored, reports: dict[int, Report]) -> Answer:
     by_position = unpack_reports(request.decided, request.decided_names) | reports
     in_order = tuple(by_position[position] for position in sorted(by_position))
-    return Answer(request.front_door, request.source_key, request.reply_address or b"", request.message_id, in_order)
+    return Answer(request.bridge, request.source_key, request.reply_address or b"", request.message_id, in_order)
 
 
 _OVERDUE_IDS = f"""

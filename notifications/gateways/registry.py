@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 
-from kit.once import once
+from kit.processes.once import once
 from notifications.gateways.interface import Gateway
 from notifications.messages import Outcome, Push, Result
 

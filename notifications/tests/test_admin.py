@@ -5,9 +5,9 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from notifications import queues
 from notifications.messages import QueueKey
 from notifications.models import Notification
+from notifications.queues import queues
 from tests import factories
 
 pytestmark = pytest.mark.django_db

@@ -8,9 +8,9 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.utils import timezone
 
-from notifications import halts
 from notifications.messages import ChannelKey
 from notifications.models import Channel, Queue
+from notifications.queues import halts
 from registrations.models import Route
 from tests.delivering import APP, prove
 from tests.factories import make_channel, make_halt, make_route
@@ -85,7 +85,7 @@ def test_a_second_click_changes_nothing_and_says_so(admin_client, channel, opera
 
 def test_undoing_says_how_many_before_and_after(admin_client, channel):
     now = timezone.now()
-    route = make_route(token_type=1, apn_topic=APP, state=Route.State.DISABLED, disabled_at=now)
+    route = make_route(token_type=1, app_topic=APP, state=Route.State.DISABLED, disabled_at=now)
     since = {"since": f"{now - timedelta(minutes=5):%Y-%m-%d %H:%M:%S}"}
     html = admin_client.post(page(channel, "undo"), since | {"preview": "1"}).content.decode()
     assert "1 addresses of APN im.status" in html

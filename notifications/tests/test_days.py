@@ -12,14 +12,24 @@ from django.db import DatabaseError, IntegrityError, transaction
 from kit.db.partitions import with_days
 from kit.db.reasons import is_conflict
 from kit.db.statements import fetch
-from notifications import retention, storing
+from notifications import retention
+from notifications.acceptance import storing
+from notifications.acceptance.storing import NewRequest
+from notifications.acceptance.tests.test_acceptance import (
+    BRIDGE,
+    SUCCESS,
+    accept,
+    incoming,
+    make_recipient,
+    push,
+    settled,
+    told,
+)
+from notifications.acceptance.tests.test_storing import pushed
 from notifications.messages import Outcome
 from notifications.models import Notification, NotificationRequest, RequestDigest
-from notifications.storing import NewRequest
-from notifications.tests.test_acceptance import DOOR, SUCCESS, accept, incoming, make_recipient, push, settled, told
-from notifications.tests.test_storing import pushed
 from notifications.transitions import end
-from tests.delivering import Desk, RecordingGateway, make_due
+from tests.delivering import DeliveryProcess, RecordingGateway, make_due
 from tests.factories import make_notification, make_request
 from tests.plans import generic_plan
 
@@ -78,7 +88,7 @@ def test_a_request_that_is_answered_at_once_is_never_under_way() -> None:
 @pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.DEAD, Outcome.PAYLOAD])
 def test_what_the_gateway_ended_has_no_content_on_its_day(outcome: Outcome) -> None:
     notification = make_due(message=None)
-    Desk(RecordingGateway(outcome)).work_off()
+    DeliveryProcess(RecordingGateway(outcome)).work_off()
     row = Notification.objects.get(pk=notification.pk)
     assert row.finished_at is not None
     assert (row.ended_on, row.chat_id, row.next_attempt_at) == (row.finished_at.date(), None, None)
@@ -135,7 +145,7 @@ def is_refused(push: NewRequest, *, at: datetime) -> bool:
     """Return whether the database refuses a push because of another worker's."""
     try:
         with transaction.atomic():
-            storing.store_pushes(DOOR, [push], now=at)
+            storing.store_pushes(BRIDGE, [push], now=at)
             fetch("SELECT")
     except DatabaseError as error:
         return is_conflict(error)
@@ -145,7 +155,7 @@ def is_refused(push: NewRequest, *, at: datetime) -> bool:
 def test_a_key_that_another_worker_stored_and_ended_since_we_looked_is_refused() -> None:
     """The unique index of what is under way does not have it any more."""
     first, second = pushed(), pushed()
-    storing.store_pushes(DOOR, [first], now=MIDNIGHT - MOMENT)
+    storing.store_pushes(BRIDGE, [first], now=MIDNIGHT - MOMENT)
     assert end(Notification.objects.all(), State.EXPIRED, now=MIDNIGHT - MOMENT) == 1
     assert is_refused(second, at=MIDNIGHT + MOMENT)
     assert Notification.objects.count() == 1
@@ -153,7 +163,7 @@ def test_a_key_that_another_worker_stored_and_ended_since_we_looked_is_refused()
 
 def test_a_request_that_another_worker_stored_since_we_looked_is_refused() -> None:
     first, second = (replace(pushed(key=key), request_key=b"r" * 32) for key in (b"1" * 32, b"2" * 32))
-    storing.store_pushes(DOOR, [first], now=MIDNIGHT)
+    storing.store_pushes(BRIDGE, [first], now=MIDNIGHT)
     assert is_refused(second, at=MIDNIGHT)
 
 
@@ -179,7 +189,7 @@ def test_a_request_that_waits_across_midnight_tells_how_its_notifications_ended_
 def test_the_key_of_a_request_is_there_from_its_first_moment() -> None:
     accept([incoming(push())], now=MIDNIGHT)
     [row] = RequestDigest.objects.all()
-    assert (bytes(row.digest), row.received_at) == (storing.digest_of(DOOR, b"\x01" * 32), MIDNIGHT)
+    assert (bytes(row.digest), row.received_at) == (storing.digest_of(BRIDGE, b"\x01" * 32), MIDNIGHT)
 
 
 # Plans ----------------------------------------------------------------------------------------------------------------

@@ -9,21 +9,21 @@ import pytest
 from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
-from notifications import halts, queues
-from notifications.delivery.concurrency import ConcurrencyLimits, Slot
 from notifications.delivery.recording import FINISHED_BY, record, take_up_lost
 from notifications.delivery.settling import GRACE, overdue_request_ids, settle
 from notifications.gateways.registry import gateway_for
 from notifications.messages import ChannelKey, Outcome, Push, QueueKey, ReportError, Result
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
-from registrations.encryption import Keyring, Purpose
+from notifications.queues import halts, queues
+from notifications.queues.concurrency import ConcurrencyLimits, Slot
+from registrations.keys.encryption import Keyring, Purpose
 from registrations.models import Registration, RegistrationEvent, Route
 from tests.delivering import (
     APP,
     LEASE,
     LONG_AGO,
     NOW,
-    Desk,
+    DeliveryProcess,
     RecordingGateway,
     answered,
     claimed,
@@ -69,7 +69,7 @@ def test_what_the_gateway_says_decides_the_state(outcome, state):
 
 @pytest.mark.django_db
 def test_tells_the_gateway_everything_about_the_push():
-    route = make_route(device_token="device-token", token_type=1, apn_topic="im.status")
+    route = make_route(device_token="device-token", token_type=1, app_topic="im.status")
     registration = make_registration(route=route)
     notification = make_due(route=route, public_key_hash=bytes(registration.public_key_hash), type=2)
     gateway = RecordingGateway()
@@ -203,7 +203,7 @@ def test_a_gateway_that_cannot_be_opened_leaves_an_ambiguous_attempt_and_does_no
 
     working = RecordingGateway()
     broken, other = make_due(route=make_registration(route=make_route(gateway="broken")).route), make_due()
-    Desk(gateways=open_gateway).work_off()
+    DeliveryProcess(gateways=open_gateway).work_off()
     assert (fresh(broken).state, fresh(other).state) == (State.AMBIGUOUS, State.DELIVERED)
     assert Attempt.objects.get(notification=broken).code == "gateway_failed"
 
@@ -215,7 +215,7 @@ def test_a_gateway_that_cannot_be_refreshed_gets_its_pushes_all_the_same():
             raise RuntimeError("a fault of ours")
 
     notification = make_due()
-    Desk(Stale()).work_off()
+    DeliveryProcess(Stale()).work_off()
     assert fresh(notification).state == State.DELIVERED
 
 
@@ -225,32 +225,32 @@ def test_a_gateway_that_hangs_is_given_up_before_the_lease_ends():
         async def send(self, _push):
             await asyncio.sleep(60)
 
-    notification, desk = make_due(), Desk(Hanging(), lease=LEASE)
-    assert desk.delivery.flights._timeout_seconds == 0.9 * LEASE.total_seconds()
-    desk.delivery.flights._timeout_seconds = 0.1
-    desk.work_off()
+    notification, deliverer = make_due(), DeliveryProcess(Hanging(), lease=LEASE)
+    assert deliverer.delivery.sends._timeout_seconds == 0.9 * LEASE.total_seconds()
+    deliverer.delivery.sends._timeout_seconds = 0.1
+    deliverer.work_off()
     assert fresh(notification).state == State.AMBIGUOUS
     assert Attempt.objects.get().code == "timeout"
 
 
 @pytest.mark.django_db(transaction=True)
 def test_results_of_a_row_that_somebody_keeps_locked_are_recorded_later_and_stop_no_others(monkeypatch):
-    monkeypatch.setattr("kit.inflight.PUT_OFF_SECONDS", 0.5)
-    rows, desk = [make_due() for _ in range(11)], Desk()
+    monkeypatch.setattr("kit.batches.inflight.PUT_OFF_SECONDS", 0.5)
+    rows, deliverer = [make_due() for _ in range(11)], DeliveryProcess()
     held, others = rows[:8], rows[8:]
-    desk.turn()
-    while len(desk.gateway.pushes) < len(rows) or not desk.delivery.flights.are_all_done():
-        desk.wait()
+    deliverer.process_batch()
+    while len(deliverer.gateway.pushes) < len(rows) or not deliverer.delivery.sends.are_all_done():
+        deliverer.wait()
     with other_session() as session:
         session.execute(
             "SELECT FROM notifications_notification WHERE id = ANY (%s) FOR UPDATE", [[row.pk for row in held]]
         )
-        monkeypatch.setattr("kit.turns.LOCK_TIMEOUT", "20ms")
-        desk.turn()
+        monkeypatch.setattr("kit.batches.batch.LOCK_TIMEOUT", "20ms")
+        deliverer.process_batch()
         assert {fresh(row).state for row in others} == {State.DELIVERED}
         assert {fresh(row).state for row in held} == {State.IN_FLIGHT}
-    desk.turn_until(lambda: {fresh(row).state for row in rows} == {State.DELIVERED})
-    assert (len(desk.gateway.pushes), desk.delivery.flights.under_way) == (len(rows), 0)
+    deliverer.process_until(lambda: {fresh(row).state for row in rows} == {State.DELIVERED})
+    assert (len(deliverer.gateway.pushes), deliverer.delivery.sends.under_way) == (len(rows), 0)
 
 
 @pytest.mark.django_db
@@ -270,13 +270,13 @@ def test_a_token_that_does_not_decrypt_waits_for_the_operator_and_stops_nobody_e
 
 @pytest.mark.django_db
 def test_a_dead_token_disables_its_route_and_is_told_to_the_churn_report():
-    registration = make_registration(route=make_route(token_type=1, apn_topic="im.status"))
+    registration = make_registration(route=make_route(token_type=1, app_topic="im.status"))
     send(make_due(route=registration.route), gateway=RecordingGateway(Outcome.DEAD))
     route = Route.objects.get()
     assert (route.state, route.disabled_reason) == (Route.State.DISABLED, "code")
     event = RegistrationEvent.objects.get()
     assert (event.kind, event.pseudonym) == (RegistrationEvent.Kind.TOKEN_DIED, registration.pseudonym)
-    assert (event.token_type, event.apn_topic) == (1, "im.status")
+    assert (event.token_type, event.app_topic) == (1, "im.status")
 
 
 @pytest.mark.django_db
@@ -451,7 +451,7 @@ def test_what_the_gateway_finds_faulty_is_not_even_sent():
 def test_what_belongs_to_a_gateway_that_is_gone_waits_for_it():
     notification = make_due(route=make_registration(route=make_route(gateway="gone")).route)
     with only([notification]):
-        Desk(gateways=gateway_for).work_off()
+        DeliveryProcess(gateways=gateway_for).work_off()
     attempt = Attempt.objects.get()
     assert (attempt.gateway, attempt.outcome, attempt.code) == ("gone", "config", "no_gateway")
     assert (fresh(notification).state, bytes(fresh(notification).message)) == (State.RETRYING, b"m")
@@ -461,7 +461,7 @@ def test_what_belongs_to_a_gateway_that_is_gone_waits_for_it():
 def test_each_push_goes_to_the_gateway_of_its_route():
     gateways = {name: RecordingGateway() for name in ("one", "two")}
     due = [make_due(route=make_registration(route=make_route(gateway=name)).route) for name in gateways]
-    Desk(gateways=gateways.__getitem__).work_off()
+    DeliveryProcess(gateways=gateways.__getitem__).work_off()
     assert [[p.notification_id for p in g.pushes] for g in gateways.values()] == [[n.pk] for n in due]
     assert list(Attempt.objects.order_by("notification").values_list("gateway", flat=True)) == ["one", "two"]
 
@@ -522,22 +522,22 @@ def test_what_has_no_route_or_a_dead_one_is_closed_behind_full_queues_too():
 
 
 @pytest.mark.django_db
-def test_what_one_turn_cannot_take_the_next_ones_do():
+def test_what_one_batch_cannot_take_the_next_ones_do():
     notifications = [make_due() for _ in range(9)]
-    desk = Desk(limit=4)
-    desk.work_off()
+    deliverer = DeliveryProcess(limit=4)
+    deliverer.work_off()
     assert {fresh(n).state for n in notifications} == {State.DELIVERED}
-    assert len(desk.gateway.pushes) == 9
+    assert len(deliverer.gateway.pushes) == 9
 
 
 @pytest.mark.django_db(transaction=True)
 def test_results_do_not_wait_for_the_row_of_their_app():
     """Each result of the app would, as long as somebody keeps it locked."""
-    rows, desk = [make_due_to_app() for _ in range(5)], Desk()
+    rows, deliverer = [make_due_to_app() for _ in range(5)], DeliveryProcess()
     prove(ChannelKey(1, APP))
     with other_session() as session:
         session.execute("SELECT FROM notifications_channel FOR UPDATE")
-        desk.work_off()
+        deliverer.work_off()
     assert {fresh(row).state for row in rows} == {State.DELIVERED}
     assert Channel.objects.get().last_success_at == LONG_AGO
     send(make_due_to_app())
@@ -561,8 +561,8 @@ def test_one_that_nobody_can_claim_is_put_off_and_stops_nobody_else():
     broken, others = make_due(next_attempt_at=LONG_AGO - timedelta(hours=1)), [make_due() for _ in range(3)]
     # A number that the column of attempts cannot hold.
     Notification.objects.filter(pk=broken.pk).update(attempt_count=2_147_483_647)
-    desk = Desk()
-    desk.turn_until(lambda: all(fresh(n).state == State.DELIVERED for n in others))
+    deliverer = DeliveryProcess()
+    deliverer.process_until(lambda: all(fresh(n).state == State.DELIVERED for n in others))
     row = fresh(broken)
     assert (row.state, row.attempt_count) == (State.PENDING, 2_147_483_647)
     assert row.next_attempt_at > timezone.now() + timedelta(seconds=30)
@@ -756,7 +756,7 @@ def test_answers_as_soon_as_every_notification_was_tried_once(state, report):
     request = make_waiting(state, State.DELIVERED)
     [answer] = settle([request.pk], now=NOW)
     assert told(answer) == [report, SUCCESS]
-    assert (answer.front_door, answer.reply_address) == ("waku", bytes(request.reply_address))
+    assert (answer.bridge, answer.reply_address) == ("waku", bytes(request.reply_address))
     assert (answer.source_key, answer.message_id) == (bytes(request.source_key), bytes(request.message_id))
     row = fresh(request)
     assert (row.state, row.reply_address, row.answered_at) == (NotificationRequest.State.ANSWERED, None, NOW)

@@ -9,25 +9,25 @@ import pytest
 from django.db import OperationalError, transaction
 from django.utils import timezone
 
+from kit.batches.batch import BaseStep, Work, Worker
 from kit.db.statements import fetch
-from kit.turns import BaseStage, Work, Worker
-from notifications import acceptance
-from notifications.acceptance import Incoming, Sending
+from notifications.acceptance import acceptance
+from notifications.acceptance.acceptance import Incoming, Sending
 from notifications.delivery.settling import GRACE
 from notifications.messages import ChannelKey, Outcome, PushNotification, PushRequest, ReportError, Result
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from notifications.reports import unpack
-from tests.delivering import APP, Desk, RecordingGateway, make_due, prove
+from tests.delivering import APP, DeliveryProcess, RecordingGateway, make_due, prove
 from tests.factories import make_registration, make_route
 from tests.statements import statements
 
 pytestmark = pytest.mark.django_db
 TOKEN = "c0ffee00-0000-4000-8000-000000000001"
 SUCCESS, NOT_REGISTERED = (True, ReportError.NONE), (False, ReportError.NOT_REGISTERED)
-DOOR = "test"
+BRIDGE = "test"
 
 
-class Door(BaseStage):
+class RecordingBridge(BaseStep):
     """Keeps the answers that were handed on."""
 
     follows = True
@@ -48,28 +48,28 @@ class Door(BaseStage):
         return {bytes(a.source_key): [(r.success, r.error) for r in a.reports] for a in self.answers}
 
 
-class Office(Desk):
-    """A worker process with a front door."""
+class Office(DeliveryProcess):
+    """A worker process with a bridge."""
 
     def __init__(self, gateway=None, **options):
         super().__init__(gateway, **options)
-        self.door = Door()
-        self.worker = Worker([*self.delivery.stages(), self.door], self.bell)
+        self.bridge = RecordingBridge()
+        self.worker = Worker([*self.delivery.steps(), self.bridge], self.wakeup)
 
     def ask(self, *phones, key=b"k"):
-        """Accept a request, as the stage of a front door does."""
+        """Accept a request, as the step of a bridge does."""
         pushes = tuple(PushNotification(bytes(p.public_key_hash), p.installation_id, TOKEN, 1) for p in phones)
         sending = Sending(self.delivery.lease, self.delivery.limits)
         batch = [Incoming(key, key, b"address", b"sender", PushRequest(b"message " + key, pushes))]
         with transaction.atomic():
-            accepted = acceptance.accept(DOOR, batch, sending=sending, now=timezone.now())
+            accepted = acceptance.accept(BRIDGE, batch, sending=sending, now=timezone.now())
         self.delivery.accepted(accepted.claims, accepted.waiting)
 
-    def turn_with_results(self, count=1):
-        """Make one turn, once so many results are there."""
-        while len(self.delivery.flights.peek(count)) < count:
+    def process_results(self, count=1):
+        """Process one batch, once so many results are there."""
+        while len(self.delivery.sends.peek(count)) < count:
             self.wait()
-        self.turn()
+        self.process_batch()
 
 
 class Kept(RecordingGateway):
@@ -100,8 +100,8 @@ def office():
 
 def test_a_request_is_answered_in_the_commit_of_its_last_result(office):
     office.ask(make_phone(), make_phone())
-    office.turn_with_results(2)
-    assert office.door.told() == {b"k": [SUCCESS, SUCCESS]}
+    office.process_results(2)
+    assert office.bridge.told() == {b"k": [SUCCESS, SUCCESS]}
     rows = fetch(
         "SELECT xmin::text FROM notifications_notificationrequest"
         " UNION SELECT xmin::text FROM notifications_notification UNION SELECT xmin::text FROM notifications_attempt"
@@ -112,19 +112,19 @@ def test_a_request_is_answered_in_the_commit_of_its_last_result(office):
 
 def test_what_all_ended_is_answered_without_reading_it_again(office):
     office.ask(make_phone(), make_phone())
-    while len(office.delivery.flights.peek(2)) < 2:
+    while len(office.delivery.sends.peek(2)) < 2:
         office.wait()
     with statements() as sent:
-        office.turn()
-    assert office.door.told() == {b"k": [SUCCESS, SUCCESS]}
+        office.process_batch()
+    assert office.bridge.told() == {b"k": [SUCCESS, SUCCESS]}
     assert not any("FROM notifications_notification WHERE request_id" in sql for sql in sent)
 
 
 def test_a_dead_token_is_told_and_stored_alike():
     office = Office(RecordingGateway(Outcome.DEAD))
     office.ask(make_phone(), make_registration(access_token="another"))
-    office.turn_with_results()
-    assert office.door.told() == {b"k": [NOT_REGISTERED, (False, ReportError.WRONG_TOKEN)]}
+    office.process_results()
+    assert office.bridge.told() == {b"k": [NOT_REGISTERED, (False, ReportError.WRONG_TOKEN)]}
     assert Notification.objects.get().report == "not_registered"
     [decided] = unpack(NotificationRequest.objects.get().decided)
     assert (decided.position, decided.verdict) == (1, "wrong_token")
@@ -134,25 +134,25 @@ def test_a_dead_token_is_told_and_stored_alike():
 def test_what_is_tried_and_still_open_is_answered_as_success_and_its_report_stays(outcome):
     office = Office(RecordingGateway(outcome))
     office.ask(make_phone())
-    office.turn_with_results()
-    assert office.door.told() == {b"k": [SUCCESS]}
+    office.process_results()
+    assert office.bridge.told() == {b"k": [SUCCESS]}
     assert Notification.objects.get().report == "success"
     Notification.objects.update(next_attempt_at=timezone.now())
     office.gateway.answer = lambda _: Result(Outcome.DEAD)
     office.work_off()
     row = Notification.objects.get()
-    assert (row.state, row.report, len(office.door.answers)) == ("dead_token", "success", 1)
+    assert (row.state, row.report, len(office.bridge.answers)) == ("dead_token", "success", 1)
 
 
 def test_waits_for_every_notification_of_the_request():
     slow, quick = make_phone(), make_phone()
     office = Office(Kept(slow))
     office.ask(slow, quick)
-    office.turn_with_results()
-    assert office.door.answers == []
+    office.process_results()
+    assert office.bridge.answers == []
     office.gateway.let_go.set()
-    office.turn_until(lambda: office.door.answers)
-    assert office.door.told() == {b"k": [SUCCESS, SUCCESS]}
+    office.process_until(lambda: office.bridge.answers)
+    assert office.bridge.told() == {b"k": [SUCCESS, SUCCESS]}
 
 
 def test_is_answered_when_it_is_due_with_what_is_known_by_then(settings):
@@ -160,11 +160,11 @@ def test_is_answered_when_it_is_due_with_what_is_known_by_then(settings):
     hanging, dead = make_phone(), make_phone()
     office = Office(Kept(hanging, answer=Outcome.DEAD))
     office.ask(hanging, dead)
-    office.turn_until(lambda: office.door.answers)
-    assert office.door.told() == {b"k": [SUCCESS, NOT_REGISTERED]}
+    office.process_until(lambda: office.bridge.answers)
+    assert office.bridge.told() == {b"k": [SUCCESS, NOT_REGISTERED]}
     office.gateway.let_go.set()
     office.work_off()
-    assert len(office.door.answers) == 1
+    assert len(office.bridge.answers) == 1
     assert set(Notification.objects.values_list("state", "report")) == {
         ("dead_token", "success"),
         ("dead_token", "not_registered"),
@@ -177,8 +177,8 @@ def test_what_found_no_room_is_answered_when_it_is_due(settings):
     office = Office(Kept(hanging), limit=1)
     office.ask(hanging, key=b"one")
     office.ask(waiting, key=b"two")
-    office.turn_until(lambda: len(office.door.answers) == 2)
-    assert office.door.told() == {b"one": [SUCCESS], b"two": [SUCCESS]}
+    office.process_until(lambda: len(office.bridge.answers) == 2)
+    assert office.bridge.told() == {b"one": [SUCCESS], b"two": [SUCCESS]}
     office.gateway.let_go.set()
     office.work_off()
     assert {n.state for n in Notification.objects.all()} == {"delivered"}
@@ -200,10 +200,10 @@ def test_another_worker_answers_what_its_own_did_not_half_a_second_late(office):
     dead, other = Office(Kept(phone)), office
     dead.ask(phone)
     due_at = NotificationRequest.objects.get().reply_due_at
-    other.turn(now=due_at + GRACE - timedelta(milliseconds=1))
-    assert other.door.answers == []
-    other.turn(now=due_at + GRACE)
-    assert other.door.told() == {b"k": [SUCCESS]}
+    other.process_batch(now=due_at + GRACE - timedelta(milliseconds=1))
+    assert other.bridge.answers == []
+    other.process_batch(now=due_at + GRACE)
+    assert other.bridge.told() == {b"k": [SUCCESS]}
     dead.gateway.let_go.set()
 
 
@@ -211,10 +211,10 @@ def test_who_comes_second_answers_nothing_and_forgets(office):
     phone = make_phone()
     slow, other = Office(Kept(phone)), office
     slow.ask(phone)
-    other.turn(now=NotificationRequest.objects.get().reply_due_at + GRACE)
+    other.process_batch(now=NotificationRequest.objects.get().reply_due_at + GRACE)
     slow.gateway.let_go.set()
-    slow.turn_with_results()
-    assert (len(other.door.answers), slow.door.answers) == (1, [])
+    slow.process_results()
+    assert (len(other.bridge.answers), slow.bridge.answers) == (1, [])
     assert slow.delivery.waiting.next_due_at() is None
     assert Notification.objects.get().state == "delivered"
 
@@ -224,20 +224,20 @@ def test_what_a_dead_worker_held_is_sent_by_another_one_and_answered_once(office
     dead, other = Office(Kept(phone)), office
     dead.ask(phone)
     later = timezone.now() + dead.delivery.lease
-    other.turn(now=later)
-    other.turn(now=later)
+    other.process_batch(now=later)
+    other.process_batch(now=later)
     other.work_off(now=later)
     assert Notification.objects.get().state == "delivered"
     assert [a.code for a in Attempt.objects.order_by("number")] == ["worker_lost", "code"]
-    assert len(other.door.answers) == 1
+    assert len(other.bridge.answers) == 1
     dead.gateway.let_go.set()
 
 
 # When something goes wrong --------------------------------------------------------------------------------------------
 
 
-class Last(BaseStage):
-    """Fails in the turns in which it is broken, after all others have worked."""
+class Last(BaseStep):
+    """Fails in the batches in which it is broken, after all others have worked."""
 
     is_broken = True
 
@@ -248,34 +248,34 @@ class Last(BaseStage):
         raise OperationalError
 
 
-def test_after_a_turn_that_failed_the_sender_is_told_what_is_stored():
+def test_after_a_batch_that_failed_the_sender_is_told_what_is_stored():
     """Here a token was found dead, and before that was stored so many were that none is believed any more."""
     prove(ChannelKey(1, APP))
     office = Office(RecordingGateway(lambda _: Result(Outcome.DEAD, "BadDeviceToken", is_guarded=True)))
     last = Last()
-    office.worker = Worker([*office.delivery.stages(), office.door, last], office.bell)
-    office.ask(make_phone(token_type=1, apn_topic=APP))
+    office.worker = Worker([*office.delivery.steps(), office.bridge, last], office.wakeup)
+    office.ask(make_phone(token_type=1, app_topic=APP))
     with pytest.raises(OperationalError):
-        office.turn_with_results()
+        office.process_results()
     assert Notification.objects.get().state == "in_flight"
     last.is_broken = False
-    Channel.objects.update(deaths_doubted_since=timezone.now())
-    office.door.answers.clear()
-    office.turn()
-    assert (Notification.objects.get().state, office.door.told()) == ("retrying", {b"k": [SUCCESS]})
+    Channel.objects.update(deaths_distrusted_since=timezone.now())
+    office.bridge.answers.clear()
+    office.process_batch()
+    assert (Notification.objects.get().state, office.bridge.told()) == ("retrying", {b"k": [SUCCESS]})
 
 
 def test_a_request_that_cannot_be_answered_stops_no_other_and_is_closed(office):
     for key in (b"one", b"bad", b"two"):
         office.ask(make_phone(), key=key)
-    office.door.refused = {b"bad"}
-    office.turn_until(lambda: len(office.door.answers) == 2)
-    assert office.door.told() == {b"one": [SUCCESS], b"two": [SUCCESS]}
+    office.bridge.refused = {b"bad"}
+    office.process_until(lambda: len(office.bridge.answers) == 2)
+    assert office.bridge.told() == {b"one": [SUCCESS], b"two": [SUCCESS]}
     row = NotificationRequest.objects.get(request_key=b"bad")
     later = row.reply_due_at + timedelta(seconds=1)
-    office.turn_until(lambda: not NotificationRequest.objects.filter(state="waiting").exists(), now=later)
-    assert len(office.door.answers) == 2
-    assert office.turn(now=later) is False
+    office.process_until(lambda: not NotificationRequest.objects.filter(state="waiting").exists(), now=later)
+    assert len(office.bridge.answers) == 2
+    assert office.process_batch(now=later) is False
 
 
 def test_of_overdue_requests_the_one_that_cannot_be_answered_stops_no_other(office):
@@ -283,26 +283,26 @@ def test_of_overdue_requests_the_one_that_cannot_be_answered_stops_no_other(offi
     dead = Office(Kept(*phones))
     for number, phone in enumerate(phones):
         dead.ask(phone, key=bytes([number]))
-    office.door.refused = {bytes([1])}
+    office.bridge.refused = {bytes([1])}
     later = timezone.now() + timedelta(minutes=1)
-    office.turn_until(lambda: not NotificationRequest.objects.filter(state="waiting").exists(), now=later)
-    assert set(office.door.told()) == {bytes([number]) for number in (0, 2, 3, 4)}
+    office.process_until(lambda: not NotificationRequest.objects.filter(state="waiting").exists(), now=later)
+    assert set(office.bridge.told()) == {bytes([number]) for number in (0, 2, 3, 4)}
     dead.gateway.let_go.set()
 
 
 def test_a_repeat_of_a_request_that_was_closed_without_an_answer_is_answered(office):
     office.ask(make_phone())
-    office.door.refused = {b"k"}
-    office.turn_until(lambda: Notification.objects.get().state == "delivered")
+    office.bridge.refused = {b"k"}
+    office.process_until(lambda: Notification.objects.get().state == "delivered")
     later = timezone.now() + timedelta(minutes=1)
-    office.turn_until(lambda: NotificationRequest.objects.get().state == "answered", now=later)
-    assert office.door.answers == []
-    office.door.refused = set()
+    office.process_until(lambda: NotificationRequest.objects.get().state == "answered", now=later)
+    assert office.bridge.answers == []
+    office.bridge.refused = set()
     sending = Sending(office.delivery.lease, office.delivery.limits)
     phone = Notification.objects.get()
     push = PushNotification(bytes(phone.public_key_hash), phone.installation_id, TOKEN, 1)
     again = Incoming(b"k", b"another", b"address", b"sender", PushRequest(b"message k", (push,)))
-    accepted = acceptance.accept(DOOR, [again], sending=sending, now=timezone.now())
+    accepted = acceptance.accept(BRIDGE, [again], sending=sending, now=timezone.now())
     assert [[(r.success, r.error) for r in answer.reports] for answer in accepted.answers] == [[SUCCESS]]
 
 
@@ -315,7 +315,7 @@ def test_two_workers_on_the_same_rows_send_each_push_once_and_lose_none():
         thread.start()
     wait_until(lambda: not Notification.objects.exclude(state="delivered").exists())
     for office in offices:
-        office.worker.stop(patience_seconds=10)
+        office.worker.stop(timeout_seconds=10)
     for thread in threads:
         thread.join(30)
     pushed = [push.notification_id for office in offices for push in office.gateway.pushes]

@@ -9,7 +9,7 @@ from notifications import disabling
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.models import Channel
 from registrations.models import RegistrationEvent, Route
-from registrations.routes import point
+from registrations.routes.routes import point
 from tests.delivering import APP, NOW, answered, claimed, fresh, make_due, make_due_to_app, other_session, recorded
 from tests.factories import make_registration, make_route
 
@@ -88,8 +88,8 @@ def test_failures_that_are_not_the_address_do_not_start_the_clock(outcome):
 # Undoing --------------------------------------------------------------------------------------------------------------
 
 
-def make_disabled(*, at=NOW, reason="BadDeviceToken", apn_topic=APP, token_type=1):
-    route = make_route(token_type=token_type, apn_topic=apn_topic)
+def make_disabled(*, at=NOW, reason="BadDeviceToken", app_topic=APP, token_type=1):
+    route = make_route(token_type=token_type, app_topic=app_topic)
     Route.objects.filter(pk=route.pk).update(state="disabled", disabled_reason=reason, disabled_at=at)
     return make_registration(route=fresh(route))
 
@@ -106,8 +106,8 @@ def test_undoing_brings_back_what_died_since_then_and_says_so():
 def test_undoing_leaves_alone_what_it_is_not_about():
     make_disabled(at=NOW - timedelta(seconds=1))
     make_disabled(reason=disabling.FAILING)
-    make_disabled(apn_topic="other")
-    make_disabled(token_type=2, apn_topic="")
+    make_disabled(app_topic="other")
+    make_disabled(token_type=2, app_topic="")
     assert disabling.disabled_since(APPLE, NOW).count() == disabling.undo_disabling(APPLE, NOW, now=NOW) == 0
     assert not RegistrationEvent.objects.exists()
 
@@ -144,9 +144,9 @@ def test_what_came_back_is_pushed_to_again():
 # Proven addresses -----------------------------------------------------------------------------------------------------
 
 
-def register_again(route, *, token=b"another", apn_topic=""):
+def register_again(route, *, token=b"another", app_topic=""):
     row = fresh(route)
-    point(row, gateway="gorush", token_type=row.token_type, apn_topic=apn_topic or row.apn_topic, address=token)
+    point(row, gateway="gorush", token_type=row.token_type, app_topic=app_topic or row.app_topic, address=token)
     row.save()
 
 
@@ -183,10 +183,10 @@ def test_a_late_delivery_to_the_token_before_takes_nothing_from_the_one_of_today
 
 
 def test_a_token_is_not_proven_in_another_app():
-    route = make_registration(route=make_route(token_type=1, apn_topic=APP, device_token="abc")).route
+    route = make_registration(route=make_route(token_type=1, app_topic=APP, device_token="abc")).route
     [late] = claimed(make_due(route=route))
     answered(Result(Outcome.DELIVERED), make_due(route=route))
     assert fresh(route).is_proven
-    register_again(route, token=b"abc", apn_topic="org.victim")
+    register_again(route, token=b"abc", app_topic="org.victim")
     recorded([(late, Result(Outcome.DELIVERED))])
     assert not fresh(route).is_proven

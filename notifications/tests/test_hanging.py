@@ -1,4 +1,4 @@
-"""A gateway that hangs for some pushes: no turn waits for it, other channels go on, and what comes late is recorded."""
+"""A gateway that hangs for some pushes: no batch waits for it, other apps go on, and what comes late is recorded."""
 
 import asyncio
 import threading
@@ -10,20 +10,20 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection
 from django.utils import timezone
 
+from kit.batches.batch import WAITS, BaseStep, Worker
 from kit.http.connections import MAX_CONNECTIONS
-from kit.turns import WAITS, BaseStage, Worker
-from notifications import queues
-from notifications.delivery.concurrency import ANSWERS_TO_GROW, MAX_OF_ALL, ConcurrencyLimits, Slot
-from notifications.delivery.desk import Flights
 from notifications.delivery.recording import take_up_lost
+from notifications.delivery.steps import PushSends
 from notifications.messages import ChannelKey, Outcome, Push, QueueKey, Result, queue_key
 from notifications.models import Attempt, Notification
+from notifications.queues import queues
+from notifications.queues.concurrency import ANSWERS_TO_GROW, MAX_OF_ALL, ConcurrencyLimits, Slot
 from tests.delivering import (
     APP,
     LEASE,
     LONG_AGO,
     NOW,
-    Desk,
+    DeliveryProcess,
     RecordingGateway,
     fresh,
     make_due,
@@ -61,12 +61,12 @@ def gateway():
 
 
 @pytest.fixture
-def desk(gateway):
+def deliverer(gateway):
     """A process with room for three pushes in each lane."""
-    desk = Desk(gateway, limit=3)
-    yield desk
+    deliverer = DeliveryProcess(gateway, limit=3)
+    yield deliverer
     gateway.let_go.set()
-    desk.turn_until(lambda: not desk.delivery.flights.under_way)
+    deliverer.process_until(lambda: not deliverer.delivery.sends.under_way)
 
 
 def states(*notifications):
@@ -98,87 +98,87 @@ def carry(limits, queue, *, at_once, seconds=0.05):
     return room_in(limits, queue)
 
 
-def delivered(desk, *notifications):
-    desk.turn_until(lambda: states(*notifications) == [State.DELIVERED] * len(notifications))
+def delivered(deliverer, *notifications):
+    deliverer.process_until(lambda: states(*notifications) == [State.DELIVERED] * len(notifications))
 
 
 @pytest.mark.django_db(transaction=True)
-def test_no_turn_waits_for_what_hangs_and_the_rest_is_recorded(desk):
+def test_no_batch_waits_for_what_hangs_and_the_rest_is_recorded(deliverer):
     hanging, quick = make_due_to_app(), make_due()
-    delivered(desk, quick)
+    delivered(deliverer, quick)
     assert states(hanging) == [State.IN_FLIGHT]
-    assert desk.delivery.flights.under_way == 1
+    assert deliverer.delivery.sends.under_way == 1
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_comes_late_is_recorded(gateway, desk):
+def test_what_comes_late_is_recorded(gateway, deliverer):
     hanging, quick = make_due_to_app(), make_due()
-    delivered(desk, quick)
+    delivered(deliverer, quick)
     gateway.let_go.set()
-    delivered(desk, hanging)
+    delivered(deliverer, hanging)
     assert Attempt.objects.get(notification=hanging).outcome == "delivered"
     assert len(gateway.pushes) == 2
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_finds_no_room_in_its_channel_stays_untried_and_due(gateway, desk):
+def test_what_finds_no_room_in_its_channel_stays_untried_and_due(gateway, deliverer):
     hanging = [make_due_to_app() for _ in range(3)]
-    desk.turn()
+    deliverer.process_batch()
     crowded = make_due_to_app()
-    desk.turn()
+    deliverer.process_batch()
     row = fresh(crowded)
     assert (row.state, row.attempt_count, row.next_attempt_at) == (State.PENDING, 0, crowded.next_attempt_at)
     gateway.let_go.set()
-    delivered(desk, *hanging, crowded)
+    delivered(deliverer, *hanging, crowded)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_full_channel_takes_no_room_from_another(desk):
+def test_a_full_channel_takes_no_room_from_another(deliverer):
     for _ in range(5):
         make_due_to_app()
-    desk.turn()
+    deliverer.process_batch()
     google = [make_due() for _ in range(3)]
-    delivered(desk, *google)
+    delivered(deliverer, *google)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_channel_that_hangs_does_not_slow_down_what_waits_for_room_in_another(desk):
+def test_a_channel_that_hangs_does_not_slow_down_what_waits_for_room_in_another(deliverer):
     """No look at the table is needed: the first one finds all of it."""
     hanging, google = [make_due_to_app() for _ in range(5)], [make_due() for _ in range(20)]
-    desk.turn()
-    desk.worker._look_at = float("inf")
+    deliverer.process_batch()
+    deliverer.worker._look_at = float("inf")
     while states(*google) != [State.DELIVERED] * 20:
-        if not desk.worker.turn(now=timezone.now()) and desk.worker._next_at() is None:
-            desk.wait()
+        if not deliverer.worker.process_batch(now=timezone.now()) and deliverer.worker._next_at() is None:
+            deliverer.wait()
     assert sorted(states(*hanging)) == [State.IN_FLIGHT] * 3 + [State.PENDING] * 2
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_batch_larger_than_its_channel_is_sent_in_parts(gateway, desk):
+def test_a_batch_larger_than_its_channel_is_sent_in_parts(gateway, deliverer):
     notifications = [make_due() for _ in range(8)]
-    delivered(desk, *notifications)
+    delivered(deliverer, *notifications)
     assert len(gateway.pushes) == 8
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_process_that_ends_leaves_to_others_what_still_hangs(desk):
+def test_a_process_that_ends_leaves_to_others_what_still_hangs(deliverer):
     hanging = make_due_to_app()
-    desk.turn()
-    desk.worker.stop(patience_seconds=0.05)
-    in_a_thread(desk.worker.run)
-    assert desk.delivery.flights.under_way == 1
+    deliverer.process_batch()
+    deliverer.worker.stop(timeout_seconds=0.05)
+    in_a_thread(deliverer.worker.run)
+    assert deliverer.delivery.sends.under_way == 1
     assert take_up_lost(now=timezone.now() + LEASE, limit=10) == 1
     assert states(hanging) == [State.AMBIGUOUS]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_process_that_ends_waits_for_pushes_under_way_and_takes_no_more(gateway, desk):
+def test_a_process_that_ends_waits_for_pushes_under_way_and_takes_no_more(gateway, deliverer):
     hanging = make_due_to_app()
-    desk.turn()
+    deliverer.process_batch()
     later = make_due()
     threading.Timer(0.2, gateway.let_go.set).start()
-    desk.worker.stop(patience_seconds=20)
-    in_a_thread(desk.worker.run)
+    deliverer.worker.stop(timeout_seconds=20)
+    in_a_thread(deliverer.worker.run)
     assert states(hanging, later) == [State.DELIVERED, State.PENDING]
     assert Notification.objects.filter(state=State.IN_FLIGHT).count() == 0
 
@@ -192,56 +192,56 @@ def in_a_thread(function):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_result_that_comes_after_its_lease_does_not_touch_the_next_attempt(gateway, desk):
+def test_a_result_that_comes_after_its_lease_does_not_touch_the_next_attempt(gateway, deliverer):
     gateway.answer = lambda _: Result(Outcome.TRANSIENT)
     hanging = make_due_to_app()
-    desk.turn()
+    deliverer.process_batch()
     later = timezone.now() + LEASE
     take_up_lost(now=later, limit=10)
-    Desk(other := HangingGateway(), limit=1).turn(now=later)
+    DeliveryProcess(other := HangingGateway(), limit=1).process_batch(now=later)
     gateway.let_go.set()
-    desk.turn_until(lambda: not desk.delivery.flights.under_way)
+    deliverer.process_until(lambda: not deliverer.delivery.sends.under_way)
     other.let_go.set()
     assert (fresh(hanging).state, fresh(hanging).attempt_count) == (State.IN_FLIGHT, 2)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_made_up_apps_share_one_queue_and_take_no_room_from_those_that_work(desk):
+def test_made_up_apps_share_one_queue_and_take_no_room_from_those_that_work(deliverer):
     strangers = [make_due_to_app(f"made.up.{number}") for number in range(5)]
-    desk.turn()
+    deliverer.process_batch()
     assert states(*strangers).count(State.IN_FLIGHT) == 3
 
     app = make_due_to_app()
-    desk.turn()
+    deliverer.process_batch()
     assert states(app) == [State.IN_FLIGHT]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_made_up_addresses_of_an_app_take_no_room_from_its_phones(desk):
+def test_made_up_addresses_of_an_app_take_no_room_from_its_phones(deliverer):
     strangers = [make_due_to_app() for _ in range(5)]
-    desk.turn()
+    deliverer.process_batch()
     assert states(*strangers).count(State.IN_FLIGHT) == 3
 
-    phone = make_due(route=make_registration(route=make_route(token_type=1, apn_topic=APP, last_success_at=NOW)).route)
-    desk.turn()
+    phone = make_due(route=make_registration(route=make_route(token_type=1, app_topic=APP, last_success_at=NOW)).route)
+    deliverer.process_batch()
     assert states(phone) == [State.IN_FLIGHT]
-    assert [room_in(desk.delivery.limits, queue_id(APPLE, is_proven=p)) for p in (False, True)] == [0, 2]
+    assert [room_in(deliverer.delivery.limits, queue_id(APPLE, is_proven=p)) for p in (False, True)] == [0, 2]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_result_that_cannot_be_stored_is_set_aside_and_the_others_are_recorded(gateway, desk):
+def test_a_result_that_cannot_be_stored_is_set_aside_and_the_others_are_recorded(gateway, deliverer):
     bad = make_due()
     others = [make_due() for _ in range(2)]
     gateway.answer = lambda push: Result(Outcome.DELIVERED, "\0" if push.notification_id == bad.pk else "")
-    delivered(desk, *others)
-    desk.turn_until(lambda: not desk.delivery.flights.under_way)
+    delivered(deliverer, *others)
+    deliverer.process_until(lambda: not deliverer.delivery.sends.under_way)
     assert states(bad) == [State.IN_FLIGHT]
-    assert room_in(desk.delivery.limits, queue_id(GOOGLE)) == 3
+    assert room_in(deliverer.delivery.limits, queue_id(GOOGLE)) == 3
     assert take_up_lost(now=timezone.now() + LEASE, limit=10) == 1
 
 
-class Locked(BaseStage):
-    """Meets a lock in every turn while it is locked."""
+class Locked(BaseStep):
+    """Meets a lock in every batch while it is locked."""
 
     is_locked = True
 
@@ -253,33 +253,33 @@ class Locked(BaseStage):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_turn_that_fails_half_way_gives_the_room_of_its_claims_back_and_sends_none(gateway, desk):
-    """Here the claims are written and a later stage of the same turn meets a lock."""
+def test_a_batch_that_fails_half_way_gives_the_room_of_its_claims_back_and_sends_none(gateway, deliverer):
+    """Here the claims are written and a later step of the same batch meets a lock."""
     last, notifications = Locked(), [make_due() for _ in range(3)]
-    desk.worker = Worker([*desk.delivery.stages(), last], desk.bell)
+    deliverer.worker = Worker([*deliverer.delivery.steps(), last], deliverer.wakeup)
     with pytest.raises(OperationalError):
-        desk.turn()
+        deliverer.process_batch()
     assert states(*notifications) == [State.PENDING] * 3
-    assert (gateway.pushes, desk.delivery.flights.under_way) == ([], 0)
-    assert room_in(desk.delivery.limits, queue_id(GOOGLE)) == 3
+    assert (gateway.pushes, deliverer.delivery.sends.under_way) == ([], 0)
+    assert room_in(deliverer.delivery.limits, queue_id(GOOGLE)) == 3
     last.is_locked = False
-    delivered(desk, *notifications)
+    delivered(deliverer, *notifications)
     assert len(gateway.pushes) == 3
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_later_failure_does_not_give_back_the_room_of_pushes_under_way(desk):
+def test_a_later_failure_does_not_give_back_the_room_of_pushes_under_way(deliverer):
     for _ in range(3):
         make_due_to_app()
-    desk.turn()
+    deliverer.process_batch()
     with other_session() as other, connection.cursor() as own:
         make_due()
         other.execute("LOCK TABLE notifications_attempt IN SHARE MODE")
         own.execute("SET lock_timeout = '50ms'")
         with pytest.raises(OperationalError):
-            desk.turn()
+            deliverer.process_batch()
         own.execute("RESET lock_timeout")
-    assert [room_in(desk.delivery.limits, queue_id(app)) for app in (APPLE, GOOGLE)] == [0, 3]
+    assert [room_in(deliverer.delivery.limits, queue_id(app)) for app in (APPLE, GOOGLE)] == [0, 3]
 
 
 # Flights --------------------------------------------------------------------------------------------------------------
@@ -287,17 +287,17 @@ def test_a_later_failure_does_not_give_back_the_room_of_pushes_under_way(desk):
 
 @pytest.mark.django_db
 def test_results_stay_until_they_are_recorded(gateway):
-    desk = Desk(gateway)
+    deliverer = DeliveryProcess(gateway)
     for _ in range(3):
         make_due()
-    desk.turn()
-    flights: Flights = desk.delivery.flights
-    while len(flights.peek(10)) < 3:
-        desk.wait()
-    assert flights.peek(2) == flights.peek(10)[:2]
-    assert flights.under_way == 3
-    flights.recorded(2)
-    assert (len(flights.peek(10)), flights.under_way) == (1, 1)
+    deliverer.process_batch()
+    sends: PushSends = deliverer.delivery.sends
+    while len(sends.peek(10)) < 3:
+        deliverer.wait()
+    assert sends.peek(2) == sends.peek(10)[:2]
+    assert sends.under_way == 3
+    sends.recorded(2)
+    assert (len(sends.peek(10)), sends.under_way) == (1, 1)
 
 
 # Limits ---------------------------------------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ def test_queues_that_hang_together_leave_each_other_queue_the_limit_that_it_bega
     assert [room_in(limits, queue) for queue in (ONE, TWO, 3, 4)] == [0, 64, 64, 32]
 
 
-def test_a_turn_that_fails_gives_back_what_it_took_and_nothing_else(limits):
+def test_a_batch_that_fails_gives_back_what_it_took_and_nothing_else(limits):
     limits.enter(Slot(ONE))
     limits.keep()
     limits.enter(Slot(ONE))
@@ -408,7 +408,7 @@ def test_only_what_was_delivered_to_before_has_queues_of_its_own():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_claim_that_fails_gives_its_room_back(gateway, desk):
+def test_a_claim_that_fails_gives_its_room_back(gateway, deliverer):
     def collide(statement):
         if "INSERT INTO notifications_attempt" in statement:
             raise psycopg.errors.UniqueViolation
@@ -419,10 +419,10 @@ def test_a_claim_that_fails_gives_its_room_back(gateway, desk):
     with before_each_statement(collide):
         while collisions < 10 * WAITS:
             try:
-                desk.turn()
+                deliverer.process_batch()
                 break
             except IntegrityError:  # it may be another worker's row, for a while
                 collisions += 1
-    assert room_in(desk.delivery.limits, queue_id(GOOGLE)) == 3
+    assert room_in(deliverer.delivery.limits, queue_id(GOOGLE)) == 3
     assert gateway.pushes == []
     assert 0 < collisions < 10 * WAITS

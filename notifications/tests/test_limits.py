@@ -10,17 +10,18 @@ from django.utils import timezone
 
 from kit.buckets.bucket import Limit
 from kit.buckets.shared import SharedBuckets
-from notifications import acceptance, admission
-from notifications.acceptance import Incoming, Sending
-from notifications.admission import Senders
-from notifications.delivery.concurrency import ConcurrencyLimits
+from notifications.acceptance import acceptance
+from notifications.acceptance.acceptance import Incoming, Sending
 from notifications.messages import PushNotification, PushRequest, ReportError
 from notifications.models import Attempt, Notification, NotificationRequest, Sender
 from notifications.policy import Verdict
+from notifications.queues import admission
+from notifications.queues.admission import Senders
+from notifications.queues.concurrency import ConcurrencyLimits
 from notifications.reports import unpack
-from registrations.encryption import Purpose
-from registrations.keyring import keyring
-from tests.delivering import LEASE, Desk, claimed, make_due
+from registrations.keys.encryption import Purpose
+from registrations.keys.keyring import keyring
+from tests.delivering import LEASE, DeliveryProcess, claimed, make_due
 from tests.factories import make_registration, make_request
 from tests.statements import statements
 
@@ -51,7 +52,7 @@ def ask(*phones, type_=MESSAGE, now=NOW, sender=b"sender"):
             bytes(phone.public_key_hash), phone.installation_id, TOKEN, type_, b"chat", b"", b"sealed"
         )
         batch.append(Incoming(key, key, b"back", sender, PushRequest(key, (wanted,))))
-    return acceptance.accept("test-door", batch, sending=Sending(LEASE, ConcurrencyLimits(1000)), now=now)
+    return acceptance.accept("test-bridge", batch, sending=Sending(LEASE, ConcurrencyLimits(1000)), now=now)
 
 
 def told(accepted):
@@ -103,12 +104,12 @@ def test_a_wake_up_goes_out_when_the_limit_allows_and_not_before(phone):
 def test_after_a_flood_the_phone_is_woken_once_more(phone):
     now = timezone.now()
     accepted = ask(*[phone] * 100, now=now)
-    desk = Desk()
-    desk.delivery.accepted(accepted.claims, accepted.waiting)
-    desk.turn_until(
+    deliverer = DeliveryProcess()
+    deliverer.delivery.accepted(accepted.claims, accepted.waiting)
+    deliverer.process_until(
         lambda: Notification.objects.filter(state=State.DELIVERED).count() == 31, now=now + timedelta(minutes=1)
     )
-    assert len(desk.gateway.pushes) == 31
+    assert len(deliverer.gateway.pushes) == 31
 
 
 @pytest.mark.django_db

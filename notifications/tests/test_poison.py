@@ -1,4 +1,4 @@
-"""A row that the database refuses: it is found by halving, in every stage of delivery, and stops none of the others."""
+"""A row that the database refuses: it is found by halving, in every step of delivery, and stops none of the others."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from notifications.messages import Outcome, Result
 from notifications.models import Notification
-from tests.delivering import LONG_AGO, Desk, RecordingGateway, fresh, make_due
+from tests.delivering import LONG_AGO, DeliveryProcess, RecordingGateway, fresh, make_due
 from tests.factories import make_attempt, make_notification, make_request
 
 State = Notification.State
@@ -32,17 +32,17 @@ def refuse(table, event, condition):
 def test_what_cannot_be_claimed_stops_no_other_claim():
     bad, others = make_due(at=LONG_AGO - timedelta(days=1)), [make_due() for _ in range(20)]
     refuse("notifications_attempt", "INSERT", f"NEW.notification_id = {bad.pk}")
-    desk = Desk()
-    desk.turn_until(lambda: all(fresh(n).state == State.DELIVERED for n in others))
-    assert (fresh(bad).state, len(desk.gateway.pushes)) == (State.PENDING, 20)
+    deliverer = DeliveryProcess()
+    deliverer.process_until(lambda: all(fresh(n).state == State.DELIVERED for n in others))
+    assert (fresh(bad).state, len(deliverer.gateway.pushes)) == (State.PENDING, 20)
 
 
 def test_a_result_that_cannot_be_stored_stops_no_other_result():
     rows = [make_due() for _ in range(20)]
     bad = rows[7]
     refuse("notifications_attempt", "UPDATE", f"NEW.notification_id = {bad.pk}")
-    desk = Desk(RecordingGateway(lambda _: Result(Outcome.DELIVERED)))
-    desk.turn_until(lambda: sum(fresh(n).state == State.DELIVERED for n in rows) == 19)
+    deliverer = DeliveryProcess(RecordingGateway(lambda _: Result(Outcome.DELIVERED)))
+    deliverer.process_until(lambda: sum(fresh(n).state == State.DELIVERED for n in rows) == 19)
     assert fresh(bad).state == State.IN_FLIGHT
 
 
@@ -53,8 +53,8 @@ def test_a_push_that_cannot_be_taken_up_stops_no_other_lost_push():
         make_attempt(row)
     bad = rows[0]
     refuse("notifications_attempt", "UPDATE", f"NEW.notification_id = {bad.pk}")
-    desk = Desk()
-    desk.turn_until(lambda: not Notification.objects.exclude(pk=bad.pk).filter(state=State.IN_FLIGHT).exists())
+    deliverer = DeliveryProcess()
+    deliverer.process_until(lambda: not Notification.objects.exclude(pk=bad.pk).filter(state=State.IN_FLIGHT).exists())
     assert fresh(bad).lease_until > now
 
 
@@ -64,7 +64,7 @@ def test_a_request_that_cannot_be_answered_stops_no_other_answer():
         make_notification(request=request, state=State.DELIVERED, next_attempt_at=None)
     bad = requests[3]
     refuse("notifications_notification", "UPDATE", f"NEW.request_id = {bad.pk}")
-    desk = Desk()
-    desk.turn_until(lambda: not type(bad).objects.filter(state="waiting").exists())
+    deliverer = DeliveryProcess()
+    deliverer.process_until(lambda: not type(bad).objects.filter(state="waiting").exists())
     told = Notification.objects.filter(report="success").values_list("request", flat=True)
     assert set(told) == {request.pk for request in requests if request != bad}

@@ -7,9 +7,18 @@ from django.conf import LazySettings
 from django.utils import timezone
 
 from notifications import retention, tasks, transitions
+from notifications.acceptance.storing import DIGEST_BYTES, digest_of, find_repeats
+from notifications.acceptance.tests.test_acceptance import (
+    BRIDGE,
+    DAY,
+    NOW,
+    accept,
+    incoming,
+    make_recipient,
+    push,
+    settled,
+)
 from notifications.models import Notification, NotificationRequest, RequestDigest
-from notifications.storing import DIGEST_BYTES, digest_of, find_repeats
-from notifications.tests.test_acceptance import DAY, DOOR, NOW, accept, incoming, make_recipient, push, settled
 
 pytestmark = pytest.mark.django_db
 MONTH = 30 * DAY
@@ -51,10 +60,10 @@ def test_what_is_kept_is_what_is_looked_for():
     end(accept([incoming(push(), amm=bytes([number]) * 32, message_id=b"%d" % number) for number in range(3)], now=NOW))
     purge(NOW + MONTH + DAY)
     keys = [bytes([number]) * 32 for number in range(4)]
-    assert {bytes(each.digest) for each in RequestDigest.objects.all()} == {digest_of(DOOR, key) for key in keys[:3]}
+    assert {bytes(each.digest) for each in RequestDigest.objects.all()} == {digest_of(BRIDGE, key) for key in keys[:3]}
     assert {len(each.digest) for each in RequestDigest.objects.all()} == {DIGEST_BYTES}
-    assert find_repeats(DOOR, keys) == set(keys[:3])
-    assert find_repeats("another-door", keys) == set()
+    assert find_repeats(BRIDGE, keys) == set(keys[:3])
+    assert find_repeats("another-bridge", keys) == set()
 
 
 def test_a_key_that_never_comes_again_is_not_kept():

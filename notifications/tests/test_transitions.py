@@ -48,6 +48,10 @@ def test_every_notification_can_come_to_an_end():
     assert all(any(to.is_terminal for to in targets) for targets in TRANSITIONS.values())
 
 
+# Other test processes wait for locks on this server, too.
+WAITS_HERE = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+
 @pytest.mark.django_db(transaction=True)
 def test_whoever_waits_for_a_row_that_ends_meanwhile_meets_a_collision_and_begins_again():
     notification = make_due()
@@ -67,7 +71,7 @@ def test_whoever_waits_for_a_row_that_ends_meanwhile_meets_a_collision_and_begin
             [NOW.date(), notification.pk],
         )
         waiting = pool.submit(withdraw)
-        while not (fetch("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'") or waiting.done()):
+        while not (fetch(WAITS_HERE) or waiting.done()):
             pass
         other.commit()
         assert waiting.result(timeout=20)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from kit.indicators import State
+from kit.health.indicators import State
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from registrations.models import Registration, Route
 from spark_reports.models import Anomaly, ErrorRate, TokenChurn
@@ -27,7 +27,7 @@ class RouteAnswer(serializers.ModelSerializer[Route]):
     class Meta:
         model = Route
         fields: ClassVar = [
-            *("id", "platform", "apn_topic", "state", "disabled_reason", "disabled_at"),
+            *("id", "platform", "app_topic", "state", "disabled_reason", "disabled_at"),
             *("failing_since", "last_success_at"),
         ]
 
@@ -99,8 +99,8 @@ class ChannelAnswer(serializers.ModelSerializer[Channel]):
     class Meta:
         model = Channel
         fields: ClassVar = [
-            *("id", "platform", "apn_topic", "state", "reason", "changed_by", "since", "next_probe_at"),
-            *("last_success_at", "deaths_doubted_since"),
+            *("id", "platform", "app_topic", "state", "reason", "changed_by", "since", "next_probe_at"),
+            *("last_success_at", "deaths_distrusted_since"),
         ]
 
 

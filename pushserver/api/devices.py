@@ -22,10 +22,10 @@ from pushserver.api.access import HasScope
 from pushserver.api.problems import Problem
 from pushserver.api.views import Guarded, describe
 from pushserver.models import ApiToken, OpenedRecord
-from registrations.addresses import Environment
-from xmpp_bridge import operator_actions
+from registrations.routes.addresses import Environment
 from xmpp_bridge.codec.limits import MAX_DEVICE_ID_CHARACTERS, MAX_JID_CHARACTERS
-from xmpp_bridge.registering import CommandRefused, Done
+from xmpp_bridge.console import operator_actions
+from xmpp_bridge.devices.registering import CommandRefused, Done
 
 log = structlog.get_logger(__name__)
 MAX_TOKEN_CHARACTERS = 4096

@@ -6,7 +6,7 @@ import django_filters
 from django.core.validators import RegexValidator
 from django.db.models import QuerySet
 
-from kit.admin.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, spellings
+from kit.admin.lists.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, spellings
 from notifications.models import Notification
 from registrations.models import Registration
 from waku_bridge.models import CanaryRun

@@ -13,9 +13,9 @@ from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer
 from rest_framework.views import APIView
 
-from kit.indicators import to_json
-from notifications.halts import with_halts
+from kit.health.indicators import to_json
 from notifications.models import Channel, Notification
+from notifications.queues.halts import with_halts
 from pushserver.api import answers, filters
 from pushserver.api.access import HasScope, PerAddress
 from pushserver.api.pages import NewestFirst
@@ -42,7 +42,7 @@ Scope = ApiToken.Scope
 UNREAD = ("dedup_key", "collapse_id", "chat_id", "message", "request__reply_address")
 # The columns that are read of a route; its encrypted token is not among them.
 ROUTE_COLUMNS = [
-    *("id", "token_type", "apn_topic", "state", "disabled_reason", "disabled_at", "failing_since", "last_success_at"),
+    *("id", "token_type", "app_topic", "state", "disabled_reason", "disabled_at", "failing_since", "last_success_at"),
 ]
 
 
@@ -182,10 +182,10 @@ def report(model: Any, answer: Any, *narrowed_by: str) -> Any:
     return extend_schema_view(list=describe(answer(many=True)))(view)
 
 
-PLACE = ("platform", "app_topic", "front_door")
+PLACE = ("platform", "app_topic", "bridge")
 ErrorRates = report(ErrorRate, answers.ErrorRateAnswer, "hour", "stage", *PLACE, "outcome", "code")
 TokenChurns = report(TokenChurn, answers.TokenChurnAnswer, *PLACE)
-Anomalies = report(Anomaly, answers.AnomalyAnswer, "figure", "stage", "platform", "front_door")
+Anomalies = report(Anomaly, answers.AnomalyAnswer, "figure", "stage", "platform", "bridge")
 
 
 class Status(Guarded, generics.GenericAPIView[Any]):

@@ -8,8 +8,8 @@ from django.urls import reverse
 from kit.admin.operations import Done, Operation, Place, confirm
 from kit.admin.times import exact
 from kit.db.clock import database_now
-from notifications import halts
 from notifications.models import Halt
+from notifications.queues import halts
 
 DRAIN_ID = "drained"
 

@@ -6,11 +6,11 @@ from django.contrib import admin
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from kit.admin.columns import NOTHING, moment, word
 from kit.admin.facts import FactAdmin
-from kit.admin.filters import RecentValuesFilter
+from kit.admin.lists.columns import NOTHING, moment, word
+from kit.admin.lists.filters import RecentValuesFilter
 from kit.admin.times import exact
-from kit.indicators import State, duration
+from kit.health.indicators import State, duration
 from pushserver.console.dashboard.showing import LOOKS
 from pushserver.models import Incident
 

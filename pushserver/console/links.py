@@ -5,15 +5,15 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
-from kit.admin.columns import hex_of
 from kit.admin.links import Link, links_from
-from kit.admin.search import is_id
+from kit.admin.lists.columns import hex_of
+from kit.admin.lists.search import is_id
 from notifications.admin import notification_url, request_url
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.admin import registration_url
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.admin import envelope_url
-from waku_bridge.messages import FRONT_DOOR as WAKU
+from waku_bridge.messages import BRIDGE as WAKU
 from waku_bridge.messages import MessageType
 from waku_bridge.models import InboundEnvelope, OutboundReply
 from xmpp_bridge.admin import app_url, device_url, devices_url
@@ -75,7 +75,7 @@ def from_topic_key(topic_key: TopicKey) -> Iterable[Link]:
 def from_request(request: NotificationRequest) -> Iterable[Link]:
     yield Link("Timeline", request_timeline_url(request.pk))
     yield Link("Notifications", _list("notifications_notification", request__id__exact=str(request.pk)))
-    if request.front_door == WAKU:
+    if request.bridge == WAKU:
         yield Link("Envelope", envelope_url(request.source_key))
         yield Link("Reply", _list("waku_bridge_outboundreply", q=hex_of(request.source_key)))
 

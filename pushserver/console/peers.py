@@ -17,13 +17,13 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from kit.http.complaints import Complaint
-from kit.http.notices import Board
+from kit.http.notices import NoticeCache
 from kit.http.urls import host_of
-from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
+from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from pushserver.console.dashboard.showing import Shown, shown_to
 from pushserver.indicators.asking import complaints
 from pushserver.indicators.snapshot import take_snapshot
-from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
+from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ Describe = Callable[[Mapping[str, Any]], Sequence[tuple[str, str]]]
 @require_safe
 def gorush_configuration(request: HttpRequest) -> TemplateResponse:
     """Show the indicators and the complaints of each gorush."""
-    rows = _rows(request, settings.GORUSH_URLS, GORUSH_BOARD, ("gorush",), lambda _memory: ())
+    rows = _rows(request, settings.GORUSH_URLS, GORUSH_NOTICES, ("gorush",), lambda _memory: ())
     return _page(request, rows, title="gorush configuration", nothing="No gorush is configured: set GORUSH_URL.")
 
 
@@ -54,7 +54,7 @@ def gorush_configuration(request: HttpRequest) -> TemplateResponse:
 def waku_nodes(request: HttpRequest) -> TemplateResponse:
     """Show the indicators and the complaints of each Waku node, and what it says of itself."""
     urls = list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES]))
-    rows = _rows(request, urls, NODE_BOARD, ("node", "store"), _facts_of_node)
+    rows = _rows(request, urls, NODE_NOTICES, ("node", "store"), _facts_of_node)
     return _page(request, rows, title="Waku nodes", nothing="No Waku node is configured: set WAKU_NODES.")
 
 
@@ -77,7 +77,7 @@ def _page(request: HttpRequest, rows: Iterator[Row], *, title: str, nothing: str
 
 
 def _rows(
-    request: HttpRequest, urls: Sequence[str], watch: Board, kinds: Sequence[str], describe: Describe
+    request: HttpRequest, urls: Sequence[str], watch: NoticeCache, kinds: Sequence[str], describe: Describe
 ) -> Iterator[Row]:
     """Yield a row for each peer, with its indicator of each kind that it has."""
     seen = take_snapshot(now=timezone.now())

@@ -7,12 +7,12 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from unfold.sites import UnfoldAdminSite
 
-from notifications import halts
-from pushserver.console.dashboard.showing import board
-from pushserver.console.login_turns import LOGINS
-from pushserver.console.refusals import too_many_logins
-from pushserver.console.second_factor import is_missing
-from pushserver.console.sessions import REFRESH_HEADER
+from notifications.queues import halts
+from pushserver.console.accounts.login_queue import LOGINS
+from pushserver.console.accounts.refusals import too_many_logins
+from pushserver.console.accounts.second_factor import is_missing
+from pushserver.console.accounts.sessions import REFRESH_HEADER
+from pushserver.console.dashboard.showing import status_page
 from pushserver.console.theme import may_find
 
 
@@ -32,16 +32,21 @@ class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
         """Show the dashboard, or only its changing part when the page refreshes itself."""
         if REFRESH_HEADER in request.headers:
-            return TemplateResponse(request, "console/dashboard/board.html", board(request.user))
+            return TemplateResponse(request, "console/dashboard/board.html", status_page(request.user))
         request.current_app = self.name
-        context = {**self.each_context(request), "title": "Overview", **board(request.user), **(extra_context or {})}
+        context = {
+            **self.each_context(request),
+            "title": "Overview",
+            **status_page(request.user),
+            **(extra_context or {}),
+        }
         return TemplateResponse(request, "admin/index.html", context)
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Check a password when it is its turn."""
         if request.method != "POST":
             return cast(HttpResponse, super().login(request, extra_context))
-        with LOGINS.turn() as is_ours:
+        with LOGINS.wait() as is_ours:
             return cast(HttpResponse, super().login(request, extra_context)) if is_ours else too_many_logins(request)
 
     def has_permission(self, request: HttpRequest) -> bool:

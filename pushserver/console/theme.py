@@ -161,7 +161,7 @@ THEME: dict[str, Any] = {
     "SCRIPTS": [lambda request: static("kit/console.js")],  # noqa: ARG005 - the theme passes it
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_BACK_BUTTON": True,
-    "LOGIN": {"form": "pushserver.console.second_factor.LoginForm"},
+    "LOGIN": {"form": "pushserver.console.accounts.second_factor.LoginForm"},
     "SIDEBAR": {"show_search": False, "show_all_applications": False, "navigation": MENU},
     "COLORS": {
         "primary": {

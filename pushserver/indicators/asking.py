@@ -20,26 +20,26 @@ from django.core.cache import cache as shared_cache
 from django.db import connection
 
 from kit.canary import engine
-from kit.db.postgresql.base import PatientConnection
+from kit.db.connections import says_ready
+from kit.db.postgresql.base import TimedConnection
 from kit.db.postgresql.versions import TooOldError, refuse_too_old
+from kit.health.recent import Recent
 from kit.http.complaints import Complaint
-from kit.http.notices import Board, Notice
+from kit.http.notices import Notice, NoticeCache
 from kit.http.urls import host_of
-from kit.recent import Recent
-from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
+from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from pushserver.celery import HEARTBEAT_KEY, QUEUES
-from pushserver.embedded.probing import says_ready
 from pushserver.indicators.canaries import Canary, RoundTrip
 from pushserver.indicators.judging import Reached
 from pushserver.indicators.peers import Peer
 from pushserver.indicators.server import Queue
-from pushserver.release import Migration, known_migrations
+from pushserver.start.release import Migration, known_migrations
 from waku_bridge.canary import canary as waku_canary
 from waku_bridge.models import CanaryRun
-from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
+from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
 from waku_bridge.reading.live import LAST_READ
 from xmpp_bridge.canary import canary as xmpp_canary
-from xmpp_bridge.component.board import read as component_state
+from xmpp_bridge.component.status import read as component_state
 
 TIMEOUT_SECONDS = 2
 # Without a worker for one of these queues messages or their answers are not processed. Reports can wait.
@@ -63,8 +63,8 @@ def ask() -> Reached:
         database=database,
         broker=broker,
         queues=list(_queues(beats)),
-        nodes=list(_peers(NODE_BOARD, {url: key in beats for url, key in _node_keys().items()}, is_blind=is_blind)),
-        gorush_servers=list(_peers(GORUSH_BOARD, asked_gorush.result(), is_blind=is_blind)),
+        nodes=list(_peers(NODE_NOTICES, {url: key in beats for url, key in _node_keys().items()}, is_blind=is_blind)),
+        gorush_servers=list(_peers(GORUSH_NOTICES, asked_gorush.result(), is_blind=is_blind)),
         component=_component(is_blind=is_blind),
         canary=Canary() if is_blind else _canary(waku_canary, within=CanaryRun.Link.GORUSH),
         xmpp_canary=Canary() if is_blind else _canary(xmpp_canary),
@@ -107,8 +107,8 @@ def _says_not_ready() -> bool:
 def _connect() -> psycopg.Connection[Any]:
     """Open a connection: an open one would hide that no new one can be made, and may hang."""
     parameters = connection.get_connection_params() | {"connect_timeout": TIMEOUT_SECONDS}
-    own = PatientConnection.connect(**parameters)
-    own.patience_seconds = 2 * TIMEOUT_SECONDS  # the server may freeze before it hears of its own timeout
+    own = TimedConnection.connect(**parameters)
+    own.timeout_seconds = 2 * TIMEOUT_SECONDS  # the server may freeze before it hears of its own timeout
     own.execute(f"SET LOCAL statement_timeout = '{TIMEOUT_SECONDS}s'")
     return own
 
@@ -168,9 +168,9 @@ def _node_keys() -> dict[str, str]:
     return {url: LAST_READ.key(url) for url in settings.WAKU_NODES}
 
 
-def _peers(board: Board, is_up: Mapping[str, bool], *, is_blind: bool) -> Iterator[Peer]:
+def _peers(saved: NoticeCache, is_up: Mapping[str, bool], *, is_blind: bool) -> Iterator[Peer]:
     """Yield the peers by host. URLs that differ only in their path share a host and are shown as one."""
-    notices = {} if is_blind else board.read(list(is_up))
+    notices = {} if is_blind else saved.read(list(is_up))
     for host in dict.fromkeys(map(host_of, is_up)):
         own = [url for url in is_up if host_of(url) == host]
         known = [notices[url] for url in own if url in notices]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from kit.indicators import Indicator, Kind, State, listed
+from kit.health.indicators import Indicator, Kind, State, listed
 from pushserver.indicators.peers import REDIS_AWAY
 
 

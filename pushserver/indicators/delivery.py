@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from kit.indicators import Group, Indicator, Kind, State, above, duration, listed
-from notifications.standstill import DRAINED, Switch, headline, stops
+from kit.health.indicators import Group, Indicator, Kind, State, above, duration, listed
+from notifications.queues.standstill import DRAINED, Switch, headline, stops
 from pushserver.indicators import pages
 from pushserver.indicators.peers import DATABASE_SILENT
 from pushserver.indicators.waiting import Waiting
@@ -27,12 +27,12 @@ TRIPPED, PAUSED = "tripped", "paused"
 class DeliveryFacts:
     """What the database knows of delivery. ``due`` and ``overdue_seconds`` are None where it did not count in time.
 
-    ``switches`` are the drain and the channels; ``deaths_doubted`` has the channels whose dead tokens are not believed,
-    with since when.
+    ``switches`` are the drain and the channels; ``deaths_distrusted`` has the channels whose dead tokens are not
+    believed, with since when.
     """
 
     switches: Sequence[Switch] = ()
-    deaths_doubted: Mapping[str, datetime] = field(default_factory=dict)
+    deaths_distrusted: Mapping[str, datetime] = field(default_factory=dict)
     time_to_live: timedelta = timedelta(days=1)
     due: Waiting | None = field(default_factory=Waiting)
     overdue_seconds: float | None = 0.0
@@ -109,16 +109,16 @@ def _halted(halted: Sequence[Switch]) -> Indicator:
     return Indicator(CHANNELS, State.RED, _each(in_order), first_step, first.since, own_page=page)
 
 
-def dead_tokens(doubted: Mapping[str, datetime]) -> Indicator:
+def dead_tokens(distrusted: Mapping[str, datetime]) -> Indicator:
     """Judge whether it is believed that tokens are dead: not where a wrong set-up must be the reason."""
-    if not doubted:
+    if not distrusted:
         return Indicator(DEAD_TOKENS, State.GREEN, "deaths of tokens are believed")
-    names = listed(sorted(doubted))
+    names = listed(sorted(distrusted))
     sentence = (
         f"too many tokens of {names} are refused as dead to believe it: nothing is disabled, pushes are sent again"
     )
     first_step = "Is the set-up right at Apple, Google and gorush: environment, project, topic? It ends by itself."
-    return Indicator(DEAD_TOKENS, State.RED, sentence, first_step, min(doubted.values()))
+    return Indicator(DEAD_TOKENS, State.RED, sentence, first_step, min(distrusted.values()))
 
 
 def answers(overdue_seconds: float | None, now: datetime) -> Indicator:

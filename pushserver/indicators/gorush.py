@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from kit.indicators import BAD, Group, Indicator, Kind, State, last_hour
+from kit.health.indicators import BAD, Group, Indicator, Kind, State, last_hour
 from notifications.gateways.gorush.advice import advice
 from notifications.gateways.gorush.push_api import DRY_RUN
 from notifications.messages import FAILURES

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import Q
 
-from kit.indicators import Indicator, State, dated
+from kit.health.indicators import Indicator, State, dated
 from pushserver.models import Incident
 
 KEPT = timedelta(days=30)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from kit.indicators import Indicator, Kind, State
+from kit.health.indicators import Indicator, Kind, State
 from pushserver.indicators import canaries, delivery, gorush, registrations, reports, server, waku, xmpp
 from pushserver.indicators.canaries import Canary
 from pushserver.indicators.delivery import DeliveryFacts
@@ -128,7 +128,7 @@ def _from_database(stored: Stored, facts: Facts) -> Iterator[Indicator]:
     yield delivery.delivery(stored.delivery.due, now)
     yield gorush.reach(stored.gorush.unreached_since, reached.gorush_servers)
     yield delivery.channels(stored.delivery)
-    yield delivery.dead_tokens(stored.delivery.deaths_doubted)
+    yield delivery.dead_tokens(stored.delivery.deaths_distrusted)
     yield gorush.results(stored.gorush)
     yield gorush.unknown_errors(stored.gorush.unknown_errors, now)
     yield delivery.answers(stored.delivery.overdue_seconds, now)

@@ -1,6 +1,6 @@
 """The pages of the console to which indicators lead, by the names of their URLs."""
 
-from kit.indicators import Page
+from kit.health.indicators import Page
 
 
 def _rows(title: str, model: str, query: str = "") -> Page:

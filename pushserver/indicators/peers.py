@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from kit.health.indicators import Indicator, Kind, State
 from kit.http.complaints import Complaint
-from kit.indicators import Indicator, Kind, State
 
 REDIS_AWAY = "not known while Redis is away"
 DATABASE_SILENT = "not known while PostgreSQL does not answer in time"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from kit.indicators import Group, Indicator, Kind, State
+from kit.health.indicators import Group, Indicator, Kind, State
 from pushserver.indicators import pages
 
 REGISTRATIONS = Kind("registrations", Group.IN, "Registrations", "PushServerRegistrationsFilling", pages.REGISTRATIONS)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kit.indicators import Group, Indicator, Kind, State
+from kit.health.indicators import Group, Indicator, Kind, State
 from pushserver.indicators import pages
 
 REPORTS = Kind("reports", Group.WATCH, "Reports", "PushServerReportsMissing", pages.REPORTS)

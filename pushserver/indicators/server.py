@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from kit.indicators import Group, Indicator, Kind, State, listed
+from kit.health.indicators import Group, Indicator, Kind, State, listed
 from pushserver.indicators.peers import DATABASE_SILENT, REDIS_AWAY
 
 DATABASE = Kind("database", Group.SERVER, "PostgreSQL", "PushServerDatabaseDown", decides_readiness=True)
@@ -65,7 +65,7 @@ def workers(queues: Sequence[Queue], *, is_redis_away: bool) -> Indicator:
         return Indicator(WORKERS, State.GREEN, "every queue has one")
     state = State.RED if any(queue.is_needed for queue in away) else State.YELLOW
     names = [queue.name for queue in away]
-    commands = listed([f"`celery -A pushserver worker -Q {name}`" for name in names])  # `batches` has its own
+    commands = listed([f"`celery -A pushserver.worker worker -Q {name}`" for name in names])  # `batches` has its own
     first_step = f"Start {commands}; the log of the one that ended says why."
     return Indicator(WORKERS, state, f"nobody works on {listed(names)}", first_step)
 

@@ -6,8 +6,8 @@ from datetime import datetime
 import structlog
 from django.db import Error, transaction
 
-from kit.db.patience import patience
-from kit.indicators import Indicator, dated
+from kit.db.timeouts import timeouts
+from kit.health.indicators import Indicator, dated
 from pushserver import traffic
 from pushserver.indicators import asking, judging, stored
 from pushserver.indicators.hour import Hour, read_hour
@@ -38,7 +38,7 @@ def take_snapshot(*, now: datetime) -> Snapshot:
     reached = asking.RECENT.get()
     if not reached.database:
         try:
-            with patience(stored.PATIENCE), transaction.atomic():
+            with timeouts(stored.TIMEOUTS), transaction.atomic():
                 return _with_database(reached, now)
         except Error as error:
             log.warning("facts_not_read", error=type(error).__name__)

@@ -11,16 +11,16 @@ from django.conf import settings
 from django.db import Error, connection, transaction
 from django.db.models import Count, Min
 
+from kit.db.postgresql.timeouts import Timeouts
 from kit.db.statements import fetch
 from kit.expiry.asking import waiting as waiting_expiry
+from kit.health.recent import Recent
 from kit.http.urls import host_of
 from kit.metrics.kinds import StoredGauge
-from kit.patience import Patience
-from kit.recent import Recent
-from notifications import metrics as delivery_metrics
-from notifications import standstill
+from notifications import gauges as delivery_gauges
 from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.models import Channel, Halt
+from notifications.queues import standstill
 from pushserver.indicators import asking, gorush, waku
 from pushserver.indicators.delivery import DeliveryFacts
 from pushserver.indicators.gorush import GorushFacts
@@ -35,8 +35,9 @@ from pushserver.indicators.xmpp import XmppFacts
 from registrations.quotas import STORED_REGISTRATIONS, STORED_TOMBSTONES, filled
 from spark_reports.console.formats import percent
 from spark_reports.models import Anomaly
-from spark_reports.status import SAVED, State, status
-from waku_bridge import faults, metrics
+from spark_reports.nights.status import SAVED, State, status
+from waku_bridge import metrics
+from waku_bridge.inbound import faults
 from waku_bridge.models import (
     LOST_REPLIES,
     DeadLetter,
@@ -45,15 +46,15 @@ from waku_bridge.models import (
     StoreWatermark,
     StoreWindow,
 )
-from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
+from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
+from xmpp_bridge.devices.registering import STORED_DEVICES
 from xmpp_bridge.limits import Rates
 from xmpp_bridge.models import App
-from xmpp_bridge.registering import STORED_DEVICES
 
 log = structlog.get_logger(__name__)
 
 # `/metrics` waits no longer either.
-PATIENCE = Patience(statement_seconds=2, lock_seconds=2)
+TIMEOUTS = Timeouts(statement_seconds=2, lock_seconds=2)
 # Gauges count rows; several people may have the dashboard open, which asks every few seconds.
 KEPT_SECONDS = 4.0
 HOUR = timedelta(hours=1)
@@ -62,9 +63,9 @@ MAX_COUNTED = 1000
 MAX_ANOMALIES = 5
 GAUGES = (
     *(metrics.INBOX_DEPTH, metrics.INBOX_OLDEST_AGE_SECONDS),
-    *(delivery_metrics.OPEN, delivery_metrics.OLDEST_DUE_AGE_SECONDS),
+    *(delivery_gauges.OPEN, delivery_gauges.OLDEST_DUE_AGE_SECONDS),
     *(metrics.REPLIES_PENDING, metrics.REPLIES_OLDEST_AGE_SECONDS),
-    delivery_metrics.UNANSWERED_AGE_SECONDS,
+    delivery_gauges.UNANSWERED_AGE_SECONDS,
 )
 
 
@@ -76,7 +77,7 @@ def read(hour: Hour, before: Mapping[str, str], *, now: datetime, is_blind: bool
     inbox, inbox_age, due, due_age, outbox, outbox_age, overdue = counted or [0.0] * len(GAUGES)
     hour_ago = now - HOUR
     unreached = Halt.objects.filter(kind=Halt.Kind.UNREACHABLE, gateway="gorush")
-    doubted = Channel.objects.filter(deaths_doubted_since__isnull=False)
+    distrusted = Channel.objects.filter(deaths_distrusted_since__isnull=False)
     [(*registrations, devices)] = fetch(f"SELECT {STORED_REGISTRATIONS}, {STORED_TOMBSTONES}, {STORED_DEVICES}")
     expiring = {each.name: Expiring(each.count, each.total, each.found_at) for each in waiting_expiry()}
     return Stored(
@@ -92,7 +93,7 @@ def read(hour: Hour, before: Mapping[str, str], *, now: datetime, is_blind: bool
         ),
         delivery=DeliveryFacts(
             switches=standstill.read(fetch(standstill.SWITCHES)),
-            deaths_doubted={str(app): at for app in doubted if (at := app.deaths_doubted_since)},
+            deaths_distrusted={str(app): at for app in distrusted if (at := app.deaths_distrusted_since)},
             time_to_live=timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS),
             due=Waiting(int(due), due_age) if counted else None,
             overdue_seconds=overdue if counted else None,
@@ -146,7 +147,7 @@ def _as_column(gauge: StoredGauge) -> str:
 def _stores(*, is_blind: bool) -> Iterator[waku.Store]:
     """Yield the stores by host. What the config check found of a node that is read live stands with the node."""
     urls: Sequence[str] = settings.WAKU_STORE_NODES
-    notices = {} if is_blind else NODE_BOARD.read(urls)
+    notices = {} if is_blind else NODE_NOTICES.read(urls)
     read_live = set(map(host_of, settings.WAKU_NODES))
     rows = StoreWatermark.objects.filter(node__in=urls, pubsub_topic__in=settings.WAKU_PUBSUB_TOPICS)
     read_up_to = dict(rows.values_list("node").annotate(Min("watermark_at")))
@@ -204,6 +205,6 @@ def _reports(now: datetime, *, is_blind: bool) -> ReportsFacts:
 def _anomalies(day: date) -> Iterator[str]:
     """Yield each anomaly of a day with its figure and its usual band. All figures are shares."""
     for row in Anomaly.objects.filter(day=day).order_by("-z_score")[:MAX_ANOMALIES]:
-        place = " ".join(filter(None, (row.stage, row.platform, row.app_topic, row.front_door)))
+        place = " ".join(filter(None, (row.stage, row.platform, row.app_topic, row.bridge)))
         usual = f"usually {percent(row.band_low)} to {percent(row.band_high)}"
         yield f"{row.figure.replace('_', ' ')} of {place} {percent(row.value)}, {usual}"

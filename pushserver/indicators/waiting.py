@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from kit.indicators import Indicator, Kind, State, duration
+from kit.health.indicators import Indicator, Kind, State, duration
 from pushserver.indicators.peers import DATABASE_SILENT
 
 # The gauges of `/metrics` count waiting rows up to this number.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import ceil
 
-from kit.indicators import Group, Indicator, Kind, State, above, last_hour
+from kit.health.indicators import Group, Indicator, Kind, State, above, last_hour
 from pushserver.indicators import pages, peers
 from pushserver.indicators.peers import REDIS_AWAY, Peer, PeerKind
 from pushserver.indicators.waiting import Waiting, judge_queue

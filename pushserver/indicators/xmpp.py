@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kit.indicators import Group, Indicator, Kind, State
+from kit.health.indicators import Group, Indicator, Kind, State
 from pushserver.indicators import pages
 from pushserver.indicators.peers import REDIS_AWAY
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from prometheus_client.metrics import MetricWrapperBase
 
 import notifications.gateways.gorush.metrics
+import notifications.gauges
 import notifications.metrics
 import registrations.metrics
 import waku_bridge.metrics
@@ -17,6 +18,7 @@ SOURCES = {
     "The bridge, the inbox and replies": waku_bridge.metrics,
     "XMPP": xmpp_bridge.metrics,
     "Requests and delivery": notifications.metrics,
+    "What waits to be delivered": notifications.gauges,
     "gorush": notifications.gateways.gorush.metrics,
     "Registrations and queries": registrations.metrics,
     "Servers and queues": names,

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from kit.metrics.files import Counted
-from kit.once import once
+from kit.processes.once import once
 from pushserver.metrics.stock import Stock
 
 

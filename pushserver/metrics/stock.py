@@ -16,8 +16,8 @@ from django.utils import timezone
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from kit.indicators import VALUES
-from kit.recent import Recent
+from kit.health.indicators import VALUES
+from kit.health.recent import Recent
 from pushserver.celery import QUEUES
 from pushserver.indicators.snapshot import take_snapshot
 from pushserver.metrics.catalogue import stored_gauges

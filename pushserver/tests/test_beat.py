@@ -18,11 +18,11 @@ from kombu.exceptions import OperationalError
 from redis import Redis
 from structlog.testing import capture_logs
 
-from kit.leader import BEAT
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.stack.plan import services
+from embedded.supervisor.guard import Guard
+from kit.processes.leader import BEAT
 from pushserver.beat import FIRST_AFTER, Beat, OneBeat
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.stack.plan import services
-from pushserver.supervisor.guard import Guard
 from tests.flows.fleet import Fleet, wait_until
 from tests.statements import statements
 

@@ -15,8 +15,8 @@ from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 from django.test import Client
 
-from pushserver.console import login_turns
-from pushserver.console.login_turns import KNOWN, MOST_REMEMBERED, LoginTurns
+from pushserver.console.accounts import login_queue
+from pushserver.console.accounts.login_queue import KNOWN, MAX_REMEMBERED, LoginQueue
 
 PASSWORD = "correct horse battery staple"
 PROXY = "127.0.0.1"
@@ -104,21 +104,21 @@ def test_another_address_of_the_same_network_does_not_help_to_guess() -> None:
 
 
 @pytest.fixture
-def turns(monkeypatch: Any) -> LoginTurns:
-    turns = LoginTurns()
-    for module in ("site", "logins", "login_turns"):
-        monkeypatch.setattr(f"pushserver.console.{module}.LOGINS", turns)
-    return turns
+def queue(monkeypatch: Any) -> LoginQueue:
+    queue = LoginQueue()
+    for module in ("site", "accounts.logins", "accounts.login_queue"):
+        monkeypatch.setattr(f"pushserver.console.{module}.LOGINS", queue)
+    return queue
 
 
 @contextmanager
-def logging_in(turns: LoginTurns, network: str) -> Iterator[bool]:
+def logging_in(queue: LoginQueue, network: str) -> Iterator[bool]:
     """Log in from a network, and tell whether it has its turn."""
-    with turns.place(network) as has_place, turns.turn() if has_place else nullcontext(False) as is_ours:
+    with queue.place(network) as has_place, queue.wait() if has_place else nullcontext(False) as is_ours:
         yield is_ours
 
 
-@pytest.mark.usefixtures("proxy", "turns")
+@pytest.mark.usefixtures("proxy", "queue")
 @pytest.mark.parametrize("page", ["/admin/login/", "/admin/find/", "/", "/healthz", "/readyz", "/api/schema"])
 def test_forms_that_never_end_hold_few_threads_and_none_of_who_is_logged_in(page: str) -> None:
     """Django reads the form to check it against forgeries, before any view is asked."""
@@ -151,9 +151,9 @@ def test_forms_that_never_end_hold_few_threads_and_none_of_who_is_logged_in(page
 
 
 @pytest.mark.usefixtures("proxy")
-def test_while_a_password_is_checked_its_network_holds_no_other_thread(turns: LoginTurns) -> None:
+def test_while_a_password_is_checked_its_network_holds_no_other_thread(queue: LoginQueue) -> None:
     """Whoever sends many logins at once holds one thread of the web server."""
-    with logging_in(turns, "203.0.113.66") as is_ours:
+    with logging_in(queue, "203.0.113.66") as is_ours:
         assert is_ours
         answer = Client().post("/admin/login/", FORM, headers={"x_forwarded_for": "203.0.113.66"})
         assert (answer.status_code, "Somebody else is logging in" in answer.content.decode()) == (429, True)
@@ -163,28 +163,28 @@ def test_while_a_password_is_checked_its_network_holds_no_other_thread(turns: Lo
 
 
 @pytest.mark.usefixtures("proxy")
-def test_who_was_here_before_logs_in_however_many_others_try(turns: LoginTurns) -> None:
+def test_who_was_here_before_logs_in_however_many_others_try(queue: LoginQueue) -> None:
     assert log_in(x_forwarded_for="203.0.113.66") == 302
-    with ThreadPoolExecutor(1) as pool, logging_in(turns, "one"), ExitStack() as stack:
-        stack.enter_context(patch.object(login_turns, "PATIENCE_SECONDS", 0.01))
-        assert not stack.enter_context(logging_in(turns, "two"))  # it has a place, and waits in vain
+    with ThreadPoolExecutor(1) as pool, logging_in(queue, "one"), ExitStack() as stack:
+        stack.enter_context(patch.object(login_queue, "TIMEOUT_SECONDS", 0.01))
+        assert not stack.enter_context(logging_in(queue, "two"))  # it has a place, and waits in vain
         assert [log_in(x_forwarded_for=f"198.51.100.{number}") for number in range(3)] == [429] * 3
-        entered = pool.submit(turns._enter, "203.0.113.66").result(timeout=10)
+        entered = pool.submit(queue._enter, "203.0.113.66").result(timeout=10)
         assert entered == KNOWN
-        assert turns._enter("203.0.113.66") is None
+        assert queue._enter("203.0.113.66") is None
 
 
-def test_a_few_networks_wait_for_their_turn_and_no_more(turns: LoginTurns) -> None:
+def test_a_few_networks_wait_for_their_turn_and_no_more(queue: LoginQueue) -> None:
     checked = []
 
     def check(network: str) -> None:
-        with logging_in(turns, network) as is_ours:
+        with logging_in(queue, network) as is_ours:
             checked.append((network, is_ours))
 
     with ThreadPoolExecutor(8) as pool:
-        with logging_in(turns, "one"):
+        with logging_in(queue, "one"):
             waiting = pool.submit(check, "two")
-            while len(turns._here) < 2:
+            while len(queue._here) < 2:
                 time.sleep(0.01)
             for network in ("one", "two", "four"):
                 pool.submit(check, network).result(timeout=10)
@@ -195,9 +195,9 @@ def test_a_few_networks_wait_for_their_turn_and_no_more(turns: LoginTurns) -> No
     assert checked[-1] == ("one", True)
 
 
-def test_so_many_networks_are_remembered(turns: LoginTurns) -> None:
-    for number in range(MOST_REMEMBERED + 1):
-        turns.remember(str(number))
-        turns.remember("ours")
-    assert len(turns._known) == MOST_REMEMBERED
-    assert ("ours" in turns._known, "0" in turns._known) == (True, False)
+def test_so_many_networks_are_remembered(queue: LoginQueue) -> None:
+    for number in range(MAX_REMEMBERED + 1):
+        queue.remember(str(number))
+        queue.remember("ours")
+    assert len(queue._known) == MAX_REMEMBERED
+    assert ("ours" in queue._known, "0" in queue._known) == (True, False)

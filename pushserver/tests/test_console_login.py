@@ -16,8 +16,8 @@ from django_otp.oath import TOTP
 from django_otp.plugins.otp_totp.models import TOTPDevice
 from structlog.testing import capture_logs
 
-from pushserver.console.passwords import NoWordOfOurs
-from pushserver.console.second_factor import KEY_IN_SESSION
+from pushserver.console.accounts.passwords import NoWordOfOurs
+from pushserver.console.accounts.second_factor import KEY_IN_SESSION
 from pushserver.models import OpenedRecord
 from tests import factories
 
@@ -158,7 +158,7 @@ def test_a_logout_clears_the_browser(admin_client: Client) -> None:
 def test_a_session_ends_however_much_somebody_works(
     client: Client, person: User, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.SESSION_MOST_SECONDS = 3600
+    settings.SESSION_MAX_SECONDS = 3600
     now = time.time()
     assert log_in(client)
     assert client.get("/admin/").status_code == 200

@@ -11,14 +11,14 @@ from django.test import Client
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from kit import status_cache
+from embedded.servers.ports import free_port
+from kit.health import status_cache
 from kit.http.complaints import Complaint
 from kit.http.notices import LOOK_EVERY_SECONDS, Notice
-from notifications.gateways.gorush.config_check.board import BOARD
+from notifications.gateways.gorush.config_check.saved import NOTICES
 from notifications.gateways.gorush.tasks import check_gorush
 from pushserver import celery
-from pushserver.embedded.ports import free_port
-from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
+from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
 from waku_bridge.tasks import check_nodes
 
 pytestmark = pytest.mark.django_db
@@ -44,7 +44,7 @@ def text_of(client: Client) -> str:
 
 
 def test_shows_each_complaint_with_its_reason_and_what_to_do(admin_client: Client) -> None:
-    BOARD.save(Notice(URL, NOW, (COMPLAINT,), {"not_sync": NOW}, None))
+    NOTICES.save(Notice(URL, NOW, (COMPLAINT,), {"not_sync": NOW}, None))
 
     text = text_of(admin_client)
 
@@ -55,7 +55,7 @@ def test_shows_each_complaint_with_its_reason_and_what_to_do(admin_client: Clien
 
 
 def test_says_so_when_everything_is_as_it_should_be(admin_client: Client) -> None:
-    BOARD.save(Notice(URL, NOW, (), {}, None))
+    NOTICES.save(Notice(URL, NOW, (), {}, None))
     assert "as it should be" in text_of(admin_client)
 
 
@@ -89,7 +89,7 @@ MEMORY = {
 def test_a_node_is_shown_with_what_it_said_and_what_is_wrong(admin_client: Client, settings: LazySettings) -> None:
     settings.WAKU_NODES = ["http://user:password@node.test:8645/path"]
     settings.WAKU_STORE_NODES = [*settings.WAKU_NODES, "http://store.test:8645"]
-    NODE_BOARD.save(Notice(settings.WAKU_NODES[0], NOW, (COMPLAINT,), {"not_sync": NOW}, MEMORY))
+    NODE_NOTICES.save(Notice(settings.WAKU_NODES[0], NOW, (COMPLAINT,), {"not_sync": NOW}, MEMORY))
 
     text = admin_client.get(NODES_PAGE).content.decode()
 
@@ -103,7 +103,7 @@ def test_a_node_is_shown_with_what_it_said_and_what_is_wrong(admin_client: Clien
 def test_what_a_node_did_not_say_is_not_known(admin_client: Client, settings: LazySettings) -> None:
     settings.WAKU_NODES = settings.WAKU_STORE_NODES = ["http://node.test:8645"]
     unknown = MEMORY | {"version": "", "health": "", "shards": "", "longest_page": 0}
-    NODE_BOARD.save(Notice(settings.WAKU_NODES[0], NOW, (), {}, unknown))
+    NODE_NOTICES.save(Notice(settings.WAKU_NODES[0], NOW, (), {}, unknown))
 
     text = admin_client.get(NODES_PAGE).content.decode()
 
@@ -150,7 +150,7 @@ def test_the_task_looks_at_every_gorush_of_the_settings(settings: LazySettings) 
 
     check_gorush()
 
-    assert [notice.complaints[0].id for notice in BOARD.read(settings.GORUSH_URLS).values()] == ["unreachable"] * 2
+    assert [notice.complaints[0].id for notice in NOTICES.read(settings.GORUSH_URLS).values()] == ["unreachable"] * 2
 
 
 def test_the_task_looks_at_every_node_of_the_settings(settings: LazySettings) -> None:
@@ -159,7 +159,7 @@ def test_the_task_looks_at_every_node_of_the_settings(settings: LazySettings) ->
 
     check_nodes()
 
-    assert [notice.complaints[0].id for notice in NODE_BOARD.read([live, store]).values()] == ["unreachable"] * 2
+    assert [notice.complaints[0].id for notice in NODE_NOTICES.read([live, store]).values()] == ["unreachable"] * 2
 
 
 @pytest.mark.parametrize("task", [check_gorush, check_nodes])

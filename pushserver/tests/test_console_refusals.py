@@ -7,7 +7,7 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from structlog.testing import capture_logs
 
-from pushserver.console import refusals
+from pushserver.console.accounts import refusals
 
 TYPED = "zQ3shSomethingSomebodyTyped"
 pytestmark = pytest.mark.django_db

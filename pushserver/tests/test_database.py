@@ -10,9 +10,9 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
+from embedded.stack import database
 from notifications.gateways.gorush.models import GatewayErrorRule
-from pushserver.release import PROJECT, known_migrations
-from pushserver.stack import database
+from pushserver.start.release import PROJECT, known_migrations
 
 
 def test_the_files_are_the_migrations_that_django_finds():

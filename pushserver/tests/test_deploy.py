@@ -15,9 +15,9 @@ from redis.exceptions import AuthenticationError
 from redis.exceptions import ConnectionError as NotConnected
 from redis.retry import Retry
 
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.supervisor.guard import Guard
+from embedded.servers.ports import free_port
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.supervisor.guard import Guard
 
 PATIENT = Retry(ConstantBackoff(0.05), 200, (NotConnected,))
 ROOT = settings.BASE_DIR

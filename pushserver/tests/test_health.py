@@ -15,14 +15,14 @@ from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 
+from embedded.servers.ports import free_port
+from embedded.servers.postgres import SOCKET_NAME, EmbeddedPostgres
+from kit.health.indicators import Indicator, State
 from kit.http.complaints import Complaint
-from kit.http.notices import Board, Notice
-from kit.indicators import Indicator, State
-from notifications import halts
-from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
+from kit.http.notices import Notice, NoticeCache
+from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
+from notifications.queues import halts
 from pushserver.celery import HEARTBEAT_KEY
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import SOCKET_NAME, EmbeddedPostgres
 from pushserver.indicators import asking
 from pushserver.indicators.asking import NEEDED_QUEUES, RECENT
 from pushserver.indicators.snapshot import take_snapshot
@@ -30,10 +30,10 @@ from tests import factories
 from tests.gorush import serve_gorush
 from tests.silent import SilentProxy
 from waku_bridge.canary import canary
-from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
+from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
 from waku_bridge.reading.live import LAST_READ
 from xmpp_bridge.canary import canary as xmpp_canary
-from xmpp_bridge.component import board as component
+from xmpp_bridge.component import status as component
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NODE_URL = "http://reader:secret-of-the-node@127.0.0.1:8645/path-key"
@@ -266,7 +266,7 @@ def test_a_worker_tells_which_queues_it_serves(
     arguments: list[str], queues: set[str], postgres: EmbeddedPostgres
 ) -> None:
     cache.clear()
-    command = [sys.executable, "-m", "celery", "--app=pushserver", "worker", *arguments]
+    command = [sys.executable, "-m", "celery", "--app=pushserver.worker", "worker", *arguments]
     environment = os.environ | {"DATABASE_URL": postgres.url(connection.settings_dict["NAME"])}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as worker:
         try:
@@ -301,7 +301,7 @@ def indicators() -> dict[str, Indicator]:
 
 
 # What is bad although messages make it through -----------------------------------------------------------------------
-PEERS = [(GORUSH_BOARD, "GORUSH_URLS", "gorush"), (NODE_BOARD, "WAKU_NODES", "node")]
+PEERS = [(GORUSH_NOTICES, "GORUSH_URLS", "gorush"), (NODE_NOTICES, "WAKU_NODES", "node")]
 
 
 def shown(client: Client, indicator_id: str) -> tuple[str, str]:
@@ -313,15 +313,15 @@ def shown(client: Client, indicator_id: str) -> tuple[str, str]:
 
 
 @pytest.mark.usefixtures("all_well")
-@pytest.mark.parametrize(("board", "setting", "kind"), PEERS)
+@pytest.mark.parametrize(("saved", "setting", "kind"), PEERS)
 def test_a_complaint_is_shown_and_no_reason_to_be_unready(
-    client: Client, settings: LazySettings, board: Board, setting: str, kind: str
+    client: Client, settings: LazySettings, saved: NoticeCache, setting: str, kind: str
 ) -> None:
     (url,) = getattr(settings, setting)
     assert shown(client, f"{kind}-1")[1].endswith("its configuration was not checked lately")
-    board.save(Notice(url, NOW, (Complaint("wrong", "this is off", "why", "todo"),), {"wrong": NOW}, None))
+    saved.save(Notice(url, NOW, (Complaint("wrong", "this is off", "why", "todo"),), {"wrong": NOW}, None))
     assert shown(client, f"{kind}-1") == ("look at it", "this is off")
-    board.save(Notice(url, NOW, (), {}, None))
+    saved.save(Notice(url, NOW, (), {}, None))
     assert shown(client, f"{kind}-1")[0] == "fine"
 
 
@@ -331,7 +331,7 @@ def test_a_node_that_is_only_asked_for_its_store_is_watched_too(settings: LazySe
     settings.WAKU_STORE_NODES = [*settings.WAKU_NODES, store]
     factories.make_watermark(node=store)
     assert indicators()["store-store.test:8645"].sentence == "is read; its configuration was not checked lately"
-    NODE_BOARD.save(Notice(store, NOW, (Complaint("wrong", "this is off", "why", "todo"),), {"wrong": NOW}, None))
+    NODE_NOTICES.save(Notice(store, NOW, (Complaint("wrong", "this is off", "why", "todo"),), {"wrong": NOW}, None))
     assert indicators()["store-store.test:8645"].sentence == "this is off"
 
 

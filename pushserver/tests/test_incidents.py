@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kit.indicators import Indicator, State
+from kit.health.indicators import Indicator, State
 from pushserver import retention
 from pushserver.indicators.incidents import Memory, recall, remember
 from pushserver.indicators.server import BROKER

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from kit.health.indicators import Group, Indicator, Page, State, duration, is_ready, verdict, worst
 from kit.http.complaints import Complaint
-from kit.indicators import Group, Indicator, Page, State, duration, is_ready, verdict, worst
-from notifications.standstill import Switch
+from notifications.queues.standstill import Switch
 from pushserver.indicators import judging, pages
 from pushserver.indicators.canaries import Canary, RoundTrip
 from pushserver.indicators.delivery import DeliveryFacts
@@ -227,7 +227,7 @@ CASES = [
      {"switches": [RUNNING, PAUSED]}),
     ("dead-tokens", GREEN, "deaths of tokens are believed", {}),
     ("dead-tokens", RED, "too many tokens of APN app and Firebase are refused as dead to believe it",
-     {"deaths_doubted": {"Firebase": NOW, "APN app": NOW}}),
+     {"deaths_distrusted": {"Firebase": NOW, "APN app": NOW}}),
     ("results", GREEN, "no push was tried in the last 3 minutes", {"tries": {}}),
     ("results", GREEN, "19 of 19 tries failed", {"tries": tried(transient=19)}),
     ("results", GREEN, "10 of 100 tries failed", {"tries": tried(transient=10, delivered=90)}),
@@ -314,7 +314,7 @@ def test_an_indicator_says_what_is_the_case(indicator: str, state: State, words:
         ("channels", pages.HALTED, {"switches": [PAUSED, TRIPPED]}),
         ("channels", pages.TRIPPED, {"switches": [TRIPPED, RUNNING]}),
         ("channels", pages.PAUSED, {"switches": [PAUSED]}),
-        ("dead-tokens", pages.CHANNELS, {"deaths_doubted": {"Firebase": NOW}}),
+        ("dead-tokens", pages.CHANNELS, {"deaths_distrusted": {"Firebase": NOW}}),
         ("unknown-errors", pages.UNKNOWN_ERRORS, {"unknown_errors": 1}),
         ("results", pages.FAILED_ATTEMPTS, {"tries": tried(transient=60)}),
         ("xmpp-apps", pages.XMPP_APPS, {"component": ""}),
@@ -398,7 +398,7 @@ def test_durations_are_short(seconds: float, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "words"), [("unreachable", "Our own gorush"), ("unavailable", "patience"), ("tls", "certificate")]
+    ("code", "words"), [("unreachable", "Our own gorush"), ("unavailable", "waiting"), ("tls", "certificate")]
 )
 def test_what_to_do_about_failures_depends_on_their_code(code: str, words: str) -> None:
     tries = {("APN app", "transient", code): 30, ("APN app", "ambiguous", "timeout"): 3}
@@ -408,5 +408,5 @@ def test_what_to_do_about_failures_depends_on_their_code(code: str, words: str) 
 def test_each_missing_worker_is_started_by_a_command_of_its_own() -> None:
     first_step = one("workers", queues=[Queue("batches", False), Queue("keys", False)]).first_step
     assert first_step.startswith(
-        "Start `celery -A pushserver worker -Q batches` and `celery -A pushserver worker -Q keys`; "
+        "Start `celery -A pushserver.worker worker -Q batches` and `celery -A pushserver.worker worker -Q keys`; "
     )

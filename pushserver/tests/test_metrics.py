@@ -9,14 +9,15 @@ from django.db import connection
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
+from embedded.servers.ports import free_port
+from kit.batches.models import StepMark
 from notifications.models import Notification
 from pushserver.celery import HEARTBEAT_KEY
-from pushserver.embedded.ports import free_port
 from pushserver.indicators import asking, stored
 from pushserver.metrics import exposition, stock
 from pushserver.metrics.catalogue import stored_gauges
 from tests.delivering import other_session
-from tests.factories import make_channel, make_halt, make_notification
+from tests.factories import make_channel, make_envelope, make_halt, make_notification
 
 STATE = "pushserver_indicator_state"
 TOKEN = "a-token-of-the-tests-0123456789"
@@ -102,6 +103,17 @@ def test_tells_what_waits_and_for_how_long(told):
     assert found["pushserver_channels", "paused"] == 0
     assert (found[STATE, "database"], found[STATE, "broker"]) == (0, 0)
     assert found[STATE, "delivery"] == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nothing_is_read_of_what_was_processed_before_the_marks_of_the_steps(told):
+    """By rows that no leader would have passed over."""
+    now = timezone.now()
+    make_notification(at=now - timedelta(seconds=90))
+    make_envelope(state="received", received_at=now - timedelta(seconds=90))
+    StepMark.objects.bulk_create(StepMark(step=step, nothing_before=now) for step in ("Due", "Inbox"))
+    found = told()
+    assert found["pushserver_notifications_open", "pending"] == found["pushserver_inbox_waiting",] == 0
 
 
 @pytest.mark.django_db(transaction=True)

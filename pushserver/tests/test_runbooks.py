@@ -5,8 +5,8 @@ import re
 import pytest
 import yaml
 
+from embedded.supervisor.processes import PROJECT
 from pushserver.indicators.judging import KINDS
-from pushserver.supervisor.processes import PROJECT
 
 DOCS = PROJECT / "docs"
 PAGES = {file.stem: file.read_text(encoding="utf-8") for file in (DOCS / "runbooks").glob("*.md")}

@@ -49,8 +49,8 @@ def test_dispatch_takes_from_the_request_to_the_first_push() -> None:
 
 
 def test_pushes_of_xmpp_are_requests_and_counted_apart() -> None:
-    for front_door in ("waku", "xmpp", "xmpp"):
-        factories.make_request(at=NOON, front_door=front_door)
+    for bridge in ("waku", "xmpp", "xmpp"):
+        factories.make_request(at=NOON, bridge=bridge)
 
     traffic.count(NOON, now=NOON + MINUTE)
 

@@ -8,11 +8,11 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.forms.models import model_to_dict
 
-from kit.sessions import BATCH_WORKER, set_all
+from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from registrations import intake, retention
-from registrations.encryption import Purpose
 from registrations.intake import Submission
-from registrations.keyring import keyring
+from registrations.keys.encryption import Purpose
+from registrations.keys.keyring import keyring
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Grant, Registration, RegistrationEvent, Route
 from registrations.pairs import IsOneOf
@@ -90,9 +90,9 @@ def test_stores_a_registration_with_route_grant_and_event():
     [
         ({}, Kind.REFRESHED),
         ({"muted_chat_list": tuple(reversed(MESSAGE.muted_chat_list))}, Kind.REFRESHED),
-        ({"apn_topic": "im.status"}, Kind.REFRESHED),
+        ({"app_topic": "im.status"}, Kind.REFRESHED),
         ({"device_token": firebase_token("device-token-2")}, Kind.TOKEN_CHANGED),
-        ({"token_type": TokenType.APN, "apn_topic": "im.status", "device_token": apn_token()}, Kind.TOKEN_CHANGED),
+        ({"token_type": TokenType.APN, "app_topic": "im.status", "device_token": apn_token()}, Kind.TOKEN_CHANGED),
         ({"enabled": False}, Kind.SETTINGS_CHANGED),
         ({"muted_chat_list": ()}, Kind.SETTINGS_CHANGED),
         ({"allow_from_contacts_only": True}, Kind.SETTINGS_CHANGED),
@@ -327,7 +327,7 @@ def test_after_the_highest_version_an_installation_cannot_be_changed():
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("fields", [{"installation_id": f"\0{UUID}\0"}, {"apn_topic": "im.status\0"}])
+@pytest.mark.parametrize("fields", [{"installation_id": f"\0{UUID}\0"}, {"app_topic": "im.status\0"}])
 def test_refuses_what_the_database_cannot_hold_and_takes_its_neighbour(fields):
     decisions = register(submission(**fields), submission(public_key_hash=b"\xbb" * 64))
     assert decisions == [Refusal.MALFORMED, Acceptance.REGISTER]

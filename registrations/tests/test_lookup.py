@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from registrations import lookup
-from registrations.encryption import DecryptionError, Keyring, Purpose
+from registrations.keys.encryption import DecryptionError, Keyring, Purpose
 from registrations.messages import QueryInfo
 from registrations.models import Registration, Route
 from tests.factories import make_grant, make_registration, make_route

@@ -114,7 +114,9 @@ def test_in_a_day_no_more_are_taken_than_would_fill_the_table_in_weeks(
     assert 150 <= decisions.count(Acceptance.REGISTER) <= 2 * 150 + 2
 
 
-def test_a_batch_that_is_undone_takes_nothing_from_the_bucket(settings: LazySettings, buckets: SharedBuckets) -> None:
+def test_a_batch_that_is_rolled_back_takes_nothing_from_the_bucket(
+    settings: LazySettings, buckets: SharedBuckets
+) -> None:
     settings.NEW_INSTALLATIONS_PER_MINUTE = 1
     for first in (0, 2, 20):
         with transaction.atomic():

@@ -6,8 +6,8 @@ from django.core.management import call_command
 from django.db import connection, transaction
 from django.utils import timezone
 
-from registrations.encryption import Keyring, Purpose
-from registrations.keyring import keyring
+from registrations.keys.encryption import Keyring, Purpose
+from registrations.keys.keyring import keyring
 from registrations.models import Grant, Registration, Route, TopicKey
 from registrations.rotation import COLUMNS, rotate
 from tests import factories
@@ -66,7 +66,7 @@ def test_digests_of_what_is_known_are_made_anew(settings: LazySettings) -> None:
 
 
 def test_an_address_stays_proven_and_another_one_stays_unproven(settings: LazySettings) -> None:
-    proven = factories.make_route(token_type=1, apn_topic="im.status", last_success_at=timezone.now())
+    proven = factories.make_route(token_type=1, app_topic="im.status", last_success_at=timezone.now())
     changed = factories.make_route(delivered_digest=keyring().digest(Purpose.ADDRESS, b"the token before"))
 
     run(settings, NEW, OLD)

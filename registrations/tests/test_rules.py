@@ -20,7 +20,7 @@ VALID = RegistrationMessage(
     grant=b"verified elsewhere",
     enabled=True,
 )
-APPLE = {"token_type": TokenType.APN, "apn_topic": "im.status", "device_token": APN_TOKEN}
+APPLE = {"token_type": TokenType.APN, "app_topic": "im.status", "device_token": APN_TOKEN}
 
 
 def decided(message, known=NOTHING, *, grant_verified=True, strict=False):
@@ -46,7 +46,7 @@ def decided(message, known=NOTHING, *, grant_verified=True, strict=False):
         ({"token_type": 3}, Refusal.UNSUPPORTED_TOKEN_TYPE),
         ({"token_type": -1}, Refusal.UNSUPPORTED_TOKEN_TYPE),
         ({"token_type": 2**31 - 1}, Refusal.UNSUPPORTED_TOKEN_TYPE),
-        (APPLE | {"apn_topic": ""}, Refusal.BAD_APP_TOPIC),
+        (APPLE | {"app_topic": ""}, Refusal.BAD_APP_TOPIC),
     ],
 )
 def test_decides_about_a_registration_of_somebody_new(fields, decision):
@@ -115,8 +115,8 @@ def test_the_caller_says_what_an_address_is():
 )
 def test_takes_the_name_of_an_app_for_one_only_if_an_app_can_have_it(topic, is_one):
     decision = Acceptance.REGISTER if is_one else Refusal.BAD_APP_TOPIC
-    assert decided(replace(VALID, **APPLE | {"apn_topic": topic})) is decision
-    assert decided(replace(VALID, apn_topic=topic)) is decision
+    assert decided(replace(VALID, **APPLE | {"app_topic": topic})) is decision
+    assert decided(replace(VALID, app_topic=topic)) is decision
 
 
 def test_refuses_a_body_that_does_not_parse():
@@ -154,7 +154,7 @@ IN_ORDER = [
     ("access token", ALL_LATER_FAULTS, 0, Refusal.MALFORMED),
     ("device token", {"device_token": "", "token_type": 7}, 0, Refusal.MALFORMED),
     ("token type", {"device_token": "e", "token_type": 7}, 0, Refusal.UNSUPPORTED_TOKEN_TYPE),
-    ("shape of the token", {"device_token": "e", "apn_topic": "a b"}, 0, Refusal.IMPLAUSIBLE_TOKEN),
+    ("shape of the token", {"device_token": "e", "app_topic": "a b"}, 0, Refusal.IMPLAUSIBLE_TOKEN),
 ]
 
 

@@ -18,7 +18,7 @@ from spark_reports.models import PublishedDay, Report
 
 DEFAULT_DAYS = 14
 MAX_DAYS = 92
-LABELS = {"platform": "Platform", "app_topic": "App topic", "front_door": "Front door", "stage": "Stage"}
+LABELS = {"platform": "Platform", "app_topic": "App topic", "bridge": "Bridge", "stage": "Stage"}
 MAX_TEXT = 200
 
 

@@ -17,17 +17,17 @@ from django.views.decorators.http import require_http_methods, require_safe
 from kit.admin.links import Link
 from kit.admin.operations import Place, confirm
 from kit.db.clock import database_now
-from spark_reports.closing import last_closed_day
 from spark_reports.console.asking import DaysForm, read_choice
-from spark_reports.console.by_hand import RequestRun
 from spark_reports.console.choice import Choice, newest_day
+from spark_reports.console.on_demand import RequestRun
 from spark_reports.console.panels import PAGES, ReportPage
 from spark_reports.console.sections import finding_words, sections
 from spark_reports.console.tables import columns_of, csv_file
 from spark_reports.models import PublishedDay, ReportRun, RequestedRun
-from spark_reports.parts import missing
-from spark_reports.status import status
-from spark_reports.summary import failed_checks, summarise
+from spark_reports.nights.closing import last_closed_day
+from spark_reports.nights.status import status
+from spark_reports.nights.summary import failed_checks, summarise
+from spark_reports.running.parts import missing
 
 MAX_FINDINGS = 20
 # The most days of one request. Each has an entry in the log of changes.

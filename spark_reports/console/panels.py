@@ -26,7 +26,7 @@ from spark_reports.models import (
     TokenChurn,
     TokenLifetime,
 )
-from spark_reports.summary import USUAL_DAYS
+from spark_reports.nights.summary import USUAL_DAYS
 
 MAX_LINES = 8
 MAX_BARS = 10
@@ -35,8 +35,8 @@ FLOWS = (
     *("active_at_start", "new", "returned", "moved_in", "refreshed", "token_changed"),
     *("unregistered", "died", "expired", "moved_out", "active_at_end", "unexplained", "net_growth"),
 )
-PLACE = ("platform", "app_topic", "front_door")
-TOGETHER = ("platform", "front_door")  # latency has rows for all of these together, too
+PLACE = ("platform", "app_topic", "bridge")
+TOGETHER = ("platform", "bridge")  # latency has rows for all of these together, too
 IN, OUT = ("new", "returned"), ("unregistered", "died", "expired")
 
 
@@ -127,7 +127,7 @@ def _outcomes(choice: Choice) -> Panel:
             row.stage,
             f.text(row.platform),
             f.text(row.app_topic),
-            row.front_door,
+            row.bridge,
             row.outcome,
             f.text(row.code),
             f.count(row.events),
@@ -140,7 +140,7 @@ def _outcomes(choice: Choice) -> Panel:
         for row in rows
     ]
     headers = (
-        *("stage", "platform", "app topic", "front door", "outcome", "code"),
+        *("stage", "platform", "app topic", "bridge", "outcome", "code"),
         *("events#", "rate#", "95 % interval#", "usual#", "change#", "z#"),
     )
     note = (
@@ -173,7 +173,7 @@ def token_churn(choice: Choice) -> Sequence[Panel]:
         "Start + new + returned + moved in - unregistered - died - expired - moved out = end; the rest is unexplained."
     )
     by_day = _churn_table("Churn by day", ("day",), reversed(sums), note)
-    by_place = _churn_table(f"Churn of {choice.last_day} by platform, app and front door", PLACE, places)
+    by_place = _churn_table(f"Churn of {choice.last_day} by platform, app and bridge", PLACE, places)
     return [_flags(choice, "churn_rate"), Panel(rate, by_day), Panel(flows, by_place)]
 
 
@@ -200,7 +200,7 @@ def token_lifetime(choice: Choice) -> Sequence[Panel]:
     rows = list(choice.rows_of_last_day(TokenLifetime).order_by(*PLACE, "cohort", "age_weeks"))
     cohorts: dict[Hashable, list[TokenLifetime]] = defaultdict(list)
     for row in rows:
-        cohorts[row.platform, row.app_topic, row.front_door, row.cohort].append(row)
+        cohorts[row.platform, row.app_topic, row.bridge, row.cohort].append(row)
     largest = sorted(cohorts.values(), key=lambda found: -found[0].tokens)[:MAX_LINES]
     weeks = range(max((row.age_weeks for found in largest for row in found), default=0) + 1)
     series = [Series(_cohort(found[0]), _curve(found, weeks)) for found in largest]
@@ -208,7 +208,7 @@ def token_lifetime(choice: Choice) -> Sequence[Panel]:
     chart = _chart(f"{title}, largest cohorts", [f"{week} w" for week in weeks], series, f.percent) if rows else None
     cells = [_lifetime_cells(found) for found in cohorts.values()]
     headers = (
-        *("platform", "app topic", "front door", "first registered in week of", "tokens#", "weeks seen#"),
+        *("platform", "app topic", "bridge", "first registered in week of", "tokens#", "weeks seen#"),
         *(f"{age}\u00a0w#" for age in AGES),
         "95 % interval of the last#",
     )
@@ -217,7 +217,7 @@ def token_lifetime(choice: Choice) -> Sequence[Panel]:
 
 
 def _cohort(row: TokenLifetime) -> str:
-    return f"{row.platform} {row.app_topic} {row.front_door} {row.cohort:%d %b %Y}".replace("  ", " ")
+    return f"{row.platform} {row.app_topic} {row.bridge} {row.cohort:%d %b %Y}".replace("  ", " ")
 
 
 def _curve(cohort: Sequence[TokenLifetime], weeks: Iterable[int]) -> list[float | None]:
@@ -229,7 +229,7 @@ def _lifetime_cells(cohort: Sequence[TokenLifetime]) -> tuple[object, ...]:
     first, last = cohort[0], cohort[-1]
     at = {row.age_weeks: row.survival for row in cohort}
     return (
-        *(first.platform, f.text(first.app_topic), first.front_door),
+        *(first.platform, f.text(first.app_topic), first.bridge),
         *(first.cohort, f.count(first.tokens), last.age_weeks),
         *(f.percent(at.get(age)) for age in AGES),
         f.interval(last.survival_low, last.survival_high),
@@ -238,7 +238,7 @@ def _lifetime_cells(cohort: Sequence[TokenLifetime]) -> tuple[object, ...]:
 
 # Latency --------------------------------------------------------------------------------------------------------------
 def latency(choice: Choice) -> Sequence[Panel]:
-    """Show the latency of each stage, of all platforms and front doors together unless one is chosen.
+    """Show the latency of each stage, of all platforms and bridges together unless one is chosen.
 
     The charts show the 99th percentile and the median.
     """
@@ -274,7 +274,7 @@ def _latency_table(rows: Sequence[Latency]) -> Table:
             row.day,
             row.stage,
             row.platform,
-            row.front_door,
+            row.bridge,
             f.count(row.events),
             *(f.milliseconds(value) for value in (row.p50_ms, row.p90_ms, row.p95_ms, row.p99_ms, row.max_us / 1000)),
             f.percent(row.within_deadline),
@@ -282,7 +282,7 @@ def _latency_table(rows: Sequence[Latency]) -> Table:
         for row in _newest_first(rows, attrgetter("day"))
     ]
     headers = (
-        *("day", "stage", "platform", "front door", "events#"),
+        *("day", "stage", "platform", "bridge", "events#"),
         *("p50#", "p90#", "p95#", "p99#", "longest#", "within deadline#"),
     )
     note = "What each stage measures is in docs/reports.md; only answer and reply have a deadline."
@@ -396,14 +396,14 @@ def anomaly_table(rows: Iterable[Anomaly]) -> Table:
     cells = [
         (
             *(row.day, row.figure.replace("_", " "), row.stage, row.platform),
-            *(f.text(row.app_topic), row.front_door),
+            *(f.text(row.app_topic), row.bridge),
             *(f.count(row.events), f.count(row.total), f.percent(row.value), f.percent(row.usual)),
             *(f.interval(row.band_low, row.band_high), f.score(row.z_score)),
         )
         for row in rows
     ]
     headers = (
-        *("day", "figure", "stage", "platform", "app topic", "front door"),
+        *("day", "figure", "stage", "platform", "app topic", "bridge"),
         *("events#", "of#", "rate#", "usual#", "usual band#", "z#"),
     )
     return _cut("Outside of the usual band", headers, cells)

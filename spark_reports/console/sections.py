@@ -7,7 +7,7 @@ from spark_reports.console import formats as f
 from spark_reports.console.panels import anomaly_table
 from spark_reports.console.tables import Table
 from spark_reports.models import DataQuality
-from spark_reports.summary import FAILING_RATE, Summary
+from spark_reports.nights.summary import FAILING_RATE, Summary
 
 CHECKS = {
     "row_count": "rows were lost or doubled on the way",

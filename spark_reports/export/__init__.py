@@ -1,6 +1,6 @@
 """Export the facts of closed days from PostgreSQL into the lake: pseudonymous, table by table, in bounded memory."""
 
-from spark_reports.closing import last_closed_day
 from spark_reports.export.days import ExportError, closed_days, export_day
+from spark_reports.nights.closing import last_closed_day
 
 __all__ = ["ExportError", "closed_days", "export_day", "last_closed_day"]

@@ -25,7 +25,7 @@ CHUNKS_AHEAD = 3
 # A file is full at this size: far below the 5 GiB that object stores copy or take at once, and much for Spark to read.
 FULL_FILE = 512 * 1024 * 1024
 # How long a reader waits for room before it checks whether the writer has failed.
-PATIENCE_SECONDS = 0.2
+TIMEOUT_SECONDS = 0.2
 OTHER = "(other)"
 # Clients choose the app topic: only what looks like one may be seen, and nothing that looks like a key or a token.
 _TOPIC = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,40}(\.[A-Za-z0-9-]{1,40}){1,7}")
@@ -69,7 +69,7 @@ def _hand_over(chunk: bytes | None, chunks: Queue[bytes | None], written: Future
     """Wait for room and hand over a chunk. Return False once the writer has ended and makes no room any more."""
     while not written.done():
         try:
-            chunks.put(chunk, timeout=PATIENCE_SECONDS)
+            chunks.put(chunk, timeout=TIMEOUT_SECONDS)
         except Full:
             continue
         return True

@@ -5,12 +5,12 @@ from datetime import UTC, date, datetime, timedelta
 import structlog
 from django.conf import settings
 
-from spark_reports.closing import last_closed_day
 from spark_reports.export.pseudonyms import Period, key_for
 from spark_reports.export.sessions import Export, OnRows
 from spark_reports.jobs.tables import SCHEMA_VERSION
 from spark_reports.lake import Kind, Lake, LakeError, Manifest
-from spark_reports.seeds import destroy_seeds, seed_for
+from spark_reports.nights.closing import last_closed_day
+from spark_reports.nights.seeds import destroy_seeds, seed_for
 
 log = structlog.get_logger(__name__)
 

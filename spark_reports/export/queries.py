@@ -20,10 +20,10 @@ from notifications.models import Attempt, Channel, Notification, NotificationReq
 from notifications.policy import Verdict
 from notifications.reports import BYTES_EACH, REPORTS, VERDICTS
 from registrations.models import RegistrationEvent, Route
-from spark_reports.closing import CLOSED_AFTER
 from spark_reports.export.copying import OTHER
 from spark_reports.export.pseudonyms import Subject
 from spark_reports.jobs.tables import LIFETIME_WEEKS
+from spark_reports.nights.closing import CLOSED_AFTER
 from waku_bridge import models as waku
 from waku_bridge.identity import canary_identity
 from waku_bridge.messages import MessageType
@@ -110,7 +110,7 @@ def _pseudonym(subject: Subject, value: str) -> str:
     return f"('x' || encode(substr({digest}, 1, 8), 'hex'))::bit(64)::bigint"
 
 
-# A push of XMPP has no key hash: its recipient is the device that the front door names.
+# A push of XMPP has no key hash: its recipient is the device that the bridge names.
 _RECIPIENT = "CASE n.public_key_hash WHEN '' THEN convert_to(n.installation_id, 'UTF8') ELSE n.public_key_hash END"
 # A push of XMPP is answered when it is stored, and may be planned for later on purpose, to wake the device for several
 # at once. Neither says anything about how fast we are.
@@ -134,14 +134,14 @@ def _platform(column: str) -> str:
     return f"CASE {column} WHEN 1 THEN 'ios' WHEN 2 THEN 'android' ELSE 'none' END"
 
 
-def _app_topic(token_type: str, apn_topic: str) -> str:
+def _app_topic(token_type: str, app_topic: str) -> str:
     """Return the app topic, empty for Firebase, whatever a client sent.
 
     Clients make topics up, so only those with a channel are told apart: those to which a push was ever delivered, and a
     bounded number of others. `copying` replaces what looks secret.
     """
-    known = f"{apn_topic} IN (SELECT apn_topic FROM {table(Channel)} WHERE token_type = 1)"
-    return f"CASE WHEN {token_type} = 1 THEN CASE WHEN {known} THEN {apn_topic} ELSE '{OTHER}' END ELSE '' END"
+    known = f"{app_topic} IN (SELECT app_topic FROM {table(Channel)} WHERE token_type = 1)"
+    return f"CASE WHEN {token_type} = 1 THEN CASE WHEN {known} THEN {app_topic} ELSE '{OTHER}' END ELSE '' END"
 
 
 def _message_type(column: str) -> str:
@@ -164,7 +164,7 @@ def notifications(hours: Hours) -> str:
     """
     return f"""
         SELECT {_hour("n.created_at")}, {_platform("route.token_type")},
-            {_app_topic("route.token_type", "route.apn_topic")}, request.front_door,
+            {_app_topic("route.token_type", "route.app_topic")}, request.bridge,
             CASE WHEN n.type BETWEEN 1 AND 4 THEN n.type ELSE 0 END, n.state, coalesce(n.report, ''), n.attempt_count,
             {_pseudonym(Subject.RECIPIENT, _RECIPIENT)}, {_pseudonym(Subject.SENDER, "request.sender_digest")}
         FROM {table(Notification)} n
@@ -191,7 +191,7 @@ def _decided(hours: Hours) -> str:
         f"WHEN {code} THEN '{REPORTS[v.error].value}'" for code, v in VERDICTS.items() if v.error is not None
     )
     return f"""
-        SELECT {_hour("request.received_at")}, 'none', '', request.front_door,
+        SELECT {_hour("request.received_at")}, 'none', '', request.bridge,
             CASE WHEN {type_} BETWEEN 1 AND 4 THEN {type_} ELSE 0 END,
             CASE {verdict} {state} END, CASE {verdict} {report} END, 0,
             NULL::bigint, {_pseudonym(Subject.SENDER, "request.sender_digest")}
@@ -206,7 +206,7 @@ def notification_times(hours: Hours) -> str:
     deadline = _microseconds("request.received_at", "request.reply_due_at")
     delivered = f"CASE n.state WHEN 'delivered' THEN {_microseconds('n.created_at', 'n.finished_at')} END"
     return f"""
-        SELECT {_minute("n.created_at")}, {_platform("route.token_type")}, request.front_door,
+        SELECT {_minute("n.created_at")}, {_platform("route.token_type")}, request.bridge,
             {delivered}, CASE n.position WHEN 0 THEN {answered} END, {deadline}
         FROM {table(Notification)} n
         JOIN {table(NotificationRequest)} request ON request.id = n.request_id AND {_there("request", hours)}
@@ -214,7 +214,7 @@ def notification_times(hours: Hours) -> str:
         WHERE {_in("n.created_at", hours, notification="n")} AND {_there("n", hours)} AND {_OF_STATUS}
             AND (n.state = '{State.DELIVERED}' OR (n.position = 0 AND request.answered_at IS NOT NULL))
         UNION ALL
-        SELECT {_minute("request.received_at")}, 'none', request.front_door, NULL::bigint, {answered}, {deadline}
+        SELECT {_minute("request.received_at")}, 'none', request.bridge, NULL::bigint, {answered}, {deadline}
         FROM {table(NotificationRequest)} request
         WHERE {_in("request.received_at", hours, envelope="request.source_key")} AND {_there("request", hours)}
             AND length(request.decided) > 0 AND get_byte(request.decided, 0) > 0 AND request.answered_at IS NOT NULL"""
@@ -228,8 +228,8 @@ def attempts(hours: Hours) -> str:
     oldest = f"SELECT created_at FROM {table(Notification)} old WHERE {_there('old', hours)} ORDER BY id LIMIT 1"
     queued = _microseconds("n.created_at", "a.started_at")
     return f"""
-        SELECT {_minute("a.started_at")}, {_platform("a.token_type")}, {_app_topic("a.token_type", "a.apn_topic")},
-            request.front_door, a.number, coalesce(a.outcome, 'open'), a.code, a.latency_ms * 1000::bigint,
+        SELECT {_minute("a.started_at")}, {_platform("a.token_type")}, {_app_topic("a.token_type", "a.app_topic")},
+            request.bridge, a.number, coalesce(a.outcome, 'open'), a.code, a.latency_ms * 1000::bigint,
             CASE WHEN a.number = 1 AND {_OF_STATUS} THEN {queued} END
         FROM {table(Attempt)} a
         JOIN {table(Notification)} n ON n.id = a.notification_id AND {_there("n", hours)}
@@ -259,20 +259,20 @@ def registration_events(hours: Hours) -> str:
     """
     before = "lag(e.kind) OVER own, b.kind"
     platform_id = "coalesce(lag(e.token_type) OVER own, b.token_type, e.token_type)"
-    apn_topic = "coalesce(lag(e.apn_topic) OVER own, b.apn_topic, e.apn_topic)"
+    app_topic = "coalesce(lag(e.app_topic) OVER own, b.app_topic, e.app_topic)"
     return f"""
         WITH today AS MATERIALIZED (
-            SELECT id, at, kind, pseudonym, token_type, apn_topic, front_door FROM {table(RegistrationEvent)}
+            SELECT id, at, kind, pseudonym, token_type, app_topic, bridge FROM {table(RegistrationEvent)}
             WHERE {_in("at", hours, told_by="pseudonym")}
         ), before AS (
-            SELECT DISTINCT ON (pseudonym) p.pseudonym, p.kind, p.token_type, p.apn_topic
+            SELECT DISTINCT ON (pseudonym) p.pseudonym, p.kind, p.token_type, p.app_topic
             FROM {table(RegistrationEvent)} p JOIN (SELECT DISTINCT pseudonym FROM today) known USING (pseudonym)
             WHERE p.at < '{hours.start_at}' ORDER BY pseudonym, p.at DESC, p.id DESC
         )
-        SELECT {_hour("e.at")}, e.kind, {_platform("e.token_type")}, {_app_topic("e.token_type", "e.apn_topic")},
-            e.front_door,
+        SELECT {_hour("e.at")}, e.kind, {_platform("e.token_type")}, {_app_topic("e.token_type", "e.app_topic")},
+            e.bridge,
             coalesce({before}) IS NULL, coalesce(coalesce({before}) NOT IN {_ENDS}, false), e.kind NOT IN {_ENDS},
-            {_platform(platform_id)}, {_app_topic(platform_id, apn_topic)}
+            {_platform(platform_id)}, {_app_topic(platform_id, app_topic)}
         FROM today e LEFT JOIN before b USING (pseudonym)
         WINDOW own AS (PARTITION BY e.pseudonym ORDER BY e.at, e.id)"""
 
@@ -290,10 +290,10 @@ def active_tokens(hours: Hours) -> str:
     day = hours.day
     start = f"'{day}Z'"
     return f"""
-        SELECT {_platform("token_type")}, {_app_topic("token_type", "apn_topic")}, front_door,
+        SELECT {_platform("token_type")}, {_app_topic("token_type", "app_topic")}, bridge,
             count(*) FILTER (WHERE at < {start}), count(*) FILTER (WHERE next_at IS NULL)
         FROM (
-            SELECT kind, token_type, apn_topic, front_door, at, lead(at) OVER own AS next_at
+            SELECT kind, token_type, app_topic, bridge, at, lead(at) OVER own AS next_at
             FROM {table(RegistrationEvent)} WHERE {_history(day)}
             WINDOW own AS (PARTITION BY pseudonym ORDER BY at, id)
         ) AS state
@@ -310,17 +310,17 @@ def token_spells(hours: Hours) -> str:
     """
     day = hours.day
     oldest = day - timedelta(days=day.weekday() + 7 * (LIFETIME_WEEKS - 1))
-    place = f"""{_platform("token_type")} AS platform, {_app_topic("token_type", "apn_topic")} AS app_topic"""
+    place = f"""{_platform("token_type")} AS platform, {_app_topic("token_type", "app_topic")} AS app_topic"""
     return f"""
         WITH events AS (
-            SELECT pseudonym, at, id, kind, {place}, front_door,
+            SELECT pseudonym, at, id, kind, {place}, bridge,
                 count(*) FILTER (WHERE kind IN {_STARTS}) OVER (PARTITION BY pseudonym ORDER BY at, id) AS token
             FROM {table(RegistrationEvent)} WHERE {_history(day)}
         ), placed AS (
             SELECT *, first_value(platform) OVER life AS first_platform, first_value(app_topic) OVER life AS first_topic
             FROM events WHERE token > 0 WINDOW life AS (PARTITION BY pseudonym, token ORDER BY at, id)
         ), tokens AS (
-            SELECT pseudonym, token, first_platform AS platform, first_topic AS app_topic, front_door,
+            SELECT pseudonym, token, first_platform AS platform, first_topic AS app_topic, bridge,
                 min(at) AS began_at, (array_agg(kind ORDER BY at, id))[1] AS began_with,
                 (array_agg(at ORDER BY at, id) FILTER (WHERE {_IS_OUT}))[1] AS out_at,
                 (array_agg(kind ORDER BY at, id) FILTER (WHERE {_IS_OUT}))[1] AS out_by
@@ -329,7 +329,7 @@ def token_spells(hours: Hours) -> str:
             SELECT *, lead(began_at) OVER own AS next_at, lead(began_with) OVER own AS next_with
             FROM tokens WINDOW own AS (PARTITION BY pseudonym ORDER BY token)
         )
-        SELECT platform, app_topic, front_door, began_at::date, coalesce(out_at, next_at, '{day}Z')::date,
+        SELECT platform, app_topic, bridge, began_at::date, coalesce(out_at, next_at, '{day}Z')::date,
             CASE WHEN out_by IN ('{Kind.TOKEN_DIED}', '{Kind.EXPIRED}')
                 THEN 'ended' WHEN out_by IS NOT NULL THEN 'left'
                 WHEN next_with = '{Kind.TOKEN_CHANGED}' THEN 'ended' WHEN next_with IS NOT NULL

@@ -21,7 +21,7 @@ import psycopg
 from django.conf import settings
 from django.db import connection, transaction
 
-from kit.db.patience import REPORTS, patience
+from kit.db.timeouts import REPORTS, timeouts
 from spark_reports.export.copying import copy_table
 from spark_reports.export.pseudonyms import PseudonymKey, Subject
 from spark_reports.export.queries import IN_PARTS, QUERIES, Hours
@@ -86,7 +86,7 @@ class Export:
     def _copy_all(self, snapshot: str) -> None:
         """Copy part after part within one session, until none is left."""
         # Patience is that of a connection, and each thread has one of its own.
-        with closing(connection), patience(REPORTS), _session(self.key, snapshot) as session:
+        with closing(connection), timeouts(REPORTS), _session(self.key, snapshot) as session:
             self.sessions.append(session)
             while self.waiting:
                 try:

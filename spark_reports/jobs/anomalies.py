@@ -1,7 +1,7 @@
 """Figures outside of their usual band, for the dashboard.
 
-Grain: one row per day and flagged figure: the error rate of a stage, platform, app topic and front door, or the
-churn rate of a platform, app topic and front door.
+Grain: one row per day and flagged figure: the error rate of a stage, platform, app topic and bridge, or the
+churn rate of a platform, app topic and bridge.
 Units: rates from 0 to 1; the band is the usual rate ± 3.5 times the scale of `statistics.scale`.
 Late data: as for `error_rates` and `token_churn`, of which this is computed.
 """
@@ -16,7 +16,7 @@ LIMIT = 3.5
 # A total below this proves nothing, however unusual its rate is.
 MIN_TOTAL = 50
 MIN_DIFFERENCE = 10
-PLACE = ["platform", "app_topic", "front_door"]
+PLACE = ["platform", "app_topic", "bridge"]
 FIGURE = ["figure", "stage", *PLACE]
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from spark_reports.jobs import words
+from spark_reports.jobs import labels
 from spark_reports.jobs.sources import is_duration, is_within_day, local_rows, union
 
 DURATIONS = (
@@ -91,7 +91,7 @@ def _judged(name: str, facts: DataFrame) -> DataFrame:
 
 def _is_unknown(name: str) -> Column:
     is_unknown = F.lit(False)
-    for column, known in words.KNOWN.get(name, {}).items():
+    for column, known in labels.KNOWN.get(name, {}).items():
         is_unknown |= ~F.col(column).isin(*known)
     return is_unknown
 
@@ -117,7 +117,7 @@ def none_of(expected: DataFrame, found: DataFrame, column: str, check: str) -> D
 
 
 def reconciliation(churn: DataFrame) -> DataFrame:
-    place = F.concat_ws(" ", "platform", "app_topic", "front_door").alias("subject")
+    place = F.concat_ws(" ", "platform", "app_topic", "bridge").alias("subject")
     end = F.col("active_at_end")
     return _check(
         "reconciliation", churn.select("day", place, (end + F.col("unexplained")).alias("expected"), end.alias("found"))

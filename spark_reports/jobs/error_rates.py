@@ -1,6 +1,6 @@
 """Error rates by hour and day.
 
-Grain: one row per day, hour (null: the whole day), stage, platform, app topic, front door, outcome class and code.
+Grain: one row per day, hour (null: the whole day), stage, platform, app topic, bridge, outcome class and code.
 Units: ``events`` and ``total`` are counts, rates are shares from 0 to 1.
 Stages: ``inbox`` envelopes that are none of the three that follow (``read``: of another type, such as a contact code),
 ``registration``, ``query`` and ``request`` as received (of requests: one event per notification asked for, and one per
@@ -13,12 +13,12 @@ for the seven days before, so a backfill runs from its oldest day.
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_reports.jobs import tables, words
+from spark_reports.jobs import labels, tables
 from spark_reports.jobs.sources import union
 from spark_reports.jobs.statistics import scale, wilson_high, wilson_low, with_usual
 from spark_reports.jobs.tables import Table
 
-PLACE = ["platform", "app_topic", "front_door"]
+PLACE = ["platform", "app_topic", "bridge"]
 CELL = ["hour", "stage", *PLACE]  # the keys of a total
 OUTCOME = ["outcome", "code", "is_failure"]
 # The outcome of a state that this version does not know; `data_quality` has a finding about it.
@@ -55,7 +55,7 @@ def of_envelopes(envelopes: DataFrame) -> DataFrame:
     is_refusal = (F.col("reason") != "") & (F.col("reason") != "nothing_found")
     outcome = (
         F.when(F.col("state").isin("dropped", "failed"), F.col("state"))
-        .when(F.col("state").isin(*words.WAITING_ENVELOPES), "open")
+        .when(F.col("state").isin(*labels.WAITING_ENVELOPES), "open")
         .when(F.col("state") != "processed", UNKNOWN)
         .when(is_refusal, "refused")
         .when(F.col("reason") == "nothing_found", "nothing_found")
@@ -75,8 +75,8 @@ def of_envelopes(envelopes: DataFrame) -> DataFrame:
 def of_notifications(notifications: DataFrame) -> DataFrame:
     """Return whether each push was accepted. The stage ``dispatch`` tells what became of it afterwards."""
     outcome = (
-        F.when(F.col("state").isin(*words.DECIDED_AT_ONCE), F.col("state"))
-        .when(F.col("state").isin(*words.ACCEPTED), "accepted")
+        F.when(F.col("state").isin(*labels.DECIDED_AT_ONCE), F.col("state"))
+        .when(F.col("state").isin(*labels.ACCEPTED), "accepted")
         .otherwise(UNKNOWN)
     )
     code = F.when(F.col("state") == "refused", F.col("report")).otherwise("")
@@ -100,13 +100,13 @@ def of_replies(replies: DataFrame) -> DataFrame:
 
 
 def _if_known(table: Table, column: str) -> Column:
-    is_known = F.col(column).isin(*words.KNOWN[table.name][column])
+    is_known = F.col(column).isin(*labels.KNOWN[table.name][column])
     return F.when(is_known, F.col(column)).otherwise(UNKNOWN)
 
 
 def _of_waku(messages: DataFrame) -> DataFrame:
     """Add the place of messages of Waku, which tell no platform and no app."""
-    return messages.withColumns({"platform": F.lit("none"), "app_topic": F.lit(""), "front_door": F.lit("waku")})
+    return messages.withColumns({"platform": F.lit("none"), "app_topic": F.lit(""), "bridge": F.lit("waku")})
 
 
 def _events(facts: DataFrame, stage: Column, outcome: Column, code: Column) -> DataFrame:

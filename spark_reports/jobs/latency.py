@@ -1,6 +1,6 @@
 """How long each stage takes.
 
-Grain: one row per day, stage, platform and front door, with further rows for all platforms and for all front doors.
+Grain: one row per day, stage, platform and bridge, with further rows for all platforms and for all bridges.
 Units: percentiles in milliseconds, of durations rounded down to 1 ms below 10 s and to 1 s above; the longest in
 microseconds, as it was measured; share within the deadline from 0 to 1.
 Stages: ``decide`` envelope received → processed; ``answer`` request received → its answer fixed, once per request, on
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from spark_reports.jobs.sources import is_duration, union
 
-KEY = ["day", "stage", "platform", "front_door"]
+KEY = ["day", "stage", "platform", "bridge"]
 EXACT_BELOW_US = 10_000_000
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
@@ -37,8 +37,8 @@ def count_durations(envelopes: DataFrame, times: DataFrame, attempts: DataFrame,
 
 
 def transform(histogram: DataFrame) -> DataFrame:
-    """Return the percentiles of each stage by platform and front door, and for all of them together."""
-    return percentiles(also_all(also_all(histogram, "platform"), "front_door"))
+    """Return the percentiles of each stage by platform and bridge, and for all of them together."""
+    return percentiles(also_all(also_all(histogram, "platform"), "bridge"))
 
 
 def also_all(histogram: DataFrame, dimension: str) -> DataFrame:
@@ -49,13 +49,13 @@ def also_all(histogram: DataFrame, dimension: str) -> DataFrame:
 def durations(facts: DataFrame, stage: str, column: str, *, has_deadline: bool = False) -> DataFrame:
     """Return the durations of one stage, with whether they met their deadline where there is one."""
     platform = F.col("platform") if "platform" in facts.columns else F.lit("none")
-    front_door = F.col("front_door") if "front_door" in facts.columns else F.lit("waku")
+    bridge = F.col("bridge") if "bridge" in facts.columns else F.lit("waku")
     is_in_time = (F.col(column) <= F.col("deadline_us")).cast("bigint") if has_deadline else F.lit(None).cast("bigint")
     return facts.where(is_duration(column)).select(
         "day",
         F.lit(stage).alias("stage"),
         platform.alias("platform"),
-        front_door.alias("front_door"),
+        bridge.alias("bridge"),
         F.col(column).alias("us"),
         is_in_time.alias("in_time"),
     )

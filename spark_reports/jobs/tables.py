@@ -56,7 +56,7 @@ def optional(name: str, type_: Type, meaning: str) -> Column:
 
 PLATFORM = required("platform", Type.STRING, "`ios`, `android`, or `none` where nothing tells")
 APP_TOPIC = required("app_topic", Type.STRING, "APNs topic; empty for Firebase, `(other)` where it has no channel")
-FRONT_DOOR = required("front_door", Type.STRING, "the protocol it came by: `waku` or `xmpp`")
+BRIDGE = required("bridge", Type.STRING, "the protocol it came by: `waku` or `xmpp`")
 STAGE = required("stage", Type.STRING, "the step in a message's life")
 
 # Facts, as they are exported -----------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ ENVELOPES = Table(
         required(
             "state",
             Type.STRING,
-            "`processed`, `dropped`, `failed`, or one of those that still wait: `received`, `postponed`, `unkeyed`",
+            "`processed`, `dropped`, `failed`, or one of those that still wait: `received`, `postponed`, `pending_key`",
         ),
         required("reason", Type.STRING, "of a drop, a refusal or a failure, in our words; else empty"),
         optional("processed_us", Type.LONG, "from received to processed"),
@@ -82,7 +82,7 @@ NOTIFICATIONS = Table(
         required("at", Type.TIMESTAMP, "when it was accepted or refused, to the hour"),
         PLATFORM,
         APP_TOPIC,
-        FRONT_DOOR,
+        BRIDGE,
         required("type", Type.INT, "what the recipient is woken for: 1 to 4, and 0 for any other number"),
         required("state", Type.STRING, "as in docs/delivery.md, at the time of the export"),
         required("report", Type.STRING, "what the sender was told; empty while it was not"),
@@ -103,7 +103,7 @@ NOTIFICATION_TIMES = Table(
     (
         required("at", Type.TIMESTAMP, "when it was accepted or refused, to the minute"),
         PLATFORM,
-        FRONT_DOOR,
+        BRIDGE,
         optional("delivered_us", Type.LONG, "of delivered ones: from accepted to delivered"),
         optional(
             "answered_us",
@@ -120,7 +120,7 @@ ATTEMPTS = Table(
         required("at", Type.TIMESTAMP, "when the attempt began, to the minute"),
         PLATFORM,
         APP_TOPIC,
-        FRONT_DOOR,
+        BRIDGE,
         required("number", Type.INT, "1 for the first attempt of its notification"),
         required("outcome", Type.STRING, "class as in docs/delivery.md; `open` while it is not known"),
         required("code", Type.STRING, "the gateway's error in our words; empty for a success"),
@@ -161,7 +161,7 @@ REGISTRATION_EVENTS = Table(
         required("kind", Type.STRING, "kind of `RegistrationEvent`"),
         PLATFORM,
         APP_TOPIC,
-        FRONT_DOOR,
+        BRIDGE,
         required("is_first", Type.BOOLEAN, "nothing earlier is known of the installation"),
         required("was_active", Type.BOOLEAN, "could be pushed to before the event"),
         required("is_active", Type.BOOLEAN, "can be pushed to after it"),
@@ -171,24 +171,24 @@ REGISTRATION_EVENTS = Table(
 )
 ACTIVE_TOKENS = Table(
     "active_tokens",
-    "one row per platform, app topic and front door: device tokens that can be pushed to; counted in SQL over the "
+    "one row per platform, app topic and bridge: device tokens that can be pushed to; counted in SQL over the "
     "whole history, apart from the events of the day, so that the two can be compared",
     (
         PLATFORM,
         APP_TOPIC,
-        FRONT_DOOR,
+        BRIDGE,
         required("at_start", Type.LONG, "how many were active at 00:00 UTC"),
         required("at_end", Type.LONG, "how many were active 24 hours later"),
     ),
 )
 TOKEN_SPELLS = Table(
     "token_spells",
-    "one row per platform, app topic, front door, day of first registration, last day and end: the device tokens of "
+    "one row per platform, app topic, bridge, day of first registration, last day and end: the device tokens of "
     "the last 26 weeks by how long they lived, read from the whole history of each token",
     (
         PLATFORM,
         APP_TOPIC,
-        FRONT_DOOR,
+        BRIDGE,
         required("began_on", Type.DATE, "day on which these device tokens were first registered"),
         required("last_day", Type.DATE, "last day on which they were at risk: of their end, or the day of the export"),
         required(
@@ -230,19 +230,18 @@ _Z = "robust z-score against the seven days before; null with fewer than three o
 USUAL_DAYS = required("usual_days", Type.INT, "how many of the seven days before it is compared with")
 ERROR_RATES = Table(
     "error_rates",
-    "one row per day, hour (and once for the whole day), stage, platform, app topic, front door, outcome class and "
-    "code",
+    "one row per day, hour (and once for the whole day), stage, platform, app topic, bridge, outcome class and code",
     (
         optional("hour", Type.INT, "0 to 23 UTC; null for the whole day"),
         STAGE,
         PLATFORM,
         APP_TOPIC,
-        FRONT_DOOR,
+        BRIDGE,
         required("outcome", Type.STRING, "outcome class"),
         required("code", Type.STRING, "what exactly, in our words; may be empty"),
         required("is_failure", Type.BOOLEAN, "whether this outcome counts as an error"),
         required("events", Type.LONG, "how many ended so"),
-        required("total", Type.LONG, "all of this hour, stage, platform, app topic and front door"),
+        required("total", Type.LONG, "all of this hour, stage, platform, app topic and bridge"),
         required("rate", Type.DOUBLE, "events / total"),
         required("rate_low", Type.DOUBLE, "95 % Wilson interval, lower end"),
         required("rate_high", Type.DOUBLE, "95 % Wilson interval, upper end"),
@@ -259,11 +258,11 @@ ERROR_RATES = Table(
 )
 TOKEN_CHURN = Table(
     "token_churn",
-    "one row per day, platform, app topic and front door",
+    "one row per day, platform, app topic and bridge",
     (
         PLATFORM,
         APP_TOPIC,
-        FRONT_DOOR,
+        BRIDGE,
         required("active_at_start", Type.LONG, "device tokens that can be pushed to at 00:00 UTC"),
         required("new", Type.LONG, "in: installations never seen before"),
         required("returned", Type.LONG, "in: registered or revived again after it died or expired"),
@@ -286,12 +285,12 @@ TOKEN_CHURN = Table(
 )
 TOKEN_LIFETIME = Table(
     "token_lifetime",
-    "one row per day, platform, app topic, front door, weekly cohort of device tokens and age in weeks: Kaplan-Meier "
+    "one row per day, platform, app topic, bridge, weekly cohort of device tokens and age in weeks: Kaplan-Meier "
     "survival as known at the end of the day; the last 26 cohorts",
     (
         PLATFORM,
         APP_TOPIC,
-        FRONT_DOOR,
+        BRIDGE,
         required("cohort", Type.DATE, "Monday of the week in which the tokens were first registered"),
         required("age_weeks", Type.INT, "1: survived the first seven days"),
         required("tokens", Type.LONG, "size of the cohort: all tokens first registered in this week and place"),
@@ -305,11 +304,11 @@ TOKEN_LIFETIME = Table(
 )
 LATENCY = Table(
     "latency",
-    "one row per day, stage, platform (and once for all platforms) and front door (and once for all front doors)",
+    "one row per day, stage, platform (and once for all platforms) and bridge (and once for all bridges)",
     (
         required("stage", Type.STRING, "`decide`, `answer`, `reply`, `queue`, `gateway`, `deliver`: see docs"),
         required("platform", Type.STRING, "as above, or `all`"),
-        required("front_door", Type.STRING, "as above, or `all`"),
+        required("bridge", Type.STRING, "as above, or `all`"),
         required("events", Type.LONG, "how many were measured"),
         required("p50_ms", Type.DOUBLE, "median, of durations rounded down to 1 ms below 10 s and to 1 s above"),
         required("p90_ms", Type.DOUBLE, "90th percentile, likewise"),
@@ -376,7 +375,7 @@ ANOMALIES = Table(
         required("stage", Type.STRING, "the step in a message's life; `churn` for churn rates"),
         PLATFORM,
         APP_TOPIC,
-        FRONT_DOOR,
+        BRIDGE,
         required("events", Type.LONG, "failures, or tokens lost"),
         required("total", Type.LONG, "of so many"),
         required("value", Type.DOUBLE, "the rate of this day"),
@@ -396,7 +395,7 @@ DATA_QUALITY = Table(
             Type.STRING,
             "`row_count`, `timestamps`, `unknown_values`, `reconciliation`, `continuity`, `history` or `retention`",
         ),
-        required("subject", Type.STRING, "table, report, or platform, app topic and front door"),
+        required("subject", Type.STRING, "table, report, or platform, app topic and bridge"),
         required("is_ok", Type.BOOLEAN, "false puts a banner on the report"),
         required("expected", Type.LONG, "what it should be"),
         required("found", Type.LONG, "what it is"),

@@ -1,6 +1,6 @@
 """Where device tokens come from and where they go.
 
-Grain: one row per day, platform, app topic and front door.
+Grain: one row per day, platform, app topic and bridge.
 Units: counts of device tokens that can be pushed to; churn rate from 0 to 1 of those active at 00:00 UTC. It may exceed
 1 where most came and went on the same day.
 Reconciliation: flows come from the day's events, both stocks from a count over the whole history (`active_tokens`), so
@@ -12,9 +12,9 @@ late (a transaction open over the close of the day) change it with the next expo
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_reports.jobs import words
+from spark_reports.jobs import labels
 
-PLACE = ["day", "platform", "app_topic", "front_door"]
+PLACE = ["day", "platform", "app_topic", "bridge"]
 IN = ("new", "returned", "moved_in")
 OUT = ("unregistered", "died", "expired", "moved_out")
 STAYED = ("refreshed", "token_changed")
@@ -24,7 +24,7 @@ UNKNOWN = "unknown"
 
 
 def transform(events: DataFrame, active: DataFrame) -> DataFrame:
-    """Return the stocks, flows and churn rate of each day, platform, app topic and front door."""
+    """Return the stocks, flows and churn rate of each day, platform, app topic and bridge."""
     flows, stocks = count_flows(events), count_active(active)
     joined = stocks.join(flows, on=PLACE, how="full").na.fill(0)
     start, end = F.col("active_at_start"), F.col("active_at_end")
@@ -47,9 +47,9 @@ def _sum(names: tuple[str, ...]) -> Column:
 
 
 def count_flows(events: DataFrame) -> DataFrame:
-    moves = events.select("day", "front_door", F.explode(flows_of_event()).alias("move"))
+    moves = events.select("day", "bridge", F.explode(flows_of_event()).alias("move"))
     counts = [F.count_if(F.col("move.flow") == name).alias(name) for name in (*IN, *STAYED, *OUT)]
-    return moves.groupBy("day", "move.platform", "move.app_topic", "front_door").agg(*counts)
+    return moves.groupBy("day", "move.platform", "move.app_topic", "bridge").agg(*counts)
 
 
 def flows_of_event() -> Column:
@@ -58,7 +58,7 @@ def flows_of_event() -> Column:
     has_moved = was & is_ & is_elsewhere()
     stayed = (
         F.when(F.col("kind") == "token_changed", "token_changed")
-        .when(F.col("kind").isin(*words.STAYING), "refreshed")
+        .when(F.col("kind").isin(*labels.STAYING), "refreshed")
         .otherwise(UNKNOWN)
     )
     gone = (

@@ -1,6 +1,6 @@
 """How long device tokens live: Kaplan-Meier survival of weekly cohorts.
 
-Grain: one row per day of the report, platform, app topic, front door, cohort (Monday of the week of first registration)
+Grain: one row per day of the report, platform, app topic, bridge, cohort (Monday of the week of first registration)
 and age in weeks.
 Units: ages in days inside, in weeks in the result; survival from 0 to 1.
 A token ends when it dies, expires or is replaced, and it ends once: what is refreshed afterwards is not at risk again.
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from spark_reports.jobs.statistics import Z_95, of_day
 
-PLACE = ["platform", "app_topic", "front_door"]
+PLACE = ["platform", "app_topic", "bridge"]
 COHORT = ["day", *PLACE, "cohort"]
 
 

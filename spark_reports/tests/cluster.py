@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from pushserver.embedded.ports import free_port
-from spark_reports.spark import environment, spark_home
+from embedded.servers.ports import free_port
+from spark_reports.running.spark import environment, spark_home
 from spark_reports.tests.quick import QUICK_JAVA
 
 DEPLOY = "org.apache.spark.deploy"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
-from spark_reports import closing
+from spark_reports.nights import closing
 from spark_reports.tests.cluster import Cluster
 from spark_reports.tests.quick import QUICK_JAVA, write_quick_conf
 

@@ -20,7 +20,7 @@ _BY_TYPE: dict[Type, Any] = {
 _BY_NAME: dict[str, Any] = {
     "platform": "ios",
     "previous_platform": "ios",
-    "front_door": "waku",
+    "bridge": "waku",
     "number": 1,
     "deadline_us": 2_000_000,
     "is_complete": True,

@@ -12,15 +12,15 @@ from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.models import Attempt, Notification, NotificationRequest
 from notifications.policy import Verdict, Wish
 from notifications.reports import CODES, Decided, pack
-from registrations.encryption import Purpose
-from registrations.keyring import keyring
+from registrations.keys.encryption import Purpose
+from registrations.keys.keyring import keyring
 from registrations.models import RegistrationEvent
 from tests import factories
 from waku_bridge.messages import MessageType
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 Kind = RegistrationEvent.Kind
-Place = tuple[int, str, str]  # token type, app topic and front door
+Place = tuple[int, str, str]  # token type, app topic and bridge
 PLACES: tuple[Place, ...] = (
     (1, "im.status.ethereum", "waku"),
     (2, "", "waku"),
@@ -40,8 +40,8 @@ REPLIES = [
 ]
 
 
-def _places_of(front_door: str) -> list[Place]:
-    return [place for place in PLACES if place[2] == front_door]
+def _places_of(bridge: str) -> list[Place]:
+    return [place for place in PLACES if place[2] == bridge]
 
 
 @dataclass
@@ -64,11 +64,11 @@ class History:
         self.routes = [
             factories.make_route(
                 token_type=token_type,
-                apn_topic=apn_topic,
-                front_door=front_door,
+                app_topic=app_topic,
+                bridge=bridge,
                 device_token=f"device-token-{n}-{self.seed}",
             )
-            for n, (token_type, apn_topic, front_door) in enumerate(PLACES)
+            for n, (token_type, app_topic, bridge) in enumerate(PLACES)
         ]
         for key in {place[:2] for place in PLACES}:
             factories.make_channel(key)
@@ -104,8 +104,8 @@ class History:
         self._all_at_once(Kind.TOKEN_DIED, at, pseudonyms)
 
     def _all_at_once(self, kind: Kind, at: datetime, pseudonyms: Sequence[UUID]) -> None:
-        token_type, apn_topic, front_door = PLACES[0]
-        facts = {"token_type": token_type, "apn_topic": apn_topic, "front_door": front_door, "at": at}
+        token_type, app_topic, bridge = PLACES[0]
+        facts = {"token_type": token_type, "app_topic": app_topic, "bridge": bridge, "at": at}
         RegistrationEvent.objects.bulk_create(
             RegistrationEvent(kind=kind, pseudonym=each, **facts) for each in pseudonyms
         )
@@ -119,8 +119,8 @@ class History:
             kind=kind,
             pseudonym=installation.pseudonym,
             token_type=installation.place[0],
-            apn_topic=installation.place[1],
-            front_door=installation.place[2],
+            app_topic=installation.place[1],
+            bridge=installation.place[2],
             at=at,
         )
         installation.is_active = kind not in {Kind.UNREGISTERED, Kind.TOKEN_DIED, Kind.EXPIRED}
@@ -171,7 +171,7 @@ class History:
         return Decided(position, verdict, self.random.randrange(5), wish)
 
     def _push_of_xmpp(self, at: datetime) -> None:
-        request = factories.make_answered_request(front_door="xmpp", at=at, answered_at=at, reply_due_at=at)
+        request = factories.make_answered_request(bridge="xmpp", at=at, answered_at=at, reply_due_at=at)
         device = str(UUID(int=self.random.randrange(10)))
         self._notification(request, 0, at, public_key_hash=b"", installation_id=device, grade="normal")
 
@@ -199,7 +199,7 @@ class History:
         )
 
     def _notification(self, request: NotificationRequest, position: int, at: datetime, **facts: Any) -> None:
-        route = self.random.choice([route for route in self.routes if route.front_door == request.front_door])
+        route = self.random.choice([route for route in self.routes if route.bridge == request.bridge])
         is_refused = self.random.random() < 0.1
         tries = 0 if is_refused else self.random.choice(self.tries)
         notification = factories.make_notification(
@@ -220,7 +220,7 @@ class History:
                 notification,
                 number=number,
                 token_type=route.token_type,
-                apn_topic=route.apn_topic,
+                app_topic=route.app_topic,
                 started_at=at + timedelta(milliseconds=10 * number),
                 latency_ms=self.random.randrange(5, 20_000),
                 outcome=Attempt.Outcome.DELIVERED if is_last else Attempt.Outcome.TRANSIENT,

@@ -20,7 +20,7 @@ from spark_reports.models import (
 )
 
 APP = "im.status.ethereum"
-IOS = {"platform": "ios", "app_topic": APP, "front_door": "waku"}
+IOS = {"platform": "ios", "app_topic": APP, "bridge": "waku"}
 
 
 def make_run(day: date, **facts: Any) -> ReportRun:

@@ -24,12 +24,12 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
-from kit.db.patience import REPORTS
-from notifications.gateways.gorush.rules_file import seed_rules
+from kit.db.timeouts import REPORTS
+from notifications.gateways.gorush.rules.file import seed_rules
 from notifications.policy import Verdict, Wish
 from notifications.reports import Decided, pack
-from registrations.encryption import Purpose
-from registrations.keyring import keyring
+from registrations.keys.encryption import Purpose
+from registrations.keys.keyring import keyring
 from registrations.models import RegistrationEvent
 from spark_reports.export import ExportError, closed_days, copying, export_day, last_closed_day, sessions
 from spark_reports.export.copying import is_topic, is_word
@@ -38,11 +38,11 @@ from spark_reports.export.queries import QUERIES, Hours
 from spark_reports.jobs.tables import EVENT_TABLES, Column, Table
 from spark_reports.lake import Kind, Lake, LakeError, Manifest, arrow_schema, folder_of
 from spark_reports.models import PseudonymSeed
-from spark_reports.seeds import destroy_seeds
+from spark_reports.nights.seeds import destroy_seeds
 from spark_reports.tests.history import History
 from tests import factories
 from waku_bridge.identity import canary_identity
-from xmpp_bridge.operator_actions import command as xmpp_command
+from xmpp_bridge.console.operator_actions import command as xmpp_command
 
 Kinds = RegistrationEvent.Kind
 SECRET = bytes(range(32))
@@ -147,7 +147,7 @@ def test_nothing_in_the_lake_identifies_anybody(lake_url: str, day: date, export
     history = History(seed=2)
     secret_topic = "deadbeef" * 4 + ".token"
     factories.make_channel((1, secret_topic))
-    factories.make_event(apn_topic=secret_topic, token_type=1, at=midnight(day))
+    factories.make_event(app_topic=secret_topic, token_type=1, at=midnight(day))
     factories.make_envelope(at=midnight(day), reason="f00dfeed" * 4)
     history.add_day(day)
     manifest = export()
@@ -185,14 +185,14 @@ def test_a_pseudonym_is_64_bits_of_an_hmac_under_the_key_of_its_period(
     assert manifest.key_id == key_for(day, secret, seed, Period.MONTH).id
 
 
-def test_every_session_has_the_patience_of_reports(
+def test_every_session_has_the_timeouts_of_reports(
     monkeypatch: pytest.MonkeyPatch, export: Callable[..., Manifest]
 ) -> None:
     """In a worker a statement may take 20 s, and one that reads a history takes longer."""
     seen: list[tuple[str, float | None]] = []
 
     def copy(session: Any, *args: Any) -> Any:
-        seen.append((sessions._value(session, "SHOW statement_timeout"), session.patience_seconds))
+        seen.append((sessions._value(session, "SHOW statement_timeout"), session.timeout_seconds))
         return copying.copy_table(session, *args)
 
     monkeypatch.setattr(sessions, "copy_table", copy)
@@ -226,7 +226,7 @@ def test_what_was_decided_at_once_is_exported_from_its_request(
     canary = factories.make_canary_envelope(at=midnight(day))
     factories.make_answered_request(**answered, decided=pack(decided), source_key=canary.hash)
 
-    columns = ("platform", "front_door", "type", "state", "report", "attempts", "recipient")
+    columns = ("platform", "bridge", "type", "state", "report", "attempts", "recipient")
     manifest = export()
     rows = [tuple(row[c] for c in columns) for row in rows_of(lake_url, manifest, "notifications")]
     assert sorted(row for row in rows if row[3] != "delivered") == [
@@ -258,8 +258,8 @@ def test_an_event_carries_the_state_before_it(lake_url: str, day: date, export: 
     long_ago = midnight(day) - timedelta(days=9)
     factories.make_channel((1, "im.status.app"))
     ios, android = (
-        {"token_type": 1, "apn_topic": "im.status.app"},
-        {"token_type": 2, "apn_topic": "ignored.for.firebase"},
+        {"token_type": 1, "app_topic": "im.status.app"},
+        {"token_type": 2, "app_topic": "ignored.for.firebase"},
     )
     for kind, at, place in [
         (Kinds.REGISTERED, long_ago, ios),
@@ -293,7 +293,7 @@ def test_an_event_carries_the_state_before_it(lake_url: str, day: date, export: 
 def test_the_life_of_a_device_of_xmpp_is_that_of_a_token(
     lake_url: str, day: date, export: Callable[..., Manifest], settings: LazySettings
 ) -> None:
-    factories.make_xmpp_app(slug="chat", apn_topic="org.example.chat")
+    factories.make_xmpp_app(slug="chat", app_topic="org.example.chat")
     factories.make_channel((1, "org.example.chat"))
     settings.XMPP_COMPONENT_JID = "push.example.org"
     for hour, command, fields in [
@@ -306,7 +306,7 @@ def test_the_life_of_a_device_of_xmpp_is_that_of_a_token(
         xmpp_command(command, "juliet@example.org", fields, now=midnight(day) + timedelta(hours=hour))
     manifest = export()
 
-    columns = ("kind", "app_topic", "is_first", "was_active", "is_active", "front_door")
+    columns = ("kind", "app_topic", "is_first", "was_active", "is_active", "bridge")
     events = sorted(rows_of(lake_url, manifest, "registration_events"), key=lambda row: row["at"])
     assert [row["at"].hour for row in events] == [1, 2, 4, 5], "a refresh of the same day says nothing"
     assert [tuple(row[c] for c in columns) for row in events] == [
@@ -326,7 +326,7 @@ def test_pushes_of_xmpp_have_recipients_of_their_own_and_are_no_measure_of_speed
     at = midnight(day)
     ended = {"state": "delivered", "report": "success", "finished_at": at + timedelta(seconds=6)}
     for device_id in ("one", "other", "other"):
-        request = factories.make_answered_request(front_door="xmpp", at=at, answered_at=at, reply_due_at=at)
+        request = factories.make_answered_request(bridge="xmpp", at=at, answered_at=at, reply_due_at=at)
         push = {"public_key_hash": b"", "installation_id": device_id, "grade": "normal"}
         notification = factories.make_notification(request=request, at=at, **push, **ended)
         late = {"started_at": at + timedelta(seconds=5), "latency_ms": 7, "outcome": "delivered"}
@@ -334,7 +334,7 @@ def test_pushes_of_xmpp_have_recipients_of_their_own_and_are_no_measure_of_speed
     manifest = export()
 
     for table in ("notifications", "attempts"):
-        assert [row["front_door"] for row in rows_of(lake_url, manifest, table)] == ["xmpp"] * 3
+        assert [row["bridge"] for row in rows_of(lake_url, manifest, table)] == ["xmpp"] * 3
     rows = rows_of(lake_url, manifest, "notifications")
     assert sorted(Counter(row["recipient"] for row in rows).values()) == [1, 2]
     assert manifest.rows["notification_times"] == 0
@@ -346,7 +346,7 @@ def test_app_topics_that_clients_make_up_do_not_multiply_the_rows(
 ) -> None:
     factories.make_channel((1, "im.status.app"))
     for topic in ("im.status.app", *(f"im.made.up-{n}" for n in range(5))):
-        factories.make_event(token_type=1, apn_topic=topic, at=midnight(day))
+        factories.make_event(token_type=1, app_topic=topic, at=midnight(day))
     manifest = export()
 
     for table, expected in (("registration_events", 6), ("active_tokens", 2)):
@@ -412,7 +412,7 @@ def test_nothing_of_the_canary_of_xmpp_is_exported(day: date, export: Callable[.
     at, device = midnight(day), uuid4()
     run = factories.make_xmpp_canary_run(at=at, pseudonym=uuid4(), device=device)
     notification = factories.make_notification(
-        request=factories.make_request(front_door="xmpp", at=at),
+        request=factories.make_request(bridge="xmpp", at=at),
         public_key_hash=b"",
         installation_id=str(device),
         grade="normal",

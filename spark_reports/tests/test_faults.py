@@ -17,20 +17,20 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
-from kit.leader import REPORTS
+from kit.processes.leader import REPORTS
 from spark_reports.export import last_closed_day
 from spark_reports.jobs import tables
 from spark_reports.jobs.tables import REPORT_TABLES
 from spark_reports.lake import Kind, Lake, LakeError, arrow_schema
-from spark_reports.loading import load, publish_in_lake, read_results
 from spark_reports.models import ErrorRate, PublishedDay, ReportRun
-from spark_reports.runs import SURVIVAL, Progress, RunError, make_plan, run_reports
+from spark_reports.running.loading import load, publish_in_lake, read_results
+from spark_reports.running.runs import SURVIVAL, Progress, RunError, make_plan, run_reports
 from tests import factories
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("closed_at_midnight")]
 State = ReportRun.State
 RATE = {
-    "hour": None, "stage": "dispatch", "platform": "ios", "app_topic": "", "front_door": "waku",
+    "hour": None, "stage": "dispatch", "platform": "ios", "app_topic": "", "bridge": "waku",
     "outcome": "dead", "code": "gone",
     "is_failure": True, "events": 1, "total": 2, "rate": 0.5, "rate_low": 0.1, "rate_high": 0.9,
     "usual_rate": None, "change": None, "z_score": None, "usual_days": 0,

@@ -23,20 +23,22 @@ from django.test import Client
 from django.utils import timezone
 
 import spark_reports.management.commands
-from kit.indicators import Indicator
-from kit.indicators import State as IndicatorState
-from kit.leader import REPORTS
-from kit.stopping import WORKER_STOP
-from kit.tasks import TaskFailed
+from kit.health.indicators import Indicator
+from kit.health.indicators import State as IndicatorState
+from kit.processes.leader import REPORTS
+from kit.processes.stopping import WORKER_STOP
+from kit.processes.tasks import TaskFailed
 from pushserver.indicators import asking
 from pushserver.indicators.snapshot import take_snapshot
-from spark_reports import by_hand, nights, parts, runs, tasks
-from spark_reports.closing import last_closed_day
+from spark_reports import tasks
 from spark_reports.export.queries import QUERIES
 from spark_reports.mail import send_summary
 from spark_reports.models import ReportRun, RequestedRun
-from spark_reports.spark import Submission
-from spark_reports.status import SAVED, State, status
+from spark_reports.nights import nights, on_demand
+from spark_reports.nights.closing import last_closed_day
+from spark_reports.nights.status import SAVED, State, status
+from spark_reports.running import parts, runs
+from spark_reports.running.spark import Submission
 from spark_reports.tests import rows
 
 pytestmark = pytest.mark.django_db
@@ -223,14 +225,14 @@ def test_switched_off_the_task_makes_only_what_is_asked_for(settings: LazySettin
     tasks.make_reports()
     assert not ReportRun.objects.exists()
 
-    by_hand.ask(DAY, DAY, replace=False, now=timezone.now())
+    on_demand.ask(DAY, DAY, replace=False, now=timezone.now())
     tasks.make_reports()
     assert (ReportRun.objects.get().to_day, RequestedRun.objects.count()) == (DAY, 0)
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_request_waits_while_another_process_makes_reports(lake_url: str, java: None) -> None:
-    by_hand.ask(DAY, DAY, replace=False, now=timezone.now())
+    on_demand.ask(DAY, DAY, replace=False, now=timezone.now())
     parameters = connection.get_connection_params() | {"cursor_factory": None}
     with psycopg.connect(**parameters) as other:
         other.execute("SELECT pg_advisory_lock(%s)", [REPORTS])
@@ -240,7 +242,7 @@ def test_a_request_waits_while_another_process_makes_reports(lake_url: str, java
 
 @pytest.fixture
 def request_row(lake_url: str, java: None) -> RequestedRun:
-    by_hand.ask(DAY, DAY, replace=False, now=timezone.now())
+    on_demand.ask(DAY, DAY, replace=False, now=timezone.now())
     return RequestedRun.objects.get()
 
 
@@ -276,15 +278,15 @@ def test_a_worker_that_is_told_to_end_leaves_the_request_to_the_next(
 
 
 def test_a_request_that_kills_its_process_three_times_is_given_up() -> None:
-    by_hand.ask(*days(19, 20), replace=False, now=at(2))
-    rows.make_run(DAY, state="failed", error=by_hand.KILLED, started_at=at(1))  # before it was asked for
-    rows.make_run(DAY, state="failed", error=by_hand.KILLED, started_at=at(3))
+    on_demand.ask(*days(19, 20), replace=False, now=at(2))
+    rows.make_run(DAY, state="failed", error=on_demand.KILLED, started_at=at(1))  # before it was asked for
+    rows.make_run(DAY, state="failed", error=on_demand.KILLED, started_at=at(3))
     rows.make_run(DAY, state="running", started_at=at(4))  # nobody has said yet that it was killed
-    assert by_hand.next_request() is not None
+    assert on_demand.next_request() is not None
 
-    ReportRun.objects.filter(state="running").update(state="failed", error=by_hand.KILLED)  # as the third one does
+    ReportRun.objects.filter(state="running").update(state="failed", error=on_demand.KILLED)  # as the third one does
     rows.make_run(DAY, state="running", started_at=at(5))
-    assert by_hand.next_request() is None
+    assert on_demand.next_request() is None
     assert not RequestedRun.objects.exists()
 
 

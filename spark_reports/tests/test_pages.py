@@ -89,19 +89,19 @@ def test_failures_are_summed_over_platforms_and_apps(admin_client: Client) -> No
         ("error-rates", ["1,111", "2,222", "3,333"]),  # with the sum
         ("token-churn", ["1,111", "2,222", "3,333"]),
         ("token-lifetime", ["1,111", "2,222"]),
-        ("latency", ["3,333"]),  # of all front doors together, which is no sum
+        ("latency", ["3,333"]),  # of all bridges together, which is no sum
     ],
 )
-def test_a_page_can_be_narrowed_to_one_front_door(admin_client: Client, slug: str, shown: list[str]) -> None:
+def test_a_page_can_be_narrowed_to_one_bridge(admin_client: Client, slug: str, shown: list[str]) -> None:
     rows.publish(DAY)
-    for front_door, number in (("waku", 1111), ("xmpp", 2222)):
-        rows.make_rate(DAY, front_door=front_door, events=number, total=number)
-        rows.make_churn(DAY, front_door=front_door, active_at_start=number)
-        rows.make_lifetime(DAY, front_door=front_door, tokens=number)
-        rows.make_latency(DAY, front_door=front_door, events=number)
+    for bridge, number in (("waku", 1111), ("xmpp", 2222)):
+        rows.make_rate(DAY, bridge=bridge, events=number, total=number)
+        rows.make_churn(DAY, bridge=bridge, active_at_start=number)
+        rows.make_lifetime(DAY, bridge=bridge, tokens=number)
+        rows.make_latency(DAY, bridge=bridge, events=number)
     rows.make_latency(DAY, events=3333)
 
-    html, of_xmpp = html_of(admin_client, f"{slug}/"), html_of(admin_client, f"{slug}/", front_door="xmpp")
+    html, of_xmpp = html_of(admin_client, f"{slug}/"), html_of(admin_client, f"{slug}/", bridge="xmpp")
 
     assert [figure for figure in ("1,111", "2,222", "3,333") if f">{figure}<" in html] == shown
     assert ">2,222<" in of_xmpp

@@ -14,12 +14,12 @@ import pytest
 from django.conf import LazySettings
 from django.utils import timezone
 
-from pushserver.embedded.ports import free_port
+from embedded.servers.ports import free_port
 from spark_reports.export import last_closed_day
 from spark_reports.lake import Kind, Lake
 from spark_reports.models import DataQuality, ErrorRate, PublishedDay
-from spark_reports.runs import Progress, run_reports
-from spark_reports.spark import environment, spark_home
+from spark_reports.running.runs import Progress, run_reports
+from spark_reports.running.spark import environment, spark_home
 from spark_reports.tests.cluster import Cluster
 from spark_reports.tests.history import History
 

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from spark_reports.export import export_day, last_closed_day
 from spark_reports.lake import Kind, Lake
-from spark_reports.runs import make_plan
+from spark_reports.running.runs import make_plan
 from tests import factories
 from tests.budget import first_everyday
 
@@ -127,7 +127,7 @@ def store(fleet: Fleet, day: date, events: int) -> None:
     lines = io.StringIO()
     fleet.live(day, events, lines)
     with connection.cursor() as cursor:
-        statement = f"COPY {TABLE} (kind, pseudonym, token_type, apn_topic, at) FROM STDIN"
+        statement = f"COPY {TABLE} (kind, pseudonym, token_type, app_topic, at) FROM STDIN"
         with cursor.cursor.copy(statement) as copy:
             copy.write(lines.getvalue())
         cursor.execute(f"ANALYZE {TABLE}")

@@ -9,7 +9,6 @@ from django.conf import LazySettings
 from django.db import connection, transaction
 from django.utils import timezone
 
-from spark_reports import spark
 from spark_reports.export import last_closed_day
 from spark_reports.models import (
     Anomaly,
@@ -21,14 +20,15 @@ from spark_reports.models import (
     ReportRun,
     TokenChurn,
 )
-from spark_reports.runs import Progress, run_reports
+from spark_reports.running import spark
+from spark_reports.running.runs import Progress, run_reports
 from spark_reports.tests.history import History
 from tests.budget import first_everyday
 
 State = ReportRun.State
 NOT_COMPILED = "spark.sql.codegen.wholeStage=false"  # as in `quick`: an empty day is over before that is of use
 MIN_USUAL_DAYS = 3  # as in `jobs.statistics`, which needs Spark
-PLACE = ("platform", "app_topic", "front_door")
+PLACE = ("platform", "app_topic", "bridge")
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("closed_at_midnight")]
 
 
@@ -150,30 +150,30 @@ def keys_of(row: tuple[Any, ...]) -> str:
 def assert_agrees(day: date) -> None:
     span = midnight(day), midnight(day) + timedelta(days=1)
     assert dispatch_counts(day) == sql(
-        """SELECT token_type, apn_topic, front_door, outcome, code, count(*), count(*)::float / sum(count(*)) OVER
-             (PARTITION BY token_type, apn_topic, front_door) FROM notifications_attempt a
+        """SELECT token_type, app_topic, bridge, outcome, code, count(*), count(*)::float / sum(count(*)) OVER
+             (PARTITION BY token_type, app_topic, bridge) FROM notifications_attempt a
            JOIN notifications_notification n ON n.id = notification_id
            JOIN notifications_notificationrequest r ON r.id = request_id
            WHERE started_at >= %s AND started_at < %s GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5""",
         *span,
     )
     assert gateway_medians(day) == sql(
-        """SELECT coalesce(front_door, 'all'), percentile_cont(0.5) WITHIN GROUP (ORDER BY CASE WHEN latency_ms < 10000
+        """SELECT coalesce(bridge, 'all'), percentile_cont(0.5) WITHIN GROUP (ORDER BY CASE WHEN latency_ms < 10000
              THEN latency_ms ELSE latency_ms / 1000 * 1000 END), count(*) FROM notifications_attempt a
            JOIN notifications_notification n ON n.id = notification_id
            JOIN notifications_notificationrequest r ON r.id = request_id
-           WHERE started_at >= %s AND started_at < %s GROUP BY ROLLUP (front_door) ORDER BY 1""",
+           WHERE started_at >= %s AND started_at < %s GROUP BY ROLLUP (bridge) ORDER BY 1""",
         *span,
     )
     assert active(day) == active_by_sql(*span)
     [[in_time]] = sql(
         """SELECT avg((answered_at <= reply_due_at)::int)::float FROM notifications_notificationrequest
-           WHERE received_at >= %s AND received_at < %s AND front_door = 'waku'""",
+           WHERE received_at >= %s AND received_at < %s AND bridge = 'waku'""",
         *span,
     )
-    assert Latency.objects.get(
-        day=day, stage="answer", platform="all", front_door="all"
-    ).within_deadline == pytest.approx(in_time)
+    assert Latency.objects.get(day=day, stage="answer", platform="all", bridge="all").within_deadline == pytest.approx(
+        in_time
+    )
     assert replies(day) == sql(
         """SELECT CASE WHEN state = 'pending' THEN 'waiting' WHEN state = 'unconfirmed' AND repeat_count = 0
              THEN 'unchecked' ELSE state END AS outcome, state IN ('abandoned', 'unconfirmed')
@@ -181,7 +181,7 @@ def assert_agrees(day: date) -> None:
            WHERE created_at >= %s AND created_at < %s GROUP BY 1, 2 ORDER BY 1""",
         *span,
     )
-    replied = Latency.objects.filter(day=day, stage="reply", platform="all", front_door="all")
+    replied = Latency.objects.filter(day=day, stage="reply", platform="all", bridge="all")
     assert list(replied.values_list("events", "max_us")) == sql(
         """SELECT count(*), max(extract(epoch FROM published_at - received_at) * 1000000)::bigint
            FROM waku_bridge_outboundreply r JOIN waku_bridge_inboundenvelope e ON e.hash = r.envelope_hash
@@ -199,7 +199,7 @@ def dispatch_counts(day: date) -> list[tuple[Any, ...]]:
     token_types = {"ios": 1, "android": 2}
     rows = ErrorRate.objects.filter(day=day, hour=None, stage="dispatch")
     return sorted(
-        (token_types[r.platform], r.app_topic, r.front_door, r.outcome, r.code, r.events, pytest.approx(r.rate))
+        (token_types[r.platform], r.app_topic, r.bridge, r.outcome, r.code, r.events, pytest.approx(r.rate))
         for r in rows
     )
 
@@ -210,8 +210,8 @@ def replies(day: date) -> list[tuple[Any, ...]]:
 
 
 def gateway_medians(day: date) -> list[tuple[Any, ...]]:
-    rows = Latency.objects.filter(day=day, stage="gateway", platform="all").order_by("front_door")
-    return list(rows.values_list("front_door", "p50_ms", "events"))
+    rows = Latency.objects.filter(day=day, stage="gateway", platform="all").order_by("bridge")
+    return list(rows.values_list("bridge", "p50_ms", "events"))
 
 
 def heaviest(day: date) -> list[tuple[Any, ...]]:
@@ -224,7 +224,7 @@ def active(day: date) -> list[tuple[Any, ...]]:
 
 
 ACTIVE = """
-    SELECT CASE token_type WHEN 1 THEN 'ios' ELSE 'android' END, apn_topic, front_door,
+    SELECT CASE token_type WHEN 1 THEN 'ios' ELSE 'android' END, app_topic, bridge,
         count(*) FILTER (WHERE at_start)::int, count(*) FILTER (WHERE NOT at_start)::int
     FROM (VALUES (%(since)s, true), (%(until)s, false)) AS moment (until, at_start)
     JOIN registrations_registrationevent e ON e.at < moment.until AND NOT EXISTS (

@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spark_reports.classes import archive_of, replacing
 from spark_reports.lake import Kind, Lake
-from spark_reports.spark import PACKAGE, _killed_by, environment, package, spark_home
+from spark_reports.running.classes import archive_of, replacing
+from spark_reports.running.spark import KILL_WITH_PARENT, _killed_by, environment, package, spark_home
 
 CAUSE = """26/11/21 14:35:01 WARN NativeCodeLoader: Unable to load native-hadoop library
 Traceback (most recent call last):
@@ -49,7 +49,7 @@ def test_the_package_holds_the_jobs_and_nothing_else_of_the_server(tmp_path: Pat
 
 
 def test_the_deepest_cause_is_named() -> None:
-    from spark_reports.spark import _reason
+    from spark_reports.running.spark import _reason
 
     assert _reason(CAUSE.splitlines()) == "java.io.FileNotFoundException: File part-0.parquet does not exist"
     assert _reason(["Error: bad option"]) == "Error: bad option"
@@ -71,8 +71,8 @@ def test_a_killed_java_is_said_and_not_the_last_line_of_its_log(code: int, words
 
 WORKER = """
 import sys, time
-from spark_reports.spark import _running, environment
-command = [sys.executable, "-I", {tether!r}, "sh", "-c", "echo $$; exec sleep 600"]
+from spark_reports.running.spark import _running, environment
+command = [sys.executable, "-I", {program!r}, "sh", "-c", "echo $$; exec sleep 600"]
 with _running(command, environment("local")) as process:
     print(process.stdout.readline(), flush=True)
     time.sleep(600)
@@ -80,7 +80,7 @@ with _running(command, environment("local")) as process:
 
 
 def test_what_was_started_ends_with_a_worker_that_is_killed(java: None) -> None:
-    script = WORKER.format(tether=str(PACKAGE / "tether.py"))
+    script = WORKER.format(program=KILL_WITH_PARENT)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout
         sleeper = psutil.Process(int(worker.stdout.readline()))
@@ -93,9 +93,9 @@ def test_what_was_started_ends_with_a_worker_that_is_killed(java: None) -> None:
 
 def test_a_command_that_is_killed_has_the_code_of_its_signal() -> None:
     with subprocess.Popen(
-        [sys.executable, "-I", str(PACKAGE / "tether.py"), "sh", "-c", "kill -9 $$"], stdin=subprocess.PIPE
-    ) as tether:
-        assert tether.wait(30) == 137
+        [sys.executable, "-I", KILL_WITH_PARENT, "sh", "-c", "kill -9 $$"], stdin=subprocess.PIPE
+    ) as guarded:
+        assert guarded.wait(30) == 137
 
 
 def test_a_draft_of_a_manifest_is_no_day(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from django.utils import timezone
 from registrations.models import RegistrationEvent
 from spark_reports.export import export_day, last_closed_day
 from spark_reports.lake import Lake
-from spark_reports.runs import make_plan
+from spark_reports.running.runs import make_plan
 from tests import factories
 from tests.budget import first_everyday
 
@@ -55,9 +55,9 @@ def survival_by_spark(spark: Any, lake_url: str, day: date) -> list[Any]:
 
 
 def events_of(pseudonym: UUID, place: Place, *facts: tuple[Kind, datetime]) -> list[RegistrationEvent]:
-    token_type, apn_topic = place
+    token_type, app_topic = place
     return [
-        RegistrationEvent(kind=kind, pseudonym=pseudonym, token_type=token_type, apn_topic=apn_topic, at=at)
+        RegistrationEvent(kind=kind, pseudonym=pseudonym, token_type=token_type, app_topic=app_topic, at=at)
         for kind, at in facts
     ]
 
@@ -117,7 +117,7 @@ def test_survival_is_that_of_lifelines_on_random_histories(
         # Now and then a refresh comes from another app.
         for event in made:
             if event.kind == Kind.REFRESHED and rng.random() < 0.05:
-                event.apn_topic = rng.choice(places)[1]
+                event.app_topic = rng.choice(places)[1]
         events += made
     RegistrationEvent.objects.bulk_create(events)
     for life in walk(events, day):
@@ -170,11 +170,11 @@ def walk(events: list[RegistrationEvent], day: date) -> Iterator[Life]:
 
 def life_of(token: list[RegistrationEvent], following: list[RegistrationEvent], day: date) -> Life:
     born = token[0]
-    place = (born.token_type, born.apn_topic)
+    place = (born.token_type, born.app_topic)
     for event in token[1:]:
         if event.kind in ENDS:
             return Life(place, born.at.date(), event.at.date(), True)
-        if event.kind == Kind.UNREGISTERED or (event.token_type, event.apn_topic) != place:
+        if event.kind == Kind.UNREGISTERED or (event.token_type, event.app_topic) != place:
             return Life(place, born.at.date(), event.at.date(), False)
     if following:
         return Life(place, born.at.date(), following[0].at.date(), True)

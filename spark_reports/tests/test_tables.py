@@ -6,12 +6,12 @@ from django.db import models
 
 from notifications.models import Attempt, Notification
 from registrations.models import RegistrationEvent
-from spark_reports import summary
 from spark_reports.jobs import anomalies, statistics
+from spark_reports.jobs.labels import KNOWN
 from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, Table, Type
-from spark_reports.jobs.words import KNOWN
 from spark_reports.lake import arrow_schema
-from spark_reports.loading import MODELS
+from spark_reports.nights import summary
+from spark_reports.running.loading import MODELS
 from spark_reports.tests.test_export import assert_documented
 from waku_bridge.models import InboundEnvelope, OutboundReply
 

@@ -34,7 +34,7 @@ def test_every_event_counts_in_its_stage_with_outcome_and_code(spark: Any) -> No
             {"type": "query", "state": "processed", "reason": "nothing_found"},
             {"type": "unknown", "state": "dropped", "reason": "not_decryptable"},
             {"type": "request", "state": "failed", "reason": "KeyError"},
-            {"type": "query", "state": "unkeyed"},
+            {"type": "query", "state": "pending_key"},
             {"type": "request", "state": "processed"},  # told by its notifications
         ],
         notifications=[
@@ -107,14 +107,14 @@ def test_rates_are_of_all_events_of_an_hour_and_of_the_whole_day(spark: Any) -> 
     ]
 
 
-def test_front_doors_that_share_a_platform_have_rates_of_their_own(spark: Any) -> None:
+def test_bridges_that_share_a_platform_have_rates_of_their_own(spark: Any) -> None:
     dead = {"platform": "android", "outcome": "dead", "code": "gone"}
-    tries = [dead, dead | {"outcome": "delivered", "code": ""}, dead | {"front_door": "xmpp"}]
+    tries = [dead, dead | {"outcome": "delivered", "code": ""}, dead | {"bridge": "xmpp"}]
 
     rates = error_rates_of(spark, attempts=tries, replies=[{"type": "response", "state": "abandoned"}])
 
     failed = rates.where("hour IS NULL AND is_failure")
-    assert rows_of(failed, "stage", "platform", "front_door", "events", "total", "rate") == [
+    assert rows_of(failed, "stage", "platform", "bridge", "events", "total", "rate") == [
         ("dispatch", "android", "waku", 1, 2, 0.5),
         ("dispatch", "android", "xmpp", 1, 1, 1.0),
         ("reply", "none", "waku", 1, 1, 1.0),
@@ -149,20 +149,20 @@ def test_two_days_of_comparison_prove_nothing(spark: Any) -> None:
 
 
 # anomalies ------------------------------------------------------------------------------------------------------------
-def test_a_front_door_is_compared_with_itself(spark: Any) -> None:
+def test_a_bridge_is_compared_with_itself(spark: Any) -> None:
     from spark_reports.jobs import anomalies
 
-    def of_day(days_before: int, front_door: str, events: int) -> dict[str, Any]:
+    def of_day(days_before: int, bridge: str, events: int) -> dict[str, Any]:
         day = DAY - timedelta(days=days_before)
         failed = {"stage": "dispatch", "outcome": "dead", "is_failure": True, "total": 1000}
-        return failed | {"day": day, "front_door": front_door, "events": events}
+        return failed | {"day": day, "bridge": bridge, "events": events}
 
     nothing = frame(spark, tables.TOKEN_CHURN, [])
-    usual = [of_day(n, door, events) for n in range(1, 8) for door, events in (("waku", 20), ("xmpp", 300))]
+    usual = [of_day(n, bridge, events) for n in range(1, 8) for bridge, events in (("waku", 20), ("xmpp", 300))]
     today = frame(spark, tables.ERROR_RATES, [of_day(0, "waku", 300), of_day(0, "xmpp", 300)])
     found = anomalies.transform(today, frame(spark, tables.ERROR_RATES, usual), nothing, nothing)
 
-    assert rows_of(found, "front_door", "events", "usual") == [("waku", 300, 0.02)]
+    assert rows_of(found, "bridge", "events", "usual") == [("waku", 300, 0.02)]
 
 
 def anomalies_of(spark: Any, *, failures: int, total: int = 1000) -> list[tuple[Any, ...]]:
@@ -249,24 +249,24 @@ def test_a_move_leaves_one_place_and_enters_another(spark: Any) -> None:
     ]
 
 
-def test_tokens_of_two_front_doors_at_one_place_are_counted_apart(spark: Any) -> None:
+def test_tokens_of_two_bridges_at_one_place_are_counted_apart(spark: Any) -> None:
     from spark_reports.jobs import token_churn, token_lifetime
 
     left = {"kind": "token_died", "was_active": True}
-    events = frame(spark, tables.REGISTRATION_EVENTS, [left, left | {"front_door": "xmpp"}])
+    events = frame(spark, tables.REGISTRATION_EVENTS, [left, left | {"bridge": "xmpp"}])
     stock = {"at_start": 4, "at_end": 3}
-    active = frame(spark, tables.ACTIVE_TOKENS, [stock, stock | {"front_door": "xmpp", "at_start": 2, "at_end": 1}])
+    active = frame(spark, tables.ACTIVE_TOKENS, [stock, stock | {"bridge": "xmpp", "at_start": 2, "at_end": 1}])
     lives = [{"began_on": DAY, "last_day": DAY, "end": "ended", "tokens": n} for n in (1, 2)]
-    lives = [lives[0], lives[1] | {"front_door": "xmpp"}]
+    lives = [lives[0], lives[1] | {"bridge": "xmpp"}]
 
     churn = token_churn.transform(events, active)
     survival = token_lifetime.transform(frame(spark, tables.TOKEN_SPELLS, lives), {DAY: DAY})
 
-    assert rows_of(churn, "front_door", "died", "active_at_start", "unexplained", "churn_rate") == [
+    assert rows_of(churn, "bridge", "died", "active_at_start", "unexplained", "churn_rate") == [
         ("waku", 1, 4, 0, 0.25),
         ("xmpp", 1, 2, 0, 0.5),
     ]
-    assert rows_of(survival, "front_door", "tokens", "ended") == [("waku", 1, 1), ("xmpp", 2, 2)]
+    assert rows_of(survival, "bridge", "tokens", "ended") == [("waku", 1, 1), ("xmpp", 2, 2)]
 
 
 def test_what_does_not_reconcile_is_shown(spark: Any) -> None:
@@ -338,7 +338,7 @@ def latency_of(spark: Any, **facts: Any) -> Any:
 def test_percentiles_by_stage_and_platform_and_for_all(spark: Any) -> None:
     tries = [{"latency_us": ms * 1000, "platform": "ios" if ms <= 50 else "android"} for ms in range(1, 101)]
 
-    found = latency_of(spark, attempts=tries).where("front_door = 'all'")
+    found = latency_of(spark, attempts=tries).where("bridge = 'all'")
 
     assert rows_of(found, "stage", "platform", "events", "p50_ms", "p90_ms", "p99_ms", "max_us") == [
         ("gateway", "all", 100, 50.5, pytest.approx(90.1), pytest.approx(99.01), 100_000),
@@ -347,10 +347,10 @@ def test_percentiles_by_stage_and_platform_and_for_all(spark: Any) -> None:
     ]
 
 
-def test_percentiles_by_front_door_and_for_all(spark: Any) -> None:
-    found = latency_of(spark, attempts=[{"latency_us": 10_000}, {"latency_us": 30_000, "front_door": "xmpp"}])
+def test_percentiles_by_bridge_and_for_all(spark: Any) -> None:
+    found = latency_of(spark, attempts=[{"latency_us": 10_000}, {"latency_us": 30_000, "bridge": "xmpp"}])
 
-    assert rows_of(found, "platform", "front_door", "events", "p50_ms") == [
+    assert rows_of(found, "platform", "bridge", "events", "p50_ms") == [
         ("all", "all", 2, 20.0),
         ("all", "waku", 1, 10.0),
         ("all", "xmpp", 1, 30.0),
@@ -365,9 +365,7 @@ def test_the_share_within_the_deadline_counts_the_deadline_itself(spark: Any) ->
 
     found = latency_of(spark, notification_times=answers)
 
-    assert rows_of(found.where("platform = 'all' AND front_door = 'all'"), "stage", "within_deadline") == [
-        ("answer", 0.5)
-    ]
+    assert rows_of(found.where("platform = 'all' AND bridge = 'all'"), "stage", "within_deadline") == [("answer", 0.5)]
 
 
 def test_the_longest_is_exact_and_percentiles_are_rounded_down_to_their_step(spark: Any) -> None:
@@ -381,7 +379,7 @@ def test_the_longest_is_exact_and_percentiles_are_rounded_down_to_their_step(spa
 def test_durations_that_cannot_be_are_left_out(spark: Any) -> None:
     found = latency_of(spark, envelopes=[{"processed_us": us} for us in (-5, 7999, 10**15)])
 
-    assert rows_of(found, "stage", "platform", "front_door", "events", "max_us") == [
+    assert rows_of(found, "stage", "platform", "bridge", "events", "max_us") == [
         ("decide", "all", "all", 1, 7999),
         ("decide", "all", "waku", 1, 7999),
         ("decide", "none", "all", 1, 7999),

@@ -11,11 +11,11 @@ import orjson
 import psycopg
 import redis
 
-from pushserver.embedded import installed
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.supervisor.guard import Guard
-from pushserver.supervisor.processes import ProcessSpec, Stage, python
+from embedded.servers import installed
+from embedded.servers.ports import free_port
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.supervisor.guard import Guard
+from embedded.supervisor.processes import ProcessSpec, StopOrder, python
 from tests.clusters import UNSYNCED, Cluster
 from tests.flows import fleet as processes
 from tests.flows.fleet import PUBSUB_TOPIC, RING_CAPACITY, Fleet, wait_for_http, wait_until
@@ -96,7 +96,7 @@ class Bridges:
         peers = [url for other, url in self.urls.items() if other != name]
         ring = ["--relay-cache-capacity", str(RING_CAPACITY), "--shard", PUBSUB_TOPIC, "--peer", *peers]
         data = ["--data", str(self.fleet.folder / f"{name}.sqlite3"), "--port", self.urls[name].rsplit(":", 1)[1]]
-        return python(name, "-m", "tests.faulty.node", *ring, *data, stage=Stage.PEER)
+        return python(name, "-m", "tests.faulty.node", *ring, *data, stop_order=StopOrder.PEER)
 
 
 def new_bridges(folder: Path, valkey: EmbeddedValkey, guard: Guard) -> Bridges:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.supervisor.guard import Guard
+from embedded.servers.ports import free_port
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.supervisor.guard import Guard
 from tests.chaos.stack import Stack, environment_for, new_database
 from tests.flows.conftest import SERVER
 from tests.flows.fleet import Fleet

@@ -8,9 +8,9 @@ import orjson
 import psycopg
 import redis
 
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
+from embedded.servers.ports import free_port
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
 from tests.flows import fleet as processes
 from tests.flows.fleet import Fleet, wait_for_http
 from tests.interop.servers import Servers, ask

@@ -198,7 +198,7 @@ def wait_until_over(network: Network, fates: Collection[bytes], refused: Sequenc
 
 def known(network: Network) -> int:
     """How many requests over Waku were looked at."""
-    [(count,)] = network.rows("SELECT count(*) FROM notifications_notificationrequest WHERE front_door = 'waku'")
+    [(count,)] = network.rows("SELECT count(*) FROM notifications_notificationrequest WHERE bridge = 'waku'")
     return int(count)
 
 

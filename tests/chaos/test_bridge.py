@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.supervisor.guard import Guard
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.supervisor.guard import Guard
 from tests.chaos.bridges import NODES, Bridges, Lag, new_bridges
 from tests.chaos.outages import Outages
 from tests.chaos.passages import Passages, collect, show, so_far, watch

@@ -18,11 +18,12 @@ from xml.etree.ElementTree import Element
 import pytest
 from rich.console import Console
 
-from pushserver.embedded import prosody
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.supervisor.guard import Guard
+from embedded.load.xmpp import register_devices
+from embedded.servers import prosody
+from embedded.servers.ports import free_port
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.supervisor.guard import Guard
 from tests.chaos.conftest import GORUSH
 from tests.chaos.pushing import OVER_SECONDS, Sent, push, pushed
 from tests.chaos.stack import Stack, environment_for, new_database
@@ -32,7 +33,6 @@ from tests.interop.servers import Servers
 from tests.interop.xmpp import peers, service
 from tests.interop.xmpp.peers import SERVICE, Peer
 from tests.interop.xmpp.service import APP, BRIDGE, Service
-from xmpp_bridge.client.load import register_devices
 
 pytestmark = pytest.mark.chaos
 

@@ -19,7 +19,7 @@ from tests.flows.conftest import SERVER
 from tests.flows.fleet import PUBSUB_TOPIC
 from tests.interop.servers import ask
 from waku_bridge.client import Destination
-from waku_bridge.client.asking import ask_to_push, one_to_one
+from waku_bridge.client.notification.asking import ask_to_push, one_to_one
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import WakuMessage

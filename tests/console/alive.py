@@ -14,8 +14,8 @@ from django.core.cache import cache
 from django.utils import timezone
 
 from kit.http.complaints import Complaint
-from kit.http.notices import Board, Notice
-from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
+from kit.http.notices import Notice, NoticeCache
+from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from pushserver import traffic
 from pushserver.celery import HEARTBEAT_KEY, QUEUES
 from pushserver.indicators import asking, stored
@@ -23,7 +23,7 @@ from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
 from tests import factories
 from tests.gorush import serve_gorush
 from waku_bridge.canary import canary
-from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
+from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
 from waku_bridge.reading.live import LAST_READ
 
 NODES = ["http://reader:secret-of-node-1@node-01.example.org:8645", "http://node-02.example.org:8645"]
@@ -50,9 +50,9 @@ def alive(
     now = timezone.now()
     for url in NODES:
         read(url)
-        look_at(NODE_BOARD, url, now)
+        look_at(NODE_NOTICES, url, now)
         factories.make_watermark(node=url)
-    look_at(GORUSH_BOARD, settings.GORUSH_URLS[0], now)
+    look_at(GORUSH_NOTICES, settings.GORUSH_URLS[0], now)
     cache.set_many({HEARTBEAT_KEY.format(queue=queue): now.isoformat() for queue in QUEUES}, LONG)
     factories.make_channel()
     timings = {f"{link}_ms": 40 for link in ("register", "register_answer", "query", "query_answer", "request_answer")}
@@ -73,7 +73,7 @@ def read(url: str) -> None:
     replace(LAST_READ, ttl_seconds=LONG).save(timezone.now(), url)
 
 
-def look_at(watch: Board, url: str, now: datetime, *complaints: Complaint) -> None:
+def look_at(watch: NoticeCache, url: str, now: datetime, *complaints: Complaint) -> None:
     watch.save(Notice(url, now, complaints, {complaint.id: now for complaint in complaints}, None))
 
 

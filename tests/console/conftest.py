@@ -13,9 +13,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from pytest_django import DjangoDbBlocker
 from pytest_django.live_server_helper import LiveServer
 
+from embedded.supervisor.processes import PROJECT
 from pushserver.console.dashboard import showing
 from pushserver.roles import seed_roles
-from pushserver.supervisor.processes import PROJECT
 from tests.console.alive import alive, gorush  # noqa: F401 - fixtures
 from tests.console.routes import make_one_of_everything
 

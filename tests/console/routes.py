@@ -18,17 +18,17 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from kit.admin.operations import Operated, id_of
 from notifications.console.channels import OPERATIONS as CHANNEL_OPERATIONS
-from notifications.gateways.gorush.rules_table import load_seed
+from notifications.gateways.gorush.rules.table import load_seed
 from notifications.models import Channel, Notification, NotificationRequest, Sender
 from pushserver.api import tokens
 from pushserver.console.drain import OPERATIONS as DRAIN_OPERATIONS
 from pushserver.models import Incident, OpenedRecord
 from registrations.models import Registration
-from spark_reports.closing import last_closed_day
 from spark_reports.console.panels import PAGES
+from spark_reports.nights.closing import last_closed_day
 from spark_reports.tests import rows as reports
 from tests import factories
-from waku_bridge import faults
+from waku_bridge.inbound import faults
 
 CONSOLE = "admin/"
 

@@ -12,8 +12,8 @@ from django.utils import timezone
 
 from pushserver.api import tokens
 from pushserver.models import ApiToken
-from spark_reports.closing import last_closed_day
 from spark_reports.models import RequestedRun
+from spark_reports.nights.closing import last_closed_day
 from tests.console.test_operations import CASES, WHY, Case, confirmed, staff
 
 pytestmark = pytest.mark.django_db(transaction=True)

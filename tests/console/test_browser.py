@@ -13,8 +13,8 @@ from kit.admin.facts import FactAdmin
 from tests import factories
 from tests.budget import first_everyday
 from tests.console.conftest import PASSWORD, send_login
-from waku_bridge import faults
 from waku_bridge.codec.keys import chat_key, key_hash
+from waku_bridge.inbound import faults
 
 PUBLIC_KEY = PrivateKey(b"\x05" * 32).public_key.format()
 LISTS = [

@@ -19,34 +19,34 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
+from embedded.servers.ports import free_port
+from embedded.supervisor.processes import PROJECT
 from kit.admin.times import exact
+from kit.db.postgresql.timeouts import Timeouts
+from kit.health.indicators import VALUES, Indicator, Page, State, without_hosts
 from kit.http.complaints import Complaint
-from kit.indicators import VALUES, Indicator, Page, State, without_hosts
-from kit.patience import Patience
-from notifications import halts
-from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
+from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
+from notifications.queues import halts
 from pushserver.api.tests.test_api import caller
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.console.dashboard.showing import url_of
-from pushserver.embedded.ports import free_port
 from pushserver.indicators import pages, stored
 from pushserver.indicators.judging import KINDS, Stored
 from pushserver.indicators.snapshot import take_snapshot
 from pushserver.indicators.waiting import MAX_COUNTED
 from pushserver.indicators.waku import LOST_REPLIES, many_lost_replies
 from pushserver.models import ApiToken, AttemptMinute, Incident, TrafficMinute
-from pushserver.supervisor.processes import PROJECT
 from pushserver.tasks import count_traffic
 from pushserver.traffic import minutes
-from spark_reports.closing import last_closed_day
 from spark_reports.models import Anomaly, PublishedDay
+from spark_reports.nights.closing import last_closed_day
 from tests import factories
 from tests.console.alive import NODES, look_at
 from waku_bridge.canary import canary
 from waku_bridge.models import OutboundReply
-from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
+from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
 from waku_bridge.reading.live import LAST_READ
-from xmpp_bridge.component.board import END as COMPONENT_END
+from xmpp_bridge.component.status import END as COMPONENT_END
 
 SOON_SECONDS = 15
 REFRESH = {"HX-Request": "true"}
@@ -144,7 +144,7 @@ def stop_worker() -> None:
 
 
 def note_node() -> None:
-    look_at(NODE_BOARD, NODES[0], timezone.now(), COMPLAINT)
+    look_at(NODE_NOTICES, NODES[0], timezone.now(), COMPLAINT)
 
 
 def break_canary() -> None:
@@ -365,7 +365,7 @@ def test_a_database_that_takes_too_long_to_count_is_told_and_the_page_still_come
 ) -> None:
     slow = replace(stored.GAUGES[0], sql="SELECT 1 FROM pg_sleep(5)")
     monkeypatch.setattr(stored, "GAUGES", (slow, *stored.GAUGES[1:]))
-    monkeypatch.setattr(stored, "PATIENCE", Patience(statement_seconds=0.5, lock_seconds=0.5))
+    monkeypatch.setattr(stored, "TIMEOUTS", Timeouts(statement_seconds=0.5, lock_seconds=0.5))
 
     board = text(admin_client.get("/admin/").content.decode())
 
@@ -408,7 +408,7 @@ def test_the_three_worst_come_with_what_to_do_and_a_link(admin_client: Client) -
     worst = re.search(r'<ol class="worst">(.*?)</ol>', html, re.DOTALL).group(1)
     assert re.findall(r"<strong>(.*?)</strong>", worst) == ["Workers:", "Channels:", "Replies:"]
     assert 'href="/admin/notifications/channel/?halted=tripped"' in worst
-    assert "Start <code>celery -A pushserver worker -Q batches</code>" in worst
+    assert "Start <code>celery -A pushserver.worker worker -Q batches</code>" in worst
 
 
 def test_what_failed_leads_to_the_tries_that_did(admin_client: Client) -> None:
@@ -579,5 +579,5 @@ def test_a_gorush_that_breaks_is_looked_at_while_the_page_is_open(
     html = text(admin_client.get("/admin/", headers=REFRESH).content.decode())
 
     assert "One thing needs somebody now" in html
-    look_at(GORUSH_BOARD, "http://elsewhere.test", timezone.now(), COMPLAINT)
+    look_at(GORUSH_NOTICES, "http://elsewhere.test", timezone.now(), COMPLAINT)
     assert "this is off" not in text(admin_client.get("/admin/", headers=REFRESH).content.decode())

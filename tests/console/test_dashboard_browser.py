@@ -9,8 +9,8 @@ from django.utils import timezone
 from playwright.sync_api import Browser, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
-from notifications import halts
 from notifications.models import Channel
+from notifications.queues import halts
 from tests import factories
 from tests.budget import first_everyday
 from tests.console.conftest import PASSWORD
@@ -46,7 +46,7 @@ def test_a_system_that_works_is_green_and_turns_red_without_reloading(operator: 
 
     for app in Channel.objects.all():
         reason = "12 of 12 sends refused: bad_certificate"
-        factories.make_halt("tripped", (app.token_type, app.apn_topic), reason=reason)
+        factories.make_halt("tripped", (app.token_type, app.app_topic), reason=reason)
 
     expect(operator.locator("#verdict")).to_contain_text("No pushes are sent: stopped by a breaker", timeout=SOON)
     expect(operator.locator("#indicator-channels")).to_contain_text("act now")

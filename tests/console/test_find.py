@@ -15,10 +15,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from kit.db.partitions import UNDER_WAY
-from kit.tracing.steps import trace_of
-from notifications import halts
-from pushserver.console.find import hits_for
+from kit.tracing.spans import trace_of
+from notifications.queues import halts
 from pushserver.console.links import request_timeline_url
+from pushserver.console.support.find import hits_for
 from pushserver.models import OpenedRecord
 from tests import factories
 from waku_bridge.codec.keys import chat_key, key_hash
@@ -360,7 +360,7 @@ def make_push(**fields):
     """What is stored of a push of XMPP that was delivered."""
     at = timezone.now() - timedelta(minutes=5)
     device = factories.make_device()
-    request = factories.make_answered_request(at=at, answered_at=at, front_door="xmpp", message_id=b"")
+    request = factories.make_answered_request(at=at, answered_at=at, bridge="xmpp", message_id=b"")
     push = {"public_key_hash": b"", "installation_id": str(device.pk), "route": device.route, "type": 0}
     state = {"state": "delivered", "report": "success", "finished_at": at + timedelta(seconds=1)}
     notification = factories.make_notification(request=request, at=at, grade="high", **push | state | fields)

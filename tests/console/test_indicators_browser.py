@@ -17,23 +17,23 @@ from django.db import connection
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
+from embedded.servers.ports import free_port
+from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from notifications.gateways.gorush.models import GatewayErrorRule
-from notifications.gateways.gorush.rules_table import load_seed
+from notifications.gateways.gorush.rules.table import load_seed
 from pushserver import traffic
-from pushserver.embedded.ports import free_port
 from pushserver.models import AttemptMinute, Incident, NotificationMinute, TrafficMinute
 from pushserver.tasks import count_traffic
 from registrations.models import Registration
 from tests import factories
+from tests.batches import Process
 from tests.console.alive import look_at
 from tests.console.test_browser import show
 from tests.console.test_dashboard import stop_reading
 from tests.console.test_look import axe
 from tests.conversation import put
-from tests.turns import Process
 from waku_bridge.codec.keys import Identity
-from waku_bridge.tests.test_inbound import registration
+from waku_bridge.inbound.tests.test_inbound import registration
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive", "eager")]
 # Long enough for a busy machine.
@@ -96,7 +96,7 @@ def gorush_process(settings: LazySettings) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         with httpx.HTTPTransport(retries=10) as transport:
             httpx.Client(transport=transport).get(settings.GORUSH_URLS[0])
-        look_at(GORUSH_BOARD, settings.GORUSH_URLS[0], timezone.now())
+        look_at(GORUSH_NOTICES, settings.GORUSH_URLS[0], timezone.now())
         yield process
         process.send_signal(signal.SIGCONT)
         process.terminate()
@@ -149,7 +149,7 @@ def test_a_node_that_is_not_read_is_told_on_its_page(operator: Page) -> None:
 
 # How pushes went -----------------------------------------------------------------------------------------------------
 def try_pushes(at: datetime, number: int, **fields: str) -> None:
-    attempt = factories.make_attempt(token_type=1, apn_topic="im.status.ethereum", started_at=at, **fields)
+    attempt = factories.make_attempt(token_type=1, app_topic="im.status.ethereum", started_at=at, **fields)
     rows = [attempt.__class__(**{**values_of(attempt), "number": 2 + n}) for n in range(number - 1)]
     attempt.__class__.objects.bulk_create(rows)
 
@@ -185,7 +185,7 @@ def test_results_turn_red_with_the_advice_for_their_code_and_green_within_two_mi
     expect(indicator).to_contain_text("act now")
     expect(indicator).to_contain_text("APN im.status.ethereum: 90 of 90 tries failed in the last 3 minutes")
     expect(operator.locator(".worst")).to_contain_text("Our own gorush: is it running")
-    expect(operator.locator(".worst")).not_to_contain_text("patience")
+    expect(operator.locator(".worst")).not_to_contain_text("timeouts")
     show(operator, "results-red")
 
     try_pushes(newest, 30, outcome="delivered", code="")
@@ -198,9 +198,9 @@ def test_results_turn_red_with_the_advice_for_their_code_and_green_within_two_mi
 
 
 # Faults of ours ------------------------------------------------------------------------------------------------------
-def turns() -> None:
+def batches() -> None:
     process = Process()
-    while process.turn(now=timezone.now()):
+    while process.process_batch(now=timezone.now()):
         pass
 
 
@@ -215,7 +215,7 @@ def test_envelopes_that_failed_lead_to_their_fault_and_are_processed_again_in_tw
     for key in (1, 2, 3):
         put(registration(Identity(PrivateKey(key.to_bytes(32)))), now=timezone.now())
     try:
-        turns()
+        batches()
         operator.goto("/admin/")
         indicator = operator.locator("#indicator-failed")
         expect(indicator).to_contain_text("look at it")
@@ -239,7 +239,7 @@ def test_envelopes_that_failed_lead_to_their_fault_and_are_processed_again_in_tw
     row.get_by_role("link", name="Process again").click()
     expect(operator.locator("#touched")).to_contain_text("3 envelopes failed by this")
     confirm(operator, "Process again", "the constraint is gone")
-    turns()
+    batches()
 
     assert Registration.objects.count() == 3
     operator.goto("/admin/")

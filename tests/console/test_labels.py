@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from django.apps import apps
 
 from kit.admin.labels import FAMILIES, label
-from spark_reports.status import State as ReportsState
+from spark_reports.nights.status import State as ReportsState
 
 OURS = ("registrations", "notifications", "waku_bridge", "xmpp_bridge", "spark_reports")
 # Fields with choices that say what something is, and not how it is.

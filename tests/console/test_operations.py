@@ -12,8 +12,9 @@ from django.db import OperationalError
 from django.test import Client
 from django.utils import timezone
 
-from notifications import halts, operator_actions
+from notifications.console import operator_actions
 from notifications.models import Channel, Notification
+from notifications.queues import halts
 from pushserver.models import OpenedRecord
 from pushserver.roles import seed_roles
 from registrations.models import Registration, Route

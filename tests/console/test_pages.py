@@ -21,13 +21,13 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from kit.admin.facts import FactAdmin
-from notifications.gateways.gorush.rules_table import current_rules
+from notifications.gateways.gorush.rules.table import current_rules
 from registrations.messages import TokenType
 from registrations.models import Registration
 from tests import factories
 from tests.budget import combinations, first_everyday
-from waku_bridge import faults
 from waku_bridge.codec.keys import chat_key, key_hash
+from waku_bridge.inbound import faults
 from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.identity import client_keys
 from xmpp_bridge.models import App

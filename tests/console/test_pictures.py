@@ -13,7 +13,7 @@ from playwright.sync_api import Page
 from pushserver.models import TrafficMinute
 from tests.budget import first_everyday
 from tests.console.world import HEROINE, World, make_world
-from xmpp_bridge.component.board import CONNECTED, END
+from xmpp_bridge.component.status import CONNECTED, END
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

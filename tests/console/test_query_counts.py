@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from kit.admin.operations import id_of
-from notifications.gateways.gorush.rules_table import current_rules
+from notifications.gateways.gorush.rules.table import current_rules
 from notifications.models import Attempt, Notification, NotificationRequest
 from pushserver.api import tokens
 from pushserver.models import ApiToken
@@ -71,7 +71,7 @@ def make_more() -> None:
         pushed = factories.make_device()
         factories.make_device(app=device.app, state="unregistered", route=None)
         push = {"public_key_hash": b"", "installation_id": str(pushed.pk), "grade": "normal"}
-        factories.make_notification(request=factories.make_request(front_door="xmpp"), route=pushed.route, **push)
+        factories.make_notification(request=factories.make_request(bridge="xmpp"), route=pushed.route, **push)
 
 
 def grown(client: Client, urls: Sequence[str]) -> dict[str, tuple[int, int]]:

@@ -14,11 +14,11 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from spark_reports import tasks
-from spark_reports.closing import last_closed_day
 from spark_reports.console.formats import count, percent
 from spark_reports.console.panels import PAGES
 from spark_reports.models import PublishedDay, RequestedRun
-from spark_reports.parts import missing
+from spark_reports.nights.closing import last_closed_day
+from spark_reports.running.parts import missing
 from spark_reports.tests import rows
 from spark_reports.tests.history import History
 from spark_reports.tests.quick import write_quick_conf
@@ -144,7 +144,9 @@ def test_a_night_is_asked_for_again_with_a_reason(operator: Page) -> None:
     expect(operator.locator("#content")).to_contain_text("java.io.IOException")
     for width in (390, 1400):
         operator.set_viewport_size({"width": width, "height": 900})
-        assert operator.locator(".spark-log").evaluate("log => log.scrollWidth <= log.clientWidth")
+        operator.wait_for_function(  # the page is laid out anew a moment after it was resized
+            "() => { const log = document.querySelector('.spark-log'); return log.scrollWidth <= log.clientWidth }"
+        )
         show(operator, f"reports-run-{width}")
     operator.get_by_role("link", name="Run again").click()
     show(operator, "reports-run-again")

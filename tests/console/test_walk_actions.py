@@ -15,13 +15,13 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from notifications.gateways.gorush.models import GatewayErrorRule
-from notifications.gateways.gorush.rules_table import load_seed
-from notifications.halts import with_halts
+from notifications.gateways.gorush.rules.table import load_seed
 from notifications.models import Channel, Notification
+from notifications.queues.halts import with_halts
 from pushserver.models import ApiToken
 from registrations.models import Registration, Route
-from spark_reports.closing import last_closed_day
 from spark_reports.models import RequestedRun
+from spark_reports.nights.closing import last_closed_day
 from spark_reports.tests import rows as reports
 from tests import factories
 from tests.budget import first_everyday

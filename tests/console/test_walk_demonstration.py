@@ -4,11 +4,11 @@ import pytest
 from django.conf import LazySettings
 from playwright.sync_api import Page, expect
 
-from pushserver.management.commands.demo import STAGED, Command
+from embedded.demo.people import SEED, make_people
+from embedded.management.commands.demo import STAGED, Command
 from tests import factories
 from tests.console.test_browser import show
 from tests.console.test_walk import find, log_in
-from waku_bridge.client.demo.cast import SEED, cast
 from waku_bridge.codec.keys import key_hash
 
 NAMES = ["Ada", "Ben", "Cleo", "Dan", "Eva", "Finn"]
@@ -16,7 +16,7 @@ STAGED_FAULTS = ["Eva", "Finn"]
 
 
 def test_the_demonstration_prints_people_chat_keys_and_purposes_and_no_secret() -> None:
-    people = cast(SEED, version=0)
+    people = make_people(SEED, version=0)
     first, *lines, _ = Command().notes()
     assert first == STAGED
     assert [line.partition(" ")[0].rstrip(",") for line in lines] == NAMES
@@ -33,7 +33,7 @@ def test_every_page_says_that_faults_are_staged_and_find_leads_to_each_person(
     visitor: Page, settings: LazySettings
 ) -> None:
     settings.DEMONSTRATION = True
-    people = cast(SEED, version=0)
+    people = make_people(SEED, version=0)
     for person in people:
         factories.make_registration(public_key_hash=key_hash(person.public_key))
     log_in(visitor, "support")

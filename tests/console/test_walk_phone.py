@@ -69,7 +69,7 @@ def test_the_state_is_the_first_thing_of_a_card(phone: Page, world: World) -> No
 
 
 @pytest.mark.nightly
-def test_a_page_has_25_rows_on_a_phone_and_50_on_a_desk(phone: Page, world: World) -> None:
+def test_a_page_has_25_rows_on_a_phone_and_50_on_a_screen(phone: Page, world: World) -> None:
     request = Notification.objects.earliest("pk").request
     for number in range(60):
         factories.make_notification(request=request, position=100 + number)

@@ -17,8 +17,8 @@ from playwright.sync_api import Page, expect
 from kit.admin.changes import changes_of
 from kit.admin.operations import id_of
 from notifications.models import Channel, Halt
-from pushserver.console.accounts import WORDS
-from pushserver.console.timeline import staff_actions
+from pushserver.console.accounts.accounts import WORDS
+from pushserver.console.support.timeline import staff_actions
 from pushserver.models import ApiToken
 from registrations.models import Registration
 from tests import factories
@@ -137,7 +137,7 @@ def test_whatever_stops_pushes_is_said(route: dict[str, object], said: str) -> N
 
 def test_a_halted_channel_and_a_wish_of_the_user_are_said() -> None:
     registration = factories.make_registration()
-    app = (registration.route.token_type, registration.route.apn_topic)
+    app = (registration.route.token_type, registration.route.app_topic)
     channel = factories.make_channel(app)
     factories.make_halt("paused", app, reason="maintenance", by="ann", since=timezone.now() - timedelta(minutes=3))
     support, page = staff("support"), page_of(registration)

@@ -10,8 +10,8 @@ from django_otp.oath import TOTP
 from django_otp.plugins.otp_totp.models import TOTPDevice
 from playwright.sync_api import Page, expect
 
-from notifications.halts import with_halts
 from notifications.models import Channel
+from notifications.queues.halts import with_halts
 from registrations.models import Registration, Route
 from tests import factories
 from tests.budget import first_everyday

@@ -11,15 +11,15 @@ from django.db import transaction
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
+from notifications.acceptance.tests.test_acceptance import accept, incoming, make_recipient, push
 from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.push_api import read_response
-from notifications.gateways.gorush.rules_table import current_rules, load_seed
+from notifications.gateways.gorush.rules.table import current_rules, load_seed
 from notifications.messages import Outcome, Result
 from notifications.models import Notification
 from notifications.policy import Verdict
 from notifications.reports import WISH_CODES
-from notifications.tests.test_acceptance import accept, incoming, make_recipient, push
-from pushserver.console.meanings import CLASSES, ENDS, VERDICTS, WISHES
+from pushserver.console.support.labels import CLASSES, ENDS, VERDICTS, WISHES
 from registrations.messages import TokenType
 from registrations.models import Registration
 from tests import factories
@@ -33,7 +33,7 @@ from waku_bridge.codec.keys import chat_key, key_hash
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TOKEN = "f" * 40
-APPLE = {"token_type": TokenType.APN, "apn_topic": "im.status.ethereum", "device_token": TOKEN}
+APPLE = {"token_type": TokenType.APN, "app_topic": "im.status.ethereum", "device_token": TOKEN}
 
 
 def steps(page: Page) -> str:

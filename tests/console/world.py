@@ -18,20 +18,20 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from kit.http.complaints import Complaint
 from kit.http.notices import Notice
-from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
-from notifications.gateways.gorush.rules_table import load_seed
+from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
+from notifications.gateways.gorush.rules.table import load_seed
 from notifications.models import Channel, Notification
 from pushserver.api import tokens
 from pushserver.models import OpenedRecord
 from registrations.messages import TokenType
 from registrations.models import Registration, RegistrationEvent, Route
-from spark_reports.closing import last_closed_day
+from spark_reports.nights.closing import last_closed_day
 from tests import factories
 from tests.console.nights import make_busy_night
 from waku_bridge.codec.keys import key_hash
 from waku_bridge.messages import MessageType
 from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply, StoreWindow
-from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
+from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
 from xmpp_bridge.models import App, Device
 
 APP = "im.status.ethereum"
@@ -119,7 +119,7 @@ def _make_registration(world: World, number: int) -> Registration:
 
 
 def _make_route(world: World, number: int, *, is_dead: bool, at: datetime) -> Route:
-    platform = {"token_type": TokenType.APN, "apn_topic": APP} if number % 2 else {"token_type": TokenType.FIREBASE}
+    platform = {"token_type": TokenType.APN, "app_topic": APP} if number % 2 else {"token_type": TokenType.FIREBASE}
     dead = {"state": "disabled", "disabled_reason": "unregistered", "disabled_at": world.before(hours=20)}
     failing = {"failing_since": world.before(hours=3)} if number == 4 else {}
     fields: dict[str, Any] = {**platform, **failing, **(dead if is_dead else {})}
@@ -130,7 +130,7 @@ def _make_history(world: World, registration: Registration, number: int, at: dat
     kinds = [*RegistrationEvent.Kind][: 1 + number % len(RegistrationEvent.Kind)]
     for step, kind in enumerate(kinds):
         factories.make_event(
-            pseudonym=registration.pseudonym, kind=kind, at=min(at + timedelta(hours=step), world.now), apn_topic=APP
+            pseudonym=registration.pseudonym, kind=kind, at=min(at + timedelta(hours=step), world.now), app_topic=APP
         )
 
 
@@ -201,7 +201,7 @@ def _make_request(world: World, at: datetime, *, is_open: bool) -> Any:
 
 def _make_waku(world: World) -> None:
     """What went wrong, too."""
-    wrong = {"dropped": "stale_version", "failed": "DatabaseError", "unkeyed": ""}
+    wrong = {"dropped": "stale_version", "failed": "DatabaseError", "pending_key": ""}
     for minutes, state in enumerate(InboundEnvelope.State.values):
         kinds = {"message_type": 1 + minutes, "path": InboundEnvelope.Path.values[minutes % 3]}
         at = world.before(minutes=minutes)
@@ -230,10 +230,10 @@ def _make_xmpp(world: World) -> None:
     """Three apps, one of them retired, and devices in every state, some of them pushed to."""
     styles = {"murmur": "generic", "siskin": "tigase", "quarrel": "conversations"}
     apps = [
-        factories.make_xmpp_app(slug=slug, style=style, apn_topic=f"org.example.{slug}", at=world.before(days=200))
+        factories.make_xmpp_app(slug=slug, style=style, app_topic=f"org.example.{slug}", at=world.before(days=200))
         for slug, style in styles.items()
     ]
-    App.objects.filter(slug="quarrel").update(apn_topic="", is_retired=True)
+    App.objects.filter(slug="quarrel").update(app_topic="", is_retired=True)
     for number in range(9):
         at = world.before(days=2 * number, hours=5)
         is_gone = number in {3, 6}
@@ -255,7 +255,7 @@ def _make_push(world: World, device: Device, number: int) -> None:
     at = world.before(seconds=400 + 50 * number)
     keys = {"request_key": world.bytes(40), "source_key": world.bytes(32), "message_id": b""}
     notification = factories.make_notification(
-        request=factories.make_answered_request(at=at, front_door="xmpp", answered_at=at, **keys),
+        request=factories.make_answered_request(at=at, bridge="xmpp", answered_at=at, **keys),
         at=at,
         public_key_hash=b"",
         installation_id=str(device.pk),
@@ -276,10 +276,10 @@ def pin_peers(world: World, settings: Any) -> None:
     settings.WAKU_NODES, settings.WAKU_STORE_NODES, settings.GORUSH_URLS = [*NODES], [*NODES], [*GORUSHES]
     said = {"version": "nwaku 0.38.1", "health": "READY", "shards": "16: 32", "longest_page": 700}
     for node in NODES:
-        NODE_BOARD.save(Notice(node, world.before(minutes=2), (), {}, said))
+        NODE_NOTICES.save(Notice(node, world.before(minutes=2), (), {}, said))
     since = {NOT_SYNC.id: world.before(hours=5)}
-    GORUSH_BOARD.save(Notice(GORUSHES[0], world.before(minutes=1), (), {}, None))
-    GORUSH_BOARD.save(Notice(GORUSHES[1], world.before(minutes=1), (NOT_SYNC,), since, None))
+    GORUSH_NOTICES.save(Notice(GORUSHES[0], world.before(minutes=1), (), {}, None))
+    GORUSH_NOTICES.save(Notice(GORUSHES[1], world.before(minutes=1), (NOT_SYNC,), since, None))
 
 
 def _make_operations(world: World) -> None:
@@ -287,7 +287,7 @@ def _make_operations(world: World) -> None:
     apps = {(1, APP): 1, (1, f"{APP}.pr"): 20, (2, ""): 60}
     for (token_type, topic), minutes in apps.items():
         at = {"last_success_at": world.before(minutes=minutes)}
-        Channel.objects.update_or_create(token_type=token_type, apn_topic=topic, defaults=at)
+        Channel.objects.update_or_create(token_type=token_type, app_topic=topic, defaults=at)
     factories.make_halt(
         "tripped", (1, f"{APP}.pr"), reason="InvalidProviderToken: 41 of 50",
         since=world.before(minutes=18), next_probe_at=world.now + timedelta(seconds=30),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import psycopg
 
-from pushserver.embedded.accounts import own_folder
-from pushserver.embedded.postgres import EmbeddedPostgres
+from embedded.servers.accounts import own_folder
+from embedded.servers.postgres import EmbeddedPostgres
 from tests.clusters import run_program
 
 

@@ -13,15 +13,15 @@ from django.conf import LazySettings
 from django.core.management import call_command
 
 from notifications.messages import Outcome, PushNotification, PushRequest
-from registrations.keyring import keyring
+from registrations.keys.keyring import keyring
 from registrations.messages import RegistrationMessage, TokenType
+from tests.batches import Process
 from tests.conversation import CONTACT, EPHEMERAL, SENDER, replies_to, say
 from tests.delivering import RecordingGateway
-from tests.turns import Process
 from waku_bridge.client import new_identity
 from waku_bridge.codec import topics
+from waku_bridge.codec.crypto.grants import sign_grant
 from waku_bridge.codec.envelope import encode_query, encode_registration, encode_request
-from waku_bridge.codec.grants import sign_grant
 from waku_bridge.codec.keys import Identity
 from waku_bridge.identity import server_identity
 from waku_bridge.messages import PushResponse, Query, QueryResponse, RegistrationResponse
@@ -86,7 +86,7 @@ def _is_notified(person: Identity) -> bool:
     process = Process(RecordingGateway(Outcome.DELIVERED))
     asked = PushRequest(os.urandom(32), (PushNotification(person.key_hash, UUID, TOKEN, 1, message=b"sealed"),))
     say(encode_request(asked, signer=EPHEMERAL, server=server_identity().pub33, **now()).message, process=process)
-    process.turn_until(OutboundReply.objects.exists)
+    process.process_until(OutboundReply.objects.exists)
     [answer] = [each.body for each in replies_to(EPHEMERAL) if isinstance(each.body, PushResponse)]
     OutboundReply.objects.all().delete()
     pushed = [push.address for push in process.gateway.pushes]

@@ -14,7 +14,7 @@ import pytest
 from django.conf import LazySettings
 from django.utils import timezone
 
-from registrations.keyring import keyring
+from registrations.keys.keyring import keyring
 from spark_reports.export import export_day, last_closed_day
 from spark_reports.lake import Lake
 from tests import factories

@@ -15,12 +15,12 @@ import psycopg
 import pytest
 
 from bench.scale import END_WHAT_IS_OPEN
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.stack.plan import manage
-from pushserver.supervisor.guard import Guard
-from pushserver.supervisor.processes import Stage
+from embedded.servers.ports import free_port
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.stack.plan import manage
+from embedded.supervisor.guard import Guard
+from embedded.supervisor.processes import StopOrder
 from tests.drills.backups import Backups, archived_up_to_now, send_to_archive, size_bytes
 from tests.flows import fleet as processes
 from tests.flows.conftest import SERVER
@@ -29,7 +29,7 @@ from tests.flows.network import Network, android, new_sender
 from waku_bridge.client import RegisteringClient
 
 REGISTRATIONS = int(os.environ.get("REGISTRATIONS") or 1000)
-PATIENCE_SECONDS = 60 + REGISTRATIONS / 1000
+TIMEOUT_SECONDS = 60 + REGISTRATIONS / 1000
 COUNT = "SELECT count(*) FROM registrations_registration"
 
 
@@ -65,7 +65,7 @@ def peers(folder: Path, guard: Guard, valkey: EmbeddedValkey) -> Iterator[Fleet]
         "WAKU_NODES": f"http://127.0.0.1:{free_port()}",
         "GORUSH_URL": f"http://127.0.0.1:{free_port()}",
         "METRICS_DIR": str(folder / "metrics"),
-        "CANARY_PATIENCE_SECONDS": "20",
+        "CANARY_TIMEOUT_SECONDS": "20",
         "REPLY_DEADLINE_SECONDS": "5",
     }
     fleet = Fleet(folder, environment, guard)
@@ -83,7 +83,7 @@ def serving(peers: Fleet, cluster: EmbeddedPostgres, *, fill: int = 0) -> Iterat
     fleet = Fleet(peers.folder, environment, peers.guard)
     fleet.start(cluster.spec())
     try:
-        wait_until(cluster.is_ready, what="PostgreSQL", seconds=PATIENCE_SECONDS)
+        wait_until(cluster.is_ready, what="PostgreSQL", seconds=TIMEOUT_SECONDS)
         fleet.run(processes.migrate())
         if fill:
             _fill(fleet, cluster, fill)
@@ -97,7 +97,11 @@ def serving(peers: Fleet, cluster: EmbeddedPostgres, *, fill: int = 0) -> Iterat
 
 def _fill(fleet: Fleet, cluster: EmbeddedPostgres, registrations: int) -> None:
     spec = manage(
-        "seed", "seed_bench", f"--registrations={registrations}", f"--attempts={registrations}", stage=Stage.FRONT
+        "seed",
+        "seed_bench",
+        f"--registrations={registrations}",
+        f"--attempts={registrations}",
+        stop_order=StopOrder.FRONT,
     )
     environment = {**fleet.environment, "GORUSH_URL": "", "WAKU_NODES": ""}
     seeding = Fleet(fleet.folder, environment, fleet.guard)
@@ -137,7 +141,7 @@ def test_a_lost_database_is_restored_to_a_point_in_time(folder: Path, peers: Fle
     with ExitStack() as stack:
         network = stack.enter_context(serving(peers, EmbeddedPostgres(second.data_dir)))
         with figures.timed("read back from the store"):
-            wait_until(lambda: network.rows(COUNT) == known, what="the third phone", seconds=PATIENCE_SECONDS)
+            wait_until(lambda: network.rows(COUNT) == known, what="the third phone", seconds=TIMEOUT_SECONDS)
         for phone, address in ((in_backup, before), (in_archive, during), (in_store, after)):
             _is_notified(network, phone, address)
         assert "Every link holds" in _canary(peers, second)
@@ -173,5 +177,5 @@ def _is_notified(network: Network, phone: RegisteringClient, address: object) ->
 def _canary(peers: Fleet, cluster: EmbeddedPostgres) -> str:
     environment = {**peers.environment, "DATABASE_URL": cluster.url(), "COLUMNS": "120"}
     fleet = Fleet(peers.folder, environment, peers.guard)
-    fleet.run(manage("canary", "canary", stage=Stage.FRONT))
+    fleet.run(manage("canary", "canary", stop_order=StopOrder.FRONT))
     return fleet.log("canary")

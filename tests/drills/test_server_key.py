@@ -18,15 +18,15 @@ from notifications.messages import Answer, Outcome, PushNotification, PushReques
 from notifications.models import NotificationRequest
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Grant
+from tests.batches import Process
 from tests.conversation import CONTACT, EPHEMERAL, SENDER, replies_to, say
 from tests.delivering import RecordingGateway
-from tests.turns import Process
 from waku_bridge import identity
 from waku_bridge.canary.links import _next_server
 from waku_bridge.client import new_identity
 from waku_bridge.codec import topics
+from waku_bridge.codec.crypto.grants import sign_grant, verify_grant
 from waku_bridge.codec.envelope import encode_query, encode_registration, encode_request
-from waku_bridge.codec.grants import sign_grant, verify_grant
 from waku_bridge.codec.keys import Identity, chat_key
 from waku_bridge.messages import (
     Decoded,
@@ -131,7 +131,7 @@ def notify(person: Identity, server: Identity) -> tuple[bytes, bool]:
     """Have somebody notified; returns who answered, and whether it went out."""
     process = Process(RecordingGateway(Outcome.DELIVERED))
     say(request(person, server), process=process)
-    process.turn_until(OutboundReply.objects.exists)
+    process.process_until(OutboundReply.objects.exists)
     [answer] = answers(EPHEMERAL, PushResponse)
     assert [report.success for report in answer.body.reports] == [True]
     return answer.author, bool(process.gateway.pushes)

@@ -13,7 +13,7 @@ from notifications.models import Attempt
 from registrations import intake
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Registration, RegistrationEvent, Route
-from tests.delivering import Desk, fresh, make_due
+from tests.delivering import DeliveryProcess, fresh, make_due
 from tests.extending import web_push
 from tests.extending.web_push import Subscription, WebPushGateway
 
@@ -34,7 +34,7 @@ def gateway(monkeypatch: pytest.MonkeyPatch) -> WebPushGateway:
 
 
 def register(endpoint: str = ENDPOINT, *, version: int = 1, gateway: str = web_push.NAME) -> Route:
-    """As a front door does that takes subscriptions of browsers."""
+    """As a bridge does that takes subscriptions of browsers."""
     message = RegistrationMessage(
         INSTALLATION,
         version=version,
@@ -54,7 +54,7 @@ def register(endpoint: str = ENDPOINT, *, version: int = 1, gateway: str = web_p
 def test_a_gateway_that_nobody_else_knows_takes_the_pushes_of_its_routes(gateway: WebPushGateway) -> None:
     notification = make_due(route=register(), message=b"ciphertext")
 
-    Desk(gateways=registry.gateway_for).work_off()
+    DeliveryProcess(gateways=registry.gateway_for).work_off()
 
     assert gateway.sent == [(Subscription(ENDPOINT, "key", "secret"), b"ciphertext")]
     assert fresh(notification).state == "delivered"
@@ -65,7 +65,7 @@ def test_a_gateway_that_nobody_else_knows_takes_the_pushes_of_its_routes(gateway
 def test_what_it_finds_faulty_is_not_sent(gateway: WebPushGateway) -> None:
     notification = make_due(route=register("http://not.encrypted.test"))
 
-    Desk(gateways=registry.gateway_for).work_off()
+    DeliveryProcess(gateways=registry.gateway_for).work_off()
 
     assert (gateway.sent, fresh(notification).state, Attempt.objects.get().code) == ([], "dead_token", "no_endpoint")
 
@@ -76,7 +76,7 @@ def test_an_address_that_is_gone_is_not_sent_to_again() -> None:
     route = register(f"{ENDPOINT}/gone")
 
     make_due(route=route)
-    Desk(gateways=registry.gateway_for).work_off()
+    DeliveryProcess(gateways=registry.gateway_for).work_off()
 
     assert (fresh(route).state, fresh(route).disabled_reason) == ("disabled", "gone")
 

@@ -27,7 +27,7 @@ def read_address(push: Push) -> Subscription:
 
 
 def is_address(message: RegistrationMessage) -> bool:
-    """Return whether a browser can have made it, for the front door that takes it."""
+    """Return whether a browser can have made it, for the bridge that takes it."""
     return message.device_token.startswith("{")
 
 

@@ -10,7 +10,7 @@ from xmpp_bridge.models import App, CanaryRun, Device
 
 def make_xmpp_app(*, at: datetime | None = None, **fields: Any) -> App:
     """An app with devices at Apple and at Firebase."""
-    defaults: dict[str, Any] = {"slug": f"app-{secrets.token_hex(4)}", "apn_topic": "org.example.chat"}
+    defaults: dict[str, Any] = {"slug": f"app-{secrets.token_hex(4)}", "app_topic": "org.example.chat"}
     return App.objects.create(created_at=at or timezone.now(), **defaults | fields)
 
 

@@ -63,7 +63,7 @@ def make_canary_run(*, at: datetime | None = None, **fields: Any) -> CanaryRun:
 
 
 def make_canary_envelope(*, hash: bytes = b"", at: datetime | None = None) -> CanaryEnvelope:  # noqa: A002 - its column
-    return CanaryEnvelope.objects.create(hash=hash or secrets.token_bytes(32), said_at=at or timezone.now())
+    return CanaryEnvelope.objects.create(hash=hash or secrets.token_bytes(32), marked_at=at or timezone.now())
 
 
 def make_watermark(*, at: datetime | None = None, **fields: Any) -> StoreWatermark:

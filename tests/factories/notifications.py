@@ -6,10 +6,10 @@ from uuid import uuid4
 from django.utils import timezone
 
 from kit.db.partitions import day_of
-from notifications import queues
 from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.messages import QueueKey
 from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest, Sender
+from notifications.queues import queues
 from registrations.messages import TokenType
 
 REQUEST_ANSWERED_AFTER = timedelta(seconds=1)
@@ -19,7 +19,7 @@ def make_request(*, at: datetime | None = None, **fields: Any) -> NotificationRe
     """A request that still waits for its notifications."""
     at = at or timezone.now()
     defaults: dict[str, Any] = {
-        "front_door": "waku",
+        "bridge": "waku",
         "request_key": secrets.token_bytes(32),
         "message_id": secrets.token_bytes(32),
         "state": NotificationRequest.State.WAITING,
@@ -94,8 +94,8 @@ def make_unknown_error(**fields: Any) -> UnknownGatewayError:
 def make_channel(key: tuple[int, str] = (1, "im.status.ethereum"), **fields: Any) -> Channel:
     """One to which something was delivered, with its queues."""
     now = timezone.now()
-    row = Channel.objects.create(**{"token_type": key[0], "apn_topic": key[1], "last_success_at": now} | fields)
-    queues.create([QueueKey("gorush", row.token_type, row.apn_topic, is_proven) for is_proven in (True, False)])
+    row = Channel.objects.create(**{"token_type": key[0], "app_topic": key[1], "last_success_at": now} | fields)
+    queues.create([QueueKey("gorush", row.token_type, row.app_topic, is_proven) for is_proven in (True, False)])
     return row
 
 

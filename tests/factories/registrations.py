@@ -5,11 +5,11 @@ from uuid import UUID, uuid4
 
 from django.utils import timezone
 
-from registrations.encryption import Purpose
-from registrations.keyring import keyring
+from registrations.keys.encryption import Purpose
+from registrations.keys.keyring import keyring
 from registrations.messages import TokenType
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
-from registrations.routes import identity_of
+from registrations.routes.routes import identity_of
 from tests.factories.tokens import apn_token, firebase_token
 
 
@@ -23,7 +23,7 @@ def make_route(
 ) -> Route:
     """An address. With ``last_success_at`` it is proven, unless ``delivered_digest`` says otherwise."""
     token = (device_token or (apn_token() if token_type == TokenType.APN else firebase_token())).encode()
-    identity = identity_of(token_type, fields.get("apn_topic", ""), token)
+    identity = identity_of(token_type, fields.get("app_topic", ""), token)
     digest = keyring().digest(Purpose.ADDRESS, identity)
     defaults: dict[str, Any] = {
         "address_encrypted": keyring().encrypt(Purpose.ADDRESS, token),

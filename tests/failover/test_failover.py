@@ -16,10 +16,11 @@ from threading import Event
 
 import pytest
 
-from pushserver.embedded import prosody
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.supervisor.guard import Guard
+from embedded.load.xmpp import register_devices
+from embedded.servers import prosody
+from embedded.servers.ports import free_port
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.supervisor.guard import Guard
 from tests.chaos.conftest import GORUSH
 from tests.chaos.pushing import Sent, push, pushed
 from tests.chaos.stack import Stack, environment_for
@@ -33,7 +34,6 @@ from tests.folders import open_folder
 from tests.interop.servers import Servers
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.service import APP, SERVICE, Service
-from xmpp_bridge.client.load import register_devices
 
 pytestmark = pytest.mark.chaos
 

@@ -7,9 +7,9 @@ standard base64, and expects them in URL-safe base64.
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 
-from waku_bridge.devnode.archive import Archived, Page
-from waku_bridge.devnode.envelope import store_fields
-from waku_bridge.devnode.store_query import InvalidQueryError
+from embedded.node.archive import Archived, Page
+from embedded.node.envelope import store_fields
+from embedded.node.store_query import InvalidQueryError
 from waku_bridge.messages import WakuMessage
 
 

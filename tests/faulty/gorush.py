@@ -8,11 +8,11 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from notifications.gateways.gorush.devserver import api, server
-from notifications.gateways.gorush.devserver.__main__ import main
-from notifications.gateways.gorush.devserver.gateway import GATEWAY, Gateway, Settings, Settled
-from notifications.gateways.gorush.devserver.outcomes import Platform, Refusal, refuse
-from notifications.gateways.gorush.devserver.request import Notification
+from embedded.gorush import api, server
+from embedded.gorush.__main__ import main
+from embedded.gorush.gateway import GATEWAY, Gateway, Settings, Settled
+from embedded.gorush.outcomes import Platform, Refusal, refuse
+from embedded.gorush.request import Notification
 from tests.faulty.gorush_faults import Faults, InvalidFaultError
 
 FAULTS: web.AppKey[Faults] = web.AppKey("faults", Faults)

@@ -14,17 +14,17 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from embedded.node.__main__ import main
+from embedded.node.archive import QueryRefusedError
+from embedded.node.gossip import SeenCache
+from embedded.node.node import Node
+from embedded.node.rest import server
+from embedded.node.rest.http import json_reply, not_mounted, ok
+from embedded.node.ring import Ring
+from embedded.node.settings import Settings
+from embedded.node.store_query import DEFAULT_PAGE_SIZE, InvalidQueryError, read_query
 from tests.faulty import go_waku
 from tests.faulty.node_faults import Faults, UnknownFaultError
-from waku_bridge.devnode import server
-from waku_bridge.devnode.__main__ import main
-from waku_bridge.devnode.archive import QueryRefusedError
-from waku_bridge.devnode.gossip import SeenCache
-from waku_bridge.devnode.http import json_reply, not_mounted, ok
-from waku_bridge.devnode.node import Node
-from waku_bridge.devnode.ring import Ring
-from waku_bridge.devnode.settings import Settings
-from waku_bridge.devnode.store_query import DEFAULT_PAGE_SIZE, InvalidQueryError, read_query
 from waku_bridge.messages import WakuMessage
 
 ALWAYS_THERE = frozenset({"/health", "/info", "/version", "/debug/v1/info", "/debug/v1/version"})

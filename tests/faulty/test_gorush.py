@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from notifications.gateways.gorush.devserver.gateway import Settings
+from embedded.gorush.gateway import Settings
 from tests.faulty.gorush import create_app
 
 REQUEST = {"notifications": [{"platform": 1, "topic": "im.status", "tokens": ["ok-1"], "message": "m"}]}

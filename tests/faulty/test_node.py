@@ -10,10 +10,10 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer, unused_port
 
+from embedded.node.settings import Settings
 from tests.faulty.node import create_app
 from tests.faulty.node_faults import NAMES
 from waku_bridge.codec.topics import message_hash
-from waku_bridge.devnode.settings import Settings
 from waku_bridge.messages import WakuMessage
 
 SHARD, TOPIC = "/waku/2/rs/16/32", "/waku/1/0x75b8b8f6/rfc26"

@@ -6,12 +6,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
-from pushserver.data_dir import LOCK_NAME
-from pushserver.embedded.ports import free_port
-from pushserver.supervisor.processes import PROJECT
+from embedded.servers.ports import free_port
+from embedded.supervisor.processes import PROJECT
+from pushserver.config.data_dir import LOCK_NAME
 from tests.budget import first_everyday
 from tests.folders import open_folder
 from tests.up import CONFIGURED
@@ -69,6 +70,21 @@ def test_root_is_not_mixed_into_data_of_somebody_else(told: Told, tmp_path: Path
     assert not (data / "prosody").exists()
 
 
+@pytest.mark.parametrize("command", ["up", "demo"])
+def test_data_of_a_version_before_0_2_are_refused_and_left_as_they_are(
+    told: Told, tmp_path: Path, command: str
+) -> None:
+    data = tmp_path / "data"
+    (data / "postgres").mkdir(parents=True)
+    (data / "postgres" / "PG_VERSION").write_text("18\n")
+    line = told(command, data)
+    assert line.endswith(
+        f"{data} holds data of a version before 0.2.0, from which there is no way up: set DATA_DIR to another folder."
+    )
+    assert [path.name for path in (data / "postgres").iterdir()] == ["PG_VERSION"]
+    assert not (data / LOCK_NAME).exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_somebody_else_does_not_get_roots_data(open_path: Path, require_or_skip: Callable[[bool, str], None]) -> None:
     """In a program of its own, as this interpreter may lie in a folder that only root may pass."""
@@ -77,13 +93,16 @@ def test_somebody_else_does_not_get_roots_data(open_path: Path, require_or_skip:
     open_path.chmod(0o755)
     data = open_path / "data"
     data.mkdir(mode=0o700)
-    shutil.copytree(PROJECT / "pushserver" / "supervisor", open_path / "pushserver" / "supervisor")
-    shutil.copy(PROJECT / "pushserver" / "data_dir.py", open_path / "pushserver")
-    program = (
-        "import sys, pathlib, pushserver.data_dir as d; d.refuse_data_of_another_account(pathlib.Path(sys.argv[1]))"
-    )
+    for module in ("pushserver/config/data_dir.py", "kit/errors.py"):
+        (open_path / module).parent.mkdir(parents=True)
+        shutil.copy(PROJECT / module, open_path / module)
+    program = """
+        import pathlib, sys
+        from pushserver.config.data_dir import refuse_foreign_data
+        refuse_foreign_data(pathlib.Path(sys.argv[1]))
+    """
     ended = subprocess.run(
-        [str(python), "-c", program, str(data)],
+        [str(python), "-c", dedent(program), str(data)],
         cwd="/", env={"PYTHONPATH": str(open_path)}, user=NOBODY, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert f"{data} holds data of root: start as root, or have root hand them over" in ended.stderr.splitlines()[-1]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pushserver.embedded.ports import free_port
-from pushserver.supervisor.processes import PROJECT
+from embedded.servers.ports import free_port
+from embedded.supervisor.processes import PROJECT
 from tests.folders import open_folder
 from tests.up import CONFIGURED
 

@@ -6,10 +6,10 @@ from contextlib import closing, contextmanager
 import pytest
 from coincurve import PrivateKey
 
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.supervisor.guard import Guard
+from embedded.servers.ports import free_port
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.supervisor.guard import Guard
 from tests.flows import fleet as processes
 from tests.flows.fleet import Fleet
 from tests.flows.network import Network

@@ -3,18 +3,20 @@
 Every process leads a group of its own, so that a kill takes the children of a worker along.
 """
 
-import asyncio
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from pathlib import Path
 from signal import SIGKILL
 
-from pushserver.embedded.probing import answers
-from pushserver.stack import plan
-from pushserver.supervisor.guard import Guard, kill_group
-from pushserver.supervisor.processes import ProcessSpec, Stage, python
+import httpx
+
+from embedded.stack import plan
+from embedded.supervisor.guard import Guard, kill_group
+from embedded.supervisor.processes import ProcessSpec, StopOrder, python
 
 PUBSUB_TOPIC = "/waku/2/rs/16/32"
 RING_CAPACITY = 10_000
@@ -67,7 +69,7 @@ class Fleet:
     def answers(self, name: str, url: str) -> bool:
         """Whether it answers there. One that has ended never will."""
         assert self.running[name].poll() is None, self.log(name)
-        return asyncio.run(answers(url))
+        return _answers(url)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
@@ -85,16 +87,16 @@ class Fleet:
 def node(port: int) -> ProcessSpec:
     """Subscribed from the start: what is published before the bridge reads waits in the ring."""
     ring = ["--relay-cache-capacity", str(RING_CAPACITY), "--shard", PUBSUB_TOPIC]
-    return python("node", "-m", "waku_bridge.devnode", "--port", str(port), *ring, stage=Stage.PEER)
+    return python("node", "-m", "embedded.node", "--port", str(port), *ring, stop_order=StopOrder.PEER)
 
 
 def gorush(port: int) -> ProcessSpec:
     module = "tests.faulty.gorush"
-    return python("gorush", "-m", module, "--port", str(port), stage=Stage.PEER)
+    return python("gorush", "-m", module, "--port", str(port), stop_order=StopOrder.PEER)
 
 
 def migrate() -> ProcessSpec:
-    return plan.manage("migrate", "migrate", "--verbosity=0", stage=Stage.FRONT)
+    return plan.manage("migrate", "migrate", "--verbosity=0", stop_order=StopOrder.FRONT)
 
 
 def services() -> dict[str, ProcessSpec]:
@@ -113,5 +115,12 @@ def wait_until(
 
 
 def wait_for_http(*urls: str) -> None:
+    """Without an event loop: the browser of other tests may have one in this thread."""
     for url in urls:
-        wait_until(lambda url=url: asyncio.run(answers(url)), what=url)
+        wait_until(lambda url=url: _answers(url), what=url)
+
+
+def _answers(url: str) -> bool:
+    with suppress(httpx.TransportError):
+        return httpx.get(url, trust_env=False).status_code == HTTPStatus.OK
+    return False

@@ -1,7 +1,7 @@
 """A worker process that is killed at the place it is told: `python -m tests.flows.mortal RECORD`.
 
-Each line of its input is a number. For each it forks, everything being imported, and the child makes turns until all
-work is done, or until SIGKILL strikes at that place: before a statement, before or after a commit, before or after
+Each line of its input is a number. For each it forks, everything being imported, and the child processes batches until
+all work is done, or until SIGKILL strikes at that place: before a statement, before or after a commit, before or after
 a push or a publication. A line of output says how the child ended. Pushes and publications go into the file RECORD.
 """
 
@@ -18,7 +18,7 @@ import django
 import pytest
 
 DEADLINE_SECONDS = 60
-# A turn that finds nothing to do may be the last one, too, but one or two of them show that as well as ten.
+# A batch that finds nothing to do may be the last one, too, but one or two of them show that as well as ten.
 NOTED_WITHIN_SECONDS = 0.1
 
 
@@ -66,7 +66,7 @@ def around_each_commit(function: Callable[[], object]) -> Iterator[None]:
 
 
 def live(strike_at: int, record: str) -> None:
-    """Make turns until all work is done."""
+    """Process batches until all work is done."""
     from tests.statements import before_each_statement
     from waku_bridge.outbound import outbox
 
@@ -74,12 +74,12 @@ def live(strike_at: int, record: str) -> None:
     fate = Fate(strike_at)
     process = _process(Recorder(record, fate))
     with before_each_statement(fate.pass_by), around_each_commit(fate.pass_by):
-        process.turn_until(lambda: _is_done(fate), seconds=DEADLINE_SECONDS)
+        process.process_until(lambda: _is_done(fate), seconds=DEADLINE_SECONDS)
 
 
 def _process(recorder: Recorder) -> Any:
     from notifications.messages import Outcome, Result
-    from tests.turns import Process, SilentGateway
+    from tests.batches import Process, SilentGateway
     from waku_bridge.codec.topics import message_hash
 
     class Gateway(SilentGateway):
@@ -117,8 +117,8 @@ def _is_done(fate: Fate) -> bool:
 def main() -> None:
     """Fork a child for each line of input."""
     django.setup()
-    import tests.statements
-    import tests.turns  # noqa: F401 - before the fork, not after each
+    import tests.batches
+    import tests.statements  # noqa: F401 - before the fork, not after each
 
     for line in sys.stdin:
         child = os.fork()

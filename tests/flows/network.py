@@ -22,19 +22,19 @@ from waku_bridge.client import (
     Destination,
     NoAnswer,
     Notified,
-    Patience,
     Preferences,
     RegisteringClient,
     SendingClient,
     Session,
     Standing,
     StoreReader,
-    addresses,
+    Timeouts,
     ask_to_push,
     new_state,
     one_to_one,
 )
 from waku_bridge.client.reading import CLOCK_SKEW_NS
+from waku_bridge.client.registration import addresses
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import Encoded, decode
 from waku_bridge.codec.errors import CodecError
@@ -44,10 +44,10 @@ from waku_bridge.messages import PushResponse, WakuMessage
 from waku_bridge.node import WakuNode
 
 # The machine may be busy with other things; nothing here measures time.
-PATIENCE_SECONDS = 30.0
-PATIENCE = Patience(answer_seconds=PATIENCE_SECONDS, gather_seconds=0)
+TIMEOUT_SECONDS = 30.0
+TIMEOUTS = Timeouts(answer_seconds=TIMEOUT_SECONDS, gather_seconds=0)
 POLL_SECONDS = 0.05
-APN_TOPIC = "im.status.ethereum"
+APP_TOPIC = "im.status.ethereum"
 CONNECTIONS = 64
 MAX_RECORD_BYTES = 2**30  # of all pushes of a load
 OPEN_STATES = ("pending", "in_flight", "retrying", "ambiguous")
@@ -67,7 +67,7 @@ class Sender:
         self.core = self.new_core()
 
     def new_core(self) -> SendingClient:
-        return SendingClient(self.identity, os.urandom, patience=PATIENCE)
+        return SendingClient(self.identity, os.urandom, timeouts=TIMEOUTS)
 
     def one_to_one(self, message: bytes = b"") -> Content:
         return one_to_one(self.identity.pub33, message)
@@ -112,11 +112,11 @@ class Network:
     def register(self, phone: RegisteringClient) -> Standing:
         """Whatever the phone has to say now, to the server."""
         phone.use([self.server])
-        self._run(self._session.register(phone, timeout_seconds=PATIENCE_SECONDS))
+        self._run(self._session.register(phone, timeout_seconds=TIMEOUT_SECONDS))
         return phone.standing(self.server).standing
 
     def query(
-        self, sender: Sender, phone: RegisteringClient, *, timeout_seconds: float = PATIENCE_SECONDS
+        self, sender: Sender, phone: RegisteringClient, *, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> tuple[Destination, ...]:
         """What the server says about the phone's user now."""
         sender.core = sender.new_core()
@@ -144,19 +144,19 @@ class Network:
             phone.identity.pub33,
             sender.one_to_one(),
             message_id or os.urandom(32),
-            timeout_seconds=PATIENCE_SECONDS,
+            timeout_seconds=TIMEOUT_SECONDS,
         )
         return self._run(asking)
 
     def live(self, phone: RegisteringClient, is_done: Callable[[], bool]) -> None:
         """Let a phone do by itself whatever it wants to."""
-        assert self._run(self._session.drive(phone, is_done, timeout_seconds=PATIENCE_SECONDS))
+        assert self._run(self._session.drive(phone, is_done, timeout_seconds=TIMEOUT_SECONDS))
 
     def follow(self, sender: SendingClient, phone: RegisteringClient) -> tuple[Destination, ...]:
         """What the phone's contact code tells the sender."""
         sender.follow(phone.identity.pub33)
         known = partial(sender.destinations, phone.identity.pub33)
-        self._run(self._session.drive(sender, known, timeout_seconds=PATIENCE_SECONDS))
+        self._run(self._session.drive(sender, known, timeout_seconds=TIMEOUT_SECONDS))
         return known()
 
     def publish(self, *messages: WakuMessage) -> list[bytes]:
@@ -197,7 +197,7 @@ class Network:
     def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         return self._database.execute(sql, values).fetchall()
 
-    def wait_until_delivered(self, *, seconds: float = PATIENCE_SECONDS) -> None:
+    def wait_until_delivered(self, *, seconds: float = TIMEOUT_SECONDS) -> None:
         count = "SELECT count(*) FROM notifications_notification WHERE state = ANY(%s)"
         wait_until(lambda: self.rows(count, list(OPEN_STATES)) == [(0,)], seconds=seconds, what="all delivered")
 
@@ -223,7 +223,7 @@ class Network:
         reader = self._reader(request.timestamp_ns)
         await self._new_replies(sender, reader)
         await self._session.publish(request)
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             for reply in await self._new_replies(sender, reader):
                 if reply.message_id == message_id:
@@ -254,7 +254,7 @@ def _opened(message: WakuMessage, listener: Identity) -> object:
 
 
 async def _make_client() -> PlainClient:
-    return new_client(timeout_seconds=PATIENCE_SECONDS, max_answer_bytes=MAX_RECORD_BYTES)
+    return new_client(timeout_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_RECORD_BYTES)
 
 
 async def _all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -288,4 +288,4 @@ def android(fate: str = "") -> Address:
 
 
 def iphone(fate: str = "") -> Address:
-    return addresses.iphone(APN_TOPIC, os.urandom, fate)
+    return addresses.iphone(APP_TOPIC, os.urandom, fate)

@@ -16,14 +16,14 @@ import pytest
 import redis
 from celery import Celery
 
-from kit.leader import LIVE_WORKERS
-from kit.turns import LOOK_SECONDS
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.stack import plan
-from pushserver.supervisor.guard import Guard
-from pushserver.supervisor.processes import ProcessSpec, Stage
+from embedded.servers.ports import free_port
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.stack import plan
+from embedded.supervisor.guard import Guard
+from embedded.supervisor.processes import ProcessSpec, StopOrder
+from kit.batches.batch import LOOK_SECONDS
+from kit.processes.leader import LIVE_WORKERS
 from tests.budget import first_everyday
 from tests.flows import fleet as processes
 from tests.flows import load
@@ -187,7 +187,7 @@ def test_a_statement_that_hangs_does_not_keep_a_stopped_worker(lone: Fleet, lone
     "arguments", first_everyday(["--queues=batches,keys"], [], ["--queues=batches", "--pool=threads"])
 )
 def test_a_worker_that_would_do_something_beside_batches_refuses_to_start(arguments: list[str]) -> None:
-    spec = plan.celery("mixed", "worker", *arguments, stage=Stage.WORKER)
+    spec = plan.celery("mixed", "worker", *arguments, stop_order=StopOrder.WORKER)
     refused = subprocess.run(spec.command, check=False, capture_output=True, text=True)
     assert refused.returncode == 1
     assert "needs a worker of its own" in refused.stderr

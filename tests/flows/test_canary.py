@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pushserver.embedded.ports import free_port
-from pushserver.stack.plan import manage
-from pushserver.supervisor.processes import Stage
+from embedded.servers.ports import free_port
+from embedded.stack.plan import manage
+from embedded.supervisor.processes import StopOrder
 from tests.budget import first_everyday
 from tests.factories.tokens import firebase_token
 from tests.flows import fleet as processes
@@ -32,10 +32,10 @@ def canary(fleet: Fleet) -> Run:
     """Runs it; exit code and what it printed."""
 
     def run(**environment: str) -> tuple[int, str]:
-        spec = manage("canary", "canary", stage=Stage.FRONT)
+        spec = manage("canary", "canary", stop_order=StopOrder.FRONT)
         before = len(fleet.log("canary")) if (fleet.folder / "canary.log").exists() else 0
-        patience = {"CANARY_PATIENCE_SECONDS": "6", "COLUMNS": "120"}
-        fleet.start(replace(spec, environment={**spec.environment, **patience, **environment}))
+        timeouts = {"CANARY_TIMEOUT_SECONDS": "6", "COLUMNS": "120"}
+        fleet.start(replace(spec, environment={**spec.environment, **timeouts, **environment}))
         code = fleet.running["canary"].wait(timeout=90)
         fleet.running.pop("canary")
         return code, fleet.log("canary")[before:]
@@ -102,7 +102,7 @@ def test_a_phone_of_the_operator_gets_a_real_push(network: Network, canary: Run)
 
 
 def test_a_phone_of_the_operator_that_is_gone_is_told(network: Network, canary: Run) -> None:
-    code, printed = canary(CANARY_DEVICE_TOKEN=DEAD_PHONE, CANARY_APN_TOPIC="im.status")
+    code, printed = canary(CANARY_DEVICE_TOKEN=DEAD_PHONE, CANARY_APP_TOPIC="im.status")
     assert code == 1
     assert "gorush does not take the push" in printed
     assert last(network, "broken_link", "cause") == ("gorush", "gorush")
@@ -173,14 +173,14 @@ def test_what_a_missing_bridge_reads_late_is_removed_by_the_next_run(network: Ne
     assert code == 0, printed
     kept = "SELECT count(*) FROM waku_bridge_inboundenvelope JOIN waku_bridge_canaryenvelope USING (hash)"
     assert network.rows(kept) == [(0,)]
-    assert network.rows("SELECT count(*) FROM registrations_route WHERE apn_topic LIKE 'canary.%%'") == [(0,)]
+    assert network.rows("SELECT count(*) FROM registrations_route WHERE app_topic LIKE 'canary.%%'") == [(0,)]
 
 
 def test_a_run_that_was_killed_is_told_and_cleared_away_by_the_next(
     fleet: Fleet, network: Network, canary: Run
 ) -> None:
-    registered = "SELECT count(*) FROM registrations_route WHERE apn_topic LIKE 'canary.%%'"
-    fleet.start(manage("killed", "canary", stage=Stage.FRONT))
+    registered = "SELECT count(*) FROM registrations_route WHERE app_topic LIKE 'canary.%%'"
+    fleet.start(manage("killed", "canary", stop_order=StopOrder.FRONT))
     wait_until(lambda: network.rows(registered) == [(1,)], what="the canary is registered")
     fleet.kill("killed")
     assert canary() == (2, "CommandError: Another canary is under way. Try again in a moment.\n")

@@ -9,8 +9,8 @@ import pytest
 from django.conf import LazySettings
 from django.core.management import CommandError, call_command
 
-from pushserver.stack.plan import manage
-from pushserver.supervisor.processes import Stage
+from embedded.stack.plan import manage
+from embedded.supervisor.processes import StopOrder
 from tests.factories.tokens import firebase_token
 from tests.flows.fleet import Fleet
 from tests.flows.network import Network
@@ -40,7 +40,7 @@ def client(fleet: Fleet, network: Network, settings: LazySettings, capsys: pytes
 
 def register_bob(fleet: Fleet) -> str:
     """Take the first step in a process of its own, as an operator does, and return what it printed."""
-    spec = manage("client", "client", "register", "--as", "bob", "--token", BOBS_PHONE, stage=Stage.FRONT)
+    spec = manage("client", "client", "register", "--as", "bob", "--token", BOBS_PHONE, stop_order=StopOrder.FRONT)
     fleet.run(replace(spec, environment={**spec.environment, "DATA_DIR": str(fleet.folder / "keyboard")}))
     return fleet.log("client")
 

@@ -10,23 +10,23 @@ from tests.flows.network import Network, android, new_identity, unregistered_pho
 from waku_bridge.client import (
     Notified,
     Outcome,
-    Patience,
     Preferences,
     RegisteringClient,
     Schedule,
     SendingClient,
     Standing,
+    Timeouts,
     dump_state,
     load_state,
     new_state,
 )
 
-QUICK = Patience(gather_seconds=0)
+QUICK = Timeouts(gather_seconds=0)
 
 
 @pytest.fixture
 def sender() -> SendingClient:
-    return SendingClient(new_identity(), os.urandom, patience=QUICK)
+    return SendingClient(new_identity(), os.urandom, timeouts=QUICK)
 
 
 def test_a_sender_finds_a_phone_and_has_it_notified_once(network: Network, sender: SendingClient) -> None:
@@ -51,8 +51,8 @@ def test_a_contact_code_spares_the_query(network: Network, sender: SendingClient
 
 
 def test_a_contact_learns_a_sealed_token_from_the_contact_code_and_a_stranger_does_not(network: Network) -> None:
-    contact = SendingClient(new_identity(), os.urandom, patience=QUICK)
-    stranger = SendingClient(new_identity(), os.urandom, patience=QUICK)
+    contact = SendingClient(new_identity(), os.urandom, timeouts=QUICK)
+    stranger = SendingClient(new_identity(), os.urandom, timeouts=QUICK)
     address = android()
     phone = network.phone(address, Preferences(contacts_only=True, contacts=(contact.identity.pub33,)))
     assert network.follow(contact, phone)

@@ -5,17 +5,17 @@ import time
 
 import pytest
 
-from pushserver.stack.plan import manage
-from pushserver.supervisor.processes import ProcessSpec, Stage
+from embedded.demo.people import make_people
+from embedded.stack.plan import manage
+from embedded.supervisor.processes import ProcessSpec, StopOrder
 from tests.flows.fleet import Fleet, node, wait_for_http, wait_until
 from tests.flows.network import Network
-from waku_bridge.client.demo.cast import cast
 
 SEED = 7
 
 
 def test_the_demonstration_runs_until_it_is_told_to_stop(fleet: Fleet, network: Network) -> None:
-    tokens = {person.address.device_token for person in cast(SEED, version=0)}
+    tokens = {person.address.device_token for person in make_people(SEED, version=0)}
     fleet.start(_clients("demo", SEED))
     process = fleet.running["demo"]
     wait_until(lambda: tokens & {push["token"] for push in network.pushes()}, what="a notification reaches gorush")
@@ -26,7 +26,7 @@ def test_the_demonstration_runs_until_it_is_told_to_stop(fleet: Fleet, network: 
     assert "demo_stopped" in log
     assert "Traceback" not in log
     assert [token for token in tokens if token in log] == []
-    secrets = [person.phone.access_token for person in cast(SEED, version=0)]
+    secrets = [person.phone.access_token for person in make_people(SEED, version=0)]
     assert [secret for secret in secrets if secret in log] == []
 
 
@@ -48,4 +48,4 @@ def test_the_demonstration_survives_a_restart_of_the_node(fleet: Fleet, network:
 
 
 def _clients(name: str, seed: int) -> ProcessSpec:
-    return manage(name, "demo_clients", f"--seed={seed}", "--pause=0.1", stage=Stage.FRONT)
+    return manage(name, "demo_clients", f"--seed={seed}", "--pause=0.1", stop_order=StopOrder.FRONT)

@@ -16,8 +16,8 @@ from kombu.exceptions import ContentDisallowed
 from redis import Redis
 
 from pushserver.celery import app
-from spark_reports.status import SAVED
-from xmpp_bridge.component.board import END
+from spark_reports.nights.status import SAVED
+from xmpp_bridge.component.status import END
 
 PAGES = ("/readyz", "/admin/", "/admin/nodes/", "/admin/gorush/", "/metrics")
 READS = {"GET", "MGET"}

@@ -18,17 +18,17 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from embedded.servers.postgres import EmbeddedPostgres
 from kit.db.statements import fetch
 from notifications.messages import PushNotification, PushRequest
 from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
-from pushserver.embedded.postgres import EmbeddedPostgres
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
 from tests.budget import first_everyday
 from tests.conversation import CLIENT, EPHEMERAL, put, replies_to
 from tests.factories import firebase_token, make_notification, make_registration, make_request
+from waku_bridge.codec.crypto.grants import sign_grant
 from waku_bridge.codec.envelope import encode_registration, encode_request
-from waku_bridge.codec.grants import sign_grant
 from waku_bridge.identity import server_identity
 from waku_bridge.messages import PushResponse, RegistrationResponse
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply

@@ -9,8 +9,8 @@ import pytest
 from django.conf import LazySettings
 from django.core.management import CommandError, call_command
 
-from pushserver.stack.plan import manage
-from pushserver.supervisor.processes import Stage
+from embedded.stack.plan import manage
+from embedded.supervisor.processes import StopOrder
 from tests.flows.fleet import Fleet
 from tests.flows.network import Network
 
@@ -18,7 +18,7 @@ HERE = "http://127.0.0.1:9"  # where nobody answers
 
 
 def run(fleet: Fleet, *arguments: str) -> int:
-    spec = manage("load", "load", *arguments, stage=Stage.FRONT)
+    spec = manage("load", "load", *arguments, stop_order=StopOrder.FRONT)
     fleet.start(replace(spec, environment={**spec.environment, "COLUMNS": "140"}))
     return fleet.running.pop("load").wait(timeout=180)
 

@@ -12,9 +12,9 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pushserver.embedded.ports import free_port
+from embedded.servers.ports import free_port
+from embedded.stack.plan import web
 from pushserver.metrics.catalogue import SOURCES, entries
-from pushserver.stack.plan import web
 from tests.flows.fleet import Fleet, services, wait_for_http, wait_until
 from tests.flows.network import Network, iphone, new_sender
 

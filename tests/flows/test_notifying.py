@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from notifications.messages import NotificationType, Report, ReportError
-from tests.flows.network import APN_TOPIC, Network, android, iphone, new_identity, new_sender, unregistered_phone
+from tests.flows.network import APP_TOPIC, Network, android, iphone, new_identity, new_sender, unregistered_phone
 from waku_bridge.client import Content, NoAnswer, Preferences, RegisteringClient
 from waku_bridge.codec.keys import author_hash, chat_hash
 
@@ -39,7 +39,7 @@ def test_two_installations_are_pushed_to_once_each_and_reported_in_the_order_ask
         "tokens": [apple.device_token],
         "platform": 1,
         "message": "New message in Messenger",
-        "topic": APN_TOPIC,
+        "topic": APP_TOPIC,
         "collapse_id": _collapse_id(to_apple),
         "content_available": True,
         "sound": "default",

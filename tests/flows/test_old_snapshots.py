@@ -1,5 +1,6 @@
 """What was worked off is read no more, also while somebody keeps a snapshot open, for which PostgreSQL keeps it."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -7,14 +8,17 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from kit.batches import marks
+from kit.batches.batch import LONG_AGO, RECENT, Step
 from kit.db.partitions import UNDER_WAY
+from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
-from kit.sessions import BATCH_WORKER, set_all
-from kit.turns import LONG_AGO, RECENT, Stage
 from notifications.models import Notification, NotificationRequest
+from notifications.queues import admission, queues
+from pushserver.indicators.stored import GAUGES
 from tests import factories
+from tests.batches import Process
 from tests.delivering import make_due, other_session
-from tests.turns import Process
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -34,15 +38,28 @@ def work_off(table: str, key: str = "id", value: str = "row.id * 100000 + n") ->
         cursor.execute(f"DELETE FROM {table}_under_way")
 
 
-def pages_read(stage: Stage, *, nothing_before: datetime) -> int:
-    """Return how many pages a look for rows of this stage reads."""
-    values = {"now": timezone.now(), "nothing_before": nothing_before}
-    [([plan],)] = fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT EXISTS ({stage.waits})", values)
+def pages_read(step: Step, *, nothing_before: datetime) -> int:
+    """Return how many pages a look for rows of this step reads."""
+    return pages_of(f"SELECT EXISTS ({step.waits})", {"now": timezone.now(), "nothing_before": nothing_before})
+
+
+def pages_of(sql: str, values: Mapping[str, object] | None = None) -> int:
+    """Return how many pages a statement reads."""
+    [([plan],)] = fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", values)
     read: dict[str, Any] = plan["Plan"]
     return int(read["Shared Hit Blocks"] + read["Shared Read Blocks"])
 
 
+def pages_counted(*, nothing_before: datetime) -> list[int]:
+    """Return how many pages the gauges read, and the count of a queue."""
+    marks.save(dict.fromkeys(("Due", "Inbox", "LeftBehind", "Lost", "Overdue"), nothing_before))
+    counted = {"ids": [queues.UNSORTED], "after": [None], "limit": 10_000, "nothing_before": nothing_before}
+    return [*(pages_of(gauge.sql) for gauge in GAUGES), pages_of(admission._COUNT_WAITING, counted)]
+
+
 def test_a_look_reads_nothing_that_was_worked_off() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM notifications_queue, batches_stepmark")  # of rows that other tests have left
     hour_ago = timezone.now() - timedelta(hours=1)
     notification = make_due(state=Notification.State.IN_FLIGHT, lease_until=hour_ago, dedup_key=None)
     make_due(next_attempt_at=hour_ago, expires_at=hour_ago, dedup_key=None)
@@ -59,10 +76,13 @@ def test_a_look_reads_nothing_that_was_worked_off() -> None:
         for table in ("waku_bridge_outboundreply", "notifications_notificationrequest", "notifications_notification"):
             work_off(table)
         fetch(f"SELECT {set_all(BATCH_WORKER)}")
-        stages = [stage for stage in Process().worker._stages if stage.oldest]
+        steps = [step for step in Process().worker._steps if "nothing_before" in step.waits]
         recent = timezone.now() - RECENT
-        read = [pages_read(stage, nothing_before=recent) for stage in stages]
-        before = [pages_read(stage, nothing_before=LONG_AGO) for stage in stages]
+        read = [pages_read(step, nothing_before=recent) for step in steps]
+        before = [pages_read(step, nothing_before=LONG_AGO) for step in steps]
+        counted, counted_before = pages_counted(nothing_before=recent), pages_counted(nothing_before=LONG_AGO)
     assert len(read) == 7
     assert max(read) < 20
     assert min(before) > 100
+    assert max(counted) < 50
+    assert min(counted_before) > 100

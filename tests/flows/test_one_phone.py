@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 from django.utils import timezone
 
-from notifications import acceptance
-from notifications.acceptance import Incoming
+from notifications.acceptance import acceptance
+from notifications.acceptance.acceptance import Incoming
 from notifications.messages import Outcome, Push, PushNotification, PushRequest, Result
 from notifications.models import Channel, Halt, Notification
 from registrations import intake
@@ -17,7 +17,7 @@ from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Route
 from registrations.rules import Acceptance
 from tests.budget import first_everyday
-from tests.delivering import Desk, RecordingGateway
+from tests.delivering import DeliveryProcess, RecordingGateway
 from tests.factories import apn_token
 
 APP = "im.status.ethereum"
@@ -52,17 +52,17 @@ def register(names: list[bytes], tokens: list[str], *, app: str = APP) -> None:
     assert {outcome.decision for outcome in outcomes} == {Acceptance.REGISTER}
 
 
-def ask(desk: Desk, names: list[bytes]) -> None:
+def ask(deliverer: DeliveryProcess, names: list[bytes]) -> None:
     """Have each of these notified, each by another sender, and wait for what becomes of it."""
     batch = []
     for name in names:
         key = secrets.token_bytes(32)
         wanted = PushNotification(name * 2, installation(name), TOKEN, 1, b"chat", b"", b"sealed")
         batch.append(Incoming(key, key, b"back", key, PushRequest(key, (wanted,))))
-    sending = acceptance.Sending(desk.delivery.lease, desk.delivery.limits)
-    accepted = acceptance.accept("test-door", batch, sending=sending, now=timezone.now())
-    desk.delivery.accepted(accepted.claims, [])
-    desk.work_off()
+    sending = acceptance.Sending(deliverer.delivery.lease, deliverer.delivery.limits)
+    accepted = acceptance.accept("test-bridge", batch, sending=sending, now=timezone.now())
+    deliverer.delivery.accepted(accepted.claims, [])
+    deliverer.work_off()
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
@@ -74,32 +74,32 @@ def test_neither_made_up_tokens_nor_a_token_of_another_app_stop_an_app(settings,
     working = {good, apn_token("of a victim")}
 
     def answer(push: Push) -> Result:
-        return DELIVERED if push.address.decode() in working and push.channel.apn_topic == APP else REFUSALS[refusal]
+        return DELIVERED if push.address.decode() in working and push.channel.app_topic == APP else REFUSALS[refusal]
 
-    desk = Desk(RecordingGateway(answer))
+    deliverer = DeliveryProcess(RecordingGateway(answer))
     names = [secrets.token_bytes(32) for _ in range(count)]
     register([*names, victim], [good] * count + [apn_token("of a victim")])
-    ask(desk, [*names, victim])
+    ask(deliverer, [*names, victim])
     assert Notification.objects.filter(state="delivered").count() == count + 1
     assert Route.objects.filter(is_proven=True).count() == count + 1
 
     register(names, [apn_token() for _ in names])
-    ask(desk, names)
+    ask(deliverer, names)
     working.remove(good)  # and then the app is removed from the phone
     register(names, [good] * count)
-    ask(desk, names)
+    ask(deliverer, names)
 
     assert not Halt.objects.exists()
-    assert not Channel.objects.filter(deaths_doubted_since__isnull=False).exists()
-    ask(desk, [victim])
+    assert not Channel.objects.filter(deaths_distrusted_since__isnull=False).exists()
+    ask(deliverer, [victim])
     assert Notification.objects.filter(state="delivered", public_key_hash=victim * 2).count() == 2
 
 
 def test_a_token_that_was_delivered_to_in_one_app_is_proven_in_no_other_one() -> None:
     good, name = apn_token("of the stranger"), secrets.token_bytes(32)
-    desk = Desk(RecordingGateway())
+    deliverer = DeliveryProcess(RecordingGateway())
     register([name], [good], app="org.stranger")
-    ask(desk, [name])
+    ask(deliverer, [name])
     assert Route.objects.get().is_proven
     register([name], [good], app=APP)
     assert not Route.objects.get().is_proven
@@ -107,9 +107,9 @@ def test_a_token_that_was_delivered_to_in_one_app_is_proven_in_no_other_one() ->
 
 def test_unregistering_leaves_nothing_proven() -> None:
     good, name = apn_token("of the stranger"), secrets.token_bytes(32)
-    desk = Desk(RecordingGateway())
+    deliverer = DeliveryProcess(RecordingGateway())
     register([name], [good])
-    ask(desk, [name])
+    ask(deliverer, [name])
     message = RegistrationMessage(installation(name), next(versions), unregister=True)
     intake.register([Submission(name * 2, b"u", message, grant_verified=False)], gateway="gorush", now=timezone.now())
     register([name], [good])

@@ -21,13 +21,13 @@ from django.urls import get_resolver
 from psycopg.conninfo import conninfo_to_dict
 from pytest_django import DjangoDbBlocker
 
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
+from embedded.servers.ports import free_port
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.stack import plan
+from embedded.supervisor.guard import Guard
+from embedded.supervisor.processes import StopOrder
 from pushserver.models import ApiToken
-from pushserver.stack import plan
-from pushserver.supervisor.guard import Guard
-from pushserver.supervisor.processes import Stage
 from tests.budget import first_everyday
 from tests.console.routes import Page, console_pages, patterns
 from tests.flows.conftest import environment_of, network_of, served
@@ -86,7 +86,7 @@ def web(own_fleet: Fleet) -> str:
 
 def manage(fleet: Fleet, command: str, *arguments: str, **environment: str) -> str:
     """Run a command to its good end; what it printed."""
-    spec = plan.manage(command, command, *arguments, stage=Stage.FRONT)
+    spec = plan.manage(command, command, *arguments, stop_order=StopOrder.FRONT)
     fleet.run(replace(spec, environment={**spec.environment, **environment}))
     return fleet.log(command)
 

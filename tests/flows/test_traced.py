@@ -12,11 +12,11 @@ import psycopg
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.stack import plan
-from pushserver.supervisor.guard import Guard
+from embedded.servers.ports import free_port
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.stack import plan
+from embedded.supervisor.guard import Guard
 from tests.collector import Collector, attributes, collector
 from tests.flows.conftest import environment_of, network_of, served
 from tests.flows.fleet import Fleet, wait_for_http, wait_until
@@ -25,7 +25,7 @@ from tests.flows.test_privacy_of_answers import digests, kept
 from tests.flows.traces import Traces, found
 
 METRICS_TOKEN = secrets.token_urlsafe(20)
-# What is done for a request, in its order, by the bridge, the turns of a worker and its event loop.
+# What is done for a request, in its order, by the bridge, the batches of a worker and its event loop.
 WAY = ["read", "Inbox", "send", "Results", "Settling", "Recording", "publish", "Noting", "confirm", "Confirming"]
 # Whatever names somebody in the database, though not all of it is secret.
 NAMES = """
@@ -105,14 +105,14 @@ def test_one_trace_leads_from_the_page_of_a_node_to_the_confirmed_reply(
 
 
 def assert_linked(trace: list[Span], collecting: Collector) -> None:
-    """What a stage did for the message leads to the stage of its turn, and that leads to the message."""
-    stages = {(span.trace_id, span.span_id): span for span in collecting.spans if span.trace_id != trace[0].trace_id}
+    """What a step did for the message leads to the step of its turn, and that leads to the message."""
+    steps = {(span.trace_id, span.span_id): span for span in collecting.spans if span.trace_id != trace[0].trace_id}
     for span in trace:
         if span.name[0].isupper():
             (link,) = span.links
-            stage = stages[link.trace_id, link.span_id]
-            assert stage.name == span.name
-            assert (trace[0].trace_id, trace[0].span_id) in [(each.trace_id, each.span_id) for each in stage.links]
+            step = steps[link.trace_id, link.span_id]
+            assert step.name == span.name
+            assert (trace[0].trace_id, trace[0].span_id) in [(each.trace_id, each.span_id) for each in step.links]
 
 
 def test_nothing_of_anybody_leaves_for_the_collector(

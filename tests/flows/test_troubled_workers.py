@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from pushserver.stack import plan
-from pushserver.supervisor.processes import Stage, python
+from embedded.stack import plan
+from embedded.supervisor.processes import StopOrder, python
 from tests.flows import load
 from tests.flows.fleet import Fleet, services, wait_until
 from tests.flows.load import Load
@@ -31,14 +31,14 @@ def prepared(fleet: Fleet, network: Network) -> Load:
 def second(fleet: Fleet) -> Iterator[str]:
     """Another worker beside the first."""
     fleet.start(plan.worker("second", "batches", "--pool=prefork", "--concurrency=1"))
-    wait_until(lambda: turns_of(fleet, "second"), what="the second worker makes turns")
+    wait_until(lambda: batches_of(fleet, "second"), what="the second worker processes batches")
     yield "second"
     if "second" in fleet.running:
         fleet.stop("second")
 
 
-def turns_of(fleet: Fleet, name: str) -> set[int]:
-    """Return the processes of a worker that make turns: the children of its leader."""
+def batches_of(fleet: Fleet, name: str) -> set[int]:
+    """Return the processes of a worker that process batches: the children of its leader."""
     leader = fleet.running[name].pid
     return set(map(int, Path(f"/proc/{leader}/task/{leader}/children").read_text().split()))
 
@@ -46,7 +46,7 @@ def turns_of(fleet: Fleet, name: str) -> set[int]:
 @contextmanager
 def stopped(fleet: Fleet, name: str) -> Iterator[None]:
     """A worker that hangs, for a while."""
-    pids = [fleet.running[name].pid, *turns_of(fleet, name)]
+    pids = [fleet.running[name].pid, *batches_of(fleet, name)]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -90,10 +90,10 @@ def test_a_broker_that_is_emptied_again_and_again_takes_nothing_along(
 
 
 @pytest.mark.nightly
-def test_a_worker_that_hangs_on_duty_leaves_the_work_to_the_other(
+def test_a_leader_that_hangs_leaves_the_work_to_the_other(
     fleet: Fleet, network: Network, prepared: Load, second: str
 ) -> None:
-    """The first one was there first, so it is on duty."""
+    """The first one was there first, so it is the leader."""
     with stopped(fleet, "batches"):
         network.publish(*prepared.messages)
         load.wait_until_worked_off(network, prepared)
@@ -108,11 +108,11 @@ def test_a_clock_that_goes_back_stops_nothing_and_sends_nothing_twice(
     goes_back = tmp_path / "goes back"
     arguments = services()["batches"].command[-1:]
     fleet.stop("batches")
-    lagging = ["--app=pushserver", "worker", "--hostname=lagging@%h", "--queues=batches", *arguments]
-    fleet.start(python("lagging", "-m", "tests.flows.lagging", str(goes_back), *lagging, stage=Stage.WORKER))
+    lagging = ["--app=pushserver.worker", "worker", "--hostname=lagging@%h", "--queues=batches", *arguments]
+    fleet.start(python("lagging", "-m", "tests.flows.lagging", str(goes_back), *lagging, stop_order=StopOrder.WORKER))
     network.break_gorush(delay_ms=2000)
     try:
-        wait_until(lambda: turns_of(fleet, "lagging"), what="the lagging worker makes turns")
+        wait_until(lambda: batches_of(fleet, "lagging"), what="the lagging worker processes batches")
         with stopped(fleet, second):
             network.publish(*prepared.messages[: REQUESTS // 2])
             wait_until(network.pushes_under_way, what="gorush has pushes", pause_seconds=0.005)

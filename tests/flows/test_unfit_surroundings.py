@@ -13,14 +13,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from embedded.servers import installed
+from embedded.servers.accounts import own_folder
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.stack import plan
+from embedded.supervisor.guard import Guard
+from embedded.supervisor.processes import StopOrder
 from kit.db.reasons import AWAY
-from pushserver.embedded import installed
-from pushserver.embedded.accounts import own_folder
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.stack import plan
-from pushserver.supervisor.guard import Guard
-from pushserver.supervisor.processes import Stage
 from tests.clusters import UNSYNCED, Cluster
 from tests.flows import fleet as processes
 from tests.flows.conftest import SERVER, environment_of, network_of, start
@@ -37,11 +37,9 @@ HALF = """
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 executor = MigrationExecutor(connection)
-others = [leaf for leaf in executor.loader.graph.leaf_nodes() if leaf[0] != "notifications"]
-executor.migrate([*others, ("notifications", "0021_all_attempts")])
-connection.cursor().execute("DROP INDEX notification_for_route")
+executor.migrate([leaf for leaf in executor.loader.graph.leaf_nodes() if leaf[0] != "notifications"])
 """
-MISSING = re.compile(r"\d+ migrations are missing, the first is notifications.0022_by_route: run `manage.py migrate`")
+MISSING = re.compile(r"\d+ migrations are missing, the first is notifications.0001_initial: run `manage.py migrate`")
 LOOK_SECONDS = 3
 DISK_MIB = 160
 FULL = "the disk of PostgreSQL is full"
@@ -50,7 +48,7 @@ REASON = re.compile(r"reason='([^']*)'")
 # A bridge says the one or the other, or both: while it has a page that it cannot store, it does not ask for its lock.
 WITHOUT_IT = {
     "bridge": ("page_not_stored", "lock_session_lost"),
-    "batches": ("turn_postponed",),
+    "batches": ("batch_postponed",),
     "tasks": ("beat_stands_by",),
 }
 REQUESTS = 100
@@ -132,7 +130,7 @@ def wholly_on_the_disk(disk: Path, guard: Guard) -> Iterator[Cluster]:
 @pytest.mark.nightly
 def test_on_a_half_done_migration_nothing_is_taken_before_it_is_done(cluster: Cluster, new_fleet: NewFleet) -> None:
     fleet = new_fleet(cluster.server.url("postgres"))
-    fleet.run(plan.manage("half", "shell", "--command", HALF, stage=Stage.FRONT))
+    fleet.run(plan.manage("half", "shell", "--command", HALF, stop_order=StopOrder.FRONT))
     start(fleet)
     for name in PROCESSES:
         wait_until(lambda name=name: MISSING.search(fleet.log(name)), what=f"{name} says what is wrong")

@@ -13,12 +13,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.stack.plan import manage
-from pushserver.supervisor.guard import Guard
-from pushserver.supervisor.processes import ProcessSpec, Stage
+from embedded.servers.ports import free_port
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.stack.plan import manage
+from embedded.supervisor.guard import Guard
+from embedded.supervisor.processes import ProcessSpec, StopOrder
 from tests.flows import fleet as processes
 from tests.flows.fleet import Fleet, wait_for_http, wait_until
 from tests.interop.servers import ask
@@ -85,7 +85,7 @@ class Service:
 
     def start_bridge(self) -> None:
         before = self.xmpp.server.connections
-        self.fleet.start(manage(BRIDGE, "run_xmpp_bridge", stage=Stage.FRONT))
+        self.fleet.start(manage(BRIDGE, "run_xmpp_bridge", stop_order=StopOrder.FRONT))
         wait_until(lambda: self.xmpp.server.connections > before, what="the component is connected")
 
 
@@ -110,7 +110,7 @@ def service(
         "XMPP_COMPONENT_PORT": str(xmpp.port),
         # The canary is served whoever else is.
         "XMPP_ALLOWED_DOMAINS": "capulet.test",
-        "CANARY_PATIENCE_SECONDS": "5",
+        "CANARY_TIMEOUT_SECONDS": "5",
         "COLUMNS": "120",
     }
     fleet = Fleet(tmp_path_factory.mktemp("xmpp-canary"), environment, guard)
@@ -140,7 +140,7 @@ def canary(service: Service) -> Run:
 
     def run() -> tuple[int, str]:
         before = len(fleet.log("canary")) if (fleet.folder / "canary.log").exists() else 0
-        fleet.start(manage("canary", "xmpp_canary", stage=Stage.FRONT))
+        fleet.start(manage("canary", "xmpp_canary", stop_order=StopOrder.FRONT))
         code = fleet.running["canary"].wait(timeout=90)
         fleet.running.pop("canary")
         return code, fleet.log("canary")[before:]
@@ -209,7 +209,7 @@ def test_a_run_that_was_killed_is_told_and_cleared_away_by_the_next(
     service: Service, canary: Run, without: Callable[[str], None]
 ) -> None:
     without("batches")
-    service.fleet.start(manage("killed", "xmpp_canary", stage=Stage.FRONT))
+    service.fleet.start(manage("killed", "xmpp_canary", stop_order=StopOrder.FRONT))
     pushed = "SELECT count(*) FROM notifications_notification"
     wait_until(lambda: service.rows(pushed) == [(1,)], what="the canary has pushed")
     service.fleet.kill("killed")

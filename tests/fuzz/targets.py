@@ -16,9 +16,10 @@ from coincurve import PrivateKey
 from kit.http.connections import PlainAnswer
 from notifications.gateways.gorush.push_api import read_dry_run, read_response
 from notifications.gateways.gorush.redaction import signature, without_token
-from notifications.gateways.gorush.rules_file import shipped_rules
+from notifications.gateways.gorush.rules.file import shipped_rules
 from notifications.messages import ChannelKey, Outcome, Push
-from waku_bridge.codec import access_tokens, bodies, ecies, envelope, frame, metadata, symmetric, waku_message
+from waku_bridge.codec import bodies, envelope, frame, metadata, waku_message
+from waku_bridge.codec.crypto import access_tokens, ecies, symmetric
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import Identity, parse_chat_key, parse_public_key, recover
 from waku_bridge.messages import MessageType, WakuMessage
@@ -161,7 +162,7 @@ def node(data: bytes) -> None:
 
 
 def _xmpp() -> dict[str, Target]:
-    """Return the targets of the XMPP front door, if there is one."""
+    """Return the targets of the XMPP bridge, if there is one."""
     if importlib.util.find_spec("xmpp_bridge") is None:
         return {}
     from tests.fuzz.xmpp import stanzas, stream

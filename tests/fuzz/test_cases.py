@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pushserver.supervisor.processes import PROJECT
+from embedded.supervisor.processes import PROJECT
 from tests.fuzz.targets import TARGETS
 
 HERE = Path(__file__).parent

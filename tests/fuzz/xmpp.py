@@ -1,4 +1,4 @@
-"""The fuzz targets of the XMPP front door."""
+"""The fuzz targets of the XMPP bridge."""
 
 from contextlib import suppress
 

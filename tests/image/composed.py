@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pushserver.supervisor.processes import PROJECT, ProcessSpec, Stage
+from embedded.supervisor.processes import PROJECT, ProcessSpec, StopOrder
 
 ENTER = Path(__file__).with_name("enter.sh")
 VARIABLE = re.compile(r"\$\{(\w+):-([^{}]*)\}")
@@ -78,7 +78,7 @@ class Composed:
         inside = [image.config["User"], image.config["WorkingDir"], " ".join(self._volumes(service))]
         enter = ["unshare", "--mount", str(ENTER), *place, *inside]
         return ProcessSpec(
-            name=service, command=[*enter, "--ignore-environment", *variables, *words], stage=Stage.WORKER
+            name=service, command=[*enter, "--ignore-environment", *variables, *words], stop_order=StopOrder.WORKER
         )
 
     def _volumes(self, service: str) -> list[str]:

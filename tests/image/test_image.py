@@ -20,13 +20,13 @@ import psycopg
 import pytest
 from coincurve import PrivateKey
 
-from pushserver.embedded import prosody
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.prosody import EmbeddedProsody
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.supervisor.guard import Guard
-from pushserver.supervisor.processes import PROJECT, ProcessSpec, Stage
+from embedded.servers import prosody
+from embedded.servers.ports import free_port
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.prosody import EmbeddedProsody
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.supervisor.guard import Guard
+from embedded.supervisor.processes import PROJECT, ProcessSpec, StopOrder
 from tests.flows.fleet import Fleet, wait_for_http, wait_until
 from tests.flows.network import Network, android, iphone, new_sender
 from tests.image.composed import Composed, read_compose
@@ -98,7 +98,7 @@ def broker(fleet: Fleet, valkey: EmbeddedValkey) -> None:
     shell, option, command = read_compose()["valkey"]["command"]
     started = command.replace("docker-entrypoint.sh valkey-server -", f"{valkey.spec().command[0]} - --bind 127.0.0.1")
     script = started.replace("/run/secrets", str(fleet.folder / "secrets"))
-    fleet.start(ProcessSpec(name="broker", command=[shell, option, script], stage=Stage.BROKER))
+    fleet.start(ProcessSpec(name="broker", command=[shell, option, script], stop_order=StopOrder.BROKER))
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.supervisor.guard import Guard
+from embedded.servers.ports import free_port
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.supervisor.guard import Guard
 from tests.flows import fleet as processes
 from tests.flows.fleet import Fleet
 from tests.interop.nodes import Nodes, Pair

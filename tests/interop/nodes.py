@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from embedded.servers.ports import free_port
+from embedded.supervisor.processes import ProcessSpec, StopOrder, python
 from kit.http.connections import HttpClient, new_client
-from pushserver.embedded.ports import free_port
-from pushserver.supervisor.processes import ProcessSpec, Stage, python
 from tests.flows import fleet as processes
 from tests.flows.fleet import PUBSUB_TOPIC, Fleet
 from tests.interop.servers import Answer, ask
@@ -23,7 +23,7 @@ from waku_bridge.messages import WakuMessage
 from waku_bridge.node import WakuNode, from_json
 
 RING_CAPACITY = 1000
-PATIENCE_SECONDS = 20.0
+TIMEOUT_SECONDS = 20.0
 PAUSE_SECONDS = 0.05
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Pair:
         """With the client of production."""
 
         async def main() -> T:
-            async with new_client(timeout_seconds=PATIENCE_SECONDS, max_answer_bytes=2**28) as client:
+            async with new_client(timeout_seconds=TIMEOUT_SECONDS, max_answer_bytes=2**28) as client:
                 return await use(WakuNode(self.here, client), WakuNode(self.there, client))
 
         return asyncio.run(main())
@@ -59,7 +59,7 @@ class Nodes:
         for number, port in enumerate(ports):
             options = ["--port", str(port), "--shard", PUBSUB_TOPIC, "--peer", urls[1 - number]]
             ring = ["--relay-cache-capacity", str(RING_CAPACITY)]
-            spec = python(f"devnode-{port}", "-m", "waku_bridge.devnode", *options, *ring, stage=Stage.PEER)
+            spec = python(f"devnode-{port}", "-m", "embedded.node", *options, *ring, stop_order=StopOrder.PEER)
             self.fleet.start(spec)
         processes.wait_for_http(*(f"{url}/health" for url in urls))
         return linked(Pair(*urls))
@@ -81,7 +81,7 @@ class Nodes:
         assert say(listener, "POST", "/relay/v1/subscriptions", [PUBSUB_TOPIC]).status == 200
         port = free_port()
         options = ["--port", str(port), "--shard", PUBSUB_TOPIC]
-        self.fleet.start(python(f"store-{port}", "-m", "waku_bridge.devnode", *options, stage=Stage.PEER))
+        self.fleet.start(python(f"store-{port}", "-m", "embedded.node", *options, stop_order=StopOrder.PEER))
         store = f"http://127.0.0.1:{port}"
         processes.wait_for_http(f"{store}/health")
         is_over = threading.Event()
@@ -114,7 +114,7 @@ class Nodes:
             "--log-level=ERROR",
             *options,
         ]
-        self.fleet.start(ProcessSpec(name=f"waku-{rest}", command=command, stage=Stage.PEER))
+        self.fleet.start(ProcessSpec(name=f"waku-{rest}", command=command, stop_order=StopOrder.PEER))
         processes.wait_for_http(f"http://127.0.0.1:{rest}/debug/v1/info")  # its /health answers 501
         return f"http://127.0.0.1:{rest}"
 
@@ -170,7 +170,7 @@ def linked(pair: Pair) -> Pair:
 
 
 async def _until_heard(sender: WakuNode, receiver: WakuNode) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         await sender.publish(PUBSUB_TOPIC, new_message())
         await asyncio.sleep(PAUSE_SECONDS)
@@ -189,9 +189,9 @@ async def drained(*nodes: WakuNode) -> None:
 
 
 async def received(node: WakuNode, count: int, *, pubsub_topic: str = PUBSUB_TOPIC) -> list[WakuMessage]:
-    """What the node hands out, once it is at least that much and no more comes; fewer when the patience ends."""
+    """What the node hands out, once it is at least that much and no more comes; fewer when the time is over."""
     raw: list[Any] = []
-    deadline, quiet = time.monotonic() + PATIENCE_SECONDS, 0
+    deadline, quiet = time.monotonic() + TIMEOUT_SECONDS, 0
     while time.monotonic() < deadline and (len(raw) < count or quiet < 5):
         page = await node.read(pubsub_topic)
         raw += page

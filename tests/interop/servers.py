@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from embedded.servers.ports import free_port
+from embedded.supervisor.processes import ProcessSpec, StopOrder, python
 from kit.http.connections import new_client
 from notifications.gateways.gorush.client import GorushGateway
 from notifications.gateways.gorush.push_api import Presentation
 from notifications.messages import NotificationType, Push, Result, channel_key
-from pushserver.embedded.ports import free_port
-from pushserver.supervisor.processes import ProcessSpec, Stage, python
 from registrations.messages import TokenType
 from tests.flows import fleet as processes
 from tests.flows.fleet import Fleet
@@ -27,10 +27,10 @@ PRESENTATION = Presentation(
     sound="default",
     priority="high",
 )
-APN_TOPIC = "im.status.ethereum"
+APP_TOPIC = "im.status.ethereum"
 KEY_ID, TEAM_ID = "KEY1234567", "TEAM123456"
 # Longer than the seven seconds that the Firebase SDK tries.
-PATIENCE_SECONDS = 20.0
+TIMEOUT_SECONDS = 20.0
 SETTLING_SECONDS = 3.0
 
 
@@ -95,7 +95,7 @@ class Servers:
     def development(self, name: str, *arguments: str) -> Server:
         port = free_port()
         module = "tests.faulty.gorush"
-        self._start(python(name, "-m", module, "--port", str(port), *arguments, stage=Stage.PEER), port)
+        self._start(python(name, "-m", module, "--port", str(port), *arguments, stop_order=StopOrder.PEER), port)
         return Server(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port}")
 
     def real(self, name: str, *, port: int | None = None, authority: str = "", **settings: str) -> Server:
@@ -107,7 +107,7 @@ class Servers:
         environment = self._environment(port) | {f"GORUSH_{key}": value for key, value in settings.items()}
         if authority:
             environment["SSL_CERT_FILE"] = authority
-        spec = ProcessSpec(name=name, command=[str(self.gorush)], stage=Stage.PEER, environment=environment)
+        spec = ProcessSpec(name=name, command=[str(self.gorush)], stop_order=StopOrder.PEER, environment=environment)
         self._start(spec, port)
         return Server(f"http://127.0.0.1:{port}", self.fakes_url)
 
@@ -117,7 +117,7 @@ class Servers:
         name = f"fakes-{port}"
         if name not in self.fleet.running:
             arguments = ["tests.interop.fakes", "--port", str(port), "--folder", str(folder)]
-            self._start(python(name, "-m", *arguments, stage=Stage.PEER), port)
+            self._start(python(name, "-m", *arguments, stop_order=StopOrder.PEER), port)
         return name
 
     def _start(self, spec: ProcessSpec, port: int) -> None:
@@ -148,7 +148,7 @@ def ask(
     url: str, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
 ) -> Answer:
     """Without a client that tidies paths, follows redirects or reads proxies from the environment."""
-    connection = HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_SECONDS)
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT_SECONDS)
     try:
         connection.request(method, path, body, headers or {})
         response = connection.getresponse()
@@ -160,7 +160,7 @@ def ask(
     return Answer(response.status, json.loads(content) if is_json else content, headers)
 
 
-def send(urls: Sequence[str], push: Push, *, timeout_seconds: float = PATIENCE_SECONDS) -> Result:
+def send(urls: Sequence[str], push: Push, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Result:
     """With the gateway and the HTTP client of production."""
 
     async def main() -> Result:
@@ -176,7 +176,7 @@ def new_push(token_type: TokenType, fate: str = "", message: bytes = b"ciphertex
     return Push(
         notification_id=7,
         attempt_number=1,
-        channel=channel_key(token_type, APN_TOPIC),
+        channel=channel_key(token_type, APP_TOPIC),
         address=(fate + unique).encode(),
         type=NotificationType.MESSAGE,
         public_key_hash=b"\x0a" * 64,

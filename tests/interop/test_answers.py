@@ -11,8 +11,8 @@ import orjson
 import pytest
 import yaml
 
-from notifications.gateways.gorush.devserver.config import CONFIG
-from notifications.gateways.gorush.devserver.urls import APPLE_URL
+from embedded.gorush.config import CONFIG
+from embedded.gorush.urls import APPLE_URL
 from tests.interop.servers import Server
 
 IOS, ANDROID, HUAWEI = 1, 2, 3

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.supervisor.guard import Guard
-from pushserver.supervisor.processes import ProcessSpec, Stage
+from embedded.servers.ports import free_port
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.supervisor.guard import Guard
+from embedded.supervisor.processes import ProcessSpec, StopOrder
 from tests.flows.conftest import environment_of, network_of, served
 from tests.flows.fleet import Fleet, wait_until
 from tests.flows.network import iphone, new_sender
@@ -56,7 +56,7 @@ def fleet(
     }
     fleet = Fleet(folder, environment, guard)
     command = [str(PROGRAM), "--config", str(folder / "collector.yaml")]
-    fleet.start(ProcessSpec(name="collector", command=command, stage=Stage.PEER))
+    fleet.start(ProcessSpec(name="collector", command=command, stop_order=StopOrder.PEER))
     wait_until(lambda: "Everything is ready" in fleet.log("collector"), what="the collector")
     with served(fleet) as running:
         yield running

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from coincurve import PrivateKey
 
+from embedded.servers.ports import free_port
+from embedded.supervisor.guard import Guard
 from notifications.messages import Report, ReportError
-from pushserver.embedded.ports import free_port
-from pushserver.supervisor.guard import Guard
 from tests.flows import fleet as processes
 from tests.flows.fleet import Fleet
-from tests.flows.network import APN_TOPIC, Network, android, iphone, new_sender
+from tests.flows.network import APP_TOPIC, Network, android, iphone, new_sender
 from tests.interop.conftest import StartServer
 from tests.interop.nodes import Overheard, Pair
 from tests.interop.servers import Server
@@ -55,7 +55,7 @@ def test_a_message_wakes_the_phone_once(network: Network, platform: Platform) ->
     reports = network.notify(sender, network.query(sender, phone))
     assert reports == (Report(phone.identity.key_hash, phone.installation_id, success=True),)
     (push,) = network.pushes_to(address)
-    assert (push["error"], push["topic"]) == ("", APN_TOPIC if push["platform"] == "ios" else "")
+    assert (push["error"], push["topic"]) == ("", APP_TOPIC if push["platform"] == "ios" else "")
 
 
 @pytest.mark.parametrize(("platform", "fate"), [(iphone, "dead-"), (android, "expired-")], ids=["iOS", "Android"])

@@ -11,8 +11,8 @@ from tests.flows.fleet import PUBSUB_TOPIC
 from tests.interop.nodes import Nodes, Pair, drained, new_message, received, say
 from tests.interop.servers import Answer, ask
 from waku_bridge.node import NoStore, WakuNode, from_json, to_json
-from waku_bridge.node.config_check.board import BOARD
 from waku_bridge.node.config_check.checking import check_all
+from waku_bridge.node.config_check.saved import NOTICES
 
 pytestmark = pytest.mark.peers
 RELAY = "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F16%2F32"
@@ -65,7 +65,7 @@ def test_the_watch_reads_its_record_version_and_clock_and_recognises_it(
 ) -> None:
     settings.WAKU_NODES = settings.WAKU_STORE_NODES = [alone]
     check_all(now=timezone.now())
-    notice = BOARD.read([alone])[alone]
+    notice = NOTICES.read([alone])[alone]
     assert [complaint.id for complaint in notice.complaints] == ["go_waku"]
     assert (notice.memory["version"], notice.memory["shards"]) == ("go-waku 0.10.0", "16: 32")
     assert notice.memory["health"] == ""

@@ -8,7 +8,7 @@ import pytest
 from notifications.gateways.gorush.push_api import device_token
 from notifications.messages import Push
 from registrations.messages import TokenType
-from tests.interop.servers import APN_TOPIC, KEY_ID, TEAM_ID, Server, new_push, send
+from tests.interop.servers import APP_TOPIC, KEY_ID, TEAM_ID, Server, new_push, send
 
 pytestmark = pytest.mark.peers
 
@@ -26,7 +26,7 @@ def test_apple_gets_one_push_that_replaces_its_own_repetition(real_gorush: Serve
     only = received(real_gorush, push)
     headers = {name: value for name, value in only["headers"].items() if name.startswith("apns-")}
     assert headers == {
-        "apns-topic": APN_TOPIC,
+        "apns-topic": APP_TOPIC,
         "apns-push-type": "alert",
         "apns-priority": "10",
         "apns-collapse-id": push.collapse_id,

@@ -9,10 +9,10 @@ from notifications.messages import Push, PushRequest, channel_key
 from notifications.models import Notification
 from registrations.messages import RegistrationMessage
 from registrations.models import Registration, Route
+from tests.batches import Process
 from tests.conversation import EPHEMERAL, VECTORS, replies_to, say, to_server
 from tests.delivering import RecordingGateway
 from tests.factories import make_registration, make_route
-from tests.turns import Process
 from waku_bridge.codec import bodies
 from waku_bridge.messages import MessageType, PushResponse
 
@@ -50,7 +50,7 @@ def _store(registration: RegistrationMessage, request: PushRequest) -> None:
         route=make_route(
             device_token=registration.device_token,
             token_type=registration.token_type,
-            apn_topic=registration.apn_topic,
+            app_topic=registration.app_topic,
         ),
         enabled=registration.enabled,
         block_mentions=registration.block_mentions,
@@ -109,7 +109,7 @@ def test_tells_gorush_what_status_go_tells_it(case):
     push = Push(
         notification_id=1,
         attempt_number=1,
-        channel=channel_key(registration.token_type, registration.apn_topic),
+        channel=channel_key(registration.token_type, registration.app_topic),
         address=registration.device_token.encode(),
         type=notification.type,
         public_key_hash=notification.public_key_hash,

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from kit.http.connections import new_client
-from tests.siege.arsenal import Arsenal, Phone
+from tests.siege.payloads import Payloads, Phone
 from tests.siege.spool import Spool
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import NodeError, WakuNode
@@ -61,11 +61,11 @@ def main() -> None:
     told: dict[str, Any] = json.loads(sys.stdin.readline())
     victims = [Phone(bytes.fromhex(key_hash), *rest) for key_hash, *rest in told["victims"]]
     recorded = [WakuMessage(b64decode(payload), topic, 0) for payload, topic in told["recorded"]]
-    arsenal = Arsenal(bytes.fromhex(told["server"]), victims, recorded, keys=told["keys"], seed=told["seed"])
+    payloads = Payloads(bytes.fromhex(told["server"]), victims, recorded, keys=told["keys"], seed=told["seed"])
     with TemporaryDirectory(prefix="siege-") as folder:
         spool = Spool(Path(folder) / "messages")
         for _ in range(round(told["rate"] * told["seconds"])):
-            spool.put(*arsenal.next(told["kind"]))
+            spool.put(*payloads.next(told["kind"]))
         print("ready", flush=True)
         sys.stdin.readline()
         besiegers = Besiegers(spool)

@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from embedded.load.waku import Ear, LoadRequests, Result, build, evaluate, pushes_recorded, shoot
 from kit.http.connections import new_client
 from tests.flows.conftest import SERVER
 from tests.flows.fleet import PUBSUB_TOPIC
 from waku_bridge.client import Session
-from waku_bridge.client.load import Ear, LoadRequests, Result, build, evaluate, pushes_recorded, shoot
-from waku_bridge.client.registering import RegisteringClient
+from waku_bridge.client.registration.registering import RegisteringClient
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import WakuNode
 

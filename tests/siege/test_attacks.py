@@ -16,11 +16,14 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from embedded.load import xmpp as xmpp_load
+from embedded.load.waku import Result as WakuResult
+from embedded.load.waku import register_devices
+from embedded.servers import prosody
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.supervisor.guard import Guard
 from kit.http.connections import HttpClient, new_client
-from pushserver.embedded import prosody
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.supervisor.guard import Guard
 from tests.flows.conftest import SERVER, environment_of, served
 from tests.flows.fleet import PUBSUB_TOPIC, Fleet, wait_until
 from tests.interop.servers import ask
@@ -28,16 +31,13 @@ from tests.interop.xmpp import peers
 from tests.interop.xmpp.peers import DOUBLE_SECRET, DOUBLES, LOOPBACK, SERVICE
 from tests.interop.xmpp.service import APP, Neighbour, Service
 from tests.siege import intruders
-from tests.siege.arsenal import TO_OWN_PHONES, Arsenal
 from tests.siege.honest import Honest, ask_honestly, besieging, nothing, report_of, with_usual_limits
+from tests.siege.payloads import TO_OWN_PHONES, Payloads
 from tests.siege.watching import cpu_seconds, cpu_seconds_of, stored
 from waku_bridge.client import Session
-from waku_bridge.client.load import Result as WakuResult
-from waku_bridge.client.load import register_devices
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import WakuNode
 from xmpp_bridge.client import Route
-from xmpp_bridge.client import load as xmpp_load
 
 pytestmark = pytest.mark.chaos
 SECONDS = int(os.environ.get("ATTACK_SECONDS") or 5)
@@ -55,8 +55,8 @@ WAITING = """
 """
 # A registration that is taken leaves seven: envelope, reply, registration, route, grant, event, key of a topic. Of a
 # hundred pushes to phones of one's own each may wait, and be tried.
-MOST_ROWS_EACH = 8
-MOST_ROWS_OF_PUSHES = 200
+MAX_ROWS_EACH = 8
+MAX_ROWS_OF_PUSHES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,8 @@ def test_what_each_attack_costs(world: World) -> None:
     quiet, *costs = asyncio.run(suffer_each(world))
     show(quiet, costs)
     assert [cost.name for cost in [quiet, *costs] if not (cost.waku.is_clean and cost.xmpp.is_clean)] == []
-    most = {TO_OWN_PHONES: MOST_ROWS_OF_PUSHES}
-    assert [cost.name for cost in costs if rows_each(cost, quiet) > most.get(cost.name, MOST_ROWS_EACH)] == []
+    most = {TO_OWN_PHONES: MAX_ROWS_OF_PUSHES}
+    assert [cost.name for cost in costs if rows_each(cost, quiet) > most.get(cost.name, MAX_ROWS_EACH)] == []
 
 
 async def suffer_each(world: World) -> list[Cost]:
@@ -144,7 +144,7 @@ async def suffer_each(world: World) -> list[Cost]:
         clients = Clients(world, honest, server, [route for route, _ in devices], client)
         warm_up = honest.load(seconds=WARM_UP_SECONDS, rate=WAKU_RATE)
         await ask_honestly(honest, warm_up)
-        kinds = [kind for kind in Arsenal(SERVER.pub33, [], [], keys=1, seed=1).kinds if ATTACK in kind]
+        kinds = [kind for kind in Payloads(SERVER.pub33, [], [], keys=1, seed=1).kinds if ATTACK in kind]
         await clients.suffer(NOBODY)  # plans are made, and pools filled
         costs = [await clients.suffer(NOBODY)]
         kinds_of_xmpp = [kind for kind in intruders.KINDS if ATTACK in kind]

@@ -17,29 +17,29 @@ import psycopg
 import pytest
 from coincurve import PrivateKey
 
+from embedded.load.waku import Result, register_devices
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.supervisor.guard import Guard
 from kit.http.connections import new_client
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.supervisor.guard import Guard
 from registrations.messages import RegistrationMessage
 from tests.flows.conftest import SERVER, environment_of, served
 from tests.flows.fleet import PUBSUB_TOPIC, Fleet
 from tests.siege.honest import KEYS, Honest, ask_honestly, besieging, nothing, report_of, with_usual_limits
 from tests.siege.watching import Memory, analyze_nothing, given_up, inbox, stored
 from waku_bridge.client import Session
-from waku_bridge.client.load import Result, register_devices
 from waku_bridge.codec.envelope import encode_registration
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
-from waku_bridge.inbox import INSERT, Envelope, Path, insert_values
+from waku_bridge.inbox.inbox import INSERT, Envelope, Path, insert_values
 from waku_bridge.node import WakuNode
 
 pytestmark = pytest.mark.chaos
 SECONDS = int(os.environ.get("SIEGE_SECONDS") or 300)
 DEVICES = 50
 WARM_UP_SECONDS = 3
-MOST_MB = 400
-MOST_ROWS_EACH = 7  # with the rows of keys, by which envelopes and requests are known
+MAX_MB = 400
+MAX_ROWS_EACH = 7  # with the rows of keys, by which envelopes and requests are known
 # The flood of messages as cheap to decide as any, beside few requests about phones that were reached before.
 BACKLOG = int(os.environ.get("SIEGE_BACKLOG") or 100_000)
 PROVEN_RATE, PROVEN_SECONDS = 20, 60
@@ -123,7 +123,7 @@ def show(siege: Siege) -> None:
     for name, arrivals in (("gorush", honest.pushes), ("replies", honest.replies)):
         print(f"  {name}: {arrivals}")
     print(f"  generator: {honest.generator}")
-    for name, most in sorted(siege.memory.most_mb.items()):
+    for name, most in sorted(siege.memory.max_mb.items()):
         first, cores = siege.memory.first_mb.get(name, 0), siege.memory.cores.get(name, 0)
         print(f"  {name}: {first:.0f} MB, at most {most:.0f} MB; {cores:.2f} cores")
     print(f"  the machine: {siege.memory.machine_cores:.2f} cores of {os.cpu_count()}")
@@ -142,9 +142,9 @@ def test_honest_clients_do_not_notice_a_siege(fleet: Fleet) -> None:
     assert (siege.honest.failed, pushes.lost, replies.lost, pushes.doubled) == (0, 0, 0, 0)
     assert pushes.latency_ms.p99 <= 2000
     assert replies.latency_ms.p99 <= 3000
-    server = {name: most for name, most in siege.memory.most_mb.items() if name not in {"node", "gorush"}}
-    assert {name: most for name, most in server.items() if most > MOST_MB} == {}
-    assert siege.rows_each <= MOST_ROWS_EACH
+    server = {name: most for name, most in siege.memory.max_mb.items() if name not in {"node", "gorush"}}
+    assert {name: most for name, most in server.items() if most > MAX_MB} == {}
+    assert siege.rows_each <= MAX_ROWS_EACH
     assert siege.bytes_per_byte <= 3
 
 

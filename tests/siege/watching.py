@@ -43,7 +43,7 @@ class Memory:
         self._fleet = fleet
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
-        self.most_mb: defaultdict[str, float] = defaultdict(float)
+        self.max_mb: defaultdict[str, float] = defaultdict(float)
         self.first_mb: dict[str, float] = {}
         self.cores: dict[str, float] = {}
         self.machine_cores = 0.0
@@ -51,7 +51,7 @@ class Memory:
     def __enter__(self) -> Self:
         self._began, self._cpu, self._busy = time.monotonic(), cpu_seconds(self._fleet), _busy_seconds()
         self._look()
-        self.first_mb = dict(self.most_mb)
+        self.first_mb = dict(self.max_mb)
         self._thread.start()
         return self
 
@@ -72,7 +72,7 @@ class Memory:
                 sizes = [each.memory_full_info().pss for each in _family(process.pid)]
             except psutil.NoSuchProcess:
                 continue
-            self.most_mb[name] = max(self.most_mb[name], sum(sizes) / 2**20)
+            self.max_mb[name] = max(self.max_mb[name], sum(sizes) / 2**20)
 
 
 def cpu_seconds(fleet: Fleet) -> dict[str, float]:

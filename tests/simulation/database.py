@@ -11,7 +11,7 @@ import psycopg
 from django.db import connections
 from django.db.backends.postgresql.psycopg_any import get_adapters_template
 
-from kit.db.postgresql.base import DatabaseWrapper, PatientConnection
+from kit.db.postgresql.base import DatabaseWrapper, TimedConnection
 
 # The database's clock comes before PostgreSQL's own in the path. Who waits for a lock waits in vain: its holder goes on
 # only when the one that waits has given up.
@@ -56,7 +56,7 @@ class Pool:
     def take(self) -> "psycopg.Connection[Any]":
         if self._free:
             return self._free.pop()
-        return PatientConnection.connect(**self.parameters, autocommit=True)
+        return TimedConnection.connect(**self.parameters, autocommit=True)
 
     def give_back(self, raw: "psycopg.Connection[Any]") -> None:
         raw.rollback()

@@ -15,7 +15,7 @@ import orjson
 import psycopg
 from django.conf import settings
 
-from notifications.acceptance import dedup_key
+from notifications.acceptance.acceptance import dedup_key
 from notifications.messages import Outcome, Push, PushNotification, Report, ReportError, Result
 from notifications.models import Notification
 from notifications.policy import MAX_FURTHER_ATTEMPTS
@@ -105,7 +105,7 @@ class Ledger:
     def __init__(self, monitor: "psycopg.Connection[Any]") -> None:
         self._monitor = monitor
         self.limit_in_flight = IN_FLIGHT
-        self.most_for_a_route = settings.MAX_OPEN_PER_ROUTE
+        self.max_for_a_route = settings.MAX_OPEN_PER_ROUTE
         self._notifications: dict[int, Row] = {}
         self._registrations: dict[int, int] = {}
         self._envelopes: dict[str, str] = {}
@@ -185,7 +185,7 @@ class Ledger:
         self._notifications = {row.id: row for row in rows}
         # What failed under way waits beside these, until the next one comes for its address.
         waiting = Counter(row.route_id for row in rows if row.state == "pending")
-        _hold(max(waiting.values(), default=0) <= self.most_for_a_route, "too much waits for one address")
+        _hold(max(waiting.values(), default=0) <= self.max_for_a_route, "too much waits for one address")
         for request in self.state["requests"] or ():
             _check_request(*request)
         self._check_registrations()
@@ -242,7 +242,7 @@ class Ledger:
             *(
                 f"envelope {name[:8]} {s}"
                 for name, s in self._envelopes.items()
-                if s in {"received", "postponed", "unkeyed"}
+                if s in {"received", "postponed", "pending_key"}
             ),
             *(f"notification {n.id} {n.state}" for n in self._notifications.values() if n.state in open_states),
             *(f"request {r[0]} {r[1]}" for r in self.state["requests"] or () if r[1] == "waiting"),

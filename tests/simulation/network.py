@@ -10,15 +10,15 @@ from datetime import datetime
 from random import Random
 from typing import Any
 
+from embedded.node.envelope import relay_fields
+from embedded.node.node import Node
+from embedded.node.rest.store import _page_fields
+from embedded.node.settings import Settings
+from embedded.node.store_query import read_query
 from notifications.messages import Outcome, Push, Result
 from tests.conversation import PUBSUB_TOPIC
 from tests.simulation.agenda import Agenda
 from waku_bridge.codec.topics import message_hash
-from waku_bridge.devnode.envelope import relay_fields
-from waku_bridge.devnode.node import Node
-from waku_bridge.devnode.settings import Settings
-from waku_bridge.devnode.store import _page_fields
-from waku_bridge.devnode.store_query import read_query
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import NodeError, NotSubscribed, StorePage
 from waku_bridge.node.dialect import read_store_page
@@ -215,7 +215,7 @@ class SimulatedGateway:
 
     async def send(self, push: Push) -> Result:
         self._note(push)
-        result = Result(Outcome.AMBIGUOUS)  # unless there is an answer before the server's patience ends
+        result = Result(Outcome.AMBIGUOUS)  # unless there is an answer before the server's timeout
         try:
             await asyncio.sleep(self._providers.latency())
             result = self._providers.answer(push)

@@ -1,4 +1,4 @@
-"""The processes of the simulation: workers that make turns, and a bridge that reads nodes.
+"""The processes of the simulation: workers that process batches, and a bridge that reads nodes.
 
 Each has an event loop, a connection to the database and a memory of its own, which end with it. A process is killed at
 one of its statements, before or after a commit, or when a push leaves it; a connection is lost in the same places.
@@ -14,31 +14,31 @@ from typing import Any
 import psycopg
 from django.db import InterfaceError, OperationalError, connections
 
+from kit.batches.batch import Step, Worker
 from kit.buckets.bucket import Limit
 from kit.buckets.shared import SharedBuckets
 from kit.db.clock import clock
-from kit.leader import Term
-from kit.turns import Stage, Worker
-from notifications.admission import Admission, Senders
-from notifications.delivery.concurrency import ConcurrencyLimits
-from notifications.delivery.desk import Delivery
+from kit.processes.leader import Term
+from notifications.delivery.steps import Delivery
 from notifications.messages import Push, Result
+from notifications.queues.admission import Admission, Senders
+from notifications.queues.concurrency import ConcurrencyLimits
 from tests.conversation import PUBSUB_TOPIC
 from tests.simulation.agenda import Agenda, Loop
 from tests.simulation.database import Asynchronous, Pool, Wrapper
 from tests.simulation.network import RING_CAPACITY, Network, Providers, SimulatedGateway
-from waku_bridge.front_door import WakuDoor
+from waku_bridge.bridge import WakuBridge
+from waku_bridge.inbound.queries import Limits
 from waku_bridge.outbound import Nodes
-from waku_bridge.queries import Limits
 from waku_bridge.query_topics import QueryTopics
-from waku_bridge.reading.backfill import Backfill
 from waku_bridge.reading.intake import Intake, Session
 from waku_bridge.reading.live import LiveReader
-from waku_bridge.reading.walker import StoreWalker
+from waku_bridge.reading.store.backfill import Backfill
+from waku_bridge.reading.store.walker import StoreWalker
 
 LEASE = timedelta(seconds=20)
 IN_FLIGHT = 3
-PATIENCE_SECONDS = 8.0
+TIMEOUT_SECONDS = 8.0
 STORE_PERIOD_SECONDS = 3.0
 
 
@@ -114,18 +114,18 @@ class Scene:
             connections["default"] = wrapper
 
 
-class SimulatedBell:
-    """A bell that has the process make a turn soon."""
+class SimulatedWakeup:
+    """Makes its process work soon."""
 
     def __init__(self, process: "SimulatedWorker") -> None:
         self._process = process
 
-    def ring(self) -> None:
+    def set(self) -> None:
         self._process.hurry()
 
 
 class SimulatedWorker(Process):
-    """A worker process. It makes turns when its bell rings, and looks for rows now and then."""
+    """A worker process. It processes batches when its wakeup is set, and looks for rows now and then."""
 
     def __init__(
         self,
@@ -136,41 +136,41 @@ class SimulatedWorker(Process):
         answered: Callable[["SimulatedWorker", Push, Result], None],
     ) -> None:
         super().__init__(name, scene)
-        bell: Any = SimulatedBell(self)
+        wakeup: Any = SimulatedWakeup(self)
         gateway = SimulatedGateway(
             scene.providers, lambda push: note(self, push), lambda push, result: answered(self, push, result)
         )
         limits = ConcurrencyLimits(IN_FLIGHT, first=2)
-        self.delivery = Delivery(lambda _: gateway, bell, lease=LEASE, limits=limits)
+        self.delivery = Delivery(lambda _: gateway, wakeup, lease=LEASE, limits=limits)
         nodes: Any = scene.network.nodes
-        door = WakuDoor(self.delivery, bell, nodes=Nodes(nodes), stores=Nodes(nodes))
-        stages: list[Stage] = [*door.intake(), *self.delivery.stages(), *door.outlet()]
-        self._worker = Worker(stages, bell)
-        self._due = 0  # number of the next turn: those that were put off are passed over
+        own = WakuBridge(self.delivery, wakeup, nodes=Nodes(nodes), stores=Nodes(nodes))
+        steps: list[Step] = [*own.intake(), *self.delivery.steps(), *own.outlet()]
+        self._worker = Worker(steps, wakeup)
+        self._due = 0  # number of the next batch: those that were put off are passed over
         self.is_turning = False
         self.hurry()
 
     def hurry(self) -> None:
-        """Make a turn soon, unless one is to be made anyway before that."""
+        """Process a batch soon, unless one is to be made anyway before that."""
         self._plan(self.random.uniform(0.0, 0.1))
 
     def _plan(self, seconds: float) -> None:
         self._due += 1
         number = self._due
-        self.scene.agenda.add(seconds, lambda: self.turn() if number == self._due else None, self)
+        self.scene.agenda.add(seconds, lambda: self.process_batch() if number == self._due else None, self)
 
     def stop(self) -> None:
         """Be told to end: what is under way is finished first."""
-        self._worker.stop(patience_seconds=PATIENCE_SECONDS)
+        self._worker.stop(timeout_seconds=TIMEOUT_SECONDS)
 
-    def turn(self) -> None:
-        """Make one turn, and plan the next."""
+    def process_batch(self) -> None:
+        """Process one batch, and plan the next."""
         is_more = False
         self._worker._look_at = 0.0
         self.is_turning = True
         try:
             with self.scene.inside(self):
-                is_more = self._worker.turn(now=clock.now())
+                is_more = self._worker.process_batch(now=clock.now())
         except (OperationalError, InterfaceError, psycopg.Error):
             with self.scene.inside(self):
                 self._worker._hang_up()

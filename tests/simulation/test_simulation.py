@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pushserver.embedded.postgres import EmbeddedPostgres
+from embedded.servers.postgres import EmbeddedPostgres
 from tests.budget import first_everyday
 
 SEED = int(os.environ.get("SEED") or 0)

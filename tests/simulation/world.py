@@ -24,7 +24,7 @@ from django.utils import timezone
 import kit.http.connections
 from kit.db.clock import Clock
 from kit.db.postgresql.base import DatabaseWrapper
-from notifications import acceptance
+from notifications.acceptance import acceptance
 from notifications.messages import Push, PushNotification, PushRequest, ReportError
 from registrations import quotas
 from registrations.messages import RegistrationMessage, TokenType
@@ -35,13 +35,16 @@ from tests.simulation.database import EMPTY, PREPARE, Pool, execute_quietly
 from tests.simulation.ledger import Asked, Broken, Ledger
 from tests.simulation.network import Network, Providers
 from tests.simulation.processes import Process, Scene, SimulatedBridge, SimulatedWorker
-from waku_bridge import front_door, inbound, pending_keys, steps
+from waku_bridge import bridge as waku
+from waku_bridge import steps
 from waku_bridge.codec import topics
+from waku_bridge.codec.crypto.grants import sign_grant
 from waku_bridge.codec.envelope import encode_query, encode_registration, encode_request
-from waku_bridge.codec.grants import sign_grant
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import server_identity
+from waku_bridge.inbound import inbound
+from waku_bridge.inbox import pending_keys
 from waku_bridge.messages import Query, WakuMessage
 from waku_bridge.query_topics import CpuBudget, reader
 
@@ -163,7 +166,7 @@ class World:
         self.is_dirty |= bool(CHANGE.search(query)) and "waku_bridge_store" not in query
         process.pass_by()
         if isinstance(process, SimulatedWorker) and process.is_turning and not self._is_nested:
-            self._let_another_turn(process)
+            self._let_another_process(process)
 
     def commit(self, commit: Callable[[], None]) -> None:
         """Be called instead of each commit of anybody."""
@@ -174,17 +177,17 @@ class World:
         if process is not None:
             process.pass_by()
 
-    def _let_another_turn(self, process: Process) -> None:
-        """Have another worker make a whole turn in the middle of this one's.
+    def _let_another_process(self, process: Process) -> None:
+        """Have another worker process a whole batch in the middle of this one's.
 
-        What that turn wrote is looked at before this one goes on: the next look sees the work of both, and an answer
+        What that batch wrote is looked at before this one goes on: the next look sees the work of both, and an answer
         that was true when it was given may not be by then.
         """
         others = [w for w in self.workers if w is not process and w.is_alive and not w.is_turning]
         if others and self.network.is_troubled and self.random.random() < 0.01:
             self._is_nested = True
             try:
-                self.random.choice(others).turn()
+                self.random.choice(others).process_batch()
             finally:
                 self._is_nested = False
             with self._remembering_what_breaks():
@@ -211,7 +214,7 @@ class World:
             version=phone.version,
             token_type=phone.token_type,
             device_token="" if unregister else phone.device_token,
-            apn_topic=APP if phone.token_type == TokenType.APN else "",
+            app_topic=APP if phone.token_type == TokenType.APN else "",
             access_token=phone.access_token,
             grant=sign_grant(phone.identity.private_key, server_identity().pub33, phone.access_token),
             enabled=True,
@@ -328,7 +331,7 @@ class World:
         try:
             with self.scene.inside(self.keys):
                 pending_keys.call_back(budget=CpuBudget(0, 60), limit=1000)
-        except OperationalError:  # a turn holds the rows
+        except OperationalError:  # a batch holds the rows
             self.keys.connection.close()
 
     def is_read(self) -> bool:
@@ -350,7 +353,7 @@ class World:
             for node in self.network.nodes:
                 make_watermark(node=node.url, at=self.agenda.now())
             for token_type, topic in ((TokenType.APN, APP), (TokenType.FIREBASE, "")):
-                make_channel(token_type=token_type, apn_topic=topic, last_success_at=self.agenda.now())
+                make_channel(token_type=token_type, app_topic=topic, last_success_at=self.agenda.now())
 
     def run(self) -> None:
         """Let everything happen, until all is at its end. Raises Broken, or whatever the server raises."""
@@ -436,7 +439,7 @@ class Simulation:
         patch.setattr(Clock, "set", lambda _clock, _told: None)  # it is asked, and the answer is known
         patch.setattr(os, "urandom", self._random_bytes)
         patch.setattr(kit.http.connections, "_loop", lambda: self._current().loop)
-        patch.setattr(front_door, "want_keys", self._want_keys)
+        patch.setattr(waku, "want_keys", self._want_keys)
         patch.setattr(acceptance, "own_admission", lambda: self._current().admission)
         for module in (acceptance, quotas, inbound, steps):
             patch.setattr(module, "own_buckets", lambda: self._current().buckets)

@@ -10,13 +10,13 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from pushserver.embedded import prosody
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.stack.plan import manage
-from pushserver.supervisor.guard import Guard
-from pushserver.supervisor.processes import Stage
+from embedded.servers import prosody
+from embedded.servers.ports import free_port
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.stack.plan import manage
+from embedded.supervisor.guard import Guard
+from embedded.supervisor.processes import StopOrder
 from tests.flows import fleet as processes
 from tests.flows.conftest import SERVER
 from tests.flows.fleet import Fleet
@@ -53,7 +53,7 @@ class Installation:
 
     def begin_load(self, file: Path, *, rate: int, seconds: int) -> None:
         options = ["--devices=20", f"--rate={rate}", f"--seconds={seconds}", f"--json={file}"]
-        self.fleet.start(manage("load", "load", *options, stage=Stage.FRONT))
+        self.fleet.start(manage("load", "load", *options, stop_order=StopOrder.FRONT))
 
     def end_load(self) -> None:
         self.fleet.running["load"].wait(timeout=120)

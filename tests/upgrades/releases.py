@@ -6,20 +6,17 @@ import tarfile
 from io import BytesIO
 from pathlib import Path
 
-from pushserver.release import PROJECT
+from pushserver.start.release import PROJECT
 
 GIT = shutil.which("git") or ""
 TAGS = "v[0-9]*"
-# The last commit with the migrations of 0.1.0 (`test_migrations.FIRST_RELEASE`), for clones without tags.
-FIRST_RELEASE = "73ed3417a737d5c435bbbc052cf76d542880d492"
 
 
 def last_release(clone: Path = PROJECT) -> str:
-    """Return the tag of the newest release before this commit, else the commit of 0.1.0, else nothing: a shallow clone
-    has neither, and a copy without `.git` has no releases.
+    """Return the tag of the newest release before this commit, else nothing: a shallow clone and a copy without `.git`
+    have none.
     """
-    tag = _asked(clone, "describe", "--tags", "--abbrev=0", f"--match={TAGS}", "HEAD~")
-    return tag or _asked(clone, "rev-parse", "--verify", "--quiet", f"{FIRST_RELEASE}^{{commit}}")
+    return _asked(clone, "describe", "--tags", "--abbrev=0", f"--match={TAGS}", "HEAD~")
 
 
 def _asked(clone: Path, *arguments: str) -> str:

@@ -42,7 +42,7 @@ KNOWN_TROUBLE = re.compile(
     r".*count_traffic.*NodeNotFoundError.*\n.*Traceback.*\n|^xmpp .*metrics_port_not_opened.*\n", re.MULTILINE
 )
 # Of lines of the log that need somebody.
-TROUBLE = re.compile(r"Traceback|\[(?:error|critical) |turn_split|Not replaced|did not stop in time")
+TROUBLE = re.compile(r"Traceback|\[(?:error|critical) |batch_split|Not replaced|did not stop in time")
 
 
 @dataclass(slots=True)

@@ -11,12 +11,12 @@ from itertools import cycle
 from typing import Any
 from xml.etree.ElementTree import Element
 
+from embedded.load.xmpp import register_devices
 from tests.flows.fleet import wait_until
 from tests.interop.servers import ask
 from tests.interop.xmpp.peers import SERVICE
 from tests.interop.xmpp.service import APP, Neighbour, Service, ciphertext, iv
 from xmpp_bridge.client import Grade, Notification, Route, Stored
-from xmpp_bridge.client.load import register_devices
 from xmpp_bridge.messages import Dialect
 
 # A third of them speak XEP-0357, whose pushes are requests with an answer.

@@ -21,12 +21,12 @@ from waku_bridge.canary.line import TIMEOUT_SECONDS, Line
 from waku_bridge.client import (
     Address,
     Core,
-    Patience,
     Refused,
     RegisteringClient,
     RegistrationRefused,
     SendingClient,
     Standing,
+    Timeouts,
     new_identity,
     new_state,
 )
@@ -56,14 +56,14 @@ class WakuCanary(Canary[CanaryRun]):
             settings.WAKU_PUBSUB_TOPICS[0],
             lambda envelope_hash: traces.mark(envelope_hash, now=timezone.now()),
         ) as line:
-            yield from walk(Talk(line, settings.CANARY_PATIENCE_SECONDS), run)
+            yield from walk(Talk(line, settings.CANARY_TIMEOUT_SECONDS), run)
 
     def remove_traces(self) -> None:
         traces.remove_traces(now=timezone.now())
 
     def longest(self) -> timedelta:
         peers = len(settings.WAKU_NODES) + len(settings.WAKU_STORE_NODES)
-        seconds = (EXCHANGES + 1) * (settings.CANARY_PATIENCE_SECONDS + 2 * peers * TIMEOUT_SECONDS) + 60
+        seconds = (EXCHANGES + 1) * (settings.CANARY_TIMEOUT_SECONDS + 2 * peers * TIMEOUT_SECONDS) + 60
         return timedelta(seconds=seconds)
 
     def is_expected(self) -> bool:
@@ -156,8 +156,8 @@ def _phone(server: bytes) -> RegisteringClient:
 
 
 def _sender(timeout_seconds: float) -> SendingClient:
-    patience = Patience(answer_seconds=timeout_seconds, gather_seconds=0)
-    return SendingClient(new_identity(os.urandom), os.urandom, patience=patience, fail_over=False)
+    timeouts = Timeouts(answer_seconds=timeout_seconds, gather_seconds=0)
+    return SendingClient(new_identity(os.urandom), os.urandom, timeouts=timeouts, fail_over=False)
 
 
 def _is_accepted(phone: RegisteringClient, server: bytes) -> bool:
@@ -174,8 +174,8 @@ def _next_server(run: CanaryRun) -> bytes:
 def _address() -> Address:
     if not settings.CANARY_DEVICE_TOKEN:
         return Address(TokenType.APN, settings.CANARY_DRY_RUN_TOKEN, settings.CANARY_DRY_RUN_TOPIC)
-    kind = TokenType.APN if settings.CANARY_APN_TOPIC else TokenType.FIREBASE
-    return Address(kind, settings.CANARY_DEVICE_TOKEN, settings.CANARY_APN_TOPIC)
+    kind = TokenType.APN if settings.CANARY_APP_TOPIC else TokenType.FIREBASE
+    return Address(kind, settings.CANARY_DEVICE_TOKEN, settings.CANARY_APP_TOPIC)
 
 
 def _fleeting(message: WakuMessage) -> WakuMessage:

@@ -9,16 +9,16 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import QuerySet
 
+from notifications.acceptance.storing import forget_keys
 from notifications.canary import find_push
 from notifications.models import Attempt, NotificationRequest
-from notifications.storing import forget_keys
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.canary.diagnosis import Facts
 from waku_bridge.codec import topics
 from waku_bridge.identity import canary_identities, canary_identity
-from waku_bridge.locks import lock_all_about
-from waku_bridge.messages import FRONT_DOOR
+from waku_bridge.messages import BRIDGE
 from waku_bridge.models import CanaryEnvelope, CanaryRun, EnvelopeHash, InboundEnvelope, OutboundReply
+from waku_bridge.removal.locks import lock_all_about
 
 # A copy may come late from another node, or from the ring of a node that was not read for a while.
 MARKED_FOR = timedelta(hours=1)
@@ -26,7 +26,7 @@ MARKED_FOR = timedelta(hours=1)
 
 def mark(envelope_hash: bytes, *, now: datetime) -> None:
     """Store that this message is the canary's, before it is published."""
-    CanaryEnvelope.objects.bulk_create([CanaryEnvelope(hash=envelope_hash, said_at=now)], ignore_conflicts=True)
+    CanaryEnvelope.objects.bulk_create([CanaryEnvelope(hash=envelope_hash, marked_at=now)], ignore_conflicts=True)
 
 
 def note_pseudonym(run: CanaryRun) -> None:
@@ -67,8 +67,8 @@ def remove_traces(*, now: datetime) -> None:
         NotificationRequest.objects.filter(notifications__public_key_hash=key_hash).delete()
     # A request that was refused has no notification.
     NotificationRequest.objects.filter(request_key__in=asked).delete()
-    forget_keys((FRONT_DOOR, bytes(request_key)) for request_key in asked if request_key)
-    CanaryEnvelope.objects.filter(said_at__lt=now - MARKED_FOR).delete()
+    forget_keys((BRIDGE, bytes(request_key)) for request_key in asked if request_key)
+    CanaryEnvelope.objects.filter(marked_at__lt=now - MARKED_FOR).delete()
 
 
 def _remove_registrations(key_hash: bytes) -> None:

@@ -26,9 +26,7 @@ Times in the cores are Unix nanoseconds. Nothing here raises for what a peer sen
 not believed.
 """
 
-from waku_bridge.client.asking import Content, ask_for, ask_to_push, mention, one_to_one
 from waku_bridge.client.core import Core, Subscriptions, new_identity
-from waku_bridge.client.directory import Directory, verify_info
 from waku_bridge.client.events import (
     Accepted,
     Advertised,
@@ -45,11 +43,13 @@ from waku_bridge.client.events import (
     Settled,
     Step,
 )
-from waku_bridge.client.queries import Patience
+from waku_bridge.client.notification.asking import Content, ask_for, ask_to_push, mention, one_to_one
+from waku_bridge.client.notification.directory import Directory, verify_info
+from waku_bridge.client.notification.queries import Timeouts
+from waku_bridge.client.notification.sending import SendingClient
 from waku_bridge.client.reading import StoreReader
-from waku_bridge.client.registering import RegisteringClient
-from waku_bridge.client.schedules import REGISTRATION, RESENDING, Schedule
-from waku_bridge.client.sending import SendingClient
+from waku_bridge.client.registration.registering import RegisteringClient
+from waku_bridge.client.registration.schedules import REGISTRATION, RESENDING, Schedule
 from waku_bridge.client.session import NoAnswer, RegistrationRefused, Session, SessionError
 from waku_bridge.client.state import (
     Address,
@@ -80,7 +80,6 @@ __all__ = [
     "NoAnswer",
     "Notified",
     "Outcome",
-    "Patience",
     "Preferences",
     "Reason",
     "Refused",
@@ -97,6 +96,7 @@ __all__ = [
     "Step",
     "StoreReader",
     "Subscriptions",
+    "Timeouts",
     "ask_for",
     "ask_to_push",
     "dump_state",

@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from waku_bridge.client.asking import Content
 from waku_bridge.client.core import Core
 from waku_bridge.client.events import Destination, Event, Notified, Step
+from waku_bridge.client.notification.asking import Content
+from waku_bridge.client.notification.sending import SendingClient
 from waku_bridge.client.reading import CLOCK_SKEW_NS, StoreReader
-from waku_bridge.client.registering import RegisteringClient
-from waku_bridge.client.schedules import SECOND_NS
-from waku_bridge.client.sending import SendingClient
+from waku_bridge.client.registration.registering import RegisteringClient
+from waku_bridge.client.registration.schedules import SECOND_NS
 from waku_bridge.client.state import ServerState, Standing
 from waku_bridge.messages import RegistrationError, WakuMessage
 from waku_bridge.node import NodeError, WakuNode

@@ -20,11 +20,11 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where Apple (``TokenType.APN``, with the app's ``apn_topic``) or Google (``FIREBASE``) finds the device."""
+    """Where Apple (``TokenType.APN``, with the app's ``app_topic``) or Google (``FIREBASE``) finds the device."""
 
     token_type: int
     device_token: str = field(repr=False)
-    apn_topic: str = ""
+    app_topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)

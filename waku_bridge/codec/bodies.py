@@ -113,7 +113,7 @@ def parse_registration(content: bytes) -> RegistrationMessage:
         version=message.version,
         token_type=message.token_type,
         device_token=message.device_token,
-        apn_topic=message.apn_topic,
+        app_topic=message.apn_topic,
         access_token=message.access_token,
         grant=message.grant,
         enabled=message.enabled,
@@ -133,7 +133,7 @@ def _build_registration(registration: RegistrationMessage) -> pb.PushNotificatio
         version=registration.version,
         token_type=registration.token_type,  # type: ignore[arg-type]  # open enum
         device_token=registration.device_token,
-        apn_topic=registration.apn_topic,
+        apn_topic=registration.app_topic,
         access_token=registration.access_token,
         grant=registration.grant,
         enabled=registration.enabled,
@@ -181,7 +181,7 @@ def _build_registration_response(response: RegistrationResponse) -> pb.PushNotif
 
 
 def _parse_query(payload: bytes) -> Query:
-    message = _parse(pb.PushNotificationQuery, payload, limits.MAX_BODY_BYTES, most_fields=limits.MAX_QUERY_KEYS)
+    message = _parse(pb.PushNotificationQuery, payload, limits.MAX_BODY_BYTES, max_fields=limits.MAX_QUERY_KEYS)
     if len(message.public_keys) > limits.MAX_QUERY_KEYS:
         raise TooLarge
     return Query(tuple(message.public_keys))
@@ -203,7 +203,7 @@ def _build_query_response(response: QueryResponse) -> pb.PushNotificationQueryRe
 
 
 def _parse_request(payload: bytes) -> PushRequest:
-    message = _parse(pb.PushNotificationRequest, payload, limits.MAX_BODY_BYTES, most_fields=limits.MAX_NOTIFICATIONS)
+    message = _parse(pb.PushNotificationRequest, payload, limits.MAX_BODY_BYTES, max_fields=limits.MAX_NOTIFICATIONS)
     if len(message.requests) > limits.MAX_NOTIFICATIONS or len(message.message_id) > limits.MAX_ID_BYTES:
         raise TooLarge
     if any(_is_over_limit(item) for item in message.requests):
@@ -302,10 +302,10 @@ def _build_info(infos: Iterable[QueryInfo]) -> list[pb.PushNotificationQueryInfo
 
 
 def _parse(
-    message_class: type[_M], payload: bytes, limit: int = limits.MAX_PAYLOAD_BYTES, *, most_fields: int | None = None
+    message_class: type[_M], payload: bytes, limit: int = limits.MAX_PAYLOAD_BYTES, *, max_fields: int | None = None
 ) -> _M:
     """Parse a body, unless it is too long, or has so many entries that their objects alone would cost too much."""
-    if len(payload) > limit or (most_fields is not None and has_more_fields(payload, most_fields + OTHER_FIELDS)):
+    if len(payload) > limit or (max_fields is not None and has_more_fields(payload, max_fields + OTHER_FIELDS)):
         raise TooLarge
     try:
         return message_class.FromString(payload)

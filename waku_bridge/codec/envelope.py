@@ -15,10 +15,11 @@ from coincurve import PrivateKey
 
 from notifications.messages import PushRequest
 from registrations.messages import RegistrationMessage
-from waku_bridge.codec import bodies, ecies, frame, metadata, symmetric, topics
+from waku_bridge.codec import bodies, frame, metadata, topics
 from waku_bridge.codec.bodies import OutgoingBody
+from waku_bridge.codec.crypto import ecies, symmetric
+from waku_bridge.codec.crypto.grants import verify_grant
 from waku_bridge.codec.errors import CodecError, MalformedBody, NotDecryptable, TooLarge, UnsignedFrame
-from waku_bridge.codec.grants import verify_grant
 from waku_bridge.codec.keys import (
     SIGNATURE_BYTES,
     DecryptionKey,

@@ -152,7 +152,7 @@ def _text(response: Answer) -> str:
     return response.content[:MAX_REASON_BYTES].decode(errors="replace")
 
 
-MOST_DISTRUST_SECONDS = 120.0
+MAX_DISTRUST_SECONDS = 120.0
 # A node that says it is asked too often is left alone for at least this long.
 BUSY_SECONDS = 60.0
 
@@ -162,7 +162,7 @@ class Nodes:
 
     def __init__(self, nodes: Iterable[WakuNode]) -> None:
         self._nodes = {node.url: node for node in nodes}
-        self._peers = Peers(self._nodes, most_distrust_seconds=MOST_DISTRUST_SECONDS)
+        self._peers = Peers(self._nodes, max_distrust_seconds=MAX_DISTRUST_SECONDS)
 
     def in_order(self, *, last: str = "") -> list[WakuNode]:
         """Return all nodes, the best first. The node at the URL ``last`` comes last, for when no other helps."""
@@ -176,7 +176,7 @@ class Nodes:
 
     def failed(self, node: WakuNode, error: NodeError) -> None:
         """Note that a node failed."""
-        self._peers.failed(node.url, monotonic(), at_least_seconds=BUSY_SECONDS if isinstance(error, Busy) else 0.0)
+        self._peers.failed(node.url, monotonic(), min_seconds=BUSY_SECONDS if isinstance(error, Busy) else 0.0)
 
     def answered(self, node: WakuNode, seconds: float) -> None:
         """Note that a node answered, and how long that took."""

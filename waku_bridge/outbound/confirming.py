@@ -20,11 +20,11 @@ from django.db import transaction
 from django.db.models import QuerySet
 from prometheus_client import Counter
 
+from kit.batches.batch import LONG_AGO, Wakeup
+from kit.batches.inflight import InFlight
 from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
 from kit.db.statements import array_value, fetch, unindexed, write, write_rows
-from kit.inflight import InFlight
-from kit.tracing.steps import Role, step
-from kit.turns import LONG_AGO, Bell
+from kit.tracing.spans import Role, step
 from waku_bridge.metrics import REPLIES_ABANDONED, REPLIES_CONFIRMED, REPLIES_UNCHECKED, REPLIES_UNCONFIRMED
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import NodeError, WakuNode
@@ -96,8 +96,8 @@ class Confirmations(InFlight[list[Verdicted]]):
     At most one question is under way.
     """
 
-    def __init__(self, stores: Nodes, bell: Bell) -> None:
-        super().__init__(bell)
+    def __init__(self, stores: Nodes, wakeup: Wakeup) -> None:
+        super().__init__(wakeup)
         self._stores = stores
         self._due: list[tuple[datetime, int, Checked]] = []
         # By number and question: each reply is asked for once at a time.

@@ -1,23 +1,23 @@
-"""The outbox of a worker process: its stages in a turn.
+"""The outbox of a worker process: its steps in a batch.
 
     new replies ──encode, insert──▶ commit ──▶ Publisher (loop) ──▶ published, 3 s later ──▶ Confirmations (loop)
                                                     │                                              │
-                                                    └────────────── recorded by a later turn ◀─────┘
+                                                    └────────────── recorded by a later batch ◀─────┘
 
-A reply that a process does not bring to its end is found in its row by the stages `LeftBehind` and `TakingUp`.
+A reply that a process does not bring to its end is found in its row by the steps `LeftBehind` and `TakingUp`.
 """
 
 from datetime import timedelta
 from time import monotonic
 from typing import LiteralString, NamedTuple
 
+from kit.batches.batch import BaseStep, Batch, Step, Wakeup, Work
 from kit.db.clock import clock
 from kit.metrics import batches
-from kit.tracing.steps import note
-from kit.turns import BaseStage, Batch, Bell, Stage, Work
+from kit.tracing.spans import note
 from notifications.messages import Answer
 from notifications.metrics import LEFT_BEHIND
-from waku_bridge.messages import FRONT_DOOR
+from waku_bridge.messages import BRIDGE
 from waku_bridge.node.client import Nodes
 from waku_bridge.outbound.confirming import (
     OLDEST_UNCONFIRMED,
@@ -52,16 +52,16 @@ ASK_EVERY = timedelta(seconds=2)
 class Outbox:
     """The replies of this process, from the decision to their confirmation."""
 
-    def __init__(self, nodes: Nodes, stores: Nodes, bell: Bell) -> None:
-        self.publisher = Publisher(nodes, bell)
-        self.confirmations = Confirmations(stores, bell)
+    def __init__(self, nodes: Nodes, stores: Nodes, wakeup: Wakeup) -> None:
+        self.publisher = Publisher(nodes, wakeup)
+        self.confirmations = Confirmations(stores, wakeup)
 
-    def stages(self) -> list[Stage]:
-        """Return the stages in the order in which a turn makes them."""
+    def steps(self) -> list[Step]:
+        """Return the steps in the order in which a batch makes them."""
         return [Recording(self), LeftBehind(self), Noting(self), Confirming(self), TakingUp(self)]
 
 
-class Recording(BaseStage):
+class Recording(BaseStep):
     """Puts the replies and answers of this turn into the outbox, and publishes them after its commit."""
 
     follows = True
@@ -70,7 +70,7 @@ class Recording(BaseStage):
         self._outbox = outbox
 
     def work(self, batch: Batch) -> Work[Recorded]:
-        answers = [each for each in batch.handed if isinstance(each, Answer) and each.front_door == FRONT_DOOR]
+        answers = [each for each in batch.handed if isinstance(each, Answer) and each.bridge == BRIDGE]
         replies = [each for each in batch.handed if isinstance(each, Reply)]
         recorded = record([*replies, *map(reply_to, answers)], now=batch.now, retry_after=RETRY_AFTER)
         note((reply.envelope_hash, {}) for reply in recorded.sealed)
@@ -80,7 +80,7 @@ class Recording(BaseStage):
         self._outbox.publisher.publish(decided.outgoing())
 
 
-class LeftBehind(BaseStage):
+class LeftBehind(BaseStep):
     """Publishes replies that no node took, that no store had, and that a worker which died did not publish."""
 
     waits: LiteralString = PENDING
@@ -100,7 +100,7 @@ class LeftBehind(BaseStage):
         self._outbox.publisher.publish(decided)
 
 
-class Noting(BaseStage):
+class Noting(BaseStep):
     """Notes which replies were published."""
 
     def __init__(self, outbox: Outbox) -> None:
@@ -130,9 +130,9 @@ class Noting(BaseStage):
                 )
                 self._confirmations.expect([checked], at=published.at + check_after(reply))
 
-    def set_aside(self, error: Exception, batch: Batch) -> None:
+    def quarantine(self, error: Exception, batch: Batch) -> None:
         """Drop the result. The reply is published again when it is due."""
-        super().set_aside(error, batch)
+        super().quarantine(error, batch)
         self._publisher.recorded(len(self._publisher.peek(1)))
 
     def put_off(self, batch: Batch) -> bool:
@@ -148,7 +148,7 @@ class Answered(NamedTuple):
     later: list[Checked]
 
 
-class Confirming(BaseStage):
+class Confirming(BaseStep):
     """Asks the stores, and records what they said."""
 
     def __init__(self, outbox: Outbox) -> None:
@@ -172,9 +172,9 @@ class Confirming(BaseStage):
         self._confirmations.expect(decided.later, at=now + ASK_EVERY)
         self._confirmations.ask(now=now)
 
-    def set_aside(self, error: Exception, batch: Batch) -> None:
-        """Drop the verdicts. The stage that looks for unconfirmed replies finds these."""
-        super().set_aside(error, batch)
+    def quarantine(self, error: Exception, batch: Batch) -> None:
+        """Drop the verdicts. The step that looks for unconfirmed replies finds these."""
+        super().quarantine(error, batch)
         self._confirmations.recorded(len(self._confirmations.peek(1)))
 
     def put_off(self, batch: Batch) -> bool:
@@ -183,7 +183,7 @@ class Confirming(BaseStage):
         return True
 
 
-class TakingUp(BaseStage):
+class TakingUp(BaseStep):
     """Asks for replies that their own process does not ask for any more."""
 
     waits: LiteralString = UNCONFIRMED

@@ -14,13 +14,13 @@ from typing import LiteralString, NamedTuple
 
 import structlog
 
+from kit.batches.batch import LONG_AGO, Wakeup
+from kit.batches.inflight import InFlight
 from kit.db.clock import clock
 from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
 from kit.db.statements import array_value, fetch, unindexed, write_rows
-from kit.inflight import InFlight
 from kit.metrics.batches import count, observe
-from kit.tracing.steps import Role, step
-from kit.turns import LONG_AGO, Bell
+from kit.tracing.spans import Role, step
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.metrics import (
     PUBLISH_ERRORS,
@@ -41,7 +41,7 @@ State = OutboundReply.State
 FRESH_NS = 15 * 10**9
 # What no node takes is offered again after this time, then after twice and three times as long, and so on.
 RETRY_AFTER = timedelta(seconds=10)
-MOST_RETRIES_APART = 6
+MAX_RETRIES_APART = 6
 # Clients repeat a registration for days, and none waits an hour for one answer.
 GIVE_UP_AFTER = timedelta(hours=1)
 # From publication to archive takes a second or two; for each repetition twice as long.
@@ -77,10 +77,10 @@ class Tried(NamedTuple):
 
 
 class Publisher(InFlight[Tried]):
-    """Publishes replies on the loop of this process, and keeps the results until a turn has recorded them."""
+    """Publishes replies on the loop of this process, and keeps the results until a batch has recorded them."""
 
-    def __init__(self, nodes: Nodes, bell: Bell) -> None:
-        super().__init__(bell)
+    def __init__(self, nodes: Nodes, wakeup: Wakeup) -> None:
+        super().__init__(wakeup)
         self._nodes = nodes
 
     def publish(self, replies: Iterable[Outgoing]) -> None:
@@ -228,7 +228,7 @@ def claim_pending(*, limit: int, now: datetime, nothing_before: datetime = LONG_
             "now_ns": clock.now_ns(),
             "fresh_ns": FRESH_NS,
             "retry_after": RETRY_AFTER,
-            "most_apart": MOST_RETRIES_APART,
+            "most_apart": MAX_RETRIES_APART,
         },
     )
     return [Outgoing._make(row) for row in rows]

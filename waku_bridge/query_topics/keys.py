@@ -15,9 +15,9 @@ from time import thread_time
 
 import structlog
 
-from kit.once import once
-from registrations.encryption import DecryptionError, Purpose
-from registrations.keyring import keyring
+from kit.processes.once import once
+from registrations.keys.encryption import DecryptionError, Purpose
+from registrations.keys.keyring import keyring
 from registrations.models import TopicKey
 from waku_bridge.codec import topics
 from waku_bridge.query_topics.budget import CpuBudget

@@ -9,16 +9,16 @@ from itertools import product
 import structlog
 
 from kit.http.connections import HttpClient
-from kit.leader import WAKU_BRIDGE, Leader, Term
+from kit.processes.leader import WAKU_BRIDGE, Leader, Term
 from waku_bridge.metrics import LOCK_HELD
 from waku_bridge.node import WakuNode
 from waku_bridge.node.polling import PollingClient
 from waku_bridge.query_topics import QueryTopics
-from waku_bridge.reading.backfill import Backfill
-from waku_bridge.reading.bound import Bound
 from waku_bridge.reading.intake import Intake, Session
 from waku_bridge.reading.live import LiveReader, Suspect
-from waku_bridge.reading.walker import StoreWalker
+from waku_bridge.reading.store.backfill import Backfill
+from waku_bridge.reading.store.bound import Bound
+from waku_bridge.reading.store.walker import StoreWalker
 
 log = structlog.get_logger(__name__)
 

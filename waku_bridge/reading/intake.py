@@ -22,10 +22,10 @@ import psycopg
 import structlog
 
 from kit.db.connections import connection_parameters
-from kit.tracing.steps import Role, is_on, step
-from waku_bridge import inbox
+from kit.tracing.spans import Role, is_on, step
 from waku_bridge.identity import own_content_topics
-from waku_bridge.inbox import Path
+from waku_bridge.inbox import inbox
+from waku_bridge.inbox.inbox import Path
 from waku_bridge.messages import Envelope
 from waku_bridge.metrics import INBOX_ENVELOPES, MESSAGES_MATCHED, MESSAGES_READ, MESSAGES_SKIPPED
 from waku_bridge.query_topics import QueryTopics

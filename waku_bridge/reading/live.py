@@ -18,9 +18,9 @@ from django.db import Error as DjangoDatabaseError
 from kit.backoff import Backoff
 from kit.db.clock import clock
 from kit.db.reasons import reason
-from kit.leader import Term, wait
-from kit.status_cache import StatusCache
-from waku_bridge.inbox import Path
+from kit.health.status_cache import StatusCache
+from kit.processes.leader import Term, wait
+from waku_bridge.inbox.inbox import Path
 from waku_bridge.metrics import (
     LAST_MESSAGE_TIMESTAMP_SECONDS,
     LAST_READ_TIMESTAMP_SECONDS,

@@ -9,7 +9,7 @@ IDLE_SECONDS = 0.2
 # they come sooner, a message would wait for reads and batches rather than for others: there is a shortest pause.
 # Messages of others, and our replies, which the node gives back, cost the worker nothing.
 GATHERED = 2
-LEAST_SECONDS = 0.05
+MIN_SECONDS = 0.05
 # Our messages per second are averaged over about this time, the last ones weighing most.
 RATE_OF_SECONDS = 1.0
 # An idle cache is read often enough that a burst of this many messages per second fills it by half at most.
@@ -43,7 +43,7 @@ class Ring:
         self._per_second = remembered * self._per_second + (1 - remembered) * new / max(elapsed_seconds, 0.001)
         if self.fill(page_size) >= ALARM_FILL:
             return 0.0
-        gathering = max(GATHERED / self._per_second, LEAST_SECONDS) if self._per_second else IDLE_SECONDS
+        gathering = max(GATHERED / self._per_second, MIN_SECONDS) if self._per_second else IDLE_SECONDS
         filling = TARGET_FILL * self.capacity / page_size * elapsed_seconds if page_size else IDLE_SECONDS
         return min(IDLE_SECONDS, self._burst_seconds, gathering, filling)
 

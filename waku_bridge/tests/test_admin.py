@@ -7,12 +7,12 @@ from django.test import Client
 from django.utils import timezone
 
 from kit.db.partitions import day_of
-from kit.leader import WAKU_BRIDGE
+from kit.processes.leader import WAKU_BRIDGE
 from tests import factories
 from tests.partitions import index_of
-from waku_bridge import retention
 from waku_bridge.messages import MessageType
 from waku_bridge.models import LOST_REPLIES, InboundEnvelope, OutboundReply
+from waku_bridge.removal import retention
 
 pytestmark = pytest.mark.django_db
 ENVELOPES = "/admin/waku_bridge/inboundenvelope/"

@@ -14,21 +14,24 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection, transaction
 
+from kit.batches.batch import LONG_AGO
 from kit.db.connections import connection_parameters
 from kit.db.partitions import day_of, with_days
 from kit.db.reasons import is_collision
 from kit.db.statements import fetch
-from kit.turns import LONG_AGO
 from tests import factories
+from tests.batches import Process
 from tests.conversation import EPHEMERAL, PUBSUB_TOPIC, put
 from tests.plans import generic_plan
-from tests.turns import Process
-from waku_bridge import inbound, inbox, operator_actions, retention
+from waku_bridge.console import operator_actions
+from waku_bridge.inbound import inbound
+from waku_bridge.inbox import inbox
 from waku_bridge.messages import Envelope, PushResponse, WakuMessage
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
 from waku_bridge.outbound import Reply, confirming, publishing, record, recording
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.intake import Session
+from waku_bridge.removal import retention
 
 pytestmark = pytest.mark.django_db(transaction=True)
 State = InboundEnvelope.State
@@ -67,7 +70,7 @@ def _days() -> Iterator[None]:
 def test_a_copy_is_known_whatever_day_it_is_by_then(later: timedelta) -> None:
     """Also when the clock of the database has jumped back."""
     [envelope_hash] = put(message(), now=BEFORE)
-    Process().turn(now=BEFORE)
+    Process().process_batch(now=BEFORE)
     assert places(ENVELOPES) == [retention.ENVELOPES.partition(day_of(BEFORE))]
     assert put(message(), now=BEFORE + later) == []
     assert bytes(InboundEnvelope.objects.get().hash) == envelope_hash
@@ -76,7 +79,7 @@ def test_a_copy_is_known_whatever_day_it_is_by_then(later: timedelta) -> None:
 def test_what_came_before_midnight_and_ends_after_it_ends_on_the_new_day() -> None:
     put(message(), now=BEFORE)
     assert places(ENVELOPES) == [f"{ENVELOPES}_under_way"]
-    Process().turn(now=AFTER)
+    Process().process_batch(now=AFTER)
     assert places(ENVELOPES) == [retention.ENVELOPES.partition(day_of(AFTER))]
 
 
@@ -110,7 +113,7 @@ def test_of_two_that_bring_an_envelope_at_once_one_stores_it_also_when_it_ended_
 def test_a_day_without_a_partition_stops_nothing_and_a_copy_is_known() -> None:
     far = TODAY + 50 * DAY
     put(message(1, far), now=far)
-    Process().turn(now=far)
+    Process().process_batch(now=far)
     assert places(ENVELOPES) == [f"{ENVELOPES}_default"]
     assert put(message(1, far), now=far) == []
     for table in (retention.HASHES, retention.ENVELOPES):
@@ -124,7 +127,7 @@ def test_a_failed_envelope_that_is_processed_again_is_under_way_again() -> None:
     assert operator_actions.process_again([failed.hash]) == 1
     assert places(ENVELOPES) == [f"{ENVELOPES}_under_way"]
     list(retention.purge(now=TODAY + 30 * DAY, keep=3 * DAY))
-    Process().turn(now=AFTER)
+    Process().process_batch(now=AFTER)
     failed.refresh_from_db()
     assert (failed.state, failed.ended_on) == (State.DROPPED, day_of(AFTER))
 

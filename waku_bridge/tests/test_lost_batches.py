@@ -1,4 +1,4 @@
-"""A batch whose death kills its process is not handed out for ever: the envelope to blame is found and set aside."""
+"""A batch whose death kills its process is not handed out for ever: the envelope to blame is found and quarantined."""
 
 import signal
 import subprocess
@@ -10,28 +10,29 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
-from kit.hands import Hands
+from kit.batches.journal import InFlightJournal
 from tests import factories
-from tests.turns import Process
-from waku_bridge import front_door, inbound
+from tests.batches import Process
+from waku_bridge import bridge
+from waku_bridge.inbound import inbound
 from waku_bridge.models import InboundEnvelope
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def hands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hands]:
-    hands = Hands(tmp_path)
-    monkeypatch.setattr(front_door, "_hands", lambda: hands)
-    yield hands
-    hands.close()
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InFlightJournal]:
+    journal = InFlightJournal(tmp_path)
+    monkeypatch.setattr(bridge, "_journal", lambda: journal)
+    yield journal
+    journal.close()
 
 
-def kill_a_process_with(hands: Hands) -> int:
+def kill_a_process_with(journal: InFlightJournal) -> int:
     """Have a process die with what ours would take now, and return how many envelopes that is."""
-    held = hands.path.read_bytes()
-    code = f"""import sys; from pathlib import Path; from kit.hands import Hands
-Hands(Path({str(hands.path.parent)!r}))._memory[:] = {held!r}
+    held = journal.path.read_bytes()
+    code = f"""import sys; from pathlib import Path; from kit.batches.journal import InFlightJournal
+InFlightJournal(Path({str(journal.path.parent)!r}))._memory[:] = {held!r}
 print("held", flush=True); sys.stdin.read()"""
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -49,13 +50,13 @@ def states() -> list[tuple[str, str]]:
     return list(InboundEnvelope.objects.order_by("received_at").values_list("state", "reason"))
 
 
-def play(hands: Hands, poison: bytes, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Make turns until nothing waits. A turn that takes the poison is the end of its process."""
+def play(journal: InFlightJournal, poison: bytes, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Process batches until nothing waits. A batch that takes the poison is the end of its process."""
     sizes = []
 
     def process(envelopes: object, **_facts: object) -> object:
         if poison in [envelope.hash for envelope in envelopes]:  # type: ignore[attr-defined]
-            sizes.append(kill_a_process_with(hands))
+            sizes.append(kill_a_process_with(journal))
             raise Killed
         return original(envelopes, **_facts)  # type: ignore[arg-type]
 
@@ -64,19 +65,19 @@ def play(hands: Hands, poison: bytes, monkeypatch: pytest.MonkeyPatch) -> list[i
     for _ in range(20):
         worker = Process()
         with suppress(Killed):
-            worker.turn(now=timezone.now())
+            worker.process_batch(now=timezone.now())
         if not InboundEnvelope.objects.filter(state="received").exists():
             break
     return sizes
 
 
 def test_the_one_to_blame_is_taken_alone_after_two_deaths_and_given_up_after_the_third(
-    hands: Hands, monkeypatch: pytest.MonkeyPatch
+    journal: InFlightJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     envelopes = [factories.make_envelope(payload=b"x") for _ in range(5)]
     poison = bytes(envelopes[2].hash)
 
-    sizes = play(hands, poison, monkeypatch)
+    sizes = play(journal, poison, monkeypatch)
 
     assert sorted(sizes) == [1, 5, 5]
     assert [state for state, _ in states()].count("failed") == 1
@@ -84,30 +85,30 @@ def test_the_one_to_blame_is_taken_alone_after_two_deaths_and_given_up_after_the
     assert (bytes(failed.hash), failed.reason, failed.payload) == (poison, "process_died", b"x")
 
 
-def test_what_is_over_is_not_remembered(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_over_is_not_remembered(journal: InFlightJournal, monkeypatch: pytest.MonkeyPatch) -> None:
     poison = bytes(factories.make_envelope(payload=b"x").hash)
-    play(hands, poison, monkeypatch)
+    play(journal, poison, monkeypatch)
     factories.make_envelope(payload=b"y")
     monkeypatch.undo()
-    monkeypatch.setattr(front_door, "_hands", lambda: hands)
-    Process().turn(now=timezone.now())
-    assert [path for path in hands.path.parent.iterdir() if path != hands.path] == []
+    monkeypatch.setattr(bridge, "_journal", lambda: journal)
+    Process().process_batch(now=timezone.now())
+    assert [path for path in journal.path.parent.iterdir() if path != journal.path] == []
 
 
-def test_a_turn_that_ends_holds_nothing(hands: Hands) -> None:
+def test_a_batch_that_ends_holds_nothing(journal: InFlightJournal) -> None:
     factories.make_envelope(payload=b"x")
-    Process().turn(now=timezone.now())
-    assert hands.path.read_bytes()[:4] == bytes(4)
+    Process().process_batch(now=timezone.now())
+    assert journal.path.read_bytes()[:4] == bytes(4)
 
 
-def test_nobody_looks_for_one_that_waits_for_its_key_in_every_turn(hands: Hands) -> None:
+def test_nobody_looks_for_one_that_waits_for_its_key_in_every_batch(journal: InFlightJournal) -> None:
     envelope = factories.make_envelope(payload=b"x")
-    hands.hold([bytes(envelope.hash)])
+    journal.hold([bytes(envelope.hash)])
     for _ in range(2):
-        kill_a_process_with(hands)
-    hands.let_go()
-    InboundEnvelope.objects.update(state="unkeyed")
-    assert [Process().turn(now=timezone.now()) for _ in range(4)] == [False] * 4
+        kill_a_process_with(journal)
+    journal.clear()
+    InboundEnvelope.objects.update(state="pending_key")
+    assert [Process().process_batch(now=timezone.now()) for _ in range(4)] == [False] * 4
     InboundEnvelope.objects.update(state="received")
-    Process().turn(now=timezone.now())
+    Process().process_batch(now=timezone.now())
     assert [state for state, _ in states()] == ["dropped"]

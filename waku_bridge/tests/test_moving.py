@@ -44,7 +44,7 @@ def registration(**fields: object) -> bytes:
             "version": 7,
             "token_type": TokenType.APN,
             "device_token": "ab" * 32,
-            "apn_topic": "im.status.ethereum",
+            "app_topic": "im.status.ethereum",
             "access_token": "22222222-2222-4222-8222-222222222222",
             "grant": b"g" * 65,
             "enabled": True,

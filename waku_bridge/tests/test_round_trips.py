@@ -6,14 +6,14 @@ import pytest
 from django.utils import timezone
 
 from notifications.messages import Outcome, Result
+from tests.batches import Process
 from tests.conversation import CLIENT, put
 from tests.delivering import RecordingGateway
 from tests.statements import round_trips
-from tests.turns import Process
 from waku_bridge.codec.topics import message_hash
+from waku_bridge.inbound.tests.test_inbound import push, registration, request
 from waku_bridge.metrics import REPLIES_CONFIRMED
 from waku_bridge.outbound import outbox
-from waku_bridge.tests.test_inbound import push, registration, request
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -45,18 +45,18 @@ def confirmed():
 
 
 def make_batch(process):
-    """Make the batch of a worker on duty that has just heard of an envelope."""
+    """Make the batch of a leader that has just heard of an envelope."""
     process.worker._with_rows.add(0)
-    process.worker.turn(now=timezone.now())
+    process.worker.process_batch(now=timezone.now())
 
 
 def finish(process):
-    """Make a batch whenever there is something to do, until the reply is confirmed."""
+    """Process a batch whenever there is something to do, until the reply is confirmed."""
     count = confirmed()
     while confirmed() == count:
         process.wait()
         if process.worker._next_at() is not None:
-            process.worker.turn(now=timezone.now())
+            process.worker.process_batch(now=timezone.now())
 
 
 def ask(number):
@@ -67,7 +67,7 @@ def test_a_request_makes_few_round_trips(process):
     """Four between the node and the push, and nine in all, with the one in which the bridge stores it."""
     before = confirmed()
     put(registration(CLIENT))
-    process.turn_until(lambda: confirmed() > before)
+    process.process_until(lambda: confirmed() > before)
     for number in range(3):  # until everything is known that a worker keeps
         ask(number)
         make_batch(process)

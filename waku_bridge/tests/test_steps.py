@@ -11,22 +11,23 @@ from django.db import connection
 from django.db.models import F
 from django.utils import timezone
 
-from kit.hands import Hands
-from kit.sessions import BATCH_WORKER, set_all
-from kit.turns import LONG_AGO
+from kit.batches.batch import LONG_AGO
+from kit.batches.journal import InFlightJournal
+from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from notifications.models import Notification, NotificationRequest
 from registrations.models import Registration, Route
 from tests import factories
+from tests.batches import Process
 from tests.conversation import CLIENT, SENDER, STRANGER, put, replies_to, say
 from tests.delivering import other_session
 from tests.partitions import index_of
-from tests.turns import Process
-from waku_bridge import front_door, inbound
+from waku_bridge import bridge
 from waku_bridge.codec.keys import Identity
+from waku_bridge.inbound import inbound
+from waku_bridge.inbound.tests.test_inbound import push, registration, request
+from waku_bridge.inbox.priority import BUDGET, SHARE, SHARE_OF_IDLE, THRESHOLD
 from waku_bridge.messages import RegistrationResponse, WakuMessage
 from waku_bridge.models import InboundEnvelope, OutboundReply
-from waku_bridge.priority import BUDGET, SHARE, SHARE_OF_IDLE, THRESHOLD
-from waku_bridge.tests.test_inbound import push, registration, request
 from waku_bridge.tests.test_lost_batches import Killed, kill_a_process_with
 
 pytestmark = pytest.mark.django_db
@@ -77,7 +78,7 @@ def proven(now: datetime) -> None:
 
 def work_until_nothing_is_left(process: Process, now: datetime) -> None:
     for _ in range(50):
-        process.turn(now=now)
+        process.process_batch(now=now)
         if not states().keys() & {State.RECEIVED, State.POSTPONED}:
             return
 
@@ -88,13 +89,13 @@ def test_thousands_of_one_unit_messages_keep_no_proven_phone_waiting(now: dateti
     sealed = tombstones(BUDGET)
     put(*(replace(each, timestamp_ns=each.timestamp_ns + n) for each in sealed for n in range(20)), now=now - HOUR)
     process = Process()
-    process.turn(now=now)
+    process.process_batch(now=now)
     for number in range(3):
         moment = now + timedelta(milliseconds=number)
         newer = tombstones(BUDGET - 1, first=(1 + number) * BUDGET)
         put(request(push(), message_id=b"%d" % number), *newer, now=moment)
-        process.turn(now=moment)
-        assert process.delivery.flights.under_way == 1 + number
+        process.process_batch(now=moment)
+        assert process.delivery.sends.under_way == 1 + number
     assert states() == {
         State.RECEIVED: 19 * BUDGET,
         State.POSTPONED: 4 * (BUDGET - SHARE) - 3,
@@ -107,9 +108,9 @@ def test_who_notifies_a_phone_goes_before_a_flood_that_came_first(now: datetime)
     put(*dear(30), now=now - LATER)
     honest = put(request(push(), signer=SENDER), now=now)
     process = Process()
-    process.worker.turn(now=now)
+    process.worker.process_batch(now=now)
     assert InboundEnvelope.objects.get(hash=honest[0]).state == State.PROCESSED
-    assert process.delivery.flights.under_way == 1
+    assert process.delivery.sends.under_way == 1
     assert states() == {State.POSTPONED: 29, State.PROCESSED: 3}  # the client's registration is one of them
 
 
@@ -129,7 +130,7 @@ def test_who_notifies_a_phone_goes_before_a_flood_that_came_first(now: datetime)
 def test_only_what_concerns_a_proven_phone_goes_first(message, state, now: datetime) -> None:
     put(*flood(), now=now - LATER)
     [envelope_hash] = put(message(), now=now)
-    Process().worker.turn(now=now)
+    Process().worker.process_batch(now=now)
     assert InboundEnvelope.objects.get(hash=envelope_hash).state == state
 
 
@@ -145,7 +146,7 @@ def test_a_recording_about_a_proven_phone_does_not_go_first(message, now: dateti
     say(said, now=now - HOUR)
     put(*flood(), now=now - LATER)
     hashes = put(*redated(said, 3), now=now)
-    Process().worker.turn(now=now)
+    Process().worker.process_batch(now=now)
     assert {each.state for each in InboundEnvelope.objects.filter(hash__in=hashes)} == {State.POSTPONED}
 
 
@@ -155,8 +156,8 @@ def test_of_what_comes_many_times_at_once_one_goes_first(now: datetime) -> None:
     put(*flood(), now=now - LATER)
     hashes = put(said, *redated(said, 5), now=now)
     process = Process()
-    process.worker.turn(now=now)
-    assert process.delivery.flights.under_way == 1
+    process.worker.process_batch(now=now)
+    assert process.delivery.sends.under_way == 1
     assert Counter(each.state for each in InboundEnvelope.objects.filter(hash__in=hashes)) == {
         State.PROCESSED: 1,
         State.POSTPONED: 5,
@@ -169,7 +170,7 @@ def test_a_recording_of_long_ago_is_dropped_with_its_reason(now: datetime) -> No
     say(said, now=now - HOUR)
     NotificationRequest.objects.all().delete()  # as with its day
     [envelope_hash] = put(*redated(said), now=now)
-    Process().worker.turn(now=now)
+    Process().worker.process_batch(now=now)
     envelope = InboundEnvelope.objects.get(hash=envelope_hash)
     assert (envelope.state, envelope.reason) == (State.DROPPED, "replayed")
     assert not Notification.objects.exists()
@@ -178,10 +179,10 @@ def test_a_recording_of_long_ago_is_dropped_with_its_reason(now: datetime) -> No
 def test_what_fits_into_a_batch_is_decided_and_the_rest_by_the_next_ones(now: datetime) -> None:
     put(*dear(9), now=now)
     process = Process()
-    process.turn(now=now)
+    process.process_batch(now=now)
     assert states() == {State.PROCESSED: 9}
     put(*dear(39)[9:], now=now)
-    process.turn(now=now)
+    process.process_batch(now=now)
     assert states() == {State.PROCESSED: 9 + 10, State.POSTPONED: 20}
     work_until_nothing_is_left(process, now)
     assert states() == {State.PROCESSED: 39}
@@ -189,21 +190,21 @@ def test_what_fits_into_a_batch_is_decided_and_the_rest_by_the_next_ones(now: da
 
 def test_what_fills_no_batch_is_decided_however_long_it_waited(now: datetime) -> None:
     put(*registrations(BUDGET - 1), now=now - HOUR)
-    Process().turn(now=now)
+    Process().process_batch(now=now)
     assert states() == {State.PROCESSED: BUDGET - 1}
 
 
 def test_who_registers_does_not_wait_behind_requests_for_hundreds_that_came_first(now: datetime) -> None:
     put(*dear(30), now=now - LATER)
     [registering] = put(registration(), now=now)
-    Process().worker.turn(now=now)
+    Process().worker.process_batch(now=now)
     assert InboundEnvelope.objects.get(hash=registering).state == State.PROCESSED
 
 
 def test_what_was_postponed_is_answered_truthfully_once_there_is_time(now: datetime) -> None:
     put(*flood(), now=now - LATER)
     process = Process()
-    process.worker.turn(now=now)
+    process.worker.process_batch(now=now)
     assert states()[State.POSTPONED] > SHARE
     work_until_nothing_is_left(process, now)
     assert states() == {State.PROCESSED: 194}
@@ -220,10 +221,10 @@ def test_what_was_postponed_last_comes_first_and_leaves_room_for_others(now: dat
         for number in range(SHARE_OF_IDLE + 5)
     ]
     process = Process()
-    process.worker.turn(now=now)
+    process.worker.process_batch(now=now)
     left = InboundEnvelope.objects.filter(state=State.POSTPONED).values_list("hash", flat=True)
     assert set(map(bytes, left)) == {row.hash for row in rows[SHARE_OF_IDLE:]}
-    process.worker.turn(now=now)
+    process.worker.process_batch(now=now)
     assert states() == {State.DROPPED: SHARE_OF_IDLE + 5}
 
 
@@ -232,9 +233,9 @@ def test_fewer_postponed_messages_are_decided_beside_new_ones(now: datetime) -> 
         factories.make_envelope(state=State.POSTPONED, at=now - timedelta(seconds=number), payload=b"x")
     put(registration(), now=now)
     process = Process()
-    process.worker.turn(now=now)
+    process.worker.process_batch(now=now)
     assert states() == {State.PROCESSED: 1, State.DROPPED: SHARE, State.POSTPONED: 2 * SHARE_OF_IDLE - SHARE}
-    process.worker.turn(now=now)
+    process.worker.process_batch(now=now)
     assert states()[State.DROPPED] == SHARE + SHARE_OF_IDLE
 
 
@@ -242,7 +243,7 @@ def test_what_was_postponed_waits_while_the_inbox_is_behind(now: datetime) -> No
     waiting = factories.make_envelope(state=State.POSTPONED, payload=b"x", at=now)
     put(*dear(30), now=now - LATER)
     process = Process()
-    process.worker.turn(now=now)
+    process.worker.process_batch(now=now)
     assert InboundEnvelope.objects.get(hash=waiting.hash).state == State.POSTPONED
     work_until_nothing_is_left(process, now)
     assert InboundEnvelope.objects.get(hash=waiting.hash).state == State.DROPPED
@@ -253,9 +254,9 @@ def test_what_is_about_proven_phones_beyond_the_budget_stays_in_the_inbox(now: d
     pushes = [push(), *[push(STRANGER)] * 99]
     put(*(request(*pushes, message_id=b"%d" % number) for number in range(12)), now=now - LATER)
     process = Process()
-    assert process.turn(now=now)
+    assert process.process_batch(now=now)
     assert states() == {State.PROCESSED: 1 + 10, State.RECEIVED: 2}
-    process.turn(now=now)
+    process.process_batch(now=now)
     assert states() == {State.PROCESSED: 1 + 12}
 
 
@@ -290,30 +291,30 @@ def test_what_waits_is_found_by_an_index_and_not_sorted_whatever_the_table_held(
 def test_an_envelope_that_kills_processes_is_found_among_the_postponed(
     tmp_path, monkeypatch: pytest.MonkeyPatch, now: datetime
 ) -> None:
-    hands = Hands(tmp_path)
-    monkeypatch.setattr(front_door, "_hands", lambda: hands)
+    journal = InFlightJournal(tmp_path)
+    monkeypatch.setattr(bridge, "_journal", lambda: journal)
     rows = [factories.make_envelope(state=State.POSTPONED, payload=b"x") for _ in range(5)]
     poison, sizes, original = rows[2].hash, [], inbound.process
 
     def process(items, **facts):
         if poison in [item.hash for item in items]:
-            sizes.append(kill_a_process_with(hands))
+            sizes.append(kill_a_process_with(journal))
             raise Killed
         return original(items, **facts)
 
     monkeypatch.setattr(inbound, "process", process)
     for _ in range(20):
         with suppress(Killed):
-            Process().turn(now=now)
+            Process().process_batch(now=now)
         if not states().keys() & {State.RECEIVED, State.POSTPONED}:
             break
-    hands.close()
+    journal.close()
     assert sizes == [5, 5, 1]
     assert states() == {State.DROPPED: 4, State.FAILED: 1}
     assert InboundEnvelope.objects.get(state=State.FAILED).reason == inbound.PROCESS_DIED
 
 
-def test_one_that_trips_a_turn_up_is_set_aside_among_the_postponed(
+def test_one_that_trips_a_batch_up_is_set_aside_among_the_postponed(
     monkeypatch: pytest.MonkeyPatch, now: datetime
 ) -> None:
     rows = [factories.make_envelope(state=State.POSTPONED, payload=b"x") for _ in range(5)]
@@ -344,9 +345,9 @@ def test_an_envelope_about_a_row_that_somebody_keeps_locked_is_processed_later_a
     process = Process()
     with other_session() as session:
         session.execute("SELECT FROM registrations_registration FOR UPDATE")
-        monkeypatch.setattr("kit.turns.LOCK_TIMEOUT", "20ms")
-        process.turn_until(lambda: states() == {State.PROCESSED: 8 + 20, state: 8})
-    process.turn_until(lambda: states() == {State.PROCESSED: 8 + 20 + 8})
+        monkeypatch.setattr("kit.batches.batch.LOCK_TIMEOUT", "20ms")
+        process.process_until(lambda: states() == {State.PROCESSED: 8 + 20, state: 8})
+    process.process_until(lambda: states() == {State.PROCESSED: 8 + 20 + 8})
     assert set(Registration.objects.values_list("version", "public_key_hash").filter(version=2)) == {
         (2, identity_of(number).key_hash) for number in range(8)
     }
@@ -360,7 +361,7 @@ def test_a_flood_at_one_victim_waits_behind_the_messages_to_others(settings, now
     pestering = [push(), *[push(STRANGER, access_token="guessed")] * 9]
     put(*(request(*pestering, message_id=b"%d" % number) for number in range(80)), now=now - LATER)
     [other] = put(request(push(STRANGER), signer=SENDER), now=now)
-    Process().worker.turn(now=now)
+    Process().worker.process_batch(now=now)
     assert InboundEnvelope.objects.get(hash=other).state == State.PROCESSED
     assert states()[State.POSTPONED] == 80 - 3 - (SHARE + 2) // 3
     assert CLIENT.key_hash in {bytes(row.public_key_hash) for row in Notification.objects.all()}

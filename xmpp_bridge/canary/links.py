@@ -11,12 +11,12 @@ from django.db.models import QuerySet
 from kit.canary.engine import Canary, ChainBroken, Links, wait_for
 from notifications.canary import Push, find_push
 from notifications.models import Attempt, Notification
-from xmpp_bridge import errands
+from xmpp_bridge import queued_stanzas
 from xmpp_bridge.canary import traces
 from xmpp_bridge.canary.diagnosis import Link, Stanza, diagnose, diagnose_push
 from xmpp_bridge.canary.stanzas import REGISTER, UNREGISTER, write_command, write_push
 from xmpp_bridge.codec.client_strings import issue
-from xmpp_bridge.component import board
+from xmpp_bridge.component import status
 from xmpp_bridge.identity import canary_apps, client_keys, device_keys
 from xmpp_bridge.models import CanaryRun, Device
 
@@ -33,13 +33,13 @@ class XmppCanary(Canary[CanaryRun]):
 
     def links(self, run: CanaryRun) -> Links:
         traces.make_app()
-        yield from walk(Talk(settings.XMPP_COMPONENT_JID, settings.CANARY_PATIENCE_SECONDS), run)
+        yield from walk(Talk(settings.XMPP_COMPONENT_JID, settings.CANARY_TIMEOUT_SECONDS), run)
 
     def remove_traces(self) -> None:
         traces.remove_traces()
 
     def longest(self) -> timedelta:
-        return timedelta(seconds=len(Link) * settings.CANARY_PATIENCE_SECONDS + 60)
+        return timedelta(seconds=len(Link) * settings.CANARY_TIMEOUT_SECONDS + 60)
 
     def is_expected(self) -> bool:
         return bool(settings.CANARY_PERIOD_SECONDS and settings.XMPP_COMPONENT_JID)
@@ -84,13 +84,15 @@ class Talk:
 
         Raises ChainBroken.
         """
-        errands.want(stanza_id, text)
+        queued_stanzas.want(stanza_id, text)
         found = wait_for(
-            lambda: errands.read(stanza_id), lambda row: row.answered_at is not None, seconds=self.timeout_seconds
+            lambda: queued_stanzas.read(stanza_id),
+            lambda row: row.answered_at is not None,
+            seconds=self.timeout_seconds,
         )
         stanza = Stanza(
-            component=board.read().reason,
-            is_said=found.said_at is not None,
+            component=status.read().reason,
+            is_said=found.sent_at is not None,
             is_answered=found.answered_at is not None,
             error=found.error,
             is_own_error=found.is_own_error,
@@ -98,9 +100,9 @@ class Talk:
         )
         if trouble := diagnose(link, stanza):
             raise ChainBroken(trouble)
-        assert found.said_at is not None  # noqa: S101 - it was answered
+        assert found.sent_at is not None  # noqa: S101 - it was answered
         assert found.answered_at is not None  # noqa: S101 - as above
-        return round((found.answered_at - found.said_at).total_seconds() * 1000)
+        return round((found.answered_at - found.sent_at).total_seconds() * 1000)
 
     def find_device(self) -> Device | None:
         keys = device_keys(canary_apps()[0], self.account, DEVICE_ID)

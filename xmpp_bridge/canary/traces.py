@@ -22,7 +22,7 @@ TEXT = "Canary"
 
 def make_app() -> None:
     """Make the app that the canary registers in."""
-    own = {"apn_topic": settings.CANARY_DRY_RUN_TOPIC, "takes_firebase": False, "text": TEXT}
+    own = {"app_topic": settings.CANARY_DRY_RUN_TOPIC, "takes_firebase": False, "text": TEXT}
     App.objects.create(slug=canary_apps()[0], created_at=timezone.now(), **own)
 
 

@@ -26,7 +26,7 @@ from xmpp_bridge.codec.stream import (
     handshake,
     opening,
 )
-from xmpp_bridge.component.desk import Arrived, Desk
+from xmpp_bridge.component.handler import Arrived, StanzaHandler
 
 log = structlog.get_logger(__name__)
 
@@ -37,12 +37,12 @@ HANDSHAKE_SECONDS = 15.0
 PING_EVERY_SECONDS = 60.0
 PING_SECONDS = 15.0
 ANNOUNCE_EVERY_SECONDS = 1.0
-ERRANDS_EVERY_SECONDS = 0.5
+QUEUED_EVERY_SECONDS = 0.5
 # How long what is in hand may take at the end, and then what the server sent before it closed the stream, too.
 IN_HAND_SECONDS = 1.0
 FINISH_SECONDS = 5.0
 READ_BYTES = 64 * 1024
-# Stanzas that wait for the desk, and their bytes. When there are more, nothing is read, and the server keeps them.
+# Stanzas that wait for the handler, and their bytes. When there are more, nothing is read, and the server keeps them.
 MAX_WAITING = 500
 MAX_WAITING_BYTES = 4 * 1024 * 1024
 MAX_BATCH = 200
@@ -69,9 +69,11 @@ class ConnectionEnded(Exception):  # noqa: N818 - says what happened
 class Connection:
     """One connection. ``ready`` is called once stanzas flow."""
 
-    def __init__(self, address: Address, desk: Desk, thread: Executor, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, address: Address, stanza_handler: StanzaHandler, thread: Executor, ready: Callable[[], None]
+    ) -> None:
         self._address = address
-        self._desk = desk
+        self._handler = stanza_handler
         self._thread = thread
         self._tell_ready = ready
         self._ready = asyncio.Event()
@@ -103,7 +105,7 @@ class Connection:
     async def _serve(self, reader: asyncio.StreamReader, stopped: asyncio.Event) -> str:
         await self._send(opening(self._address.domain))
         reading, answering = asyncio.create_task(self._read(reader)), asyncio.create_task(self._answer())
-        others = [asyncio.create_task(each) for each in (self._keep_alive(), self._announce(), self._run_errands())]
+        others = [asyncio.create_task(each) for each in (self._keep_alive(), self._announce(), self._send_queued())]
         working = [answering, *others]
         stopping = asyncio.create_task(stopped.wait())
         try:
@@ -193,7 +195,7 @@ class Connection:
         batch: list[Arrived] = []
         while True:
             batch += await self._next_batch(can_wait=not batch)
-            answers, later = await loop.run_in_executor(self._thread, self._desk.answer, batch)
+            answers, later = await loop.run_in_executor(self._thread, self._handler.answer, batch)
             for answer in answers:
                 await self._send(answer)
             self._unanswered_bytes += sum(arrived.size for arrived in later) - sum(arrived.size for arrived in batch)
@@ -235,21 +237,21 @@ class Connection:
         loop = asyncio.get_running_loop()
         await self._ready.wait()
         while True:
-            ended = await loop.run_in_executor(self._thread, self._desk.find_ended)
-            for announcement in self._desk.write_ends(ended):
+            ended = await loop.run_in_executor(self._thread, self._handler.find_ended)
+            for announcement in self._handler.write_ends(ended):
                 await self._send(announcement)
             if ended:
-                await loop.run_in_executor(self._thread, self._desk.note_told, ended)
+                await loop.run_in_executor(self._thread, self._handler.note_told, ended)
             await asyncio.sleep(ANNOUNCE_EVERY_SECONDS)
 
-    async def _run_errands(self) -> None:
+    async def _send_queued(self) -> None:
         """Say to ourselves, through the server, what the canary wants said."""
         loop = asyncio.get_running_loop()
         await self._ready.wait()
         while True:
-            for stanza in await loop.run_in_executor(self._thread, self._desk.take_errands):
+            for stanza in await loop.run_in_executor(self._thread, self._handler.take_queued):
                 await self._send(stanza)
-            await asyncio.sleep(ERRANDS_EVERY_SECONDS)
+            await asyncio.sleep(QUEUED_EVERY_SECONDS)
 
     async def _send(self, data: bytes) -> None:
         writer = self._writer

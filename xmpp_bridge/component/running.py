@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import structlog
 
-from xmpp_bridge.component import board
+from xmpp_bridge.component import status
 from xmpp_bridge.component.backoff import Backoff
 from xmpp_bridge.component.connection import Address, Connection
-from xmpp_bridge.component.desk import Desk
+from xmpp_bridge.component.handler import StanzaHandler
 from xmpp_bridge.metrics import CONNECTED, CONNECTIONS
 
 log = structlog.get_logger(__name__)
@@ -19,10 +19,10 @@ log = structlog.get_logger(__name__)
 class Component:
     """The component of one XMPP server."""
 
-    def __init__(self, address: Address, desk: Desk) -> None:
+    def __init__(self, address: Address, stanza_handler: StanzaHandler) -> None:
         self._address = address
-        self._desk = desk
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="xmpp-desk")
+        self._handler = stanza_handler
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="xmpp-handler")
         self._backoff = Backoff()
         self._state = "refused"
         self._changed = asyncio.Event()
@@ -38,21 +38,21 @@ class Component:
         finally:
             noting.cancel()
             await asyncio.gather(noting, return_exceptions=True)
-            await asyncio.to_thread(board.END.save, self._state)
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._desk.close)
+            await asyncio.to_thread(status.END.save, self._state)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._handler.close)
 
     async def _connect(self, stopped: asyncio.Event) -> str:
-        end = await Connection(self._address, self._desk, self._thread, self._connected).run(stopped)
+        end = await Connection(self._address, self._handler, self._thread, self._connected).run(stopped)
         CONNECTED.set(0)
         CONNECTIONS.labels(end).inc()
         self._show(end)
         say = log.error if self._backoff.is_hopeless(end) else log.info if end == "stopped" else log.warning
-        say("xmpp_disconnected", end=end, hint=board.WORDS.get(end, board.OTHERWISE))
+        say("xmpp_disconnected", end=end, hint=status.WORDS.get(end, status.OTHERWISE))
         return end
 
     def _connected(self) -> None:
         self._backoff.succeeded()
-        self._show(board.CONNECTED)
+        self._show(status.CONNECTED)
         CONNECTED.set(1)
         log.info("xmpp_connected", domain=self._address.domain)
 
@@ -64,8 +64,8 @@ class Component:
         """Note the state whenever it changes, and every few seconds. It is the only one to do so meanwhile."""
         while True:
             self._changed.clear()
-            await asyncio.to_thread(board.END.save, self._state)
-            await _wait(self._changed, board.NOTED_EVERY_SECONDS)
+            await asyncio.to_thread(status.END.save, self._state)
+            await _wait(self._changed, status.NOTED_EVERY_SECONDS)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

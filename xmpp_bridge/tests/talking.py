@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.codec.forms import read_forms
 from xmpp_bridge.codec.stream import Received
-from xmpp_bridge.component.desk import Arrived, Desk
+from xmpp_bridge.component.handler import Arrived, StanzaHandler
 from xmpp_bridge.limits import Limits, Rates
 from xmpp_bridge.models import App
 from xmpp_bridge.rules import Domains
@@ -28,11 +28,11 @@ T0 = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def make_app(slug: str = "chat", **fields: Any) -> App:
-    return App.objects.create(**{"slug": slug, "apn_topic": f"org.example.{slug}", "created_at": T0} | fields)
+    return App.objects.create(**{"slug": slug, "app_topic": f"org.example.{slug}", "created_at": T0} | fields)
 
 
-class Service(Desk):
-    """The desk of a component, to which stanzas are handed as text, and which answers with trees."""
+class Service(StanzaHandler):
+    """The handler of a component, to which stanzas are handed as text, and which answers with trees."""
 
     def __init__(self, rates: Rates | None = None, domains: Domains | None = None) -> None:
         self.limits = Limits(rates or Rates())

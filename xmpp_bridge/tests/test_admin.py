@@ -13,13 +13,13 @@ from notifications.models import Notification
 from pushserver.models import OpenedRecord
 from registrations.models import Route
 from tests import factories
-from xmpp_bridge import operator_actions
+from xmpp_bridge.console import operator_actions
 from xmpp_bridge.models import App, Device
 from xmpp_bridge.tests.talking import APN_TOKEN, T0, Service, error_of, make_app, push2
 
 pytestmark = pytest.mark.django_db
 APPS, DEVICES = "/admin/xmpp_bridge/app/", "/admin/xmpp_bridge/device/"
-FORM = {"slug": "chat", "apn_topic": "org.example.chat", "style": "tigase", "text": "New message", "sound": ""}
+FORM = {"slug": "chat", "app_topic": "org.example.chat", "style": "tigase", "text": "New message", "sound": ""}
 
 
 def test_an_app_that_was_added_can_be_registered_in(admin_client: Client) -> None:
@@ -28,7 +28,7 @@ def test_an_app_that_was_added_can_be_registered_in(admin_client: Client) -> Non
 
     app = App.objects.get()
     assert (app.slug, app.style, app.takes_firebase, app.created_at >= before) == ("chat", "tigase", False, True)
-    assert "slug: 'chat', apn_topic: 'org.example.chat'" in LogEntry.objects.get().get_change_message()
+    assert "slug: 'chat', app_topic: 'org.example.chat'" in LogEntry.objects.get().get_change_message()
     assert Service().register().client
     listed = admin_client.get(APPS).content.decode()
     assert f"{DEVICES}?app__id__exact={app.pk}" in listed

@@ -19,9 +19,9 @@ from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.codec.limits import MAX_STANZA_BYTES
 from xmpp_bridge.codec.stanzas import decode
 from xmpp_bridge.codec.stream import Received
-from xmpp_bridge.component import board, connection, desk
+from xmpp_bridge.component import connection, handler, status
 from xmpp_bridge.component.backoff import HOPELESS, MAX_SECONDS, Backoff
-from xmpp_bridge.component.desk import MOST_OTHERS, Arrived, Desk
+from xmpp_bridge.component.handler import MAX_OTHERS, Arrived, StanzaHandler
 from xmpp_bridge.component.running import Component
 from xmpp_bridge.limits import Limits, Rates
 from xmpp_bridge.rules import Domains
@@ -29,8 +29,8 @@ from xmpp_bridge.tests.talking import SERVER, SERVICE, Service, arrived, command
 from xmpp_bridge.tests.xmpp_server import XmppServer
 
 
-class IdleDesk(Desk):
-    """A desk that answers with ``reply`` and asks no database."""
+class IdleHandler(StanzaHandler):
+    """A handler that answers with ``reply`` and asks no database."""
 
     def __init__(self, reply: Callable[[Sequence[Arrived]], list[bytes]] = lambda _: []) -> None:
         super().__init__(SERVICE, Limits(Rates()), Domains())
@@ -44,7 +44,7 @@ class IdleDesk(Desk):
     def find_ended(self) -> list[object]:  # type: ignore[override]
         return []
 
-    def take_errands(self) -> list[bytes]:
+    def take_queued(self) -> list[bytes]:
         return []
 
     def close(self) -> None:
@@ -52,11 +52,11 @@ class IdleDesk(Desk):
 
 
 @asynccontextmanager
-async def connected(server: XmppServer, desk: Desk | None = None) -> AsyncIterator[asyncio.Event]:
+async def connected(server: XmppServer, used: StanzaHandler | None = None) -> AsyncIterator[asyncio.Event]:
     """A component of the server; ends when the event is set."""
     stopped = asyncio.Event()
     async with server.serving() as address:
-        component = Component(address, desk or IdleDesk())
+        component = Component(address, used or IdleHandler())
         work = asyncio.create_task(component.run(stopped))
         try:
             yield stopped
@@ -66,8 +66,8 @@ async def connected(server: XmppServer, desk: Desk | None = None) -> AsyncIterat
                 await work
 
 
-def ready(component_state: str = board.CONNECTED) -> bool:
-    return board.END.read() == component_state
+def ready(component_state: str = status.CONNECTED) -> bool:
+    return status.END.read() == component_state
 
 
 async def until(is_so: Callable[[], object]) -> None:
@@ -78,7 +78,7 @@ async def until(is_so: Callable[[], object]) -> None:
 
 @pytest.fixture(autouse=True)
 def _clear() -> None:
-    cache.delete(board.END.key())
+    cache.delete(status.END.key())
 
 
 def test_it_proves_the_secret_and_is_noted_as_connected() -> None:
@@ -86,7 +86,7 @@ def test_it_proves_the_secret_and_is_noted_as_connected() -> None:
         server = XmppServer()
         async with connected(server):
             await until(ready)
-            assert board.read().is_connected
+            assert status.read().is_connected
         assert server.ends == ["closed"]
 
     uvloop.run(story())
@@ -99,7 +99,7 @@ def test_what_only_an_operator_can_mend_is_said_and_not_hammered_at(condition: s
         server.refuse = condition
         async with connected(server):
             await until(lambda: ready(condition))
-            assert board.read().reason == board.WORDS[condition]
+            assert status.read().reason == status.WORDS[condition]
             assert server.connections == 1
 
     uvloop.run(story())
@@ -114,7 +114,7 @@ def test_it_connects_again_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
             for number in (1, 2, 3):
                 await server.until(lambda number=number: server.connections == number)
                 await until(ready)
-                cache.delete(board.END.key())
+                cache.delete(status.END.key())
                 server.drop()
 
     uvloop.run(story())
@@ -123,7 +123,7 @@ def test_it_connects_again_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_server_that_is_away_is_waited_for() -> None:
     async def story() -> None:
         stopped = asyncio.Event()
-        component = Component(connection.Address("127.0.0.1", 1, SERVICE, "x"), IdleDesk())
+        component = Component(connection.Address("127.0.0.1", 1, SERVICE, "x"), IdleHandler())
         work = asyncio.create_task(component.run(stopped))
         await until(lambda: ready("refused"))
         stopped.set()
@@ -176,7 +176,7 @@ def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch)
         silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
         address = connection.Address("127.0.0.1", silent.sockets[0].getsockname()[1], SERVICE, "x")
         stopped = asyncio.Event()
-        work = asyncio.create_task(Component(address, IdleDesk()).run(stopped))
+        work = asyncio.create_task(Component(address, IdleHandler()).run(stopped))
         await until(lambda: ready("silent"))
         stopped.set()
         await work
@@ -197,7 +197,7 @@ def test_what_is_in_hand_is_answered_before_it_stops() -> None:
             time.sleep(0.2)
             return [b"<message id='answer'/>"] * len(batch)
 
-        async with connected(server, IdleDesk(slowly)) as stopped:
+        async with connected(server, IdleHandler(slowly)) as stopped:
             await until(ready)
             server.say("<message id='question'/>")
             await answering.wait()
@@ -211,13 +211,13 @@ def test_what_is_in_hand_is_answered_before_it_stops() -> None:
 
 def test_what_arrives_meanwhile_is_answered_together() -> None:
     async def story() -> None:
-        server, desk = XmppServer(), IdleDesk(lambda batch: [b"<message/>"] * len(batch))
-        async with connected(server, desk):
+        server, idle = XmppServer(), IdleHandler(lambda batch: [b"<message/>"] * len(batch))
+        async with connected(server, idle):
             await until(ready)
             server.say("<message id='x'/>" * 300)
             await server.until(lambda: len(server.heard) == 300)
-        assert len(desk.batches) < 100
-        assert max(desk.batches) <= connection.MAX_BATCH
+        assert len(idle.batches) < 100
+        assert max(idle.batches) <= connection.MAX_BATCH
 
     uvloop.run(story())
 
@@ -244,8 +244,8 @@ def test_what_was_read_is_stored_before_the_connection_ends(end: str, is_reset: 
         return [b"<message id='answer'/>"] * len(batch)
 
     async def story() -> None:
-        server, desk = XmppServer(), IdleDesk(slowly)
-        async with connected(server, desk):
+        server, idle = XmppServer(), IdleHandler(slowly)
+        async with connected(server, idle):
             await until(ready)
             server.say("".join(f"<message id='{number}'/>" for number in range(400)))
             server.say(ENDS[end])
@@ -276,7 +276,7 @@ def test_what_waits_is_bounded_in_bytes_and_in_stanzas(
 
     async def story() -> None:
         server = XmppServer()
-        async with connected(server, IdleDesk(lambda batch: [b"<message/>"] * len(batch) * is_back.wait(20))):
+        async with connected(server, IdleHandler(lambda batch: [b"<message/>"] * len(batch) * is_back.wait(20))):
             await until(ready)
             server.say(stanza * count)
             await asyncio.sleep(0.5)  # nothing tells that no more is read
@@ -292,7 +292,7 @@ def test_what_waits_is_bounded_in_bytes_and_in_stanzas(
 
 @pytest.mark.django_db
 def test_pushes_are_answered_before_commands_that_came_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xmpp_bridge.component.desk.OTHERS_SECONDS", 0.0)
+    monkeypatch.setattr("xmpp_bridge.component.handler.OTHERS_SECONDS", 0.0)
     pings = [f"<iq type='get' id='{n}' from='a.test' to='{SERVICE}'><ping xmlns='urn:xmpp:ping'/></iq>" for n in "12"]
     service = Service()
     answers, waiting = service.answer([arrived(stanza) for stanza in (*pings, publish("node", "x", stanza_id="push"))])
@@ -304,18 +304,18 @@ def test_commands_that_come_faster_than_they_are_carried_out_are_told_to_come_ag
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What waits for its time is bounded, so that pushes behind it are read, and is decoded once."""
-    monkeypatch.setattr("xmpp_bridge.component.desk.OTHERS_SECONDS", 0.0)
+    monkeypatch.setattr("xmpp_bridge.component.handler.OTHERS_SECONDS", 0.0)
     service, waiting, told = Service(), [], Counter[str]()
     decoded = []
-    monkeypatch.setattr(desk, "decode", lambda stanza: (decoded.append(stanza), decode(stanza))[1])
+    monkeypatch.setattr(handler, "decode", lambda stanza: (decoded.append(stanza), decode(stanza))[1])
     for number in range(10):
         commands = [command("nowhere", {}).replace("'c1'", f"'{number}-{each}'") for each in range(199)]
         answers, waiting = service.answer([*waiting, *map(arrived, [*commands, publish("x", "y", stanza_id="push")])])
         told.update(parse(each).get("id") or "" for each in answers)
-        assert (told["push"], len(waiting)) == (number + 1, min(199 * (number + 1), MOST_OTHERS))
+        assert (told["push"], len(waiting)) == (number + 1, min(199 * (number + 1), MAX_OTHERS))
     others = [tree for tree in map(parse, answers) if tree.get("id") != "push"]
     assert {error_of(each) for each in others} == {("wait", "resource-constraint")}
-    monkeypatch.setattr("xmpp_bridge.component.desk.OTHERS_SECONDS", 60.0)
+    monkeypatch.setattr("xmpp_bridge.component.handler.OTHERS_SECONDS", 60.0)
     answers, waiting = service.answer(waiting)
     told.update(parse(each).get("id") or "" for each in answers)
     assert (len(told), set(told.values()) - {10}, waiting) == (1 + 1990, {1}, [])

@@ -15,10 +15,10 @@ from notifications.gateways.gorush.client import GorushGateway
 from notifications.gateways.gorush.push_api import Presentation
 from notifications.models import Attempt, Channel, Notification
 from registrations.models import Route
-from tests.delivering import Desk
-from xmpp_bridge import retention
+from tests.delivering import DeliveryProcess
 from xmpp_bridge.announcing import find_ended
 from xmpp_bridge.codec.elements import parse
+from xmpp_bridge.devices import retention
 from xmpp_bridge.models import Device
 from xmpp_bridge.tests.talking import (
     APN_TOKEN,
@@ -77,9 +77,9 @@ def phone(service: Service) -> Registered:
 
 
 def deliver(gorush: Gorush) -> list[dict[str, Any]]:
-    desk = Desk(gorush)
-    desk.work_off()
-    desk.work_off()  # what was refused with its payload is due at once
+    deliverer = DeliveryProcess(gorush)
+    deliverer.work_off()
+    deliverer.work_off()  # what was refused with its payload is due at once
     return gorush.sent
 
 

@@ -6,9 +6,10 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from notifications import disabling, operator_actions
+from notifications import disabling
+from notifications.console import operator_actions
 from registrations.models import RegistrationEvent, Route
-from xmpp_bridge import retention
+from xmpp_bridge.devices import retention
 from xmpp_bridge.models import Device
 from xmpp_bridge.tests.talking import FCM_TOKEN, T0, Service, make_app
 
@@ -16,10 +17,10 @@ pytestmark = pytest.mark.django_db
 
 
 def history() -> list[tuple[str, int, str]]:
-    """Return the events, all of which are of our front door."""
+    """Return the events, all of which are of our bridge."""
     events = RegistrationEvent.objects.order_by("pk")
-    assert {event.front_door for event in events} <= {"xmpp"}
-    return [(event.kind, event.token_type, event.apn_topic) for event in events]
+    assert {event.bridge for event in events} <= {"xmpp"}
+    return [(event.kind, event.token_type, event.app_topic) for event in events]
 
 
 def unregister(service: Service, platform: str = "apns") -> None:

@@ -77,7 +77,7 @@ def test_a_push_is_stored_and_a_message_has_no_answer(service: Service, phone: R
     assert service.say(push2(phone.client)) is None
     [notification] = stored()
     assert (notification.state, notification.grade, notification.report) == ("pending", "normal", "success")
-    assert (notification.request.front_door, notification.request.state) == ("xmpp", "answered")
+    assert (notification.request.bridge, notification.request.state) == ("xmpp", "answered")
     assert notification.route == Route.objects.get()
     device = Device.objects.get()
     assert content(notification).data == {"v": "1", "k": "wake", "a": route_tag(device.pk).hex()}

@@ -7,7 +7,7 @@ from django.db import connection
 from prometheus_client import REGISTRY, generate_latest
 
 from notifications.models import Notification
-from tests.delivering import Desk
+from tests.delivering import DeliveryProcess
 from xmpp_bridge.tests.talking import APN_TOKEN, CALL_TOKEN, Service, encrypted, make_app, publish, push2, summary
 from xmpp_bridge.tests.test_delivery import Gorush
 
@@ -51,7 +51,7 @@ def test_no_user_is_in_tables_logs_metrics_or_pushes(caplog, capsys) -> None:
             publish("juliet@capulet.test", "romeo", told),
         )
         waiting = tables()
-        Desk(gorush).work_off()
+        DeliveryProcess(gorush).work_off()
     logged = caplog.text + "".join(capsys.readouterr())
     sent, kept, counted = str(gorush.sent), tables(), generate_latest(REGISTRY).decode()
     assert [found(USERS, text) for text in (waiting, kept, logged, sent, counted)] == [[]] * 5

@@ -6,7 +6,7 @@ from django.utils import timezone
 from notifications.messages import Outcome, Push, Result
 from notifications.models import Notification
 from tests.collector import attributes, collected
-from tests.delivering import Desk, RecordingGateway
+from tests.delivering import DeliveryProcess, RecordingGateway
 from xmpp_bridge.tests.talking import Service, make_app, push2
 
 
@@ -17,10 +17,10 @@ def test_a_push_and_its_retry_are_one_trace(settings, monkeypatch: pytest.Monkey
     phone = service.register()
     with collected(settings, monkeypatch) as collector:
         service.say(push2(phone.client))
-        desk = Desk(RecordingGateway(fail_once))
-        desk.work_off()
+        deliverer = DeliveryProcess(RecordingGateway(fail_once))
+        deliverer.work_off()
         Notification.objects.update(next_attempt_at=timezone.now())
-        desk.work_off()
+        deliverer.work_off()
         collector.finish()
         [trace] = [spans for spans in collector.traces().values() if spans[0].name == "accept"]
     once = ["Due", "send", "Results"]
@@ -28,7 +28,7 @@ def test_a_push_and_its_retry_are_one_trace(settings, monkeypatch: pytest.Monkey
     sent = [attributes(span.attributes) for span in trace if span.name == "send"]
     assert [said["pushserver.outcome"] for said in sent] == ["transient", "delivered"]
     assert [said["pushserver.attempt"] for said in sent] == [1, 2]
-    assert attributes(trace[0].attributes) == {"pushserver.front_door": "xmpp"}
+    assert attributes(trace[0].attributes) == {"pushserver.bridge": "xmpp"}
 
 
 def fail_once(push: Push) -> Result:

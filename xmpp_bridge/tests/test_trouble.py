@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from kit.db.connections import connection_parameters
 from notifications.models import Notification
 from tests.statements import before_each_statement
-from xmpp_bridge.component import desk
+from xmpp_bridge.component import handler
 from xmpp_bridge.inbound import Inbound
 from xmpp_bridge.management.commands import run_xmpp_bridge
 from xmpp_bridge.models import Device
@@ -28,7 +28,7 @@ TROUBLE = ("wait", "internal-server-error")
 
 
 class Clock:
-    """The monotonic clock of the desk."""
+    """The monotonic clock of the handler."""
 
     def __init__(self) -> None:
         self.now = monotonic()
@@ -40,7 +40,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(desk, "monotonic", clock)
+    monkeypatch.setattr(handler, "monotonic", clock)
     return clock
 
 
@@ -203,16 +203,16 @@ def test_before_keys_and_tables_fit_nobody_is_answered(settings: LazySettings, m
     """With keys of another database it would overwrite addresses that the right keys open."""
     settings.XMPP_COMPONENT_JID = "push.montague.test"
     recorder = MigrationRecorder(connection)
-    monkeypatch.setattr("kit.starting.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("kit.processes.starting.RETRY_SECONDS", 0.05)
     begun: list[object] = []
     monkeypatch.setattr(run_xmpp_bridge.uvloop, "run", lambda work: begun.append(work.close()))
-    recorder.record_unapplied("notifications", "0017_ended_at")
+    recorder.record_unapplied("notifications", "0001_initial")
     with capture_logs() as logs:
         starting = threading.Thread(target=call_command, args=["run_xmpp_bridge"])
         starting.start()
         while starting.is_alive() and not any(line["event"] == "start_waits" for line in logs):
             sleep(0.02)
         assert not begun
-        recorder.record_applied("notifications", "0017_ended_at")
+        recorder.record_applied("notifications", "0001_initial")
         starting.join(20)
     assert len(begun) == 1

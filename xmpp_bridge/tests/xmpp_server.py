@@ -15,7 +15,7 @@ from xmpp_bridge.component.connection import Address
 from xmpp_bridge.tests.talking import SERVICE
 
 SECRET = "s3cret"
-PATIENCE_SECONDS = 20
+TIMEOUT_SECONDS = 20
 
 
 class XmppServer:
@@ -68,7 +68,7 @@ class XmppServer:
 
     async def until(self, is_so: Callable[[], object]) -> None:
         """Wait until something is so, which may change with whatever is heard."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not is_so():
                 self.changed.clear()
                 await self.changed.wait()

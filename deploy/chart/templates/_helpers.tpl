@@ -5,9 +5,9 @@
   "web" ""
   "bridge" "python manage.py run_waku_bridge"
   "xmpp" "python manage.py run_xmpp_bridge"
-  "batches" "celery --app=pushserver --quiet worker --hostname=batches@%h --queues=batches --pool=prefork --without-gossip --without-mingle --heartbeat-interval=5"
-  "tasks" "celery --app=pushserver --quiet worker --hostname=tasks@%h --queues=maintenance,keys,canary --pool=threads --concurrency=8 --without-gossip --without-mingle --heartbeat-interval=5"
-  "reports" "celery --app=pushserver --quiet worker --hostname=reports@%h --queues=reports --pool=threads --concurrency=1 --without-gossip --without-mingle --heartbeat-interval=5" -}}
+  "batches" "celery --app=pushserver.worker --quiet worker --hostname=batches@%h --queues=batches --pool=prefork --without-gossip --without-mingle --heartbeat-interval=5"
+  "tasks" "celery --app=pushserver.worker --quiet worker --hostname=tasks@%h --queues=maintenance,keys,canary --pool=threads --concurrency=8 --without-gossip --without-mingle --heartbeat-interval=5"
+  "reports" "celery --app=pushserver.worker --quiet worker --hostname=reports@%h --queues=reports --pool=threads --concurrency=1 --without-gossip --without-mingle --heartbeat-interval=5" -}}
 {{- get $commands . -}}
 {{- end -}}
 

@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 
 from kit.admin import labels, times
 from kit.admin.changes import changes_url, newest_changes, subjects_of
-from kit.admin.columns import NOTHING
+from kit.admin.lists.columns import NOTHING
 from kit.admin.operations import id_of
 
 register = template.Library()

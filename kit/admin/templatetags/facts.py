@@ -19,8 +19,8 @@ from unfold.templatetags.unfold_list import (
 )
 from unfold.utils import display_for_field, display_for_value
 
-from kit.admin.changelist import UncountedChangeList
-from kit.admin.columns import NOTHING
+from kit.admin.lists.changelist import UncountedChangeList
+from kit.admin.lists.columns import NOTHING
 
 register = template.Library()
 CHECKBOX = "action_checkbox"

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection, transaction
 
+from kit.batches.batch import Wakeup, Worker
 from kit.buckets.bucket import Limit
 from kit.buckets.models import SharedBucket
 from kit.buckets.share import Share, own_share
 from kit.buckets.shared import SharedBuckets, forget_full
-from kit.turns import Bell, Worker
 from tests.delivering import other_session
 from tests.statements import statements
 
@@ -167,12 +167,12 @@ def test_buckets_that_are_full_again_are_forgotten() -> None:
 
 @pytest.mark.django_db
 def test_a_worker_shows_itself_and_counts_those_that_live() -> None:
-    Worker([], Bell()).turn(now=NOW)
+    Worker([], Wakeup()).process_batch(now=NOW)
     assert own_share().part == 1
     with other_session() as other:
         other.execute("SELECT pg_advisory_lock_shared(%s)", [0x776F726B])
         other.execute("SELECT pg_advisory_lock_shared(%s)", [0x776F726B])  # a session counts once
-        Worker([], Bell()).turn(now=NOW)
+        Worker([], Wakeup()).process_batch(now=NOW)
         assert own_share().part == 1 / 2
         other.execute("SELECT pg_advisory_unlock_all()")
         own_share().count()
@@ -180,15 +180,15 @@ def test_a_worker_shows_itself_and_counts_those_that_live() -> None:
 
 
 @pytest.mark.django_db
-def test_a_worker_that_makes_one_turn_after_the_other_counts_once_in_five_seconds(monkeypatch) -> None:
+def test_a_worker_that_makes_one_batch_after_the_other_counts_once_in_five_seconds(monkeypatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("kit.turns.monotonic", lambda: now)
-    worker = Worker([], Bell())
-    worker.turn(now=NOW)
+    monkeypatch.setattr("kit.batches.batch.monotonic", lambda: now)
+    worker = Worker([], Wakeup())
+    worker.process_batch(now=NOW)
     with statements() as sent:
         for _ in range(20):
             now += 1.0
-            worker.turn(now=NOW)
+            worker.process_batch(now=NOW)
     assert sum("mode = 'ShareLock'" in each for each in sent) == 4
 
 

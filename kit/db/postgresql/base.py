@@ -30,21 +30,21 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 Rows = list[tuple[Any, ...]]
 
 
-class PatientConnection(psycopg.Connection[Any]):
-    """A connection whose statements are each answered within `patience_seconds`, or that is closed. None: it waits."""
+class TimedConnection(psycopg.Connection[Any]):
+    """A connection whose statements are each answered within `timeout_seconds`, or that is closed. None: it waits."""
 
-    patience_seconds: float | None = None
+    timeout_seconds: float | None = None
     # How many statements the next answer is about.
     statement_count = 1
     # In a pipeline psycopg learns only at its end that a transaction has begun.
     has_sent_begin = False
 
     def wait(self, gen: PQGen[_T], interval: float = 0.1, timeout: float | None = None) -> _T:
-        """Do what psycopg does for every statement, but not for longer than our patience."""
-        if timeout is not None or self.patience_seconds is None:
+        """Do what psycopg does for every statement, but not for longer than our own timeout."""
+        if timeout is not None or self.timeout_seconds is None:
             return super().wait(gen, interval, timeout)
         try:
-            return super().wait(gen, interval, self.patience_seconds * self.statement_count)
+            return super().wait(gen, interval, self.timeout_seconds * self.statement_count)
         except psycopg.errors._WaitTimeout as error:  # noqa: SLF001 - psycopg raises it for a timeout alone
             self.pgconn.finish()
             raise psycopg.OperationalError("the database does not answer") from error
@@ -83,16 +83,16 @@ class DatabaseWrapper(base.DatabaseWrapper):
         super().__init__(*args, **kwargs)
         self._unsent: list[Written] = []
 
-    def get_new_connection(self, conn_params: dict[str, Any]) -> PatientConnection:
+    def get_new_connection(self, conn_params: dict[str, Any]) -> TimedConnection:
         self._unsent = []
         self.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        connection = PatientConnection.connect(**conn_params)
+        connection = TimedConnection.connect(**conn_params)
         try:
             refuse_too_old(connection.info.server_version)
         except TooOldError:
             connection.close()
             raise
-        connection.patience_seconds = settings.DATABASE_PATIENCE.answer_seconds
+        connection.timeout_seconds = settings.DATABASE_TIMEOUTS.answer_seconds
         return connection
 
     def write(self, sql: LiteralString, parameters: Parameters = ()) -> "Written":

@@ -9,8 +9,8 @@ from django.db import DataError, IntegrityError, OperationalError, ProgrammingEr
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embedded.servers.ports import free_port
 from kit.db.statements import array_value, fetch, fetch_each, new_ids, unindexed, write, write_rows
-from pushserver.embedded.ports import free_port
 from registrations.models import TopicKey
 from tests.factories import make_request, make_topic_key
 from tests.statements import round_trips, statements

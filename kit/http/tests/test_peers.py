@@ -40,7 +40,7 @@ def test_knows_a_single_one_whatever_happens():
 
 
 def test_distrusts_longer_each_time_one_fails_again():
-    peers = Peers([FIRST, SECOND], most_distrust_seconds=3 * DISTRUST_SECONDS)
+    peers = Peers([FIRST, SECOND], max_distrust_seconds=3 * DISTRUST_SECONDS)
     now = 0.0
     for span in (10, 20, 30, 30):
         peers.failed(FIRST, now)
@@ -53,7 +53,7 @@ def test_distrusts_longer_each_time_one_fails_again():
 
 
 def test_failures_of_requests_that_were_under_way_together_count_once():
-    peers = Peers([FIRST], most_distrust_seconds=1000)
+    peers = Peers([FIRST], max_distrust_seconds=1000)
     for _ in range(64):
         peers.failed(FIRST, now=5.0)
     assert peers.is_trusted(FIRST, now=5.0 + DISTRUST_SECONDS)
@@ -61,7 +61,7 @@ def test_failures_of_requests_that_were_under_way_together_count_once():
 
 def test_one_that_asks_for_it_is_left_alone_for_longer():
     peers = Peers([FIRST])
-    peers.failed(FIRST, now=5.0, at_least_seconds=60)
+    peers.failed(FIRST, now=5.0, min_seconds=60)
     assert not peers.is_trusted(FIRST, now=64.0)
     assert peers.is_trusted(FIRST, now=65.0)
 

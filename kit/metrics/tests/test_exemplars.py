@@ -15,7 +15,7 @@ from kit.metrics import exemplars
 from kit.metrics.batches import BatchHistogram, observe
 from kit.metrics.exemplars import Kept
 from kit.metrics.files import Counted, clear
-from kit.tracing.steps import trace_of
+from kit.tracing.spans import trace_of
 
 KEYS = [b"a" * 32, b"b" * 32, b"c" * 32]
 HISTOGRAM = BatchHistogram("test_took_seconds", "A test.", ["platform"], buckets=(1, 2), registry=CollectorRegistry())

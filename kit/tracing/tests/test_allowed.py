@@ -5,7 +5,7 @@ import hashlib
 
 import pytest
 
-from kit.tracing.allowed import EXPORTED, NAMES, PLACES, exported, is_allowed, only_allowed
+from kit.tracing.allowed import EXPORTED, LOCATIONS, NAMES, exported, is_allowed, only_allowed
 
 KEY = hashlib.sha256(b"any").digest()
 SECRETS = {
@@ -27,7 +27,7 @@ WORDS = ["accepted", "request", "node-1.example.org:8645", "[::1]:8645", "unreac
 FROM_THE_CODE = [
     "envelope.py:31 in decode\ntasks.py:7 in <lambda>",
     "ServerDisconnectedErrorOfSomeLibrary",
-    "kit.turns",
+    "kit.batches.batch",
 ]
 
 
@@ -38,7 +38,7 @@ def test_no_secret_passes_under_any_name(name, what):
 
 
 @pytest.mark.parametrize("what", ["token of Apple", "access token", "key hash", "JID", "bytes"])
-@pytest.mark.parametrize("name", sorted(PLACES.values()))
+@pytest.mark.parametrize("name", sorted(LOCATIONS.values()))
 def test_none_passes_as_a_place_in_the_code(name, what):
     assert not is_allowed(name, SECRETS[what])
 
@@ -48,7 +48,7 @@ def test_words_and_figures_pass():
 
 
 def test_places_in_the_code_pass():
-    assert all(is_allowed(name, place) for name in PLACES.values() for place in FROM_THE_CODE)
+    assert all(is_allowed(name, place) for name in LOCATIONS.values() for place in FROM_THE_CODE)
 
 
 def test_a_name_that_is_not_in_the_list_does_not_pass():

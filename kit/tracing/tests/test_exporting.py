@@ -8,9 +8,10 @@ from time import time_ns
 import pytest
 import structlog
 
-from kit.tasks import TaskFailed
-from kit.tracing import errors, exporting, sending, steps
-from kit.tracing.steps import Role, begin_turn, note, step, trace_of
+from kit.processes.tasks import TaskFailed
+from kit.tracing import errors, exporting, sending
+from kit.tracing import spans as tracing
+from kit.tracing.spans import Role, begin_batch, note, step, trace_of
 from tests.collector import attributes, collected
 
 A, B = b"a" * 32, b"b" * 32
@@ -44,16 +45,16 @@ def test_steps_of_a_message_are_one_trace_below_its_first(collecting):
     assert collecting.resources[0]["service.name"] == "pushserver"
 
 
-def test_a_turn_is_a_trace_with_its_stages_and_links_to_the_messages_and_back(collecting):
-    turn = begin_turn()
-    with turn.stage("Inbox"):
+def test_a_batch_is_a_trace_with_its_stages_and_links_to_the_messages_and_back(collecting):
+    batch = begin_batch()
+    with batch.step("Inbox"):
         note([(A, {"outcome": "accepted"}), (B, {"outcome": "accepted"})])
-    with turn.stage("Results"):
+    with batch.step("Results"):
         note([])
-    turn.committed()
+    batch.committed()
     collecting.finish()
     by_name = {(span.name, span.trace_id): span for span in collecting.spans}
-    (whole,) = [span for span in collecting.spans if span.name == "turn"]
+    (whole,) = [span for span in collecting.spans if span.name == "batch"]
     inbox, results = by_name["Inbox", whole.trace_id], by_name["Results", whole.trace_id]
     assert inbox.parent_span_id == results.parent_span_id == whole.span_id
     firsts = [(trace.id.to_bytes(16), trace.first_span_id.to_bytes(8)) for trace in (trace_of(A), trace_of(B))]
@@ -65,28 +66,28 @@ def test_a_turn_is_a_trace_with_its_stages_and_links_to_the_messages_and_back(co
     assert list(results.links) == []
 
 
-def test_a_turn_that_was_rolled_back_or_had_no_traced_message_is_not_told(collecting, settings):
-    rolled_back, other = begin_turn(), begin_turn()
-    with rolled_back.stage("Inbox"):
+def test_a_batch_that_was_rolled_back_or_had_no_traced_message_is_not_told(collecting, settings):
+    rolled_back, other = begin_batch(), begin_batch()
+    with rolled_back.step("Inbox"):
         note([(A, {})])
     settings.TRACES_SHARE = 0.0
-    with other.stage("Inbox"):
+    with other.step("Inbox"):
         note([(B, {})])
     other.committed()
     collecting.finish()
     assert collecting.spans == []
 
 
-def test_what_is_noted_outside_of_a_turn_is_not_looked_at():
+def test_what_is_noted_outside_of_a_batch_is_not_looked_at():
     note(pytest.fail("looked at") for _ in range(1))
 
 
-def test_while_tracing_is_off_a_turn_looks_at_nothing(settings):
+def test_while_tracing_is_off_a_batch_looks_at_nothing(settings):
     settings.TRACES = False
-    turn = begin_turn()
-    with turn.stage("Inbox"):
+    batch = begin_batch()
+    with batch.step("Inbox"):
         note(pytest.fail("looked at") for _ in range(1))
-    turn.committed()
+    batch.committed()
 
 
 def test_a_span_with_an_attribute_that_is_not_allowed_does_not_leave(collecting, caplog):
@@ -103,27 +104,27 @@ def test_a_collector_that_takes_nothing_costs_spans_and_is_complained_of_once(co
     collecting.status = 400
     for _ in range(2):
         step("send", A, {}, began_ns=time_ns())
-        steps.spans().flush()
+        tracing.spans().flush()
     assert collecting.spans == []
     assert caplog.text.count("collector_takes_nothing") == 1
 
 
 def test_who_ends_sends_what_waits_and_does_not_wait_for_a_collector_that_is_gone(collecting, settings, monkeypatch):
     step("send", A, {}, began_ns=time_ns())
-    steps.close()
+    tracing.close()
     assert [span.name for span in collecting.spans] == ["send"]
     settings.OTLP_URL = "http://127.0.0.1:1"
     spans = exporting.Spans()
-    monkeypatch.setattr(steps, "spans", lambda: spans)
-    for _ in range(sending.MOST_WAITING + 10):
+    monkeypatch.setattr(tracing, "spans", lambda: spans)
+    for _ in range(sending.MAX_WAITING + 10):
         step("send", A, {}, began_ns=time_ns())
-    steps.close()
+    tracing.close()
     assert not spans._sender._waiting
 
 
 def test_a_fault_of_tracing_does_not_reach_who_is_traced(settings, monkeypatch, caplog):
     settings.TRACES, settings.TRACES_SHARE = True, 1.0
-    monkeypatch.setattr(steps, "spans", lambda: 1 / 0)
+    monkeypatch.setattr(tracing, "spans", lambda: 1 / 0)
     step("send", A, {}, began_ns=time_ns())
     assert "ZeroDivisionError" in caplog.text
 
@@ -145,13 +146,13 @@ def fail(error):
 
 
 def test_an_error_is_told_with_its_words_and_the_trace_of_its_envelope(collecting):
-    log = structlog.get_logger("waku_bridge.inbound")
+    log = structlog.get_logger("waku_bridge.inbound.inbound")
     (error,) = told(collecting, lambda: log.error("envelope_failed", envelope_hash=A.hex(), error="KeyError"))
     assert (error.body.string_value, error.event_name, error.severity_text) == ("envelope_failed",) * 2 + ("ERROR",)
     assert error.trace_id.hex() == trace_of(A).id_hex
     assert attributes(error.attributes)["error.type"] == "KeyError"
     assert A.hex() not in str(error)
-    assert attributes(error.attributes)["pushserver.logger"] == "waku_bridge.inbound"
+    assert attributes(error.attributes)["pushserver.logger"] == "waku_bridge.inbound.inbound"
 
 
 def test_of_an_exception_it_is_told_where_it_came_from_and_not_what_it_says(collecting):
@@ -182,7 +183,7 @@ def test_a_task_that_failed_says_where(collecting):
 def test_warnings_and_errors_of_exporting_stay_here(collecting):
     def say():
         structlog.get_logger("kit.tracing.exporting").error("span_refused")
-        structlog.get_logger("kit.turns").warning("turn_split")
+        structlog.get_logger("kit.batches.batch").warning("batch_split")
 
     assert told(collecting, say) == []
 
@@ -191,7 +192,7 @@ STARTED = """
 import sys
 import django
 django.setup()
-import notifications.tasks, waku_bridge.reading.bridge, xmpp_bridge.inbound, waku_bridge.front_door, pushserver.celery
+import notifications.tasks, waku_bridge.reading.bridge, xmpp_bridge.inbound, waku_bridge.bridge, pushserver.celery
 print(sorted(name for name in sys.modules if name.startswith("opentelemetry.proto")))
 """
 

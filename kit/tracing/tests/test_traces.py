@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from kit.tracing.steps import trace_of
+from kit.tracing.spans import trace_of
 
 KEYS = [hashlib.sha256(number.to_bytes(4)).digest() for number in range(4000)]
 

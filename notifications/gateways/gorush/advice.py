@@ -3,7 +3,9 @@
 Only what comes from Apple or Google may be waited for. What our own gorush says, or does not say, is ours to mend.
 """
 
-PATIENCE = "This is an outage or a limit of Apple or Google: look at their status pages; patience is all it needs."
+ONLY_WAIT = (
+    "This is an outage or a limit of Apple or Google: look at their status pages; nothing else helps but waiting."
+)
 PROVIDER = "gorush did not get through to Apple or Google: look at its log, its proxy and its firewall."
 GORUSH = "Our own gorush: is it running, and does it reach Apple and Google? Its page says whether it answers."
 SLOW = "Our own gorush is slow or its queue is full: raise its `worker_num`, and see whether Apple and Google hang."
@@ -20,8 +22,8 @@ FAULT = "A fault of this server: the log of the workers has it. Report it."
 ABSENT = "These routes name a gateway that is not part of this server any more."
 
 _CODES = {
-    PATIENCE: """IdleTimeout InternalServerError ServiceUnavailable Shutdown TooManyProviderTokenUpdates TooManyRequests
-        http_429 http_5xx internal quota_exceeded unavailable""",
+    ONLY_WAIT: """IdleTimeout InternalServerError ServiceUnavailable Shutdown TooManyProviderTokenUpdates
+        TooManyRequests http_429 http_5xx internal quota_exceeded unavailable""",
     PROVIDER: "connection_lost cannot_fetch_token",
     GORUSH: "unreachable",
     SLOW: "timeout queue_full",

@@ -29,6 +29,6 @@ def _load_error_rules(*, plan: Any = None, apps: Any = None, **_migrated: Any) -
     """
     if plan is None or any(is_backwards for _, is_backwards in plan):
         return
-    from notifications.gateways.gorush.rules_table import load_seed  # noqa: PLC0415 - importable only once apps are loaded
+    from notifications.gateways.gorush.rules.table import load_seed  # noqa: PLC0415 - importable only once apps are loaded
 
     load_seed(apps.get_model("notifications", "GatewayErrorRule"))

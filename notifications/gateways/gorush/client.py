@@ -24,10 +24,10 @@ from notifications.gateways.gorush.push_api import (
     read_dry_run,
     read_response,
 )
-from notifications.gateways.gorush.rules_file import shipped_rules
-from notifications.gateways.gorush.rules_table import current_rules, unknown_errors
+from notifications.gateways.gorush.rules.file import shipped_rules
+from notifications.gateways.gorush.rules.table import current_rules, unknown_errors
 from notifications.messages import CUT_OFF, UNREACHABLE, Outcome, Push, Result, platform
-from registrations.addresses import read_address
+from registrations.routes.addresses import read_address
 
 # The code of a result when a device's token for calls is no more.
 DEAD_CALL_TOKEN = "dead_call_token"  # noqa: S105 - a label

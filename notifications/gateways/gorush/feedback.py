@@ -21,7 +21,7 @@ from kit.db.clock import database_now
 from notifications.gateways.gorush.errors import classify
 from notifications.gateways.gorush.platforms import TOKEN_TYPES
 from notifications.gateways.gorush.redaction import without_token
-from notifications.gateways.gorush.rules_table import current_rules
+from notifications.gateways.gorush.rules.table import current_rules
 from notifications.models import Attempt
 
 SECRET_HEADER = "X-Gorush-Secret"  # noqa: S105 - a name

@@ -12,8 +12,8 @@ import orjson
 
 from notifications.gateways.gorush.platforms import NUMBERS
 from notifications.messages import Content, Grade, Push
-from registrations.addresses import DeviceAddress, Environment, read_address
 from registrations.messages import TokenType
+from registrations.routes.addresses import DeviceAddress, Environment, read_address
 
 # The most that Apple and Google take: Apple the whole payload, Google keys and values of the data.
 MAX_APPLE_BYTES = 4096
@@ -70,13 +70,13 @@ def _firebase(push: Push) -> dict[str, Any]:
 
 def _call(push: Push) -> dict[str, Any]:
     expiration = {"expiration": int(push.expires_at.timestamp())} if push.expires_at else {}
-    topic = push.channel.apn_topic + CALL_TOPIC_SUFFIX
+    topic = push.channel.app_topic + CALL_TOPIC_SUFFIX
     return {"topic": topic, "push_type": "voip", "priority": "high"} | expiration
 
 
 def _background(push: Push) -> dict[str, Any]:
     return {
-        "topic": push.channel.apn_topic,
+        "topic": push.channel.app_topic,
         "push_type": "background",
         "priority": "normal",
         "content_available": True,
@@ -85,7 +85,7 @@ def _background(push: Push) -> dict[str, Any]:
 
 def _alert(push: Push, content: Content) -> dict[str, Any]:
     return {
-        "topic": push.channel.apn_topic,
+        "topic": push.channel.app_topic,
         "push_type": "alert",
         "priority": "high",
         "mutable_content": True,

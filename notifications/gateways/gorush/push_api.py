@@ -16,8 +16,8 @@ from notifications.gateways.gorush.graded import fit, rings
 from notifications.gateways.gorush.platforms import NUMBERS
 from notifications.gateways.gorush.redaction import signature_of, without_token
 from notifications.messages import NotificationType, Outcome, Push, Result
-from registrations.addresses import read_address
 from registrations.messages import TokenType
+from registrations.routes.addresses import read_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def notif_id(push: Push) -> str:
 
 def _address_apple(notification: dict[str, Any], push: Push, presentation: Presentation) -> None:
     notification |= {
-        "topic": push.channel.apn_topic,
+        "topic": push.channel.app_topic,
         "collapse_id": push.collapse_id,
         "content_available": True,
         "sound": presentation.sound,

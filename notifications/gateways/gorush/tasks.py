@@ -4,7 +4,7 @@ from celery import shared_task
 from django.conf import settings
 
 from kit.db.clock import database_now
-from kit.tasks import MessageTask
+from kit.processes.tasks import MessageTask
 from notifications.gateways.gorush.config_check.checking import check_all
 
 

@@ -257,8 +257,8 @@ def test_reports_are_told_by_day(api: Api) -> None:
     for path in ("error-rates/", "token-churn/", "anomalies/"):
         assert [row["day"] for row in api(path, from_day="2026-11-02").json()["results"]] == ["2026-11-02"]
         assert len(api(path).json()["results"]) == 2
-        assert len(api(path, front_door="waku").json()["results"]) == 2
-        assert api(path, front_door="xmpp").json()["results"] == []
+        assert len(api(path, bridge="waku").json()["results"]) == 2
+        assert api(path, bridge="xmpp").json()["results"] == []
     assert api("error-rates/", stage="dispatch", day="2026-11-01").json()["results"][0]["rate"] == 0.5
 
 
@@ -276,12 +276,12 @@ def test_channels_are_told(api: Api) -> None:
     factories.make_channel((2, ""))
     factories.make_halt("paused", (1, "im.status"), by="ann", reason="x")
 
-    told = {row["apn_topic"]: row for row in api("channels/").json()["results"]}
+    told = {row["app_topic"]: row for row in api("channels/").json()["results"]}
 
     paused, running = told["im.status"], told[""]
     assert (paused["platform"], paused["state"]) == ("APN", "paused")
     assert (paused["reason"], paused["changed_by"]) == ("x", "ann")
-    assert (running["state"], running["since"], running["deaths_doubted_since"]) == ("running", None, None)
+    assert (running["state"], running["since"], running["deaths_distrusted_since"]) == ("running", None, None)
 
 
 def test_the_last_round_trips_of_the_canary_are_told_link_by_link(api: Api) -> None:

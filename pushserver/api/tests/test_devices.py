@@ -14,9 +14,9 @@ from kit.buckets.shared import SharedBuckets
 from pushserver.api import tokens
 from pushserver.models import ApiToken, OpenedRecord
 from registrations.models import Route
-from xmpp_bridge import operator_actions
+from xmpp_bridge.console import operator_actions
+from xmpp_bridge.devices.registering import carry_out
 from xmpp_bridge.models import Device
-from xmpp_bridge.registering import carry_out
 from xmpp_bridge.tests.talking import APN_TOKEN, CALL_TOKEN, FCM_TOKEN, JULIET, SERVICE, Service, make_app, push2
 from xmpp_bridge.tests.test_privacy import found, tables
 
@@ -63,7 +63,7 @@ def test_what_was_registered_over_http_is_pushed_to(post: Post) -> None:
     assert (told["jid"], device.domain) == (SERVICE, "capulet.test")
     assert "no-store" in response.headers["Cache-Control"]
     assert Service().say(push2(told["client"])) is None  # accepted
-    assert device.route.apn_topic == "org.example.chat"
+    assert device.route.app_topic == "org.example.chat"
 
 
 def test_the_answer_is_what_the_command_of_the_app_answers(post: Post) -> None:

@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 
 from kit.admin.labels import Family
 from kit.admin.times import span
-from kit.indicators import Group, Indicator, Page, State, duration, verdict, worst
+from kit.health.indicators import Group, Indicator, Page, State, duration, verdict, worst
 from pushserver.console.dashboard.figures import ErrorClass, error_classes, figures
 from pushserver.console.documentation import RUNBOOKS
 from pushserver.indicators import pages
@@ -129,7 +129,7 @@ def _url(indicator: Indicator, user: Any) -> str:
     return url_of(indicator.page, user, **during)
 
 
-def board(user: Any) -> dict[str, Any]:
+def status_page(user: Any) -> dict[str, Any]:
     """Return what the template shows to this person."""
     seen = take_snapshot(now=timezone.now())
     shown = shown_to(user, seen.indicators)

@@ -11,8 +11,8 @@ from django.core.management.base import BaseCommand
 from registrations.lookup import count_by_newest_grant
 from waku_bridge.codec.keys import chat_key
 from waku_bridge.identity import server_identities, server_identity
+from xmpp_bridge.devices.lookup import count_by_key
 from xmpp_bridge.identity import client_keys
-from xmpp_bridge.lookup import count_by_key
 
 
 class Command(BaseCommand):

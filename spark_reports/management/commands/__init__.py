@@ -5,7 +5,7 @@ The check is here and not in `spark_reports.management`, which `migrate` imports
 
 import importlib.util
 
-from spark_reports.parts import missing
+from spark_reports.running.parts import missing
 
 if importlib.util.find_spec("pyarrow") is None:
     raise SystemExit(missing())

@@ -15,7 +15,7 @@ from kit.db.clock import database_now
 from spark_reports.export import ExportError, closed_days, export_day
 from spark_reports.lake import Lake, LakeError, Manifest
 from spark_reports.management.days import add_days, chosen_days, faults_in_one_line
-from spark_reports.runs import Busy, alone
+from spark_reports.running.runs import Busy, alone
 
 
 class Command(BaseCommand):

@@ -11,7 +11,7 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from spark_reports.jobs.tables import REPORT_TABLES
 from spark_reports.management.days import add_days, chosen_days, faults_in_one_line
 from spark_reports.models import ReportRun
-from spark_reports.runs import Progress, RunError, run_reports
+from spark_reports.running.runs import Progress, RunError, run_reports
 
 
 class _Bars(Progress):

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import orjson
 
-from notifications.gateways.gorush.devserver.outcomes import Platform
+from embedded.gorush.outcomes import Platform
 from tests.interop.fakes.failing import fail
 from tests.interop.fakes.ledger import Ledger
 from tests.interop.fakes.messages import Break, Reply, Request, json_reply

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from http import HTTPStatus
 
-from notifications.gateways.gorush.devserver.outcomes import PAGE, Refusal
+from embedded.gorush.outcomes import PAGE, Refusal
 from tests.interop.fakes.messages import Break, Reply
 
 fail: Mapping[Refusal | None, Reply | Break] = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from notifications.gateways.gorush.devserver.outcomes import Platform, Refusal
+from embedded.gorush.outcomes import Platform, Refusal
 from tests.interop.fakes.control import ACCESS_TOKEN
 from tests.interop.fakes.failing import fail
 from tests.interop.fakes.ledger import Ledger

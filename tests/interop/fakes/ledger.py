@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from notifications.gateways.gorush.devserver.outcomes import Outcome, Platform, decide
+from embedded.gorush.outcomes import Outcome, Platform, decide
 from tests.faulty.gorush_faults import Faults
 
 

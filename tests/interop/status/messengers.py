@@ -12,11 +12,11 @@ from typing import Any
 
 from coincurve import PrivateKey
 
-from pushserver.supervisor.guard import kill_group
+from embedded.supervisor.guard import kill_group
 from tests.flows.fleet import wait_until
 
 APN, FIREBASE = 1, 2
-APN_TOPIC = "im.status.ethereum"
+APP_TOPIC = "im.status.ethereum"
 
 
 def app_key(private_key: bytes) -> str:
@@ -93,7 +93,7 @@ class Messenger:
         """Register with a server, as `wakuext_registerForPushNotifications` does, and wait for its answer."""
         if not self.ask("servers"):
             self.ask("add_server", key=server)
-        topic = APN_TOPIC if token_type == APN else ""
+        topic = APP_TOPIC if token_type == APN else ""
         self.ask("register", token=token, topic=topic, token_type=token_type)
         self.wait_for_registration()
 

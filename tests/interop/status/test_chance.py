@@ -26,7 +26,7 @@ from waku_bridge.identity import own_content_topics
 pytestmark = pytest.mark.status
 SECONDS = 600 if os.environ.get("LONG") == "1" else int(os.environ.get("LONG") or 0)
 PEOPLE = 20
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 APART = timedelta(seconds=3)
 SEED = int(os.environ.get("SEED") or time.time())
 
@@ -53,7 +53,7 @@ class Person:
     firsts: dict["Person", tuple[str, str]] = field(default_factory=dict)  # first messages, and the token of then
 
 
-class Town:
+class DemoServer:
     """The people, what they do, and the model of what must come of it."""
 
     def __init__(self, world: World, chance: random.Random) -> None:
@@ -122,7 +122,7 @@ class Town:
 def test_twenty_people_and_a_server_that_is_killed(world: World) -> None:
     print(f"\nSEED={SEED}")
     chance = random.Random(SEED)
-    town = Town(world, chance)
+    town = DemoServer(world, chance)
     actions = [town.write] * 40 + [town.change_token] * 2 + [town.kill_the_server, town.lose_gorush]
     done, deadline = Counter[str](), time.monotonic() + SECONDS
     while time.monotonic() < deadline:
@@ -136,7 +136,7 @@ def test_twenty_people_and_a_server_that_is_killed(world: World) -> None:
     print(dict(done), "messages", sum(len(person.sent) for person in town.people))
 
 
-def check(world: World, town: Town) -> None:
+def check(world: World, town: DemoServer) -> None:
     """Each message woke its reader's phone, and what went out twice has one collapse id. Its writer was told.
 
     A first message to somebody may do neither: status-go waits three seconds for the answer to its query. So may one
@@ -149,7 +149,7 @@ def check(world: World, town: Town) -> None:
                 print("no answer in time for a first message", writer.messenger.folder.name, first)
                 writer.sent = [each for each in writer.sent if each[-1] != first]
                 expected[token] -= 1
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while expected - counts(world) and time.monotonic() < deadline:
         time.sleep(1)
     world.settle()

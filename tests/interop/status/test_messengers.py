@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from coincurve import PrivateKey
 
-from pushserver.stack import plan
-from pushserver.supervisor.processes import Stage, python
+from embedded.stack import plan
+from embedded.supervisor.processes import StopOrder, python
 from tests.flows.fleet import wait_until
 from tests.interop.status.conftest import PROCESSES, SERVER_KEY, World, new_token
 from tests.interop.status.faults import gateway, network_time
@@ -310,7 +310,7 @@ def age(world: World, messenger: Messenger) -> None:
         )
     code = "import os, django; os.environ['DJANGO_SETTINGS_MODULE'] = 'pushserver.settings'; django.setup()"
     code += "; from waku_bridge.tasks import expire_registrations as expire; expire()"
-    world.server.run(python("expire", "-c", code, stage=Stage.FRONT))
+    world.server.run(python("expire", "-c", code, stop_order=StopOrder.FRONT))
 
 
 @pytest.mark.parametrize("seconds", [-60, 60], ids=["behind", "ahead"])
@@ -347,7 +347,7 @@ def test_phones_of_a_status_go_server_are_woken_by_this_one_after_an_import(worl
     world.restart(OTHER_SERVER_PRIVATE_KEYS=old.private_key)
     options = ["--server-key", old.key, "--password-file", str(password), "--iterations", "1"]
     file = str(old.folder / "app.db")
-    world.server.run(plan.manage("import", "import_status_go", file, *options, stage=Stage.FRONT))
+    world.server.run(plan.manage("import", "import_status_go", file, *options, stop_order=StopOrder.FRONT))
     alice = world.messenger()
     message_id = alice.ask("send", key=bob.key, text="Hello!")
     world.wait_for_pushes(token)

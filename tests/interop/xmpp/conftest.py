@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pushserver.embedded import prosody
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.supervisor.guard import Guard
+from embedded.servers import prosody
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
+from embedded.supervisor.guard import Guard
 from tests.flows.fleet import Fleet
 from tests.interop.xmpp import ejabberd, peers, service
 from tests.interop.xmpp.peers import Peer

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pushserver.supervisor.processes import ProcessSpec, Stage
+from embedded.supervisor.processes import ProcessSpec, StopOrder
 
 LIBRARIES = sorted(Path("/usr/lib").glob("*/ejabberd-*/ebin"))
 CONFIGURATION = """\
@@ -61,7 +61,7 @@ class Ejabberd:
                 shutil.which("erl") or "erl",
                 *("-noinput", "-mnesia", "dir", f'"{folder}/mnesia"', "-s", "ejabberd"),
             ],
-            stage=Stage.PEER,
+            stop_order=StopOrder.PEER,
             folder=folder,
             environment={
                 "HOME": str(folder),

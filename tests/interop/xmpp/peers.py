@@ -10,9 +10,9 @@ from xml.etree.ElementTree import Element
 
 from slixmpp.xmlstream import tostring
 
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.prosody import EmbeddedProsody
-from pushserver.supervisor.processes import ProcessSpec
+from embedded.servers.ports import free_port
+from embedded.servers.prosody import EmbeddedProsody
+from embedded.supervisor.processes import ProcessSpec
 from tests.flows.fleet import Fleet, wait_until
 from tests.interop.xmpp.ejabberd import Ejabberd
 from xmpp_bridge.client import Account, Component, pushing
@@ -29,7 +29,7 @@ UNUSED = iter(DOUBLES)
 COMPONENTS = {SERVICE: SERVICE_SECRET, USER_SERVER: USER_SERVER_SECRET, **dict.fromkeys(DOUBLES, DOUBLE_SECRET)}
 LOOPBACK = "127.0.0.1"
 # Nothing here measures time: the machine may be busy with other things.
-PATIENCE_SECONDS = 20.0
+TIMEOUT_SECONDS = 20.0
 # After what is said to arrive within milliseconds: long enough to be sure that it does not.
 SILENCE_SECONDS = 1.5
 
@@ -114,7 +114,7 @@ class PushService:
         self._pushes: asyncio.Queue[Element] = asyncio.Queue()
 
     async def next_push(self) -> Element:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await self._pushes.get()
 
     async def has_silence(self) -> bool:

@@ -12,17 +12,17 @@ from typing import Any, Self
 
 import psycopg
 
-from pushserver.embedded.ports import free_port
-from pushserver.stack.plan import manage
-from pushserver.supervisor.processes import ProcessSpec, Stage
+from embedded.servers.ports import free_port
+from embedded.stack.plan import manage
+from embedded.supervisor.processes import ProcessSpec, StopOrder
 from tests.flows import fleet as processes
 from tests.flows.fleet import Fleet
 from tests.interop.servers import ask
 from tests.interop.xmpp.peers import (
     LOOPBACK,
-    PATIENCE_SECONDS,
     SERVICE,
     SILENCE_SECONDS,
+    TIMEOUT_SECONDS,
     USER_SERVER,
     USER_SERVER_SECRET,
     Peer,
@@ -35,7 +35,7 @@ APP = "messenger"
 BUNDLE = "im.messenger.test"
 BRIDGE = "xmpp"
 ADD_APP = """
-    INSERT INTO xmpp_bridge_app (slug, apn_topic, takes_firebase, style, text, sound, calls_as_alerts, passes_texts,
+    INSERT INTO xmpp_bridge_app (slug, app_topic, takes_firebase, style, text, sound, calls_as_alerts, passes_texts,
                                  refuses_texts, is_retired, created_at)
     VALUES (%s, %s, TRUE, 'generic', 'New message', 'default', FALSE, %s, %s, FALSE, now())
 """
@@ -153,7 +153,7 @@ def iv() -> str:
     return b64encode(os.urandom(12)).decode()
 
 
-async def until(find: Callable[[], Any], *, what: str, seconds: float = PATIENCE_SECONDS) -> Any:
+async def until(find: Callable[[], Any], *, what: str, seconds: float = TIMEOUT_SECONDS) -> Any:
     """Wait until something is found, and return it."""
 
     async def found() -> Any:
@@ -162,7 +162,7 @@ async def until(find: Callable[[], Any], *, what: str, seconds: float = PATIENCE
     return await until_async(found, what=what, seconds=seconds)
 
 
-async def until_async(find: Callable[[], Any], *, what: str, seconds: float = PATIENCE_SECONDS) -> Any:
+async def until_async(find: Callable[[], Any], *, what: str, seconds: float = TIMEOUT_SECONDS) -> Any:
     try:
         async with asyncio.timeout(seconds):
             while not (found := await find()):  # noqa: ASYNC110 - another process tells no event
@@ -173,7 +173,7 @@ async def until_async(find: Callable[[], Any], *, what: str, seconds: float = PA
 
 
 def bridge() -> ProcessSpec:
-    return manage(BRIDGE, "run_xmpp_bridge", stage=Stage.FRONT)
+    return manage(BRIDGE, "run_xmpp_bridge", stop_order=StopOrder.FRONT)
 
 
 def settings_for(peer: Peer, database_url: str, redis_url: str) -> dict[str, str]:

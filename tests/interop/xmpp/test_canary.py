@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from pushserver.stack.plan import manage
-from pushserver.supervisor.processes import Stage
+from embedded.stack.plan import manage
+from embedded.supervisor.processes import StopOrder
 from tests.interop.xmpp.service import BRIDGE, Service
 
 pytestmark = pytest.mark.xmpp
@@ -15,7 +15,7 @@ DEVICES = "SELECT count(*) FROM xmpp_bridge_device WHERE domain = 'push.montague
 
 def run_canary(service: Service) -> tuple[int, str]:
     """Make a round trip; exit code and what was printed and logged so far."""
-    service.fleet.start(manage("canary", "xmpp_canary", stage=Stage.FRONT))
+    service.fleet.start(manage("canary", "xmpp_canary", stop_order=StopOrder.FRONT))
     code = service.fleet.running["canary"].wait(timeout=90)
     service.fleet.running.pop("canary")
     return code, service.fleet.log("canary")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pushserver.stack.plan import manage
-from pushserver.supervisor.processes import Stage
+from embedded.stack.plan import manage
+from embedded.supervisor.processes import StopOrder
 from tests.flows.fleet import wait_until
 from tests.interop.xmpp.peers import USER_SERVER, USER_SERVER_SECRET, USERS
 from tests.interop.xmpp.service import Service
@@ -31,7 +31,7 @@ def test_users_write_to_each_other_and_their_phones_are_pushed(push_service: Ser
     secret.write_text(USER_SERVER_SECRET)
     arguments = [f"--users={USERS}", f"--port={push_service.peer.c2s_port}", f"--server={USER_SERVER}"]
     arguments += [f"--secret-file={secret}", "--pause=0.2"]
-    fleet.start(manage(CLIENTS, "xmpp_demo_clients", *arguments, stage=Stage.FRONT))
+    fleet.start(manage(CLIENTS, "xmpp_demo_clients", *arguments, stop_order=StopOrder.FRONT))
     process = fleet.running[CLIENTS]
     for event in HAPPENED:
         wait_until(lambda event=event: re.search(event, fleet.log(CLIENTS)), what=event)

@@ -5,10 +5,10 @@ import asyncio
 import psutil
 import pytest
 
+from embedded.load.xmpp import evaluate, pushes_recorded, register_devices, send
 from kit.http.connections import new_client
 from tests.interop.xmpp.peers import SERVICE
 from tests.interop.xmpp.service import APP, BRIDGE, Service
-from xmpp_bridge.client.load import evaluate, pushes_recorded, register_devices, send
 
 pytestmark = pytest.mark.xmpp
 

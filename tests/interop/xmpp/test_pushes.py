@@ -301,7 +301,7 @@ async def test_answers_come_while_gorush_hangs(push_service: Service) -> None:
         try:
             for _ in range(3):
                 server.notify(route, Notification(Grade.NORMAL, ciphertext(), iv()))
-                assert isinstance(await server.next_event(timeout_seconds=peers.PATIENCE_SECONDS), Stored)
+                assert isinstance(await server.next_event(timeout_seconds=peers.TIMEOUT_SECONDS), Stored)
             assert push_service.pushes(device) == []
         finally:
             push_service.mend_gorush()

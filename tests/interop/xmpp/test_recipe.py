@@ -13,7 +13,7 @@ import pytest
 import yaml
 from django.conf import settings
 
-from pushserver.embedded.ports import free_port
+from embedded.servers.ports import free_port
 from tests.flows.fleet import Fleet, wait_until
 from tests.interop.fakes.certificates import serve_as
 from tests.interop.xmpp import ejabberd

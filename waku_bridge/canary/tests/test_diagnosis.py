@@ -14,7 +14,7 @@ UNANSWERED = {"push": Push(has_attempt=True)}
         (Link.REGISTER_ANSWER, {}, Link.REGISTER_ANSWER, Cause.BRIDGE, ""),
         (Link.REQUEST_ANSWER, {}, Link.REQUEST_ANSWER, Cause.BRIDGE, ""),
         (Link.QUERY_ANSWER, {"envelope": "received"}, Link.QUERY_ANSWER, Cause.WORKER, "inbox"),
-        (Link.QUERY_ANSWER, {"envelope": "unkeyed"}, Link.QUERY_ANSWER, Cause.WORKER, "queue keys"),
+        (Link.QUERY_ANSWER, {"envelope": "pending_key"}, Link.QUERY_ANSWER, Cause.WORKER, "queue keys"),
         (Link.QUERY_ANSWER, {**DECIDED, "reason": "nothing_found"}, Link.QUERY_ANSWER, Cause.WORKER, "nothing_found"),
         (Link.REGISTER_ANSWER, {"envelope": "failed"}, Link.REGISTER_ANSWER, Cause.WORKER, "failed"),
         (Link.REGISTER_ANSWER, DECIDED, Link.REGISTER_ANSWER, Cause.WORKER, "no answer was written"),

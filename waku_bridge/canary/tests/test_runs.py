@@ -6,7 +6,7 @@ import pytest
 from django.core.cache import cache
 from django.utils import timezone
 
-from pushserver.embedded.ports import free_port
+from embedded.servers.ports import free_port
 from tests import factories
 from waku_bridge.canary import canary, links
 from waku_bridge.models import CanaryEnvelope, CanaryRun, InboundEnvelope

@@ -12,9 +12,9 @@ from registrations.messages import QueryInfo, RegistrationMessage
 from waku_bridge.client.core import Core, topic_key
 from waku_bridge.client.events import Destination, Event
 from waku_bridge.codec import topics
+from waku_bridge.codec.crypto.grants import sign_grant
 from waku_bridge.codec.envelope import Reply, decode, encode_reply
 from waku_bridge.codec.errors import CodecError
-from waku_bridge.codec.grants import sign_grant
 from waku_bridge.codec.keys import Identity, key_hash
 from waku_bridge.codec.tests.examples import repeatable
 from waku_bridge.messages import (

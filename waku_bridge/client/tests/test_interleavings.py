@@ -17,12 +17,12 @@ from waku_bridge.client import (
     Address,
     Learned,
     Outcome,
-    Patience,
     RegisteringClient,
     Schedule,
     SendingClient,
     Settled,
     Standing,
+    Timeouts,
     new_identity,
     new_state,
 )
@@ -227,8 +227,8 @@ def _servers(first_errors: list[int], second_errors: list[int]) -> list[ModelSer
 
 
 def _sending(servers: list[ModelServer], *, fail_over: bool) -> Network:
-    patience = Patience(answer_seconds=ANSWER_SECONDS)
-    sender = SendingClient(SENDER, repeatable(), patience=patience, fail_over=fail_over)
+    timeouts = Timeouts(answer_seconds=ANSWER_SECONDS)
+    sender = SendingClient(SENDER, repeatable(), timeouts=timeouts, fail_over=fail_over)
     sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
     return Network(sender, servers)
 

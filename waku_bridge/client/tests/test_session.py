@@ -18,7 +18,6 @@ from waku_bridge.client import (
     Ignored,
     NoAnswer,
     Notified,
-    Patience,
     Reason,
     RegisteringClient,
     RegistrationRefused,
@@ -26,6 +25,7 @@ from waku_bridge.client import (
     SendingClient,
     Session,
     Standing,
+    Timeouts,
     new_state,
 )
 from waku_bridge.client.tests.model import ModelServer
@@ -238,7 +238,7 @@ def _client(**options: object) -> RegisteringClient:
 
 
 def _sender() -> SendingClient:
-    return SendingClient(SENDER, repeatable(), patience=Patience(gather_seconds=0))
+    return SendingClient(SENDER, repeatable(), timeouts=Timeouts(gather_seconds=0))
 
 
 def _register(node: Node):

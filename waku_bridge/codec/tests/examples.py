@@ -8,8 +8,8 @@ from coincurve import PrivateKey
 from notifications.messages import NotificationType, PushNotification, PushRequest, Report
 from registrations.messages import QueryInfo, RegistrationMessage, TokenType
 from waku_bridge.codec import envelope
+from waku_bridge.codec.crypto.grants import sign_grant
 from waku_bridge.codec.envelope import Identity
-from waku_bridge.codec.grants import sign_grant
 from waku_bridge.codec.keys import keccak256
 from waku_bridge.messages import (
     ContactCodeAdvertisement,

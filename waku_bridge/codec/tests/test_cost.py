@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from notifications.messages import PushNotification, PushRequest
-from waku_bridge.codec import ecies, frame, limits, symmetric
+from waku_bridge.codec import frame, limits
 from waku_bridge.codec.bodies import has_more_fields
+from waku_bridge.codec.crypto import ecies, symmetric
 from waku_bridge.codec.envelope import decode, encode_payload, encode_request
 from waku_bridge.codec.errors import CodecError, NotAccepted, TooLarge
 from waku_bridge.codec.keys import shared_key

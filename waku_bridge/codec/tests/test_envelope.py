@@ -5,7 +5,8 @@ import pytest
 from coincurve import PrivateKey
 
 from registrations.messages import RegistrationMessage
-from waku_bridge.codec import bodies, ecies, envelope, errors, frame, limits, metadata, symmetric, topics
+from waku_bridge.codec import bodies, envelope, errors, frame, limits, metadata, topics
+from waku_bridge.codec.crypto import ecies, symmetric
 from waku_bridge.codec.keys import parse_public_key, shake256, shared_key
 from waku_bridge.codec.pb.application_metadata_message_pb2 import ApplicationMetadataMessage
 from waku_bridge.codec.pb.protocol_message_pb2 import ProtocolMessage
@@ -295,7 +296,7 @@ class TestRegistration:
         [
             {"device_token": "t" * (limits.MAX_TOKEN_BYTES + 1)},
             {"device_token": "é" * (limits.MAX_TOKEN_BYTES // 2 + 1)},
-            {"apn_topic": "t" * (limits.MAX_TOKEN_BYTES + 1)},
+            {"app_topic": "t" * (limits.MAX_TOKEN_BYTES + 1)},
             {"access_token": "t" * (limits.MAX_TOKEN_BYTES + 1)},
             {"installation_id": "t" * (limits.MAX_TOKEN_BYTES + 1)},
             {"allowed_key_list": (b"\1",) * (limits.MAX_LIST_ENTRIES + 1)},

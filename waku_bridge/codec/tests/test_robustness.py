@@ -8,7 +8,8 @@ from coincurve import PrivateKey
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from waku_bridge.codec import access_tokens, bodies, ecies, envelope, frame, grants, metadata, symmetric, waku_message
+from waku_bridge.codec import bodies, envelope, frame, metadata, waku_message
+from waku_bridge.codec.crypto import access_tokens, ecies, grants, symmetric
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import parse_chat_key, parse_public_key, recover
 from waku_bridge.codec.tests.examples import BODIES, CLIENT, QUERY, SERVER, TOPIC_KEY, fixed, repeatable, sent

@@ -7,18 +7,8 @@ import pytest
 from coincurve import PrivateKey
 
 from registrations.uuids import is_uuid
-from waku_bridge.codec import (
-    access_tokens,
-    bodies,
-    ecies,
-    envelope,
-    frame,
-    grants,
-    metadata,
-    symmetric,
-    topics,
-    waku_message,
-)
+from waku_bridge.codec import bodies, envelope, frame, metadata, topics, waku_message
+from waku_bridge.codec.crypto import access_tokens, ecies, grants, symmetric
 from waku_bridge.codec.envelope import Identity
 from waku_bridge.codec.errors import CodecError, Segment, UnsignedMessage
 from waku_bridge.codec.keys import (

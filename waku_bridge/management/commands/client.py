@@ -28,9 +28,9 @@ from waku_bridge.client import (
     SendingClient,
     Session,
 )
-from waku_bridge.client.addresses import android, iphone
-from waku_bridge.client.keeping import NAME, KeepingError, Kept, read, read_or_new, state_for, write
-from waku_bridge.client.words import OUTCOMES, nobody, refusal, short, words
+from waku_bridge.client.labels import OUTCOMES, nobody, refusal, short, words
+from waku_bridge.client.registration.addresses import android, iphone
+from waku_bridge.client.registration.keeping import NAME, KeepingError, Kept, read, read_or_new, state_for, write
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import chat_hash, chat_key, parse_chat_key
 from waku_bridge.identity import server_identity

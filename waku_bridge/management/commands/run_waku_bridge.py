@@ -18,8 +18,8 @@ from django.core.management.base import BaseCommand, CommandError
 from kit.http.connections import new_client
 from kit.http.urls import host_of
 from kit.metrics import port
-from kit.ready import tell_ready
-from kit.starting import wait_until_fit
+from kit.processes.ready import tell_ready
+from kit.processes.starting import wait_until_fit
 from waku_bridge.reading.bridge import MAX_PAGE_BYTES, STOP_SECONDS, TIMEOUT_SECONDS, Bridge, Plan
 
 # A thread that hangs in a database which does not answer cannot be stopped, and supervisors kill after ten seconds.

@@ -27,9 +27,9 @@ from waku_bridge.metrics import (
     NODE_VERSION_TIMESTAMP_SECONDS,
 )
 from waku_bridge.node.config_check import pages
-from waku_bridge.node.config_check.board import BOARD
 from waku_bridge.node.config_check.readings import Reading, read_health, read_info, read_mesh, read_skew, read_version
 from waku_bridge.node.config_check.rules import Expectations, complaints
+from waku_bridge.node.config_check.saved import NOTICES
 from waku_bridge.node.dialect import refusal, to_json
 from waku_bridge.node.errors import MessageTooLarge
 
@@ -49,12 +49,12 @@ HEADERS = {"Content-Type": "application/json"}
 def check_all(*, now: datetime) -> None:
     """Check each node of the settings once. It is safe to run twice, and whatever the node answers."""
     urls = list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES]))
-    before = BOARD.read(urls)
+    before = NOTICES.read(urls)
     readings = submit(_read_all(urls)).result()
     for url, reading in zip(urls, readings, strict=True):
         full = replace(reading, longest_page=pages.longest(url))
         _measure(host_of(url), full)
-        BOARD.note(url, complaints(full, _expectations(url)), known=before.get(url), now=now, memory=memory_of(full))
+        NOTICES.note(url, complaints(full, _expectations(url)), known=before.get(url), now=now, memory=memory_of(full))
 
 
 def check(url: str, *, with_size: bool) -> tuple[Reading, list[Complaint]]:

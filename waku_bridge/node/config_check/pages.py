@@ -3,7 +3,7 @@
 A ring of 50 that overflows gives pages of exactly 50, again and again, and never a longer one.
 """
 
-from kit.status_cache import StatusCache
+from kit.health.status_cache import StatusCache
 from waku_bridge.node.config_check.readings import LongestPage
 from waku_bridge.node.config_check.rules import DEFAULT_RINGS
 

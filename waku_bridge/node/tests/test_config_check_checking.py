@@ -17,16 +17,16 @@ from django.core.cache import cache
 from django.core.management import call_command
 from structlog.testing import capture_logs
 
+from embedded.node.enr import write_enr
+from embedded.node.node import NODE, Node
+from embedded.node.settings import Settings
+from embedded.servers.ports import free_port
 from kit.http.notices import Notice
-from pushserver.embedded.ports import free_port
 from tests.faulty.node import create_app
-from waku_bridge.devnode.enr import write_enr
-from waku_bridge.devnode.node import NODE, Node
-from waku_bridge.devnode.settings import Settings
 from waku_bridge.metrics import NODE_CLOCK_SKEW_SECONDS, NODE_HEALTHY, NODE_VERSION_TIMESTAMP_SECONDS
 from waku_bridge.node.config_check import pages
-from waku_bridge.node.config_check.board import BOARD
 from waku_bridge.node.config_check.checking import check_all
+from waku_bridge.node.config_check.saved import NOTICES
 
 SHARD = "/waku/2/rs/16/32"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -101,7 +101,7 @@ def answering(serve: Any, answer: Callable[[web.Request], Awaitable[web.Response
 
 def noted(url: str, now: datetime = NOW) -> Notice:
     check_all(now=now)
-    return BOARD.read([url])[url]
+    return NOTICES.read([url])[url]
 
 
 def found(url: str, now: datetime = NOW) -> list[str]:
@@ -174,7 +174,7 @@ def test_a_check_without_that_publishes_nothing(serve) -> None:
     url, node = devnode(serve)
     call_command("check_node", stdout=StringIO())
     assert node.counters.published == 0
-    assert BOARD.read([url]) == {}
+    assert NOTICES.read([url]) == {}
 
 
 def test_pages_stuck_at_the_default_size_are_found(serve) -> None:
@@ -211,7 +211,7 @@ def test_whatever_answers_the_look_ends_well_and_quotes_nothing(serve, status: i
 
     url = answering(serve, answer)
     assert "unknown_version" in found(url)
-    assert "secret" not in repr(cache.get(BOARD.cache.key(url)))
+    assert "secret" not in repr(cache.get(NOTICES.cache.key(url)))
 
 
 def test_what_a_look_reads_is_measured(serve) -> None:

@@ -10,15 +10,15 @@ import pytest
 from aiohttp import web
 from django.utils import timezone
 
-from kit.db import clock as turns
+from embedded.node.node import NODE
+from embedded.node.settings import Settings
+from embedded.servers.ports import free_port
+from kit.batches.batch import BaseStep, Batch, Work
+from kit.db import clock as batches
 from kit.http.connections import new_client, submit
-from kit.turns import BaseStage, Batch, Work
-from pushserver.embedded.ports import free_port
+from tests.batches import TIMEOUT_SECONDS, WAKEUP, hear, look_and_process
 from tests.factories.envelopes import PUBSUB_TOPIC
 from tests.faulty.node import create_app
-from tests.turns import BELL, PATIENCE_SECONDS, hear, look_and_turn
-from waku_bridge.devnode.node import NODE
-from waku_bridge.devnode.settings import Settings
 from waku_bridge.node import WakuNode
 from waku_bridge.outbound import Nodes, Outbox, Reply, outbox
 
@@ -84,7 +84,7 @@ async def _serve(settings: Settings, port: int) -> web.AppRunner:
 
 
 class Clock:
-    """What Django and turns take for the time. It stands still until it is moved."""
+    """What Django and batches take for the time. It stands still until it is moved."""
 
     def __init__(self) -> None:
         self.at = timezone.now()
@@ -100,12 +100,12 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     own = Clock()
     monkeypatch.setattr(timezone, "now", lambda: own.at)
-    monkeypatch.setattr(turns.Clock, "now", lambda _: own.at)
+    monkeypatch.setattr(batches.Clock, "now", lambda _: own.at)
     monkeypatch.setattr(outbox, "NOTED_WITHIN_SECONDS", 0.0)  # by another clock
     return own
 
 
-class Deciding(BaseStage):
+class Deciding(BaseStep):
     """Decides on replies, as what takes requests does."""
 
     def __init__(self, replies: list[Reply]) -> None:
@@ -114,7 +114,7 @@ class Deciding(BaseStage):
     def next_at(self) -> float | None:
         return 0.0 if self._replies else None
 
-    def work(self, batch: Batch) -> Work[None]:  # noqa: ARG002 - as stages do
+    def work(self, batch: Batch) -> Work[None]:  # noqa: ARG002 - as steps do
         return Work(None, list(self._replies))
 
     def committed(self, _decided: None) -> None:
@@ -125,21 +125,21 @@ class OutboxProcess:
     """A worker process, as far as its replies are concerned."""
 
     def __init__(self, nodes: Iterable[Any], stores: Iterable[Any] = ()) -> None:
-        self.outbox = Outbox(Nodes(nodes), Nodes(stores), BELL)
+        self.outbox = Outbox(Nodes(nodes), Nodes(stores), WAKEUP)
         self.replies = []
-        self.stages = [Deciding(self.replies), *self.outbox.stages()]
+        self.steps = [Deciding(self.replies), *self.outbox.steps()]
 
-    def turn(self) -> bool:
-        return look_and_turn(self.stages)
+    def process_batch(self) -> bool:
+        return look_and_process(self.steps)
 
     def works(self) -> None:
-        """Make turns until nothing is under way and nothing is due, neither in memory nor in the database."""
-        deadline, quiet_turns = time.monotonic() + PATIENCE_SECONDS, 0
-        while quiet_turns < 2:
+        """Process batches until nothing is under way and nothing is due, neither in memory nor in the database."""
+        deadline, quiet_batches = time.monotonic() + TIMEOUT_SECONDS, 0
+        while quiet_batches < 2:
             assert time.monotonic() < deadline, "something does not end"
-            quiet_turns = 0 if self.turn() or self._is_busy() else quiet_turns + 1
+            quiet_batches = 0 if self.process_batch() or self._is_busy() else quiet_batches + 1
             hear()
 
     def _is_busy(self) -> bool:
-        is_due = any(at is not None and at <= time.monotonic() for at in (stage.next_at() for stage in self.stages))
+        is_due = any(at is not None and at <= time.monotonic() for at in (step.next_at() for step in self.steps))
         return is_due or bool(self.outbox.publisher.under_way) or not self.outbox.confirmations.are_all_done()

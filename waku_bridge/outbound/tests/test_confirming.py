@@ -1,6 +1,6 @@
 """Replies that a node took are looked for at the stores, and published again only while that can help.
 
-Against real development nodes with real faults, by the turns of a worker process; only its clock is moved.
+Against real development nodes with real faults, by the batches of a worker process; only its clock is moved.
 """
 
 import time
@@ -158,7 +158,7 @@ def test_stores_that_are_slower_than_replies_come_are_asked_once_for_each_and_no
     monkeypatch.setattr(confirmations, "ask", lambda **_: None)  # the store has not answered yet
     for _ in range(5):
         clock.goes(2 * LATE.total_seconds())
-        process.turn()
+        process.process_batch()
     assert (len(confirmations._due), confirmations.room()) == (3, 0)
 
 
@@ -502,7 +502,7 @@ def test_asking_by_two_workers_publishes_once(start, clock, published):
     clock.goes(3 + LATE.total_seconds())
     other = OutboxProcess(wakus([node]), wakus([node]))
     for each in (other, process, other):
-        each.turn()
+        each.process_batch()
     for each in (other, process):
         each.works()
     assert node.stats()["published"] == 1

@@ -10,13 +10,13 @@ from django.db import connection
 from prometheus_client import REGISTRY, generate_latest
 from structlog.testing import capture_logs
 
+from kit.batches.batch import BaseStep
 from kit.http.connections import new_client, submit
-from kit.turns import BaseStage
+from tests.batches import hear
 from tests.conversation import EPHEMERAL
 from tests.factories import make_reply
 from tests.factories.envelopes import PUBSUB_TOPIC
 from tests.statements import statements
-from tests.turns import hear
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import PushResponse
 from waku_bridge.models import OutboundReply
@@ -58,7 +58,7 @@ def fresh(reply):
 
 
 def decided(process, body=b"m"):
-    """A reply that a turn of this process decides."""
+    """A reply that a batch of this process decides."""
     process.replies.append(Reply(secrets.token_bytes(32), PUBSUB_TOPIC, EPHEMERAL.pub33, PushResponse(body)))
 
 
@@ -80,7 +80,7 @@ def test_publishes_what_was_decided_and_keeps_it_until_it_is_confirmed(clock):
     assert (row.published_at, row.next_attempt_at) == (clock.at, clock.at + CHECK_AFTER)
 
 
-class Lost(BaseStage):
+class Lost(BaseStep):
     """Meets a server that is out of memory as long as there are replies, which are gone then."""
 
     def __init__(self, process):
@@ -99,7 +99,7 @@ class Lost(BaseStage):
 def test_nothing_goes_out_before_its_commit():
     process = OutboxProcess([node := Node()])
     decided(process)
-    process.stages.append(Lost(process))
+    process.steps.append(Lost(process))
     process.works()
     assert (node.asked, process.outbox.publisher.under_way, OutboundReply.objects.count()) == (0, 0, 0)
 
@@ -129,11 +129,11 @@ def test_publishes_a_batch_with_as_many_statements_as_one_reply(clock):
         for number in range(replies):
             decided(process, bytes([number]))
         with statements() as sent:
-            process.turn()
+            process.process_batch()
             while process.outbox.publisher.under_way:
                 hear()
                 if process.outbox.publisher.peek(replies)[replies - 1 :]:
-                    process.turn()
+                    process.process_batch()
         numbers.append(len(sent))
     assert len(set(numbers)) == 1
     assert not OutboundReply.objects.filter(state=State.PENDING).exists()

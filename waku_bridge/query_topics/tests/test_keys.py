@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from registrations.encryption import Keyring, Purpose
-from registrations.keyring import keyring
+from registrations.keys.encryption import Keyring, Purpose
+from registrations.keys.keyring import keyring
 from registrations.models import TopicKey
 from tests.conversation import CLIENT
 from waku_bridge.codec import topics

@@ -13,15 +13,15 @@ import pytest
 from aiohttp.test_utils import TestServer
 from django.db import connection
 
+from embedded.node.node import NODE
+from embedded.node.settings import Settings
+from kit.batches.batch import CHANNEL
 from kit.http.connections import new_client
-from kit.leader import Term
-from kit.turns import CHANNEL
+from kit.processes.leader import Term
 from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.faulty.node import create_app
 from waku_bridge.codec import topics
 from waku_bridge.codec.topics import message_hash
-from waku_bridge.devnode.node import NODE
-from waku_bridge.devnode.settings import Settings
 from waku_bridge.identity import server_identity
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import InboundEnvelope
@@ -30,8 +30,8 @@ from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.bridge import MAX_PAGE_BYTES
 from waku_bridge.reading.intake import Intake, Session
 from waku_bridge.reading.live import LiveReader
+from waku_bridge.reading.store.walker import StoreWalker
 from waku_bridge.reading.threads import in_thread
-from waku_bridge.reading.walker import StoreWalker
 
 PERSONAL = topics.content_topic(topics.personal_name(server_identity().pub33))
 QUERIED = topics.content_topic(topics.query_name(CLIENT.key_hash))

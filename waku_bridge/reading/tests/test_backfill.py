@@ -11,8 +11,8 @@ from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.factories import make_watermark
 from waku_bridge.codec.topics import of_number
 from waku_bridge.query_topics import listen_to
-from waku_bridge.reading import backfill
-from waku_bridge.reading.backfill import Backfill
+from waku_bridge.reading.store import backfill
+from waku_bridge.reading.store.backfill import Backfill
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, message, messages
 
 REACH = timedelta(minutes=5)

@@ -8,16 +8,16 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from kit.leader import Term
-from kit.turns import LONG_AGO
+from kit.batches.batch import LONG_AGO
+from kit.processes.leader import Term
 from tests import factories
 from tests.conversation import PUBSUB_TOPIC
 from tests.partitions import index_of
-from waku_bridge import inbox
-from waku_bridge.inbox import Envelope
+from waku_bridge.inbox import inbox
+from waku_bridge.inbox.inbox import Envelope
 from waku_bridge.metrics import ENVELOPES_PROCESSED
 from waku_bridge.models import InboundEnvelope
-from waku_bridge.reading.bound import Bound
+from waku_bridge.reading.store.bound import Bound
 from waku_bridge.reading.tests.conftest import message, messages
 from waku_bridge.reading.tests.test_bridge import MAX_WAITING, bridge, until
 from waku_bridge.reading.tests.test_live import read
@@ -25,7 +25,7 @@ from waku_bridge.reading.threads import in_thread
 
 State = InboundEnvelope.State
 UNDER_WAY = "waku_bridge_inboundenvelope_under_way"
-WAITS = ("waiting", "postponed", "unkeyed")
+WAITS = ("waiting", "postponed", "pending_key")
 DROPPED = ENVELOPES_PROCESSED.labels("unknown", inbox.OVERLOAD)
 
 
@@ -148,7 +148,7 @@ def test_counting_what_waits_reads_indexes_alone_and_locks_nothing_that_stays(db
             f"EXPLAIN {inbox.BOUND}", {"now": timezone.now(), "limit": 1000, "most": 10, "nothing_before": LONG_AGO}
         )
         plan = "\n".join(line for (line,) in cursor.fetchall())
-    waiting, postponed, unkeyed = (index_of(UNDER_WAY, f"envelope_{name}") for name in WAITS)
+    waiting, postponed, pending_key = (index_of(UNDER_WAY, f"envelope_{name}") for name in WAITS)
     assert plan.count(f"Index Only Scan using {waiting}") == 2, plan  # how many, and since when
     assert plan.count(f"Index Only Scan Backward using {postponed}") == 1, plan
-    assert plan.count(f"Index Only Scan Backward using {unkeyed}") == 1, plan
+    assert plan.count(f"Index Only Scan Backward using {pending_key}") == 1, plan

@@ -15,18 +15,18 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from kit.leader import WAKU_BRIDGE, holders
+from kit.processes.leader import WAKU_BRIDGE, holders
 from tests.budget import first_everyday
 from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.factories import make_watermark
 from waku_bridge.models import InboundEnvelope, StoreWatermark
 from waku_bridge.query_topics import listen_to
-from waku_bridge.reading import backfill, store_pages
 from waku_bridge.reading import bridge as bridge_module
 from waku_bridge.reading.bridge import Bridge, Plan
+from waku_bridge.reading.store import backfill, store_pages
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, listening, message, messages, parameters
 
-PATIENCE_SECONDS = 30
+TIMEOUT_SECONDS = 30
 MAX_WAITING = 1000
 PROJECT = Path(__file__).parents[3]
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
@@ -55,17 +55,17 @@ async def bridge(world):
         yield
     finally:
         stopped.set()
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await running
 
 
 async def until(is_so, what):
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not await is_so():  # noqa: ASYNC110 - the database has no events
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        pytest.fail(f"not within {PATIENCE_SECONDS} s: {what}")
+        pytest.fail(f"not within {TIMEOUT_SECONDS} s: {what}")
 
 
 async def until_all_there(world, hashes):

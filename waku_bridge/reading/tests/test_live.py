@@ -13,11 +13,11 @@ from django.utils import timezone
 from structlog.testing import capture_logs
 
 from kit.db.clock import clock
-from kit.leader import Term
+from kit.processes.leader import Term
 from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.factories import make_watermark
-from waku_bridge import inbox
-from waku_bridge.inbox import Path
+from waku_bridge.inbox import inbox
+from waku_bridge.inbox.inbox import Path
 from waku_bridge.models import DeadLetter, InboundEnvelope
 from waku_bridge.node import NodeError, Unreachable, to_json
 from waku_bridge.node.config_check import pages as page_lengths

@@ -2,7 +2,7 @@
 
 import pytest
 
-from waku_bridge.reading.pace import GATHERED, IDLE_SECONDS, LEAST_SECONDS, Ring
+from waku_bridge.reading.pace import GATHERED, IDLE_SECONDS, MIN_SECONDS, Ring
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from waku_bridge.reading.pace import GATHERED, IDLE_SECONDS, LEAST_SECONDS, Ring
         (50, 5, 0.01, 0.01),  # 500 per second
         (50, 25, 0.15, 0.0),  # half full
         (50, 50, 0.15, 0.0),
-        (10_000, 75, 0.15, LEAST_SECONDS),  # 500 per second are nothing to a large one
+        (10_000, 75, 0.15, MIN_SECONDS),  # 500 per second are nothing to a large one
         (10_000, 4_000, 0.05, 0.0125),
     ],
 )
@@ -34,13 +34,13 @@ def test_a_few_messages_gather_at_a_steady_rate(rate):
         rest = came % 1
         pause = ring.next_read(3 * int(came), int(came), pause)  # others have two thirds of the page
     wanted = GATHERED / rate if rate else IDLE_SECONDS
-    assert pause == pytest.approx(min(max(wanted, LEAST_SECONDS), IDLE_SECONDS), rel=0.2)
+    assert pause == pytest.approx(min(max(wanted, MIN_SECONDS), IDLE_SECONDS), rel=0.2)
 
 
 def test_a_cache_is_read_as_seldom_as_ever_a_few_seconds_after_a_burst():
     ring = Ring(100_000)
     ring.next_read(100, 100, 0.2)
-    assert ring.next_read(0, 0, LEAST_SECONDS) == LEAST_SECONDS
+    assert ring.next_read(0, 0, MIN_SECONDS) == MIN_SECONDS
     assert ring.next_read(0, 0, 5.0) == IDLE_SECONDS
 
 

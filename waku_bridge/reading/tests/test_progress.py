@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 from tests.conversation import PUBSUB_TOPIC
-from waku_bridge.reading import progress
-from waku_bridge.reading.progress import Reason, StoreProgress
-from waku_bridge.reading.windows import Plan, Window
+from waku_bridge.reading.store import progress
+from waku_bridge.reading.store.progress import Reason, StoreProgress
+from waku_bridge.reading.store.windows import Plan, Window
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from waku_bridge.reading.windows import (
+from waku_bridge.reading.store.windows import (
     EPOCH,
     Window,
     doubt,

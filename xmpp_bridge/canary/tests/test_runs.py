@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from tests import factories
 from xmpp_bridge.canary import canary
-from xmpp_bridge.component.board import MISSING
+from xmpp_bridge.component.status import MISSING
 from xmpp_bridge.models import App, CanaryRun, CanaryStanza
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -19,7 +19,7 @@ State = CanaryRun.State
 
 @pytest.fixture(autouse=True)
 def _nobody_there(settings: LazySettings) -> Iterator[None]:
-    settings.XMPP_COMPONENT_JID, settings.CANARY_PATIENCE_SECONDS = "push.montague.test", 0.1
+    settings.XMPP_COMPONENT_JID, settings.CANARY_TIMEOUT_SECONDS = "push.montague.test", 0.1
     cache.clear()
     yield
     cache.clear()

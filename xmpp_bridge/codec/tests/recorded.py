@@ -22,15 +22,15 @@ def stanza(name: str) -> Element:
 
 
 def transcript(name: str) -> list[tuple[str, str]]:
-    """The turns of a stream: who (C or S), and what was sent."""
-    turns: list[tuple[str, str]] = []
+    """The batches of a stream: who (C or S), and what was sent."""
+    batches: list[tuple[str, str]] = []
     for line in (FOLDER / name).read_text(encoding="utf-8").splitlines():
         if line[:3] in {"C: ", "S: "}:
-            turns.append((line[0], line[3:]))
+            batches.append((line[0], line[3:]))
         elif line.strip():
-            who, said = turns.pop()
-            turns.append((who, f"{said}\n{line}"))
-    return turns
+            who, said = batches.pop()
+            batches.append((who, f"{said}\n{line}"))
+    return batches
 
 
 def same_tree(one: Element, other: Element) -> bool:

@@ -57,8 +57,8 @@ def known_as(events: list[Event]) -> list[object]:
 
 @pytest.mark.parametrize("entry", STREAMS, ids=named)
 def test_a_recorded_opening_is_understood(entry: dict[str, Any]) -> None:
-    turns = transcript(entry["file"])
-    heard = "".join(said for who, said in turns if who == "S").encode()
+    lines = transcript(entry["file"])
+    heard = "".join(said for who, said in lines if who == "S").encode()
     condition = next(c for name, c in CONDITIONS.items() if entry["file"].endswith(f"{name}.txt"))
     ends: list[Event] = [Ready()] if condition is None else [Failed(condition), Closed()]
     assert feed(heard) == feed(heard, *range(len(heard))) == [Opened(entry["stream_id"]), *ends]

@@ -13,12 +13,12 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 
-from kit.leader import Leader, component_key
 from kit.metrics import port
-from kit.ready import tell_ready
-from kit.starting import wait_until_fit
+from kit.processes.leader import Leader, component_key
+from kit.processes.ready import tell_ready
+from kit.processes.starting import wait_until_fit
 from xmpp_bridge.component.connection import Address
-from xmpp_bridge.component.desk import Desk
+from xmpp_bridge.component.handler import StanzaHandler
 from xmpp_bridge.component.running import Component
 from xmpp_bridge.limits import Limits, Rates
 from xmpp_bridge.metrics import LEADING
@@ -46,9 +46,9 @@ def _component() -> Component:
     allowed = frozenset(settings.XMPP_ALLOWED_DOMAINS)
     # Nobody but us sends from our own domain: the canary does.
     domains = Domains(frozenset(settings.XMPP_DENIED_DOMAINS), allowed | {domain} if allowed else allowed)
-    desk = Desk(domain, Limits(Rates(**settings.XMPP_RATES, in_all=settings.GLOBAL_LIMITS)), domains)
+    stanza_handler = StanzaHandler(domain, Limits(Rates(**settings.XMPP_RATES, in_all=settings.GLOBAL_LIMITS)), domains)
     host, port = settings.XMPP_COMPONENT_HOST, settings.XMPP_COMPONENT_PORT
-    return Component(Address(host, port, domain, settings.XMPP_COMPONENT_SECRET), desk)
+    return Component(Address(host, port, domain, settings.XMPP_COMPONENT_SECRET), stanza_handler)
 
 
 async def _run(component: Component) -> None:

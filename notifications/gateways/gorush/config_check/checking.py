@@ -10,7 +10,6 @@ from django.conf import settings
 from django.db.models import Count
 
 from kit.http.connections import MAX_CONNECTIONS, HttpClient, new_client, submit
-from notifications.gateways.gorush.config_check.board import BOARD
 from notifications.gateways.gorush.config_check.readings import (
     Counters,
     Reading,
@@ -19,6 +18,7 @@ from notifications.gateways.gorush.config_check.readings import (
     read_version,
 )
 from notifications.gateways.gorush.config_check.rules import Expectations, complaints
+from notifications.gateways.gorush.config_check.saved import NOTICES
 from notifications.gateways.gorush.platforms import NAMES
 from notifications.models import Attempt
 from registrations.models import Route
@@ -32,7 +32,7 @@ LONGEST_PUSH = timedelta(minutes=2)
 
 def check_all(urls: Sequence[str], *, now: datetime) -> None:
     """Check each gorush once. It is safe to run twice, and whatever the peer answers."""
-    before = BOARD.read(urls)
+    before = NOTICES.read(urls)
     readings = submit(_read_all(urls)).result()
     expected = _expectations()
     failures = _failures_since(min((notice.looked_at for notice in before.values()), default=now) - LONGEST_PUSH)
@@ -41,7 +41,7 @@ def check_all(urls: Sequence[str], *, now: datetime) -> None:
         previous = Counters(**known.memory) if known and known.memory else None
         own = replace(expected, previous=previous, failures=failures)
         memory = asdict(reading.counters) if reading.counters else None
-        BOARD.note(url, complaints(reading, own), known=known, now=now, memory=memory)
+        NOTICES.note(url, complaints(reading, own), known=known, now=now, memory=memory)
 
 
 def _expectations() -> Expectations:

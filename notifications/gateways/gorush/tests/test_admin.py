@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from notifications.gateways.gorush.models import GatewayErrorRule
-from notifications.gateways.gorush.rules_table import load_seed
+from notifications.gateways.gorush.rules.table import load_seed
 from tests import factories
 
 pytestmark = pytest.mark.django_db

@@ -1,7 +1,7 @@
 import pytest
 
-from notifications.gateways.gorush.advice import ADVICE, FOREIGN, GORUSH, OTHERWISE, PATIENCE, STOPPED, advice
-from notifications.gateways.gorush.rules_file import seed_rules
+from notifications.gateways.gorush.advice import ADVICE, FOREIGN, GORUSH, ONLY_WAIT, OTHERWISE, STOPPED, advice
+from notifications.gateways.gorush.rules.file import seed_rules
 
 FAILURES = {"transient", "ambiguous", "config"}
 # What the client, the workers and `read_response` make without a rule.
@@ -23,12 +23,18 @@ def test_no_advice_is_about_a_code_that_nothing_makes() -> None:
 
 @pytest.mark.parametrize("code", OF_OUR_OWN)
 def test_what_is_our_own_is_never_to_be_waited_for(code: str) -> None:
-    assert advice(code) != PATIENCE
+    assert advice(code) != ONLY_WAIT
 
 
 @pytest.mark.parametrize(
     ("code", "expected"),
-    [("unreachable", GORUSH), ("http_502", STOPPED), ("http_301", FOREIGN), ("unavailable", PATIENCE), ("", OTHERWISE)],
+    [
+        ("unreachable", GORUSH),
+        ("http_502", STOPPED),
+        ("http_301", FOREIGN),
+        ("unavailable", ONLY_WAIT),
+        ("", OTHERWISE),
+    ],
 )
 def test_what_to_do_depends_on_the_code(code: str, expected: str) -> None:
     assert advice(code) == expected

@@ -16,7 +16,7 @@ from notifications.gateways.gorush.client import GorushGateway
 from notifications.gateways.gorush.errors import ErrorRule
 from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.gateways.gorush.push_api import device_token
-from notifications.gateways.gorush.rules_table import unknown_errors
+from notifications.gateways.gorush.rules.table import unknown_errors
 from notifications.gateways.gorush.tests.test_request import APPLE, PRESENTATION
 from notifications.messages import Content, Grade, Outcome
 from tests.interop.fakes.certificates import serve_as

@@ -15,10 +15,10 @@ from django.conf import LazySettings
 from django.core.cache import cache
 from structlog.testing import capture_logs
 
-from notifications.gateways.gorush.config_check.board import BOARD
+from embedded.servers.ports import free_port
 from notifications.gateways.gorush.config_check.checking import check_all
+from notifications.gateways.gorush.config_check.saved import NOTICES
 from notifications.models import Attempt
-from pushserver.embedded.ports import free_port
 from registrations.messages import TokenType
 from tests import factories
 
@@ -87,12 +87,12 @@ def serve() -> Iterator[Serve]:
 
 def found(url: str, now: datetime = NOW) -> list[str]:
     check_all([url], now=now)
-    return [complaint.id for complaint in BOARD.read([url])[url].complaints]
+    return [complaint.id for complaint in NOTICES.read([url])[url].complaints]
 
 
 def test_the_development_gorush_runs_as_we_need_it() -> None:
     port = free_port()
-    command = [sys.executable, "-m", "notifications.gateways.gorush.devserver", "--port", str(port), "--hide-token"]
+    command = [sys.executable, "-m", "embedded.gorush", "--port", str(port), "--hide-token"]
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ) as gorush:
         try:
@@ -159,7 +159,7 @@ def test_a_gorush_that_hangs_is_unreachable_and_keeps_nobody(monkeypatch: pytest
 def test_each_gorush_has_its_own_notice(serve: Serve) -> None:
     urls = [serve()[0], serve(GOOD.replace(b"sync: true", b"sync: false"))[0]]
     check_all(urls, now=NOW)
-    notices = BOARD.read(urls)
+    notices = NOTICES.read(urls)
     assert [[complaint.id for complaint in notices[url].complaints] for url in urls] == [[], ["not_sync"]]
 
 
@@ -175,7 +175,7 @@ def test_a_complaint_keeps_the_time_it_was_first_seen(serve: Serve) -> None:
     later = NOW + timedelta(minutes=5)
     found(url)
     found(url, later)
-    notice = BOARD.read([url])[url]
+    notice = NOTICES.read([url])[url]
     assert (notice.looked_at, notice.since) == (later, {"queue_engine": NOW})
 
 
@@ -211,4 +211,4 @@ def test_no_secret_of_a_configuration_is_kept_or_logged(serve: Serve) -> None:
     with capture_logs() as logs:
         assert "queue_engine" in found(url)
     assert "secret" not in repr(logs)
-    assert "secret" not in repr(cache.get(BOARD.cache.key(url)))
+    assert "secret" not in repr(cache.get(NOTICES.cache.key(url)))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from notifications.gateways.gorush import errors
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule, Match
-from notifications.gateways.gorush.rules_file import shipped_rules
+from notifications.gateways.gorush.rules.file import shipped_rules
 from notifications.messages import Outcome
 
 IOS, ANDROID = 1, 2

@@ -6,11 +6,11 @@ from typing import Any
 import orjson
 import pytest
 
-from notifications.gateways.gorush.devserver.request import FIELD_TYPES
+from embedded.gorush.request import FIELD_TYPES
 from notifications.gateways.gorush.graded import MAX_APPLE_BYTES, MAX_CALL_BYTES, apple_size_bytes, fit
 from notifications.gateways.gorush.push_api import device_token, find_fault
 from notifications.messages import ChannelKey, Content, Grade, Outcome, Push
-from registrations.addresses import DeviceAddress
+from registrations.routes.addresses import DeviceAddress
 
 APPLE = ChannelKey(1, "org.example.chat")
 GOOGLE = ChannelKey(2, "")

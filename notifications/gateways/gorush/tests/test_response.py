@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from notifications.gateways.gorush import push_api
-from notifications.gateways.gorush.rules_file import shipped_rules
+from notifications.gateways.gorush.rules.file import shipped_rules
 from notifications.gateways.gorush.tests.test_request import APPLE, FIREBASE
 from notifications.messages import Outcome, Result
 
@@ -221,7 +221,7 @@ def test_a_device_token_in_an_error_goes_nowhere(push):
         ("ServiceUnavailable", False, 0),
     ],
 )
-def test_hands_on_what_the_rule_says_about_guards_and_patience(error, is_guarded, retry_base_seconds):
+def test_what_the_rule_says_about_guards_and_pauses_is_handed_on(error, is_guarded, retry_base_seconds):
     result = read_response(200, answer(entry(error)), APPLE)
     assert (result.is_guarded, result.retry_base_seconds) == (is_guarded, retry_base_seconds)
 

@@ -7,9 +7,9 @@ import pytest
 import structlog
 from django.db import OperationalError, connection
 
-from notifications.gateways.gorush import rules_table
 from notifications.gateways.gorush.models import UnknownGatewayError
-from notifications.gateways.gorush.rules_table import UnknownErrors, count_unknown
+from notifications.gateways.gorush.rules import table
+from notifications.gateways.gorush.rules.table import UnknownErrors, count_unknown
 
 IOS, ANDROID = 1, 2
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -60,7 +60,7 @@ def test_without_the_database_the_counts_wait(monkeypatch):
             raise OperationalError("gone")
         count_unknown(platform, signature, count, now=now)
 
-    monkeypatch.setattr(rules_table, "count_unknown", fail_at_b)
+    monkeypatch.setattr(table, "count_unknown", fail_at_b)
     errors.record(now=NOW)
     assert stored() == {("ios", "a"): 1}
 
@@ -71,8 +71,8 @@ def test_without_the_database_the_counts_wait(monkeypatch):
 
 @pytest.mark.django_db
 def test_ever_new_errors_fill_neither_memory_nor_table(monkeypatch):
-    monkeypatch.setattr(rules_table, "MAX_SIGNATURES_HELD", 3)
-    monkeypatch.setattr(rules_table, "MAX_SIGNATURES_STORED", 4)
+    monkeypatch.setattr(table, "MAX_SIGNATURES_HELD", 3)
+    monkeypatch.setattr(table, "MAX_SIGNATURES_STORED", 4)
     errors = UnknownErrors()
     for minute in range(3):
         for number in range(10):

@@ -1,0 +1,5 @@
+"""What `make run` and `make up` need beyond the server, which imports nothing of it.
+
+`supervisor` runs processes, `servers` are PostgreSQL, Valkey and Prosody, `stack` puts the server together. `node` and
+`gorush` are the development node and gorush; `demo`, `load` and `seeding` make activity and rows.
+"""

@@ -1,0 +1,51 @@
+"""The XMPP server of the demonstration: where it listens, who knows its secrets."""
+
+import asyncio
+import stat
+from pathlib import Path
+
+import pytest
+
+from embedded.demo.xmpp import SERVICE, USER_SERVER, DemoServer
+from embedded.servers import prosody
+from embedded.servers.ports import free_port
+from embedded.servers.probing import takes
+from kit.errors import StartError
+
+
+def test_the_component_is_configured_and_its_secret_is_on_no_command_line(tmp_path: Path) -> None:
+    demo_server = DemoServer.settle(tmp_path)
+    settings, secrets = demo_server.environment(), demo_server.prosody.components
+    assert settings["XMPP_COMPONENT_JID"] == SERVICE
+    assert settings["XMPP_COMPONENT_SECRET"] == secrets[SERVICE]
+    assert not [secret for secret in secrets.values() if secret in " ".join(demo_server.arguments())]
+    assert not [secret for secret in secrets.values() if secret in repr(demo_server)]
+
+
+def test_its_files_are_private_and_it_listens_on_loopback_only(tmp_path: Path) -> None:
+    demo_server = DemoServer.settle(tmp_path)
+    demo_server.prosody.prepare()
+    files = [file for file in (tmp_path / "prosody").iterdir() if file.is_file()]
+    assert len(files) == 2
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    configuration = (tmp_path / "prosody" / "prosody.cfg.lua").read_text()
+    assert 'interfaces = { "127.0.0.1" }\nc2s_ports' in configuration
+    assert 'component_interfaces = { "127.0.0.1" }' in configuration
+    assert f'Component "{USER_SERVER}"' in configuration
+
+
+def test_ports_stay_and_secrets_change(tmp_path: Path) -> None:
+    first, second = DemoServer.settle(tmp_path), DemoServer.settle(tmp_path)
+    assert first.prosody.component_port == second.prosody.component_port
+    assert first.prosody.components != second.prosody.components
+
+
+def test_a_missing_prosody_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert not prosody.is_installed()
+    with pytest.raises(StartError, match=r"system\.sh prosody"):
+        prosody.program()
+
+
+def test_where_nobody_listens_nothing_is_taken() -> None:
+    assert not asyncio.run(takes(f"xmpp://127.0.0.1:{free_port()}"))

@@ -1,0 +1,61 @@
+"""The XMPP server of the demonstration: a Prosody with two users, the component of this server, and another one that
+plays a user's server.
+"""
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from embedded.servers import probing
+from embedded.servers.parts import EmbeddedPart
+from embedded.servers.ports import remembered_port
+from embedded.servers.prosody import HOST, EmbeddedProsody
+
+SERVICE = "push.montague.test"
+USER_SERVER = "verona.test"
+SECRET_FILE = "user-server-secret"  # noqa: S105 - a name
+
+
+@dataclass(frozen=True, slots=True)
+class DemoServer:
+    """What the processes of a demonstration have to know."""
+
+    prosody: EmbeddedProsody
+
+    @classmethod
+    def settle(cls, data_dir: Path) -> "DemoServer":
+        """Choose ports, and secrets that are new at every start."""
+        ports = data_dir / "ports.json"
+        folder = data_dir / "prosody"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        components = {SERVICE: secrets.token_urlsafe(32), USER_SERVER: secrets.token_urlsafe(32)}
+        _write_private(folder / SECRET_FILE, components[USER_SERVER])
+        c2s_port, component_port = (remembered_port(ports, name) for name in ("xmpp-users", "xmpp-components"))
+        prosody = EmbeddedProsody(folder, c2s_port, component_port, components, log_level="warn")
+        return cls(prosody)
+
+    def environment(self) -> dict[str, str]:
+        """Return the settings of the component."""
+        return {
+            "XMPP_COMPONENT_JID": SERVICE,
+            "XMPP_COMPONENT_SECRET": self.prosody.components[SERVICE],
+            "XMPP_COMPONENT_HOST": "127.0.0.1",
+            "XMPP_COMPONENT_PORT": str(self.prosody.component_port),
+        }
+
+    def arguments(self) -> list[str]:
+        """Return the arguments of `manage.py xmpp_demo_clients`."""
+        users = [f"--users={HOST}", f"--port={self.prosody.c2s_port}"]
+        return [*users, f"--server={USER_SERVER}", f"--secret-file={self.prosody.folder / SECRET_FILE}"]
+
+    def part(self) -> EmbeddedPart:
+        """Describe Prosody as `manage.py up` needs it."""
+        url = f"xmpp://127.0.0.1:{self.prosody.component_port}"
+        return EmbeddedPart("XMPP_SERVER", url, url, self.prosody.spec(), lambda: probing.takes(url))
+
+
+def _write_private(file: Path, text: str) -> None:
+    file.unlink(missing_ok=True)
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as stream:
+        stream.write(text)

@@ -1,0 +1,170 @@
+"""What becomes of a push, decided by the prefix of its device token. Pure; the table below is the documentation.
+
+Tokens of Apple are hex. A prefix may be written in hex too, so that the whole is a token that servers take.
+
+token              the push                              iOS error                 Android error
+anything else      is delivered                          -                         -
+dead-…             is refused: app uninstalled           Unregistered              Requested entity was not found.
+expired-…          is refused: token no longer valid     ExpiredToken              NotRegistered
+uninstalled-…      is refused: app uninstalled           Unregistered              … uninstalled or unregistered …
+bad-…              is refused: no such token             BadDeviceToken            … not a valid FCM registration token
+invalid-…          is refused: no such token             BadDeviceToken            Invalid registration token …
+wrong-…            is refused: another app's token       DeviceTokenNotForTopic    SenderId mismatch
+config-…           is refused: operator must act         InvalidProviderToken      Permission '…' denied …
+topic-…            is refused: operator must act         TopicDisallowed           Auth error from APNS …
+big-…              is refused: payload too large         PayloadTooLarge           Android message is too big
+argument-…         is refused: payload wrong             BadPriority               Request contains an invalid argument.
+quota-…            is refused for now                    TooManyRequests           Quota exceeded …
+busy-…             is refused for now, every time        ServiceUnavailable        The service is currently unavailable.
+outage-…           is the same on iOS; on Android the Firebase SDK tries five times before it says so
+internal-…         is refused for now                    InternalServerError       Internal error encountered.
+new-…              is refused in words nobody knows      SomethingNew              Something new.
+naming-…           is the same, in words that name the token
+html-…             is refused by a proxy's page          invalid character '<' …   unexpected http response …
+reset-…            is delivered, but the connection reset before the answer: as lost-, in words of a connection that
+                   failed before anything was sent
+lost-…             is delivered, but the connection lost before the answer: an error of the transport, with the token
+                   in it on iOS; on Android the Firebase SDK tries again, and it is delivered five times
+flaky<N>-…         is refused like busy N times per notification (token and collapse id), then delivered
+slow<ms>-REST      takes that long, then goes like the token REST
+hang-…             is not sent, and the request never answered: gorush's queue is full
+500-…              is not sent, and the request answered 500 with an empty body
+garbage-…          is not sent, and the request answered 200 with something that is not JSON: a proxy's page
+cut-…              is delivered, and the connection cut without an answer: the caller cannot know
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum
+
+from embedded.gorush.urls import APPLE_URL, GOOGLE_URL, as_shown
+
+PAGE = "<html><body>502 Bad Gateway</body></html>"
+READ_RESET = "read tcp 127.0.0.1:50000->127.0.0.1:443: read: connection reset by peer"
+FIREBASE_SENDS = 5
+
+
+class Platform(IntEnum):
+    """gorush's numbers."""
+
+    IOS = 1
+    ANDROID = 2
+    HUAWEI = 3
+
+
+class Answer(IntEnum):
+    """What the whole HTTP request gets, mildest first: of several tokens, the one with the worst answer prevails."""
+
+    RESULT = 0
+    GARBAGE = 1
+    EMPTY_500 = 2
+    CUT = 3
+    HANG = 4
+
+
+class Refusal(Enum):
+    """An error of Apple or Google: the texts gorush passes on for iOS and for Android."""
+
+    DEAD = ("Unregistered", "Requested entity was not found.")
+    EXPIRED = ("ExpiredToken", "NotRegistered")
+    UNINSTALLED = ("Unregistered", "The app has been uninstalled or unregistered from the device.")
+    BAD = ("BadDeviceToken", "The registration token is not a valid FCM registration token")
+    INVALID = ("BadDeviceToken", "Invalid registration token provided.")
+    WRONG = ("DeviceTokenNotForTopic", "SenderId mismatch")
+    CONFIG = ("InvalidProviderToken", "Permission 'cloudmessaging.messages.create' denied on resource")
+    TOPIC = ("TopicDisallowed", "Auth error from APNS or Web Push Service")
+    BIG = ("PayloadTooLarge", "Android message is too big")
+    ARGUMENT = ("BadPriority", "Request contains an invalid argument.")
+    QUOTA = ("TooManyRequests", "Quota exceeded for quota metric 'Send requests'")
+    BUSY = ("ServiceUnavailable", "The service is currently unavailable.")
+    OUTAGE = ("ServiceUnavailable ", "The service is currently unavailable. ")  # another member, not an alias of BUSY
+    INTERNAL = ("InternalServerError", "Internal error encountered.")
+    NEW = ("SomethingNew", "Something new.")
+    NAMING = ("Nobody likes {token} here", "Nobody likes {token} here.")
+    HTML = (
+        "invalid character '<' looking for beginning of value",
+        f"unexpected http response with status: 502\n{PAGE}",
+    )
+    LOST = (
+        f'Post "{APPLE_URL}{{token}}": unexpected EOF',
+        f'unknown error while making an http call: Post "{GOOGLE_URL}": unexpected EOF',
+    )
+    RESET = (
+        f'Post "{APPLE_URL}{{token}}": unexpected EOF',
+        f'failed to establish a connection: Post "{GOOGLE_URL}": {READ_RESET}',
+    )
+
+    def text(self, platform: Platform, token: str) -> str:
+        ios, android = self.value
+        return (ios if platform is Platform.IOS else android).strip().replace("{token}", as_shown(token))
+
+    def sends(self, platform: Platform) -> int:
+        """How often gorush sends one push: the Firebase SDK repeats what failed so, and cannot be told not to."""
+        return FIREBASE_SENDS if platform is Platform.ANDROID and self in REPEATED_BY_FIREBASE else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`is_sent` says whether the push reaches Apple or Google, `error` what they answer (empty: accepted).
+
+    A refused push reaches them `sends` times.
+    """
+
+    error: str = ""
+    refusal: Refusal | None = None
+    sends: int = 1
+    is_sent: bool = True
+    answer: Answer = Answer.RESULT
+    delay_ms: int = 0
+
+    @property
+    def upstream_error(self) -> str:
+        """Return what Apple or Google answer: a push whose answer got lost is accepted."""
+        return "" if self.refusal in ANSWER_LOST else self.error
+
+
+DELIVERED = Outcome()
+REPEATED_BY_FIREBASE = (Refusal.OUTAGE, Refusal.LOST, Refusal.RESET)
+ANSWER_LOST = (Refusal.LOST, Refusal.RESET)
+REFUSALS: Mapping[str, Refusal] = {f"{refusal.name.lower()}-": refusal for refusal in Refusal}
+ANSWERS: Mapping[str, Outcome] = {
+    "hang-": Outcome(is_sent=False, answer=Answer.HANG),
+    "500-": Outcome(is_sent=False, answer=Answer.EMPTY_500),
+    "garbage-": Outcome(is_sent=False, answer=Answer.GARBAGE),
+    "cut-": Outcome(answer=Answer.CUT),
+}
+FLAKY = re.compile(r"flaky(\d{1,3})-")
+SLOW = re.compile(r"slow(\d{1,6})-")
+PREFIX = re.compile(r"[a-z0-9]+-")
+# `[a-z0-9]+-` once or several times, in hex.
+HEX_PREFIX = re.compile(r"((?:(?:3[0-9]|6[1-9a-f]|7[0-9a])+2d)+)[0-9a-f]{64}")
+
+
+def decide(token: str, platform: Platform, earlier_tries: int) -> Outcome:
+    """Decide the outcome of one push; `earlier_tries` counts the pushes of the same notification to this token."""
+    return _decide(fate_of(token), token, platform, earlier_tries)
+
+
+def fate_of(token: str) -> str:
+    """Return the text whose beginning says what becomes of a push: the token, or what stands before it in hex."""
+    match = HEX_PREFIX.fullmatch(token)
+    return bytes.fromhex(match[1]).decode() if match else token
+
+
+def _decide(fate: str, token: str, platform: Platform, earlier_tries: int) -> Outcome:
+    if slow := SLOW.match(fate):
+        rest = _decide(fate[slow.end() :], token, platform, earlier_tries)
+        return replace(rest, delay_ms=rest.delay_ms + int(slow[1]))
+    if flaky := FLAKY.match(fate):
+        is_refused = earlier_tries < int(flaky[1])
+        return refuse(Refusal.BUSY, platform, token) if is_refused else DELIVERED
+    match = PREFIX.match(fate)
+    prefix = match[0] if match else ""
+    if prefix in REFUSALS:
+        return refuse(REFUSALS[prefix], platform, token)
+    return ANSWERS.get(prefix, DELIVERED)
+
+
+def refuse(refusal: Refusal, platform: Platform, token: str) -> Outcome:
+    return Outcome(error=refusal.text(platform, token), refusal=refusal, sends=refusal.sends(platform))

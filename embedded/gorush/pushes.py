@@ -1,0 +1,87 @@
+"""Every push that reached the imagined Apple or Google: the ground truth for "sent once". SQLite, in memory or a file.
+
+Rows go into an open transaction that the server commits a few times per second; reads see them at once.
+"""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from embedded.gorush.outcomes import Platform
+from embedded.gorush.request import Notification
+
+PAGE = 10_000
+SCHEMA = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = OFF;
+CREATE TABLE IF NOT EXISTS push (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, received_ms INTEGER NOT NULL, platform INTEGER NOT NULL, token TEXT NOT NULL,
+    topic TEXT NOT NULL, collapse_id TEXT NOT NULL, error TEXT NOT NULL, notification BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS push_token ON push (token, collapse_id, error);
+"""
+INSERT = """INSERT INTO push (received_ms, platform, token, topic, collapse_id, error, notification)
+    VALUES (?, ?, ?, ?, ?, ?, ?)"""
+SELECT = """SELECT id, received_ms, platform, token, topic, collapse_id, error, notification
+    FROM push WHERE id > ? ORDER BY id LIMIT ?"""
+
+
+class Pushes:
+    def __init__(self, data: Path | None) -> None:
+        if data:
+            data.touch(mode=0o600)  # device tokens; the files beside it get the same mode
+            data.chmod(0o600)
+        self._connection = sqlite3.connect(data or ":memory:")
+        self._connection.executescript(SCHEMA)
+
+    def record(self, notification: Notification, token: str, *, error: str, received_ms: int) -> None:
+        """Keep one push. An empty token means an FCM broadcast to `topic`; `error` is empty for an accepted push."""
+        body = orjson.dumps(notification.fields)
+        # A message of Firebase goes to a token or to a topic; a notification with both makes two messages.
+        topic = "" if token and notification.platform == Platform.ANDROID else notification.topic
+        row = (received_ms, notification.platform, token, topic, notification.collapse_id, error, body)
+        self._connection.execute(INSERT, row)
+
+    def tries(self, token: str, collapse_id: str) -> int:
+        sql = "SELECT count(*) FROM push WHERE token = ? AND collapse_id = ?"
+        return int(self._connection.execute(sql, (token, collapse_id)).fetchone()[0])
+
+    def since(self, push_id: int, limit: int = PAGE) -> list[dict[str, Any]]:
+        """Return the pushes after this id, oldest first."""
+        return [_as_dict(row) for row in self._connection.execute(SELECT, (push_id, limit))]
+
+    def count_by_token(self) -> dict[str, dict[str, int]]:
+        """Count, over everything kept, what was accepted and what refused for each token."""
+        sql = "SELECT token, sum(error = ''), sum(error != '') FROM push GROUP BY token"
+        rows = self._connection.execute(sql)
+        return {token: {"accepted": accepted, "refused": refused} for token, accepted, refused in rows}
+
+    def clear(self) -> None:
+        """Forget all pushes; ids go on, so that a reader's `since` stays meaningful."""
+        self._connection.execute("DELETE FROM push")
+
+    def commit(self) -> None:
+        self._connection.commit()
+
+    def close(self) -> None:
+        self._connection.commit()
+        self._connection.close()
+
+
+def _as_dict(row: tuple[int, int, int, str, str, str, str, bytes]) -> dict[str, Any]:
+    push_id, received_ms, platform, token, topic, collapse_id, error, body = row
+    notification = orjson.loads(body)
+    return {
+        "id": push_id,
+        "received_ms": received_ms,
+        "platform": Platform(platform).name.lower(),
+        "token": token,
+        "topic": topic,
+        "collapse_id": collapse_id,
+        "error": error,
+        "notif_id": notification.get("notif_id") or "",
+        "message": notification.get("message") or "",
+        "data": notification.get("data") or {},
+        "notification": notification,
+    }

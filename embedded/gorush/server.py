@@ -1,0 +1,59 @@
+"""The development gorush as an aiohttp application: routes, the version header, and the work beside requests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from embedded.gorush import api, dev
+from embedded.gorush.gateway import GATEWAY, Gateway, Settings
+from embedded.gorush.statistics import RESPONSES, Responses, count_response
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+COMMIT_SECONDS = 0.25
+
+
+def create_app(
+    settings: Settings,
+    *,
+    gateway: Callable[[Settings], Gateway] = Gateway,
+    middlewares: Sequence[Middleware] = (),
+    routes: web.RouteTableDef | None = None,
+) -> web.Application:
+    """``gateway``, ``middlewares`` and ``routes`` are for a test that wants more of it than gorush does."""
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[count_response, *middlewares])
+    app.add_routes(routes or ())
+    app[GATEWAY] = gateway(settings)
+    app[RESPONSES] = Responses()
+    for module in (api, dev):
+        app.add_routes(module.routes)
+    app.router.add_route("*", "/{path:.*}", refuse_unknown)
+    app.on_response_prepare.append(add_version)
+    app.cleanup_ctx.append(commit_pushes)
+    return app
+
+
+async def refuse_unknown(_request: web.Request) -> web.Response:
+    """Answer 404 for a known path with a wrong method, too, and for `//api/push`, which bare gorush does not merge."""
+    return web.Response(status=404, body=b"404 page not found", content_type="text/plain")
+
+
+async def add_version(_request: web.Request, response: web.StreamResponse) -> None:
+    if response.status != api.REDIRECT:  # gin redirects before anything of gorush's sees the request
+        response.headers["X-GORUSH-VERSION"] = api.VERSION
+
+
+async def commit_pushes(app: web.Application) -> AsyncIterator[None]:
+    pushes = app[GATEWAY].pushes
+    task = asyncio.create_task(_commit(app))
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    pushes.close()
+
+
+async def _commit(app: web.Application) -> None:
+    while True:
+        await asyncio.sleep(COMMIT_SECONDS)
+        app[GATEWAY].pushes.commit()

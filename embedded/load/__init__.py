@@ -1,0 +1,1 @@
+"""Load generators: through Waku (`waku`) and through XMPP (`xmpp`)."""

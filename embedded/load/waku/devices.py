@@ -1,0 +1,58 @@
+"""Registered phones that are to be notified, each of a user of its own."""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+from waku_bridge.client.core import new_identity
+from waku_bridge.client.registration.addresses import android
+from waku_bridge.client.registration.registering import RegisteringClient
+from waku_bridge.client.session import Session
+from waku_bridge.client.state import new_state
+
+AT_ONCE = 16
+# A registration that gets no answer in this time fails the load.
+TIMEOUT_SECONDS = 30.0
+
+OnProgress = Callable[[], None]
+
+
+async def register_devices(
+    session: Session, server: bytes, count: int, on_progress: OnProgress
+) -> list[RegisteringClient]:
+    """Register new phones.
+
+    Raises what `Session.register` raises, as soon as one fails.
+    """
+    phones = [_phone(server) for _ in range(count)]
+    await _all((session.register(phone, timeout_seconds=TIMEOUT_SECONDS) for phone in phones), on_progress)
+    return phones
+
+
+async def unregister_devices(session: Session, phones: Sequence[RegisteringClient], on_progress: OnProgress) -> None:
+    """Unregister the phones."""
+    for phone in phones:
+        phone.unregister()
+    await _all((session.register(phone, timeout_seconds=TIMEOUT_SECONDS) for phone in phones), on_progress)
+
+
+def _phone(server: bytes) -> RegisteringClient:
+    state = new_state(server, random_bytes=os.urandom)
+    # The contact code is published once and never again, because it is nothing to measure.
+    phone = RegisteringClient(new_identity(os.urandom), state, os.urandom, advertise_every_seconds=10.0**6)
+    phone.change(android(os.urandom))
+    return phone
+
+
+async def _all(coroutines: Iterable[Coroutine[Any, Any, None]], on_progress: OnProgress) -> None:
+    free = asyncio.Semaphore(AT_ONCE)
+
+    async def run(coroutine: Coroutine[Any, Any, None]) -> None:
+        async with free:
+            await coroutine
+        on_progress()
+
+    async with asyncio.TaskGroup() as group:
+        for coroutine in coroutines:
+            group.create_task(run(coroutine))

@@ -1,0 +1,149 @@
+"""What becomes of the requests: replies from a store while they come, then the pushes that gorush recorded."""
+
+import asyncio
+import time
+from collections.abc import Collection, Iterable
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+import orjson
+
+from kit.http.connections import HttpClient
+from waku_bridge.client.reading import CLOCK_SKEW_NS, PAGE_SIZE
+from waku_bridge.codec import topics
+from waku_bridge.codec.envelope import decode
+from waku_bridge.codec.errors import CodecError
+from waku_bridge.codec.keys import Identity
+from waku_bridge.messages import PushResponse
+from waku_bridge.node import BadNodeMessage, NodeError, WakuNode, from_json
+
+POLL_SECONDS = 0.05
+# Replies are archived nearly in the order of their dates. One that is later than this is read at the end.
+OVERLAP_NS = 500_000_000
+# The key of the ciphertext in what a phone gets. Pushes of other bridges have none.
+CIPHERTEXT_KEY = "encryptedMessage"
+
+# The message id, whether it was a success, and when it was read (Unix nanoseconds).
+Heard = tuple[bytes, bool, int]
+
+
+class Ear:
+    """A reader of what a store holds for some senders.
+
+    While the load lasts it only keeps messages, because opening one costs as much as a request. What a store does not
+    hold any more, or never did, is not read.
+    """
+
+    def __init__(self, node: WakuNode, pubsub_topic: str, senders: Iterable[Identity]) -> None:
+        self._node = node
+        self._pubsub_topic = pubsub_topic
+        self._senders: dict[str, list[Identity]] = {}
+        for sender in senders:
+            content_topic = topics.content_topic(topics.partitioned_name(sender.pub33))
+            self._senders.setdefault(content_topic, []).append(sender)
+        self._newest_ns = self._begin_ns = time.time_ns() - CLOCK_SKEW_NS
+        self._noted: dict[bytes, tuple[Any, int]] = {}  # raw message and when it was read, by hash
+        self._opened: dict[bytes, Heard | None] = {}
+
+    @property
+    def count(self) -> int:
+        """Return how many messages were read."""
+        return len(self._noted)
+
+    async def listen(self) -> None:
+        """Read what is new until cancelled."""
+        while True:
+            await self._look(self._newest_ns - OVERLAP_NS)
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def listen_again(self) -> None:
+        """Read everything once more, for what came out of order."""
+        await self._look(self._begin_ns)
+
+    def heard(self) -> list[Heard]:
+        """Return every answer to a request, opened. Each message is opened once."""
+        for message_hash, noted in self._noted.items():
+            if message_hash not in self._opened:
+                self._opened[message_hash] = self._open(*noted)
+        return [heard for heard in self._opened.values() if heard]
+
+    def unanswered(self, message_ids: Collection[bytes]) -> int:
+        """Return how many of these requests have no answer yet.
+
+        As many messages as requests are not enough: strangers are answered on the same topics.
+        """
+        if self.count < len(message_ids):
+            return len(message_ids) - self.count
+        return len(set(message_ids) - {message_id for message_id, *_ in self.heard()})
+
+    async def _look(self, since_ns: int) -> None:
+        cursor = ""
+        while True:
+            more = {"cursor": cursor} if cursor else {}
+            try:
+                page = await self._node.store_page(
+                    pubsubTopic=self._pubsub_topic,
+                    contentTopics=",".join(self._senders),
+                    startTime=since_ns,
+                    ascending="true",
+                    pageSize=PAGE_SIZE,
+                    includeData="true",
+                    **more,
+                )
+            except NodeError:  # the node is busy, and the next query finds the same
+                return
+            now_ns = time.time_ns()
+            for entry in page.entries:
+                self._note(entry.message_hash, entry.message, now_ns)
+            cursor = page.cursor
+            if not cursor:
+                return
+
+    def _note(self, message_hash: bytes, raw: Any, now_ns: int) -> None:
+        if message_hash not in self._noted and isinstance(raw, dict):
+            self._noted[message_hash] = (raw, now_ns)
+            timestamp = raw.get("timestamp")
+            if isinstance(timestamp, int) and timestamp <= now_ns:
+                self._newest_ns = max(self._newest_ns, timestamp)
+
+    def _open(self, raw: Any, at_ns: int) -> Heard | None:
+        try:
+            message = from_json(raw)
+        except BadNodeMessage:
+            return None
+        for sender in self._senders.get(message.content_topic, ()):
+            try:
+                body = decode(message.payload, [sender], sender).body
+            except CodecError:  # it is for somebody else
+                continue
+            if isinstance(body, PushResponse):
+                return body.message_id, bool(body.reports) and all(r.success for r in body.reports), at_ns
+        return None
+
+
+async def pushes_recorded(
+    gorush_url: str, client: HttpClient, *, since: int
+) -> tuple[list[tuple[bytes, int]], int] | None:
+    """Return what the development gorush (or its fakes) recorded after ``since``, or None when it keeps no record.
+
+    The result has what each push carries and when it arrived (Unix nanoseconds), and the ``since`` of the next call.
+    """
+    pushes: list[tuple[bytes, int]] = []
+    while True:
+        try:
+            answer = await client.request("GET", f"{gorush_url}/dev/pushes?since={since}&limit=10000")
+        except httpx.TransportError:
+            return None
+        if answer.status_code != HTTPStatus.OK:
+            return None
+        page = orjson.loads(answer.content)
+        if not page["pushes"]:
+            return pushes, since
+        accepted = (push for push in page["pushes"] if not push["error"] and CIPHERTEXT_KEY in (push["data"] or {}))
+        pushes += [(_carried(push), push["received_ms"] * 1_000_000) for push in accepted]
+        since = page["last_id"]
+
+
+def _carried(push: dict[str, Any]) -> bytes:
+    return bytes.fromhex(str(push["data"][CIPHERTEXT_KEY]).removeprefix("0x"))

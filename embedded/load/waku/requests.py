@@ -1,0 +1,90 @@
+"""The load requests, sealed and dated before the first is sent, because sending them must cost little and always the
+same.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from waku_bridge.client.core import new_identity
+from waku_bridge.client.events import Destination
+from waku_bridge.client.notification.asking import ask_to_push, one_to_one
+from waku_bridge.client.registration.registering import RegisteringClient
+from waku_bridge.codec.keys import Identity
+from waku_bridge.messages import WakuMessage
+
+# There are fewer senders than the ten topics that one store query may name.
+SENDERS = 8
+SAMPLE = 20
+# The margin is for a machine that is busy with other things.
+MARGIN = 2.0
+MARGIN_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequests:
+    """The load requests. Number ``n`` is about Status message ``message_ids[n]``, and due and dated at ``due_ns[n]``
+    (Unix time).
+
+    The id is also what the phone is sent, which makes a push traceable. ``build_seconds`` is CPU time.
+    """
+
+    message_ids: list[bytes]
+    due_ns: list[int]
+    messages: list[WakuMessage]
+    senders: tuple[Identity, ...]
+    build_seconds: float
+
+
+def build(
+    phones: Sequence[RegisteringClient], server: bytes, *, rate: float, seconds: float, on_progress: Callable[[], None]
+) -> LoadRequests:
+    """Build ``rate`` load requests per second, evenly spread, that begin when all are built. Each
+    notifies one phone.
+    """
+    senders = tuple(new_identity(os.urandom) for _ in range(SENDERS))
+    count = max(1, round(rate * seconds))
+    message_ids = [os.urandom(32) for _ in range(count)]
+    destinations = [_destination(phone, server) for phone in phones]
+    begin_ns = time.time_ns() + _building_ns(destinations[0], senders[0], count)
+    due_ns = [begin_ns + round(number * 1e9 / rate) for number in range(count)]
+    started = time.process_time()
+    messages = []
+    for number, (message_id, at_ns) in enumerate(zip(message_ids, due_ns, strict=True)):
+        destination = destinations[number % len(destinations)]
+        messages.append(_request(destination, senders[number % SENDERS], message_id, at_ns))
+        on_progress()
+    return LoadRequests(message_ids, due_ns, messages, senders, time.process_time() - started)
+
+
+def _building_ns(destination: Destination, sender: Identity, count: int) -> int:
+    """Return how long it will take to build this many requests, and some more.
+
+    Stores admit what is dated 20 s from now at most, so that the time when requests are due must be known before they
+    are built.
+    """
+    started = time.monotonic()
+    for _ in range(SAMPLE):
+        _request(destination, sender, bytes(32), time.time_ns())
+    each = (time.monotonic() - started) / SAMPLE
+    return round((each * count * MARGIN + MARGIN_SECONDS) * 1e9)
+
+
+def _request(destination: Destination, sender: Identity, message_id: bytes, at_ns: int) -> WakuMessage:
+    content = one_to_one(sender.pub33, message_id)
+    return ask_to_push(
+        [destination], content, message_id, signer=sender, timestamp_ns=at_ns, random_bytes=os.urandom
+    ).message
+
+
+def _destination(phone: RegisteringClient, server: bytes) -> Destination:
+    """Return what a query would tell, without asking, because the phone is ours."""
+    return Destination(
+        client=phone.identity.pub33,
+        server=server,
+        public_key_hash=phone.identity.key_hash,
+        installation_id=phone.installation_id,
+        access_token=phone.access_token,
+        version=phone.version,
+    )

@@ -1,0 +1,80 @@
+"""What a load showed: latencies, losses, duplicates, and how much of it is the generator's own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from embedded.load.arrivals import Arrivals, arrivals
+from embedded.load.waku.listening import Heard
+from embedded.load.waku.requests import LoadRequests
+from embedded.load.waku.sender import Shots
+from kit.figures import Distribution, distribution
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """What the load cost the generator itself.
+
+    ``lag_ms`` is by how much requests left too late: a figure near the latencies makes them worthless.
+    """
+
+    cpu_ms_per_request: float
+    share_of_core: float
+    build_cpu_ms_per_request: float
+    sent_per_second: float
+    max_in_flight: int
+    lag_ms: Distribution | None
+    publish_ms: Distribution | None
+    refused_by_node: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a load showed. ``pushes`` is None when gorush keeps no record, and ``failed`` counts answers that were no
+    success.
+    """
+
+    requests: int
+    pushes: Arrivals | None
+    replies: Arrivals
+    failed: int
+    generator: Generator
+
+    @property
+    def is_clean(self) -> bool:
+        """Return whether nothing was lost, doubled, refused or failed."""
+        both = [self.replies, *([self.pushes] if self.pushes else [])]
+        troubles = sum(a.lost + a.doubled for a in both) + self.failed + sum(self.generator.refused_by_node.values())
+        return troubles == 0
+
+
+def evaluate(
+    load_requests: LoadRequests, shots: Shots, heard: Sequence[Heard], pushes: Sequence[tuple[bytes, int]] | None
+) -> Result:
+    """Return what the load showed."""
+    count = len(load_requests.message_ids)
+    due_ns = dict(zip(load_requests.message_ids, load_requests.due_ns, strict=True))
+    return Result(
+        requests=count,
+        pushes=None if pushes is None else arrivals(due_ns, pushes),
+        replies=arrivals(due_ns, [(message_id, at_ns) for message_id, _, at_ns in heard]),
+        failed=len({message_id for message_id, is_success, _ in heard if not is_success}),
+        generator=Generator(
+            cpu_ms_per_request=round(shots.cpu_seconds * 1000 / count, 3),
+            share_of_core=round(shots.cpu_seconds / max(shots.wall_seconds, 1e-9), 3),
+            build_cpu_ms_per_request=round(load_requests.build_seconds * 1000 / count, 3),
+            sent_per_second=round(count / max(_span_seconds(load_requests, shots), 1e-9), 1),
+            max_in_flight=shots.max_in_flight,
+            lag_ms=distribution(shots.lags_ms),
+            publish_ms=distribution(shots.publish_ms),
+            refused_by_node=dict(shots.refused),
+        ),
+    )
+
+
+def _span_seconds(load_requests: LoadRequests, shots: Shots) -> float:
+    """Return the time from when the first request was due until the last was started, with the
+    pause that follows each.
+    """
+    planned = (load_requests.due_ns[-1] - load_requests.due_ns[0]) / 1e9
+    pause = planned / max(1, len(load_requests.due_ns) - 1)
+    return planned + pause + (shots.lags_ms[-1] / 1000 if shots.lags_ms else 0)

@@ -1,0 +1,169 @@
+"""The parts that need no server: what may be a target, when requests leave, and how what came back is counted."""
+
+import asyncio
+import os
+import time
+from dataclasses import replace
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from embedded.gorush.gateway import Settings
+from embedded.gorush.server import create_app
+from embedded.load.waku import (
+    Ear,
+    LoadRequests,
+    Shots,
+    distribution,
+    evaluate,
+    is_loopback,
+    pushes_recorded,
+    shoot,
+)
+from kit.http.connections import new_client
+from notifications.messages import Report
+from waku_bridge.client.core import new_identity
+from waku_bridge.codec.envelope import encode_reply
+from waku_bridge.messages import PushResponse, WakuMessage
+from waku_bridge.node import NodeError
+from waku_bridge.node.dialect import StoreEntry, StorePage, to_json
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("url", "is_ours"),
+    [
+        ("http://127.0.0.1:8645", True),
+        ("http://127.9.9.9", True),
+        ("http://[::1]:8645", True),
+        ("http://localhost:8645", True),
+        ("http://node.example.org:8645", False),
+        ("http://localhost.example.org", False),
+        ("http://127.0.0.1@node.example.org", False),
+        ("http://10.0.0.1", False),
+        ("http://0.0.0.0:8645", False),
+        ("", False),
+    ],
+)
+def test_only_this_machine_is_put_under_load_without_asking_twice(url, is_ours):
+    assert is_loopback(url) == is_ours
+
+
+def test_percentiles_are_measured_values_and_the_histogram_holds_all():
+    found = distribution([float(value) for value in range(1, 101)])
+    assert (found.p50, found.p90, found.p99, found.max) == (50, 90, 99, 100)
+    assert found.histogram == ((1, 1), (2, 1), (5, 3), (10, 5), (20, 10), (50, 30), (100, 50))
+    assert distribution([70_000.0]).histogram == ((None, 1),)
+    assert distribution([]) is None
+
+
+def test_requests_leave_at_their_moments_however_long_the_node_takes():
+    """A node that answers nothing until the last request is there: a closed loop would never send a second one."""
+    count, arrived = 20, []
+    everybody_is_here = asyncio.Event()
+
+    async def publish(message):
+        arrived.append(message)
+        if len(arrived) == count:
+            everybody_is_here.set()
+        await everybody_is_here.wait()
+
+    async def main():
+        begin_ns = time.time_ns() + 20 * MS
+        messages = [WakuMessage(b"", "/t", number) for number in range(count)]
+        due_ns = [begin_ns + number * 5 * MS for number in range(count)]
+        return messages, await asyncio.wait_for(shoot(messages, due_ns, publish, lambda: None), 30)
+
+    messages, shots = asyncio.run(main())
+    assert arrived == messages
+    assert (len(shots.lags_ms), len(shots.publish_ms), shots.max_in_flight) == (count, count, count)
+    assert min(shots.lags_ms) >= 0
+
+
+def test_what_the_node_does_not_take_is_counted_by_its_word():
+    async def publish(_message):
+        raise NodeError("away")
+
+    async def main():
+        return await shoot([WakuMessage(b"", "/t", 0)] * 3, [time.time_ns()] * 3, publish, lambda: None)
+
+    shots = asyncio.run(main())
+    assert (shots.refused, shots.publish_ms) == ({"unreachable": 3}, [])
+
+
+def load_requests(*due_ms):
+    ids = [bytes([number]) * 32 for number in range(len(due_ms))]
+    return LoadRequests(ids, [ms * MS for ms in due_ms], [], (), build_seconds=0.001)
+
+
+def arrival(number, at_ms):
+    return bytes([number]) * 32, at_ms * MS
+
+
+def test_latency_counts_from_the_moment_a_request_was_due_not_from_when_it_was_sent():
+    """The generator was a second late with the second one: its sender would have waited that second, too."""
+    shots = Shots(lags_ms=[0.0, 1000.0], publish_ms=[1.0, 1.0], wall_seconds=2)
+    result = evaluate(load_requests(0, 100), shots, [], [arrival(0, 10), arrival(1, 1110)])
+    assert (result.pushes.latency_ms.p50, result.pushes.latency_ms.max) == (10, 1010)
+
+
+def test_losses_and_duplicates_are_counted_and_strangers_are_not():
+    heard = [(*arrival(0, 5)[:1], True, 5 * MS), (*arrival(1, 5)[:1], False, 9 * MS), (*arrival(9, 5)[:1], True, 9)]
+    pushes = [arrival(0, 7), arrival(0, 3), arrival(9, 1)]
+    result = evaluate(load_requests(0, 1, 2), Shots(wall_seconds=1), heard, pushes)
+    assert (result.pushes.arrived, result.pushes.lost, result.pushes.doubled) == (1, 2, 1)
+    assert result.pushes.latency_ms.max == 3  # of the first
+    assert (result.replies.arrived, result.replies.lost, result.replies.doubled, result.failed) == (2, 1, 0, 1)
+    assert not result.is_clean
+
+
+def test_a_gorush_without_a_record_is_told_apart_from_one_that_lost_everything():
+    result = evaluate(load_requests(0), Shots(wall_seconds=1), [(*arrival(0, 0)[:1], True, 1 * MS)], None)
+    assert result.pushes is None
+    assert result.is_clean
+
+
+def test_pushes_of_other_bridges_are_none_of_the_load():
+    async def main():
+        async with TestClient(TestServer(create_app(Settings()))) as gorush, new_client(timeout_seconds=30) as client:
+            for data in ({"encryptedMessage": "0x0a0b"}, {"e": "AAAA"}):
+                note = {"platform": 2, "tokens": ["ok-1"], "data": data}
+                assert (await gorush.post("/api/push", json={"notifications": [note]})).status == 200
+            return await pushes_recorded(str(gorush.make_url("")), client, since=0)
+
+    pushes, since = asyncio.run(main())
+    assert ([carried for carried, _ in pushes], since) == ([b"\x0a\x0b"], 2)
+
+
+class Store:
+    """A store that holds one page of messages."""
+
+    def __init__(self):
+        self.page = StorePage((), "")
+
+    def hold(self, *messages):
+        entries = tuple(StoreEntry(bytes([n]) * 32, message=to_json(message)) for n, message in enumerate(messages))
+        self.page = StorePage(entries, "")
+
+    async def store_page(self, **_params):
+        return self.page
+
+
+def answer(message_id, recipient):
+    response = PushResponse(message_id, (Report(bytes(64), "phone", success=True),))
+    return encode_reply(
+        response, identity=new_identity(os.urandom), recipient=recipient.pub33, timestamp_ns=1, random_bytes=os.urandom
+    )
+
+
+def test_answers_to_strangers_on_the_same_topic_are_no_answers_to_the_load():
+    sender, stranger, store = new_identity(os.urandom), new_identity(os.urandom), Store()
+    ear = Ear(store, "/shard", [sender])
+    topic = answer(b"1", sender).content_topic
+    store.hold(*(replace(answer(each, stranger), content_topic=topic) for each in (b"1", b"2")), answer(b"1", sender))
+    asyncio.run(ear.listen_again())
+    assert (ear.count, ear.unanswered([b"1", b"2"])) == (3, 1)
+    store.hold(*([answer(b"0", sender)] * 3), answer(b"2", sender))
+    asyncio.run(ear.listen_again())
+    assert ear.unanswered([b"1", b"2"]) == 0

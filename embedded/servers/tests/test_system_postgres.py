@@ -1,0 +1,210 @@
+"""The PostgreSQL that operators have: its versions, its compiler, and poolers in front of it."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+from django.db import connection
+from structlog.testing import capture_logs
+
+from embedded.servers import installed
+from embedded.servers.postgres import EMBEDDED, SOCKET_NAME, EmbeddedPostgres
+from embedded.supervisor.guard import Guard
+from embedded.supervisor.processes import PROJECT
+from kit.db.postgresql import versions
+from kit.db.postgresql.sessions import EVERY_SESSION
+from kit.db.reasons import POOLED
+from kit.errors import StartError
+from kit.processes.starting import wait_until_fit
+from pushserver.indicators.asking import ask_database
+from pushserver.start import fitting
+from tests.clusters import UNSYNCED, Cluster
+from tests.folders import open_folder
+from tests.poolers import pooler
+
+# What a batch worker does: it reads a table that has no index, as PostgreSQL would have it, by a disabled plan.
+LOOK = """
+import django; django.setup()
+from django.db import connection
+from django.utils import timezone
+from kit.db.statements import fetch
+from kit.batches.batch import Wakeup, Worker
+worker = Worker([], Wakeup()); worker.process_batch(now=timezone.now())
+fetch("CREATE TEMPORARY TABLE small AS SELECT 1 AS number")
+print("\\n".join(line for (line,) in fetch("EXPLAIN (ANALYZE) SELECT count(*) FROM small")))
+"""
+FEW_LOCKS = "import django; django.setup(); from pushserver.start import fitting; print(*fitting.few_locks())"
+DISABLED = (
+    "SET enable_seqscan = off",
+    "CREATE TEMPORARY TABLE small AS SELECT 1 AS number",
+    "EXPLAIN (ANALYZE) SELECT count(*) FROM small",
+)
+
+
+@pytest.fixture(scope="module")
+def system(require_or_skip: Callable[[bool, str], None], guard: Guard) -> Iterator[EmbeddedPostgres]:
+    """PostgreSQL as Debian installs it."""
+    programs = list(installed.DEBIAN.glob("*/bin/postgres"))
+    require_or_skip(bool(programs), "PostgreSQL is not installed (on Debian: apt-get install postgresql)")
+    with open_folder() as folder:
+        cluster = Cluster(EmbeddedPostgres(folder / "postgres", UNSYNCED, installed.installed()), guard)
+        cluster.start()
+        yield cluster.server
+        cluster.kill()
+
+
+@pytest.fixture
+def role(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """An account of the test's own, whose settings no other test shares."""
+    name = f"role_{uuid4().hex[:8]}"
+    with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {name} LOGIN SUPERUSER")
+        yield name
+        admin.execute(f"DROP ROLE {name}")
+
+
+def run(*command: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=PROJECT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+# Plans ----------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_that_a_batch_worker_asks_is_compiled(system: EmbeddedPostgres) -> None:
+    """It would be, without our settings: this server compiles what a plan disables."""
+    with psycopg.connect(system.url("postgres"), autocommit=True) as stranger:
+        *_, plan = [stranger.execute(each.encode()) for each in DISABLED]
+        assert "JIT:" in {line for (line,) in plan}
+    done = run("-c", LOOK, DATABASE_URL=system.url("postgres"))
+    assert "Seq Scan on small" in done.stdout, done.stderr
+    assert "JIT:" not in done.stdout
+
+
+@pytest.mark.parametrize(("days", "is_told"), [(30, False), (120, True)])
+def test_more_days_than_there_are_locks_for_are_told(system: EmbeddedPostgres, days: int, is_told: bool) -> None:
+    done = run("-c", FEW_LOCKS, DATABASE_URL=system.url("postgres"), NOTIFICATION_RETENTION_DAYS=str(days))
+    assert ("room for 6400 locks, which 120 days" in done.stdout) is is_told, done.stderr
+
+
+# Poolers --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pooler_that_drops_our_settings_is_named_with_what_mends_it(postgres: EmbeddedPostgres, role: str) -> None:
+    with pooler(postgres.socket_dir / SOCKET_NAME) as between:
+        url = f"postgresql://{role}@127.0.0.1:{between.port}/postgres?sslmode=disable"
+        first = run("manage.py", "check", "--database=default", DATABASE_URL=url)
+        assert "(pushserver.odd_session) A pooler keeps jit = off of our sessions" in first.stderr
+        remedies = re.findall("ALTER ROLE .*;", first.stderr)
+        assert remedies == [f"ALTER ROLE {role} SET {name} = '{value}';" for name, value in EVERY_SESSION.items()]
+        with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
+            for remedy in remedies:
+                admin.execute(remedy.encode())
+        second = run("manage.py", "check", "--database=default", DATABASE_URL=url)
+    assert "no issues" in second.stdout, second.stderr
+
+
+def test_a_pooler_that_refuses_our_settings_is_named_in_one_line(postgres: EmbeddedPostgres) -> None:
+    with pooler(postgres.socket_dir / SOCKET_NAME, refuses=True) as between:
+        url = f"postgresql://postgres@127.0.0.1:{between.port}/postgres?sslmode=disable"
+        done = run("manage.py", "check", "--database=default", DATABASE_URL=url)
+    assert done.stderr.splitlines() == [f"manage.py: {POOLED}"]
+
+
+@pytest.mark.django_db
+def test_without_a_pooler_sessions_begin_as_asked() -> None:
+    assert list(fitting.odd_session()) == []
+
+
+# Versions -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_version_is_the_embedded_one_and_the_oldest_that_of_the_oldest_debian() -> None:
+    assert (15, int(EMBEDDED.version)) == (versions.OLDEST, versions.NEWEST)
+
+
+def test_the_versions_that_are_tried_are_those_that_the_readme_promises() -> None:
+    readme = Path(PROJECT, "README.md").read_text(encoding="utf-8")
+    assert f"PostgreSQL {versions.OLDEST} to {versions.NEWEST}" in readme
+
+
+def test_the_installed_version_is_one_that_is_promised(system: EmbeddedPostgres) -> None:
+    assert versions.OLDEST <= int(system.release.version) <= versions.NEWEST
+
+
+@pytest.fixture
+def too_old(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The server is the same. What is too old for this code is another version."""
+    monkeypatch.setattr(versions, "OLDEST", 99)
+    connection.close()
+    return "is too old: this server needs 99 or newer"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_version_that_is_too_old_is_refused_in_one_line_before_anything_is_asked(
+    too_old: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kit.processes.starting.sleep", lambda _: monkeypatch.undo())  # until it is upgraded
+    with capture_logs() as logs:
+        wait_until_fit()
+    assert [entry["event"] for entry in logs] == ["start_waits"]
+    assert logs[0]["reason"].endswith(too_old)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_readyz_says_that_a_version_is_too_old(too_old: str) -> None:
+    assert ask_database()[0].endswith(too_old)
+
+
+def test_a_command_refuses_a_version_that_is_too_old_in_one_line(postgres: EmbeddedPostgres) -> None:
+    program = """import sys; sys.argv = ["manage.py", "migrate"]; from kit.db.postgresql import versions
+versions.OLDEST = 99; import runpy; runpy.run_path("manage.py", run_name="__main__")"""
+    done = run("-c", program, DATABASE_URL=postgres.url("postgres"))
+    [line] = done.stderr.splitlines()
+    assert re.fullmatch(r"manage\.py: PostgreSQL \d+\.\d+ is too old: this server needs 99 or newer", line)
+
+
+@pytest.mark.django_db
+def test_a_version_that_is_newer_than_all_that_were_tried_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(fitting.untried_version()) == []
+    monkeypatch.setattr(versions, "NEWEST", 1)
+    [line] = fitting.untried_version()
+    assert re.fullmatch(r"PostgreSQL \d+\.\d+ was never tried with this server: 1 is the newest that was\.", line)
+
+
+# What tests and benchmarks choose by DATABASE -------------------------------------------------------------------------
+
+
+def test_tests_and_benchmarks_run_on_the_embedded_server_unless_they_are_told() -> None:
+    assert installed.chosen({}) == installed.chosen({"DATABASE": "embedded"}) == EMBEDDED
+
+
+def test_another_database_than_these_two_is_refused() -> None:
+    with pytest.raises(StartError, match="DATABASE is postgres: it can be embedded or system"):
+        installed.chosen({"DATABASE": "postgres"})
+
+
+def test_the_newest_installed_version_is_taken_with_its_own_defaults(tmp_path: Path) -> None:
+    for version in ("9", "15", "17"):
+        (tmp_path / version / "bin").mkdir(parents=True)
+        (tmp_path / version / "bin" / "postgres").touch()
+    found = installed.installed(tmp_path)
+    assert (found.version, found.folder, found.settings) == ("17", tmp_path / "17" / "bin", {"listen_addresses": ""})
+
+
+def test_a_machine_without_postgresql_is_told_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="apt-get install postgresql"):
+        installed.installed(tmp_path)

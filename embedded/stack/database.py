@@ -1,0 +1,66 @@
+"""Prepare the database before anything uses it: wait for it, migrate it, load this version's rows, create a first user.
+
+This runs in a process of its own, because no connection may be open when other children are forked.
+"""
+
+import subprocess
+import sys
+import time
+from itertools import chain
+
+from django.core.management import call_command
+from django.db import OperationalError
+
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.supervisor.processes import PROJECT
+from kit.db.reasons import reason, words
+from notifications.gateways.gorush.models import GatewayErrorRule
+from notifications.gateways.gorush.rules.table import load_seed
+from pushserver.roles import seed_roles
+from pushserver.start import fitting
+
+START_SECONDS = 60.0
+
+
+def bring_up_to_date(embedded: EmbeddedPostgres | None) -> None:
+    """Wait for the database, migrate it if needed, load what belongs to this version, and compare the keys with what is
+    stored.
+    """
+    if embedded is not None:
+        _wait_for(embedded)
+    try:
+        _bring_up_to_date()
+    except OperationalError as error:
+        raise SystemExit(words(error) or reason(error)) from error
+
+
+def _bring_up_to_date() -> None:
+    found = fitting.schema()
+    if found.is_too_old:
+        raise SystemExit(f"The database is {found.words}.")
+    if found.missing:
+        migrate()
+    else:
+        # Rows and roles that a version brings without a migration; `migrate` would have loaded them.
+        load_seed(GatewayErrorRule)
+        seed_roles()
+    for fault in chain.from_iterable(ask() for ask in fitting.FAULTS):
+        raise SystemExit(fault)
+    for oddity in chain.from_iterable(ask() for ask in fitting.ODDITIES):
+        print(oddity, file=sys.stderr)  # noqa: T201
+    call_command("first_admin")
+
+
+def migrate() -> None:
+    """Run `manage.py migrate` in a process that installs the apps of the console, whose tables are migrated as well."""
+    command = [sys.executable, str(PROJECT / "manage.py"), "migrate", "--no-input"]
+    if subprocess.run(command, check=False).returncode != 0:
+        raise SystemExit("`manage.py migrate` failed; its messages are above.")
+
+
+def _wait_for(embedded: EmbeddedPostgres) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not embedded.is_ready():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"PostgreSQL is not ready after {START_SECONDS:g} s; its messages are above.")
+        time.sleep(0.02)

@@ -1,0 +1,197 @@
+"""Start the whole server, replace its processes and stop it: the order of starts and the meaning of signals."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from http import HTTPStatus
+from pathlib import Path
+from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1
+
+from embedded.servers.parts import EmbeddedPart
+from embedded.servers.ports import is_free
+from embedded.servers.probing import fetch
+from embedded.stack.children import preload, read_settings_again
+from embedded.stack.plan import Plan
+from embedded.stack.summary import summary
+from embedded.supervisor.guard import Guard
+from embedded.supervisor.output import MergedLog
+from embedded.supervisor.processes import ProcessSpec
+from embedded.supervisor.supervisor import Supervisor
+from kit.errors import StartError
+from kit.health.indicators import State
+
+READY_SECONDS = 60.0
+POLL_SECONDS = 0.05
+FIRST_REMINDER_SECONDS = 2.0
+REMINDER_SECONDS = 10.0
+# What is not ready yet: the name of a process, and how it is called in reminders.
+Awaited = dict[str, str]
+
+
+def run(plan: Plan, *, log: MergedLog, embedded_file: Path, private_key: bytes) -> None:
+    """Run the server until a signal, and return when everything has been stopped.
+
+    Raises StartError when it cannot start.
+    """
+    if not is_free(plan.host, plan.port):
+        raise StartError(f"port {plan.port} on {plan.host} is in use: set PORT to another one.")
+    with Guard() as guard, _noted(plan.embedded, embedded_file):
+        read_settings_again()
+        asyncio.run(_run(plan, Supervisor(log, guard), private_key))
+
+
+async def _run(plan: Plan, supervisor: Supervisor, private_key: bytes) -> None:
+    signalled = _signals(supervisor)
+    starting = asyncio.create_task(_start(plan, supervisor, private_key))
+    waiting = asyncio.create_task(signalled.wait())
+    replacing = asyncio.create_task(_replace_when_asked(plan, supervisor, starting))
+    try:
+        await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not signalled.is_set():
+            starting.result()  # raises what went wrong
+            await waiting
+    finally:
+        for task in (starting, waiting, replacing):
+            task.cancel()
+        supervisor.say("Stopping.")
+        await supervisor.stop()
+        supervisor.say("Stopped.")
+
+
+def _signals(supervisor: Supervisor) -> asyncio.Event:
+    """Return an event that the first signal sets, for an orderly stop.
+
+    A second signal stops without waiting for work in progress.
+    """
+    signalled = asyncio.Event()
+
+    def stop() -> None:
+        if signalled.is_set():
+            supervisor.hurry()
+        signalled.set()
+
+    for number in (SIGINT, SIGTERM, SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    return signalled
+
+
+async def _replace_when_asked(plan: Plan, supervisor: Supervisor, starting: "asyncio.Task[None]") -> None:
+    """Replace all processes at every SIGUSR1, for another version of our code, which the new processes import
+    themselves.
+    """
+    asked = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(SIGUSR1, asked.set)
+    await asyncio.wait({starting})
+    while await asked.wait():
+        asked.clear()
+        try:
+            await _replace_all(plan, supervisor)
+        except StartError as error:
+            supervisor.say(f"Not replaced: {error}.")
+
+
+async def _replace_all(plan: Plan, supervisor: Supervisor) -> None:
+    """Replace the processes one after the other. The embedded servers stay as they are."""
+    supervisor.say("Replacing all processes but the embedded servers.")
+    if await supervisor.run(replace(plan.database, target=None)) != 0:
+        raise StartError("the database cannot be used; the message above says why")
+    for spec in [*plan.services, plan.web]:
+        await supervisor.replace(replace(spec, target=None))
+    async with _reminders(supervisor) as awaited:
+        await _wait_until_ready(plan, awaited)
+    supervisor.say("Replaced.")
+
+
+async def _start(plan: Plan, supervisor: Supervisor, private_key: bytes) -> None:
+    """Start at once, side by side, what needs nothing else. Meanwhile import what the other processes will share."""
+    embedded = [part.spec for part in plan.embedded]
+    supervisor.say(f"Starting {', '.join(spec.name for spec in [*embedded, plan.web, *plan.services])}.")
+    async with _reminders(supervisor) as awaited:
+        await asyncio.gather(*[supervisor.start(spec) for spec in embedded])
+        preload()
+        await supervisor.start(plan.web)
+        async with asyncio.TaskGroup() as group:
+            for part in plan.embedded:
+                group.create_task(_wait_for(part, awaited))
+            group.create_task(_prepare_database(plan.database, supervisor, awaited))
+        for spec in plan.services:
+            await supervisor.start(spec)
+        await _wait_until_ready(plan, awaited)
+    for line in summary(plan.url, private_key, plan.embedded):
+        supervisor.say(line)
+    for line in plan.notes:
+        supervisor.say(line)
+
+
+@asynccontextmanager
+async def _reminders(supervisor: Supervisor) -> AsyncIterator[Awaited]:
+    """Say after a moment, and then from time to time, what is still awaited."""
+    awaited: Awaited = {}
+
+    async def remind() -> None:
+        await asyncio.sleep(FIRST_REMINDER_SECONDS)
+        while True:
+            supervisor.say(f"Waiting for {', '.join(awaited.values()) or 'what was started'}.")
+            await asyncio.sleep(REMINDER_SECONDS)
+
+    reminding = asyncio.create_task(remind())
+    try:
+        yield awaited
+    finally:
+        reminding.cancel()
+
+
+async def _wait_for(part: EmbeddedPart, awaited: Awaited) -> None:
+    name = awaited[part.spec.name] = part.spec.name
+    try:
+        async with asyncio.timeout(READY_SECONDS):
+            while not await part.is_ready():  # noqa: ASYNC110 - another process tells no event
+                await asyncio.sleep(POLL_SECONDS)
+    except TimeoutError:
+        raise StartError(f"{name} is not ready after {READY_SECONDS:g} s; its messages are above.") from None
+    del awaited[name]
+
+
+async def _prepare_database(spec: ProcessSpec, supervisor: Supervisor, awaited: Awaited) -> None:
+    awaited[spec.name] = "the database to be up to date"
+    if await supervisor.run(spec) != 0:
+        raise StartError("the database cannot be used; the message above says why.")
+    del awaited[spec.name]
+
+
+async def _wait_until_ready(plan: Plan, awaited: Awaited) -> None:
+    url = f"{plan.url}/readyz"
+    status = 0
+    while status != HTTPStatus.OK:
+        await asyncio.sleep(POLL_SECONDS)
+        status, body = await fetch(url)
+        awaited["web"] = f"{url}: {_reasons(body)}" if status else "the web server"
+
+
+def _reasons(body: bytes) -> str:
+    """Return what `/readyz` says is missing. The text of a body that is not its answer is not shown."""
+    try:
+        indicators = json.loads(body)["indicators"]
+    except (ValueError, KeyError):
+        return "no answer"
+    return "; ".join(f"{found['id']}: {found['sentence']}" for found in indicators if found["state"] == State.RED)
+
+
+@contextmanager
+def _noted(parts: Sequence[EmbeddedPart], file: Path) -> Iterator[None]:
+    """Note where the embedded servers listen, for the settings of every other process.
+
+    The file holds a password, so its mode is 600.
+    """
+    draft = file.with_name(f"{file.name}.new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+        json.dump({part.variable: part.url for part in parts}, stream, indent=1)
+    draft.replace(file)
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)

@@ -1,0 +1,178 @@
+"""A child of the supervisor: it is forked, and becomes another program or runs a function of ours.
+
+Only a process of one thread may fork without risk, and the supervisor is one. What it has imported is there in the
+child at once, in memory that both share.
+
+    supervisor                        child
+    fork ---------------------------> session of its own, usual signals, output into the pipe, nothing else inherited
+      |                               spec.prepare()
+      |<-- what went wrong, if so --- the end of "telling": by exec, or before spec.target()
+    waits for the pidfd               runs
+      |<----------------------------- ends
+
+One that replaces another keeps "telling" and says in it that it is ready, by a zero.
+"""
+
+import asyncio
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+
+from setproctitle import setproctitle
+
+from embedded.supervisor.processes import ProcessSpec
+from kit.errors import StartError
+from kit.processes.ready import VARIABLE
+
+PR_SET_PDEATHSIG = 1  # prctl(2)
+_C = ctypes.CDLL(None)
+_FORK = multiprocessing.get_context("fork")
+_BY_DEFAULT = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD]
+
+
+@dataclass(slots=True)
+class Child:
+    """A running process, and since when it runs. ``ended`` becomes its exit code, which is negative for a signal."""
+
+    spec: ProcessSpec
+    pid: int
+    pidfd: int
+    ended: asyncio.Future[int]
+    started_at: float  # of time.monotonic
+    is_replaced: bool = False
+    has_said_all: asyncio.Event = field(default_factory=asyncio.Event)  # its output was read to the end
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, unless the process has ended and its number may belong to another one."""
+        if not self.ended.done():
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, number)
+
+
+def fork(spec: ProcessSpec, output: int, telling: int) -> Child:
+    """Fork a child whose standard output and error are ``output``.
+
+    What goes wrong before it runs is written into ``telling``. When that pipe ends without a word, the child runs, or
+    with ``spec.tells_ready`` it has ended.
+    """
+    process = _FORK.Process(target=_live, args=(spec, output, telling), name=spec.name)
+    with _signals_held():
+        process.start()
+    pid = process.pid or 0
+    pidfd = os.pidfd_open(pid)
+    return Child(spec, pid, pidfd, _end_of(process, pidfd), time.monotonic())
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Block signals, so that none meets the child while it still has the handlers of its parent."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_of(process: ForkProcess, pidfd: int) -> "asyncio.Future[int]":
+    """Return a future that becomes the exit code of the process. Closes ``pidfd`` then."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def take_exit_code() -> None:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+        process.join()
+        ended.set_result(process.exitcode or 0)
+
+    loop.add_reader(pidfd, take_exit_code)
+    return ended
+
+
+def _live(spec: ProcessSpec, output: int, telling: int) -> None:
+    """Live the whole life of the child, and never return to the code of the parent."""
+    parent = os.getppid()
+    os.setsid()
+    _usual_signals()
+    _let_go_of_what_is_inherited(output, telling)
+    try:
+        spec.prepare()
+        os.environ.update(spec.environment)
+        if spec.tells_ready:
+            os.environ[VARIABLE] = str(telling)
+            os.set_inheritable(telling, True)
+        if spec.target is None:
+            _become(spec, parent)
+            return
+    except StartError as error:
+        os.write(telling, str(error).encode())
+        raise SystemExit(1) from error
+    except OSError as error:
+        os.write(telling, f"{spec.name} cannot be started: {error}".encode())
+        raise SystemExit(1) from error
+    if not spec.tells_ready:
+        os.close(telling)
+    _end_with(parent, spec.stop_signal)
+    _run(spec.target, spec)
+
+
+def _end_with(parent: int, number: signal.Signals) -> None:
+    """Have this process get a signal when its parent ends, however that happens: the guard may be killed with it."""
+    _C.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != parent:  # it ended meanwhile
+        os.kill(os.getpid(), number)
+
+
+def _usual_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in _BY_DEFAULT:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _let_go_of_what_is_inherited(output: int, kept: int) -> None:
+    """Close what was inherited: a lock, pipe or connection that a child holds open as well would outlive the
+    supervisor.
+
+    The numbers stay taken, by /dev/null: objects of the parent may still close them, and must not close what we open.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    for link in list(Path("/proc/self/fd").iterdir()):
+        if (number := int(link.name)) > 2 and number not in {kept, nothing}:
+            os.dup2(nothing, number, inheritable=False)
+
+
+def _become(spec: ProcessSpec, parent: int) -> None:
+    """Replace this process by the command of ``spec``. Returns only by raising OSError."""
+    if spec.folder is not None:
+        os.chdir(spec.folder)
+    if spec.account is not None:
+        os.setgroups([])
+        os.setgid(spec.account.gid)
+        os.setuid(spec.account.uid)
+    _end_with(parent, spec.stop_signal)  # a change of the account would undo it
+    try:
+        os.execvp(spec.command[0], list(spec.command))  # noqa: S606 - none is wanted
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, spec.command[0]) from error
+
+
+def _run(target: Callable[[], object], spec: ProcessSpec) -> None:
+    """Run a function of ours in place of a command."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+    setproctitle(f"pushserver {spec.name}")  # short: it has the place that our own arguments took
+    code = target()
+    if code:
+        raise SystemExit(code)

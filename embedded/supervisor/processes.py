@@ -1,0 +1,82 @@
+"""Describe supervised processes as plain data. No running process is in here."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from signal import SIGTERM, Signals
+from typing import Any, Protocol
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+class StopOrder(IntEnum):
+    """The order in which processes are stopped: lower ones first, those of one together."""
+
+    FRONT = 0  # web, bridge, clients: nothing new comes in
+    WORKER = 1  # what has been taken is finished
+    PEER = 2  # Waku node, gorush
+    BROKER = 3
+    DATABASE = 4
+
+
+class RunsAs(Protocol):
+    """The account of a process, by number."""
+
+    @property
+    def uid(self) -> int: ...
+    @property
+    def gid(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpec:
+    """One process. ``command`` is how anybody could start it.
+
+    Where there is a ``target``, a supervisor runs it in place of the command: it does the same in a forked child, which
+    has imported already what the supervisor has.
+    """
+
+    name: str
+    command: Sequence[str]
+    stop_order: StopOrder
+    target: Callable[[], object] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)  # on top of ours
+    folder: Path | None = None
+    account: RunsAs | None = None
+    stop_signal: Signals = SIGTERM
+    stop_seconds: float = 10.0
+    tells_ready: bool = False  # by kit.processes.ready, so it may run beside the one that it replaces until it is
+    prepare: Callable[[], None] = lambda: None  # in the child, before each start, also before a restart
+
+    def arguments(self) -> dict[str, Any]:
+        """Return keywords for subprocess.
+
+        The process gets its own session: Ctrl-C reaches only us, and the whole group can be killed.
+        """
+        return {
+            "env": {**os.environ, **self.environment},
+            "cwd": self.folder,
+            "start_new_session": True,
+            **self.identity(),
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """Return the keywords for subprocess that set the account."""
+        if self.account is None:
+            return {}
+        return {"user": self.account.uid, "group": self.account.gid, "extra_groups": []}
+
+
+def python(name: str, *arguments: str, stop_order: StopOrder, stop_seconds: float = 10.0) -> ProcessSpec:
+    """Describe a process of this interpreter that finds our packages from any folder."""
+    search_path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
+    return ProcessSpec(
+        name=name,
+        command=[sys.executable, *arguments],
+        stop_order=stop_order,
+        environment={"PYTHONPATH": search_path, "PYTHONUNBUFFERED": "1"},
+        stop_seconds=stop_seconds,
+    )

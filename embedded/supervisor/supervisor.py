@@ -1,0 +1,215 @@
+"""Start processes, start them again when they die, and stop them in order, leaving nothing behind.
+
+A process here is a whole process group: when its leader is gone, for whatever reason, the rest of the group is killed.
+There is one thread only, or children could not be forked: whatever may take long is done in a child.
+"""
+
+import asyncio
+import os
+import time
+from dataclasses import replace
+from signal import SIGKILL, Signals
+from typing import Any, BinaryIO
+
+from embedded.supervisor.child import Child, fork
+from embedded.supervisor.guard import Guard, kill_group
+from embedded.supervisor.output import Lines, MergedLog, Word
+from embedded.supervisor.processes import ProcessSpec, StopOrder
+from kit.errors import StartError
+
+OWN_NAME = "up"
+FIRST_DELAY_SECONDS = 0.5
+LONGEST_DELAY_SECONDS = 30.0
+HEALTHY_SECONDS = 30.0
+READY_SECONDS = 60.0
+# How long the last output of a process that ended is waited for: somebody outside its group may hold the pipe open.
+LAST_WORDS_SECONDS = 1.0
+
+
+def restart_delay_seconds(failures: int) -> float:
+    """Return how long to wait after ``failures`` short lives in a row: 0.5 s, doubled each time, at most 30 s."""
+    return min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(failures - 1, 10))
+
+
+def failures_in_a_row(before: int, lived_seconds: float) -> int:
+    """Return the failures in a row including this one. A life of `HEALTHY_SECONDS` starts the count anew."""
+    return 1 if lived_seconds >= HEALTHY_SECONDS else before + 1
+
+
+class Supervisor:
+    """Keeps the processes that it was told to start until it is told to stop."""
+
+    def __init__(self, log: MergedLog, guard: Guard) -> None:
+        self._log = log
+        self._guard = guard
+        self._children: list[Child] = []
+        self._keepers: list[asyncio.Task[None]] = []
+        self._kept: dict[str, ProcessSpec] = {}  # by name: what is started again when it ends
+        self._stopping = asyncio.Event()
+        self._hurried = asyncio.Event()
+
+    def say(self, text: str) -> None:
+        """Write a line of the supervisor itself into the log."""
+        self._log.write(OWN_NAME, text)
+
+    async def start(self, spec: ProcessSpec) -> None:
+        """Start a process and keep it running until `stop`. Raises StartError when the first start is impossible."""
+        spec = self._kept[spec.name] = _alone(spec)
+        self._keepers.append(asyncio.create_task(self._keep(await self._launch(spec))))
+
+    async def replace(self, spec: ProcessSpec) -> None:
+        """Start a process in place of the one with the same name.
+
+        One that tells when it is ready is started beside the old one, which is stopped only then, so that there is
+        always one. Raises StartError and keeps the old one when the new one cannot be started.
+        """
+        if not spec.tells_ready:
+            self._kept[spec.name] = spec  # also for an old one that is just to be started again
+            await self._dismiss(self._named(spec.name))
+            await self.start(spec)
+            return
+        new = await self._launch(spec)
+        new.spec = self._kept[spec.name] = _alone(spec)
+        self._keepers.append(asyncio.create_task(self._keep(new)))
+        await self._dismiss([child for child in self._named(spec.name) if child is not new])
+
+    async def _dismiss(self, children: list[Child]) -> None:
+        for child in children:
+            child.is_replaced = True
+        await asyncio.gather(*map(self._stop, children))
+
+    def _named(self, name: str) -> list[Child]:
+        return [child for child in self._children if child.spec.name == name]
+
+    async def run(self, spec: ProcessSpec) -> int:
+        """Run a process once, to its end, and return its exit code."""
+        return await self._end_of(await self._launch(spec))
+
+    async def stop(self) -> None:
+        """Stop all processes in the order of `StopOrder`. Returns when no process is left."""
+        self._stopping.set()
+        for stop_order in StopOrder:
+            await asyncio.gather(*[self._stop(child) for child in self._of(stop_order)])
+        await asyncio.gather(*self._keepers)
+
+    def hurry(self) -> None:
+        """Stop waiting for work in progress. The servers that hold data still get their time."""
+        self._hurried.set()
+
+    def _of(self, stop_order: StopOrder) -> list[Child]:
+        return [child for child in self._children if child.spec.stop_order is stop_order]
+
+    async def _launch(self, spec: ProcessSpec) -> Child:
+        trouble = Word()
+        # The pipe is our own, as a grandchild that keeps it open must not hide that the process has ended.
+        lines = Lines(lambda line: self._log.write(spec.name, line))
+        output = await _pipe_to(lines)
+        with output, await _pipe_to(trouble) as telling:
+            try:
+                child = fork(spec, output.fileno(), telling.fileno())
+            except OSError as exc:
+                raise StartError(f"{spec.name} cannot be started: {exc}") from exc
+            child.has_said_all = lines.ended
+            self._children.append(child)
+        self._guard.watch(child.pid, spec.stop_signal)
+        said = await self._said(child, trouble)
+        if said not in {"", "\0"}:
+            child.is_replaced = True
+            await self._stop(child)
+            await self._end_of(child)
+            raise StartError(said)
+        if self._stopping.is_set():  # the stop came while it was being started
+            await self._stop(child)
+        return child
+
+    async def _said(self, child: Child, word: Word) -> str:
+        """Return what went wrong before the child ran or was ready. A zero or no text means that all went well."""
+        try:
+            async with asyncio.timeout(READY_SECONDS if child.spec.tells_ready else None):
+                said = await word.complete
+        except TimeoutError:
+            return f"{child.spec.name} was not ready within {READY_SECONDS:g} s"
+        return f"{child.spec.name} ended before it was ready" if child.spec.tells_ready and not said else said
+
+    async def _end_of(self, child: Child) -> int:
+        code = await asyncio.shield(child.ended)
+        kill_group(child.pid, SIGKILL)
+        self._guard.forget(child.pid)
+        if child in self._children:
+            self._children.remove(child)
+        await _happens_within(child.has_said_all, LAST_WORDS_SECONDS)
+        return code
+
+    async def _keep(self, first: Child) -> None:
+        failures = 0
+        child: Child | None = first
+        while child is not None:
+            code = await self._end_of(child)
+            if child.is_replaced:
+                return
+            failures = failures_in_a_row(failures, time.monotonic() - child.started_at)
+            child = await self._start_again(first.spec, describe_exit(code), failures)
+
+    async def _start_again(self, spec: ProcessSpec, reason: str, failures: int) -> Child | None:
+        """Start a process again after a delay, and return its new child, or None when another one has replaced it or
+        everything is being stopped.
+        """
+        while not self._stopping.is_set():
+            delay = restart_delay_seconds(failures)
+            self.say(f"{spec.name} {reason}, starting it again in {delay:g} s")
+            if await _happens_within(self._stopping, delay) or self._kept[spec.name] is not spec:
+                break
+            try:
+                child = await self._launch(spec)
+            except StartError as exc:
+                reason = f"cannot be started ({exc})"
+                failures += 1
+            else:
+                child.is_replaced = self._kept[spec.name] is not spec  # while it was being started
+                if child.is_replaced:
+                    await self._stop(child)
+                return child
+        return None
+
+    async def _stop(self, child: Child) -> None:
+        """Ask the leader of the group to stop, and kill the whole group when the time is up."""
+        child.send(child.spec.stop_signal)
+        if not await self._ends_in_time(child):
+            self.say(f"{child.spec.name} did not stop in time and is killed")
+        kill_group(child.pid, SIGKILL)
+        await asyncio.shield(child.ended)
+
+    async def _ends_in_time(self, child: Child) -> bool:
+        hurried = asyncio.create_task(self._hurried.wait())
+        awaited: list[asyncio.Future[Any]] = [child.ended]
+        if child.spec.stop_order < StopOrder.BROKER:
+            awaited.append(hurried)
+        await asyncio.wait(awaited, timeout=child.spec.stop_seconds, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        return child.ended.done()
+
+
+def _alone(spec: ProcessSpec) -> ProcessSpec:
+    """Return the spec of a process that does not tell when it is ready, as nobody waits for it."""
+    return replace(spec, tells_ready=False)
+
+
+async def _pipe_to(protocol: asyncio.BaseProtocol) -> BinaryIO:
+    """Return the writing end of a pipe that ``protocol`` reads."""
+    reading, writing = os.pipe()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: protocol, os.fdopen(reading, "rb", buffering=0))
+    return os.fdopen(writing, "wb")
+
+
+async def _happens_within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def describe_exit(code: int) -> str:
+    """Return in words how a process ended."""
+    return f"ended with code {code}" if code >= 0 else f"was ended by {Signals(-code).name}"

@@ -1,0 +1,119 @@
+"""The made-up database is one that the server itself could have written."""
+
+import re
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.db.models import Count, F, Q
+from pytest_django import Settings
+
+from embedded import seeding
+from notifications.models import TRANSITIONS, Attempt, Notification, NotificationRequest
+from registrations.keys.encryption import Purpose
+from registrations.keys.keyring import keyring
+from registrations.models import Registration, Route
+from tests import factories
+from waku_bridge.codec.keys import key_hash
+from waku_bridge.models import InboundEnvelope, OutboundReply
+from xmpp_bridge.models import Device
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def filled() -> None:
+    seeding.fill(1000, 2000, lambda _: None)
+
+
+def structure() -> set[tuple[str, ...]]:
+    """Return indexes and constraints by table, but not those of partitions, which follow their table."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT tablename, indexdef FROM pg_indexes WHERE schemaname = 'public'")
+        indexes = set(cursor.fetchall())
+        cursor.execute("SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint")
+        found = indexes | set(cursor.fetchall())
+    return {row for row in found if not re.search(r"_(d\d{8}|default|under_way)$", row[0])}
+
+
+@pytest.mark.usefixtures("filled")
+def test_there_are_as_many_rows_as_were_asked_for() -> None:
+    assert Registration.objects.count() == 1000
+    assert 2000 <= Attempt.objects.count() <= 2400
+
+
+def test_indexes_and_constraints_are_there_again_afterwards() -> None:
+    before = structure()
+
+    seeding.fill(1000, 2000, lambda _: None)
+
+    assert structure() == before
+
+
+@pytest.mark.usefixtures("filled")
+def test_rows_can_be_added_afterwards() -> None:
+    factories.make_attempt(factories.make_notification(route=factories.make_registration().route))
+
+
+@pytest.mark.usefixtures("filled")
+def test_registrations_have_routes_and_tokens_while_they_are_active() -> None:
+    active = Q(state=Registration.State.ACTIVE)
+    whole = Q(route__isnull=False, access_token_encrypted__isnull=False, pseudonym__isnull=False)
+    assert not Registration.objects.filter(active & ~whole | ~active & Q(route__isnull=False)).exists()
+    token = Route.objects.values_list("address_encrypted", flat=True).first()
+    assert keyring().decrypt(Purpose.ADDRESS, token).startswith(b"of no device")
+
+
+@pytest.mark.usefixtures("filled")
+def test_devices_of_xmpp_users_have_routes_while_they_are_active() -> None:
+    assert Device.objects.count() == 100
+    active = Q(state=Device.State.ACTIVE)
+    is_ended = ~active & Q(route=None, ended_at__isnull=False)
+    assert not Device.objects.exclude(active & Q(route__isnull=False, ended_at=None) | is_ended).exists()
+    assert not Route.objects.filter(registration=None, device=None).exists()
+
+
+@pytest.mark.usefixtures("filled")
+def test_notifications_are_over_or_have_a_next_step() -> None:
+    is_open = Q(state__in=TRANSITIONS)
+    rows = Notification.objects
+    assert rows.filter(is_open).exists()
+    assert not rows.filter(is_open, finished_at__isnull=False).exists()
+    assert not rows.filter(is_open, next_attempt_at=None, lease_until=None).exists()
+    assert not rows.filter(~is_open & (Q(finished_at=None) | Q(report=None) | Q(message__isnull=False))).exists()
+    assert not rows.annotate(found=Count("attempts")).exclude(found=F("attempt_count")).exists()
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_request_leads_to_its_envelope_and_its_reply() -> None:
+    request = NotificationRequest.objects.filter(state="answered").latest("pk")
+    assert InboundEnvelope.objects.get(pk=request.source_key).message_id == request.request_key
+    assert OutboundReply.objects.filter(envelope_hash=request.source_key).count() == 1
+    assert request.notifications.exists()
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_first_users_are_found_by_their_chat_keys() -> None:
+    hashes = [key_hash(key) for key in seeding.chat_keys()]
+    assert set(hashes) <= set(Registration.objects.values_list("public_key_hash", flat=True))
+    heaviest = Registration.objects.values("public_key_hash").annotate(number=Count("pk")).order_by("-number").first()
+    assert heaviest is not None
+    assert heaviest["public_key_hash"] == hashes[0]
+
+
+def test_a_database_that_holds_anything_is_left_alone() -> None:
+    factories.make_dead_letter()
+
+    with pytest.raises(CommandError, match="not empty"):
+        call_command("seed_bench", registrations=1000, attempts=2000)
+
+    assert not Registration.objects.exists()
+
+
+def test_a_server_with_a_gorush_is_left_alone(settings: Settings) -> None:
+    settings.GORUSH_URLS = ["http://gorush.test:8088"]
+
+    with pytest.raises(CommandError, match="GORUSH_URL"):
+        call_command("seed_bench", registrations=1000, attempts=2000)
+
+    assert not Registration.objects.exists()

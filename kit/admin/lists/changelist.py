@@ -1,0 +1,142 @@
+"""Lists of tables that are too large to count, shown a page at a time.
+
+A page begins where the one before it ended, at the row that its address names. So no row is skipped, however far back
+one pages, and rows that come in meanwhile move nothing. The order is that of one column, newest first; rows of the same
+moment follow each other by key.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import ValidationError
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+
+from kit.admin.lists.columns import hex_of
+
+# A phone shows rows as cards, one below the other. `console.js` sets this cookie in windows below 640 px.
+NARROW_COOKIE = "narrow"
+NARROW_ROWS = 25
+# Parameters of the address: they name the row whose older, or newer, neighbours are shown.
+OLDER, NEWER = "older", "newer"
+_SEPARATOR = "~"
+
+
+class UncountedChangeList(ChangeList):
+    """A list with "newer" and "older" instead of page numbers."""
+
+    def get_filters_params(self, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        given = super().get_filters_params(params)
+        return {name: value for name, value in given.items() if name not in {OLDER, NEWER}}
+
+    def get_query_string(self, new_params: dict[str, Any] | None = None, remove: Iterable[str] | None = None) -> str:
+        """Return the query string without a page, because every other search or filter begins with its newest rows."""
+        return super().get_query_string({OLDER: None, NEWER: None, **(new_params or {})}, remove)
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:  # noqa: ARG002
+        """Return the fixed order, whatever the address asks for: by another column the whole table would be sorted."""
+        return [f"-{name}" for name in self.ordered_by]
+
+    @property
+    def ordered_by(self) -> list[str]:
+        first = str((self.model_admin.ordering or ["pk"])[0]).removeprefix("-")
+        return [first] if first == "pk" else [first, "pk"]
+
+    def get_results(self, request: HttpRequest) -> None:
+        if NARROW_COOKIE in request.COOKIES:
+            self.list_per_page = min(self.list_per_page, NARROW_ROWS)
+        keys = self._keys_of_page(request)
+        # The keys are read first, and then the rows, so that joins and annotations are made for the rows of this page
+        # only.
+        self.result_list = list(self.queryset.filter(pk__in=[key[-1] for key in keys]))
+        self.result_count = self.full_result_count = len(self.result_list)
+        self.show_full_result_count = self.show_admin_actions = self.can_show_all = False
+        self.multi_page = bool(self.older_url or self.newer_url)
+
+    def _keys_of_page(self, request: HttpRequest) -> Sequence[tuple[Any, ...]]:
+        older, newer = request.GET.get(OLDER), request.GET.get(NEWER)
+        if newer:
+            keys, has_newer = self._look(self._place_from(newer), newer=True)
+            if has_newer:
+                return self._between(keys, has_newer=True, has_older=True)
+            older = None  # nothing is newer than this page, so it is the first
+        keys, has_older = self._look(self._place_from(older) if older else None)
+        return self._between(keys, has_newer=bool(older), has_older=has_older)
+
+    def _between(
+        self, keys: Sequence[tuple[Any, ...]], *, has_newer: bool, has_older: bool
+    ) -> Sequence[tuple[Any, ...]]:
+        self.newer_url = self.url(NEWER, keys[:1]) if has_newer else ""
+        self.older_url = self.url(OLDER, keys[-1:]) if has_older else ""
+        return keys
+
+    def _look(self, place: tuple[Any, ...] | None, *, newer: bool = False) -> tuple[list[tuple[Any, ...]], bool]:
+        """Return the keys of one page, newest first, and whether there are more behind it.
+
+        It asks for one row more than is shown, to know that without a count.
+        """
+        rows = self.queryset.order_by(*self.ordered_by) if newer else self.queryset
+        if place:
+            rows = rows.filter(self._beyond(place, "gt" if newer else "lt"))
+        keys = list(rows.values_list(*self.ordered_by)[: self.list_per_page + 1])
+        page = keys[: self.list_per_page]
+        return page[::-1] if newer else page, len(keys) > self.list_per_page
+
+    def _beyond(self, place: tuple[Any, ...], way: str) -> Q:
+        *first, pk = place
+        if not first:
+            return Q(**{f"pk__{way}": pk})
+        name = self.ordered_by[0]
+        # The first part is implied by the others. It is there because an index answers it.
+        same = Q(**{name: first[0], f"pk__{way}": pk})
+        return Q(**{f"{name}__{way}e": first[0]}) & (Q(**{f"{name}__{way}": first[0]}) | same)
+
+    def url(self, way: str, keys: Sequence[tuple[Any, ...]]) -> str:
+        """Return the address of the page beyond a row, or of the newest rows if there is no such row."""
+        return self.get_query_string({way: _SEPARATOR.join(map(_text, keys[0]))} if keys else {})
+
+    def _place_from(self, text: str) -> tuple[Any, ...]:
+        parts = text.split(_SEPARATOR)
+        names = self.ordered_by
+        if len(parts) != len(names):
+            raise IncorrectLookupParameters
+        try:
+            return tuple(_value(self._field(name), part) for name, part in zip(names, parts, strict=True))
+        except (ValueError, OverflowError, ValidationError) as error:
+            raise IncorrectLookupParameters from error
+
+    def _field(self, name: str) -> Any:
+        return self.opts.pk if name == "pk" else self.opts.get_field(name)
+
+    def url_for_result(self, result: Any) -> str:
+        """Return the address of a row. A row whose key is a hash has the hash's digits in it."""
+        if not isinstance(result.pk, bytes | memoryview):
+            return super().url_for_result(result)
+        name = f"{self.opts.app_label}_{self.opts.model_name}_change"
+        return reverse(f"admin:{name}", args=[hex_of(result.pk)], current_app=self.model_admin.admin_site.name)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return hex_of(value) if isinstance(value, bytes | memoryview) else str(value)
+
+
+def _value(field: Any, text: str) -> Any:
+    """Return the value that a text of the address stands for.
+
+    Raises ValueError, OverflowError or ValidationError for a text that such a field cannot hold.
+    """
+    value = bytes.fromhex(text) if field.get_internal_type() == "BinaryField" else field.to_python(text)
+    return _in_utc(value) if isinstance(value, datetime) else value
+
+
+def _in_utc(at: datetime) -> datetime:
+    """Return the time in UTC, because PostgreSQL knows no time zones as far from it as Python does."""
+    if at.tzinfo is None:
+        raise ValueError
+    return at.astimezone(UTC)

@@ -1,0 +1,75 @@
+"""What can be typed into the search box of a list, as conditions that an index answers.
+
+Hashes are found by their first digits, and ids as a whole. A chat key never gets here, because it would stand in the
+address bar: `pushserver.console.support.search` turns it into its hash first.
+"""
+
+import re
+from collections.abc import Iterable
+from uuid import UUID
+
+from django.db.models import Q
+
+# Fewer digits would match too much, and are more likely a slip.
+MIN_DIGITS = 8
+# Short identifiers have at most so many digits, and key hashes (64 bytes) have 128. Nothing has a size between the two.
+SHORT_ID_DIGITS = 64
+KEY_HASH_DIGITS = 128
+_HEX = re.compile("[0-9a-fA-F]+")
+_NUMBER = re.compile("[0-9]{1,18}")
+_WORD = re.compile(r"[\w@.+-]{1,30}")
+_UUID = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]{32}")
+
+
+def is_number(term: str) -> bool:
+    """Return whether the term is the number of a row."""
+    return _NUMBER.fullmatch(term) is not None
+
+
+def is_word(term: str) -> bool:
+    """Return whether the term is shorter than any key, and may stand in an address."""
+    return _WORD.fullmatch(term) is not None
+
+
+def hash_digits(term: str) -> str:
+    """Return the term as digits of a hash, without 0x, or an empty string when it is none."""
+    digits = term.removeprefix("0x").lower()
+    size_fits = MIN_DIGITS <= len(digits) <= SHORT_ID_DIGITS or len(digits) == KEY_HASH_DIGITS
+    return digits if size_fits and _HEX.fullmatch(digits) else ""
+
+
+def is_id(term: str) -> bool:
+    """Return whether the term is a UUID."""
+    return _UUID.fullmatch(term) is not None
+
+
+def spellings(term: str) -> set[str]:
+    """Return the ways in which a client may have written an id. It is stored as it came, and compared as text."""
+    same = UUID(term)
+    usual = {str(same), same.hex}
+    return {term, *usual, *(text.upper() for text in usual)}
+
+
+def by_hash(digits: str, fields: Iterable[tuple[str, int]]) -> Q:
+    """Return the condition that one of the fields begins with these digits. Each field comes with the size of its
+    values in bytes.
+    """
+    condition = Q()
+    for field, size_bytes in fields:
+        if len(digits) <= 2 * size_bytes:
+            condition |= _begins_with(field, digits, size_bytes)
+    return condition
+
+
+def _begins_with(field: str, digits: str, size_bytes: int) -> Q:
+    if len(digits) == 2 * size_bytes:
+        return Q(**{field: bytes.fromhex(digits)})
+    condition = Q(**{f"{field}__gte": _padded(digits)})
+    above = f"{int(digits, 16) + 1:0{len(digits)}x}"
+    if len(above) == len(digits):  # if all digits are f, nothing is above
+        condition &= Q(**{f"{field}__lt": _padded(above)})
+    return condition
+
+
+def _padded(digits: str) -> bytes:
+    return bytes.fromhex(digits + "0" * (len(digits) % 2))

@@ -1,0 +1,1 @@
+"""Batches: a worker processes one after another, and a journal says what it has in flight."""

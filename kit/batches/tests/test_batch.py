@@ -1,0 +1,981 @@
+"""Batches: one commit for all steps, what becomes of it when a step trips, and who wakes the thread that makes them."""
+
+import select
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from time import monotonic
+from unittest.mock import patch
+from uuid import uuid4
+
+import psycopg
+import pytest
+from django.db import IntegrityError, OperationalError, connection, transaction
+from django.utils import timezone
+from structlog.testing import capture_logs
+
+from kit.batches.batch import (
+    CHANNEL,
+    LIMIT,
+    OLD,
+    OLDEST_EVERY_SECONDS,
+    RECENT,
+    WAITS,
+    WAKE_PEERS,
+    BaseStep,
+    Wakeup,
+    Work,
+    Worker,
+    wake,
+)
+from kit.batches.marks import since
+from kit.batches.models import StepMark
+from kit.db.reasons import REASONS
+from kit.db.statements import fetch
+from kit.processes.leader import BATCHES
+from registrations.models import TopicKey
+from tests.delivering import other_session
+from tests.statements import statements
+
+pytestmark = pytest.mark.django_db
+in_threads = pytest.mark.django_db(transaction=True)
+
+
+class Numbers(BaseStep):
+    """Works off numbers, each by a row with its name. ``hook`` is called with each before it is written, and
+    ``hand`` makes of each what the steps behind it get.
+    """
+
+    def __init__(self, *numbers, hook=lambda _: None, hand=None):
+        self.numbers = list(numbers)
+        self.hook = hook
+        self.hand = hand
+        self.told = []
+        self.limits = []
+        self.quarantined_numbers = []
+        self.put_off_numbers = []
+
+    def next_at(self):
+        return 0.0 if self.numbers else None
+
+    def work(self, batch):
+        self.limits.append(batch.limit)
+        batch.taken = self.numbers[: batch.limit]
+        for number in batch.taken:
+            self.hook(number)
+            write(number)
+        handed = [self.hand(number) for number in batch.taken] if self.hand else []
+        return Work(batch.taken, handed, is_more_left=len(self.numbers) > batch.limit)
+
+    def committed(self, decided):
+        self.told.append(f"committed {len(decided)}")
+        self.numbers = self.numbers[len(decided) :]
+
+    def rolled_back(self, batch):
+        self.told.append(f"undone {len(batch.taken)}")
+
+    def quarantine(self, error, batch):
+        super().quarantine(error, batch)
+        [number] = batch.taken
+        self.numbers.remove(number)
+        self.quarantined_numbers.append(number)
+
+    def put_off(self, batch):
+        [number] = batch.taken
+        self.numbers.remove(number)
+        self.put_off_numbers.append(number)
+        return True
+
+
+class Follower(BaseStep):
+    """Writes what other steps handed on, in the commit of those steps."""
+
+    follows = True
+
+    def __init__(self):
+        self.sent = []
+
+    def work(self, batch):
+        for number in batch.handed:
+            write(f"answer to {number}")
+        return Work(list(batch.handed))
+
+    def committed(self, decided):
+        self.sent += decided
+
+
+class Rows(BaseStep):
+    """Removes rows that wait, and notes how many each time."""
+
+    waits = "SELECT FROM registrations_topickey WHERE topic = 7"
+
+    def __init__(self):
+        self.counts = []
+
+    def work(self, batch):
+        ids = [key.pk for key in TopicKey.objects.filter(topic=7)[: batch.limit]]
+        TopicKey.objects.filter(pk__in=ids).delete()
+        self.counts.append(len(ids))
+        return Work(None, is_more_left=len(ids) == batch.limit)
+
+
+def write(name):
+    fetch(
+        "INSERT INTO registrations_topickey (name, topic, key_encrypted, created_at) VALUES (%s, 1, '', now())",
+        [str(name)],
+    )
+
+
+def written():
+    return set(TopicKey.objects.filter(topic=1).values_list("name", flat=True))
+
+
+def add_row():
+    """One that a step of rows waits for."""
+    TopicKey.objects.create(name=uuid4().hex, topic=7, key_encrypted=b"", created_at=timezone.now())
+
+
+def names(*numbers):
+    return set(map(str, numbers))
+
+
+def process_batch_of(*steps):
+    return Worker(steps, Wakeup()).process_batch(now=timezone.now())
+
+
+def transaction_count():
+    """In how many transactions the rows were written."""
+    return len(set(fetch("SELECT xmin::text FROM registrations_topickey")))
+
+
+# One commit -----------------------------------------------------------------------------------------------------------
+
+
+def test_all_stages_work_in_one_transaction():
+    one, other, follower = Numbers(1, 2), Numbers(3), Follower()
+    one.hand = int
+    assert process_batch_of(one, other, follower) is False
+    assert written() == names(1, 2, 3, "answer to 1", "answer to 2")
+    assert transaction_count() == 1
+    assert (one.told, other.told, follower.sent) == (["committed 2"], ["committed 1"], [1, 2])
+
+
+def test_a_batch_takes_no_more_of_a_stage_than_its_limit_and_says_that_there_is_more():
+    step = Numbers(*range(LIMIT + 1))
+    worker = Worker([step], Wakeup())
+    assert worker.process_batch(now=timezone.now()) is True
+    assert len(written()) == LIMIT
+    assert worker.process_batch(now=timezone.now()) is False
+    assert (len(written()), step.numbers) == (LIMIT + 1, [])
+
+
+def test_a_batch_without_anything_to_do_writes_nothing():
+    step, rows = Numbers(), Rows()
+    with statements() as sent:
+        process_batch_of(step, rows)
+    assert (step.limits, rows.counts) == ([], [])
+    assert not any("INSERT" in sql or "DELETE" in sql for sql in sent)
+
+
+def test_stages_without_rows_cost_one_look_for_all_of_them():
+    worker = Worker([Rows(), Rows(), Rows()], Wakeup())
+    worker.process_batch(now=timezone.now())
+    worker._look_at = 0.0
+    with statements() as sent:
+        worker.process_batch(now=timezone.now())
+    assert len([sql for sql in sent if "EXISTS" in sql]) == 1
+
+
+def test_nothing_is_sent_before_the_commit():
+    step = Numbers(1)
+    seen = []
+    step.hook = lambda _: seen.append(list(step.told))
+    process_batch_of(step)
+    assert (seen, step.told) == ([[]], ["committed 1"])
+
+
+def test_a_stage_that_fails_after_the_commit_keeps_no_other_from_sending():
+    def fail():
+        raise ValueError
+
+    broken, other = Numbers(1), Numbers(2)
+    broken.committed = fail
+    process_batch_of(broken, other)
+    assert written() == names(1, 2)
+    assert other.told == ["committed 1"]
+
+
+class TimedRows(Rows):
+    """Rows that are found by the time at which they came."""
+
+    waits = f"{Rows.waits} AND created_at >= %(nothing_before)s"
+    oldest = waits.replace("SELECT", "SELECT min(created_at)")
+
+
+def test_rows_of_any_age_are_found_by_a_worker_that_starts_and_old_ones_that_come_later_after_a_while():
+    long_ago, step = timezone.now() - timedelta(days=3), TimedRows()
+    worker = Worker([step], Wakeup())
+
+    def process_after(*, is_oldest_due=False, is_beginning_due=False):
+        worker._look_at = 0.0
+        worker._oldest_at = 0.0 if is_oldest_due or is_beginning_due else worker._oldest_at
+        worker._beginning_at = 0.0 if is_beginning_due else worker._beginning_at
+        worker.process_batch(now=timezone.now())
+
+    def add_old_row():
+        add_row()
+        TopicKey.objects.update(created_at=long_ago)
+
+    add_old_row()
+    worker.process_batch(now=timezone.now())
+    assert step.counts == [1]
+    process_after(is_beginning_due=True)  # nothing waits
+    add_old_row()
+    process_after(is_oldest_due=True)
+    assert step.counts == [1]
+    add_row()
+    process_after()
+    assert step.counts == [1, 2]  # what has just come is found at once
+    add_old_row()
+    process_after(is_beginning_due=True)
+    assert step.counts == [1, 2, 1]
+
+
+def test_the_leader_saves_since_when_rows_wait_for_statements_that_count_them():
+    long_ago, step = timezone.now() - timedelta(days=3), TimedRows()
+    add_row()
+    TopicKey.objects.update(created_at=long_ago)
+    leader, other = Worker([step], Wakeup()), Worker([TimedRows()], Wakeup())
+    other._find_oldest(timezone.now())
+    assert not StepMark.objects.exists()
+    for _ in range(2):  # in the first it becomes the leader
+        leader._look(timezone.now())
+    assert StepMark.objects.get(step="TimedRows").nothing_before == long_ago
+    assert fetch(f"SELECT {since('TimedRows')} = %s, {since('Nobody')} = '-infinity'", [long_ago]) == [(True, True)]
+
+
+def test_what_comes_after_the_clock_was_put_back_is_found_at_once():
+    step = TimedRows()
+    worker = Worker([step], Wakeup())
+    for _ in range(2):
+        worker._look_at = 0.0
+        worker.process_batch(now=timezone.now() + timedelta(hours=1))
+        assert worker._nothing_before == {}
+    worker._look_at = 0.0
+    worker.process_batch(now=timezone.now())
+    add_row()
+    worker._look_at = 0.0
+    worker.process_batch(now=timezone.now())
+    assert step.counts == [1]
+
+
+SLOW_FROM_THE_BEGINNING = """
+    SELECT CASE WHEN %(nothing_before)s > '2000-01-01' THEN NULL::timestamptz ELSE now() END
+    FROM (SELECT CASE WHEN %(nothing_before)s > '2000-01-01' THEN NULL ELSE pg_sleep(20)::text END) AS slept
+"""
+
+
+@in_threads
+def test_a_search_for_the_oldest_that_takes_too_long_stops_nobody(monkeypatch):
+    """As when somebody keeps an old snapshot open for hours. What was told to be old is found when that is over."""
+    step = TimedRows()
+    step.oldest = SLOW_FROM_THE_BEGINNING
+    monkeypatch.setattr("kit.batches.batch.OLDEST_TIMEOUT", "50ms")
+    worker = Worker([step], Wakeup())
+    for _ in range(3):
+        worker._look_at = worker._oldest_at = worker._beginning_at = 0.0
+        add_row()
+        worker.process_batch(now=(now := timezone.now()))
+        assert worker._nothing_before == {step: now - RECENT}  # from the last mark on it is found out in any case
+        assert worker._oldest_at == 0.0 or monotonic() < worker._beginning_at < monotonic() + 2 * OLDEST_EVERY_SECONDS
+    assert step.counts == [1, 1, 1]
+    connection.close()  # with the lock of the leader
+
+
+# A step that trips ---------------------------------------------------------------------------------------------------
+
+
+def refuse(*bad):
+    def hook(number):
+        if number in bad:
+            raise ValueError(number)
+
+    return hook
+
+
+def work_off(worker, *steps, batches=200):
+    for _ in range(batches):
+        if not any(step.numbers for step in steps):
+            return
+        worker.process_batch(now=timezone.now())
+    pytest.fail("it goes round in circles")
+
+
+@pytest.mark.parametrize("bad", [[0], [7], [49], [0, 1], [3, 20, 21, 49]])
+def test_the_one_that_a_stage_trips_over_is_set_aside_and_all_others_are_processed(bad):
+    step, other = Numbers(*range(50), hook=refuse(*bad)), Numbers(*range(100, 110))
+    work_off(Worker([step, other], Wakeup()), step, other)
+    assert step.quarantined_numbers == bad
+    assert written() == names(*set(range(50)) - set(bad), *range(100, 110))
+
+
+def test_items_are_halved_until_the_one_is_alone():
+    step = Numbers(*range(5), hook=refuse(0))
+    process_batch_of(step)
+    assert step.limits == [LIMIT, LIMIT, 2, 1]
+    assert step.told == ["undone 5"] * 2 + ["undone 2", "undone 1"]
+
+
+def test_a_stage_that_trips_does_not_keep_the_others_from_working_in_the_same_batch():
+    first, broken, last = Numbers(1), Numbers(2, hook=refuse(2)), Numbers(3)
+    process_batch_of(first, broken, last)
+    assert written() == names(1, 3)
+    assert broken.quarantined_numbers == [2]
+
+
+def test_what_follows_is_in_the_same_commit_also_when_stages_work_apart():
+    follower = Follower()
+    step, broken = Numbers(1, 2, hand=int), Numbers(3, hook=refuse(3))
+    process_batch_of(step, broken, follower)
+    assert written() == names(1, 2, "answer to 1", "answer to 2")
+    assert transaction_count() == 1
+    assert follower.sent == [1, 2]
+
+
+def test_who_causes_what_follows_to_trip_is_to_blame():
+    follower = Follower()
+
+    step = Numbers(1, 2, 3, hand=lambda number: "x" * 10_000 if number == 2 else number)
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE registrations_topickey ADD CONSTRAINT short CHECK (length(name) < 100)")
+    try:
+        work_off(Worker([step, follower], Wakeup()), step)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE registrations_topickey DROP CONSTRAINT short")
+    assert step.quarantined_numbers == [2]
+    assert written() == names(1, 3, "answer to 1", "answer to 3")
+    assert follower.sent == [1, 3]
+
+
+def test_every_stage_that_had_begun_gets_its_batch_back_when_nothing_was_written():
+    first, broken, later = Numbers(1), Numbers(2, hook=refuse(2)), Numbers(3)
+    process_batch_of(first, broken, later)
+    assert (first.told, broken.told[:2], later.told) == (
+        ["undone 1", "committed 1"],
+        ["undone 1"] * 2,
+        ["committed 1"],
+    )
+
+
+def test_what_was_handed_on_goes_to_the_stages_behind_it_in_their_order_and_to_no_later_batch():
+    before, follower, behind = Follower(), Follower(), Numbers(1000, hand=int)
+    step = Numbers(*range(LIMIT + 1), hand=int)
+    worker = Worker([before, step, follower, behind], Wakeup())
+    worker.process_batch(now=timezone.now())
+    assert (before.sent, follower.sent) == ([], list(range(LIMIT)))
+    worker.process_batch(now=timezone.now())
+    assert (before.sent, follower.sent[LIMIT:]) == ([], [LIMIT])
+
+
+# Others ---------------------------------------------------------------------------------------------------------------
+
+
+def fails(error, *, times):
+    left = iter([error] * times)
+
+    def hook(_number):
+        for raised in left:
+            raise raised
+
+    return hook
+
+
+def refused(sqlstate, kind=OperationalError):
+    error = kind("quotes a row")
+    error.__cause__ = psycopg.errors.lookup(sqlstate)()
+    return error
+
+
+CONFLICTS = [refused("23505", IntegrityError), refused("40001"), refused("40P01")]
+
+
+@pytest.mark.parametrize("error", CONFLICTS)
+def test_what_collides_with_another_worker_is_done_again_as_it_was(error):
+    step, other = Numbers(1, 2, hook=fails(error, times=2)), Numbers(3)
+    assert process_batch_of(step, other) is False
+    assert step.limits == [LIMIT] * 3
+    assert written() == names(1, 2, 3)
+    assert transaction_count() == 1
+
+
+@pytest.mark.parametrize("error", CONFLICTS)
+def test_what_collides_again_and_again_is_not_set_aside(error):
+    step = Numbers(1, hook=fails(error, times=40))
+    worker, collisions = Worker([step], Wakeup()), 0
+    while not written():
+        try:
+            worker.process_batch(now=timezone.now())
+        except (IntegrityError, OperationalError):
+            collisions += 1
+    assert collisions > 3
+    assert step.quarantined_numbers == []
+
+
+def test_conflicts_that_pass_are_forgotten():
+    """Dozens of them in the life of a worker are no reason to give anything up."""
+    step = Numbers()
+    worker = Worker([step], Wakeup())
+    for number in range(3 * WAITS):
+        step.numbers, step.hook = [number], fails(CONFLICTS[0], times=3 + len([LIMIT, 1]))
+        with pytest.raises(IntegrityError):
+            worker.process_batch(now=timezone.now())
+        while step.numbers:
+            worker.process_batch(now=timezone.now())
+    assert step.quarantined_numbers == []
+
+
+def test_who_waits_for_a_conflict_does_not_stop_the_stages_behind():
+    step, behind = Numbers(1, hook=fails(CONFLICTS[1], times=100)), Numbers(2)
+    with pytest.raises(OperationalError):
+        process_batch_of(step, behind)
+    assert written() == names(2)
+
+
+def test_a_row_that_stays_in_the_way_does_not_stop_all_others():
+    """No other session holds it: the statement itself is wrong about what is there."""
+    step = Numbers(1, 2, hook=lambda number: fails(CONFLICTS[0], times=1)(number) if number == 1 else None)
+    busy = Numbers()
+    worker, collisions, numbers = Worker([busy, step], Wakeup()), 0, count(100)
+    while "2" not in written():
+        busy.numbers = [next(numbers)]
+        try:
+            worker.process_batch(now=timezone.now())
+        except IntegrityError:
+            collisions += 1
+    assert collisions == WAITS
+    assert step.quarantined_numbers == [1]
+
+
+@in_threads
+def test_a_row_that_another_worker_inserted_meanwhile_is_found_when_the_batch_is_repeated():
+    step = Numbers(1, 2)
+
+    def lose_a_race(number):
+        if number == 1 and step.limits == [LIMIT]:
+            with other_session() as other:
+                other.execute(
+                    "INSERT INTO registrations_topickey (name, topic, key_encrypted, created_at)"
+                    " VALUES ('1', 1, '', now())"
+                )
+
+    step.hook = lose_a_race
+    step.work, work = lambda batch: skip_known(step, work, batch), step.work
+    assert process_batch_of(step) is False
+    assert (written(), step.limits) == (names(1, 2), [LIMIT] * 2)
+
+
+@in_threads
+@pytest.mark.parametrize("held", [{0}, {3}, {8}, {0, 1, 2, 3}, {n for n in range(60) if n % 5 == 2}])
+def test_items_whose_rows_somebody_keeps_locked_are_put_off_at_once_and_all_others_go_on(held):
+    key = TopicKey.objects.create(name="held", topic=3, key_encrypted=b"", created_at=timezone.now())
+
+    def need(number):
+        if number in held:
+            fetch("SELECT 1 FROM registrations_topickey WHERE id = %s FOR UPDATE", [key.pk])
+
+    step, other = Numbers(*range(60), hook=need), Numbers(100)
+    worker = Worker([step, other], Wakeup())
+    with other_session() as session, patch("kit.batches.batch.LOCK_TIMEOUT", "10ms"):
+        session.execute("SELECT FROM registrations_topickey WHERE id = %s FOR UPDATE", [key.pk])
+        worker.process_batch(now=timezone.now())
+    assert (step.put_off_numbers, step.quarantined_numbers) == (sorted(held), [])
+    assert written() == names(*{*range(60), 100} - held)
+
+
+@in_threads
+def test_who_has_waited_for_a_lock_waits_no_longer_than_a_moment_for_the_next_ones():
+    """Each batch would otherwise wait as long for what comes about the same row."""
+    step, seen = Numbers(1), []
+
+    def need(number):
+        seen.extend(value for (value,) in fetch("SHOW lock_timeout"))
+        if number == 1:
+            raise refused("55P03")
+
+    step.hook = need
+    worker = Worker([step], Wakeup())
+    for numbers in ([1], [2], [3]):
+        step.numbers = numbers
+        worker.process_batch(now=timezone.now())
+    worker._wary_until = 0.0
+    step.numbers = [4]
+    worker.process_batch(now=timezone.now())
+    assert seen == ["1s", "100ms", "100ms", "100ms", "100ms", "1s"]
+
+
+@in_threads
+def test_what_cannot_be_put_off_waits_for_the_lock_however_long_that_takes_and_the_others_work(monkeypatch):
+    monkeypatch.setattr("kit.batches.batch.LOCK_TIMEOUT", "1ms")
+    step, busy, numbers = Numbers(1), Numbers(), count(100)
+    step.put_off = lambda _: False
+    step.hook = fails(refused("55P03"), times=10 * (WAITS + 3))
+    worker = Worker([step, busy], Wakeup())
+    while not written() & names(1):
+        busy.numbers = [next(numbers)]
+        with suppress(OperationalError):
+            worker.process_batch(now=timezone.now())
+        assert not busy.numbers
+    assert step.quarantined_numbers == []
+
+
+def skip_known(step, work, batch):
+    step.numbers = [number for number in step.numbers if str(number) not in written()]
+    return work(batch)
+
+
+# The thread -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def running():
+    """Start a worker in a thread of its own; they all end with the test."""
+    workers = []
+
+    def start(*steps):
+        wakeup = Wakeup()
+        worker = Worker(steps, wakeup)
+        thread = threading.Thread(target=worker.run)
+        workers.append((worker, thread))
+        thread.start()
+        return worker, wakeup
+
+    yield start
+    for worker, thread in workers:
+        worker.stop(timeout_seconds=0)
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def eventually(is_so, seconds=20):
+    deadline, pause = monotonic() + seconds, threading.Event()
+    while not is_so():
+        assert monotonic() < deadline, "it does not happen"
+        pause.wait(0.005)
+
+
+@pytest.fixture
+def deaf(monkeypatch):
+    """What is found in these tests is found because somebody rang."""
+    monkeypatch.setattr("kit.batches.batch.LOOK_SECONDS", 1000.0)
+
+
+@in_threads
+@pytest.mark.usefixtures("deaf")
+def test_the_wakeup_wakes_at_once(running):
+    step = Numbers(1)
+    _, wakeup = running(step)
+    for number in range(2, 20):
+        eventually(lambda: not step.numbers)
+        step.numbers = [number]
+        wakeup.set()
+    eventually(lambda: written() == names(*range(1, 20)))
+
+
+@in_threads
+@pytest.mark.usefixtures("deaf")
+def test_a_wakeup_that_brings_nothing_to_do_makes_no_batch(running, monkeypatch):
+    """What comes next would wait for the pause after it."""
+    batches, make = [], Worker.process_batch
+    monkeypatch.setattr(Worker, "process_batch", lambda worker, *, now: batches.append(now) or make(worker, now=now))
+    due, step = monotonic() + 1000, Numbers()
+    step.next_at = lambda: 0.0 if step.numbers else due
+    worker, wakeup = running(step)
+    eventually(lambda: worker._is_leader and worker._look_at > monotonic() + 500)
+    before = len(batches)
+    for _ in range(20):
+        wakeup.set()
+        eventually(lambda: not wakeup._is_set)
+    step.numbers = [1]
+    wakeup.set()
+    eventually(lambda: written() == names(1))
+    assert len(batches) <= before + 2
+
+
+@in_threads
+@pytest.mark.usefixtures("deaf")
+def test_an_announcement_of_rows_wakes_at_once(running):
+    rows = Rows()
+    worker, _ = running(rows)
+    eventually(lambda: worker._listening is not None and worker._look_at > monotonic() + 500)
+    for _ in range(10):
+        with transaction.atomic():
+            add_row()
+            wake()
+        eventually(lambda: not TopicKey.objects.exists())
+    assert sum(rows.counts) == 10
+
+
+@in_threads
+@pytest.mark.usefixtures("deaf")
+def test_what_somebody_wants_worked_off_again_is_found_at_once_however_old_it_is(running, monkeypatch):
+    monkeypatch.setattr("kit.batches.batch.OLDEST_SHARE", 1000)  # on a busy machine a search takes a while
+    worker, _ = running(TimedRows())
+    eventually(lambda: worker._is_leader and worker._look_at > monotonic() + 500)
+    for age in (timedelta(), timedelta(days=3)):
+        with transaction.atomic():
+            add_row()
+            TopicKey.objects.update(created_at=timezone.now() - age)
+            wake(OLD)
+        eventually(lambda: not TopicKey.objects.exists())
+
+
+@in_threads
+def test_what_is_told_all_the_time_makes_nobody_ask_for_the_oldest(monkeypatch):
+    """That reads what was worked off, as long as somebody keeps an old snapshot."""
+    step = TimedRows()
+    worker = Worker([step], Wakeup())
+    worker.process_batch(now=timezone.now())
+    worker.process_batch(now=timezone.now())  # the leader
+    asked = []
+    monkeypatch.setattr(worker, "_find_oldest", asked.append)
+    with other_session() as other:
+        other.autocommit = True
+        for channel, payload in ((CHANNEL, ""), (WAKE_PEERS, ""), (CHANNEL, "inbox")):
+            other.execute("SELECT pg_notify(%s, %s)", [channel, payload])
+            worker._hear()
+            worker.process_batch(now=timezone.now())
+        assert asked == []
+        other.execute("SELECT pg_notify(%s, %s)", [CHANNEL, OLD])
+    worker._oldest_not_before = monotonic() + 1000  # it took long the last time
+    worker._hear()
+    worker.process_batch(now=timezone.now())
+    assert asked == []
+    worker._oldest_not_before = 0.0
+    wake(OLD)
+    worker._hear()
+    worker.process_batch(now=timezone.now())
+    assert len(asked) == 1
+    connection.close()  # with the lock of the leader
+
+
+@in_threads
+@pytest.mark.usefixtures("deaf")
+def test_an_announcement_that_comes_during_a_batch_is_heard(running):
+    rows, busy = Rows(), threading.Event()
+    working = threading.Event()
+
+    def hook(_number):
+        working.set()
+        assert busy.wait(20)
+
+    step = Numbers(1, hook=hook)
+    running(step, rows)
+    assert working.wait(20)
+    add_row()
+    wake()
+    busy.set()
+    eventually(lambda: sum(rows.counts) == 1)
+
+
+class Endless(BaseStep):
+    """Has more to do after every batch."""
+
+    waits = "SELECT 1"
+
+    def work(self, batch):  # noqa: ARG002 - the signature of a step
+        return Work(None, is_more_left=True)
+
+
+@in_threads
+@pytest.mark.usefixtures("deaf")
+def test_what_is_announced_does_not_wait_for_what_is_left_of_something_else(running):
+    rows = Rows()
+    rows.announced_as = "rows"
+    worker, _ = running(rows, Endless())
+    eventually(lambda: worker._is_leader and worker._look_at > monotonic() + 500)
+    add_row()
+    fetch("SELECT pg_notify('batches', 'rows')")
+    eventually(lambda: sum(rows.counts) == 1)
+
+
+@in_threads
+def test_rows_that_nobody_announced_are_found(running):
+    rows = Rows()
+    running(rows)
+    add_row()
+    eventually(lambda: sum(rows.counts) == 1)
+
+
+class ForOne(BaseStep):
+    waits = "SELECT 1"
+    is_for_leader = True
+    count = 0
+
+    def work(self, batch):  # noqa: ARG002 - as steps do
+        self.count += 1
+        return Work(None)
+
+
+@in_threads
+def test_a_worker_that_lost_the_leader_lock_leads_no_more(monkeypatch):
+    """As where a pooler gave the server's session to somebody else."""
+    now = 1000.0
+    monkeypatch.setattr("kit.batches.batch.monotonic", lambda: now)
+    step = ForOne()
+    worker = Worker([step], Wakeup())
+
+    def looks(times):
+        nonlocal now
+        for _ in range(times):
+            now += 1.0
+            worker.process_batch(now=timezone.now())
+
+    looks(3)
+    assert step.count > 0
+    with other_session() as other:
+        fetch("SELECT pg_advisory_unlock_all()")
+        other.execute("SELECT pg_advisory_lock(%s)", [BATCHES])
+        looks(1)
+        count = step.count
+        looks(3)
+        assert step.count == count
+        other.execute("SELECT pg_advisory_unlock_all()")
+    looks(3)
+    assert step.count > count
+    connection.close()
+
+
+@in_threads
+def test_an_announcement_is_made_with_the_commit_and_not_without_it():
+    with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}, autocommit=True) as other:
+        other.execute(f"LISTEN {CHANNEL}")
+        with transaction.atomic():
+            wake()
+            transaction.set_rollback(True)
+        assert list(other.notifies(timeout=0.1)) == []
+        wake()
+        assert [notice.channel for notice in other.notifies(timeout=20, stop_after=1)] == [CHANNEL]
+
+
+@in_threads
+@pytest.mark.usefixtures("deaf")
+def test_more_than_one_batch_can_take_is_worked_off_without_another_word(running):
+    step = Numbers(*range(3 * LIMIT + 5))
+    running(step)
+    eventually(lambda: len(written()) == 3 * LIMIT + 5)
+
+
+@in_threads
+@pytest.mark.usefixtures("deaf")
+def test_what_is_due_at_once_is_not_waited_for(running):
+    """A step that takes one item at a time and does not say that there is more."""
+    step = Numbers(*range(20))
+    work = step.work
+    step.work = lambda batch: replace(work(replace(batch, limit=1)), is_more_left=False)
+    running(step)
+    eventually(lambda: not step.numbers)
+
+
+class Away:
+    """A database that goes away: every session but the test's own is ended, as often as it is told."""
+
+    def __call__(self, _number):
+        with other_session() as other:
+            other.execute("SELECT pg_terminate_backend(%s)", [connection.connection.info.backend_pid])
+
+
+@in_threads
+def test_while_the_database_is_away_nothing_is_lost_and_batches_go_on(running):
+    away, kills = Away(), iter(range(3))
+
+    def hook(number):
+        for _ in kills:
+            away(number)
+            break
+
+    step, rows = Numbers(1, 2, 3, hook=hook), Rows()
+    running(step, rows)
+    eventually(lambda: written() == names(1, 2, 3))
+    assert step.quarantined_numbers == []
+    assert set(step.limits) == {LIMIT}
+    add_row()
+    wake()
+    eventually(lambda: sum(rows.counts) == 1)
+
+
+@in_threads
+def test_what_keeps_batches_from_being_made_is_told_once_and_so_is_its_end(running):
+    refusals = iter([psycopg.errors.DiskFull, psycopg.errors.DiskFull, psycopg.errors.CannotConnectNow])
+
+    def refuse(_number):
+        for kind in refusals:
+            raise OperationalError from kind()
+
+    with capture_logs() as logs:
+        running(Numbers(1, hook=refuse))
+        eventually(lambda: [entry["event"] for entry in logs][-1:] == ["batches_go_on"])
+    assert [entry.get("reason") for entry in logs] == [REASONS["53100"], REASONS["57P03"], None]
+    assert written() == names(1)
+
+
+@in_threads
+def test_a_standby_is_waited_for_until_it_is_the_primary(running):
+    """New sessions of a read-only server may read only, as those of a standby. Nothing is dropped meanwhile."""
+    with other_session() as other:
+        other.autocommit = True
+        name = psycopg.sql.Identifier(other.info.dbname)
+        other.execute(psycopg.sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name))
+        try:
+            connection.close()
+            step = Numbers(1, 2)
+            with capture_logs() as logs:
+                running(step)
+                eventually(lambda: REASONS["25006"] in [entry.get("reason") for entry in logs])
+        finally:
+            other.execute(psycopg.sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
+    eventually(lambda: written() == names(1, 2))
+    assert step.quarantined_numbers == []
+
+
+@in_threads
+def test_a_database_that_cannot_be_reached_for_hours_is_waited_for(running, monkeypatch):
+    pauses, connect = [], Worker._listen
+    hook = fails(refused("57P03"), times=10_000)
+    monkeypatch.setattr("kit.batches.batch.sleep", pauses.append)
+    monkeypatch.setattr(Worker, "_listen", lambda worker: (hook(0), connect(worker)))
+    with capture_logs():
+        running(Numbers(1))
+        eventually(lambda: written() == names(1))
+    assert len(pauses) >= 10_000
+    assert max(pauses) <= 2.0
+
+
+@in_threads
+def test_a_connection_that_ends_while_nothing_happens_is_replaced(running):
+    rows = Rows()
+    worker, _ = running(rows)
+    eventually(lambda: worker._listening is not None)
+    first = worker._listening
+    with other_session() as other:
+        other.execute("SELECT pg_terminate_backend(%s)", [first.info.backend_pid])
+    add_row()
+    eventually(lambda: sum(rows.counts) == 1)
+    eventually(lambda: worker._listening not in {None, first})
+
+
+class UnderWay(Numbers):
+    """Sends what it wrote, and gets results later, from another thread: more numbers to be worked off."""
+
+    def __init__(self, *numbers):
+        super().__init__(*numbers)
+        self.under_way = 0
+        self.wakeup = None
+
+    def is_under_way(self):
+        return self.under_way > 0 or bool(self.numbers)
+
+    def committed(self, decided):
+        sent = [number for number in decided if number < 100]
+        self.under_way -= len(decided) - len(sent)
+        self.under_way += len(sent)
+        super().committed(decided)
+        for number in sent:
+            threading.Timer(0.1, self._answer, [number + 100]).start()
+
+    def _answer(self, number):
+        self.numbers.append(number)
+        self.wakeup.set()
+
+
+def run_until_stopped(*steps, timeout_seconds):
+    wakeup = Wakeup()
+    worker = Worker(steps, wakeup)
+    for step in steps:
+        step.wakeup = wakeup
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    eventually(lambda: steps[0].told)
+    worker.stop(timeout_seconds=timeout_seconds)
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+@in_threads
+def test_stopping_waits_for_what_is_under_way_and_writes_its_results():
+    step = UnderWay(1, 2)
+    run_until_stopped(step, timeout_seconds=20)
+    assert written() == names(1, 2, 101, 102)
+
+
+@in_threads
+def test_stopping_takes_no_more_rows():
+    step, rows = UnderWay(1), Rows()
+    step.hook = lambda number: add_row() if number == 1 else None
+    rows.waits = "SELECT FROM registrations_topickey WHERE topic = 7 AND EXISTS (SELECT WHERE FALSE)"
+    run_until_stopped(step, rows, timeout_seconds=20)
+    assert (rows.counts, TopicKey.objects.filter(topic=7).count()) == ([], 1)
+
+
+@in_threads
+def test_stopping_ends_with_the_timeout_whatever_is_under_way():
+    step = UnderWay(1)
+    step._answer = lambda _number: None
+    run_until_stopped(step, timeout_seconds=0.05)
+    assert step.under_way == 1
+
+
+# The wakeup -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_wakeup_that_is_set_twice_wakes_once_and_can_be_set_again():
+    wakeup = Wakeup()
+    for _ in range(3):
+        wakeup.set()
+        wakeup.set()
+        wakeup.clear()
+        with pytest.raises(BlockingIOError):
+            wakeup.clear()
+
+
+def test_a_wakeup_that_many_set_while_it_is_cleared_goes_on_waking():
+    wakeup, is_over, heard = Wakeup(), threading.Event(), 0
+
+    def set_again():
+        while not is_over.is_set():
+            wakeup.set()
+
+    ringers = [threading.Thread(target=set_again) for _ in range(3)]
+    for ringer in ringers:
+        ringer.start()
+    while heard < 100:
+        readable, _, _ = select.select([wakeup], [], [], 20)
+        assert readable
+        wakeup.clear()
+        heard += 1
+    is_over.set()
+    for ringer in ringers:
+        ringer.join()
+
+
+@in_threads
+def test_the_time_of_a_batch_is_that_of_the_database_whatever_the_clock_of_this_machine_says(monkeypatch):
+    hour = timedelta(hours=1)
+    monkeypatch.setattr(timezone, "now", lambda: datetime.now(UTC) - hour)
+
+    class Telling(BaseStep):
+        waits = "SELECT"
+        now = None
+
+        def work(self, batch):
+            self.now = batch.now
+            worker.stop(timeout_seconds=0)
+            return Work(None)
+
+    step = Telling()
+    worker = Worker([step], Wakeup())
+    worker.run()
+    [(told,)] = fetch("SELECT clock_timestamp()")
+    assert abs(told - step.now) < hour / 2

@@ -1,0 +1,79 @@
+"""What was sent is counted until it is recorded, and whoever records it is woken."""
+
+import asyncio
+import select
+from collections.abc import Callable
+from functools import partial
+
+from kit.batches.batch import Wakeup
+from kit.batches.inflight import InFlight
+from kit.http.connections import submit
+
+TIMEOUT_SECONDS = 20.0
+
+
+async def send(number: int, until: asyncio.Event | None = None) -> int:
+    try:
+        if until:
+            await until.wait()
+    except asyncio.CancelledError:
+        return -number
+    return number
+
+
+def is_rung(wakeup: Wakeup, seconds: float = TIMEOUT_SECONDS) -> bool:
+    readable, _, _ = select.select([wakeup], [], [], seconds)
+    if readable:
+        wakeup.clear()
+    return bool(readable)
+
+
+def on_loop(call: Callable[[], None]) -> None:
+    async def do() -> None:
+        call()
+
+    submit(do()).result()
+
+
+def test_results_stay_until_they_are_recorded() -> None:
+    in_flight: InFlight[int] = InFlight(Wakeup())
+    in_flight.start([partial(send, number) for number in (1, 2, 3)])
+    while not in_flight.are_all_done():
+        pass
+    assert (in_flight.peek(2), in_flight.peek(2), in_flight.under_way) == ([1, 2], [1, 2], 3)
+    in_flight.recorded(2)
+    assert (in_flight.peek(9), in_flight.under_way, in_flight.are_all_done()) == ([3], 1, True)
+    in_flight.recorded(1)
+    assert not in_flight.has_results()
+
+
+def test_the_first_result_wakes_the_worker_and_so_does_the_last() -> None:
+    wakeup, first, other, last = Wakeup(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+    in_flight: InFlight[int] = InFlight(wakeup)
+    in_flight.start([partial(send, number, event) for number, event in enumerate((first, other, last))])
+    assert not is_rung(wakeup, 0.05)
+    on_loop(first.set)
+    assert is_rung(wakeup)
+    on_loop(other.set)
+    assert not is_rung(wakeup, 0.05)  # it waits for others: a commit for each costs more than its send
+    on_loop(last.set)
+    assert is_rung(wakeup)
+    assert in_flight.peek(9) == [0, 1, 2]
+
+
+def test_what_takes_too_long_is_cancelled_and_has_a_result_of_its_own() -> None:
+    wakeup = Wakeup()
+    in_flight: InFlight[int] = InFlight(wakeup, timeout_seconds=0.05)
+    in_flight.start([partial(send, 7, asyncio.Event())])
+    assert is_rung(wakeup)
+    assert in_flight.peek(1) == [-7]
+
+
+def test_nothing_is_kept_of_what_is_over() -> None:
+    in_flight: InFlight[int] = InFlight(Wakeup(), timeout_seconds=3600)
+    for number in range(10):
+        in_flight.start([partial(send, number)])
+    while not in_flight.are_all_done():
+        pass
+    on_loop(lambda: None)  # callbacks of the last task come after its result
+    assert in_flight._tasks == set()

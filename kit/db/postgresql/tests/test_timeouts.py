@@ -1,0 +1,183 @@
+"""A database that says nothing is left, by workers and by bridges, and nothing waits for ever for a lock."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import LazySettings
+from django.db import OperationalError, connection, transaction
+
+from embedded.servers.postgres import SOCKET_NAME, EmbeddedPostgres
+from kit.batches.batch import BaseStep, Batch, Wakeup, Work, Worker
+from kit.db.postgresql.timeouts import Timeouts
+from kit.db.reasons import is_away, is_lock_timeout, sqlstate
+from kit.db.statements import fetch, write
+from kit.db.timeouts import MIGRATIONS, REPORTS, RETENTION, timeouts
+from kit.processes import leader
+from tests.silent import SilentProxy, silent_proxy
+from waku_bridge.metrics import LOCK_HELD
+
+SHORT = Timeouts(statement_seconds=0.5, lock_seconds=0.2)
+
+
+@pytest.fixture
+def proxy(postgres: EmbeddedPostgres) -> Iterator[SilentProxy]:
+    with silent_proxy(postgres.socket_dir / SOCKET_NAME) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def behind(proxy: SilentProxy, settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> SilentProxy:
+    """New connections of Django go through the proxy, and have short timeouts."""
+    monkeypatch.setattr("kit.db.postgresql.timeouts.GRACE_SECONDS", 0.1)
+    settings.DATABASE_TIMEOUTS = SHORT
+    monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
+    monkeypatch.setitem(connection.settings_dict, "PORT", proxy.port)
+    options = {name: value for name, value in connection.settings_dict["OPTIONS"].items() if name != "host"}
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
+    return proxy
+
+
+def in_thread(function: Any) -> Any:
+    """Call it with a connection of its own."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(function())
+        except Exception as error:  # noqa: BLE001 - handed on
+            found.append(error)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_statement_that_is_never_answered_ends(behind: SilentProxy) -> None:
+    def work() -> bool:
+        fetch("SELECT 1")
+        behind.speaks.clear()
+        with pytest.raises(OperationalError, match="does not answer"):
+            fetch("SELECT 1")
+        return connection.is_usable()
+
+    assert in_thread(work) is False
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_goes_on_with_another_connection(behind: SilentProxy) -> None:
+    seen = threading.Semaphore(0)
+
+    class Step(BaseStep):
+        waits = "SELECT 1"
+
+        def work(self, batch: Batch) -> Work[None]:  # noqa: ARG002 - the signature of a step
+            seen.release()
+            return Work(None)
+
+    worker = Worker([Step()], Wakeup())
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    assert seen.acquire(timeout=20)
+    behind.speaks.clear()
+    assert behind.swallowed.wait(20)
+    behind.speaks.set()  # for those who ask anew; what was open before stays silent
+    while seen.acquire(blocking=False):
+        pass
+    assert seen.acquire(timeout=20)
+    worker.stop(timeout_seconds=1)
+    thread.join()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_when_the_host_of_the_reading_bridge_vanishes_another_one_reads(
+    proxy: SilentProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends the session of a holder that says nothing, and gives the lock to who asks."""
+    monkeypatch.setattr(leader, "SERVER_OPTIONS", leader.SERVER_OPTIONS.replace("=6s", "=2s"))
+    direct = leader.session_parameters()
+    vanishing = {**direct, "host": "127.0.0.1", "port": proxy.port}
+
+    async def story() -> None:
+        async with await psycopg.AsyncConnection.connect(**vanishing, autocommit=True) as first:
+            await first.execute("SELECT pg_advisory_lock(%s)", [leader.WAKU_BRIDGE])
+            proxy.speaks.clear()
+            stopped, reading = asyncio.Event(), asyncio.Event()
+
+            async def read(term: leader.Term) -> None:
+                reading.set()
+                await term.pause(None)
+
+            standby = asyncio.create_task(
+                leader.Leader(leader.WAKU_BRIDGE, "push-bridge", LOCK_HELD).lead(stopped, read)
+            )
+            async with asyncio.timeout(30):
+                await reading.wait()
+            stopped.set()
+            await standby
+
+    asyncio.run(story())
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("wanted", "statement", "code"),
+    [
+        (Timeouts(20, 0.1), "SELECT pg_advisory_lock(77)", "55P03"),
+        (Timeouts(0.1, 20), "SELECT pg_sleep(30)", "57014"),
+    ],
+)
+def test_who_waits_too_long_gives_up_and_tries_again_later(wanted: Timeouts, statement: Any, code: str) -> None:
+    fetch("SELECT pg_advisory_lock(77)")
+
+    def ask() -> None:
+        with timeouts(wanted):
+            fetch(statement)
+
+    error = in_thread(ask)
+
+    assert (sqlstate(error), is_away(error) or is_lock_timeout(error)) == (code, True)
+    fetch("SELECT pg_advisory_unlock(77)")
+
+
+def shown() -> tuple[str, ...]:
+    names = ("statement_timeout", "lock_timeout")
+    return tuple(fetch(f"SHOW {name}")[0][0] for name in names)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("wanted", "times"),
+    [(REPORTS, ("4h", "10s")), (RETENTION, ("1min", "1s")), (MIGRATIONS, ("0", "10s"))],
+)
+def test_what_takes_longer_says_so_and_takes_it_back(wanted: Timeouts, times: tuple[str, str]) -> None:
+    before = shown()
+    with timeouts(wanted):
+        assert shown() == times
+        assert connection.connection.timeout_seconds == wanted.answer_seconds
+    assert shown() == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_statements_that_are_sent_together_have_as_long_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection.ensure_connection()
+    monkeypatch.setattr(connection.connection, "timeout_seconds", 0.5)
+    with transaction.atomic():
+        for _ in range(3):
+            write("SELECT pg_sleep(0.3)")
+    with pytest.raises(OperationalError), transaction.atomic():
+        write("SELECT pg_sleep(3)")
+    connection.close()
+
+
+def test_the_server_answers_a_little_later_than_it_gives_up() -> None:
+    assert SHORT.answer_seconds == 5.5
+    assert replace(SHORT, statement_seconds=0).answer_seconds is None

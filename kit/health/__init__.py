@@ -1,0 +1,1 @@
+"""Health: indicators, what processes save about themselves for others, and logs that report changes only."""

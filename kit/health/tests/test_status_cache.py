@@ -1,0 +1,78 @@
+"""What is saved comes back as what it was, is JSON for everybody else, and may be missing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from enum import StrEnum
+
+import orjson
+import pytest
+from django.conf import LazySettings
+from django.core.cache import cache
+from redis import Redis
+from structlog.testing import capture_logs
+
+from embedded.servers.ports import free_port
+from kit.health.status_cache import StatusCache
+
+
+class Weather(StrEnum):
+    FINE = "fine"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    at: datetime
+    day: date | None
+    weather: Weather
+    parts: tuple[Part, ...]
+    since: Mapping[str, datetime]
+    took_ms: dict[str, int | None]
+
+
+NOW = datetime(2026, 11, 24, 12, 30, 0, 123456, tzinfo=UTC)
+FACT = Fact(NOW, NOW.date(), Weather.FINE, (Part("a"), Part("b")), {"a": NOW}, {"first": 12, "second": None})
+FACTS = StatusCache("test_facts", Fact, ttl_seconds=60)
+
+
+@pytest.mark.parametrize("fact", [FACT, replace(FACT, day=None, parts=(), since={}, took_ms={})])
+def test_a_fact_comes_back_as_it_was_saved(fact: Fact) -> None:
+    FACTS.save(fact, "one")
+    assert FACTS.read("one") == fact
+    assert FACTS.read_all(["none", "one"]) == {"one": fact}
+
+
+def test_what_stands_in_redis_is_json(settings: LazySettings) -> None:
+    FACTS.save(FACT, "raw")
+    with Redis.from_url(settings.REDIS_URL) as redis:
+        raw = redis.get(cache.make_key(FACTS.key("raw")))
+    assert isinstance(raw, bytes)
+    assert orjson.loads(raw)["parts"] == [{"id": "a"}, {"id": "b"}]
+
+
+@pytest.mark.parametrize("shape", [{}, {"at": 7}, "a word", ["a", "list"], None])
+def test_what_another_version_saved_in_another_shape_counts_as_not_saved(shape: object) -> None:
+    cache.set(FACTS.key("old"), shape)
+    assert FACTS.read("old") is None
+
+
+def test_what_is_no_json_counts_as_not_saved(settings: LazySettings) -> None:
+    with Redis.from_url(settings.REDIS_URL) as redis:
+        redis.set(cache.make_key(FACTS.key("pickled")), b"\x80\x05N.")
+    assert FACTS.read("pickled") is None
+
+
+def test_neither_reader_nor_writer_fails_while_the_cache_is_away(settings: LazySettings) -> None:
+    nowhere = f"redis://127.0.0.1:{free_port()}/0"
+    settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": nowhere}}
+    with capture_logs() as logs:
+        FACTS.save(FACT, "one")
+        FACTS.save(FACT, "two")
+    assert [line["event"] for line in logs] == ["status_not_saved"]
+    assert FACTS.read("one") is None
+    assert FACTS.read_all(["one"]) == {}

@@ -1,0 +1,1 @@
+"""Processes: how one starts, becomes ready, leads, and stops."""

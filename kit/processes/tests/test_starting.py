@@ -1,0 +1,74 @@
+"""A process that finds something wrong waits, says it in one line, and goes on when that is mended."""
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+import psycopg
+import pytest
+from django.conf import LazySettings
+from django.db import OperationalError
+from structlog.testing import capture_logs
+
+from kit.processes import starting
+from kit.processes.starting import wait_until_fit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def questions(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """What is asked: lists that the test fills."""
+    module = ModuleType("questions_of_a_test")
+    module.FAULTS, module.ODDITIES = [], []  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(starting, "RETRY_SECONDS", 0.0)
+    settings.STARTS_WHEN = module.__name__
+    return module
+
+
+def test_nothing_is_said_where_nothing_is_wrong(questions: ModuleType) -> None:
+    with capture_logs() as logs:
+        wait_until_fit()
+    assert logs == []
+
+
+def test_a_fault_is_waited_for_and_told_when_it_changes(questions: ModuleType) -> None:
+    faults = iter(["The disk is full.", "The disk is full.", "A table is missing."])
+    questions.FAULTS.append(lambda: [fault for fault in [next(faults, "")] if fault])
+    with capture_logs() as logs:
+        wait_until_fit()
+    assert [(entry["event"], entry["reason"]) for entry in logs] == [
+        ("start_waits", "The disk is full."),
+        ("start_waits", "A table is missing."),
+    ]
+
+
+def test_a_database_that_is_away_is_a_fault(questions: ModuleType) -> None:
+    answers = iter([OperationalError("server closed the connection"), _full_disk()])
+
+    def ask() -> Iterator[str]:
+        for error in answers:
+            raise error
+        yield from ()
+
+    questions.FAULTS.append(ask)
+    with capture_logs() as logs:
+        wait_until_fit()
+    assert [entry["reason"] for entry in logs] == [
+        "PostgreSQL does not answer",
+        "the disk of PostgreSQL is full: make room, and start it if it has ended",
+    ]
+
+
+def test_an_oddity_is_told_and_not_waited_for(questions: ModuleType) -> None:
+    questions.ODDITIES.append(lambda: ["The clock is wrong."])
+    with capture_logs() as logs:
+        wait_until_fit()
+    assert [(entry["event"], entry["reason"]) for entry in logs] == [("started_all_the_same", "The clock is wrong.")]
+
+
+def _full_disk() -> OperationalError:
+    error = OperationalError("could not extend file")
+    error.__cause__ = psycopg.errors.DiskFull()
+    return error

@@ -1,0 +1,1 @@
+"""Accepting requests: decide about each notification, store it, and claim what may be sent at once."""

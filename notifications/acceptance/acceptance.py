@@ -1,0 +1,635 @@
+"""Accepting what senders ask for: decide about every notification, store it, and claim those that may be sent at once.
+
+There is one read and one write for a whole batch (`storing`). A notification that may be sent at once is stored with
+its attempt: the process that accepts it claims it, and sends it after the commit.
+"""
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django.conf import settings
+
+from kit.buckets.bucket import BucketLimits, Limit
+from kit.buckets.shared import Spending, own_buckets
+from kit.db.partitions import UNDER_WAY, day_of, first_day
+from kit.db.statements import Statement, fetch_each
+from kit.metrics.batches import count, observe
+from notifications import metrics
+from notifications.acceptance import coalescing
+from notifications.acceptance.storing import (
+    Ids,
+    Known,
+    KnownRequest,
+    NewAttempt,
+    NewNotification,
+    NewRequest,
+    find_known,
+    ids_for,
+    read_known,
+    release_old,
+    store,
+)
+from notifications.delivery.settling import WaitingRequest
+from notifications.messages import (
+    APART,
+    Answer,
+    ChannelKey,
+    NotificationType,
+    Push,
+    PushNotification,
+    PushRequest,
+    QueueKey,
+    Report,
+    ReportError,
+    channel_key,
+)
+from notifications.models import Notification, NotificationRequest
+from notifications.policy import Recipient, Verdict, Wish, evaluate, wish_against
+from notifications.queues import queues
+from notifications.queues.admission import own_admission, own_senders
+from notifications.queues.claim import NOTED_FOR, Claim, open_address
+from notifications.queues.concurrency import ConcurrencyLimits, Slot
+from notifications.queues.queues import OF_A_ROUTE, Queues
+from notifications.reports import Decided, load_errors, pack, pack_names, repeat_reports
+from notifications.transitions import end
+from registrations.keys.encryption import Purpose
+from registrations.keys.keyring import keyring
+from registrations.models import Registration, Route
+from registrations.pairs import InstallationKey
+
+DEDUP_WINDOW = timedelta(hours=24)
+GLOBAL = b"g"  # the bucket of the whole server
+# How often one repeated request is answered again, and all of them together.
+REPEATED = b"d"
+REPEATS: BucketLimits = (Limit(5, 60.0),)
+ALL_REPEATS: BucketLimits = (Limit(1000, 10.0),)
+State = Notification.State
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One request as it arrived.
+
+    ``request_key`` is the same when the request is repeated, and unique within its bridge. ``source_key`` and
+    ``reply_address`` come back with the answer. ``sender`` is any value that tells senders apart, for reports.
+    """
+
+    request_key: bytes
+    source_key: bytes
+    reply_address: bytes
+    sender: bytes
+    request: PushRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """The means with which a process sends at once: room within its limits, and how long its leases last."""
+
+    lease: timedelta
+    limits: ConcurrencyLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What a batch of requests led to: answers that are known at once, pushes to send, requests that wait, and the
+    source keys of those that are neither carried out nor answered: they were decided long ago, or come too often.
+    """
+
+    answers: list[Answer] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    waiting: list[WaitingRequest] = field(default_factory=list)
+    replayed: set[bytes] = field(default_factory=set)
+
+
+class Addressee(NamedTuple):
+    """An installation that can be notified, with its rules and its route."""
+
+    public_key_hash: bytes
+    installation_id: str
+    enabled: bool
+    block_mentions: bool
+    blocked_chat_list: list[bytes]
+    muted_chat_list: list[bytes]
+    allowed_mentions_chat_list: list[bytes]
+    access_token_digest: bytes | None
+    route_id: int
+    route_generation: int
+    token_type: int
+    app_topic: str
+    address_encrypted: bytes
+    gateway: str
+    address_digest: bytes
+    is_route_noted: bool | None
+    is_route_proven: bool
+    waiting_count: int
+
+    @property
+    def channel(self) -> ChannelKey:
+        """Return the channel that its pushes belong to."""
+        return channel_key(self.token_type, self.app_topic)
+
+    @property
+    def rules(self) -> Recipient:
+        """Return what the installation has asked for."""
+        lists = (self.blocked_chat_list, self.muted_chat_list, self.allowed_mentions_chat_list)
+        return Recipient(self.enabled, self.block_mentions, *map(frozenset, lists))
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A notification that is to be stored, and its attempt if it goes out at once."""
+
+    position: int
+    notification: PushNotification
+    verdict: Verdict
+    id: int = 0
+    addressee: Addressee | None = None
+    dedup_key: bytes = b""
+    address: bytes | None = field(default=None, repr=False)
+    queue: QueueKey | None = None
+    queue_id: int = queues.UNSORTED
+    slot: Slot | None = None
+    attempt_id: int = 0
+    # It is the one wake-up for what is beyond a limit, which goes out when the limit allows.
+    wakes_at: datetime | None = None
+    # What the recipient asked for, if it is suppressed by that.
+    wish: Wish | None = None
+
+    @property
+    def collapse_id(self) -> bytes:
+        """Return the 16 bytes under which the device replaces an earlier push of this notification. They are stored
+        with it, because the dedup key is released after a day.
+        """
+        return self.dedup_key[:16]
+
+    @property
+    def is_claimed(self) -> bool:
+        return self.slot is not None
+
+    @property
+    def error(self) -> ReportError | None:
+        return ReportError.NONE if self.wakes_at else self.verdict.error
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request that is to be stored."""
+
+    incoming: Incoming
+    sender_digest: bytes
+    drafts: list[_Draft]
+    id: int = 0
+
+    @property
+    def is_answered(self) -> bool:
+        return all(draft.error is not None for draft in self.drafts)
+
+    @property
+    def stored(self) -> list[_Draft]:
+        """Return the notifications that get a row: those that are to be delivered."""
+        return [draft for draft in self.drafts if draft.verdict is Verdict.DELIVER]
+
+    @property
+    def decided(self) -> list[_Draft]:
+        """Return the notifications that were decided at once."""
+        return [draft for draft in self.drafts if draft.verdict is not Verdict.DELIVER]
+
+
+def accept(bridge: str, batch: Sequence[Incoming], *, sending: Sending, now: datetime) -> Accepted:
+    """Decide about every notification of every request, and store them; belongs into a transaction.
+
+    A request seen before is answered as before, if it does not come too often; one that still waits gets no answer of
+    its own, because the first one's is on its way. The caller hands what was accepted to `Delivery.accepted` after the
+    commit.
+    """
+    known, addressees, free_ids, all_queues = _look_up(bridge, batch, now=now)
+    fresh = _choose_fresh(batch, known)
+    own_admission().refresh()
+    own_senders().refresh(now=now)
+    taken = release_old(known.dedup_keys, until=now - DEDUP_WINDOW, now=now)
+    requests = [_decide_all(incoming, addressees, taken) for incoming in fresh.values()]
+    _limit(requests, now=now)
+    _choose(requests, all_queues, sending.limits)
+    crowded = _coalesce(requests)
+    _store(bridge, requests, free_ids, sending, now=now)
+    if crowded:
+        coalescing.leave_out_oldest(crowded, most=settings.MAX_OPEN_PER_ROUTE, now=now)
+    repeats = [i for i in batch if i.request_key in known.requests and known.requests[i.request_key].is_answered]
+    answered = _within_limits(repeats, now=now)
+    replayed = {i.source_key for i in batch if i.request_key in known.replayed}
+    replayed |= {i.source_key for i in repeats} - {i.source_key for i in answered}
+    repeated = len(batch) - len(fresh) - len(replayed)
+    count(metrics.REQUESTS, {("new",): len(fresh), ("repeated",): repeated, ("replayed",): len(replayed)})
+    count(metrics.NOTIFICATIONS, ((draft.verdict,) for request in requests for draft in request.drafts))
+    return Accepted(
+        answers=[_answer(bridge, request) for request in requests if request.is_answered]
+        + _answers_repeated(bridge, [(i, known.requests[i.request_key]) for i in answered]),
+        claims=[
+            _claim(request, draft, now=now) for request in requests for draft in request.drafts if draft.is_claimed
+        ],
+        waiting=[_waiting(bridge, request, now=now) for request in requests if not request.is_answered],
+        replayed=replayed,
+    )
+
+
+def _choose_fresh(batch: Sequence[Incoming], known: Known) -> dict[bytes, Incoming]:
+    """Return the requests that are new by their keys. Of one that comes twice the first counts: it is answered where
+    its sender asked.
+    """
+    fresh: dict[bytes, Incoming] = {}
+    for incoming in batch:
+        key = incoming.request_key
+        if key not in known.requests and key not in known.replayed:
+            fresh.setdefault(key, incoming)
+    return fresh
+
+
+def withdraw(route_ids: Collection[int], *, now: datetime) -> None:
+    """Withdraw what waits for these routes, which are removed. What is over keeps their numbers and is not touched."""
+    if route_ids:
+        end(Notification.objects.filter(route__in=route_ids), State.WITHDRAWN, now=now)
+
+
+# What is known --------------------------------------------------------------------------------------------------------
+
+
+def _look_up(
+    bridge: str, batch: Sequence[Incoming], *, now: datetime
+) -> tuple[Known, dict[InstallationKey, Addressee], Ids, Queues]:
+    """Return what is stored already, who can be notified, ids for as many rows as there may be, and all queues."""
+    keys = {dedup_key(i.request.message_id, n) for i in batch for n in i.request.notifications}
+    request_keys = [incoming.request_key for incoming in batch]
+    number = sum(len(incoming.request.notifications) for incoming in batch)
+    stored, found, [ids], waiting = fetch_each(
+        find_known(bridge, request_keys, keys, now=now),
+        _find_addressees(batch, now=now),
+        ids_for(len(batch), number, number),
+        queues.ALL,
+    )
+    addressees = {(each.public_key_hash, each.installation_id): each for each in map(Addressee._make, found)}
+    return read_known(bridge, request_keys, stored), addressees, Ids._make(ids), queues.read_queues(waiting)
+
+
+_FIND_ADDRESSEES = f"""
+    SELECT registration.public_key_hash, registration.installation_id, enabled, block_mentions,
+           blocked_chat_list, muted_chat_list, allowed_mentions_chat_list, access_token_digest,
+           route.id, route.generation, route.token_type, route.app_topic, route.address_encrypted, route.gateway,
+           route.address_digest,
+           route.failing_since IS NULL AND route.last_success_at >= %(noted_since)s AND route.is_proven,
+           route.is_proven,
+           (SELECT count(*) FROM (
+               SELECT FROM notifications_notification_under_way AS n
+               WHERE n.route_id = route.id AND n.{OF_A_ROUTE} AND n.state IN ('{State.PENDING}', '{State.RETRYING}')
+               LIMIT %(most_waiting)s
+           ) AS waiting)
+    FROM unnest(%(hashes)b::bytea[], %(installations)b::text[]) AS wanted (public_key_hash, installation_id)
+    JOIN registrations_registration AS registration USING (public_key_hash, installation_id)
+    JOIN registrations_route AS route ON route.id = registration.route_id
+    WHERE registration.state = '{Registration.State.ACTIVE}' AND route.state = '{Route.State.ACTIVE}'
+"""
+
+
+def _find_addressees(batch: Iterable[Incoming], *, now: datetime) -> Statement:
+    wanted = list({(n.public_key_hash, n.installation_id) for i in batch for n in i.request.notifications})
+    return _FIND_ADDRESSEES, {
+        "noted_since": now - NOTED_FOR,
+        "most_waiting": settings.MAX_OPEN_PER_ROUTE,
+        "hashes": [public_key_hash for public_key_hash, _ in wanted],
+        "installations": [installation_id for _, installation_id in wanted],
+    }
+
+
+def dedup_key(message_id: bytes, notification: PushNotification) -> bytes:
+    """Return 32 bytes that name one push: this Status message to this installation of this key."""
+    parts = (message_id, notification.public_key_hash, notification.installation_id.encode())
+    return hashlib.sha256(b"".join(len(part).to_bytes(4) + part for part in parts)).digest()
+
+
+# What is decided ------------------------------------------------------------------------------------------------------
+
+
+def _decide_all(incoming: Incoming, addressees: dict[InstallationKey, Addressee], taken: set[bytes]) -> _Request:
+    digest = keyring().digest(Purpose.SENDER, incoming.sender)
+    is_muted = digest in own_senders().muted
+    drafts = [
+        _decide(position, incoming.request.message_id, notification, addressees, taken, is_muted=is_muted)
+        for position, notification in enumerate(incoming.request.notifications)
+        # A notification of this type gets no report at all, as in status-go.
+        if notification.type != NotificationType.UNKNOWN
+    ]
+    return _Request(incoming, digest, drafts)
+
+
+def _decide(
+    position: int,
+    message_id: bytes,
+    notification: PushNotification,
+    addressees: dict[InstallationKey, Addressee],
+    taken: set[bytes],
+    *,
+    is_muted: bool,
+) -> _Draft:
+    addressee = addressees.get((notification.public_key_hash, notification.installation_id))
+    key = dedup_key(message_id, notification)
+    verdict = evaluate(
+        notification,
+        addressee.rules if addressee else None,
+        is_token_right=addressee is not None and _is_token_right(notification, addressee),
+        is_duplicate=key in taken,
+        is_overloaded=addressee is not None and _is_overloaded(addressee),
+        is_muted=is_muted,
+    )
+    if verdict is not Verdict.DELIVER:
+        is_unwanted = verdict is Verdict.SUPPRESSED
+        wish = wish_against(notification, addressee.rules) if is_unwanted and addressee else None
+        return _Draft(position, notification, verdict, wish=wish)
+    taken.add(key)
+    return _Draft(position, notification, verdict, addressee=addressee, dedup_key=key)
+
+
+def _is_overloaded(addressee: Addressee) -> bool:
+    return own_admission().is_full(addressee.gateway, addressee.channel, is_proven=addressee.is_route_proven)
+
+
+def _is_token_right(notification: PushNotification, addressee: Addressee) -> bool:
+    token = notification.access_token.encode()
+    return keyring().matches(Purpose.ACCESS_TOKEN, token, addressee.access_token_digest or b"")
+
+
+def _limit(requests: Sequence[_Request], *, now: datetime) -> None:
+    """Hold back what is beyond a limit, but for one wake-up for each address, which goes out when the limit allows."""
+    wanted: dict[bytes, BucketLimits] = {}
+    asked = [(request, draft, _buckets_of(request, draft, wanted)) for request in requests for draft in request.stored]
+    counts = Counter(key for _, _, keys in asked for key in keys)
+    spending = own_buckets().open(wanted, counts, at=now)
+    if spending:
+        beyond = [(request, draft, keys) for request, draft, keys in asked if not spending.take(keys)]
+        _hold_back(beyond, spending, now=now)
+        spending.write()
+
+
+def _within_limits(repeats: Sequence[Incoming], *, now: datetime) -> list[Incoming]:
+    """Return the repeated requests that are answered again. A sender repeats one a few times while it hears no answer;
+    whoever has recorded it may send it without end.
+    """
+    if not repeats:
+        return []
+    keys = [REPEATED + i.request_key for i in repeats]
+    wanted = dict.fromkeys(keys, REPEATS) | {REPEATED: ALL_REPEATS}
+    spending = own_buckets().open(wanted, Counter([*keys, *[REPEATED] * len(keys)]), at=now)
+    answered = [i for i, key in zip(repeats, keys, strict=True) if spending.take((key, REPEATED))]
+    spending.write()
+    return answered
+
+
+def _addressee(draft: _Draft) -> Addressee:
+    """Return to whom a notification goes that is to be delivered."""
+    assert draft.addressee is not None  # noqa: S101 - it was found, or there would be no delivery
+    return draft.addressee
+
+
+def _buckets_of(request: _Request, draft: _Draft, wanted: dict[bytes, BucketLimits]) -> tuple[bytes, ...]:
+    """Return the keys of the buckets that a notification counts for, that of its route first, and note their limits in
+    ``wanted``.
+    """
+    is_apart = draft.notification.type in APART
+    route_key = b"r%d/%d" % (_addressee(draft).route_id, is_apart)
+    sender_key = b"s" + request.sender_digest
+    wanted[route_key] = settings.ROUTE_APART_LIMITS if is_apart else settings.ROUTE_LIMITS
+    wanted[sender_key] = settings.SENDER_LIMITS
+    wanted[GLOBAL] = settings.GLOBAL_LIMITS
+    return route_key, sender_key, GLOBAL
+
+
+def _hold_back(
+    beyond: Sequence[tuple[_Request, _Draft, tuple[bytes, ...]]], spending: Spending, *, now: datetime
+) -> None:
+    if not beyond:
+        return
+    own_senders().note_beyond(request.sender_digest for request, _, _ in beyond)
+    routes = {_addressee(draft).route_id for _, draft, _ in beyond}
+    still_at = now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS / 2)
+    woken = coalescing.find_wake_ups(routes, still_at=still_at)
+    for _, draft, keys in beyond:
+        place = _addressee(draft).route_id, draft.notification.type in APART
+        if place in woken:
+            draft.verdict = Verdict.COALESCED
+        else:
+            woken.add(place)
+            draft.wakes_at = spending.book(keys[0], keys)
+    held = sum(draft.wakes_at is not None for _, draft, _ in beyond)
+    count(metrics.BEYOND_LIMITS, {("wake_up",): held, ("coalesced",): len(beyond) - held})
+
+
+def _choose(requests: Iterable[_Request], known: Queues, limits: ConcurrencyLimits) -> None:
+    """Put each notification into its queue, and take room for those that may be sent at once."""
+    for draft in (draft for request in requests for draft in request.stored):
+        _put_into_queue(draft, known)
+        if not draft.wakes_at:
+            _take_room(draft, known, limits)
+
+
+def _put_into_queue(draft: _Draft, known: Queues) -> None:
+    addressee = _addressee(draft)
+    draft.queue = known.key(addressee.gateway, addressee.channel, is_proven=addressee.is_route_proven)
+    draft.queue_id = known.id_of(draft.queue)
+
+
+def _take_room(draft: _Draft, known: Queues, limits: ConcurrencyLimits) -> None:
+    """Take room for one notification. What a halt covers, is unreadable or finds no room, is left to the next claim."""
+    addressee = _addressee(draft)
+    if draft.queue is None or known.covering(draft.queue):
+        return
+    draft.address = open_address(addressee.address_encrypted, addressee.route_id)
+    slot = Slot(draft.queue_id)
+    if draft.address is not None and limits.enter(slot):
+        draft.slot = slot
+
+
+def _coalesce(requests: Iterable[_Request]) -> list[int]:
+    """Decide what waits, of what cannot be sent at once. Return the routes for which something older has to give way.
+
+    Of a batch only the newest is stored that finds no room, so that a flood writes one row a batch for its victim.
+    """
+    unclaimed: defaultdict[int, list[_Draft]] = defaultdict(list)
+    addressees: dict[int, Addressee] = {}
+    for draft in (draft for request in requests for draft in request.stored if not draft.is_claimed):
+        addressee = _addressee(draft)
+        addressees[addressee.route_id] = addressee
+        unclaimed[addressee.route_id].append(draft)
+    crowded = []
+    for route_id, drafts in unclaimed.items():
+        surplus = addressees[route_id].waiting_count + len(drafts) - settings.MAX_OPEN_PER_ROUTE
+        for draft in drafts[: min(max(surplus, 0), len(drafts) - 1)]:
+            draft.verdict = Verdict.COALESCED
+        to = addressees[route_id]
+        own_admission().add(to.gateway, to.channel, is_proven=to.is_route_proven)
+        if surplus > 0:
+            crowded.append(route_id)
+    return crowded
+
+
+# What is stored -------------------------------------------------------------------------------------------------------
+
+
+def _store(bridge: str, requests: Sequence[_Request], free: Ids, sending: Sending, *, now: datetime) -> None:
+    if not requests:
+        return
+    new = [_new_request(request, lease_until=now + sending.lease, now=now) for request in requests]
+    reply_due_at = now + timedelta(seconds=settings.REPLY_DEADLINE_SECONDS)
+    ids = store(bridge, new, free, now=now, reply_due_at=reply_due_at)
+    for request, request_id in zip(requests, ids.requests, strict=True):
+        request.id = request_id
+    drafts = [draft for request in requests for draft in request.stored]
+    for draft, notification_id in zip(drafts, ids.notifications, strict=True):
+        draft.id = notification_id
+    claimed = [draft for draft in drafts if draft.is_claimed]
+    for draft, attempt_id in zip(claimed, ids.attempts, strict=True):
+        draft.attempt_id = attempt_id
+    observe(metrics.DISPATCH_SECONDS, [0.0] * len(claimed))  # at once is no example of anything
+
+
+def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> NewRequest:
+    incoming, is_answered, states = request.incoming, request.is_answered, NotificationRequest.State
+    is_named = bool(request.decided) and not is_answered
+    decided = [Decided(d.position, d.verdict, d.notification.type, d.wish) for d in request.decided]
+    return NewRequest(
+        request_key=incoming.request_key,
+        source_key=incoming.source_key,
+        reply_address=None if is_answered else incoming.reply_address,
+        sender_digest=request.sender_digest,
+        message_id=incoming.request.message_id,
+        state=(states.ANSWERED if is_answered else states.WAITING).value,
+        answered_at=now if is_answered else None,
+        ended_on=day_of(now) if is_answered else UNDER_WAY,
+        decided=pack(decided) if decided else None,
+        decided_names=pack_names(d.notification for d in request.decided) if is_named else None,
+        notifications=[_new_notification(draft, lease_until=lease_until, now=now) for draft in request.stored],
+    )
+
+
+def _new_notification(draft: _Draft, *, lease_until: datetime, now: datetime) -> NewNotification:
+    addressee, notification, is_claimed = _addressee(draft), draft.notification, draft.is_claimed
+    app = addressee.channel
+    return NewNotification(
+        position=draft.position,
+        public_key_hash=notification.public_key_hash,
+        installation_id=notification.installation_id,
+        type=notification.type,
+        state=(State.IN_FLIGHT if is_claimed else State.PENDING).value,
+        queue_id=draft.queue_id,
+        route_id=addressee.route_id,
+        route_generation=addressee.route_generation,
+        dedup_key=draft.dedup_key,
+        collapse_id=draft.collapse_id,
+        # A wake-up stands for others as well, so that nothing of one message may keep it from being delivered.
+        chat_id=None if draft.wakes_at else notification.chat_id,
+        message=None if draft.wakes_at else notification.message,
+        attempt_count=int(is_claimed),
+        next_attempt_at=None if is_claimed else draft.wakes_at or now,
+        lease_until=lease_until if is_claimed else None,
+        is_wake_up=draft.wakes_at is not None,
+        report=Notification.Reports.SUCCESS.value if draft.wakes_at else None,
+        expires_at=_expires_at(now),
+        attempt=NewAttempt(**app._asdict(), gateway=addressee.gateway) if is_claimed else None,
+    )
+
+
+def _expires_at(now: datetime) -> datetime:
+    return now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS)
+
+
+# What follows ---------------------------------------------------------------------------------------------------------
+
+
+def _claim(request: _Request, draft: _Draft, *, now: datetime) -> Claim:
+    addressee = _addressee(draft)
+    assert draft.queue is not None and draft.slot is not None  # noqa: S101, PT018 - claimed
+    return Claim(
+        notification_id=draft.id,
+        request_id=request.id,
+        route_id=addressee.route_id,
+        route_generation=addressee.route_generation,
+        attempt_id=draft.attempt_id,
+        started_at=now,
+        ambiguous_count=0,
+        expires_at=_expires_at(now),
+        gateway=addressee.gateway,
+        address_digest=addressee.address_digest,
+        push=_push(draft, addressee),
+        channel=addressee.channel,
+        queue=draft.queue,
+        slot=draft.slot,
+        is_route_noted=bool(addressee.is_route_noted),
+        is_route_proven=addressee.is_route_proven,
+        source_key=request.incoming.source_key,
+    )
+
+
+def _push(draft: _Draft, addressee: Addressee) -> Push:
+    return Push(
+        notification_id=draft.id,
+        attempt_number=1,
+        channel=addressee.channel,
+        address=draft.address or b"",
+        type=draft.notification.type,
+        public_key_hash=draft.notification.public_key_hash,
+        chat_id=draft.notification.chat_id,
+        message=draft.notification.message,
+        collapse_id=draft.collapse_id.hex(),
+    )
+
+
+def _waiting(bridge: str, request: _Request, *, now: datetime) -> WaitingRequest:
+    incoming = request.incoming
+    untried = {
+        draft.id: (place, draft.notification.public_key_hash, draft.notification.installation_id)
+        for place, draft in enumerate(request.drafts)
+        if draft.error is None
+    }
+    return WaitingRequest(
+        request_id=request.id,
+        bridge=bridge,
+        source_key=incoming.source_key,
+        reply_address=incoming.reply_address,
+        message_id=incoming.request.message_id,
+        received_at=now,
+        due_at=now + timedelta(seconds=settings.REPLY_DEADLINE_SECONDS),
+        reports=[_report(draft) for draft in request.drafts],
+        positions=untried,
+    )
+
+
+def _report(draft: _Draft) -> Report | None:
+    if draft.error is None:
+        return None
+    name = draft.notification
+    return Report(name.public_key_hash, name.installation_id, success=not draft.error, error=draft.error)
+
+
+def _answer(bridge: str, request: _Request) -> Answer:
+    incoming = request.incoming
+    reports = tuple(report for draft in request.drafts if (report := _report(draft)))
+    return Answer(bridge, incoming.source_key, incoming.reply_address, incoming.request.message_id, reports)
+
+
+def _answers_repeated(bridge: str, repeats: Sequence[tuple[Incoming, KnownRequest]]) -> list[Answer]:
+    """Return the answers to repeated requests that were answered."""
+    if not repeats:
+        return []
+    since = first_day(known.received_at for _, known in repeats)
+    errors = load_errors({known.id: known.decided for _, known in repeats}, since=since)
+    return [
+        Answer(
+            bridge,
+            i.source_key,
+            i.reply_address,
+            i.request.message_id,
+            repeat_reports(i.request.notifications, errors[known.id]),
+        )
+        for i, known in repeats
+    ]

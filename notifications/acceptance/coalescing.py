@@ -1,0 +1,56 @@
+"""One wake-up for many: how little may wait for one address.
+
+A push tells a phone that there is something to fetch, and the phone fetches all of it. So of many that wait for one
+address the newest are enough, and the oldest, which would expire first, is left out for each that comes.
+"""
+
+from collections.abc import Collection
+from datetime import datetime
+
+from kit.db.partitions import IS_UNDER_WAY, day_of
+from kit.db.statements import fetch
+from kit.metrics.batches import count
+from notifications.messages import APART
+from notifications.metrics import FINISHED
+from notifications.models import Notification
+from notifications.queues.queues import OF_A_ROUTE, OVER
+
+# What a worker holds at this moment is passed over: it is being sent.
+_LEAVE_OUT_OLDEST = f"""
+    WITH ranked AS (
+        SELECT id, row_number() OVER (PARTITION BY route_id ORDER BY id DESC) AS place
+        FROM notifications_notification_under_way WHERE route_id = ANY (%(routes)b::bigint[])
+            AND {OF_A_ROUTE} AND state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
+    ), locked AS (
+        SELECT id FROM notifications_notification_under_way
+        WHERE id = ANY (ARRAY(SELECT id FROM ranked WHERE place > %(most)s))
+        ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE notifications_notification AS n
+    SET state = '{Notification.State.COALESCED}', report = coalesce(n.report, '{Notification.Reports.SUCCESS}'),
+        {OVER}
+    WHERE n.id = ANY (ARRAY(SELECT id FROM locked)) AND {IS_UNDER_WAY}
+        AND n.state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
+    RETURNING n.id
+"""
+
+
+_FIND_WAKE_UPS = f"""
+    SELECT route_id, type FROM notifications_notification_under_way
+    WHERE route_id = ANY (%(routes)b::bigint[]) AND {OF_A_ROUTE} AND state = '{Notification.State.PENDING}'
+        AND is_wake_up AND expires_at > %(still_at)s
+"""
+
+
+def find_wake_ups(route_ids: Collection[int], *, still_at: datetime) -> set[tuple[int, bool]]:
+    """Return the routes, each with whether it is for occasions that are `APART`, for which a wake-up waits that will
+    still be there at that time.
+    """
+    rows = fetch(_FIND_WAKE_UPS, {"routes": list(route_ids), "still_at": still_at})
+    return {(route_id, type_ in APART) for route_id, type_ in rows}
+
+
+def leave_out_oldest(route_ids: Collection[int], *, most: int, now: datetime) -> None:
+    """Coalesce the oldest notifications of these routes, until ``most`` of each wait."""
+    left_out = fetch(_LEAVE_OUT_OLDEST, {"routes": list(route_ids), "most": most, "now": now, "today": day_of(now)})
+    count(FINISHED, {(Notification.State.COALESCED,): len(left_out)})

@@ -1,0 +1,369 @@
+"""Storing: the one statement that inserts requests with their notifications and first attempts, and the keys by which
+repetitions are recognised.
+
+    a sender's request ──▶ `acceptance` decides about each notification ──┐
+                                                                         ├──▶ `store` ──▶ one INSERT
+    a push of a bridge that verified its sender itself ──▶ `store_pushes` ┘
+
+What repeats is known by two keys. That of a request has a row in `RequestDigest` of its own, for 90 days. That of a
+notification is unique among what is under way, and looked up among what ended in the last days: see `_REFUSE_ENDED`.
+
+Nothing is decided about a push of the second kind: it is to be delivered, and stored is all that its sender is told. So
+its request is stored as answered, and no worker ever settles it. Any process may do this, also one that makes no
+batches: the workers hear of it and send it.
+"""
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import date, datetime, timedelta
+from typing import Any, LiteralString, NamedTuple
+
+from kit.batches.batch import wake as wake_workers
+from kit.db.partitions import UNDER_WAY, day_of, first_day, with_days
+from kit.db.postgresql.base import Rows
+from kit.db.statements import Statement, array_value, fetch, new_ids, write, write_rows
+from kit.metrics.batches import count
+from notifications import metrics
+from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
+from notifications.policy import Verdict
+from notifications.queues.queues import UNSORTED, WAITS
+from registrations.keys.encryption import Purpose
+from registrations.keys.keyring import keyring
+
+State = Notification.State
+
+# Of the key of a request that may be repeated. One of `push_request` is longer, and never comes again.
+KEY_BYTES = 32
+DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewAttempt:
+    """The first attempt of a notification that is claimed as it is stored."""
+
+    token_type: int
+    app_topic: str
+    gateway: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewNotification:
+    """A notification that is to be stored.
+
+    What has the same ``collapse_id`` (at most 16 bytes) replaces each other on the device. ``message`` is what the
+    device gets, and ``wake`` the content of a graded push without its payload.
+    """
+
+    position: int = 0
+    public_key_hash: bytes = b""
+    installation_id: str
+    type: int = 0
+    state: str = State.PENDING.value
+    queue_id: int = UNSORTED
+    route_id: int
+    route_generation: int
+    dedup_key: bytes
+    collapse_id: bytes = b""
+    chat_id: bytes | None = None
+    message: bytes | None = field(default=None, repr=False)
+    wake: bytes | None = field(default=None, repr=False)
+    grade: str = ""
+    attempt_count: int = 0
+    next_attempt_at: datetime | None
+    lease_until: datetime | None = None
+    is_wake_up: bool = False
+    report: str | None = None
+    expires_at: datetime
+    attempt: NewAttempt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRequest:
+    """A request that is to be stored, with those of its notifications that are to be delivered."""
+
+    request_key: bytes
+    source_key: bytes
+    reply_address: bytes | None
+    sender_digest: bytes
+    message_id: bytes
+    state: str
+    answered_at: datetime | None
+    ended_on: date = UNDER_WAY
+    decided: bytes | None = None
+    decided_names: bytes | None = None
+    notifications: Sequence[NewNotification]
+
+
+# In the order of their keys (`digest`, `dedup_key`), so that workers which store the same rows wait for each other
+# instead of dead-locking.
+_STORE = """
+    WITH digest AS (
+        INSERT INTO notifications_requestdigest (digest, received_at)
+        SELECT digest, %(now)s FROM unnest(%(digests)b::bytea[]) AS new (digest) ORDER BY 1
+    ), request AS (
+        INSERT INTO notifications_notificationrequest
+            (id, request_key, source_key, reply_address, sender_digest, message_id, state, answered_at, ended_on,
+             decided, decided_names, bridge, received_at, reply_due_at)
+        SELECT *, %(bridge)s, %(now)s, %(reply_due_at)s
+        FROM unnest(%(r_id)b::bigint[], %(r_request_key)b::bytea[], %(r_source_key)b::bytea[],
+                    %(r_reply_address)b::bytea[], %(r_sender_digest)b::bytea[], %(r_message_id)b::bytea[],
+                    %(r_state)b::text[], %(r_answered_at)b::timestamptz[], %(r_ended_on)b::date[],
+                    %(r_decided)b::bytea[], %(r_decided_names)b::bytea[])
+    ), notification AS (
+        INSERT INTO notifications_notification
+            (id, request_id, position, public_key_hash, installation_id, type, state, queue_id, route_id,
+             route_generation, dedup_key, collapse_id, chat_id, message, wake, grade, attempt_count, next_attempt_at,
+             lease_until, is_wake_up, report, expires_at, payload_dropped, ambiguous_count, created_at)
+        SELECT *, FALSE, 0, %(now)s
+        FROM unnest(%(n_id)b::bigint[], %(n_request_id)b::bigint[], %(n_position)b::smallint[],
+                    %(n_public_key_hash)b::bytea[], %(n_installation_id)b::text[], %(n_type)b::bigint[],
+                    %(n_state)b::text[], %(n_queue_id)b::integer[], %(n_route_id)b::bigint[],
+                    %(n_route_generation)b::bigint[], %(n_dedup_key)b::bytea[], %(n_collapse_id)b::bytea[],
+                    %(n_chat_id)b::bytea[], %(n_message)b::bytea[], %(n_wake)b::bytea[], %(n_grade)b::text[],
+                    %(n_attempt_count)b::integer[], %(n_next_attempt_at)b::timestamptz[],
+                    %(n_lease_until)b::timestamptz[], %(n_is_wake_up)b::boolean[], %(n_report)b::text[],
+                    %(n_expires_at)b::timestamptz[])
+        ORDER BY 11
+    )
+    INSERT INTO notifications_attempt
+        (id, notification_id, token_type, app_topic, gateway, number, started_at, code, is_guarded)
+    SELECT *, 1, %(now)s, '', FALSE
+    FROM unnest(%(a_id)b::bigint[], %(a_notification_id)b::bigint[], %(a_token_type)b::smallint[],
+                %(a_app_topic)b::text[], %(a_gateway)b::text[])
+"""
+
+
+class Ids(NamedTuple):
+    """Ids of rows that are to be stored, in the order in which the rows are handed over."""
+
+    requests: Sequence[int]
+    notifications: Sequence[int]
+    attempts: Sequence[int]
+
+
+def ids_for(requests: int, notifications: int, attempts: int) -> Statement:
+    """Return the statement that takes ids for so many rows. Its one row makes an `Ids`."""
+    return new_ids(
+        ("notifications_notificationrequest", requests),
+        ("notifications_notification", notifications),
+        ("notifications_attempt", attempts),
+    )
+
+
+def store(bridge: str, requests: Sequence[NewRequest], free: Ids, *, now: datetime, reply_due_at: datetime) -> Ids:
+    """Store requests of one bridge with all that belongs to them, under the first of these ids; belongs into a
+    transaction.
+
+    That transaction raises IntegrityError when another process has stored one of them meanwhile; `find_known` knows it
+    then.
+    """
+    notifications = [notification for request in requests for notification in request.notifications]
+    attempts = [notification.attempt for notification in notifications if notification.attempt]
+    ids = Ids(free.requests[: len(requests)], free.notifications[: len(notifications)], free.attempts[: len(attempts)])
+    parents = [pk for pk, r in zip(ids.requests, requests, strict=True) for _ in r.notifications]
+    claimed = [pk for pk, n in zip(ids.notifications, notifications, strict=True) if n.attempt]
+    repeatable = [request.request_key for request in requests if len(request.request_key) <= KEY_BYTES]
+    own = {
+        "bridge": bridge,
+        "digests": [digest_of(bridge, key) for key in repeatable],
+        "now": now,
+        "reply_due_at": reply_due_at,
+        "r_id": ids.requests,
+        "n_id": ids.notifications,
+        "a_id": ids.attempts,
+        "n_request_id": parents,
+        "a_notification_id": claimed,
+    }
+    columns = _columns("r", NewRequest, requests) | _columns("n", NewNotification, notifications)
+    write(_STORE, own | columns | _columns("a", NewAttempt, attempts))
+    if notifications:
+        write(with_days(_REFUSE_ENDED, now), {"keys": [notification.dedup_key for notification in notifications]})
+    return ids
+
+
+# Another process may have stored one of these keys, and ended it, since we looked: only now that ours are in the unique
+# index of what is under way, nobody can any more. It would be brought back beside ours, which PostgreSQL refuses.
+_REFUSE_ENDED: LiteralString = f"""
+    UPDATE notifications_notification SET ended_on = '{UNDER_WAY}'
+    WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({{days}})
+"""
+
+
+def _columns(prefix: str, kind: type[Any], rows: Sequence[Any]) -> dict[str, list[Any]]:
+    """Return the values of some rows by the names of their parameters."""
+    return {f"{prefix}_{each.name}": [getattr(row, each.name) for row in rows] for each in fields(kind)}
+
+
+# What is known --------------------------------------------------------------------------------------------------------
+
+
+class KnownRequest(NamedTuple):
+    """A request that is stored already."""
+
+    id: int
+    received_at: datetime
+    is_answered: bool
+    decided: bytes | None
+
+
+class Known(NamedTuple):
+    """What is stored already: requests by key, the dedup keys in use with the time since when, and the keys of requests
+    that were decided so long ago that nothing else of them is known.
+    """
+
+    requests: dict[bytes, KnownRequest]
+    dedup_keys: dict[bytes, datetime]
+    replayed: set[bytes]
+
+
+# What ended so reached nobody, unless an attempt was ambiguous. Who asks again, once the phone has registered its new
+# token, must not be told that there is nothing to do: such a key is in use since 1970, and so released.
+_MAY_HAVE_REACHED_NOBODY: LiteralString = f"""
+    state IN ('{State.DEAD_TOKEN}', '{State.WITHDRAWN}', '{State.UNDELIVERABLE}', '{State.EXPIRED}')
+"""
+_FIND_DIGESTS: LiteralString = """
+    SELECT digest, received_at, TRUE FROM notifications_requestdigest WHERE digest = ANY (%(digests)b::bytea[])
+"""
+_FIND_KEYS: LiteralString = f"""
+    SELECT dedup_key, CASE WHEN {_MAY_HAVE_REACHED_NOBODY} THEN 'epoch' ELSE created_at END, FALSE
+    FROM notifications_notification"""
+_FIND_KNOWN: LiteralString = f"""
+    {_FIND_DIGESTS}
+    UNION ALL {_FIND_KEYS}_under_way WHERE dedup_key = ANY (%(dedup_keys)b::bytea[])
+    UNION ALL {_FIND_KEYS} WHERE dedup_key = ANY (%(dedup_keys)b::bytea[]) AND ended_on IN ({{days}})
+"""
+_FIND_REQUESTS: LiteralString = f"""
+    SELECT request_key, id, received_at, state = '{NotificationRequest.State.ANSWERED}', decided
+    FROM notifications_notificationrequest
+    WHERE bridge = %(bridge)s AND request_key = ANY (%(keys)b::bytea[]) AND ended_on >= %(since)s
+"""
+
+
+def digest_of(bridge: str, request_key: bytes) -> bytes:
+    """Return the 16 bytes by which a request is known, also when its row is gone."""
+    return hashlib.sha256(bridge.encode() + b"\0" + request_key).digest()[:DIGEST_BYTES]
+
+
+def forget_keys(keys: Iterable[tuple[str, bytes]]) -> None:
+    """Forget that these requests came, each given by bridge and key."""
+    RequestDigest.objects.filter(digest__in=[digest_of(bridge, key) for bridge, key in keys]).delete()
+
+
+def find_known(
+    bridge: str, request_keys: Collection[bytes], dedup_keys: Collection[bytes], *, now: datetime
+) -> Statement:
+    """Return the statement that finds what is stored of these. `read_known` reads its rows."""
+    digests = [digest_of(bridge, key) for key in request_keys]
+    return with_days(_FIND_KNOWN, now), {"digests": digests, "dedup_keys": list(dedup_keys)}
+
+
+def read_known(bridge: str, request_keys: Collection[bytes], rows: Rows) -> Known:
+    """Return what was found, and read the requests that are repeated."""
+    digests = {digest: received_at for digest, received_at, is_request in rows if is_request}
+    received = {key: digests[each] for key in request_keys if (each := digest_of(bridge, key)) in digests}
+    requests = _find_requests(bridge, received) if received else {}
+    dedup_keys = {key: created_at for key, created_at, is_request in rows if not is_request}
+    return Known(requests, dedup_keys, received.keys() - requests.keys())
+
+
+def _find_requests(bridge: str, received: Mapping[bytes, datetime]) -> dict[bytes, KnownRequest]:
+    keys = {"bridge": bridge, "keys": list(received), "since": first_day(received.values())}
+    return {key: KnownRequest(*request) for key, *request in fetch(_FIND_REQUESTS, keys)}
+
+
+def find_repeats(bridge: str, request_keys: Collection[bytes]) -> set[bytes]:
+    """Return those of these keys whose requests were accepted, also long ago."""
+    keys = {digest_of(bridge, key): key for key in request_keys}
+    return {keys[digest] for digest, *_ in fetch(_FIND_DIGESTS, {"digests": list(keys)})}
+
+
+def release_old(dedup_keys: Mapping[bytes, datetime], *, until: datetime, now: datetime) -> set[bytes]:
+    """Return the dedup keys in use. Release those in use since ``until`` or longer, so that they may be used again;
+    belongs into the transaction that stores the others.
+    """
+    old = {key for key, created_at in dedup_keys.items() if created_at <= until}
+    if not old:
+        return set(dedup_keys)
+    write(with_days(_RELEASE, now), {"keys": list(old), "until": until})
+    kept = {key for (key,) in fetch(with_days(_FIND_IN_USE, now), {"keys": list(old)})}
+    return dedup_keys.keys() - old | kept
+
+
+# Another worker may have released a key and stored another notification under it meanwhile: that one keeps it.
+_RELEASE: LiteralString = f"""
+    UPDATE notifications_notification AS notification SET dedup_key = NULL
+    WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({{days}}, '{UNDER_WAY}') AND (
+        created_at <= %(until)s OR {_MAY_HAVE_REACHED_NOBODY} AND NOT EXISTS (
+            SELECT FROM notifications_attempt
+            WHERE notification_id = notification.id AND outcome = '{Attempt.Outcome.AMBIGUOUS}'
+                AND started_at > %(until)s
+        )
+    )
+"""
+_FIND_IN_USE: LiteralString = f"""
+    SELECT dedup_key FROM notifications_notification
+    WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({{days}}, '{UNDER_WAY}')
+"""
+
+
+# Pushes whose sender the bridge has verified --------------------------------------------------------------------------
+
+# A sender that missed our answer repeats its push within this time. Later, the same name means another push.
+REPEATED_WITHIN = timedelta(minutes=10)
+
+
+def find_repeated(bridge: str, keys: Collection[bytes], *, now: datetime) -> set[bytes]:
+    """Return those of these keys that were stored a short while ago."""
+    found = fetch(*find_known(bridge, (), keys, now=now)) if keys else []
+    return release_old(read_known(bridge, (), found).dedup_keys, until=now - REPEATED_WITHIN, now=now)
+
+
+def store_pushes(bridge: str, pushes: Sequence[NewRequest], *, now: datetime) -> None:
+    """Store what `push_request` made, and tell the workers."""
+    if pushes:
+        [free] = fetch(*ids_for(len(pushes), len(pushes), 0))
+        store(bridge, pushes, Ids._make(free), now=now, reply_due_at=now)
+        wake_workers()
+        count(metrics.REQUESTS, {("new",): len(pushes)})
+        count(metrics.NOTIFICATIONS, {(Verdict.DELIVER,): len(pushes)})
+
+
+def push_request(push: NewNotification, *, sender: bytes, now: datetime) -> NewRequest:
+    """Return the request of one push. ``sender`` is any value that tells senders apart, for reports.
+
+    A repeated push has the same ``dedup_key``. Its ``next_attempt_at`` may be later than now: it waits as a retry does
+    then, as what is pending may go out a few seconds early. Without a collapse id it stands for itself.
+    """
+    is_later = push.next_attempt_at is not None and push.next_attempt_at > now
+    # The dedup key may be used again when it is released, the name of a request and of what it shows may not.
+    request_key = push.dedup_key + round(now.timestamp() * 10**6).to_bytes(8)
+    notification = replace(
+        push,
+        state=(State.RETRYING if is_later else State.PENDING).value,
+        collapse_id=push.collapse_id or hashlib.sha256(request_key).digest()[:16],
+        report=Notification.Reports.SUCCESS.value,
+    )
+    return NewRequest(
+        request_key=request_key,
+        source_key=push.dedup_key,
+        reply_address=None,
+        sender_digest=keyring().digest(Purpose.SENDER, sender),
+        message_id=b"",
+        state=NotificationRequest.State.ANSWERED.value,
+        answered_at=now,
+        ended_on=day_of(now),
+        notifications=[notification],
+    )
+
+
+_EXPIRY: LiteralString = array_value("%(ids)b::bigint[]", "n.id", "expiries", "timestamptz")
+_PROLONG: LiteralString = f"""
+    UPDATE notifications_notification_under_way AS n SET expires_at = {_EXPIRY}
+    WHERE n.id = ANY (%(ids)b::bigint[]) AND n.expires_at < {_EXPIRY} AND {WAITS}
+"""
+
+
+def prolong(expiries: Sequence[tuple[int, datetime]]) -> None:
+    """Let notifications that wait live longer, because they stand for later pushes, too."""
+    write_rows(_PROLONG, ("ids", "expiries"), expiries)

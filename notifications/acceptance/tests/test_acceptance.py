@@ -1,0 +1,558 @@
+"""Requests: what is decided, stored and answered."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+from django.db import connection
+
+from kit.db.connections import connection_parameters
+from kit.db.statements import fetch
+from notifications.acceptance import acceptance
+from notifications.acceptance.acceptance import Incoming, Sending, dedup_key, withdraw
+from notifications.delivery.recording import take_up_lost
+from notifications.delivery.settling import settle
+from notifications.messages import ChannelKey, PushNotification, PushRequest, QueueKey, ReportError
+from notifications.models import Attempt, Notification, NotificationRequest, Queue
+from notifications.policy import Verdict, Wish
+from notifications.queues import halts, queues
+from notifications.queues.admission import Admission, own_admission, own_senders
+from notifications.queues.concurrency import ConcurrencyLimits, Slot
+from notifications.reports import CODES, REPORT_ERRORS, WISH_CODES, Decided, pack, unpack
+from registrations.keys.encryption import Keyring, Purpose
+from registrations.models import Registration, Route
+from tests.delivering import APP, LEASE, make_due, prove, take
+from tests.factories import make_notification, make_registration, make_route
+from tests.statements import statements
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+ALICE, BOB, NOBODY = b"\xaa" * 64, b"\xbb" * 64, b"\xcc" * 64
+UUID = "11111111-1111-4111-8111-111111111111"
+TOKEN = "c0ffee00-0000-4000-8000-000000000001"
+SENDER = b"\x02" + b"\x05" * 32
+ADDRESS = b"wherever the bridge wants it"
+BRIDGE = "test-bridge"
+SUCCESS = (True, ReportError.NONE)
+WRONG_TOKEN = (False, ReportError.WRONG_TOKEN)
+NOT_REGISTERED = (False, ReportError.NOT_REGISTERED)
+GOOGLE = ChannelKey(2, "")
+State = Notification.State
+
+
+def make_recipient(public_key_hash=ALICE, **fields):
+    return make_registration(public_key_hash=public_key_hash, installation_id=UUID, access_token=TOKEN, **fields)
+
+
+def push(public_key_hash=ALICE, **fields):
+    fields = {"installation_id": UUID, "access_token": TOKEN, "type": 1, "message": b"sealed"} | fields
+    return PushNotification(public_key_hash, **fields)
+
+
+def incoming(*pushes, amm=b"\x01" * 32, envelope=b"\x0e" * 32, message_id=b"status message"):
+    return Incoming(amm, envelope, ADDRESS, SENDER, PushRequest(message_id, pushes))
+
+
+def accept(batch, *, now, limits=None, bridge=BRIDGE):
+    return acceptance.accept(bridge, batch, sending=Sending(LEASE, limits or ConcurrencyLimits(1000)), now=now)
+
+
+def told(answer):
+    return [(report.success, report.error) for report in answer.reports]
+
+
+def settled(accepted, now=NOW + timedelta(minutes=1)):
+    return settle(waiting_ids(accepted), now=now)
+
+
+def waiting_ids(accepted):
+    return [request.request_id for request in accepted.waiting]
+
+
+def decided():
+    """What was decided at once, of all requests."""
+    requests = NotificationRequest.objects.order_by("pk")
+    return [(d.position, d.verdict, d.type) for request in requests for d in unpack(request.decided)]
+
+
+@pytest.mark.django_db
+def test_the_wish_that_a_notification_was_against_is_stored():
+    make_recipient(muted_chat_list=[b"chat"])
+    accept([incoming(push(chat_id=b"chat"), push(access_token="wrong"))], now=NOW)
+    stored = unpack(NotificationRequest.objects.get().decided)
+    assert [(d.verdict, d.wish) for d in stored] == [
+        (Verdict.SUPPRESSED, Wish.CHAT_MUTED),
+        (Verdict.WRONG_TOKEN, None),
+    ]
+
+
+def test_version_0_1_0_reads_the_verdicts_of_what_was_against_a_wish():
+    """While an upgrade goes on, or after it was taken back, it answers repeats of what this version decided."""
+    packed = pack([Decided(0, Verdict.WRONG_TOKEN, 1), Decided(2, Verdict.SUPPRESSED, 2, Wish.CHAT_MUTED)])
+    as_by_0_1_0 = [*enumerate(zip(packed[::2], packed[1::2], strict=True))]
+    assert [(place, *pair) for place, pair in as_by_0_1_0 if pair[0]] == [(0, 3, 1), (2, 1, 2)]
+
+
+def test_a_wish_in_place_of_a_verdict_is_read():
+    assert unpack(bytes([3, 1, 11, 2])) == [
+        Decided(0, Verdict.WRONG_TOKEN, 1),
+        Decided(1, Verdict.SUPPRESSED, 2, Wish.CHAT_MUTED),
+    ]
+
+
+def claimed_ids(accepted):
+    return [claim.notification_id for claim in accepted.claims]
+
+
+@pytest.mark.django_db
+def test_what_is_to_be_delivered_is_stored_with_its_first_attempt():
+    registration = make_recipient()
+    accepted = accept([incoming(push(chat_id=b"chat"))], now=NOW)
+    row = Notification.objects.get()
+    assert (accepted.answers, claimed_ids(accepted)) == ([], [row.pk])
+    assert waiting_ids(accepted) == [row.request_id]
+    assert (row.state, row.report, row.route, row.route_generation) == (State.IN_FLIGHT, None, registration.route, 1)
+    assert (bytes(row.chat_id), bytes(row.message)) == (b"chat", b"sealed")
+    assert (row.next_attempt_at, row.lease_until, row.expires_at) == (None, NOW + LEASE, NOW + DAY)
+    attempt = Attempt.objects.get()
+    assert (attempt.notification, attempt.number, attempt.gateway) == (row, 1, registration.route.gateway)
+    assert (attempt.started_at, attempt.outcome, row.attempt_count) == (NOW, None, 1)
+    assert row.request.reply_due_at == NOW + timedelta(seconds=2)
+    assert (row.request.bridge, bytes(row.request.reply_address)) == (BRIDGE, ADDRESS)
+
+
+@pytest.mark.django_db
+def test_what_is_claimed_at_acceptance_is_what_any_worker_would_claim():
+    """The claim that goes straight to the gateway, and the one read from the table after its lease ran out."""
+    registration = make_recipient(route=make_route(token_type=1, app_topic=APP, device_token="device"))
+    [straight] = accept([incoming(push(chat_id=b"chat", type=99))], now=NOW).claims
+    take_up_lost(now=NOW + LEASE, limit=10)
+    [stored] = take(now=NOW + LEASE)
+    assert straight.push == replace(stored.push, attempt_number=1)
+    assert straight == replace(
+        stored, push=straight.push, attempt_id=straight.attempt_id, started_at=straight.started_at
+    )
+    assert bytes(Notification.objects.get().collapse_id).hex() == straight.push.collapse_id
+    assert (straight.push.address, straight.push.channel.app_topic) == (b"device", APP)
+    assert straight.route_id == registration.route_id
+
+
+@pytest.mark.django_db
+def test_what_cannot_go_out_at_once_is_stored_and_due():
+    recipients = [make_recipient(bytes([number]) * 64) for number in range(3)]
+    pushes = [push(bytes(recipient.public_key_hash)) for recipient in recipients]
+    limits = ConcurrencyLimits(2)
+    accepted = accept([incoming(*pushes)], now=NOW, limits=limits)
+    assert len(accepted.claims) == 2
+    row = Notification.objects.get(state=State.PENDING)
+    assert (row.next_attempt_at, row.lease_until, row.attempt_count) == (NOW, None, 0)
+    assert Attempt.objects.count() == 2
+    limits.keep()
+    assert not limits.has_room_again()
+    limits.complete(accepted.claims[0].slot)
+    assert limits.has_room_again()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("obstacle", ["drained", "paused", "unreadable"])
+def test_nothing_is_claimed_at_acceptance_that_no_worker_would_claim(obstacle):
+    prove(GOOGLE)
+    route = make_recipient().route
+    if obstacle == "drained":
+        halts.start_draining(by="ann", why="gorush moves", now=NOW)
+    elif obstacle == "paused":
+        halts.pause(GOOGLE, by="ann", why="new key", now=NOW)
+    else:
+        sealed = Keyring([b"\x77" * 32]).encrypt(Purpose.ADDRESS, b"lost")
+        Route.objects.filter(pk=route.pk).update(address_encrypted=sealed)
+    accepted = accept([incoming(push())], now=NOW, limits=(limits := ConcurrencyLimits(1)))
+    assert (accepted.claims, Attempt.objects.count()) == ([], 0)
+    assert Notification.objects.get().state == State.PENDING
+    assert len(waiting_ids(accepted)) == 1
+    assert limits.enter(Slot(Notification.objects.get().queue_id))
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("recipient", "asked", "verdict", "report"),
+    [
+        ({}, {"public_key_hash": NOBODY}, Verdict.NOT_REGISTERED, NOT_REGISTERED),
+        ({}, {"installation_id": UUID.replace("-", "")}, Verdict.NOT_REGISTERED, NOT_REGISTERED),
+        ({"route": None, "state": Registration.State.UNREGISTERED}, {}, Verdict.NOT_REGISTERED, NOT_REGISTERED),
+        ({}, {"access_token": TOKEN.upper()}, Verdict.WRONG_TOKEN, WRONG_TOKEN),
+        ({}, {"access_token": ""}, Verdict.WRONG_TOKEN, WRONG_TOKEN),
+        ({"enabled": False}, {}, Verdict.SUPPRESSED, SUCCESS),
+        ({"blocked_chat_list": [b"author"]}, {"author": b"author"}, Verdict.SUPPRESSED, SUCCESS),
+        ({"muted_chat_list": [b"chat"]}, {"chat_id": b"chat"}, Verdict.SUPPRESSED, SUCCESS),
+    ],
+)
+def test_what_is_not_delivered_is_answered_at_once_and_keeps_no_payload(recipient, asked, verdict, report):
+    make_recipient(**recipient)
+    accepted = accept([incoming(push(**asked))], now=NOW)
+    [answer] = accepted.answers
+    request = NotificationRequest.objects.get()
+    assert told(answer) == [report]
+    assert (answer.bridge, answer.reply_address) == (BRIDGE, ADDRESS)
+    assert (answer.source_key, answer.message_id) == (b"\x0e" * 32, b"status message")
+    assert decided() == [(0, verdict, 1)]
+    assert (Notification.objects.count(), accepted.claims, accepted.waiting) == (0, [], [])
+    assert (request.reply_address, request.decided_names) == (None, None)
+
+
+@pytest.mark.django_db
+def test_an_installation_with_a_dead_token_is_not_registered():
+    make_recipient(route=make_route(state=Route.State.DISABLED))
+    [answer] = accept([incoming(push())], now=NOW).answers
+    assert told(answer) == [NOT_REGISTERED]
+
+
+@pytest.mark.django_db
+def test_reports_keep_the_order_of_the_request_whenever_they_become_known():
+    make_recipient(ALICE)
+    make_recipient(BOB, enabled=False)
+    pushes = [push(NOBODY), push(ALICE), push(BOB), push(ALICE, access_token="x")]
+    accepted = accept([incoming(*pushes)], now=NOW)
+    assert accepted.answers == []
+    [answer] = settled(accepted)
+    assert told(answer) == [NOT_REGISTERED, SUCCESS, SUCCESS, WRONG_TOKEN]
+    assert [report.public_key_hash for report in answer.reports] == [NOBODY, ALICE, BOB, ALICE]
+
+
+@pytest.mark.django_db
+def test_a_worker_answers_in_place_of_another_one_with_all_reports_and_forgets_who_was_refused():
+    make_recipient(ALICE)
+    accepted = accept([incoming(push(NOBODY, installation_id="\u00fc"), push(), push(NOBODY))], now=NOW)
+    request = NotificationRequest.objects.get()
+    assert NOBODY in bytes(request.decided_names)
+    [answer] = settled(accepted)
+    assert told(answer) == [NOT_REGISTERED, SUCCESS, NOT_REGISTERED]
+    assert [report.installation_id for report in answer.reports] == ["\u00fc", UUID, UUID]
+    request.refresh_from_db()
+    assert (request.decided_names, len(request.decided)) == (None, 6)
+
+
+@pytest.mark.django_db
+def test_a_hundred_refused_notifications_leave_one_row_of_two_bytes_each():
+    """An envelope of 0.9 KB may hold as many. Each used to be a row with five indexes, for thirty days."""
+    refused = [push(b"k", installation_id=str(number), type=200 + number) for number in range(100)]
+    [answer] = accept([incoming(*refused)], now=NOW).answers
+    assert [report.installation_id for report in answer.reports] == [str(number) for number in range(100)]
+    assert Notification.objects.count() == 0
+    [request] = NotificationRequest.objects.all()
+    assert (len(request.decided), request.decided_names) == (200, None)
+    assert [d.type for d in unpack(request.decided)] == [*range(200, 256), *[0] * 44]
+
+
+@pytest.mark.django_db
+def test_type_zero_gets_no_report_and_no_push():
+    make_recipient()
+    [answer] = accept([incoming(push(type=0), push(NOBODY), push(type=0))], now=NOW).answers
+    assert told(answer) == [NOT_REGISTERED]
+    assert decided() == [(1, Verdict.NOT_REGISTERED, 1)]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("notification_type", [4, 99, -1, 2**31 - 1, -(2**31)])
+def test_types_that_we_do_not_know_are_stored_and_delivered(notification_type):
+    make_recipient()
+    assert len(accept([incoming(push(type=notification_type))], now=NOW).claims) == 1
+    assert Notification.objects.get().type == notification_type
+
+
+@pytest.mark.django_db
+def test_a_request_for_nobody_is_answered_with_an_empty_list():
+    [answer] = accept([incoming()], now=NOW).answers
+    assert answer.reports == ()
+
+
+@pytest.mark.django_db
+def test_an_empty_batch_is_nothing():
+    accepted = accept([], now=NOW)
+    assert (accepted.answers, accepted.waiting, accepted.claims) == ([], [], [])
+
+
+# The same thing twice -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+def test_a_repeat_after_the_answer_gets_the_same_answer_for_its_own_envelope():
+    make_recipient()
+    accepted = accept([incoming(push(), push(NOBODY))], now=NOW)
+    [first] = settled(accepted)
+    repeated = accept([incoming(push(), push(NOBODY), envelope=b"\x0f" * 32)], now=NOW + timedelta(minutes=2))
+    assert repeated.answers == [replace(first, source_key=b"\x0f" * 32)]
+    assert repeated.claims == repeated.waiting == []
+    assert (Notification.objects.count(), NotificationRequest.objects.count()) == (1, 1)
+
+
+@pytest.mark.django_db
+def test_a_repeat_is_answered_as_before_even_when_the_recipient_has_changed_meanwhile():
+    [first] = accept([incoming(push())], now=NOW).answers
+    make_recipient()
+    [again] = accept([incoming(push())], now=NOW).answers
+    assert told(first) == told(again) == [NOT_REGISTERED]
+
+
+@pytest.mark.django_db
+def test_a_repeat_before_the_answer_gets_none_of_its_own():
+    make_recipient()
+    accept([incoming(push())], now=NOW)
+    repeated = accept([incoming(push(), envelope=b"\x0f" * 32)], now=NOW)
+    assert (repeated.answers, repeated.claims, repeated.waiting) == ([], [], [])
+
+
+@pytest.mark.django_db
+def test_bridges_do_not_know_the_requests_of_each_other():
+    make_recipient()
+    accept([incoming(push())], now=NOW)
+    elsewhere = accept([incoming(push())], now=NOW, bridge="another-bridge")
+    assert NotificationRequest.objects.count() == 2
+    assert [told(answer) for answer in elsewhere.answers] == [[SUCCESS]]
+    assert decided() == [(0, Verdict.DUPLICATE, 1)]
+
+
+@pytest.mark.parametrize("state", [State.DEAD_TOKEN, State.WITHDRAWN, State.UNDELIVERABLE, State.EXPIRED])
+@pytest.mark.django_db
+def test_what_reached_nobody_is_pushed_when_it_is_asked_for_again(state):
+    """A sender who is told of a dead token asks again with the same message, once the phone has registered anew."""
+    make_recipient()
+    accept([incoming(push())], now=NOW)
+    Notification.objects.update(state=state, finished_at=NOW)
+    again = accept([incoming(push(), amm=b"\x02" * 32, envelope=b"\x0f" * 32)], now=NOW)
+    assert len(again.claims) == 1
+    once_more = accept([incoming(push(), amm=b"\x03" * 32, envelope=b"\x10" * 32)], now=NOW)
+    assert (once_more.claims, Notification.objects.count()) == ([], 2)  # that one is on its way
+
+
+@pytest.mark.django_db
+def test_what_may_have_reached_the_phone_is_not_pushed_again():
+    make_recipient()
+    [claim] = accept([incoming(push())], now=NOW).claims
+    Notification.objects.update(state=State.EXPIRED, finished_at=NOW)
+    Attempt.objects.filter(notification_id=claim.notification_id).update(outcome=Attempt.Outcome.AMBIGUOUS)
+    again = accept([incoming(push(), amm=b"\x02" * 32, envelope=b"\x0f" * 32)], now=NOW)
+    assert (again.claims, Notification.objects.count()) == ([], 1)
+
+
+@pytest.mark.django_db
+def test_the_same_request_twice_in_one_batch_is_one_request():
+    make_recipient()
+    twice = [incoming(push()), incoming(push(), envelope=b"\x0f" * 32)]
+    accepted = accept(twice, now=NOW)
+    assert len(accepted.claims) == NotificationRequest.objects.count() == 1
+    assert len(settled(accepted)) == 1
+
+
+@pytest.mark.django_db
+def test_the_same_refused_request_twice_in_one_batch_is_answered_once():
+    twice = [incoming(push()), incoming(push(), envelope=b"\x0f" * 32)]
+    assert len(accept(twice, now=NOW).answers) == 1
+
+
+@pytest.mark.django_db
+def test_the_same_push_twice_in_one_request_is_delivered_once():
+    make_recipient()
+    accepted = accept([incoming(push(), push())], now=NOW)
+    assert Notification.objects.get().state == State.IN_FLIGHT
+    assert decided() == [(1, Verdict.DUPLICATE, 1)]
+    [answer] = settled(accepted)
+    assert told(answer) == [SUCCESS, SUCCESS]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("in_one_batch", [True, False])
+def test_the_same_push_in_two_requests_is_delivered_once(in_one_batch):
+    make_recipient()
+    requests = [incoming(push()), incoming(push(), amm=b"\x02" * 32)]
+    batches = [requests] if in_one_batch else [[request] for request in requests]
+    assert sum(len(accept(batch, now=NOW).claims) for batch in batches) == 1
+    assert decided() == [(0, Verdict.DUPLICATE, 1)]
+
+
+@pytest.mark.django_db
+def test_a_push_with_the_wrong_token_does_not_take_the_place_of_the_right_one():
+    make_recipient()
+    accept([incoming(push(access_token="guessed"))], now=NOW)
+    assert len(accept([incoming(push(), amm=b"\x02" * 32)], now=NOW).claims) == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("after", "count"), [(DAY - timedelta(seconds=1), 0), (DAY, 1)])
+def test_the_same_push_may_be_delivered_again_after_a_day(after, count):
+    make_recipient()
+    accept([incoming(push())], now=NOW)
+    assert len(accept([incoming(push(), amm=b"\x02" * 32)], now=NOW + after).claims) == count
+
+
+@pytest.mark.django_db
+def test_another_message_to_the_same_installation_is_another_push():
+    make_recipient()
+    accept([incoming(push())], now=NOW)
+    another = incoming(push(), amm=b"\x02" * 32, message_id=b"another message")
+    assert len(accept([another], now=NOW).claims) == 1
+
+
+def test_parts_of_a_dedup_key_cannot_be_shifted_into_each_other():
+    assert dedup_key(b"ab", push(b"c")) != dedup_key(b"a", push(b"bc"))
+    assert dedup_key(b"a", push(b"b", installation_id="cd")) != dedup_key(b"a", push(b"bc", installation_id="d"))
+
+
+# The database ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+def test_accepts_200_requests_with_as_many_statements_as_one():
+    hashes = [number.to_bytes(2) * 32 for number in range(50)]
+    for public_key_hash in hashes:
+        make_recipient(public_key_hash)
+    own_admission().refresh()  # counted now and then only, as these are
+    own_senders().refresh(now=NOW)
+    with statements() as one:
+        accept([incoming(push(hashes[0]))], now=NOW)
+    assert len(one) <= 6
+    batch = [incoming(push(h), amm=bytes([n]) * 32) for n, h in enumerate(hashes[1:], start=2)]
+    with statements() as many:
+        assert len(accept(batch, now=NOW).claims) == 49
+    assert many == one
+
+
+@pytest.mark.django_db
+def test_loads_only_the_installations_asked_for_and_not_every_combination():
+    ids = [f"{number:08x}-1111-4111-8111-111111111111" for number in range(5)]
+    hashes = [bytes([number]) * 64 for number in range(5)]
+    for public_key_hash in hashes:
+        for installation_id in ids:
+            make_registration(public_key_hash=public_key_hash, installation_id=installation_id)
+    pushes = [push(h, installation_id=i, access_token="?") for h, i in zip(hashes, ids, strict=True)]
+    with statements() as sent:
+        accept([incoming(*pushes)], now=NOW)
+    [sql] = [sql for sql in sent if "access_token_digest" in sql]
+    assert "unnest" in sql
+    assert {told_error for _, told_error in told(accept([incoming(*pushes)], now=NOW).answers[0])} == {1}
+
+
+@pytest.mark.django_db
+def test_of_a_request_that_comes_twice_in_a_batch_the_first_is_answered():
+    """A stranger may publish a copy elsewhere, from where the answer would not be heard."""
+    copy = replace(incoming(push(NOBODY)), source_key=b"\x0f" * 32, reply_address=b"elsewhere")
+    [answer] = accept([incoming(push(NOBODY)), copy], now=NOW).answers
+    assert answer.reply_address == ADDRESS
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_route_that_somebody_holds_is_registered_as_before():
+    """Keys are rotated while the server works, a few hundred routes at a time."""
+    route = make_recipient().route
+    with psycopg.connect(**connection_parameters()) as other:
+        other.execute("SELECT FROM registrations_route WHERE id = %s FOR UPDATE", [route.pk])
+        accepted = accept([incoming(push())], now=NOW)
+    assert [claim.route_id for claim in accepted.claims] == [route.pk]
+
+
+# Withdrawing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("state", [State.PENDING, State.RETRYING, State.AMBIGUOUS])
+def test_what_waits_is_withdrawn_with_its_payload(state):
+    row = make_notification(route=make_route(), state=state, chat_id=b"c", message=b"m")
+    withdraw([row.route_id], now=NOW)
+    row.refresh_from_db()
+    assert (row.state, row.chat_id, row.message, row.next_attempt_at) == (State.WITHDRAWN, None, None, None)
+    assert row.finished_at == NOW
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("state", [State.IN_FLIGHT, State.DELIVERED, State.REFUSED])
+def test_what_is_over_or_on_its_way_is_not_withdrawn(state):
+    row = make_notification(route=make_route(), state=state)
+    withdraw([row.route_id], now=NOW)
+    row.refresh_from_db()
+    assert row.state == state
+
+
+@pytest.mark.django_db
+def test_withdraws_exactly_what_waits_for_the_routes_named():
+    withdrawn, other = make_notification(route=make_route()), make_notification(route=make_route())
+    without = make_notification()
+    withdraw([withdrawn.route_id], now=NOW)
+    withdraw([], now=NOW)
+    assert set(Notification.objects.filter(state=State.PENDING)) == {other, without}
+
+
+def rows_read():
+    """Rows of notifications that this transaction has read, through an index or not."""
+    [(count,)] = fetch(
+        "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'notifications_notification'"
+    )
+    return count
+
+
+@pytest.mark.django_db
+def test_the_end_of_a_route_reads_and_writes_nothing_of_what_is_over():
+    """A device of XMPP has no key: an index by key would find the pushes of all devices."""
+    route = make_route()
+    over = [make_notification(public_key_hash=b"", route=route, state=State.DELIVERED, dedup_key=None)]
+    for _ in range(2000):
+        over.append(Notification(**{f.attname: getattr(over[0], f.attname) for f in Notification._meta.fields[1:]}))
+    Notification.objects.bulk_create(over[1:])
+    waiting = make_notification(public_key_hash=b"", route=route)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE notifications_notification")
+    before = rows_read()
+    withdraw([route.pk], now=NOW)
+    route.delete()
+    assert rows_read() - before < 20
+    assert set(Notification.objects.values_list("state", "route_id", "finished_at")) == {
+        (State.DELIVERED, waiting.route_id, None),
+        (State.WITHDRAWN, waiting.route_id, NOW),
+    }
+    assert not Route.objects.exists()
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def test_every_verdict_has_its_consequence():
+    assert {verdict for verdict in Verdict if verdict.error is None} == {Verdict.DELIVER}
+    assert set(CODES) == set(Verdict) - {Verdict.DELIVER}
+    assert set(WISH_CODES) == set(Wish)
+    codes = [*CODES.values(), *WISH_CODES.values()]
+    assert len(set(codes)) == len(codes)
+    assert all(0 < code < 256 for code in codes)
+
+
+def test_every_report_has_its_wire_code():
+    assert set(REPORT_ERRORS) == set(Notification.Reports)
+    assert set(REPORT_ERRORS.values()) == set(ReportError)
+
+
+@pytest.fixture
+def overloaded(settings, monkeypatch):
+    settings.MAX_OPEN_NOTIFICATIONS = 1
+    make_due()
+    queues.create([QueueKey("gorush", 2, None, is_proven=False)])
+    Queue.objects.update(waiting_count=1)
+    admission = Admission()
+    monkeypatch.setattr(acceptance, "own_admission", lambda: admission)
+    return admission
+
+
+@pytest.mark.django_db
+def test_what_is_refused_for_overload_is_told_and_never_delivered(overloaded):
+    make_recipient()
+    accepted = accept([incoming(push())], now=NOW)
+    assert [told(answer) for answer in accepted.answers] == [[(False, ReportError.INTERNAL_ERROR)]]
+    assert (accepted.claims, accepted.waiting) == ([], [])
+    assert decided() == [(0, Verdict.OVERLOADED, 1)]
+    assert not Notification.objects.filter(request__request_key=b"\x01" * 32).exists()
+
+
+@pytest.mark.django_db
+def test_a_new_request_for_what_was_refused_for_overload_is_delivered(overloaded, settings):
+    make_recipient()
+    accept([incoming(push())], now=NOW)
+    settings.MAX_OPEN_NOTIFICATIONS = 100
+    overloaded.__init__()  # the next count
+    assert len(accept([incoming(push(), amm=b"\x02" * 32, envelope=b"\x0f" * 32)], now=NOW).claims) == 1

@@ -1,0 +1,174 @@
+"""Pushes that a bridge hands over by their routes: stored, sent by the workers, and never settled."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, connection, transaction
+from django.utils import timezone
+
+from kit.db.reasons import sqlstate
+from kit.db.statements import fetch
+from notifications.acceptance import storing
+from notifications.acceptance.storing import NewNotification, NewRequest
+from notifications.messages import Content, Grade, Outcome, Push, Result
+from notifications.models import Notification, NotificationRequest
+from notifications.policy import may_help_to_drop_payload
+from registrations.models import Route
+from tests.delivering import DeliveryProcess, RecordingGateway, fresh
+from tests.factories import make_notification, make_route
+
+pytestmark = pytest.mark.django_db
+WAKE = Content("New message", "default", {"k": "wake"}).encode()
+MESSAGE = Content("New message", "default", {"e": "AAAA"}).encode()
+
+
+def pushed(route: Route | None = None, *, key: bytes = b"k" * 32, **fields: Any) -> NewRequest:
+    route = route or make_route()
+    now = timezone.now()
+    defaults: dict[str, Any] = {
+        "dedup_key": key,
+        "installation_id": "device",
+        "route_id": route.pk,
+        "route_generation": route.generation,
+        "grade": Grade.NORMAL.value,
+        "wake": WAKE,
+        "message": MESSAGE,
+        "next_attempt_at": now,
+        "expires_at": now + timedelta(hours=1),
+    }
+    return storing.push_request(NewNotification(**defaults | fields), sender=b"capulet.test", now=now)
+
+
+def store(*pushes: NewRequest) -> None:
+    storing.store_pushes("test-bridge", pushes, now=timezone.now())
+
+
+def test_it_is_delivered_with_what_it_shows_and_its_grade() -> None:
+    store(pushed(grade=Grade.VOIP.value, collapse_id=b"8 bytes!"))
+    deliverer = DeliveryProcess()
+    deliverer.work_off()
+    [push] = deliverer.gateway.pushes
+    assert (push.grade, push.message, push.wake) == ("voip", MESSAGE, WAKE)
+    assert (push.collapse_id, push.is_payload_dropped) == (b"8 bytes!".hex(), False)
+    notification = Notification.objects.get()
+    assert push.expires_at == notification.expires_at
+    assert (notification.state, notification.message, notification.wake) == ("delivered", None, None)
+
+
+def test_its_request_is_answered_when_it_is_stored_and_nobody_settles_it() -> None:
+    store(pushed())
+    request = NotificationRequest.objects.get()
+    assert (request.state, request.bridge, request.reply_address) == ("answered", "test-bridge", None)
+    assert Notification.objects.get().report == "success"
+    assert DeliveryProcess(RecordingGateway(Outcome.DEAD)).process_batch() in {True, False}
+
+
+def test_without_a_collapse_id_of_its_own_it_stands_for_itself() -> None:
+    """Also one with the key of another that was released: what is still on the screen is another message."""
+    store(pushed(key=b"a" * 32), pushed(key=b"b" * 32))
+    Notification.objects.update(dedup_key=None)
+    store(pushed(key=b"a" * 32))
+    assert [len(each or b"") for each in {bytes(n.collapse_id or b"") for n in Notification.objects.all()}] == [16] * 3
+
+
+def test_what_is_due_later_is_not_sent_before() -> None:
+    store(pushed(next_attempt_at=timezone.now() + timedelta(seconds=4)))
+    deliverer = DeliveryProcess()
+    deliverer.work_off()
+    assert deliverer.gateway.pushes == []
+    deliverer.work_off(now=timezone.now() + timedelta(seconds=5))
+    assert len(deliverer.gateway.pushes) == 1
+
+
+def test_a_payload_that_is_refused_is_left_out_once() -> None:
+    def answer(push: Push) -> Result:
+        return Result(Outcome.DELIVERED if push.is_payload_dropped else Outcome.PAYLOAD, "too_large")
+
+    store(pushed(grade=Grade.VOIP.value))
+    deliverer = DeliveryProcess(RecordingGateway(answer))
+    deliverer.work_off()
+    deliverer.work_off()  # it is due at once
+    assert [(bool(push.message), push.is_payload_dropped) for push in deliverer.gateway.pushes] == [
+        (True, False),
+        (False, True),
+    ]
+    assert deliverer.gateway.pushes[1].wake == WAKE
+    assert Notification.objects.get().state == "delivered"
+
+
+def test_a_wake_up_that_is_refused_is_tried_once_more_and_then_dropped() -> None:
+    store(pushed(message=None))
+    deliverer = DeliveryProcess(RecordingGateway(Outcome.PAYLOAD))
+    deliverer.work_off()
+    deliverer.work_off()  # it is due at once
+    assert len(deliverer.gateway.pushes) == 2
+    assert not may_help_to_drop_payload(deliverer.gateway.pushes[1], Result(Outcome.PAYLOAD))
+    assert Notification.objects.get().state == "undeliverable"
+    assert Route.objects.get().state == "active"
+
+
+def test_a_repeated_key_is_known_for_ten_minutes() -> None:
+    store(pushed())
+    now = timezone.now()
+    assert storing.find_repeated("test-bridge", {b"k" * 32, b"x" * 32}, now=now) == {b"k" * 32}
+    assert storing.find_repeated("test-bridge", {b"k" * 32}, now=now + timedelta(minutes=11)) == set()
+    store(pushed())
+    assert NotificationRequest.objects.count() == 2
+
+
+def test_a_key_that_another_worker_has_stored_anew_is_not_released() -> None:
+    """It was read as that of a notification that reached nobody, which the other worker has released meanwhile."""
+    now = timezone.now()
+    anew = make_notification(dedup_key=b"k" * 32, at=now)
+    old = {b"k" * 32: now - timedelta(days=9999)}
+    assert storing.release_old(old, until=now - timedelta(days=1), now=now) == set(old)
+    anew.refresh_from_db()
+    assert bytes(anew.dedup_key or b"") == b"k" * 32
+
+
+def test_what_waits_may_live_longer_and_is_due_as_before() -> None:
+    store(pushed())
+    notification = Notification.objects.get()
+    Notification.objects.update(state="retrying")
+    later = notification.expires_at + timedelta(hours=1)
+    storing.prolong([(notification.pk, later)])
+    row = fresh(notification)
+    assert (row.expires_at, row.next_attempt_at) == (later, notification.next_attempt_at)
+    Notification.objects.update(state="delivered")
+    storing.prolong([(notification.pk, later + timedelta(hours=1))])
+    assert fresh(notification).expires_at == later
+
+
+def test_no_payload_is_in_a_repr() -> None:
+    assert "AAAA" not in repr(pushed())
+    assert "AAAA" not in repr(Content("t", "s", {"e": "AAAA"}))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_workers_that_store_the_same_in_another_order_wait_for_each_other_and_never_in_a_circle() -> None:
+    """Both have begun their transactions before either inserts."""
+    route, now = make_route(), timezone.now()
+    begun = threading.Barrier(2, timeout=20)
+
+    def store_all(order: int, first: int) -> str:
+        pushes = [pushed(route, key=number.to_bytes(32)) for number in range(first, first + 50)]
+        same_names = [replace(push, request_key=push.source_key) for push in pushes]
+        try:
+            with transaction.atomic():
+                connection.cursor().execute("SELECT")
+                begun.wait()
+                [free] = fetch(*storing.ids_for(50, 50, 0))
+                storing.store("test-bridge", same_names[::order], storing.Ids._make(free), now=now, reply_due_at=now)
+        except DatabaseError as error:
+            return sqlstate(error)
+        finally:
+            connection.close()
+        return ""
+
+    with ThreadPoolExecutor(2) as pool:
+        for first in range(0, 500, 50):
+            assert sorted(pool.map(store_all, (1, -1), (first, first))) == ["", "23505"]

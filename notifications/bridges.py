@@ -1,0 +1,38 @@
+"""Bridges, which take requests from senders and return answers to them.
+
+Delivery knows none of them. Each registers itself under the name that its requests are stored with, and is opened once
+in every process that processes batches. It does its work in steps: those that take requests run before delivery in a
+batch, and those that send answers run after it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from kit.batches.batch import Step, Wakeup
+from notifications.delivery.steps import Delivery
+
+
+class Bridge(Protocol):
+    """One way into the server, opened in one process."""
+
+    def intake(self) -> Sequence[Step]:
+        """Return the steps that take requests; they call `acceptance.accept`, and hand on its answers."""
+        ...
+
+    def outlet(self) -> Sequence[Step]:
+        """Return the steps that send answers: those handed on under the name of this bridge."""
+        ...
+
+
+Open = Callable[[Delivery, Wakeup], Bridge]
+_registered: dict[str, Open] = {}
+
+
+def register(name: str, open_it: Open) -> None:
+    """Make a bridge known. ``name`` is stored with its requests."""
+    _registered[name] = open_it
+
+
+def open_all(delivery: Delivery, wakeup: Wakeup) -> dict[str, Bridge]:
+    """Open every registered bridge for this process, and return them by name."""
+    return {name: open_it(delivery, wakeup) for name, open_it in _registered.items()}

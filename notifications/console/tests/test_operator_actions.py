@@ -1,0 +1,104 @@
+"""What operators do by hand to routes and notifications."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from notifications import disabling
+from notifications.console import operator_actions
+from notifications.messages import ChannelKey
+from notifications.models import Notification
+from notifications.queues import halts
+from registrations.models import RegistrationEvent, Route
+from tests.delivering import LONG_AGO, NOW, due_ids, fresh, make_due, send
+from tests.factories import make_notification, make_registration, make_route
+
+pytestmark = pytest.mark.django_db
+State = Notification.State
+
+
+def disabled_route(reason):
+    return make_registration(
+        route=make_route(state=Route.State.DISABLED, disabled_reason=reason, disabled_at=NOW)
+    ).route
+
+
+def test_a_disabled_route_says_why_and_what_waited_for_it_is_withdrawn():
+    notification = make_due()
+
+    assert operator_actions.disable_routes([notification.route_id], now=NOW) == 1
+
+    route = fresh(notification.route)
+    assert (route.state, route.disabled_reason, route.disabled_at) == ("disabled", "operator", NOW)
+    assert fresh(notification).state == State.WITHDRAWN
+    assert fresh(notification).message is None
+
+
+def test_what_a_worker_holds_already_is_left_to_it():
+    notification = make_due(state=State.IN_FLIGHT)
+    operator_actions.disable_routes([notification.route_id], now=NOW)
+    assert fresh(notification).state == State.IN_FLIGHT
+
+
+@pytest.mark.parametrize("change", [operator_actions.disable_routes, operator_actions.enable_routes])
+def test_of_two_operators_the_later_one_changes_nothing(change):
+    route = make_route() if change is operator_actions.disable_routes else disabled_route("operator")
+    assert [change([route.pk], now=NOW), change([route.pk], now=NOW + timedelta(hours=1))] == [1, 0]
+    assert fresh(route).disabled_at in {NOW, None}
+
+
+@pytest.mark.parametrize(
+    ("reason", "events"), [("operator", []), ("device_gone", ["revived"]), ("failing", ["revived"])]
+)
+def test_reports_are_told_of_a_token_that_lives_again(reason, events):
+    route = disabled_route(reason)
+    assert operator_actions.enable_routes([route.pk], now=NOW) == 1
+    assert (fresh(route).state, fresh(route).disabled_reason) == ("active", "")
+    assert list(RegistrationEvent.objects.values_list("kind", flat=True)) == events
+
+
+def test_undoing_a_mass_invalidation_leaves_alone_what_an_operator_disabled():
+    by_operator, dead = disabled_route("operator"), disabled_route("device_gone")
+    assert disabling.undo_disabling(ChannelKey(2, ""), LONG_AGO, now=NOW) == 1
+    assert (fresh(by_operator).state, fresh(dead).state) == ("disabled", "active")
+
+
+def test_what_waits_for_a_retry_can_be_tried_at_once():
+    now = timezone.now()
+    later = make_due(state=State.RETRYING, next_attempt_at=now + timedelta(hours=1))
+    over = make_notification(state=State.DELIVERED, next_attempt_at=None)
+
+    assert [operator_actions.try_now([later.pk, over.pk], now=now) for _ in "12"] == [1, 0]
+
+    assert due_ids(now=now) == [later.pk]
+
+
+def test_what_is_dropped_is_never_sent():
+    waiting, held = make_due(state=State.RETRYING), make_due(state=State.IN_FLIGHT)
+
+    assert [operator_actions.drop([waiting.pk, held.pk], now=NOW) for _ in "12"] == [1, 0]
+
+    assert (fresh(waiting).state, fresh(held).state) == (State.WITHDRAWN, State.IN_FLIGHT)
+    assert fresh(waiting).chat_id is None
+
+
+def test_while_draining_nothing_is_claimed_and_nothing_is_lost():
+    waiting = make_due()
+    assert [halts.start_draining(by="ann", why="gorush moves", now=NOW) for _ in "12"] == [True, False]
+
+    send(waiting)
+
+    assert (fresh(waiting).state, fresh(waiting).attempt_count) == (State.PENDING, 0)
+    assert due_ids(now=timezone.now()) == []
+    assert [halts.stop_draining(), halts.stop_draining()] == [True, False]
+    assert due_ids(now=timezone.now()) == [waiting.pk]
+    send(waiting)
+    assert fresh(waiting).state == State.DELIVERED
+
+
+def test_draining_says_since_when_and_by_whom():
+    assert halts.drain() is None
+    halts.start_draining(by="ann", why="gorush moves", now=NOW)
+    drain = halts.drain()
+    assert (drain.by, drain.reason, drain.since) == ("ann", "gorush moves", NOW)

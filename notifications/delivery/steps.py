@@ -1,0 +1,318 @@
+"""What one worker process knows about delivery: its pushes under way, and the steps of delivery in a batch.
+
+A push is sent on the process's event loop, and never waited for by a batch.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from math import inf
+from time import monotonic, time_ns
+from typing import LiteralString
+
+import structlog
+
+from kit.batches.batch import BaseStep, Batch, Step, Wakeup, Work
+from kit.batches.inflight import InFlight
+from kit.db.clock import clock
+from kit.metrics import batches
+from kit.tracing.spans import Role, note, step
+from notifications.delivery import recording, settling
+from notifications.delivery.settling import WaitingRequest, WaitingRequests, answer_ended, settle
+from notifications.gateways.interface import Gateway
+from notifications.messages import FAILURES, Answer, Outcome, Result
+from notifications.metrics import FINISHED, LEFT_BEHIND
+from notifications.models import Notification
+from notifications.queues import queues
+from notifications.queues.admission import UNCOUNTED, Counts, Part
+from notifications.queues.claim import Claim, Claimed, Done, claim, postpone_first
+from notifications.queues.concurrency import ConcurrencyLimits
+
+log = structlog.get_logger(__name__)
+
+# How long a result waits for others of the same process.
+GATHERING_SECONDS = 0.1
+# There is traffic while two batches are sent within this time.
+QUIET_SECONDS = 0.3
+USABLE_PART_OF_LEASE = 0.9  # the rest is for recording
+
+
+class PushSends(InFlight[Done]):
+    """Sends claims, each by the gateway of its route, and keeps their results until a batch has recorded them."""
+
+    def __init__(
+        self, gateway_for: Callable[[str], Gateway], wakeup: Wakeup, limits: ConcurrencyLimits, *, lease: timedelta
+    ) -> None:
+        super().__init__(wakeup, timeout_seconds=lease.total_seconds() * USABLE_PART_OF_LEASE)
+        self._gateway_for = gateway_for
+        self._limits = limits
+        self._sent_at = self._sent_before = float("-inf")  # monotonic; of the last two batches
+
+    def send(self, claims: Sequence[Claim]) -> None:
+        """Start sending. It is called after the commit that wrote the attempts."""
+        if claims:
+            self._sent_before, self._sent_at = self._sent_at, monotonic()
+            self.refresh_gateways(claims)
+            self.start([partial(self._push, claim) for claim in claims])
+
+    def refresh_gateways(self, claims: Iterable[Claim]) -> None:
+        """Let the gateways of these claims read and write what they want to, before sending and after it.
+
+        One that fails keeps no push from being sent, not even its own.
+        """
+        for name in {each.gateway for each in claims}:
+            try:
+                self._gateway_for(name).refresh(now=clock.now())
+            except Exception as error:  # noqa: BLE001 - the claims are committed, so they have to be sent
+                log.error("gateway_not_refreshed", gateway=name, error=type(error).__name__)  # noqa: TRY400
+
+    def next_result_at(self) -> float | None:
+        """Return when a batch should record what came in (monotonic), or None while nothing has.
+
+        While there is traffic, results wait a moment for each other and for new requests: a commit for each costs more
+        than its push. The last one of a quiet time waits for nobody.
+        """
+        if not self.has_results():
+            return None
+        is_quiet = self.are_all_done() and self._sent_before < monotonic() - QUIET_SECONDS
+        return 0.0 if is_quiet else self.first_result_at + GATHERING_SECONDS
+
+    async def _push(self, claim: Claim) -> Done:
+        began_at, began_ns = monotonic(), time_ns()
+        result = await _try(self._gateway_for, claim)
+        is_error = result.outcome in FAILURES
+        said = _said(claim, result)
+        step("send", claim.source_key, said, began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
+        self._limits.complete(claim.slot, monotonic() - began_at if result.outcome is Outcome.DELIVERED else inf)
+        return claim, result
+
+
+async def _try(gateway_for: Callable[[str], Gateway], claim: Claim) -> Result:
+    try:
+        gateway = gateway_for(claim.gateway)
+        return gateway.find_fault(claim.push) or await gateway.send(claim.push)
+    except asyncio.CancelledError:
+        return Result(Outcome.AMBIGUOUS, "timeout")
+    except Exception as error:  # noqa: BLE001 - a fault of ours must not leave anybody waiting for a result
+        log.warning("gateway_failed", gateway=claim.gateway, error=type(error).__name__)
+        return Result(Outcome.AMBIGUOUS, "gateway_failed")
+
+
+def _said(claim: Claim, result: Result) -> dict[str, object]:
+    """Return what the trace of a message says about one push."""
+    return {
+        "gateway": claim.gateway,
+        "attempt": claim.push.attempt_number,
+        "outcome": result.outcome.value,
+        "code": result.code,
+    }
+
+
+class Delivery:
+    """What the steps of a process share: pushes under way, their limits, and requests that wait for an answer."""
+
+    def __init__(
+        self, gateway_for: Callable[[str], Gateway], wakeup: Wakeup, *, lease: timedelta, limits: ConcurrencyLimits
+    ) -> None:
+        self.lease = lease
+        self.limits = limits
+        self.sends = PushSends(gateway_for, wakeup, self.limits, lease=lease)
+        self.waiting = WaitingRequests()
+
+    def accepted(self, claims: Sequence[Claim], requests: Sequence[WaitingRequest]) -> None:
+        """Send the claims of new requests and remember what waits, after the commit that stored them."""
+        self.limits.keep()
+        self.sends.send(claims)
+        self.waiting.add(requests)
+        queues.create({claim.queue for claim in claims if claim.slot.queue_id == queues.UNSORTED})
+
+    def steps(self) -> list[Step]:
+        """Return the steps of delivery, in the order in which a batch makes them.
+
+        The steps that wait for locks on rows come before those that skip locked rows. A process that holds
+        notifications and waits for a route could otherwise dead-lock with one that holds the route and waits for the
+        notifications.
+        """
+        return [Results(self), Settling(self), Overdue(), Lost(), Expired(), Due(self), Counting()]
+
+
+def traced(answers: Sequence[Answer]) -> Sequence[Answer]:
+    """Return answers to hand on, noted in the traces of their requests."""
+    note((answer.source_key, {"count": len(answer.reports)}) for answer in answers)
+    return answers
+
+
+class Lost(BaseStep):
+    """Takes up what a dead worker left: its pushes are ambiguous, and due again."""
+
+    waits: LiteralString = recording.LOST
+    oldest: LiteralString = recording.OLDEST_LEASE
+
+    def work(self, batch: Batch) -> Work[None]:
+        count = recording.take_up_lost(now=batch.now, limit=batch.limit, nothing_before=batch.nothing_before)
+        batches.count(LEFT_BEHIND, {("pushes",): count})
+        return Work(None, is_more_left=count == batch.limit)
+
+    def quarantine(self, error: Exception, batch: Batch) -> None:
+        """Put off the push that cannot be taken up, so that it does not stop the others that were lost."""
+        super().quarantine(error, batch)
+        recording.postpone_first_lost(now=batch.now, nothing_before=batch.nothing_before)
+
+
+class Expired(BaseStep):
+    """Closes what expired while it waited, also behind a halt, where nothing else looks at it."""
+
+    waits: LiteralString = queues.EXPIRED
+    oldest: LiteralString = queues.OLDEST_EXPIRY
+    is_for_leader = True  # several would be in each other's way: a row that ends is moved
+
+    def work(self, batch: Batch) -> Work[None]:
+        count = queues.close_expired(limit=batch.limit, now=batch.now, nothing_before=batch.nothing_before)
+        batches.count(FINISHED, {(Notification.State.EXPIRED,): count})
+        return Work(None, is_more_left=count == batch.limit)
+
+
+class Due(BaseStep):
+    """Claims what is due: retries, and notifications that found no room when they were accepted."""
+
+    waits: LiteralString = queues.IS_DUE
+    oldest: LiteralString = queues.OLDEST_DUE
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def next_at(self) -> float | None:
+        return 0.0 if self._delivery.limits.has_room_again() else None
+
+    def work(self, batch: Batch) -> Work[Claimed]:
+        delivery = self._delivery
+        claimed = claim(
+            limit=batch.limit,
+            now=batch.now,
+            lease=delivery.lease,
+            limits=delivery.limits,
+            nothing_before=batch.nothing_before,
+        )
+        note((each.source_key, {"attempt": each.push.attempt_number}) for each in claimed.claims)
+        return Work(claimed, is_more_left=claimed.is_more_left)
+
+    def committed(self, decided: Claimed) -> None:
+        self._delivery.limits.keep()
+        self._delivery.sends.send(decided.claims)
+        queues.create(decided.new_queues)
+
+    def rolled_back(self, batch: Batch) -> None:  # noqa: ARG002 - the signature of a step
+        self._delivery.limits.give_back()
+
+    def quarantine(self, error: Exception, batch: Batch) -> None:
+        super().quarantine(error, batch)
+        postpone_first(limits=self._delivery.limits, now=batch.now, nothing_before=batch.nothing_before)
+
+
+class Counting(BaseStep):
+    """Counts what waits in each queue, in the leader."""
+
+    waits: LiteralString = UNCOUNTED
+    oldest: LiteralString = queues.OLDEST_DUE
+    is_for_leader = True
+
+    def __init__(self) -> None:
+        self._counts = Counts()
+
+    def work(self, batch: Batch) -> Work[Mapping[int, Part]]:
+        return Work(self._counts.step(now=batch.now, nothing_before=batch.nothing_before))
+
+    def committed(self, decided: Mapping[int, Part]) -> None:
+        self._counts.keep(decided)
+
+
+class Results(BaseStep):
+    """Records what the gateways answered."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def next_at(self) -> float | None:
+        return self._delivery.sends.next_result_at()
+
+    def is_under_way(self) -> bool:
+        return self._delivery.sends.under_way > 0
+
+    def work(self, batch: Batch) -> Work[Sequence[Done]]:
+        batch.taken = results = self._delivery.sends.peek(batch.limit)
+        note((claim.source_key, {"outcome": result.outcome.value}) for claim, result in results)
+        # A request whose last result this is can then be answered in the same commit.
+        self._delivery.waiting.note(recording.record(results, now=batch.now))
+        return Work(results, is_more_left=len(results) == batch.limit)
+
+    def committed(self, decided: Sequence[Done]) -> None:
+        self._delivery.sends.recorded(len(decided))
+        recording.end_halts(decided, now=clock.now())
+        self._delivery.sends.refresh_gateways(claim for claim, _ in decided)
+
+    def rolled_back(self, batch: Batch) -> None:
+        self._delivery.waiting.doubt(claim.request_id for claim, _ in batch.taken)
+
+    def quarantine(self, error: Exception, batch: Batch) -> None:
+        """Drop a result that cannot be stored. Its push counts as lost when its lease ends."""
+        log.error("result_not_stored", error=type(error).__name__)
+        self._delivery.sends.recorded(len(batch.taken))
+
+    def put_off(self, batch: Batch) -> bool:
+        """Record the result some seconds later."""
+        self._delivery.sends.put_off(len(batch.taken))
+        return True
+
+
+class Settling(BaseStep):
+    """Answers the requests of this process: those whose results are known, and those that are due."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def next_at(self) -> float | None:
+        waiting = self._delivery.waiting
+        if waiting.has_ready():
+            return 0.0
+        due_at = waiting.next_due_at()
+        return None if due_at is None else monotonic() + (due_at - clock.now()).total_seconds()
+
+    def is_under_way(self) -> bool:
+        return self._delivery.waiting.next_due_at() is not None
+
+    def work(self, batch: Batch) -> Work[list[int]]:
+        ready = self._delivery.waiting.ready(batch.limit)
+        overdue = self._delivery.waiting.overdue(batch.limit, now=batch.now)
+        open_ids = [request.request_id for request in (*overdue, *ready) if request.positions or request.is_open]
+        ended = [request for request in ready if not request.is_open]
+        answers = answer_ended(ended, now=batch.now) + (settle(open_ids, now=batch.now) if open_ids else [])
+        return Work([request.request_id for request in (*ready, *overdue)], traced(answers))
+
+    def committed(self, decided: list[int]) -> None:
+        self._delivery.waiting.forget(decided)
+
+    def quarantine(self, error: Exception, batch: Batch) -> None:
+        """Forget the request, so that the step that looks for overdue requests takes it up."""
+        super().quarantine(error, batch)
+        waiting = self._delivery.waiting
+        waiting.forget([request.request_id for request in (*waiting.ready(1), *waiting.overdue(1, now=batch.now))])
+
+
+class Overdue(BaseStep):
+    """Answers requests that the worker which accepted them did not answer."""
+
+    waits: LiteralString = settling.OVERDUE
+    oldest: LiteralString = settling.OLDEST_REPLY_DUE
+
+    def work(self, batch: Batch) -> Work[None]:
+        times = {"now": batch.now, "nothing_before": batch.nothing_before}
+        ids = settling.overdue_request_ids(limit=batch.limit, **times)
+        batches.count(LEFT_BEHIND, {("requests",): len(ids)})
+        return Work(None, traced(settle(ids, now=batch.now)), is_more_left=len(ids) == batch.limit)
+
+    def quarantine(self, error: Exception, batch: Batch) -> None:
+        """Close the request without an answer. The sender repeats it."""
+        super().quarantine(error, batch)
+        times = {"now": batch.now, "nothing_before": batch.nothing_before}
+        settling.give_up(settling.overdue_request_ids(limit=1, **times), now=batch.now)

@@ -1,0 +1,1 @@
+"""Queues: what waits, what halts it, how much is admitted, and what is claimed to be sent."""

@@ -1,0 +1,243 @@
+"""Admission: how much may wait, so that nobody's flood refuses anybody else's requests, and which senders are muted.
+
+    MAX_OPEN_NOTIFICATIONS ── for each gateway an equal part ─┬── UNPROVEN_SHARE of it, in equal parts: queues of
+                                                              │   addresses that nothing was delivered to yet
+                                                              └── the rest, in equal parts: queues of proven addresses
+
+When a queue is full, what comes for it is refused with INTERNAL_ERROR, and no other queue notices. A sender that was
+told of the failure repeats its request, and one that was told success can rely on it. Whether a halt covers the queue
+makes no difference.
+
+The leader counts (`Counts`) and writes what it finds into the rows of the queues. Each process reads them every few
+seconds, and adds what it stored since they were counted.
+
+A sender is known by the keyed digest of its key, which says nothing about who it is. It has a row once it was beyond a
+limit, its own or that of an address, or once an operator muted it.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+from time import monotonic
+from typing import LiteralString, NamedTuple
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+
+from kit.db.statements import fetch, write
+from kit.processes.once import once
+from notifications.messages import ChannelKey, QueueKey
+from notifications.models import Sender
+from notifications.queues import queues
+from notifications.queues.queues import QUEUED, Queues
+
+READ_EVERY_SECONDS = 3.0
+COUNTED_EVERY: LiteralString = "3 seconds"
+# Rows of one queue that one step of the count reads, by the index alone: some milliseconds.
+COUNTED_AT_ONCE = 10_000
+
+
+class Share(NamedTuple):
+    """How much waits in one queue, and how much may."""
+
+    queue: QueueKey
+    waiting: int
+    limit: int
+
+
+def shares(known: Queues) -> list[Share]:
+    """Return what waits in each queue, as it was counted last."""
+    limits = limits_of(known.rows)
+    rows = sorted(known.rows.values(), key=lambda row: row.id)
+    return [Share(row.key, row.waiting_count, limits[row.key]) for row in rows]
+
+
+def limits_of(keys: Iterable[QueueKey]) -> Mapping[QueueKey, int]:
+    """Return how much may wait in each of these queues. Together it is no more than may wait in all."""
+    own = list(keys)
+    gateways = len({key.gateway for key in own})
+    alike = Counter((key.gateway, key.is_proven) for key in own)
+    return {key: _limit(key, gateways, alike[key.gateway, key.is_proven]) for key in own}
+
+
+def _limit(key: QueueKey, gateways: int, alike: int) -> int:
+    """Return how much may wait in one of ``alike`` queues of one of so many gateways."""
+    part = 1 - settings.UNPROVEN_SHARE if key.is_proven else settings.UNPROVEN_SHARE
+    return max(1, int(settings.MAX_OPEN_NOTIFICATIONS / gateways * part / alike))
+
+
+class Admission:
+    """The decision whether a notification may be taken, by what the leader counted and what was stored since."""
+
+    def __init__(self) -> None:
+        self._known = Queues()
+        self._limits: Mapping[QueueKey, int] = {}
+        self._waiting: Counter[QueueKey] = Counter()
+        self._counted_at: dict[QueueKey, datetime | None] = {}
+        self._read_at = float("-inf")
+
+    def refresh(self) -> None:
+        """Read what was counted, if that was a while ago."""
+        if monotonic() < self._read_at + READ_EVERY_SECONDS:
+            return
+        self._known = queues.load()
+        self._limits = limits_of(self._known.rows)
+        for key, row in self._known.rows.items():
+            # Where nobody has counted since, what this process stored is all that is known.
+            if self._counted_at.get(key) != row.counted_at or key not in self._waiting:
+                self._waiting[key] = row.waiting_count
+                self._counted_at[key] = row.counted_at
+        self._read_at = monotonic()
+
+    def is_full(self, gateway: str, app: ChannelKey, *, is_proven: bool) -> bool:
+        """Return whether too much waits in the queue that a notification belongs to."""
+        key = self._known.key(gateway, app, is_proven=is_proven)
+        limit = self._limits.get(key) or limits_of([*self._known.rows, key])[key]
+        return self._waiting[key] >= limit
+
+    def add(self, gateway: str, app: ChannelKey, *, is_proven: bool) -> None:
+        """Note that one more waits."""
+        self._waiting[self._known.key(gateway, app, is_proven=is_proven)] += 1
+
+
+@once
+def own_admission() -> Admission:
+    """Return the admission of this process."""
+    return Admission()
+
+
+# Counting -------------------------------------------------------------------------------------------------------------
+
+# Queues whose count is not of the last moment.
+UNCOUNTED: LiteralString = f"""
+    SELECT id FROM notifications_queue
+    WHERE counted_at IS NULL OR counted_at <= %(now)s - interval '{COUNTED_EVERY}'
+"""
+_COUNT_WAITING: LiteralString = f"""
+    SELECT queue.id, part.number, part.last_at
+    FROM unnest(%(ids)b::integer[], %(after)b::timestamptz[]) AS queue (id, after)
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS number, max(next_attempt_at) AS last_at FROM (
+            SELECT next_attempt_at FROM notifications_notification_under_way
+            WHERE queue_id = queue.id AND {QUEUED}
+                AND next_attempt_at > coalesce(queue.after, %(nothing_before)s - interval '1 microsecond')
+            ORDER BY next_attempt_at LIMIT %(limit)s
+        ) AS read
+    ) AS part
+"""
+_WRITE_COUNTS = """
+    UPDATE notifications_queue AS queue SET waiting_count = item.number, counted_at = %(now)s
+    FROM unnest(%(ids)b::integer[], %(numbers)b::bigint[]) AS item (id, number) WHERE queue.id = item.id
+"""
+
+
+class Part(NamedTuple):
+    """How far the count of one queue has come."""
+
+    number: int = 0
+    after: datetime | None = None
+
+
+class Counts:
+    """The count of what waits in each queue, some rows of each in a step, so that ten million rows delay nothing.
+
+    What is due at the very moment at which a step ended is not counted twice: it is left out. That is a batch at most.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[int, Part] = {}
+
+    def step(self, *, now: datetime, nothing_before: datetime) -> dict[int, Part]:
+        """Count on in each queue whose count is old, write the counts that are complete, and return how far the others
+        have come, for `keep`. Nothing that is due waits since before ``nothing_before``.
+        """
+        ids = sorted(pk for (pk,) in fetch(UNCOUNTED, {"now": now}))
+        parts = [self._parts.get(pk, Part()) for pk in ids]
+        limit = COUNTED_AT_ONCE
+        asked = {"ids": ids, "after": [part.after for part in parts], "limit": limit, "nothing_before": nothing_before}
+        rows = fetch(_COUNT_WAITING, asked) if ids else []
+        before = dict(zip(ids, parts, strict=True))
+        found = {pk: (before[pk].number + number, number, last_at) for pk, number, last_at in rows}
+        complete = {pk: total for pk, (total, number, _) in sorted(found.items()) if number < limit}
+        if complete:
+            write(_WRITE_COUNTS, {"ids": list(complete), "numbers": list(complete.values()), "now": now})
+        return {pk: Part(total, last_at) for pk, (total, _, last_at) in found.items() if pk not in complete}
+
+    def keep(self, parts: Mapping[int, Part]) -> None:
+        """Go on from here, because the step is committed."""
+        self._parts = dict(parts)
+
+
+log = structlog.get_logger(__name__)
+
+# Mutes hold within this time in every worker, and counts are written as often.
+REFRESHED_EVERY_SECONDS = 3.0
+# Anybody may have as many keys as they like: of more than so many at a time, those that ask for most are noted.
+MAX_NOTED = 500
+
+# Senders --------------------------------------------------------------------------------------------------------------
+
+_NOTE = """
+    INSERT INTO notifications_sender (digest, beyond_count, first_beyond_at, last_beyond_at, muted_by, muted_why)
+    SELECT digest, number, %(now)s, %(now)s, '', ''
+    FROM unnest(%(digests)b::bytea[], %(numbers)b::bigint[]) AS noted (digest, number) ORDER BY digest
+    ON CONFLICT (digest) DO UPDATE SET beyond_count = notifications_sender.beyond_count + excluded.beyond_count,
+        first_beyond_at = coalesce(notifications_sender.first_beyond_at, excluded.first_beyond_at),
+        last_beyond_at = excluded.last_beyond_at
+"""
+_MUTED = "SELECT digest FROM notifications_sender WHERE muted_at IS NOT NULL"
+
+
+class Senders:
+    """What a process knows of senders: who is muted, and what has to be noted about whom."""
+
+    def __init__(self) -> None:
+        self.muted: frozenset[bytes] = frozenset()
+        self._beyond: Counter[bytes] = Counter()
+        self._refresh_at = float("-inf")
+
+    def note_beyond(self, digests: Iterable[bytes]) -> None:
+        """Count notifications that were beyond a limit, by sender."""
+        self._beyond.update(digests)
+
+    def refresh(self, *, now: datetime) -> None:
+        """Write what was counted and read who is muted, if that was a while ago."""
+        if monotonic() < self._refresh_at:
+            return
+        self._refresh_at = monotonic() + REFRESHED_EVERY_SECONDS
+        noted, self._beyond = self._beyond.most_common(MAX_NOTED), Counter()
+        if noted:
+            digests, numbers = zip(*noted, strict=True)
+            write(_NOTE, {"now": now, "digests": list(digests), "numbers": list(numbers)})
+        self.muted = frozenset(digest for (digest,) in fetch(_MUTED))
+
+
+@once
+def own_senders() -> Senders:
+    """Return the senders as this process knows them."""
+    return Senders()
+
+
+@transaction.atomic
+def mute(digests: Collection[bytes], *, by: str, why: str, now: datetime) -> int:
+    """Deliver nothing of these senders from now on, and tell them success. Return how many were not muted before."""
+    Sender.objects.bulk_create([Sender(digest=digest) for digest in digests], ignore_conflicts=True)
+    muted = Sender.objects.filter(digest__in=digests, muted_at__isnull=True)
+    number = muted.update(muted_at=now, muted_by=by, muted_why=why)
+    log.warning("senders_muted", count=number)
+    return number
+
+
+def unmute(digests: Collection[bytes]) -> int:
+    """Deliver what these senders ask for from now on, and return how many were muted."""
+    muted = Sender.objects.filter(digest__in=digests, muted_at__isnull=False)
+    number = muted.update(muted_at=None, muted_by="", muted_why="")
+    log.warning("senders_unmuted", count=number)
+    return number
+
+
+def forget_quiet_senders(*, now: datetime, keep: timedelta) -> int:
+    """Remove senders that were beyond no limit for so long, and are not muted. Return how many."""
+    deleted, _ = Sender.objects.filter(muted_at__isnull=True, last_beyond_at__lt=now - keep).delete()
+    return deleted

@@ -1,0 +1,174 @@
+"""What an app's own sends say about it: that its set-up is wrong, and whether deaths of its tokens are believed.
+
+Breakers judge errors of configuration, for which an operator must act. They read the newest sends of the app since a
+halt of it ended last, those of all workers together, and only when a result gives reason to. So a fleet that works pays
+nothing for them. Failures that a few senders asked for, or that a few addresses met, say nothing. Apps that nothing was
+delivered to share their queue, and have no breaker.
+
+Dead tokens trip nothing. A wrong set-up makes Apple and Google refuse tokens that are fine as dead. When too many
+different proven tokens of an app are refused so, none is believed any more: routes stay, and their pushes are sent
+again later. Nothing is halted, so that an app whose set-up is right again needs nobody. It ends when the share of
+refused tokens falls, which the pushes that are sent again bring about. While nothing was delivered to an app, all its
+tokens count.
+
+Anybody can register made-up tokens and have them sent to. So only proven addresses count, and of deaths each token
+once: a stranger has as many of these as phones.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import structlog
+from django.conf import settings
+
+from kit.db.statements import fetch, table
+from notifications.messages import ChannelKey, Outcome, Result
+from notifications.models import Attempt
+from notifications.policy import MIN_SENDERS, is_dying, is_misconfigured
+from notifications.queues import halts, queues
+from notifications.queues.claim import Claim
+from notifications.queues.queues import Queues
+from registrations.models import Route
+
+log = structlog.get_logger(__name__)
+
+CONFIG_SAMPLE = 100
+# Of so many times the sample the sends that count are picked, so that a flood of others costs no more than that.
+LOOKED_THROUGH = 5
+DEATHS_WINDOW = timedelta(hours=1)
+# Of an app that sends more within the window the newest sends are looked through.
+DEATHS_LOOKED_THROUGH = 10_000
+
+
+# Errors of configuration ----------------------------------------------------------------------------------------------
+
+
+class Send(NamedTuple):
+    """The result of one send. ``sender_digest`` is None for requests that are older than it."""
+
+    outcome: str
+    sender_digest: bytes | None
+    address_digest: bytes
+
+
+def trip_misconfigured(results: Iterable[tuple[Claim, Result]], known: Queues, *, now: datetime) -> None:
+    """Trip the apps whose sends, these included, say so."""
+    # Every worker writes halts in this order, so that none waits in a circle.
+    for app, code in sorted(_config_codes(results, known).items()):
+        if app not in known.tripped:
+            _trip_when_misconfigured(app, code, now=now)
+
+
+def _config_codes(results: Iterable[tuple[Claim, Result]], known: Queues) -> dict[ChannelKey, str]:
+    """Return the newest code of each app refused for its set-up. What was not even tried says nothing about it."""
+    return {
+        claim.channel: result.code
+        for claim, result in results
+        if result.outcome is Outcome.CONFIG and not result.is_untried
+        if claim.is_route_proven and claim.channel in known.delivered
+    }
+
+
+def _trip_when_misconfigured(app: ChannelKey, code: str, *, now: datetime) -> None:
+    newest = _newest(app, now=now)
+    outcomes = [send.outcome for send in newest]
+    refused = [send for send in newest if send.outcome == Outcome.CONFIG]
+    if is_misconfigured(outcomes, minimum=settings.CONFIG_TRIP_COUNT) and _are_many(refused):
+        halts.trip(app, reason=f"{len(refused)} of {len(outcomes)} sends refused: {code}", now=now)
+
+
+def _are_many(sends: Sequence[Send]) -> bool:
+    """Return whether more than a few senders asked for these, and for more than a few addresses."""
+    digests = [send.sender_digest for send in sends]
+    senders = len({digest for digest in digests if digest}) + digests.count(None)
+    addresses = len({send.address_digest for send in sends})
+    return min(senders, addresses) >= min(MIN_SENDERS, settings.CONFIG_TRIP_COUNT)
+
+
+_NEWEST = f"""
+    SELECT attempt.outcome, request.sender_digest, route.address_digest
+    FROM (
+        SELECT id, notification_id, outcome, started_at FROM notifications_attempt
+        WHERE token_type = %(token_type)s AND app_topic = %(app_topic)s AND outcome IS NOT NULL
+            AND started_at >= greatest(%(start)s, (
+                SELECT judged_from FROM notifications_channel
+                WHERE token_type = %(token_type)s AND app_topic = %(app_topic)s
+            ))
+        ORDER BY started_at DESC, id DESC LIMIT %(looked_through)s
+    ) AS attempt
+    JOIN notifications_notification AS n ON n.id = attempt.notification_id AND n.ended_on >= %(start)s::date - 1
+    JOIN notifications_notificationrequest AS request ON request.id = n.request_id
+        AND request.ended_on >= (n.created_at - interval '1 day')::date
+    JOIN {table(Route)} AS route ON route.id = n.route_id
+    WHERE route.is_proven
+    ORDER BY attempt.started_at DESC, attempt.id DESC LIMIT %(limit)s
+"""
+
+
+def _newest(app: ChannelKey, *, now: datetime) -> list[Send]:
+    """Return the newest sends that count, the newest first."""
+    parameters = {
+        **app._asdict(),
+        "start": now - timedelta(seconds=settings.CONFIG_TRIP_SECONDS),
+        "looked_through": CONFIG_SAMPLE * LOOKED_THROUGH,
+        "limit": CONFIG_SAMPLE,
+    }
+    return [Send._make(row) for row in fetch(_NEWEST, parameters)]
+
+
+# Dead tokens ----------------------------------------------------------------------------------------------------------
+
+# Of each token what was said of it last.
+_COUNT_DEAD = f"""
+    SELECT count(*) FILTER (WHERE is_dead), count(*) FROM (
+        SELECT DISTINCT ON (route.address_digest) attempt.outcome = '{Attempt.Outcome.DEAD}'
+            AND attempt.is_guarded AS is_dead
+        FROM (
+            SELECT notification_id, outcome, is_guarded, started_at AS at, id FROM notifications_attempt
+            WHERE token_type = %(token_type)s AND app_topic = %(app_topic)s AND outcome IS NOT NULL
+                AND started_at >= %(start)s
+            ORDER BY started_at DESC LIMIT %(limit)s
+        ) AS attempt
+        JOIN notifications_notification AS n ON n.id = attempt.notification_id AND n.ended_on >= %(start)s::date - 1
+        JOIN {table(Route)} AS route ON route.id = n.route_id
+        WHERE route.is_proven OR NOT %(is_delivered)s
+        ORDER BY route.address_digest, attempt.at DESC, attempt.id DESC
+    ) AS token
+"""
+
+
+def find_distrusted(results: Sequence[tuple[Claim, Result]], known: Queues, *, now: datetime) -> set[ChannelKey]:
+    """Return the apps whose tokens are not believed to be dead. The results of the batch are stored already."""
+    dead = [claim for claim, result in results if is_guarded_death(result)]
+    telling = {claim.channel for claim in dead if claim.is_route_proven or claim.channel not in known.delivered}
+    mending = known.distrusted & {c.channel for c, r in results if r.outcome is Outcome.DELIVERED and not r.is_dry_run}
+    judged = {
+        app: _are_deaths_distrusted(app, known, now=now) for app in sorted(mending | (telling - known.distrusted))
+    }
+    _note_distrusted([app for app, is_so in judged.items() if is_so and app not in known.distrusted], now=now)
+    _note_believed([app for app, is_so in judged.items() if not is_so and app in known.distrusted])
+    return {app for app in {claim.channel for claim in dead} if judged.get(app, app in known.distrusted)}
+
+
+def is_guarded_death(result: Result) -> bool:
+    """Return whether a token was refused as dead by a verdict that a wrong set-up gives, too."""
+    return result.outcome is Outcome.DEAD and result.is_guarded
+
+
+def _are_deaths_distrusted(app: ChannelKey, known: Queues, *, now: datetime) -> bool:
+    parameters = {"start": now - DEATHS_WINDOW, "limit": DEATHS_LOOKED_THROUGH, "is_delivered": app in known.delivered}
+    [(dead, all_)] = fetch(_COUNT_DEAD, app._asdict() | parameters)
+    return is_dying(dead, all_, share=settings.DEAD_TOKEN_SHARE)
+
+
+def _note_distrusted(apps: Iterable[ChannelKey], *, now: datetime) -> None:
+    for app in apps:
+        if queues.unlocked(app).filter(deaths_distrusted_since=None).update(deaths_distrusted_since=now):
+            log.error("deaths_distrusted", **app._asdict())
+
+
+def _note_believed(apps: Iterable[ChannelKey]) -> None:
+    for app in apps:
+        if queues.unlocked(app).update(deaths_distrusted_since=None):
+            log.info("deaths_believed_again", **app._asdict())

@@ -1,0 +1,433 @@
+"""Claiming: what a process claims it sends, and no other process does while the lease lasts.
+
+The attempt is written before the push is sent.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import LiteralString, NamedTuple
+
+import structlog
+
+from kit.batches.batch import LONG_AGO
+from kit.db.partitions import UNDER_WAY, day_of
+from kit.db.statements import array_value, fetch, write, write_rows
+from kit.metrics.batches import observe
+from kit.tracing.spans import is_on
+from notifications.messages import ChannelKey, Push, QueueKey, Result, channel_key
+from notifications.metrics import DISPATCH_SECONDS
+from notifications.models import Notification
+from notifications.policy import CONFIG_RETRY_SECONDS
+from notifications.queues import halts, queues
+from notifications.queues.concurrency import ConcurrencyLimits, Slot
+from notifications.queues.queues import DUE, UNSORTED, WAITS, Queues
+from notifications.transitions import end, move
+from registrations.keys.encryption import DecryptionError, Purpose
+from registrations.keys.keyring import keyring
+from registrations.models import Route
+
+log = structlog.get_logger(__name__)
+State = Notification.State
+# Of the open queues in which something is due, a claim takes at most this many, at random, so that workers do not all
+# lock the heads of the same ones.
+QUEUES_AT_ONCE = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A notification that this process alone sends, until its lease ends."""
+
+    notification_id: int
+    request_id: int
+    route_id: int
+    route_generation: int
+    attempt_id: int
+    started_at: datetime  # its attempt
+    ambiguous_count: int
+    expires_at: datetime
+    gateway: str
+    address_digest: bytes  # of the address that the push goes to
+    push: Push
+    channel: ChannelKey
+    queue: QueueKey
+    slot: Slot
+    is_route_noted: bool = False  # its address had a success within the last hour, and no failure since
+    is_route_proven: bool = False  # something was delivered to its address before
+    # It is sent although a halt covers its queue, to find out whether that is over.
+    is_probe: bool = False
+    # Of its request, only for traces: what is due later lacks it while nothing is traced.
+    source_key: bytes = field(default=b"", compare=False)
+
+
+Done = tuple[Claim, Result]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What became of notifications that were due. What is in the right queue and finds no room there is left as it was.
+
+    ``new_queues`` are queues that have no number yet; they are to be made after the commit.
+    """
+
+    claims: list[Claim] = field(default_factory=list)
+    new_queues: set[QueueKey] = field(default_factory=set)
+    is_more_left: bool = False
+
+
+class Due(NamedTuple):
+    """A notification that may be sent now, with its route. The route's columns are None when the recipient
+    unregistered.
+    """
+
+    notification_id: int
+    queue_id: int
+    next_attempt_at: datetime
+    request_id: int
+    type: int
+    public_key_hash: bytes
+    chat_id: bytes | None
+    message: bytes | None
+    collapse_id: bytes | None
+    grade: str
+    wake: bytes | None
+    payload_dropped: bool
+    attempt_count: int
+    ambiguous_count: int
+    created_at: datetime
+    expires_at: datetime
+    route_id: int
+    route_state: str | None
+    route_generation: int
+    token_type: int
+    app_topic: str
+    address_encrypted: bytes
+    gateway: str
+    address_digest: bytes
+    is_route_noted: bool
+    is_route_proven: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Claimable:
+    """A due notification with everything that its push needs."""
+
+    due: Due
+    channel: ChannelKey
+    queue: QueueKey
+    slot: Slot
+    address: bytes = field(repr=False)
+    is_probe: bool
+
+
+# From each of a few queues as many as there is room for. Nothing is read of any other queue.
+_TAKE_DUE: LiteralString = f"""
+    WITH head AS MATERIALIZED (
+        SELECT queue.id, queue.room
+        FROM unnest(%(queue_ids)b::integer[], %(rooms)b::integer[]) AS queue (id, room)
+        CROSS JOIN LATERAL (
+            SELECT FROM notifications_notification_under_way
+            WHERE queue_id = queue.id AND {DUE} ORDER BY next_attempt_at LIMIT 1
+        ) AS first
+        LIMIT %(queues_at_once)s
+    )
+    SELECT n.id, n.queue_id, n.next_attempt_at, n.request_id, n.type, n.public_key_hash, n.chat_id, n.message,
+           n.collapse_id, n.grade, n.wake, n.payload_dropped,
+           n.attempt_count, n.ambiguous_count, n.created_at, n.expires_at,
+           route.id, route.state, route.generation, route.token_type, route.app_topic, route.address_encrypted,
+           route.gateway, route.address_digest,
+           route.failing_since IS NULL AND route.last_success_at >= %(noted_since)s AND route.is_proven,
+           route.is_proven
+    FROM head CROSS JOIN LATERAL (
+        SELECT * FROM notifications_notification_under_way WHERE queue_id = head.id AND {DUE}
+        ORDER BY next_attempt_at LIMIT head.room FOR UPDATE SKIP LOCKED
+    ) AS n
+    LEFT JOIN registrations_route AS route ON route.id = n.route_id
+    LIMIT %(limit)s
+"""
+NOTED_FOR = timedelta(hours=1)
+
+
+def claim(
+    *, limit: int, now: datetime, lease: timedelta, limits: ConcurrencyLimits, nothing_before: datetime = LONG_AGO
+) -> Claimed:
+    """Take notifications that are due, as far as their queues are open and have room, and write their attempts.
+
+    It belongs into the transaction of a batch: once that is committed, the pushes may be sent and the limits `keep`
+    their room.
+    """
+    known = queues.load()
+    if known.is_drained:
+        limits.note_crowded([])  # nothing is to be claimed, however much room there is
+        return Claimed()
+    sorting = _Sorting(known, limits)
+    claimable = list(_probes(sorting, limit, now=now))
+    rooms = _rooms(known, limits, limit)
+    open_rooms = {queue_id: room for queue_id, room in rooms.items() if room}
+    taken = _take_due(open_rooms, limit, now=now, nothing_before=nothing_before)
+    counts = Counter(due.queue_id for due in taken)
+    limits.note_crowded([pk for pk, room in rooms.items() if pk != UNSORTED and counts[pk] >= room])
+    alive = _close_what_needs_no_push(taken, now=now)
+    claimable += sorting.sort(alive)
+    sorting.write(now=now)
+    # What could neither be sent nor moved nor closed would be found again and again.
+    is_progress = bool(claimable) or sorting.has_moved or len(alive) < len(taken)
+    is_probe_next = sorting.has_moved and any(halt.may_be_probed(now) for halt in known.halts)
+    is_more_left = is_progress and (len(taken) == limit or len(counts) == QUEUES_AT_ONCE or is_probe_next)
+    return Claimed(_write(claimable, now=now, lease=lease), sorting.new_queues, is_more_left)
+
+
+def postpone_first(*, limits: ConcurrencyLimits, now: datetime, nothing_before: datetime = LONG_AGO) -> None:
+    """Put off what `claim` takes first when it takes one, because it cannot be claimed and must not stop the others.
+
+    That is a probe where one is due; where the probe was not to blame, there is none the next time.
+    """
+    known = queues.load()
+    ids = [probe.due.notification_id for probe in _probes(_Sorting(known, limits), 1, now=now)]
+    limits.give_back()
+    if not ids:
+        taken = _take_due(_rooms(known, limits, 1), 1, now=now, nothing_before=nothing_before)
+        ids = [due.notification_id for due in taken]
+    next_attempt_at = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
+    Notification.objects.filter(pk__in=ids, ended_on=UNDER_WAY).update(next_attempt_at=next_attempt_at)
+
+
+def _rooms(known: Queues, limits: ConcurrencyLimits, limit: int) -> dict[int, int]:
+    """Return how much each open queue has room for. What is not sorted yet takes room where it belongs."""
+    return {queue_id: limits.backlog_room(queue_id) for queue_id in known.open_ids} | {UNSORTED: limit}
+
+
+def _take_due(rooms: dict[int, int], limit: int, *, now: datetime, nothing_before: datetime = LONG_AGO) -> list[Due]:
+    """Lock what is due at the heads of some of these queues, of each as many as its room."""
+    # In any order, as the first ones are taken; but one alone is the same each time, so that it can be put off.
+    queue_ids = sorted(rooms) if limit == 1 else random.sample(sorted(rooms), len(rooms))
+    rows = fetch(
+        _TAKE_DUE,
+        {
+            "now": now,
+            "nothing_before": nothing_before,
+            "noted_since": now - NOTED_FOR,
+            "limit": limit,
+            "queues_at_once": QUEUES_AT_ONCE,
+            "queue_ids": queue_ids,
+            "rooms": [min(rooms[queue_id], limit) for queue_id in queue_ids],
+        },
+    )
+    return [Due._make(row) for row in rows]
+
+
+def _close_what_needs_no_push(taken: Sequence[Due], *, now: datetime) -> list[Due]:
+    """Close what has no address any more or came too late, and return the others."""
+    _close([due for due in taken if due.route_state is None], State.WITHDRAWN, now=now)
+    _close([due for due in taken if due.route_state == Route.State.DISABLED], State.DEAD_TOKEN, now=now)
+    active = [due for due in taken if due.route_state == Route.State.ACTIVE]
+    _close([due for due in active if due.expires_at <= now], State.EXPIRED, now=now)
+    return [due for due in active if due.expires_at > now]
+
+
+def _close(over: Sequence[Due], state: Notification.State, *, now: datetime) -> None:
+    if over:
+        end(Notification.objects.filter(pk__in=[due.notification_id for due in over]), state, now=now)
+
+
+class _Sorting:
+    """What is done with taken notifications: each is sent, or left, in the queue that its route belongs to now.
+
+    Its token, its app, or whether its address is proven may have changed since it was put into a queue.
+    """
+
+    def __init__(self, known: Queues, limits: ConcurrencyLimits) -> None:
+        self.known = known
+        self._limits = limits
+        self._moved: dict[int, int] = {}
+        self._unreadable: list[int] = []
+        self.new_queues: set[QueueKey] = set()
+
+    @property
+    def has_moved(self) -> bool:
+        return bool(self._moved)
+
+    def sort(self, alive: Sequence[Due]) -> Iterator[Claimable]:
+        """Yield what may be sent now. The rest waits in its queue."""
+        for due in alive:
+            key = self.place(due)
+            if self.known.covering(key):
+                continue
+            # What was not sorted yet has not waited behind anything.
+            slot = Slot(self.known.id_of(key), is_backlog=due.queue_id != UNSORTED)
+            if claimable := self.prepare(due, key, slot):
+                yield claimable
+
+    def place(self, due: Due) -> QueueKey:
+        """Return the queue that a notification belongs to, and note when it is in another one."""
+        key = self.known.key(due.gateway, _app(due), is_proven=due.is_route_proven)
+        queue_id = self.known.id_of(key)
+        if not queue_id:
+            self.new_queues.add(key)
+        elif queue_id != due.queue_id:
+            self._moved[due.notification_id] = queue_id
+        return key
+
+    def prepare(self, due: Due, key: QueueKey, slot: Slot, *, is_probe: bool = False) -> Claimable | None:
+        """Return what is needed to send a notification, or None where it cannot be read or finds no room."""
+        address = open_address(due.address_encrypted, due.route_id)
+        if address is None:
+            self._unreadable.append(due.notification_id)
+        elif self._limits.enter(slot):
+            return Claimable(due, _app(due), key, slot, address, is_probe)
+        return None
+
+    def write(self, *, now: datetime) -> None:
+        """Move what was in a wrong queue, and put off what cannot be read."""
+        write_rows(_MOVE, ("ids", "queue_ids"), self._moved.items())
+        _postpone(self._unreadable, now=now)
+
+
+_MOVE = f"""
+    UPDATE notifications_notification_under_way AS n
+    SET queue_id = {array_value("%(ids)b::bigint[]", "n.id", "queue_ids", "integer")}
+    WHERE n.id = ANY (%(ids)b::bigint[])
+"""
+
+
+def _app(due: Due) -> ChannelKey:
+    return channel_key(due.token_type, due.app_topic)
+
+
+def _probes(sorting: _Sorting, limit: int, *, now: datetime) -> Iterator[Claimable]:
+    """Yield one push for each halt that may be probed, the oldest that waits for a proven address. Where there is none,
+    the oldest of all.
+
+    What is in the wrong queue is moved first, so that nobody's changed addresses use up the probes.
+    """
+    for halt in sorting.known.halts:
+        if halt.may_be_probed(now):
+            covered = [row for row in sorting.known.rows.values() if halt.covers(row.key)]
+            probed = [row for row in covered if all(h.may_be_probed(now) for h in sorting.known.covering(row.key))]
+            for is_proven in (True, False):
+                ids = [row.id for row in probed if row.key.is_proven == is_proven]
+                if probe := _probe(sorting, ids, limit, now=now):
+                    yield probe
+                    break
+
+
+def _probe(sorting: _Sorting, queue_ids: Sequence[int], limit: int, *, now: datetime) -> Claimable | None:
+    if not queue_ids:
+        return None
+    taken = _take_due(dict.fromkeys(queue_ids, max(1, limit // len(queue_ids))), limit, now=now)
+    for due in sorted(_close_what_needs_no_push(taken, now=now), key=lambda due: due.next_attempt_at):
+        key = sorting.place(due)
+        if sorting.known.id_of(key) == due.queue_id:
+            is_taken = halts.take_probe(sorting.known.covering(key), now=now)
+            return sorting.prepare(due, key, Slot(due.queue_id), is_probe=True) if is_taken else None
+    return None
+
+
+def open_address(address_encrypted: bytes, route_id: int) -> bytes | None:
+    """Return the decrypted address, or None when its key was taken out of the settings.
+
+    It raises no error, because the other notifications of the batch must not wait for an operator.
+    """
+    try:
+        return keyring().decrypt(Purpose.ADDRESS, address_encrypted)
+    except DecryptionError:
+        log.error("address_not_decryptable", route_id=route_id)  # noqa: TRY400 - nothing to trace
+        return None
+
+
+def _postpone(notification_ids: Sequence[int], *, now: datetime) -> None:
+    if notification_ids:
+        next_attempt_at = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
+        move(Notification.objects.filter(pk__in=notification_ids), State.RETRYING, next_attempt_at=next_attempt_at)
+
+
+_CLAIM = f"""
+    UPDATE notifications_notification_under_way AS n
+    SET state = '{State.IN_FLIGHT}', lease_until = %(lease_until)s, attempt_count = n.attempt_count + 1,
+        next_attempt_at = NULL
+    WHERE n.id = ANY (%(ids)b::bigint[]) AND {WAITS}
+"""
+_INSERT_ATTEMPTS = """
+    INSERT INTO notifications_attempt
+        (notification_id, number, token_type, app_topic, gateway, started_at, code, is_guarded)
+    SELECT *, %s, '', FALSE FROM unnest(%b::bigint[], %b::integer[], %b::smallint[], %b::text[], %b::text[])
+    RETURNING notification_id, id
+"""
+
+
+def _write(claimable: Sequence[Claimable], *, now: datetime, lease: timedelta) -> list[Claim]:
+    if not claimable:
+        return []
+    write(_CLAIM, {"lease_until": now + lease, "ids": [c.due.notification_id for c in claimable]})
+    attempts = fetch(
+        _INSERT_ATTEMPTS,
+        [
+            now,
+            [c.due.notification_id for c in claimable],
+            [c.due.attempt_count + 1 for c in claimable],
+            [c.channel.token_type for c in claimable],
+            [c.channel.app_topic for c in claimable],
+            [c.due.gateway for c in claimable],
+        ],
+    )
+    ids: dict[int, int] = dict(attempts)
+    keys = _source_keys(claimable) if is_on() else {}
+    first = [c.due for c in claimable if not c.due.attempt_count]
+    waited = ((now - due.created_at).total_seconds() for due in first)
+    observe(DISPATCH_SECONDS, waited, of=(keys.get(due.request_id, b"") for due in first))
+    return [_claim(c, ids[c.due.notification_id], keys.get(c.due.request_id, b""), now=now) for c in claimable]
+
+
+_FIND_SOURCE_KEYS = """
+    SELECT id, source_key FROM notifications_notificationrequest WHERE id = ANY (%b::bigint[]) AND ended_on >= %b::date
+"""
+
+
+def _source_keys(claimable: Sequence[Claimable]) -> dict[int, bytes]:
+    """Return by which keys the requests are traced."""
+    first = day_of(min(c.due.created_at for c in claimable))
+    return dict(fetch(_FIND_SOURCE_KEYS, [list({c.due.request_id for c in claimable}), first]))
+
+
+def _claim(claimable: Claimable, attempt_id: int, source_key: bytes, *, now: datetime) -> Claim:
+    due = claimable.due
+    return Claim(
+        notification_id=due.notification_id,
+        request_id=due.request_id,
+        route_id=due.route_id,
+        route_generation=due.route_generation,
+        attempt_id=attempt_id,
+        started_at=now,
+        ambiguous_count=due.ambiguous_count,
+        expires_at=due.expires_at,
+        gateway=due.gateway,
+        address_digest=due.address_digest,
+        push=_push(due, claimable.channel, claimable.address),
+        channel=claimable.channel,
+        queue=claimable.queue,
+        slot=claimable.slot,
+        is_route_noted=bool(due.is_route_noted),
+        is_route_proven=due.is_route_proven,
+        is_probe=claimable.is_probe,
+        source_key=source_key,
+    )
+
+
+def _push(due: Due, channel: ChannelKey, address: bytes) -> Push:
+    return Push(
+        notification_id=due.notification_id,
+        attempt_number=due.attempt_count + 1,
+        channel=channel,
+        address=address,
+        type=due.type,
+        public_key_hash=due.public_key_hash,
+        chat_id=due.chat_id or b"",
+        message=due.message or b"",
+        collapse_id=(due.collapse_id or b"").hex(),
+        grade=due.grade,
+        wake=due.wake or b"",
+        is_payload_dropped=due.payload_dropped,
+        expires_at=due.expires_at if due.grade else None,
+    )

@@ -1,0 +1,207 @@
+"""Halts: what keeps queues from being sent, begun and ended by operators, by breakers, and by what gateways answer.
+
+    kind          covers                  begun by                              ended by
+    drained       every queue             an operator                           an operator
+    unreachable   queues of a gateway     a batch of which no push reached it   a probe that reaches it
+    paused        queues of an app        an operator                           an operator
+    tripped       queues of an app        a breaker, or an operator             a probe that is delivered, an operator
+
+Ending one never ends another. None of these functions touches a notification, so none of them waits for one. A halt
+that ends by itself is probed: one push in each pause, in the whole fleet, the oldest that waits for a proven address.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+import structlog
+from django.conf import settings
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import OuterRef, Q, QuerySet, Subquery, TextField, Value
+from django.db.models.functions import Coalesce
+
+from kit.batches.batch import wake as wake_workers
+from kit.db.statements import fetch, write
+from kit.metrics.batches import count
+from notifications.messages import ChannelKey, channel_key, platform
+from notifications.metrics import CHANNEL_TRIPS, GATEWAY_OUTAGES
+from notifications.models import Channel, Halt
+from notifications.queues.queues import Halted
+from registrations.models import Route
+
+log = structlog.get_logger(__name__)
+Kind = Halt.Kind
+# What canaries say about a push that nobody tries because of it.
+NO_PUSH_IS_TRIED = "an operator stopped delivery: no push is tried"
+
+
+# Begun and ended by operators, and by breakers ------------------------------------------------------------------------
+
+
+def drain() -> Halt | None:
+    """Return the halt that covers the whole server, or None while delivery runs."""
+    return Halt.objects.filter(kind=Kind.DRAINED).first()
+
+
+def start_draining(*, by: str, why: str, now: datetime) -> bool:
+    """Stop delivery, and return whether this call did it: of two calls, the later one changes nothing."""
+    if is_begun := _begin(Halt(kind=Kind.DRAINED, by=by, reason=why, since=now)):
+        log.warning("draining_started")
+    return is_begun
+
+
+def stop_draining() -> bool:
+    """Let delivery run again, and return whether it was stopped. Workers take up what waited."""
+    if is_ended := _end(kind=Kind.DRAINED):
+        log.warning("draining_stopped")
+    return is_ended
+
+
+def pause(app: ChannelKey, *, by: str, why: str, now: datetime) -> bool:
+    """Send nothing to this app until somebody resumes it. Its notifications wait, at most their time to live."""
+    return _begin_at_app(Kind.PAUSED, app, by=by, reason=why, now=now)
+
+
+def resume(app: ChannelKey, *, by: str, now: datetime) -> bool:
+    """End the pause of this app. What waited is sent, unless another halt covers it."""
+    return _end_at_app(Kind.PAUSED, app, by=by, now=now)
+
+
+def trip(app: ChannelKey, *, reason: str, by: str = "", now: datetime) -> bool:
+    """Stop sending because it is useless or does harm, and probe now and then whether that is over."""
+    if not _begin_at_app(Kind.TRIPPED, app, by=by, reason=reason, now=now, next_probe_at=now + _pause(Kind.TRIPPED)):
+        return False
+    log.error("channel_tripped", **app._asdict(), reason=reason)
+    if not by:
+        count(CHANNEL_TRIPS, [(platform(app.token_type),)])
+    return True
+
+
+def close_breaker(app: ChannelKey, *, by: str = "", now: datetime) -> bool:
+    """End the trip of this app: a probe came through, or an operator says so."""
+    return _end_at_app(Kind.TRIPPED, app, by=by, now=now)
+
+
+def _begin_at_app(
+    kind: Halt.Kind,
+    app: ChannelKey,
+    *,
+    by: str,
+    reason: str,
+    now: datetime,
+    next_probe_at: datetime | None = None,
+) -> bool:
+    own = {"token_type": app.token_type, "app_topic": app.app_topic}
+    halt = Halt(kind=kind, **own, by=by, reason=reason, since=now, next_probe_at=next_probe_at)
+    if is_begun := _begin(halt):
+        log.info("halt_begun", kind=str(kind), **app._asdict())
+    return is_begun
+
+
+def _end_at_app(kind: Halt.Kind, app: ChannelKey, *, by: str, now: datetime) -> bool:
+    if is_ended := _end(kind=kind, token_type=app.token_type, app_topic=app.app_topic):
+        Channel.objects.filter(**app._asdict()).update(judged_from=now)
+        log.info("halt_ended", kind=str(kind), **app._asdict(), by_operator=bool(by))
+    return is_ended
+
+
+_BEGIN = """
+    INSERT INTO notifications_halt (kind, gateway, token_type, app_topic, since, reason, by, next_probe_at)
+    VALUES (%s, %s, %s::smallint, %s, %s, %s, %s, %s::timestamptz)
+    ON CONFLICT (kind, gateway, token_type, app_topic) DO NOTHING RETURNING id
+"""
+
+
+def _begin(halt: Halt) -> bool:
+    """Store a halt, and return whether it was not there yet."""
+    subject = (halt.gateway, halt.token_type, halt.app_topic)
+    return bool(fetch(_BEGIN, [str(halt.kind), *subject, halt.since, halt.reason, halt.by, halt.next_probe_at]))
+
+
+def _end(**which: object) -> bool:
+    ended, _ = Halt.objects.filter(**which).delete()
+    if ended:
+        wake_workers()
+    return bool(ended)
+
+
+RUNNING = "running"
+
+
+def with_halts(apps: QuerySet[Channel]) -> QuerySet[Channel]:
+    """Return the apps with what halts them: ``state``, and with it who did it, why and since when.
+
+    An app that is both paused and tripped is shown as paused, as only a person ends that; ``halts`` has both words.
+    """
+    own = Halt.objects.filter(token_type=OuterRef("token_type"), app_topic=OuterRef("app_topic")).order_by("kind")
+    first = {
+        name: Subquery(own.values(column)[:1])
+        for name, column in (("reason", "reason"), ("changed_by", "by"), ("since", "since"))
+    }
+    return apps.annotate(
+        state=Coalesce(Subquery(own.values("kind")[:1]), Value(RUNNING), output_field=TextField()),
+        halts=ArraySubquery(own.values("kind")),
+        next_probe_at=Subquery(own.filter(kind=Kind.TRIPPED).values("next_probe_at")[:1]),
+        **first,
+    )
+
+
+def halted_apps() -> dict[ChannelKey, Halt]:
+    """Return the apps that are paused or tripped. There are as many apps as there are, on each platform."""
+    rows = Halt.objects.filter(kind__in=[Kind.PAUSED, Kind.TRIPPED]).order_by("-kind")
+    return {ChannelKey(row.token_type or 0, row.app_topic): row for row in rows}
+
+
+def covering_route(route: Route) -> list[Halt]:
+    """Return what keeps pushes to a route from being sent."""
+    app = channel_key(route.token_type, route.app_topic)
+    at_app = Q(kind__in=[Kind.PAUSED, Kind.TRIPPED], token_type=app.token_type, app_topic=app.app_topic)
+    at_gateway = Q(kind=Kind.UNREACHABLE, gateway=route.gateway)
+    return list(Halt.objects.filter(Q(kind=Kind.DRAINED) | at_gateway | at_app).order_by("kind"))
+
+
+# Begun and ended by what gateways answer ------------------------------------------------------------------------------
+
+
+def note_unreachable(gateways: Iterable[str], *, now: datetime) -> None:
+    """Halt gateways that no push of a batch reached."""
+    for name in sorted(gateways):
+        if _begin(Halt(kind=Kind.UNREACHABLE, gateway=name, since=now, next_probe_at=now + _pause(Kind.UNREACHABLE))):
+            count(GATEWAY_OUTAGES, [(name,)])
+            log.error("gateway_unreachable", gateway=name)
+
+
+def note_reached(gateway: str) -> bool:
+    """Send through this gateway again, beginning with what waited."""
+    if is_ended := _end(kind=Kind.UNREACHABLE, gateway=gateway):
+        log.info("gateway_reached", gateway=gateway)
+    return is_ended
+
+
+# Probed ---------------------------------------------------------------------------------------------------------------
+
+_LOCK_DUE = """
+    SELECT id FROM notifications_halt WHERE id = ANY (%(ids)b::bigint[]) AND next_probe_at <= %(now)s
+    ORDER BY id FOR UPDATE SKIP LOCKED
+"""
+_NEXT_PROBE = """
+    UPDATE notifications_halt AS halt SET next_probe_at = item.at
+    FROM unnest(%b::bigint[], %b::timestamptz[]) AS item (id, at) WHERE halt.id = item.id
+"""
+
+
+def take_probe(covering: Sequence[Halted], *, now: datetime) -> bool:
+    """Return whether the caller may send one push that these halts cover. One may be sent in each pause, in the whole
+    fleet.
+
+    It never waits for a row: whoever holds it takes the probe.
+    """
+    locked = fetch(_LOCK_DUE, {"ids": [halt.id for halt in covering], "now": now})
+    if len(locked) < len(covering):
+        return False
+    write(_NEXT_PROBE, [[halt.id for halt in covering], [now + _pause(halt.kind) for halt in covering]])
+    return True
+
+
+def _pause(kind: str) -> timedelta:
+    is_gateway = kind == Kind.UNREACHABLE
+    return timedelta(seconds=settings.GATEWAY_PROBE_SECONDS if is_gateway else settings.CHANNEL_PROBE_SECONDS)

@@ -1,0 +1,265 @@
+"""Queues: what is sent together, and whether it is sent at all.
+
+    notification ──belongs to──▶ queue (gateway, platform, app, proven or not) ◀──covers── halt (`halts`)
+
+A queue is open when no halt covers it. A halt changes no notification: what waits behind it stays as it is, so that
+halting and resuming cost the same with ten waiting rows or ten million. A row carries the number of its queue. Whoever
+stores it takes the number from what it knows, and a claim moves a row whose number is not right any more, or never was
+(0: not sorted yet, always open).
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import LiteralString, NamedTuple
+
+from django.db.models import QuerySet
+
+from kit.batches.batch import LONG_AGO
+from kit.db.partitions import IS_UNDER_WAY, day_of
+from kit.db.postgresql.base import Rows
+from kit.db.statements import Statement, fetch, write
+from notifications.messages import ChannelKey, QueueKey, queue_key
+from notifications.models import Channel, Halt, Notification
+
+UNSORTED = 0
+# The last success of an app is written at most this often: nobody needs it more exactly, and every worker writes it.
+SUCCESS_NOTED_EVERY = timedelta(minutes=1)
+State = Notification.State
+# What waits. Not parameters, so that PostgreSQL recognises the partial indexes.
+WAITS: LiteralString = f"state IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')"
+# What a statement sets that ends a notification: PostgreSQL moves the row to the day, without what was for the device.
+OVER: LiteralString = """finished_at = %(now)s, ended_on = %(today)s, lease_until = NULL, next_attempt_at = NULL,
+        chat_id = NULL, message = NULL, wake = NULL"""
+# The indexes of what waits, by queue, by expiry and by route, have a condition each that is always true, and that only
+# the statements of this index repeat: no statement can read by another one and sort, as PostgreSQL does while its
+# statistics are of a time at which hardly anything waited.
+QUEUED: LiteralString = f"{WAITS} AND queue_id >= 0"
+EXPIRING: LiteralString = f"{WAITS} AND expires_at > '2000-01-01T00:00:00+00:00'"
+OF_A_ROUTE: LiteralString = "route_id >= 0"
+# The first attempt is due at once, even where the clock is behind that of the worker which accepted it, by 5 seconds at
+# most. Anything else is due when it says.
+DUE: LiteralString = f"""{QUEUED}
+        AND next_attempt_at <= %(now)s + interval '5 seconds' AND next_attempt_at >= %(nothing_before)s
+        AND (state = '{State.PENDING}' AND NOT is_wake_up OR next_attempt_at <= %(now)s)"""
+# Whether a halt covers a queue, in SQL. `Halted.covers` says the same.
+COVERS: LiteralString = f"""(halt.kind = '{Halt.Kind.DRAINED}'
+        OR halt.kind = '{Halt.Kind.UNREACHABLE}' AND halt.gateway = queue.gateway
+        OR halt.kind IN ('{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}')
+            AND halt.token_type = queue.token_type AND halt.app_topic = queue.app_topic)"""
+OPEN_QUEUES: LiteralString = f"""
+    SELECT 0 AS id WHERE NOT EXISTS (SELECT FROM notifications_halt WHERE kind = '{Halt.Kind.DRAINED}')
+    UNION ALL SELECT queue.id FROM notifications_queue AS queue
+    WHERE NOT EXISTS (SELECT FROM notifications_halt AS halt WHERE {COVERS})
+"""
+# Something is due in an open queue, or a halt may be probed. Each queue is looked into by itself (LATERAL, LIMIT), so
+# that nothing is read of what waits behind halts: PostgreSQL would otherwise read all that is due, as long as its
+# statistics are older than a flood.
+IS_DUE: LiteralString = f"""
+    SELECT FROM ({OPEN_QUEUES}) AS open CROSS JOIN LATERAL (
+        SELECT FROM notifications_notification_under_way
+        WHERE queue_id = open.id AND {DUE} ORDER BY next_attempt_at LIMIT 1
+    ) AS first
+    UNION ALL SELECT FROM notifications_halt WHERE next_probe_at <= %(now)s
+"""
+
+
+# Whether its queue is open or not: what waits behind a halt is due when that ends.
+OLDEST_DUE: LiteralString = f"""
+    SELECT min(next_attempt_at) FROM (SELECT {UNSORTED} AS id UNION ALL SELECT id FROM notifications_queue) AS queue
+    CROSS JOIN LATERAL (
+        SELECT next_attempt_at FROM notifications_notification_under_way
+        WHERE queue_id = queue.id AND {QUEUED} AND next_attempt_at >= %(nothing_before)s AND next_attempt_at <= %(now)s
+        ORDER BY next_attempt_at LIMIT 1
+    ) AS first
+"""
+
+
+class Halted(NamedTuple):
+    """A halt, as it was read a moment ago."""
+
+    id: int
+    kind: str
+    gateway: str
+    token_type: int | None
+    app_topic: str | None
+    next_probe_at: datetime | None
+
+    def covers(self, queue: QueueKey) -> bool:
+        """Return whether nothing of this queue is sent because of the halt."""
+        match self.kind:
+            case Halt.Kind.DRAINED:
+                return True
+            case Halt.Kind.UNREACHABLE:
+                return self.gateway == queue.gateway
+        return (self.token_type, self.app_topic) == (queue.token_type, queue.app_topic)
+
+    def may_be_probed(self, now: datetime) -> bool:
+        return self.next_probe_at is not None and self.next_probe_at <= now
+
+
+class QueueRow(NamedTuple):
+    """A queue, as it was read a moment ago. Queue 0 has none."""
+
+    id: int
+    key: QueueKey
+    waiting_count: int
+    counted_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Queues:
+    """All queues, the halts that may cover them, and the apps that something was delivered to, with when it last was.
+
+    ``distrusted`` are the apps whose dead tokens are not believed to be dead (`breakers`).
+    There are as many as there are apps, times four at most.
+    """
+
+    rows: Mapping[QueueKey, QueueRow] = field(default_factory=dict)
+    halts: Sequence[Halted] = ()
+    delivered: Mapping[ChannelKey, datetime] = field(default_factory=dict)
+    distrusted: frozenset[ChannelKey] = frozenset()
+
+    @cached_property
+    def is_drained(self) -> bool:
+        return any(halt.kind == Halt.Kind.DRAINED for halt in self.halts)
+
+    @cached_property
+    def unreachable(self) -> frozenset[str]:
+        """Return the names of the gateways that cannot be reached."""
+        return frozenset(halt.gateway for halt in self.halts if halt.kind == Halt.Kind.UNREACHABLE)
+
+    @cached_property
+    def tripped(self) -> frozenset[ChannelKey]:
+        """Return the apps that a breaker stopped."""
+        return frozenset(
+            ChannelKey(halt.token_type or 0, halt.app_topic or "")
+            for halt in self.halts
+            if halt.kind == Halt.Kind.TRIPPED
+        )
+
+    @cached_property
+    def by_id(self) -> Mapping[int, QueueRow]:
+        return {row.id: row for row in self.rows.values()}
+
+    @cached_property
+    def open_ids(self) -> frozenset[int]:
+        """Return the numbers of the queues that are open, queue 0 among them."""
+        if self.is_drained:
+            return frozenset()
+        return frozenset({UNSORTED, *(row.id for row in self.rows.values() if not self.covering(row.key))})
+
+    def key(self, gateway: str, app: ChannelKey, *, is_proven: bool) -> QueueKey:
+        """Return the queue that a push belongs to."""
+        return queue_key(gateway, app, self.delivered, is_proven=is_proven)
+
+    def id_of(self, key: QueueKey) -> int:
+        """Return the number of a queue, or 0 while it has no row."""
+        row = self.rows.get(key)
+        return row.id if row else UNSORTED
+
+    def covering(self, key: QueueKey) -> list[Halted]:
+        """Return the halts that cover a queue: none while it is open."""
+        return [halt for halt in self.halts if halt.covers(key)]
+
+
+_LOAD = """
+    SELECT 'queue', id::bigint, gateway, token_type, app_topic, is_proven, waiting_count, counted_at
+    FROM notifications_queue
+    UNION ALL SELECT kind, id, gateway, token_type, app_topic, NULL, NULL, next_probe_at FROM notifications_halt
+    UNION ALL SELECT 'app', NULL, '', token_type, app_topic, deaths_distrusted_since IS NOT NULL, NULL, last_success_at
+    FROM notifications_channel
+"""
+ALL: Statement = _LOAD, ()
+
+
+def load() -> Queues:
+    """Read all queues, halts and apps."""
+    return read_queues(fetch(*ALL))
+
+
+def read_queues(found: Rows) -> Queues:
+    """Return what the statement `ALL` finds."""
+    rows: dict[QueueKey, QueueRow] = {}
+    halts: list[Halted] = []
+    delivered: dict[ChannelKey, datetime] = {}
+    distrusted: set[ChannelKey] = set()
+    for kind, pk, gateway, token_type, app_topic, is_so, waiting_count, at in found:
+        if kind == "queue":
+            key = QueueKey(gateway, token_type, app_topic, is_so)
+            rows[key] = QueueRow(pk, key, waiting_count, at)
+        elif kind == "app":
+            delivered[app := ChannelKey(token_type, app_topic)] = at
+            distrusted |= {app} if is_so else set()
+        else:
+            halts.append(Halted(pk, kind, gateway, token_type, app_topic, at))
+    return Queues(rows, sorted(halts), delivered, frozenset(distrusted))
+
+
+_CREATE = """
+    INSERT INTO notifications_queue (gateway, token_type, app_topic, is_proven)
+    SELECT * FROM unnest(%b::text[], %b::smallint[], %b::text[], %b::boolean[]) AS new (gateway, kind, topic, proven)
+    ORDER BY gateway, kind, topic, proven
+    ON CONFLICT (gateway, token_type, app_topic, is_proven) DO NOTHING
+"""
+
+
+def create(keys: Collection[QueueKey]) -> None:
+    """Give these queues numbers, unless they have them.
+
+    It does not belong into the transaction of a batch: another worker that makes the same queue would wait for it.
+    """
+    if keys:
+        gateways, token_types, app_topics, proven = zip(*keys, strict=True)
+        write(_CREATE, [list(gateways), list(token_types), list(app_topics), list(proven)])
+
+
+def note_success(apps: Iterable[ChannelKey], known: Queues, *, now: datetime) -> None:
+    """Note that something was delivered to these apps. Most of the time there is nothing to write."""
+    stale = [app for app in sorted(set(apps)) if _is_stale(known.delivered.get(app), now)]
+    new = [Channel(**app._asdict(), last_success_at=now) for app in stale if app not in known.delivered]
+    Channel.objects.bulk_create(new, ignore_conflicts=True)
+    for app in stale:
+        unlocked(app).update(last_success_at=now)
+
+
+def unlocked(app: ChannelKey) -> "QuerySet[Channel]":
+    """Return the row of an app, or nothing while another session has it locked. All results of the app would wait for
+    that, and what is written there can be written later.
+    """
+    free = Channel.objects.select_for_update(skip_locked=True, no_key=True).filter(**app._asdict())
+    return Channel.objects.filter(pk__in=free.values("pk"))
+
+
+def _is_stale(last_success_at: datetime | None, now: datetime) -> bool:
+    return last_success_at is None or last_success_at <= now - SUCCESS_NOTED_EVERY
+
+
+_CLOSE_EXPIRED = f"""
+    WITH over AS (
+        SELECT id FROM notifications_notification_under_way
+        WHERE {EXPIRING} AND expires_at <= %(now)s AND expires_at >= %(nothing_before)s
+        ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    )
+    UPDATE notifications_notification AS n
+    SET state = '{State.EXPIRED}', {OVER}
+    WHERE n.id = ANY (ARRAY(SELECT id FROM over)) AND {IS_UNDER_WAY}
+    RETURNING n.id
+"""
+EXPIRED: LiteralString = f"""
+    SELECT FROM (
+        SELECT expires_at FROM notifications_notification_under_way
+        WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND expires_at <= %(now)s ORDER BY expires_at LIMIT 1
+    ) AS first
+"""
+OLDEST_EXPIRY: LiteralString = f"""
+    SELECT min(expires_at) FROM notifications_notification_under_way
+    WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND expires_at <= %(now)s
+"""
+
+
+def close_expired(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> int:
+    """Close what expired while it waited, whatever covers its queue, and return how many there were."""
+    values = {"limit": limit, "now": now, "today": day_of(now), "nothing_before": nothing_before}
+    return len(fetch(_CLOSE_EXPIRED, values))

@@ -1,0 +1,72 @@
+"""Whether any push is sent, and who or what stopped delivery and each app.
+
+An indicator tells it. Only apps that something was delivered to are among
+them: what strangers made up neither stops the server nor keeps it going.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, LiteralString, NamedTuple
+
+from kit.admin.times import exact
+from notifications.models import Channel, Halt
+from notifications.queues.halts import RUNNING
+
+DRAINED = Halt.Kind.DRAINED.value
+SWITCHES: LiteralString = f"""
+    SELECT kind, coalesce(token_type, 0), app_topic, by, reason, since FROM notifications_halt
+    WHERE kind IN ('{Halt.Kind.DRAINED}', '{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}')
+    UNION ALL
+    SELECT 'running', token_type, app_topic, '', '', last_success_at FROM notifications_channel AS app
+    WHERE NOT EXISTS (
+        SELECT FROM notifications_halt AS halt
+        WHERE halt.kind IN ('{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}') AND halt.token_type = app.token_type
+            AND halt.app_topic = app.app_topic
+    )
+"""
+
+
+class Switch(NamedTuple):
+    """Delivery as a whole while it is drained, or one app. ``by`` is empty for what the server did itself."""
+
+    state: str
+    name: str
+    by: str
+    why: str
+    since: datetime
+
+    @property
+    def is_on(self) -> bool:
+        return self.state == RUNNING
+
+    @property
+    def stopper(self) -> str:
+        return self.by or "a breaker"
+
+    @property
+    def words(self) -> str:
+        """Return what is stopped, by whom and why, for those who may know it."""
+        what = "stopped" if self.state == DRAINED else f"{self.name} {self.state}"
+        return f"{what} by {self.stopper} since {exact(self.since)}: {self.why or 'no reason given'}"
+
+
+def read(rows: Iterable[Sequence[Any]]) -> list[Switch]:
+    """Return the rows of `SWITCHES`, whatever connection read them."""
+    return [
+        Switch(state, str(Channel(token_type=kind, app_topic=topic)), by, why, since.astimezone(UTC))
+        for state, kind, topic, by, why, since in rows
+    ]
+
+
+def stops(switches: Iterable[Switch]) -> list[Switch]:
+    """Return what keeps every push from being sent: the drain, or the halts of all channels. Mostly that is nothing."""
+    found = list(switches)
+    drains = [switch for switch in found if switch.state == DRAINED]
+    channels = [switch for switch in found if switch.state != DRAINED]
+    return drains or ([] if any(channel.is_on for channel in channels) else channels)
+
+
+def headline(stopped: Sequence[Switch]) -> str:
+    """Return in one line that nothing is sent, by whom, and since when: since the last of these was stopped."""
+    by = " and ".join(dict.fromkeys(switch.stopper for switch in stopped))
+    return f"No pushes are sent: stopped by {by} since {exact(max(switch.since for switch in stopped))}"

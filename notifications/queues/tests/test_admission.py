@@ -1,0 +1,280 @@
+"""How much may wait: in each queue, and for one address."""
+
+import secrets
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.utils import timezone
+
+from notifications.acceptance import acceptance
+from notifications.acceptance.acceptance import Incoming, Sending
+from notifications.delivery.settling import settle
+from notifications.messages import ChannelKey, PushNotification, PushRequest, QueueKey, ReportError
+from notifications.models import Notification, NotificationRequest, Queue
+from notifications.policy import Verdict
+from notifications.queues import halts, queues
+from notifications.queues.admission import Admission, Counts, shares
+from notifications.queues.concurrency import ConcurrencyLimits
+from notifications.reports import unpack
+from registrations.models import Route
+from tests.delivering import APP, LEASE, LONG_AGO, DeliveryProcess, make_due, prove
+from tests.factories import make_registration, make_route
+from tests.statements import statements
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TOKEN = "c0ffee00-0000-4000-8000-000000000001"
+APPLE, OTHER_APP, GOOGLE = ChannelKey(1, APP), ChannelKey(1, "another.app"), ChannelKey(2, "")
+State = Notification.State
+A_MOMENT = timedelta(milliseconds=1)
+SUCCESS, OVERLOADED = ReportError.NONE, ReportError.INTERNAL_ERROR
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def admission(monkeypatch):
+    """An admission that is counted for and reads each time."""
+    own = Admission()
+    refresh = own.refresh
+
+    def count_and_refresh() -> None:
+        count()
+        own.__init__()
+        refresh()
+
+    monkeypatch.setattr(own, "refresh", count_and_refresh)
+    monkeypatch.setattr(acceptance, "own_admission", lambda: own)
+    return own
+
+
+def count(counts=None, *, now=NOW):
+    """Sort what waits into its queues and count it, as workers do."""
+    counts = counts or Counts()
+    counts.keep(counts.step(now=now, nothing_before=LONG_AGO))
+
+
+def make_phone(channel=GOOGLE, *, is_proven=True):
+    route = make_route(
+        token_type=channel.token_type,
+        app_topic=channel.app_topic,
+        last_success_at=LONG_AGO if is_proven else None,
+    )
+    return make_registration(route=route, access_token=TOKEN)
+
+
+def make_waiting(channel, count, *, is_proven=True, at=None):
+    """Notifications that are due, each to a phone of its own."""
+    at = at or timezone.now()
+    known = queues.load()
+    key = known.key("gorush", channel, is_proven=is_proven)
+    queues.create([key])
+    own = {"queue_id": queues.load().id_of(key), "expires_at": at + timedelta(days=1)}
+    routes = [make_phone(channel, is_proven=is_proven).route for _ in range(count)]
+    return [make_due(route=route, at=at + n * A_MOMENT, **own) for n, route in enumerate(routes)]
+
+
+def ask(*phones, limits=None, now=NOW):
+    """One request about each phone, in one batch."""
+    batch = []
+    for phone in phones:
+        key = secrets.token_bytes(32)
+        wanted = PushNotification(
+            bytes(phone.public_key_hash), phone.installation_id, TOKEN, 1, b"chat", b"", b"sealed"
+        )
+        batch.append(Incoming(key, key, b"back", b"sender", PushRequest(key, (wanted,))))
+    return acceptance.accept("test-bridge", batch, sending=Sending(LEASE, limits or ConcurrencyLimits(1000)), now=now)
+
+
+def told(accepted):
+    return [report.error for answer in accepted.answers for report in answer.reports]
+
+
+def verdicts():
+    return [d.verdict for r in NotificationRequest.objects.order_by("pk") for d in unpack(r.decided)]
+
+
+# Queues ---------------------------------------------------------------------------------------------------------------
+
+
+def test_strangers_who_fill_their_queue_refuse_nobody_whose_phone_was_reached_before(settings):
+    """Their registrations cost nothing. They used to fill the only number there was, and every sender heard of it."""
+    settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 20, 0.1
+    prove(GOOGLE)
+    make_waiting(GOOGLE, 2, is_proven=False)
+    assert told(ask(make_phone(GOOGLE, is_proven=False))) == [OVERLOADED]
+    assert len(ask(make_phone(GOOGLE)).claims) == 1
+    assert len(ask(make_phone(OTHER_APP, is_proven=False)).claims) == 1
+
+
+def test_one_app_that_is_full_refuses_no_other_one(settings):
+    settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 5, 0.2
+    prove(APPLE, GOOGLE)
+    make_waiting(APPLE, 2)
+    assert told(ask(make_phone(APPLE))) == [OVERLOADED]
+    assert len(ask(make_phone(GOOGLE)).claims) == 1
+
+
+def test_all_made_up_apps_share_one_queue(settings):
+    settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 40, 0.1
+    prove(APPLE)
+    for topic in ("made.up.1", "made.up.2"):
+        make_waiting(ChannelKey(1, topic), 1)
+    assert told(ask(make_phone(ChannelKey(1, "made.up.3")))) == [OVERLOADED]
+    assert len(ask(make_phone(APPLE)).claims) == 1
+    assert Queue.objects.filter(app_topic=None).count() == 1
+
+
+def test_what_waits_behind_a_halt_counts_as_what_waits_anywhere(settings):
+    """A gateway that is away for hours used to fill the table without any bound."""
+    settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 4, 0.5
+    prove(APPLE)
+    make_waiting(APPLE, 2)
+    halts.pause(APPLE, by="ann", why="new key", now=timezone.now())
+    assert told(ask(make_phone(APPLE))) == [OVERLOADED]
+
+
+def test_all_queues_together_have_room_for_no_more_than_may_wait(settings):
+    settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 1000, 0.1
+    prove(APPLE, OTHER_APP, GOOGLE)
+    queues.create([QueueKey("gorush", 1, None, is_proven=False), QueueKey("other", 2, "", is_proven=True)])
+    assert sum(share.limit for share in shares(queues.load())) <= 1000
+    assert sum(share.limit for share in shares(queues.load()) if share.queue.gateway == "gorush") <= 500
+
+
+def test_by_default_as_much_may_wait_as_comes_at_100_a_second_until_it_expires(settings):
+    assert settings.MAX_OPEN_NOTIFICATIONS == 100 * settings.NOTIFICATION_TTL_SECONDS
+
+
+def test_what_comes_between_two_counts_is_counted_by_the_process(monkeypatch, settings):
+    settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 20, 0.1
+    admission = Admission()
+    monkeypatch.setattr(acceptance, "own_admission", lambda: admission)
+    phones = [make_phone(is_proven=False) for _ in range(3)]
+    answers = [told(ask(phone, limits=ConcurrencyLimits(0))) for phone in phones]
+    assert answers == [[], [], [OVERLOADED]]
+
+
+def test_while_nobody_counts_a_process_remembers_what_it_stored(monkeypatch, settings):
+    """No worker runs, and what comes in by XMPP is stored all the same."""
+    settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 20, 0.1
+    admission = Admission()
+    prove(GOOGLE)
+    monkeypatch.setattr("notifications.queues.admission.READ_EVERY_SECONDS", 0)
+    for _ in range(2):
+        admission.refresh()
+        admission.add("gorush", GOOGLE, is_proven=False)
+    admission.refresh()
+    assert admission.is_full("gorush", GOOGLE, is_proven=False)
+    count(now=NOW)
+    admission.refresh()
+    assert not admission.is_full("gorush", GOOGLE, is_proven=False)
+
+
+def test_counts_are_read_now_and_then_only():
+    admission = Admission()
+    with statements() as sent:
+        admission.refresh()
+    assert sent
+    with statements() as sent:
+        admission.refresh()
+        assert not admission.is_full("gorush", GOOGLE, is_proven=True)
+    assert not sent
+
+
+def test_the_leader_counts_what_waits_in_each_queue(settings):
+    settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 100, 0.1
+    prove(APPLE, GOOGLE)
+    make_waiting(APPLE, 2)
+    make_waiting(APPLE, 1, is_proven=False)
+    count()
+    found = {share.queue[1:]: (share.waiting, share.limit) for share in shares(queues.load())}
+    assert found == {(1, APP, True): (2, 45), (1, APP, False): (1, 5), (2, "", True): (0, 45), (2, "", False): (0, 5)}
+
+
+def test_a_long_queue_is_counted_in_steps(monkeypatch):
+    monkeypatch.setattr("notifications.queues.admission.COUNTED_AT_ONCE", 3)
+    prove(APPLE, GOOGLE)
+    make_waiting(APPLE, 7)
+    make_waiting(GOOGLE, 2)
+    counts, seen = Counts(), []
+    for _ in range(3):
+        count(counts)
+        seen.append([share.waiting for share in shares(queues.load()) if share.queue.is_proven])
+    assert seen == [[0, 2], [0, 2], [7, 2]]
+
+
+def test_the_leader_counts():
+    prove(GOOGLE)
+    make_waiting(GOOGLE, 2)
+    halts.pause(GOOGLE, by="ann", why="new key", now=timezone.now())
+    deliverer = DeliveryProcess()
+    deliverer.process_batch()  # in which it becomes the leader
+    deliverer.process_batch()
+    assert sum(Queue.objects.values_list("waiting_count", flat=True)) == 2
+
+
+# One address ----------------------------------------------------------------------------------------------------------
+
+
+def test_of_what_waits_for_one_address_the_oldest_gives_way(settings):
+    settings.MAX_OPEN_PER_ROUTE = 3
+    phone = make_phone()
+    for _ in range(5):
+        ask(phone, limits=ConcurrencyLimits(0))
+    rows = list(Notification.objects.order_by("pk"))
+    assert [row.state for row in rows] == [State.COALESCED] * 2 + [State.PENDING] * 3
+    assert (rows[0].report, rows[0].finished_at, rows[0].message, rows[0].next_attempt_at) == (
+        "success",
+        NOW,
+        None,
+        None,
+    )
+
+
+def test_a_flood_of_one_address_stores_as_much_as_may_wait_and_tells_success(settings):
+    settings.MAX_OPEN_PER_ROUTE = 3
+    phone = make_phone()
+    accepted = ask(*[phone] * 10, limits=ConcurrencyLimits(0))
+    assert (told(accepted), verdicts()) == ([SUCCESS] * 7, [Verdict.COALESCED] * 7)
+    assert Notification.objects.filter(state=State.PENDING).count() == 3
+    assert told(ask(*[phone] * 10, limits=ConcurrencyLimits(0))) == [SUCCESS] * 9
+    assert Notification.objects.filter(state=State.PENDING).count() == 3
+    assert Notification.objects.count() == 4
+
+
+def test_a_crowd_at_one_address_leaves_all_others_alone(settings):
+    settings.MAX_OPEN_PER_ROUTE = 3
+    others = [make_phone() for _ in range(5)]
+    ask(*others, *[make_phone()] * 10, *others, limits=ConcurrencyLimits(0))
+    assert Notification.objects.filter(state=State.PENDING, route__in=[o.route for o in others]).count() == 10
+
+
+def test_what_gave_way_is_told_as_success_to_whoever_still_waits(settings):
+    settings.MAX_OPEN_PER_ROUTE = 1
+    phone = make_phone()
+    [waiting] = ask(phone, limits=ConcurrencyLimits(0)).waiting
+    ask(phone, limits=ConcurrencyLimits(0))
+    [answer] = settle([waiting.request_id], now=NOW + timedelta(minutes=1))
+    assert [report.error for report in answer.reports] == [SUCCESS]
+
+
+def test_what_is_sent_at_once_is_never_coalesced(settings):
+    settings.MAX_OPEN_PER_ROUTE = 1
+    assert len(ask(*[make_phone()] * 10).claims) == 10
+
+
+def test_the_newest_of_a_crowd_is_delivered(settings):
+    settings.MAX_OPEN_PER_ROUTE = 1
+    phone = make_phone()
+    ask(*[phone] * 10, limits=ConcurrencyLimits(0), now=timezone.now())
+    deliverer = DeliveryProcess()
+    deliverer.work_off()
+    assert len(deliverer.gateway.pushes) == 1
+
+
+def test_a_crowd_is_looked_for_only_where_there_is_one(settings):
+    settings.MAX_OPEN_PER_ROUTE = 3
+    with statements() as quiet:
+        ask(make_phone(), limits=ConcurrencyLimits(0))
+    assert not any("row_number" in sql for sql in quiet)
+    assert Route.objects.count() == 1

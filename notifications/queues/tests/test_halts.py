@@ -1,0 +1,462 @@
+"""What keeps queues from being sent: begun by operators, breakers and gateways, ended one by one, probed meanwhile."""
+
+from datetime import timedelta
+from itertools import permutations
+
+import pytest
+from django.utils import timezone
+from structlog.testing import capture_logs
+
+from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result, channel_key
+from notifications.metrics import CHANNEL_TRIPS
+from notifications.models import Attempt, Channel, Halt, Notification
+from notifications.queues import halts, queues
+from registrations.models import Route
+from tests.delivering import (
+    APP,
+    LONG_AGO,
+    NOW,
+    DeliveryProcess,
+    RecordingGateway,
+    answered,
+    claimed,
+    fresh,
+    make_due,
+    make_due_to_app,
+    prove,
+    recorded,
+    send,
+    take,
+)
+from tests.factories import make_halt, make_registration, make_route
+from tests.statements import statements
+
+pytestmark = pytest.mark.django_db
+APPLE, GOOGLE = ChannelKey(1, APP), ChannelKey(2, "")
+PROBE, GATEWAY_PROBE = timedelta(seconds=30), timedelta(seconds=5)
+SECOND = timedelta(seconds=1)
+State = Notification.State
+AWAY = Result(Outcome.TRANSIENT, UNREACHABLE)
+BUSY = Result(Outcome.TRANSIENT, "http_503")
+DELIVERED = Result(Outcome.DELIVERED)
+
+
+@pytest.fixture(autouse=True)
+def _probes(settings):
+    settings.CHANNEL_PROBE_SECONDS = PROBE.total_seconds()
+    settings.GATEWAY_PROBE_SECONDS = GATEWAY_PROBE.total_seconds()
+
+
+@pytest.fixture(autouse=True)
+def _apps():
+    """Something was delivered to these apps before."""
+    prove(APPLE, GOOGLE)
+
+
+def kinds():
+    return sorted(Halt.objects.values_list("kind", flat=True))
+
+
+def make_proven(**fields):
+    """One that waits for an address that something was delivered to."""
+    route = make_route(token_type=1, app_topic=APP, last_success_at=LONG_AGO)
+    return make_due(route=make_registration(route=route).route, **fields)
+
+
+def halt_gateway(name="gorush", *, now=NOW):
+    halts.note_unreachable([name], now=now)
+
+
+# Operators and breakers -----------------------------------------------------------------------------------------------
+
+
+def test_the_app_topic_of_a_firebase_registration_means_nothing():
+    assert channel_key(2, "anything") == GOOGLE
+    assert channel_key(1, APP) == APPLE
+
+
+def test_a_pause_says_who_why_and_since_when():
+    assert halts.pause(APPLE, by="ann", why="new key", now=NOW)
+    row = Halt.objects.get()
+    assert (row.kind, row.by, row.reason, row.since, row.next_probe_at) == ("paused", "ann", "new key", NOW, None)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        (lambda: halts.pause(APPLE, by="ann", why="x", now=NOW), lambda: halts.resume(APPLE, by="ann", now=NOW)),
+        (lambda: halts.trip(APPLE, reason="x", now=NOW), lambda: halts.close_breaker(APPLE, now=NOW)),
+        (lambda: halts.start_draining(by="ann", why="x", now=NOW), halts.stop_draining),
+    ],
+)
+def test_of_two_who_do_the_same_the_second_one_changes_nothing(begin, end):
+    assert [begin(), begin(), end(), end()] == [True, False, True, False]
+    assert kinds() == []
+
+
+def test_neither_breaker_nor_probe_overrules_an_operator():
+    halts.pause(APPLE, by="ann", why="new key", now=NOW)
+    halts.trip(APPLE, reason="refused", now=NOW)
+    halts.close_breaker(APPLE, now=NOW)
+    assert kinds() == ["paused"]
+
+
+def test_resuming_an_app_does_not_close_its_breaker():
+    halts.trip(APPLE, reason="refused", now=NOW)
+    halts.pause(APPLE, by="ann", why="new key", now=NOW)
+    halts.resume(APPLE, by="ann", now=NOW)
+    assert kinds() == ["tripped"]
+    assert claimed(make_due_to_app()) == []
+
+
+def test_a_trip_is_an_error_in_the_log():
+    with capture_logs() as logs:
+        halts.trip(APPLE, reason="5 of 5 sends refused: InvalidProviderToken", now=NOW)
+    [alarm] = [entry for entry in logs if entry["log_level"] == "error"]
+    assert (alarm["event"], alarm["token_type"], alarm["app_topic"]) == ("channel_tripped", 1, APP)
+    assert "InvalidProviderToken" in alarm["reason"]
+
+
+def test_only_the_trips_of_breakers_are_counted(django_capture_on_commit_callbacks):
+    def trip(**by):
+        before = CHANNEL_TRIPS.labels("ios")._value.get()
+        with django_capture_on_commit_callbacks(execute=True):
+            halts.trip(APPLE, reason="why", now=NOW, **by)
+        halts.close_breaker(APPLE, by="ann", now=NOW)
+        return CHANNEL_TRIPS.labels("ios")._value.get() - before
+
+    assert (trip(), trip(by="ann")) == (1, 0)
+
+
+def test_nothing_of_a_paused_app_is_tried_and_everything_else_is():
+    halts.pause(APPLE, by="ann", why="", now=NOW)
+    waiting, other_app, google = make_due_to_app(), make_due_to_app("other"), make_due()
+    send(waiting, other_app, google)
+    assert (fresh(other_app).state, fresh(google).state) == (State.DELIVERED, State.DELIVERED)
+    row = fresh(waiting)
+    assert (row.state, row.attempt_count, bytes(row.message)) == (State.PENDING, 0, b"m")
+    assert not Attempt.objects.filter(notification=waiting).exists()
+
+
+def test_firebase_is_one_app_whatever_app_topic_its_routes_carry():
+    halts.pause(GOOGLE, by="ann", why="", now=NOW)
+    waiting = make_due()
+    Route.objects.update(app_topic="anything")
+    assert claimed(waiting) == []
+    halts.resume(GOOGLE, by="ann", now=NOW)
+    assert len(claimed(waiting)) == 1
+
+
+def test_made_up_apps_wait_behind_no_halt_of_an_app():
+    halts.pause(APPLE, by="ann", why="", now=NOW)
+    assert len(claimed(make_due_to_app("made.up"))) == 1
+
+
+# Nothing is written about what waits ----------------------------------------------------------------------------------
+
+
+def test_neither_a_halt_nor_its_end_touches_what_waits():
+    waiting = [make_due_to_app(state=state) for state in (State.PENDING, State.RETRYING, State.AMBIGUOUS)]
+    halts.pause(APPLE, by="ann", why="", now=NOW)
+    assert claimed(*waiting) == []  # this sorts them into their queue
+    before = list(Notification.objects.order_by("pk").values())
+    with statements() as sent:
+        halts.trip(APPLE, reason="", now=NOW)
+        halts.close_breaker(APPLE, now=NOW)
+        halts.resume(APPLE, by="ann", now=NOW)
+        halt_gateway()
+        halts.note_reached("gorush")
+        halts.start_draining(by="ann", why="", now=NOW)
+        halts.stop_draining()
+    assert sent
+    assert not [sql for sql in sent if "notifications_notification" in sql]
+    assert list(Notification.objects.order_by("pk").values()) == before
+    assert len(claimed(*waiting)) == 3
+
+
+def test_what_waits_behind_a_halt_is_not_read_again_and_again():
+    halts.pause(APPLE, by="ann", why="", now=NOW)
+    waiting = make_due_to_app(state=State.RETRYING)
+    assert is_work_left()
+    take()
+    assert not is_work_left()
+    halts.resume(APPLE, by="ann", now=NOW)
+    assert is_work_left()
+    assert [held.notification_id for held in take()] == [waiting.pk]
+
+
+def is_work_left(now=NOW):
+    [(is_left,)] = queues.fetch(f"SELECT EXISTS ({queues.IS_DUE})", {"now": now, "nothing_before": LONG_AGO})
+    return is_left
+
+
+def test_what_waits_expires_at_its_time_behind_a_halt_and_not_before():
+    halts.pause(APPLE, by="ann", why="", now=NOW)
+    waiting = make_due_to_app(expires_at=NOW + SECOND)
+    assert claimed(waiting) == []
+    assert queues.close_expired(limit=10, now=NOW) == 0
+    assert queues.close_expired(limit=10, now=NOW + SECOND) == 1
+    row = fresh(waiting)
+    assert (row.state, row.finished_at, row.message, row.next_attempt_at) == ("expired", NOW + SECOND, None, None)
+
+
+def test_many_expire_in_steps():
+    for _ in range(5):
+        make_due_to_app(expires_at=NOW)
+    assert [queues.close_expired(limit=2, now=NOW) for _ in range(4)] == [2, 2, 1, 0]
+
+
+def test_a_worker_closes_what_expires_behind_a_halt():
+    halts.start_draining(by="ann", why="gorush moves", now=NOW)
+    waiting = make_due_to_app(expires_at=timezone.now())
+    DeliveryProcess().process_until(lambda: fresh(waiting).state == State.EXPIRED)
+
+
+# Two halts at once ----------------------------------------------------------------------------------------------------
+
+BEGIN = {
+    "drained": lambda: halts.start_draining(by="ann", why="x", now=NOW),
+    "unreachable": halt_gateway,
+    "paused": lambda: halts.pause(APPLE, by="ann", why="x", now=NOW),
+    "tripped": lambda: halts.trip(APPLE, reason="x", now=NOW),
+}
+END = {
+    "drained": halts.stop_draining,
+    "unreachable": lambda: halts.note_reached("gorush"),
+    "paused": lambda: halts.resume(APPLE, by="ann", now=NOW),
+    "tripped": lambda: halts.close_breaker(APPLE, now=NOW),
+}
+
+
+@pytest.mark.parametrize(("first", "second"), [*permutations(BEGIN, 2)])
+def test_ending_one_halt_never_ends_another(first, second):
+    """Paused and unreachable, ended in both orders, and every other pair."""
+    waiting = make_proven()
+    BEGIN[first]()
+    BEGIN[second]()
+    assert claimed(waiting) == []
+    END[first]()
+    assert kinds() == [second]
+    assert claimed(waiting) == []
+    END[second]()
+    assert len(claimed(waiting)) == 1
+
+
+# Probes ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_tripped_app_is_probed_with_one_push_at_a_time():
+    halts.trip(APPLE, reason="", now=NOW)
+    waiting = [make_due_to_app() for _ in range(3)]
+    assert claimed(*waiting, now=NOW + PROBE - SECOND) == []
+    [probe] = claimed(*waiting, now=NOW + PROBE)
+    assert probe.is_probe
+    assert claimed(*waiting, now=NOW + PROBE + SECOND) == []
+    assert len(claimed(*waiting, now=NOW + 2 * PROBE)) == 1
+
+
+def test_the_probe_is_the_oldest_that_waits_for_a_proven_address():
+    halts.trip(APPLE, reason="", now=NOW)
+    stranger = make_due_to_app(next_attempt_at=LONG_AGO)
+    newer, older = (make_proven(next_attempt_at=NOW - n * SECOND) for n in (1, 2))
+    taken = [held.notification_id for n in (1, 2, 3) for held in take(now=NOW + n * PROBE)]
+    assert taken == [older.pk, newer.pk, stranger.pk]
+
+
+def test_what_waits_in_a_wrong_queue_uses_up_no_probe():
+    """A stranger registers one phone under many names, is sent to, and registers made-up tokens instead."""
+    halts.trip(APPLE, reason="", now=NOW)
+    pestering = [make_proven(next_attempt_at=LONG_AGO) for _ in range(20)]
+    phone = make_proven(next_attempt_at=NOW)
+    take()  # this sorts them into their queue
+    Route.objects.filter(pk__in=[row.route_id for row in pestering]).update(address_digest=b"made up")
+    [probe] = take(now=NOW + PROBE)
+    assert probe.notification_id == phone.pk
+
+
+def test_a_paused_app_is_not_probed_also_while_it_is_tripped():
+    halts.trip(APPLE, reason="", now=NOW)
+    halts.pause(APPLE, by="ann", why="", now=NOW)
+    assert claimed(make_proven(), now=NOW + PROBE) == []
+
+
+def test_an_app_that_is_tripped_at_a_gateway_that_is_away_gets_one_probe_for_both():
+    halts.trip(APPLE, reason="", now=NOW)
+    halt_gateway()
+    waiting = make_proven()
+    assert claimed(waiting, now=NOW + GATEWAY_PROBE) == []
+    answered(DELIVERED, waiting, now=NOW + PROBE)
+    assert kinds() == []
+
+
+def test_a_probe_that_comes_through_closes_the_breaker():
+    halts.trip(APPLE, reason="", now=NOW)
+    probe, waiting = make_due_to_app(), make_due_to_app()
+    answered(DELIVERED, probe, now=NOW + PROBE)
+    assert kinds() == []
+    assert len(claimed(waiting, now=NOW + PROBE + SECOND)) == 1
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CONFIG, Outcome.TRANSIENT, Outcome.DEAD])
+def test_a_probe_that_fails_leaves_the_breaker_open(outcome):
+    halts.trip(APPLE, reason="", now=NOW)
+    answered(Result(outcome), make_due_to_app(), now=NOW + PROBE)
+    assert kinds() == ["tripped"]
+
+
+def test_the_success_of_a_push_sent_before_the_trip_does_not_close_the_breaker():
+    held = claimed(make_due_to_app())
+    halts.trip(APPLE, reason="", now=NOW)
+    recorded([(claim, DELIVERED) for claim in held])
+    assert kinds() == ["tripped"]
+
+
+def test_the_last_success_is_noted_by_the_minute():
+    for at in (NOW, NOW + timedelta(seconds=59)):
+        answered(DELIVERED, make_due_to_app(), now=at)
+    app = Channel.objects.get(**APPLE._asdict())
+    assert app.last_success_at == NOW
+    answered(DELIVERED, make_due_to_app(), now=NOW + timedelta(minutes=1))
+    assert fresh(app).last_success_at == NOW + timedelta(minutes=1)
+
+
+def test_a_dry_run_neither_closes_a_breaker_nor_counts_as_a_success_of_its_app():
+    probe = make_due_to_app()
+    halts.trip(APPLE, reason="test", now=NOW)
+    answered(Result(Outcome.DELIVERED, is_dry_run=True), probe, now=NOW + PROBE)
+    assert fresh(probe).state == State.DELIVERED
+    assert kinds() == ["tripped"]
+    assert Channel.objects.get(**APPLE._asdict()).last_success_at == LONG_AGO
+
+
+# Gateways -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gateway():
+    return RecordingGateway(lambda _: AWAY)
+
+
+def halted_gateway(*, next_probe_at=None, name="gorush"):
+    now = timezone.now()
+    return make_halt("unreachable", gateway=name, next_probe_at=next_probe_at or now + timedelta(hours=1))
+
+
+def long_ago():
+    return timezone.now() - SECOND
+
+
+def test_nothing_is_claimed_for_a_gateway_that_is_away(gateway):
+    """Every open notification used to be sent again every ten seconds, each time with a row for the attempt."""
+    for _ in range(5):
+        make_due()
+    deliverer = DeliveryProcess(gateway)
+    deliverer.work_off()
+    assert Halt.objects.get().gateway == "gorush"
+    Halt.objects.update(next_probe_at=timezone.now() + timedelta(hours=1))
+    Notification.objects.update(next_attempt_at=timezone.now())
+    deliverer.work_off()
+    deliverer.process_batch()
+    assert len(gateway.pushes) == 5
+
+
+def test_a_gateway_that_is_away_is_probed_with_one(gateway):
+    halted_gateway(next_probe_at=long_ago())
+    for _ in range(5):
+        make_due()
+    deliverer = DeliveryProcess(gateway)
+    deliverer.work_off()
+    assert len(gateway.pushes) == 1
+    assert Halt.objects.get().next_probe_at > timezone.now()
+    Halt.objects.update(next_probe_at=long_ago())
+    deliverer.work_off()
+    assert len(gateway.pushes) == 2
+
+
+def test_after_a_probe_that_reaches_the_gateway_all_is_sent_that_waited(gateway):
+    halted_gateway(next_probe_at=long_ago())
+    rows = [make_due() for _ in range(5)]
+    gateway.answer = lambda _: DELIVERED
+    deliverer = DeliveryProcess(gateway)
+    deliverer.process_until(lambda: all(fresh(row).state == State.DELIVERED for row in rows))
+    assert kinds() == []
+    assert len(gateway.pushes) == len(rows)
+
+
+def test_a_gateway_that_answers_with_a_failure_is_there(gateway):
+    halted_gateway(next_probe_at=long_ago())
+    make_due()
+    gateway.answer = lambda _: BUSY
+    DeliveryProcess(gateway).work_off()
+    assert kinds() == []
+
+
+def test_a_push_that_was_on_its_way_before_ends_no_halt(gateway):
+    make_due()
+    gateway.answer = lambda _: DELIVERED
+    deliverer = DeliveryProcess(gateway)
+    deliverer.process_batch()
+    halted_gateway()
+    deliverer.work_off()
+    assert kinds() == ["unreachable"]
+
+
+def test_a_gateway_that_took_another_push_of_the_batch_is_not_away():
+    replies = iter([AWAY, DELIVERED, AWAY])
+    for _ in range(3):
+        make_due()
+    deliverer = DeliveryProcess(RecordingGateway(lambda _: next(replies)))
+    deliverer.process_batch()
+    while not deliverer.delivery.sends.are_all_done():
+        deliverer.wait()
+    deliverer.process_batch()
+    assert kinds() == []
+
+
+def test_other_gateways_go_on(gateway):
+    halted_gateway(name="other")
+    waiting = make_due(route=make_registration(route=make_route(gateway="other")).route)
+    other = make_due()
+    gateway.answer = lambda _: DELIVERED
+    DeliveryProcess(gateway).work_off()
+    assert (fresh(waiting).state, fresh(other).state) == (State.PENDING, State.DELIVERED)
+
+
+def test_what_was_tried_in_vain_is_brought_forward_when_its_address_is_proven(gateway):
+    now = timezone.now()
+    later = now + timedelta(hours=1)
+    route = make_registration().route
+    tried = make_due(route=route, state=State.RETRYING, attempt_count=20, next_attempt_at=later)
+    planned = make_due(route=route, state=State.RETRYING, next_attempt_at=later)
+    others = make_due(state=State.RETRYING, attempt_count=20, next_attempt_at=later)
+    make_due(route=route)
+    gateway.answer = lambda _: DELIVERED
+    DeliveryProcess(gateway).work_off()
+    assert fresh(tried).next_attempt_at < later
+    DeliveryProcess(gateway).work_off()
+    assert (fresh(tried).state, fresh(planned).next_attempt_at) == (State.DELIVERED, later)
+    assert fresh(others).next_attempt_at == later
+
+
+def test_each_attempt_has_its_own_row_also_one_that_fails_as_the_one_before(gateway):
+    row = make_due()
+    for answer in (BUSY, BUSY, BUSY, Result(Outcome.TRANSIENT, "http_429"), BUSY):
+        gateway.answer = lambda _, answer=answer: answer
+        Notification.objects.update(next_attempt_at=timezone.now())
+        DeliveryProcess(gateway).work_off()
+    attempts = Attempt.objects.order_by("number").values_list("number", "code")
+    assert list(attempts) == [(1, "http_503"), (2, "http_503"), (3, "http_503"), (4, "http_429"), (5, "http_503")]
+    assert fresh(row).attempt_count == 5
+    assert len({push.attempt_number for push in gateway.pushes}) == 5
+
+
+def test_every_kind_of_halt_covers_what_the_statement_says_it_covers():
+    """The same is written twice: for workers, in Python, and for looking, in SQL."""
+    other_app, other_gateway = ChannelKey(1, "another.app"), QueueKey("other", 1, APP, is_proven=True)
+    prove(other_app)
+    queues.create([other_gateway, QueueKey("gorush", 1, None, is_proven=False)])
+    for begin in BEGIN.values():
+        begin()
+        in_sql = {pk for (pk,) in queues.fetch(queues.OPEN_QUEUES)}
+        assert in_sql == set(queues.load().open_ids)
+        Halt.objects.all().delete()

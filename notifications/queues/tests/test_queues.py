@@ -1,0 +1,312 @@
+"""Claiming from queues: from each that is open as much as there is room for, and nothing is read of any other."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from kit.db.postgresql.sessions import BATCH_WORKER, set_all
+from kit.db.statements import fetch
+from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result
+from notifications.models import Halt, Notification, Queue
+from notifications.queues import claim as claiming
+from notifications.queues import halts, queues
+from notifications.queues.claim import QUEUES_AT_ONCE, claim
+from notifications.queues.concurrency import ConcurrencyLimits
+from registrations.models import Route
+from tests.delivering import (
+    APP,
+    LEASE,
+    LONG_AGO,
+    NOW,
+    DeliveryProcess,
+    RecordingGateway,
+    answered,
+    claimed,
+    fresh,
+    make_due,
+    make_due_to_app,
+    other_session,
+    prove,
+    take,
+)
+from tests.factories import make_answered_request, make_halt, make_registration, make_route
+
+APPLE, GOOGLE = ChannelKey(1, APP), ChannelKey(2, "")
+PROVEN, UNPROVEN = (QueueKey("gorush", *APPLE, is_proven=is_proven) for is_proven in (True, False))
+SHARED = QueueKey("gorush", 1, None, is_proven=False)
+State = Notification.State
+SECOND = timedelta(seconds=1)
+
+pytestmark = pytest.mark.django_db
+
+
+def number_of(key):
+    return queues.load().id_of(key)
+
+
+def queue_of(notification):
+    row = queues.load().by_id.get(fresh(notification).queue_id)
+    return row.key if row else None
+
+
+def fill(queue_id, count, *, at=LONG_AGO):
+    """Have so many notifications wait, each a little after the one before, for a few addresses."""
+    routes = [make_registration(route=make_route(token_type=1, app_topic=APP)).route_id for _ in range(3)]
+    rows = f"""
+        INSERT INTO notifications_notification
+            (request_id, position, public_key_hash, installation_id, type, state, route_id, queue_id, next_attempt_at,
+             created_at, expires_at, payload_dropped, attempt_count, ambiguous_count, route_generation)
+        SELECT %s, 0, '\\x00', '', 1, 'pending', (%s::bigint[])[1 + n %% 3], %s, %s::timestamptz + n * interval '1 ms',
+            now(), '2100-01-01', FALSE, 0, 0, 1
+        FROM generate_series(1, {count}) AS n
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(rows, [make_answered_request().pk, routes, queue_id, at])
+
+
+# Which queue ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_comes_is_sorted_by_app_and_proof():
+    prove(APPLE)
+    phone = make_route(token_type=1, app_topic=APP, last_success_at=LONG_AGO)
+    rows = [make_due(route=make_registration(route=phone).route), make_due_to_app(), make_due_to_app("made.up")]
+    assert len(claimed(*rows)) == 3  # sent at once, also where the queue has no number yet
+    assert [queue_of(row) for row in rows] == [PROVEN, UNPROVEN, None]
+    Notification.objects.update(state="retrying", next_attempt_at=LONG_AGO)
+    take(limits=ConcurrencyLimits(0))
+    assert [queue_of(row) for row in rows] == [PROVEN, UNPROVEN, SHARED]
+
+
+def test_a_row_whose_address_changed_is_moved_when_it_is_claimed():
+    """It was stored for a proven address; then the phone registered another token, and then one of another app."""
+    prove(APPLE, ChannelKey(1, "another.app"))
+    route = make_registration(route=make_route(token_type=1, app_topic=APP, last_success_at=LONG_AGO)).route
+    waiting = make_due(route=route, queue_id=number_of(PROVEN))
+    full = ConcurrencyLimits(0)
+    for change, key in (
+        ({"delivered_digest": b"of the token before"}, UNPROVEN),
+        ({"app_topic": "another.app"}, UNPROVEN._replace(app_topic="another.app")),
+        ({"app_topic": "made.up"}, SHARED),
+    ):
+        queues.create([SHARED])
+        Route.objects.filter(pk=route.pk).update(**change)
+        limits = ConcurrencyLimits(1)
+        while limits.enter(claiming.Slot(number_of(key))):
+            pass  # where it belongs there is no room
+        claim(limit=10, now=NOW, lease=LEASE, limits=limits)
+        assert queue_of(waiting) == key
+    assert claim(limit=10, now=NOW, lease=LEASE, limits=full).claims == []
+    assert len(take()) == 1
+
+
+def test_after_its_first_delivery_an_app_has_queues_of_its_own():
+    first, second = make_due_to_app(), make_due_to_app()
+    answered(Result(Outcome.DELIVERED), first)
+    claim(limit=10, now=NOW, lease=LEASE, limits=ConcurrencyLimits(0))
+    assert queues.load().id_of(UNPROVEN) == 0
+    take(limits=ConcurrencyLimits(0))
+    assert queue_of(second) == UNPROVEN
+
+
+def test_made_up_apps_make_no_queues():
+    for number in range(20):
+        make_due_to_app(f"made.up.{number}")
+    take()
+    assert set(queues.load().rows) == {SHARED}
+
+
+def test_a_queue_is_made_once_whoever_makes_it():
+    for _ in range(2):
+        queues.create([SHARED, PROVEN])
+    assert Queue.objects.count() == 2
+
+
+# What a claim reads ---------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_takes_from_a_few_queues_and_the_next_ones_take_from_the_others():
+    apps = [ChannelKey(1, f"app.{number}") for number in range(QUEUES_AT_ONCE + 8)]
+    prove(*apps)
+    for app in apps:
+        make_due_to_app(app.app_topic, queue_id=number_of(QueueKey("gorush", *app, is_proven=False)))
+    first = claim(limit=1000, now=NOW, lease=LEASE, limits=ConcurrencyLimits(100))
+    second = claim(limit=1000, now=NOW, lease=LEASE, limits=ConcurrencyLimits(100))
+    assert [(len(each.claims), each.is_more_left) for each in (first, second)] == [(12, True), (8, False)]
+
+
+def test_two_workers_take_different_rows_of_the_same_queue(transactional_db):
+    prove(APPLE)
+    fill(number_of(UNPROVEN), 20)
+    with other_session() as other:
+        other.execute(
+            "SELECT FROM notifications_notification WHERE queue_id > 0 ORDER BY next_attempt_at LIMIT 5 FOR UPDATE"
+        )
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '100ms'")
+        assert len(take(limit=100)) == 15
+        with connection.cursor() as cursor:
+            cursor.execute("RESET lock_timeout")
+
+
+def test_a_claim_reads_by_the_index_and_no_more_than_it_takes():
+    """A thousand rows wait behind a halt, and two thousand in an open queue with room for five."""
+    prove(APPLE, GOOGLE)
+    fill(number_of(PROVEN), 1000)
+    fill(number_of(UNPROVEN), 2000)
+    rooms = {number_of(UNPROVEN): 5, number_of(QueueKey("gorush", *GOOGLE, is_proven=True)): 5, 0: 200}
+    read = rows_read(claiming._TAKE_DUE, {
+        "now": NOW, "nothing_before": LONG_AGO, "noted_since": NOW, "limit": 200, "queues_at_once": QUEUES_AT_ONCE,
+        "queue_ids": list(rooms), "rooms": list(rooms.values()),
+    })  # fmt: skip
+    assert read["notifications_notification"] <= 6  # the head that is looked for, and five
+    assert set(read["indexes"]) <= {"notification_queue", "registrations_route_pkey"}
+
+
+@pytest.mark.parametrize("sql", [queues.IS_DUE, queues.EXPIRED])
+def test_looking_for_work_reads_nothing_of_what_waits_behind_a_halt(sql):
+    prove(APPLE)
+    fill(number_of(UNPROVEN), 1000)
+    halts.pause(APPLE, by="ann", why="x", now=NOW)
+    assert (
+        rows_read(f"SELECT EXISTS ({sql})", {"now": NOW, "nothing_before": LONG_AGO})["notifications_notification"] <= 1
+    )
+
+
+def test_expired_rows_are_closed_by_their_index():
+    fill(0, 1000)
+    Notification.objects.filter(pk__in=Notification.objects.values("pk")[:5]).update(expires_at=LONG_AGO)
+    values = {"now": NOW, "nothing_before": LONG_AGO, "today": NOW.date(), "limit": 3}
+    read = rows_read(queues._CLOSE_EXPIRED, values)
+    assert "notification_expiring" in read["indexes"]
+    assert read["notifications_notification"] <= 20  # three of them are found, locked and written
+
+
+def rows_read(sql, parameters):
+    """Return how many rows each table was read for, planned as in a worker, and by which indexes of the models.
+
+    The statistics are those of the rows that are there: autovacuum may have made others in the midst of other tests.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE notifications_notification, notifications_queue, registrations_route")
+        cursor.execute(f"SELECT {set_all(BATCH_WORKER)}")
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql.replace('b::', 's::')}", parameters)
+        [(found,)] = cursor.fetchall()
+        cursor.execute("RESET ALL")
+    plan = found if isinstance(found, list) else json.loads(found)
+    names = dict(fetch(INDEXES_OF_PARTITIONS))
+    read = {"notifications_notification": 0, "indexes": []}
+    nodes = [plan[0]["Plan"]]
+    for node in nodes:
+        nodes += node.get("Plans", [])
+        if node.get("Relation Name", "").startswith("notifications_notification"):
+            removed = node.get("Rows Removed by Filter", 0)
+            read["notifications_notification"] += (node["Actual Rows"] + removed) * node["Actual Loops"]
+        if "Index Name" in node:
+            read["indexes"].append(names.get(node["Index Name"], node["Index Name"]))
+    return read
+
+
+INDEXES_OF_PARTITIONS = """
+    SELECT child.relname, parent.relname FROM pg_inherits
+    JOIN pg_class AS child ON child.oid = inhrelid JOIN pg_class AS parent ON parent.oid = inhparent
+"""
+
+
+# Resuming -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2_000, pytest.param(1_000_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kind", ["unreachable", "paused"])
+def test_what_waited_is_sent_by_the_first_batch_after_a_halt_and_no_other_worker_waits(transactional_db, kind, count):
+    """A statement that takes 2 s fails here, and so does one of another worker that waits 0.1 s for a lock."""
+    prove(APPLE, GOOGLE)
+    fill(number_of(UNPROVEN), count)
+    halt = make_halt(kind, None if kind == "unreachable" else APPLE, gateway="gorush" if kind == "unreachable" else "")
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE notifications_notification")
+        cursor.execute("SET statement_timeout = '2s'; SET lock_timeout = '100ms'")
+    try:
+        deliverer, other = DeliveryProcess(limit=40), DeliveryProcess(limit=40)
+        deliverer.process_batch()
+        assert deliverer.gateway.pushes == []
+        _end(halt)
+        deliverer.process_batch()
+        assert Notification.objects.filter(state=State.IN_FLIGHT).count() == 20  # half of what the limit allows
+        other.process_batch()
+        deliverer.process_until(lambda: len(deliverer.gateway.pushes) >= 20)
+        other.process_until(lambda: len(other.gateway.pushes) >= 20)
+        assert halts.pause(GOOGLE, by="ann", why="x", now=timezone.now())
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("RESET statement_timeout; RESET lock_timeout")
+
+
+def _end(halt):
+    assert halts.note_reached("gorush") if halt.kind == "unreachable" else halts.resume(APPLE, by="ann", now=NOW)
+
+
+def test_no_worker_waits_for_whoever_begins_or_ends_a_halt(transactional_db):
+    prove(APPLE, GOOGLE)
+    make_halt("paused", APPLE)
+    waiting, other_app = make_due_to_app(), make_due()
+    deliverer = DeliveryProcess()
+    with other_session() as operator, connection.cursor() as cursor:
+        operator.execute("DELETE FROM notifications_halt")
+        operator.execute("INSERT INTO notifications_halt (kind, gateway, token_type, app_topic, since, reason, by)"
+                         " VALUES ('paused', '', 2, '', now(), '', '')")  # fmt: skip
+        cursor.execute("SET lock_timeout = '100ms'")
+        deliverer.process_until(lambda: fresh(other_app).state == State.DELIVERED)
+        cursor.execute("RESET lock_timeout")
+        assert fresh(waiting).state == State.PENDING
+        operator.commit()
+    deliverer.process_until(lambda: fresh(waiting).state == State.DELIVERED)
+
+
+def test_a_gateway_that_comes_back_is_sent_to_after_one_probe(transactional_db):
+    prove(APPLE)
+    fill(number_of(UNPROVEN), 200)
+    make_halt("unreachable", gateway="gorush", next_probe_at=timezone.now() - SECOND)
+    answers = iter([Result(Outcome.TRANSIENT, UNREACHABLE)])
+    deliverer = DeliveryProcess(RecordingGateway(lambda _: next(answers, Result(Outcome.DELIVERED))), limit=40)
+    deliverer.work_off()
+    assert (len(deliverer.gateway.pushes), Halt.objects.count()) == (1, 1)
+    Halt.objects.update(next_probe_at=timezone.now() - SECOND)
+    deliverer.process_until(lambda: len(deliverer.gateway.pushes) > 100)
+    assert Halt.objects.count() == 0
+
+
+# A backlog ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_backlog_leaves_half_of_the_limit_to_what_comes_fresh():
+    prove(APPLE)
+    fill(number_of(UNPROVEN), 50)
+    limits = ConcurrencyLimits(10)
+    assert len(take(limits=limits)) == 5
+    fresh_ones = [make_due_to_app().pk for _ in range(6)]  # as a bridge stores them that sorts nothing
+    assert {held.notification_id for held in take(limits=limits)} < set(fresh_ones)
+    assert Notification.objects.filter(state=State.IN_FLIGHT).count() == 10
+
+
+# What cannot be claimed -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["an open queue", "a queue that is probed"])
+def test_one_that_nobody_can_claim_is_put_off_whatever_queue_it_is_in(kind):
+    """A number that the column of attempts cannot hold. It stands at the head of one of several queues."""
+    apps = [ChannelKey(1, f"app.{number}") for number in range(6)]
+    prove(*apps)
+    numbers = [number_of(QueueKey("gorush", *app, is_proven=False)) for app in apps]
+    rows = [make_due_to_app(app.app_topic, queue_id=pk) for app, pk in zip(apps, numbers, strict=True)]
+    broken, others = rows[3], [*rows[:3], *rows[4:]]
+    Notification.objects.filter(pk=broken.pk).update(attempt_count=2_147_483_647)
+    if kind == "a queue that is probed":
+        make_halt("tripped", apps[3], next_probe_at=timezone.now() - SECOND)
+    deliverer = DeliveryProcess()
+    deliverer.process_until(lambda: all(fresh(row).state == State.DELIVERED for row in others))
+    assert fresh(broken).next_attempt_at > timezone.now() + 30 * SECOND
+    assert all(fresh(row).attempt_count == 1 for row in others)

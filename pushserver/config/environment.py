@@ -1,0 +1,284 @@
+"""Typed reading of environment variables.
+
+A wrong value never raises here: it is remembered as a problem, a harmless default takes its place, and
+`pushserver.start.checks` reports it with an id and a hint before anything is started.
+"""
+
+import base64
+import binascii
+import os
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from kit.buckets.bucket import Limit
+from pushserver.config.data_dir import usable
+
+FIELD_KEY_SIZE_BYTES = 32
+_DOMAIN = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
+LIMITS_EACH = 2
+_LAKE = re.compile(r"(/|\./|file:|s3a?://|gs://|hdfs://|abfss?://)")
+_PASSWORD = re.compile(r"://[^/@]*:.*@")  # not everybody escapes a slash within it
+SECP256K1_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One wrong or missing setting. It never holds the value itself, which may be a secret."""
+
+    id: str
+    message: str
+    hint: str
+
+
+@dataclass(slots=True)
+class Environment:
+    """Reads ``values`` (name to text) and collects a `Problem` for each value that is wrong."""
+
+    values: Mapping[str, str]
+    problems: list[Problem] = field(default_factory=list)
+
+    def report(self, name: str, message: str, hint: str) -> None:
+        """Remember a problem under the id ``pushserver.<name>``. A name stands for one thing to do."""
+        self.problems.append(Problem(f"pushserver.{name}", message, hint))
+
+    def refuse_retired(self, retired: Mapping[str, str]) -> None:
+        """Report each setting that is given and no longer exists. ``retired`` says what to do instead."""
+        for name in sorted(retired.keys() & self.values.keys()):
+            self.report("retired_setting", f"{name} is no longer a setting.", retired[name])
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return the text without surrounding spaces. An empty one counts as unset."""
+        return self.values.get(name, "").strip() or default
+
+    def items(self, name: str, default: str = "") -> list[str]:
+        """Return the items of a comma list."""
+        return self.items_of(self.text(name, default))
+
+    def items_of(self, text: str) -> list[str]:
+        """Return the items of a comma list that was read already."""
+        return [item.strip() for item in text.split(",") if item.strip()]
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Return whether the variable is on. Raises nothing: neither on nor off is a problem."""
+        text = self.text(name).lower()
+        if text in {"", "0", "1", "true", "false", "yes", "no", "on", "off"}:
+            return text in {"1", "true", "yes", "on"} if text else default
+        self.report("bad_flag", f"{name} is neither on nor off.", "Use 1 or 0.")
+        return default
+
+    def number(self, name: str, default: float, *, minimum: float, maximum: float) -> float:
+        """Return a number from ``minimum`` to ``maximum``; anything else is a problem."""
+        try:
+            value = float(self.text(name, str(default)))
+        except ValueError:
+            value = float("nan")
+        if minimum <= value <= maximum:
+            return value
+        self.report(
+            "bad_number", f"{name} is not a number between {minimum:g} and {maximum:g}.", f"The default is {default:g}."
+        )
+        return default
+
+    def count(self, name: str, default: int, *, minimum: int, maximum: int) -> int:
+        """Return a whole number from ``minimum`` to ``maximum``; anything else is a problem."""
+        return int(self.number(name, default, minimum=minimum, maximum=maximum))
+
+    def limits(self, name: str, default: str) -> tuple[Limit, ...]:
+        """Return two limits, one for bursts and one for the long run, given as ``count/seconds,count/seconds``."""
+        for text in (self.text(name, default), default):
+            found = [re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,5})", item) for item in self.items_of(text)]
+            limits = tuple(Limit(int(match[1]), float(match[2])) for match in found if match)
+            if len(limits) == len(found) == LIMITS_EACH and limits[0].seconds < limits[1].seconds:
+                return limits
+            self.report("bad_limits", f"{name} is not two limits.", f"The default is {default}: count/seconds, twice.")
+        return ()
+
+    def choice(self, name: str, default: str, *others: str) -> str:
+        """Return one of some words; any other one is a problem."""
+        text = self.text(name, default)
+        if text in {default, *others}:
+            return text
+        self.report("bad_choice", f"{name} is none of {', '.join([default, *others])}.", f"The default is {default}.")
+        return default
+
+    def headers(self, name: str) -> dict[str, str]:
+        """Return headers of HTTP, given as ``name=value,name=value`` with values as in a URL. They may be secret."""
+        items = [item.partition("=") for item in self.items_of(self.secret(name))]
+        if all(key.strip() and value for key, _, value in items):
+            return {key.strip(): unquote(value.strip()) for key, _, value in items}
+        self.report("bad_headers", f"{name} holds what is no header.", "Example: authorization=Bearer%20abc")
+        return {}
+
+    def urls(self, name: str, default: str = "") -> list[str]:
+        """Return a comma list of http(s) base URLs, without their trailing slashes."""
+        urls = [url.rstrip("/") for url in self.items(name, default)]
+        if all(_is_http_url(url) for url in urls):
+            return urls
+        # A user or password is refused because the URLs of peers appear in logs, metrics and the console.
+        self.report("bad_urls", f"{name} is not a comma list of plain http(s) URLs.", "Example: http://127.0.0.1:8645")
+        return []
+
+    def domain(self, name: str) -> str:
+        """Return one domain in lower case; a user or a resource beside it is a problem."""
+        return next(iter(self.domains(name, at_most=1)), "")
+
+    def domains(self, name: str, *, at_most: int = 1000) -> list[str]:
+        """Return the domains of a comma list in lower case, as they are in the DNS."""
+        domains = [domain.lower().removesuffix(".") for domain in self.items(name)]
+        if len(domains) <= at_most and all(_DOMAIN.fullmatch(domain) for domain in domains):
+            return domains
+        self.report(
+            "bad_domain",
+            f"{name} holds what is no domain, or too many.",
+            "Example: example.org, and xn--… for one beyond ASCII.",
+        )
+        return []
+
+    def lake(self, name: str, default: str) -> str:
+        """Return a path, or a URL that Spark reads.
+
+        It may hold no password, as it appears in commands, logs and errors.
+        """
+        text = self.text(name, default)
+        if not _LAKE.match(text):
+            self.report(
+                "bad_lake",
+                f"{name} is neither a path nor a URL that Spark reads.",
+                "Example: s3a://bucket/push-reports",
+            )
+        elif _PASSWORD.search(text):
+            self.report(
+                "password_in_lake", f"{name} has a password in it.", "Set what the store's own client reads, as AWS_…."
+            )
+        else:
+            return text
+        return default
+
+    def secret(self, name: str) -> str:
+        """Return the value of ``NAME``, or the content of the file that ``NAME_FILE`` names."""
+        path = self.text(f"{name}_FILE")
+        if not path:
+            return self.text(name)
+        try:
+            return Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            self.report(
+                "unreadable_secret_file",
+                f"{name}_FILE names a file that cannot be read.",
+                "Check the path and its permissions.",
+            )
+            return ""
+
+    def private_key(self, name: str, generate: Callable[[str], str]) -> bytes:
+        """Return the 32 bytes of a secp256k1 private key given as 64 hex digits, or b"" when it is wrong."""
+        if key := _decode_private_key(self.secret(name) or generate(name)):
+            return key
+        self.report(
+            "bad_private_key",
+            f"{name} is not a private key.",
+            "Set 64 hex digits, for example from `openssl rand -hex 32`.",
+        )
+        return b""
+
+    def private_keys(self, name: str) -> list[bytes]:
+        """Return the keys of a comma list of such private keys, which may be empty."""
+        keys = [_decode_private_key(item.strip()) for item in self.secret(name).split(",") if item.strip()]
+        if all(keys):
+            return keys
+        self.report(
+            "bad_private_keys",
+            f"{name} is not a comma list of private keys.",
+            "Each is 64 hex digits, as SERVER_PRIVATE_KEY.",
+        )
+        return []
+
+    def field_keys(self, name: str, generate: Callable[[str], str]) -> list[bytes]:
+        """Return the keys of a comma list of 32-byte keys in url-safe base64.
+
+        The first encrypts, all of them decrypt.
+        """
+        texts = [item.strip() for item in (self.secret(name) or generate(name)).split(",") if item.strip()]
+        keys = [_decode_key(text) for text in texts]
+        if keys and all(keys):
+            return keys
+        self.report(
+            "bad_field_keys",
+            f"{name} is not a comma list of 32-byte keys in url-safe base64.",
+            "Make one: python3 -c 'import base64, os; print(base64.urlsafe_b64encode(os.urandom(32)).decode())'",
+        )
+        return []
+
+
+def is_near(host: str) -> bool:
+    """Return whether a host is this machine, so that what is sent there crosses no network."""
+    return host in {"localhost", "::1"} or host.startswith("127.")
+
+
+def _is_http_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0 and not parts.username
+    except ValueError:
+        return False
+
+
+def _decode_private_key(text: str) -> bytes:
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        return b""
+    return key if len(key) == FIELD_KEY_SIZE_BYTES and 0 < int.from_bytes(key) < SECP256K1_ORDER else b""
+
+
+def _decode_key(text: str) -> bytes:
+    try:
+        key = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+    return key if len(key) == FIELD_KEY_SIZE_BYTES else b""
+
+
+class GeneratedSecrets:
+    """Makes up secrets for development and keeps each in a file of mode 600, so that a restart finds them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, name: str) -> str:
+        path = self.folder / name.lower()
+        with usable(self.folder.parent):
+            if not path.exists():
+                self._write_once(path, _GENERATORS[name]())
+            return path.read_text(encoding="ascii").strip()
+
+    def _write_once(self, path: Path, value: str) -> None:
+        """Write the secret unless another process has done so.
+
+        Several processes may start at once: the first to link its file wins, and the others read it.
+        """
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = path.with_name(f"{path.name}.{os.getpid()}")
+        draft.touch(mode=0o600)
+        draft.write_text(value, encoding="ascii")
+        try:
+            path.hardlink_to(draft)
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+
+
+_GENERATORS: dict[str, Callable[[], str]] = {
+    "SECRET_KEY": lambda: secrets.token_urlsafe(50),
+    "SERVER_PRIVATE_KEY": lambda: (1 + secrets.randbelow(SECP256K1_ORDER - 1)).to_bytes(32).hex(),
+    "FIELD_ENCRYPTION_KEYS": lambda: base64.urlsafe_b64encode(secrets.token_bytes(FIELD_KEY_SIZE_BYTES)).decode(),
+}
+
+
+def no_generation(name: str) -> str:  # noqa: ARG001 - the signature of GeneratedSecrets
+    """Generate nothing: in production a missing secret stays missing, and a system check says so."""
+    return ""

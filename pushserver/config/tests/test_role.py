@@ -1,0 +1,204 @@
+"""Who imports the console: the web server, what forks it, and what an operator types; no other process of its own."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+from django.db import connection
+
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.supervisor.processes import PROJECT
+from pushserver.config import role
+from pushserver.config.role import Role
+from tests.budget import first_everyday
+
+# What a process imports before it is ready, with a twentieth to spare. A start takes as long as its imports, and the
+# seconds of one say more about the machine: `make bench` (life) has them.
+MAX_MODULES = {"worker": 1650, "supervisor": 2500, "web": 2190}
+NOT_FOR_WORKERS = ("rest_framework", "unfold", "django.contrib.admin", "drf_spectacular", "axes", "pushserver.console")
+
+
+def begun(name):
+    """Return the statement with which the entry point ``name`` begins: a module of ours, or a command of manage.py."""
+    if name in {"worker", "wsgi"}:
+        return f"import pushserver.{name}"
+    return f"from pushserver.config.role import *; begin_as(OF_COMMANDS.get({name!r}, Role.COMMAND))"
+
+
+@pytest.fixture
+def unnamed(monkeypatch):
+    monkeypatch.setattr(role, "_named", [])
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        *[("up", Role.SERVER), ("demo", Role.SERVER)],
+        *[("run_waku_bridge", Role.WORKER), ("run_xmpp_bridge", Role.WORKER), ("demo_clients", Role.WORKER)],
+        *[("migrate", Role.COMMAND), ("", Role.COMMAND), ("-c", Role.COMMAND)],
+    ],
+)
+def test_a_command_names_its_role(command, expected):
+    """By the program itself: `manage.py check` would ask for more than the settings."""
+    program = f"""import sys; sys.argv = ["manage.py", *{[command] if command else []}]
+import django.core.management as management; management.execute_from_command_line = lambda argv: None
+import runpy; runpy.run_path("manage.py", run_name="__main__")
+from django.conf import settings; print(settings.ROLE)"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [expected]
+
+
+def test_the_first_role_stays(unnamed):
+    role.begin_as(Role.SERVER)
+    role.begin_as(Role.WORKER)
+    assert role.role() is Role.SERVER
+
+
+def test_a_process_without_a_role_is_a_command(unnamed):
+    assert role.role() is Role.COMMAND
+
+
+def test_a_worker_without_a_role_is_refused():
+    command = [sys.executable, "-m", "celery", "--app=pushserver", "worker"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "A worker needs its role: start it as `celery --app=pushserver.worker worker`."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        *[("up", 0o600), ("run_waku_bridge", 0o600), ("worker", 0o600), ("wsgi", 0o600)],
+        ("makemigrations", 0o644),  # what a developer writes is for a repository
+    ],
+)
+def test_what_a_server_writes_is_for_its_own_account(tmp_path, name, mode):
+    program = f"import os; os.umask(0o022); {begun(name)}; import pushserver.settings; "
+    program += f"open({str(tmp_path / 'written')!r}, 'w')"
+    subprocess.run([sys.executable, "-c", program], cwd=PROJECT, check=True)
+    assert stat.S_IMODE((tmp_path / "written").stat().st_mode) == mode
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_secure", "hsts_seconds"),
+    [
+        ({"HOST": "127.0.0.1"}, False, 0),
+        ({"HOST": "127.0.0.1", "BEHIND_HTTPS_PROXY": "1"}, True, 31_536_000),
+        ({"HOST": "127.0.0.1", "BEHIND_HTTPS_PROXY": "1", "HSTS_DAYS": "0"}, True, 0),
+        ({"HOST": "192.0.2.1"}, True, 0),
+    ],
+)
+def test_cookies_go_over_https_only_but_on_loopback_without_a_proxy(environment, is_secure, hsts_seconds):
+    program = """import json; from pushserver import settings as s
+print(json.dumps([s.SESSION_COOKIE_SECURE, s.CSRF_COOKIE_SECURE, s.SECURE_HSTS_SECONDS]))"""
+    run = [sys.executable, "-c", program]
+    done = subprocess.run(run, cwd=PROJECT, env=os.environ | environment, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [is_secure, is_secure, hsts_seconds]
+
+
+@pytest.mark.parametrize(
+    ("name", "statement_seconds"),
+    [("worker", 20), ("wsgi", 20), ("up", 20), ("rotate_field_keys", 0)],
+)
+def test_a_database_that_vanishes_or_hangs_is_noticed(name, statement_seconds):
+    program = f"""{begun(name)}; from pushserver import settings as s; import json
+print(json.dumps([s.DATABASE_TIMEOUTS.statement_seconds, s.DATABASES["default"]["OPTIONS"]]))"""
+    environment = os.environ | {"DATABASE_SILENCE_SECONDS": "9"}
+    run = [sys.executable, "-c", program]
+    done = subprocess.run(run, cwd=PROJECT, env=environment, capture_output=True, text=True, check=True)
+    statement, options = json.loads(done.stdout)
+    assert statement == statement_seconds
+    assert (options["keepalives_idle"], options["keepalives_interval"], options["keepalives_count"]) == (3, 3, 2)
+    assert options["tcp_user_timeout"] == 9000
+    for wanted in (f"statement_timeout={statement_seconds * 1000}ms", "lock_timeout=10000ms", "tcp_keepalives_idle=3"):
+        assert f"-c {wanted}" in options["options"]
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        (
+            "postgresql://ann:p%40ss@one:5432,other:5433/push?sslmode=require",
+            {"HOST": "one,other", "PORT": "5432,5433", "USER": "ann", "PASSWORD": "p@ss", "NAME": "push"}
+            | {"sslmode": "require", "target_session_attrs": "read-write"},
+        ),
+        (
+            "postgres://ann@one,other,third/push?target_session_attrs=any",
+            {"HOST": "one,other,third", "PORT": ",,", "PASSWORD": "", "target_session_attrs": "any"},
+        ),
+        ("postgresql://ann@one/push", {"HOST": "one", "target_session_attrs": None}),
+        ("postgresql://ann@/push?host=%2Frun%2Fa%20b&port=5433", {"HOST": "/run/a b", "PORT": "5433", "NAME": "push"}),
+        ("postgresql://[2001:db8::1]:5432,[2001:db8::2]/push", {"HOST": "2001:db8::1,2001:db8::2", "PORT": "5432,"}),
+    ],
+)
+def test_the_servers_of_the_database_are_those_of_the_url(url, expected):
+    program = "import json; from pushserver.settings import DATABASES as d; print(json.dumps(d['default']))"
+    environment = os.environ | {"DATABASE_URL": url}
+    run = [sys.executable, "-c", program]
+    done = subprocess.run(run, cwd=PROJECT, env=environment, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert {name: {**found["OPTIONS"], **found}.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "url", first_everyday("mysql://h/n", "host=h dbname=n", "postgresql://h", "postgresql://h/n?unknown=1")
+)
+def test_what_libpq_does_not_take_is_no_url(url):
+    run = [sys.executable, "manage.py", "check"]
+    environment = os.environ | {"DATABASE_URL": url}
+    done = subprocess.run(run, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, "pushserver.bad_database_url" in done.stderr) == (1, True)
+
+
+def loaded_by(name, code):
+    program = f"{begun(name)}; {code}; import json, sys; print(json.dumps(sorted(sys.modules)))"
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "pushserver.settings"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT, env=environment, capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stdout))
+
+
+def test_a_worker_imports_no_page_and_not_much_else():
+    """The worker is measured with its tasks, after the checks that Celery makes at every start."""
+    modules = loaded_by("worker", "pushserver.worker.app.loader.import_default_modules()")
+    assert "pushserver.tasks" in modules
+    assert not modules.intersection(NOT_FOR_WORKERS)
+    assert len(modules) <= MAX_MODULES["worker"]
+
+
+def test_the_bridge_imports_no_page():
+    code = """import django; django.setup(); from django.core import checks; checks.run_checks();
+from django.core.management import load_command_class; load_command_class("waku_bridge", "run_waku_bridge")"""
+    assert not loaded_by("run_waku_bridge", code).intersection(NOT_FOR_WORKERS)
+
+
+def test_the_supervisor_imports_what_all_its_children_need_and_not_much_else():
+    code = """import django; django.setup(); from django.core import checks; checks.run_checks();
+from embedded.stack.children import preload; preload()"""
+    modules = loaded_by("up", code)
+    assert modules.issuperset({*NOT_FOR_WORKERS, "waku_bridge.management.commands.run_waku_bridge", "pushserver.urls"})
+    assert len(modules) <= MAX_MODULES["supervisor"]
+
+
+def test_the_web_server_imports_them_and_not_much_else():
+    modules = loaded_by("wsgi", "import pushserver.urls")
+    assert modules.issuperset(NOT_FOR_WORKERS)
+    assert len(modules) <= MAX_MODULES["web"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_looks_at_the_lights_without_the_console(postgres: EmbeddedPostgres) -> None:
+    """Migrations of ours depend on some of the console's, which a worker has not installed."""
+    program = """import pushserver.worker, django; django.setup()
+from pushserver.tasks import count_traffic; count_traffic()"""
+    environment = os.environ | {"DATABASE_URL": postgres.url(connection.settings_dict["NAME"])}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,1 @@
+"""Accounts: users, passwords, second factors, sessions, and API tokens."""

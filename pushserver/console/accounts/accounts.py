@@ -1,0 +1,263 @@
+"""The lists of staff: accounts, roles, second factors, failed logins, and who opened and changed what."""
+
+from typing import Any, ClassVar
+
+from axes.models import AccessAttempt
+from django import forms
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.admin import GroupAdmin, UserAdmin
+from django.contrib.auth.models import Group, User
+from django.contrib.contenttypes.models import ContentType
+from django.contrib.postgres.search import SearchQuery, SearchVector
+from django.db.models import Model, Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django_otp.plugins.otp_totp.models import TOTPDevice
+from unfold.admin import ModelAdmin
+from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminRadioSelectWidget
+
+from kit.admin.facts import FactAdmin, FactPage, Narrowed, ReadOnly
+from kit.admin.lists.columns import NOTHING, age, link, moment, word, yes_no
+from kit.admin.lists.search import by_hash, hash_digits, is_id, spellings
+from pushserver.models import OpenedRecord
+from registrations.admin import RegistrationAdmin
+from registrations.models import Registration
+
+# Written as the index over the log is: `pushserver/migrations/0006_changes_by_subject.py`.
+WORDS = SearchVector("change_message", config="simple")
+# More registrations than this begin with the same digits only when hardly any digits were typed.
+MAX_REGISTRATIONS = 100
+
+for model in (User, Group, TOTPDevice):
+    admin.site.unregister(model)
+
+
+ROLES = "support may look; operator may also act; admin may also manage accounts."
+
+
+class NewAccountForm(UserCreationForm):  # type: ignore[misc]  # unfold has no types
+    """All that a new account needs: a name, a role and a password."""
+
+    usable_password = None  # Django offers accounts without one, which nobody could log in with
+    role = forms.ModelChoiceField(
+        queryset=Group.objects.order_by("pk"),
+        empty_label=None,
+        widget=UnfoldAdminRadioSelectWidget,
+        help_text=ROLES,
+    )
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        for name in ("password1", "password2"):
+            self.fields[name].required = True
+
+
+ACCOUNT: list[Any] = [
+    ("Account", {"fields": ("username", "password", "groups", "is_active")}),
+    ("Person", {"fields": ("first_name", "last_name", "email")}),
+    ("Access", {"fields": ("is_staff", "is_superuser", "last_login", "date_joined")}),
+]
+
+
+@admin.register(User)
+class AccountAdmin(Narrowed, UserAdmin, ModelAdmin):  # type: ignore[misc, type-arg]  # unfold has no types
+    """Accounts. A person who manages them can neither become a superuser nor take over the account of one."""
+
+    form = UserChangeForm
+    add_form = NewAccountForm
+    add_form_template = "admin/change_form.html"  # Django's own announces a second page
+    add_fieldsets = ((None, {"fields": ("username", "role", "password1", "password2")}),)
+    list_display = (
+        "username",
+        "role",
+        yes_no("is_active", "active"),
+        yes_no("is_superuser", "superuser"),
+        age("last_login", "last login"),
+    )
+    actions = None
+    change_password_form = AdminPasswordChangeForm
+    linked_by = ("groups__id__exact",)
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).prefetch_related("groups")
+
+    @admin.display(description="role")
+    def role(self, account: User) -> str:
+        return ", ".join(group.name for group in account.groups.all()) or NOTHING
+
+    def get_fieldsets(self, request: HttpRequest, obj: User | None = None) -> Any:
+        """Return the page by what people look for. Single permissions are for superusers only: there are roles."""
+        if obj is None:
+            return self.add_fieldsets
+        single = [("Single permissions, beyond the role", {"fields": ("user_permissions",)})]
+        return ACCOUNT + (single if request.user.is_superuser else [])
+
+    def formfield_for_manytomany(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Offer the roles as boxes to tick, under their name. There are few, and Django calls them groups."""
+        if db_field.name != "groups":
+            return super().formfield_for_manytomany(db_field, request, **kwargs)
+        boxes = UnfoldAdminCheckboxSelectMultipleWidget()
+        return db_field.formfield(queryset=Group.objects.order_by("pk"), widget=boxes, label="Role", help_text=ROLES)
+
+    def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
+        """Let a new account into the console. What it may do there is said by its role."""
+        obj.is_staff = obj.is_staff or not change
+        super().save_model(request, obj, form, change)
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        super().save_related(request, form, formsets, change)
+        if not change:
+            form.instance.groups.set([form.cleaned_data["role"]])
+
+    def response_add(self, request: HttpRequest, obj: User, post_url_continue: str | None = None) -> HttpResponse:
+        """Lead to the list: everything was asked for on one page, where Django shows a second one."""
+        return super(UserAdmin, self).response_add(request, obj, post_url_continue)
+
+    def get_readonly_fields(self, request: Any, obj: Any = None) -> Any:
+        fields = super().get_readonly_fields(request, obj)
+        return fields if request.user.is_superuser else (*fields, "is_superuser", "user_permissions")
+
+    def has_change_permission(self, request: Any, obj: Any = None) -> bool:
+        return bool(super().has_change_permission(request, obj)) and _may_touch(request.user, obj)
+
+    def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
+        return bool(super().has_delete_permission(request, obj)) and _may_touch(request.user, obj)
+
+
+def _may_touch(person: Any, account: User | None) -> bool:
+    return person.is_superuser or account is None or not account.is_superuser
+
+
+@admin.register(Group)
+class RoleAdmin(Narrowed, GroupAdmin, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+    """The three roles of `pushserver.roles`, and any others."""
+
+
+class RemovableOnly(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+    """Rows that can be viewed and removed, and neither added nor changed."""
+
+    def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
+        return bool(super(ReadOnly, self).has_delete_permission(request, obj))
+
+
+@admin.register(TOTPDevice)
+class SecondFactorAdmin(RemovableOnly):
+    """Second factors, removed for people who lost theirs; a superuser's is removed by another superuser.
+
+    The key is shown to its owner only, once.
+    """
+
+    list_display = ("user", yes_no("confirmed"), age("created_at", "since"), age("last_used_at", "last used"))
+    shown: ClassVar[Any] = {
+        "Second factor": (
+            "user",
+            yes_no("confirmed"),
+            moment("created_at", "since"),
+            moment("last_used_at", "last used"),
+        )
+    }
+
+    def has_delete_permission(self, request: Any, obj: TOTPDevice | None = None) -> bool:
+        return super().has_delete_permission(request, obj) and _may_touch(request.user, obj and obj.user)
+
+
+@admin.register(AccessAttempt)
+class FailedLoginAdmin(RemovableOnly):
+    """Failed logins. Removing one lets that person log in again at once."""
+
+    list_display = ("username", "ip_address", "failures_since_start", age("attempt_time", "last"))
+    shown: ClassVar[Any] = {
+        "Failed logins": ("username", "ip_address", "failures_since_start", moment("attempt_time", "last"))
+    }
+
+
+@admin.register(OpenedRecord)
+class OpenedRecordAdmin(FactAdmin):
+    """Which staff member opened the page of which row."""
+
+    list_display = (word("username", "who"), "page", "object_id", age("at", "when"))
+    ordering = ("-at",)
+    shown: ClassVar[Any] = {"Who looked at what": (word("username", "who"), "page", "object_id", moment("at", "when"))}
+
+
+def _view(model: type[Model]) -> str:
+    return f"{model._meta.app_label}.view_{model._meta.model_name}"  # noqa: SLF001 - the documented way
+
+
+def subject_url(entry: LogEntry) -> str:
+    """Return the address of the row that an entry is about, or an empty text where it has no page, or is gone."""
+    kind = entry.content_type
+    model = kind.model_class() if kind and entry.object_id else None
+    if kind is None or model is None or not admin.site.is_registered(model):
+        return ""
+    is_there = kind.get_all_objects_for_this_type(pk=_key(model, str(entry.object_id))).exists()
+    return reverse(f"admin:{kind.app_label}_{kind.model}_change", args=[entry.object_id]) if is_there else ""
+
+
+def _key(model: type[Model], text: str) -> Any:
+    is_hash = model._meta.pk.get_internal_type() == "BinaryField"  # noqa: SLF001 - the documented way
+    return bytes.fromhex(text) if is_hash else text
+
+
+@admin.register(LogEntry)
+class ChangeAdmin(FactAdmin):
+    """Which staff member changed what, as far as a person may see the rows that it is about."""
+
+    list_display = (
+        word("user", "who"),
+        word("content_type__name", "what"),
+        word("object_repr", "which"),
+        word("get_change_message", "change"),
+        age("action_time", "when"),
+    )
+    list_select_related = ("user", "content_type")
+    # The key grows with time and has an index.
+    ordering = ("-pk",)
+    shown: ClassVar[Any] = {
+        "Who changed what": (
+            word("user", "who"),
+            word("content_type__name", "what"),
+            link(subject_url, "which", "the row itself"),
+            word("object_repr", "its name"),
+            word("object_id", "its id"),
+            word("get_change_message", "change"),
+            moment("action_time", "when"),
+        )
+    }
+    linked_by = ("content_type__id__exact", "object_id__exact")
+    search_help_text = (
+        "Words of a change or its reason, whose it was, or whom it is about: chat key, key hash, installation id"
+    )
+    takes_words = True
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the entries about rows that this person may see: those about accounts are for who manages accounts."""
+        rows = super().get_queryset(request)
+        if request.user.is_superuser or not self.has_view_permission(request):  # who may see none is refused elsewhere
+            return rows
+        seen = [model for model in admin.site._registry if request.user.has_perm(_view(model))]  # noqa: SLF001
+        kinds = ContentType.objects.get_for_models(*seen).values()
+        return rows.filter(content_type__in=[kind.pk for kind in kinds])
+
+    def matching(self, term: str) -> Q:
+        """Return the condition for entries that have this word, are by this person, or about this user."""
+        owned = self._about(term)
+        if owned:
+            return owned
+        writers = User.objects.filter(username__iexact=term).values_list("pk", flat=True)
+        has_word = Q(pk__in=LogEntry.objects.alias(words=WORDS).filter(words=SearchQuery(term, config="simple")))
+        return has_word | Q(user__in=list(writers))
+
+    def _about(self, term: str) -> Q:
+        """Return the condition for entries about the registrations that a hash or an id means, if it means any."""
+        owners = RegistrationAdmin.search_hashes
+        digits = hash_digits(term)
+        condition = by_hash(digits, owners) if digits else Q()
+        condition |= Q(installation_id__in=spellings(term)) if is_id(term) else Q()
+        if not condition:
+            return Q()
+        ids = Registration.objects.filter(condition).values_list("pk", flat=True)[:MAX_REGISTRATIONS]
+        kind = ContentType.objects.get_for_model(Registration)
+        return Q(content_type=kind, object_id__in=[str(pk) for pk in ids]) | Q(object_id=term)

@@ -1,0 +1,240 @@
+"""The page of one user: what is known about a key hash, and the operation that forgets it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from django.views.decorators.http import require_safe
+
+from kit.admin.changes import newest_changes
+from kit.admin.labels import label
+from kit.admin.links import Link
+from kit.admin.lists.columns import NOTHING, age, as_digits, short_hash, state, word, yes_no
+from kit.admin.lists.first_lines import FirstLine
+from kit.admin.lists.search import KEY_HASH_DIGITS, hash_digits
+from kit.admin.operations import Done, Operation, Place, confirm
+from kit.db.clock import database_now
+from notifications.admin import type_name
+from notifications.models import Notification
+from pushserver.console.links import timeline_url, user_url
+from pushserver.console.support.reach import NOBODY, reach_of
+from pushserver.models import OpenedRecord
+from registrations.admin import ROUTE_SECRETS, registration_url, token_type_name
+from registrations.models import Grant, Registration, RegistrationEvent, TopicKey
+from waku_bridge.removal import erasure
+
+VIEW = "registrations.view_registration"
+VIEW_NOTIFICATIONS = "notifications.view_notification"
+NO_SUCH_USER = "Nothing is known about such a user."
+# The limit of rows of each kind: a client that registers thousands of installations must not make this page slow.
+MAX_ROWS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table of the page, or the words in its place when it has no rows."""
+
+    title: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    nothing: str
+    more: Link | None = field(default=None)
+
+
+def key_hash_from(text: str) -> bytes | None:
+    """Return the key hash, or None when the text is not one."""
+    return bytes.fromhex(text) if len(text) == KEY_HASH_DIGITS and hash_digits(text) == text else None
+
+
+@require_safe
+def show_user(request: HttpRequest, object_id: str) -> HttpResponse:
+    """Show what is known about a user."""
+    if not request.user.has_perm(VIEW):
+        raise PermissionDenied
+    key_hash = key_hash_from(object_id)
+    registrations = _registrations(key_hash) if key_hash else []
+    sections = _sections(request, key_hash, registrations) if key_hash else []
+    topic = TopicKey.objects.filter(name=object_id).first() if key_hash else None
+    if not topic and not any(section.rows for section in sections):
+        messages.warning(request, NO_SUCH_USER)
+        return HttpResponseRedirect(reverse("find"))
+    may_forget = request.user.has_perm(ForgetUser.permission)
+    context = {
+        **admin.site.each_context(request),
+        "title": "User",
+        "key_hash": object_id,
+        "topic": topic,
+        "sections": sections,
+        "reach": _reach(registrations),
+        "changes_url": f"{reverse('admin:admin_logentry_changelist')}?q={object_id}",
+        "staff_actions": newest_changes({Registration: [str(row.pk) for row in registrations]}),
+        "forget_url": reverse("forget_user", args=[object_id]) if may_forget else "",
+    }
+    return TemplateResponse(request, "console/user.html", context)
+
+
+def _registrations(key_hash: bytes) -> list[Registration]:
+    rows = Registration.objects.filter(public_key_hash=key_hash).select_related("route").defer(*_UNREAD)
+    return list(rows.order_by("-updated_at")[:MAX_ROWS])
+
+
+def _reach(registrations: Sequence[Registration]) -> list[tuple[str, FirstLine]]:
+    """Return whether the user can be reached: installation by installation, where there are several."""
+    lines = reach_of(registrations)
+    if len(lines) < 2:
+        return [("", line) for line in lines or [NOBODY]]
+    return [(row.installation_id, line) for row, line in zip(registrations, lines, strict=True)]
+
+
+def _sections(request: HttpRequest, key_hash: bytes, registrations: Sequence[Registration]) -> list[Section]:
+    sections = [_installations(registrations), _grants(registrations), _history(registrations)]
+    if request.user.has_perm(VIEW_NOTIFICATIONS):
+        sections.insert(1, _notifications(key_hash))
+    return sections
+
+
+_UNREAD = (
+    *("access_token_encrypted", "access_token_digest", "content_digest"),
+    *("allowed_key_list", "blocked_chat_list", "muted_chat_list", "allowed_mentions_chat_list"),
+    *(f"route__{name}" for name in ROUTE_SECRETS),
+)
+
+
+def _installations(registrations: Sequence[Registration]) -> Section:
+    columns = (
+        word("version"),
+        state("state"),
+        word("route__get_token_type_display"),
+        word("route__app_topic"),
+        _route,
+        age("route__last_success_at"),
+        age("route__failing_since"),
+        yes_no("enabled"),
+        age("updated_at"),
+    )
+    return Section(
+        "Installations",
+        [
+            *("installation", "version", "state", "platform", "app", "route"),
+            *("last success", "failing since", "notified", "last change"),
+        ],
+        [
+            [
+                _link(as_digits(row.installation_id), registration_url(row.pk)),
+                *(column(row) for column in columns),
+            ]
+            for row in registrations
+        ],
+        "None: nobody registered with this key, or it was forgotten.",
+    )
+
+
+def _route(registration: Registration) -> str:
+    """Return the state of the route, and why it is not active."""
+    if registration.route is None:
+        return NOTHING
+    return format_html("{} {}", label(registration.route.state), registration.route.disabled_reason)
+
+
+def _notifications(key_hash: bytes) -> Section:
+    rows = Notification.objects.filter(public_key_hash=key_hash).defer("chat_id", "message", "dedup_key", "collapse_id")
+    hex_digits = key_hash.hex()
+    everything = f"{reverse('admin:notifications_notification_changelist')}?q={hex_digits}"
+    return Section(
+        "Newest notifications",
+        ["notification", "type", "installation", "state", "told the sender", "attempts", "age", "finished"],
+        [
+            [
+                _link(f"{row.pk}", timeline_url(row.pk)),
+                type_name(row.type),
+                as_digits(row.installation_id),
+                state("state")(row),
+                state("report")(row),
+                row.attempt_count,
+                age("created_at")(row),
+                age("finished_at")(row),
+            ]
+            for row in rows.order_by("-pk")[:MAX_ROWS]
+        ],
+        "None is kept.",
+        Link("All notifications", everything),
+    )
+
+
+def _grants(registrations: Sequence[Registration]) -> Section:
+    names = {row.pk: row.installation_id for row in registrations}
+    rows = Grant.objects.filter(registration__in=names).order_by("-granted_at")[:MAX_ROWS]
+    return Section(
+        "Grants",
+        ["installation", "server", "granted"],
+        [
+            [as_digits(names[row.registration_id]), short_hash("server_public_key")(row), age("granted_at")(row)]
+            for row in rows.only("registration_id", "server_public_key", "granted_at")
+        ],
+        "None: no server may be pushed through.",
+    )
+
+
+def _history(registrations: Sequence[Registration]) -> Section:
+    names = {row.pseudonym: row.installation_id for row in registrations if row.pseudonym}
+    rows = RegistrationEvent.objects.filter(pseudonym__in=names).order_by("-at")[:MAX_ROWS]
+    return Section(
+        "Registration events",
+        ["what", "installation", "platform", "app", "when"],
+        [
+            [
+                state("kind")(row),
+                as_digits(names[row.pseudonym]),
+                token_type_name(row.token_type),
+                row.app_topic or NOTHING,
+                age("at")(row),
+            ]
+            for row in rows
+        ],
+        "None: of an unregistered installation no history is known.",
+    )
+
+
+def _link(text: str, url: str) -> str:
+    return format_html('<a href="{}">{}</a>', url, text)
+
+
+class ForgetUser(Operation):
+    """Delete everything about a user. The log records that it happened, and not to whom."""
+
+    label = "Forget this user"
+    permission = "registrations.forget_registration"
+    is_destructive = True
+
+    def logged_as(self, row: Registration) -> tuple[str, str]:  # noqa: ARG002 - that is the point
+        return "", "a forgotten user"
+
+    def touched(self, rows: Sequence[Registration]) -> Iterable[str]:
+        yield f"Removed for good: {erasure.find_traces(rows[0].public_key_hash)}. This cannot be undone."
+        yield "Senders are told that nobody is registered. A push that is being sent at this moment may still arrive."
+        yield (
+            "Not even the version of a registration is kept: if the client registers again, or somebody repeats an old "
+            "registration of it, it counts as new."
+        )
+
+    def run(self, rows: Sequence[Registration], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        key_hash = rows[0].public_key_hash
+        found = erasure.forget(key_hash, now=database_now())
+        OpenedRecord.objects.filter(page="user", object_id=key_hash.hex()).update(object_id="forgotten")
+        return Done(f"Forgot a user: {found}.") if found else Done("Nobody was there any more.", is_change=False)
+
+
+def forget_user(request: HttpRequest, key_hash_hex: str) -> HttpResponse:
+    """Confirm and run the operation "Forget this user"."""
+    key_hash = key_hash_from(key_hash_hex)
+    if key_hash is None:
+        messages.warning(request, NO_SUCH_USER)
+        return HttpResponseRedirect(reverse("find"))
+    place = Place("Forget a user", request.path, back=user_url(key_hash_hex), after=reverse("find"))
+    return confirm(request, ForgetUser, [Registration(public_key_hash=key_hash)], place)

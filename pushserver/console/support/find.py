@@ -1,0 +1,197 @@
+"""The search box of every page, which leads from what somebody reports to the user or notification that it is about.
+
+As in `search`, a chat key arrives in the body of a POST, and only its hash is used from there on; so does the client
+string of an XMPP device, of which only the id is. Every look-up has an
+index, and ends after a few rows.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_safe
+
+from kit.admin.lists.columns import SHORT_DIGITS, hex_of
+from kit.admin.lists.search import KEY_HASH_DIGITS, by_hash, hash_digits, is_id, is_number, spellings
+from notifications.admin import ID_BYTES, type_name
+from notifications.models import Notification, NotificationRequest
+from pushserver.console.links import request_timeline_url, timeline_url, user_url
+from pushserver.console.support.search import NOT_UNDERSTOOD, NotUnderstoodError, for_url
+from pushserver.console.theme import DEVICES, ENVELOPES, NOTIFICATIONS, USERS, may_find
+from pushserver.demonstration import Person, people
+from registrations.admin import KEY_HASH_BYTES
+from registrations.models import Registration, TopicKey
+from waku_bridge.admin import envelope_url
+from waku_bridge.codec.keys import key_hash as chat_key_hash
+from waku_bridge.models import InboundEnvelope
+from xmpp_bridge.admin import device_url
+from xmpp_bridge.models import Device
+
+MAX_HITS = 20
+NOTHING_FOUND = (
+    "Nothing was found. Users are known while they are registered or were notified lately; envelopes are kept for some "
+    "days, notifications for some weeks."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """Something that was found, and the permission that a person needs to see it."""
+
+    kind: str
+    text: str
+    url: str
+    permission: str
+
+
+@sensitive_post_parameters("q")
+def find(request: HttpRequest) -> HttpResponse:
+    """Show the search box, or redirect its POST to a URL that holds no chat key."""
+    _refuse_who_may_see_nothing(request)
+    if request.method != "POST":
+        context = {**admin.site.each_context(request), "title": "Find", "nothing": True, "people": _people()}
+        return TemplateResponse(request, "console/find.html", context)
+    try:
+        term = found_by(request.POST.get("q", "").strip())
+    except NotUnderstoodError as error:
+        messages.error(request, str(error))
+        return HttpResponseRedirect(reverse("find"))
+    return HttpResponseRedirect(reverse("found", args=[term]))
+
+
+def _people() -> list[tuple[Person, str]]:
+    """Return the people of the demonstration with their pages, and nobody where there is none."""
+    return [(person, user_url(hex_of(chat_key_hash(person.public_key)))) for person in people()]
+
+
+@require_safe
+def found(request: HttpRequest, term: str) -> HttpResponse:
+    """Redirect to the one thing that was found, or show a choice of several."""
+    _refuse_who_may_see_nothing(request)
+    if not _may_stand_in_a_url(term):
+        messages.error(request, NOT_UNDERSTOOD)
+        return HttpResponseRedirect(reverse("find"))
+    hits = [hit for hit in hits_for(term) if request.user.has_perm(hit.permission)]
+    if not hits:
+        messages.warning(request, NOTHING_FOUND)
+        return HttpResponseRedirect(reverse("find"))
+    if len(hits) == 1:
+        return HttpResponseRedirect(hits[0].url)
+    context = {**admin.site.each_context(request), "title": "Found", "hits": hits, "is_cut": len(hits) >= MAX_HITS}
+    return TemplateResponse(request, "console/find.html", context)
+
+
+def _refuse_who_may_see_nothing(request: HttpRequest) -> None:
+    if not may_find(request.user):
+        raise PermissionDenied
+
+
+def _may_stand_in_a_url(term: str) -> bool:
+    """Return whether the term holds no chat key. Somebody may have typed a URL with one in it."""
+    try:
+        return found_by(term) == term
+    except NotUnderstoodError:
+        return False
+
+
+def found_by(term: str) -> str:
+    """Return the term as it may stand in a URL: also the number of a notification is one, which lists do not take.
+
+    Raises NotUnderstoodError.
+    """
+    return term if is_number(term) else for_url(term)
+
+
+def hits_for(term: str) -> list[Hit]:
+    """Return what matches ``term``: a hash, the first digits of one, or the id of an installation or a device."""
+    digits = hash_digits(term)
+    hits = [*_installations(term), *_devices(term)] if is_id(term) else []
+    hits += _numbered(term) if is_number(term) else []
+    if len(digits) == KEY_HASH_DIGITS:
+        hits += _user(bytes.fromhex(digits))
+    elif digits:
+        hits += [*_users(digits), *_messages(digits), *_envelopes(digits)]
+    return list(dict.fromkeys(hits))[:MAX_HITS]
+
+
+def _installations(term: str) -> Iterator[Hit]:
+    rows = Registration.objects.filter(installation_id__in=spellings(term))
+    for key_hash in set(rows.values_list("public_key_hash", flat=True)[:MAX_HITS]):
+        yield _user_hit(key_hash)
+
+
+def _devices(term: str) -> Iterator[Hit]:
+    for device in Device.objects.filter(pk=UUID(term)).only("pk"):
+        yield Hit("XMPP device", str(device.pk), device_url(device.pk), DEVICES)
+
+
+def _numbered(term: str) -> Iterator[Hit]:
+    """Yield the notification with this number, which every page about it shows."""
+    rows = Notification.objects.filter(pk=int(term)).values_list("pk", "type", "state", "installation_id")
+    for pk, type_, state, installation_id in rows:
+        yield _notification_hit(pk, type_, state, installation_id)
+
+
+def _notification_hit(pk: int, type_: int, state: str, installation_id: str) -> Hit:
+    text = f"{pk}: {type_name(type_)}, {state}, to installation {installation_id}"
+    return Hit("notification", text, timeline_url(pk), NOTIFICATIONS)
+
+
+def _user(key_hash: bytes) -> Iterator[Hit]:
+    """Yield the user with this key hash, also one who is no longer registered, or was notified without ever
+    registering.
+    """
+    own = {"public_key_hash": key_hash}
+    is_known = Registration.objects.filter(**own).exists() or Notification.objects.filter(**own).exists()
+    if is_known or TopicKey.objects.filter(name=key_hash.hex()).exists():
+        yield _user_hit(key_hash)
+
+
+def _users(digits: str) -> Iterator[Hit]:
+    rows = Registration.objects.filter(by_hash(digits, (("public_key_hash", KEY_HASH_BYTES),)))
+    for key_hash in dict.fromkeys(rows.values_list("public_key_hash", flat=True)[:MAX_HITS]):
+        yield _user_hit(key_hash)
+
+
+def _user_hit(key_hash: bytes) -> Hit:
+    return Hit("user", hex_of(key_hash)[:SHORT_DIGITS], user_url(hex_of(key_hash)), USERS)
+
+
+def _messages(digits: str) -> Iterator[Hit]:
+    """Yield what belongs to the id of a Status message or of a metadata message.
+
+    They are two queries because one condition for both could use neither index.
+    """
+    for field in ("message_id", "request_key"):
+        requests = NotificationRequest.objects.filter(by_hash(digits, ((field, ID_BYTES),)))
+        yield from _of_requests(requests.values_list("pk", "request_key")[:MAX_HITS])
+
+
+def _envelopes(digits: str) -> Iterator[Hit]:
+    rows = InboundEnvelope.objects.filter(by_hash(digits, (("hash", ID_BYTES),)))
+    for envelope_hash, message_id in rows.values_list("hash", "message_id")[:MAX_HITS]:
+        asked = NotificationRequest.objects.filter(request_key=message_id).values_list("pk", "request_key")
+        told = list(_of_requests(asked)) if message_id else []
+        yield from told or [
+            Hit("envelope", hex_of(envelope_hash)[:SHORT_DIGITS], envelope_url(envelope_hash), ENVELOPES)
+        ]
+
+
+def _of_requests(requests: Iterable[tuple[int, bytes]]) -> Iterator[Hit]:
+    """Yield the notifications of each request, or the request itself when it has none."""
+    names = dict(requests)
+    rows = Notification.objects.filter(request__in=names).order_by("request", "position")
+    hits: dict[int, list[Hit]] = {}
+    for pk, request_id, type_, state, installation_id in rows.values_list(
+        "pk", "request", "type", "state", "installation_id"
+    )[:MAX_HITS]:
+        hits.setdefault(request_id, []).append(_notification_hit(pk, type_, state, installation_id))
+    for request_id, name in names.items():
+        alone = Hit("request", hex_of(name)[:SHORT_DIGITS], request_timeline_url(request_id), NOTIFICATIONS)
+        yield from hits.get(request_id, [alone])

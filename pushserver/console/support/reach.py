@@ -1,0 +1,114 @@
+"""Whether a user can be reached, and if not since when, by whom and why: the first line of the pages about users."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from django.contrib.admin.models import LogEntry
+from django.db.models import Model
+from django.utils.html import format_html
+
+from kit.admin.changes import acted_on_through, changes_of, reason_of
+from kit.admin.labels import Family
+from kit.admin.lists.first_lines import FirstLine, first_line_for
+from kit.admin.times import relative
+from notifications.disabling import BY_OPERATOR, FAILING
+from notifications.messages import ChannelKey, channel_key
+from notifications.models import Channel, Halt
+from notifications.queues.halts import halted_apps
+from registrations.models import Registration, Route
+from xmpp_bridge.models import Device
+
+# The entry of the log is written in the transaction that disables, by a clock that was read a little later.
+A_MOMENT = timedelta(seconds=5)
+NOBODY = FirstLine("Cannot be reached: nobody registered with this key, or it was forgotten.", Family.DOUBT)
+Halted = Mapping[ChannelKey, Halt]
+
+
+def reach_of(registrations: Sequence[Registration]) -> list[FirstLine]:
+    """Return whether each of these registrations can be reached. It takes two queries, however many they are."""
+    entries = _disablings(Registration, {str(row.pk): row.route for row in registrations})
+    halted = halted_apps()
+    return [_of_registration(row, entries.get(str(row.pk)), halted) for row in registrations]
+
+
+@first_line_for(Registration)
+def reach_of_registration(registration: Registration) -> FirstLine:
+    return reach_of([registration])[0]
+
+
+@first_line_for(Device)
+def reach_of_device(device: Device) -> FirstLine:
+    if device.route is None:
+        return FirstLine(format_html("Cannot be reached: {} {}.", device.state, _ago(device.ended_at)), Family.QUIET)
+    entries = _disablings(Device, {str(device.pk): device.route})
+    return _of_route(device.route, entries.get(str(device.pk)), halted_apps())
+
+
+@acted_on_through(Route)
+def owners_of_route(route: Route) -> dict[type[Model], list[str]]:
+    """Return the registration or the device that leads to a route."""
+    return {
+        model: [str(pk) for pk in model.objects.filter(route=route).values_list("pk", flat=True)]
+        for model in (Registration, Device)
+    }
+
+
+@first_line_for(Route)
+def reach_of_route(route: Route) -> FirstLine:
+    found = [_disablings(model, dict.fromkeys(ids, route)) for model, ids in owners_of_route(route).items()]
+    entries = [entry for own in found for entry in own.values()]
+    return _of_route(route, entries[0] if entries else None, halted_apps())
+
+
+def _disablings(model: type[Model], routes: Mapping[str, Route | None]) -> dict[str, LogEntry]:
+    """Return the entries of the log by which operators disabled the routes of these rows."""
+    disabled = {name: route for name, route in routes.items() if route and route.disabled_reason == BY_OPERATOR}
+    since = min((route.disabled_at for route in disabled.values() if route.disabled_at), default=None)
+    if since is None:
+        return {}
+    entries = changes_of(model, disabled, since=since - A_MOMENT)
+    return {str(entry.object_id): entry for entry in entries if entry.change_message.startswith("Disabled")}
+
+
+def _of_registration(registration: Registration, entry: LogEntry | None, halted: Halted) -> FirstLine:
+    if registration.route is None:
+        return FirstLine(
+            format_html("Cannot be reached: it unregistered {}.", _ago(registration.updated_at)), Family.QUIET
+        )
+    if registration.route.state == Route.State.ACTIVE and not registration.enabled:
+        return FirstLine("Is not notified: its user switched notifications off.", Family.QUIET)
+    return _of_route(registration.route, entry, halted)
+
+
+def _of_route(route: Route, entry: LogEntry | None, halted: Halted) -> FirstLine:
+    if route.state == Route.State.DISABLED:
+        return FirstLine(format_html("Cannot be reached: {}", _why_disabled(route, entry)), Family.DOUBT)
+    app = channel_key(route.token_type, route.app_topic)
+    if app in halted:
+        return FirstLine(_why_waiting(app, halted[app]), Family.DOUBT)
+    if route.failing_since:
+        return FirstLine(format_html("Pushes fail since {}.", relative(route.failing_since)), Family.DOUBT)
+    if route.is_proven and route.last_success_at:
+        known = format_html("Can be reached: something was delivered {}.", relative(route.last_success_at))
+        return FirstLine(known, Family.GOOD)
+    return FirstLine("Can be reached, as far as is known: nothing was sent there yet.", Family.WAITING)
+
+
+def _why_disabled(route: Route, entry: LogEntry | None) -> str:
+    ago = _ago(route.disabled_at)
+    if route.disabled_reason == BY_OPERATOR:
+        who = entry.user.get_username() if entry else "an operator"
+        return format_html("disabled by {} {}{}", who, ago, f": {reason_of(entry)}" if entry else ".")
+    if route.disabled_reason == FAILING:
+        return format_html("disabled {}, as every push had failed for too long.", ago)
+    return format_html("disabled {}, as its token is dead ({}).", ago, route.disabled_reason)
+
+
+def _why_waiting(app: ChannelKey, halt: Halt) -> str:
+    by = f" by {halt.by}" if halt.by else ""
+    channel, ago = Channel(**app._asdict()), relative(halt.since)
+    return format_html("Pushes wait: channel {} {}{} {}: {}", channel, halt.kind, by, ago, halt.reason)
+
+
+def _ago(at: datetime | None) -> str:
+    return relative(at) if at else "some time ago"

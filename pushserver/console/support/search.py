@@ -1,0 +1,149 @@
+"""The search box of every list: it takes what people paste and redirects to a URL that holds no chat key.
+
+A chat key identifies a person. It arrives in the body of a POST, is hashed here, and is neither stored nor logged; the
+address bar, and whatever keeps it, sees the hash. In the same way the client string of an XMPP device, with which its
+server may push, becomes the id of the device. A term of no known form might be a mistyped chat key, so it is refused
+without being repeated anywhere.
+"""
+
+import re
+
+from django.apps import apps
+from django.contrib import admin, messages
+from django.contrib.admin.exceptions import NotRegistered
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_POST
+
+from kit.admin.facts import FactAdmin
+from kit.admin.lists.changelist import NEWER, OLDER
+from kit.admin.lists.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, by_hash, hash_digits, is_id, is_word
+from notifications.admin import ID_BYTES
+from notifications.models import Notification, NotificationRequest
+from registrations.admin import KEY_HASH_BYTES
+from registrations.models import Registration
+from waku_bridge.codec.errors import BadPublicKey
+from waku_bridge.codec.keys import key_hash, parse_chat_key
+from waku_bridge.models import InboundEnvelope
+from xmpp_bridge.devices.lookup import find_device
+
+# https://status.app/u/CwSACgYKBEpvaG4D#zQ3sh…, https://join.status.im/u/0x04…
+_PROFILE_LINK = re.compile(
+    r"(https?://)?(www\.)?(status\.app|join\.status\.im)/u/?([^\s#]*#)?(?P<key>(zQ3|0x|0[234])\w+)", re.IGNORECASE
+)
+NOT_UNDERSTOOD = (
+    "Nothing was searched: this is no chat key (0x04…, zQ3sh… or compressed hex), no hash, no id and no client "
+    "string. Of a hash at least the first 8 digits are needed, of a chat key all of it."
+)
+
+
+# How long a chat key is by how it begins: both forms in hexadecimal digits, and Status' short form.
+_LENGTHS = {"04": 130, "02": 66, "03": 66, "zQ3sh": 49}
+# So many missing are a slip; more are something else.
+MAX_MISSING = 12
+MISSING = "Nothing was searched: this looks like a chat key with {missing} missing. All of it is needed."
+_HEX = re.compile("[0-9a-fA-F]+")
+# The hashes that can be searched for, with their sizes in bytes.
+_HASHES: tuple[tuple[type[Model], str, int], ...] = (
+    (Registration, "public_key_hash", KEY_HASH_BYTES),
+    (Notification, "public_key_hash", KEY_HASH_BYTES),
+    (NotificationRequest, "message_id", ID_BYTES),
+    (NotificationRequest, "request_key", ID_BYTES),
+    (InboundEnvelope, "hash", ID_BYTES),
+)
+
+
+class NotUnderstoodError(Exception):
+    """A term has no known form. The error says so and does not repeat it, as it might be a mistyped chat key."""
+
+    def __init__(self, words: str = NOT_UNDERSTOOD) -> None:
+        super().__init__(words)
+
+
+@sensitive_post_parameters("q")
+@require_POST
+def search_facts(request: HttpRequest, app_label: str, model_name: str) -> HttpResponse:
+    """Redirect a search to its list, with hashes in place of chat keys."""
+    facts = _admin_of(app_label, model_name)
+    if not facts.has_view_permission(request):
+        raise PermissionDenied
+    query = request.GET.copy()
+    for outdated in ("q", OLDER, NEWER, "e"):  # the term, the page, the error flag of the list it comes from
+        query.pop(outdated, None)
+    try:
+        terms = [_searched(term, facts) for term in request.POST.get("q", "").split()]
+    except NotUnderstoodError as error:
+        messages.error(request, str(error))
+    else:
+        query.update({"q": " ".join(terms)} if terms else {})
+    changelist = reverse(f"admin:{app_label}_{model_name}_changelist")
+    return HttpResponseRedirect(f"{changelist}?{query.urlencode()}")
+
+
+def _searched(term: str, facts: FactAdmin) -> str:
+    return term if facts.takes_words and is_word(term) and not term.startswith("zQ3") else for_url(term)
+
+
+def for_url(term: str) -> str:
+    """Return the term, or the hash of a chat key or the id of an XMPP device in its place.
+
+    Raises NotUnderstoodError for anything else.
+    """
+    try:
+        return key_hash(parse_chat_key(_key_in(term))).hex()
+    except BadPublicKey:
+        pass
+    missing = missing_of_a_chat_key(term)
+    if missing and not _is_known(hash_digits(term)):
+        count = "1 digit" if missing == 1 else f"{missing} digits"
+        raise NotUnderstoodError(MISSING.format(missing=count))
+    if is_id(term) or (hash_digits(term) and not _looks_like_part_of_a_chat_key(term)):
+        return term
+    if device_id := find_device(term):
+        return str(device_id)
+    raise NotUnderstoodError
+
+
+def missing_of_a_chat_key(term: str) -> int:
+    """Return how many digits are missing of what looks like the beginning of a chat key, and 0 for anything else."""
+    digits = term.removeprefix("0x")
+    length = next((length for begin, length in _LENGTHS.items() if digits.startswith(begin)), 0)
+    is_hex = _HEX.fullmatch(digits) is not None
+    missing = length - len(digits)
+    return missing if 0 < missing <= MAX_MISSING and (is_hex or digits.startswith("zQ3sh")) else 0
+
+
+def _is_known(digits: str) -> bool:
+    """Return whether a hash that is stored begins with these digits. A hash may begin as a chat key does."""
+    # One column at a time, as each has an index of its own.
+    return bool(digits) and any(
+        model._default_manager.filter(by_hash(digits, ((column, size_bytes),))).exists()  # noqa: SLF001 - documented
+        for model, column, size_bytes in _HASHES
+        if len(digits) <= 2 * size_bytes  # the condition of a longer term would be none
+    )
+
+
+def _key_in(term: str) -> str:
+    """Return the chat key of a link to a profile, or the term itself.
+
+    The newer links have the key behind `#`, and before it a description of the user; the older end with the key.
+    """
+    link = _PROFILE_LINK.fullmatch(term)
+    return link["key"] if link else term
+
+
+def _looks_like_part_of_a_chat_key(term: str) -> bool:
+    return term.startswith("0x04") and len(term) - 2 not in {SHORT_ID_DIGITS, KEY_HASH_DIGITS}
+
+
+def _admin_of(app_label: str, model_name: str) -> FactAdmin:
+    try:
+        found = admin.site.get_model_admin(apps.get_model(app_label, model_name))
+    except (LookupError, NotRegistered):
+        raise Http404 from None
+    if not isinstance(found, FactAdmin):
+        raise Http404
+    return found

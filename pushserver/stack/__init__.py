@@ -1,4 +1,0 @@
-"""The whole server on one machine, as `manage.py up` and `manage.py demo` run it.
-
-`plan` decides what runs and `running` in which order it starts. `pushserver.supervisor` keeps the processes.
-"""

@@ -1,0 +1,1 @@
+"""Start: what must fit together before the first message, the version, and the system checks."""

@@ -1,0 +1,59 @@
+"""System checks: report each wrong value of the configuration with an id and a hint."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - Django's word
+from django.db import ProgrammingError
+
+from pushserver.config.environment import Problem
+from registrations.messages import TokenType
+from registrations.rules import DEVICE_TOKENS
+
+
+@register()
+def configuration_is_usable(app_configs: Sequence[Any] | None, **_kwargs: object) -> list[CheckMessage]:  # noqa: ARG001
+    """Report what `pushserver.config.environment` found wrong while the settings were read."""
+    problems: list[Problem] = settings.CONFIGURATION_PROBLEMS
+    return [Error(problem.message, hint=problem.hint, id=problem.id) for problem in problems]
+
+
+@register()
+def canary_can_register(app_configs: Sequence[Any] | None, **_kwargs: object) -> list[CheckMessage]:  # noqa: ARG001
+    """Report a device token of the operator's that the server would refuse when the canary registers it."""
+    token = settings.CANARY_DEVICE_TOKEN
+    kind = TokenType.APN if settings.CANARY_APP_TOPIC else TokenType.FIREBASE
+    if not token or not settings.CHECK_DEVICE_TOKENS or DEVICE_TOKENS[kind].fullmatch(token):
+        return []
+    message = f"CANARY_DEVICE_TOKEN is no token as the service {kind.name} makes them."
+    hint = "Copy it in full. CANARY_APP_TOPIC makes it one of Apple, else it is one of Firebase."
+    return [Error(message, hint=hint, id="pushserver.bad_canary_token")]
+
+
+@register(Tags.database)
+def field_keys_fit_the_database(
+    app_configs: Sequence[Any] | None,  # noqa: ARG001
+    databases: Sequence[str] | None = None,
+    **_kwargs: object,
+) -> list[CheckMessage]:
+    """Report field keys that open nothing of what is stored. `manage.py migrate` asks, before anything is started."""
+    from pushserver.start.fitting import foreign_field_keys  # noqa: PLC0415 - only who asks for it imports the codec
+
+    try:
+        found = list(foreign_field_keys()) if databases else []
+    except ProgrammingError:  # the first migrations were interrupted before the column came
+        return []
+    return [Error(problem, id="pushserver.foreign_field_keys") for problem in found]
+
+
+@register(Tags.database)
+def sessions_begin_as_asked(
+    app_configs: Sequence[Any] | None,  # noqa: ARG001
+    databases: Sequence[str] | None = None,
+    **_kwargs: object,
+) -> list[CheckMessage]:
+    """Report settings that a pooler keeps from our sessions. Without them we are slow, but not wrong."""
+    from pushserver.start.fitting import odd_session  # noqa: PLC0415 - as above
+
+    return [Warning(problem, id="pushserver.odd_session") for problem in (odd_session() if databases else ())]

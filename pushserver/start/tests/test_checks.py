@@ -1,0 +1,118 @@
+"""Wrong configuration: what an operator reads, and that nothing starts."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+
+from django.core.checks import Error, run_checks
+
+from embedded.supervisor.processes import PROJECT
+from pushserver.config.environment import Environment, Problem
+from pushserver.config.retired import RETIRED
+from tests.factories import apn_token, firebase_token
+
+
+def test_the_configuration_of_the_tests_has_no_problem():
+    assert [message for message in run_checks() if message.is_serious()] == []
+
+
+def test_each_problem_is_an_error_with_its_id_and_hint(settings):
+    settings.CONFIGURATION_PROBLEMS = [Problem("pushserver.bad_flag", "X is wrong.", "Use Y.")]
+    assert Error("X is wrong.", hint="Use Y.", id="pushserver.bad_flag") in run_checks()
+
+
+def test_a_token_for_the_canary_that_the_server_would_refuse_is_a_problem(settings):
+    def problems():
+        return [message.id for message in run_checks() if message.is_serious()]
+
+    settings.CANARY_DEVICE_TOKEN = "half-a-token"
+    assert problems() == ["pushserver.bad_canary_token"]
+    settings.CANARY_DEVICE_TOKEN = firebase_token()
+    assert problems() == []
+    settings.CANARY_APP_TOPIC = "im.status"
+    assert problems() == ["pushserver.bad_canary_token"]
+    settings.CANARY_DEVICE_TOKEN = apn_token()
+    assert problems() == []
+
+
+def test_no_two_problems_have_the_same_id():
+    """Each call of `report` has a name of its own, as an id stands for one thing to do."""
+    sources = [
+        (PROJECT / "pushserver" / name).read_text(encoding="utf-8") for name in ("settings.py", "config/environment.py")
+    ]
+    calls = [call for source in sources for call in ast.walk(ast.parse(source)) if isinstance(call, ast.Call)]
+    names = [ast.literal_eval(call.args[0]) for call in calls if getattr(call.func, "attr", "") == "report"]
+    assert len(names) > 20
+    assert sorted(names) == sorted(set(names))
+
+
+def test_every_variable_stands_in_the_table_of_the_readme():
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    rows = [row.split("|")[1] for row in readme.splitlines() if row.startswith("| `")]
+    documented = {name for row in rows for name in re.findall(r"`(…?[A-Z_]+)`", row)}
+    read = set(re.findall(r'env\.\w+\(\s*"([A-Z_]+)"', (PROJECT / "pushserver" / "settings.py").read_text("utf-8")))
+    endings = tuple(name.removeprefix("…") for name in documented if name.startswith("…"))
+    assert len(read) > 60
+    assert sorted(name for name in read - documented if not name.endswith(endings)) == []
+
+
+WRONG = {
+    "PORT": ("0", "bad_number"),
+    "WAKU_NODES": ("ftp://node", "bad_urls"),
+    "REDIS_URL_FILE": ("/nowhere", "unreadable_secret_file"),
+    "SERVER_PRIVATE_KEY": ("5ecret", "bad_private_key"),
+    "OTHER_SERVER_PRIVATE_KEYS": (f"{'01' * 32}, 5ecret", "bad_private_keys"),
+    "FIELD_ENCRYPTION_KEYS": ("5ecret", "bad_field_keys"),
+    "SECRET_KEY": ("", "missing_secret_key"),
+    "DATABASE_URL": ("mysql://user:5ecret@host/name", "bad_database_url"),
+    "REDIS_URL": ("amqp://host", ""),  # its file comes first
+    "WAKU_PUBSUB_TOPICS": ("status", "bad_pubsub_topic"),
+    "WAKU_STORE_RECOVERY_HOURS": ("72", "recovery_exceeds_retention"),
+    "PUSH_PRIORITY": ("urgent", "bad_push_priority"),
+    "REPORTS_HOUR": ("24", "bad_number"),
+    "EMAIL_ENCRYPTION": ("rot13", "bad_email_encryption"),
+    "REPORT_RECIPIENTS": ("ann@example.org", "missing_email_host"),
+    "CHANNEL_IN_FLIGHT": ("0", "bad_number"),
+    "DEAD_TOKEN_SHARE": ("20", "bad_number"),
+    "METRICS_PORT": ("65536", "bad_number"),
+    "METRICS_TOKEN": ("5ecret", "bad_metrics_token"),
+    "OTEL_EXPORTER_OTLP_ENDPOINT": ("http://collector:4318", ""),
+    "OTEL_EXPORTER_OTLP_HEADERS": ("5ecret", "bad_headers"),
+    "OTEL_TRACES_SAMPLER_ARG": ("10", "bad_number"),
+    "OTEL_LOGS_EXPORTER": ("console", "bad_choice"),
+    "TRACE_PAGE": ("jaeger/{trace_id}", "bad_trace_page"),
+    "REPORTS_LAKE": ("ftp://5ecret", "bad_lake"),
+    "OPENED_RECORD_RETENTION_DAYS": ("6", "bad_number"),
+    "CANARY_PATIENCE_SECONDS": ("10", "retired_setting"),
+    "GORUSH_HOOK_SECRET": ("5ecret: with a colon, which gorush would drop", "bad_hook_secret"),
+}
+
+
+def test_up_names_every_wrong_value_in_a_line_of_its_own_and_does_not_start(tmp_path):
+    environment = os.environ | {name: value for name, (value, _) in WRONG.items()} | {"DATA_DIR": str(tmp_path)}
+    command = [sys.executable, str(PROJECT / "manage.py"), "up"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    found = [(line.split(":")[0], line.split(": ")[1].split()[0]) for line in ended.stderr.strip().splitlines()]
+    assert sorted(found) == sorted((f"pushserver.{problem}", name) for name, (_, problem) in WRONG.items() if problem)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "5ecret" not in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_setting_that_no_longer_exists_names_its_successor():
+    for name, successor in RETIRED.items():
+        env = Environment({name: "1"})
+        env.refuse_retired(RETIRED)
+        [problem] = env.problems
+        assert (problem.message, problem.hint) == (f"{name} is no longer a setting.", successor)
+        assert f"`{name}`" not in (PROJECT / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_folder_for_metrics_that_cannot_be_made_is_a_problem(tmp_path):
+    environment = os.environ | {"METRICS_DIR": "/dev/null/metrics", "DATA_DIR": str(tmp_path)}
+    command = [sys.executable, str(PROJECT / "manage.py"), "check"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert "pushserver.unwritable_metrics_dir" in ended.stderr
+    assert ended.returncode == 1

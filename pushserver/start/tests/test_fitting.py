@@ -1,0 +1,125 @@
+"""Secrets of another server, tables of another version, a wrong clock: told in one line before the first message."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from django.conf import LazySettings
+from django.core.checks import run_checks
+from django.core.management import CommandError, call_command
+from django.db import IntegrityError, connection
+from django.db.migrations.recorder import MigrationRecorder
+from django.utils import timezone
+
+from embedded.stack import database
+from pushserver.start import fitting
+from pushserver.start.fitting import (
+    NEWEST,
+    OTHER_FIELD_KEYS,
+    OTHER_PRIVATE_KEY,
+    clocks_apart,
+    foreign_field_keys,
+    foreign_private_key,
+    odd_schema,
+    unfit_schema,
+)
+from registrations.keys.keyring import keyring
+from tests import factories
+from waku_bridge.identity import server_identity
+from xmpp_bridge.identity import client_keys
+
+pytestmark = pytest.mark.django_db
+OTHER = b"x" * 32
+
+
+@pytest.fixture
+def with_other_keys(settings: LazySettings) -> Iterator[LazySettings]:
+    """A registered phone, and a process that was started with other field keys afterwards."""
+    factories.make_grant(server_public_key=server_identity().pub33)
+    settings.FIELD_ENCRYPTION_KEYS = [OTHER]
+    keyring.cache_clear()
+    yield settings
+    keyring.cache_clear()
+
+
+def test_an_empty_database_fits_any_keys() -> None:
+    assert [*foreign_field_keys(), *foreign_private_key()] == []
+
+
+def test_rows_of_these_keys_fit() -> None:
+    factories.make_grant(server_public_key=server_identity().pub33)
+    assert [*foreign_field_keys(), *foreign_private_key()] == []
+
+
+def test_other_field_keys_are_refused_in_one_line_before_anything_starts(with_other_keys: LazySettings) -> None:
+    with pytest.raises(SystemExit, match="FIELD_ENCRYPTION_KEYS do not open what is stored") as refused:
+        database.bring_up_to_date(None)
+    assert str(refused.value) == OTHER_FIELD_KEYS
+    assert "\n" not in OTHER_FIELD_KEYS
+
+
+def test_migrate_refuses_other_field_keys_too(with_other_keys: LazySettings) -> None:
+    assert "pushserver.foreign_field_keys" in {problem.id for problem in run_checks(databases=["default"])}
+    with pytest.raises(CommandError, match="FIELD_ENCRYPTION_KEYS do not open"):
+        call_command("migrate", verbosity=0, skip_checks=False)
+
+
+def test_while_the_keys_are_being_changed_one_that_is_listed_is_enough(with_other_keys: LazySettings) -> None:
+    for _ in range(NEWEST - 1):
+        factories.make_registration()
+    assert list(foreign_field_keys()) == []
+
+
+def test_another_private_key_is_named_and_the_server_starts(capfd: pytest.CaptureFixture[str]) -> None:
+    factories.make_grant()
+    database.bring_up_to_date(None)
+    assert capfd.readouterr().err.splitlines() == [OTHER_PRIVATE_KEY]
+
+
+def test_another_private_key_is_named_where_there_are_devices_of_xmpp_alone(settings: LazySettings) -> None:
+    factories.make_device(key_name=client_keys()[0].name)
+    factories.make_device(key_name=None)
+    assert list(foreign_private_key()) == []
+    client_keys.cache_clear()
+    settings.SERVER_PRIVATE_KEY = OTHER
+    assert list(foreign_private_key()) == [OTHER_PRIVATE_KEY]
+    client_keys.cache_clear()
+
+
+# Tables, indexes and clocks -------------------------------------------------------------------------------------------
+
+
+def test_a_database_that_was_migrated_by_this_version_has_nothing_wrong() -> None:
+    assert [*unfit_schema(), *odd_schema(), *clocks_apart()] == []
+
+
+def test_a_migration_that_was_not_applied_is_named() -> None:
+    MigrationRecorder(connection).record_unapplied("notifications", "0001_initial")
+    [problem] = unfit_schema()
+    assert problem.startswith(
+        "The database is not up to date: 1 migrations are missing, the first is notifications.0001_"
+    )
+    assert "manage.py migrate" in problem
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_index_that_was_interrupted_is_named_with_what_mends_it() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE twice AS SELECT 1 AS number FROM generate_series(1, 2)")
+        try:
+            with pytest.raises(IntegrityError):
+                cursor.execute("CREATE UNIQUE INDEX CONCURRENTLY half_done ON twice (number)")
+            assert [problem.rpartition(": ")[2] for problem in odd_schema()] == [
+                "REINDEX INDEX CONCURRENTLY half_done;"
+            ]
+        finally:
+            cursor.execute("DROP TABLE twice")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(3600, "3600 s ahead of"), (-3600, "3600 s behind"), (10, ""), (-10, "")]
+)
+def test_a_clock_that_is_an_hour_off_is_told(seconds: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = timezone.now
+    monkeypatch.setattr(fitting.timezone, "now", lambda: now() + timedelta(seconds=seconds))
+    assert [words in problem for problem in clocks_apart()] == [True] * bool(words)

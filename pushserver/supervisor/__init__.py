@@ -1,4 +1,0 @@
-"""Run many processes as one: `ProcessSpec` describes them, and `Supervisor` keeps them alive and stops them in order.
-
-Nothing in here knows Django or what the processes are for; `pushserver.stack` does.
-"""

@@ -1,0 +1,1 @@
+"""Keys that encrypt fields of the database, and their change."""

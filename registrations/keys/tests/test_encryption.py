@@ -1,0 +1,103 @@
+"""Fields sealed under keys that may rotate."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registrations.keys.encryption import DecryptionError, Keyring, Purpose
+
+OLD, NEW = b"\x01" * 32, b"\x02" * 32
+VALUE = b"the device token"
+
+
+@given(st.sampled_from(Purpose), st.binary(max_size=200))
+def test_opens_what_it_sealed(purpose, value):
+    keyring = Keyring([OLD])
+    assert keyring.decrypt(purpose, keyring.encrypt(purpose, value)) == value
+
+
+@given(st.sampled_from(Purpose), st.sampled_from(Purpose))
+def test_opens_a_field_for_its_own_purpose_only(purpose, other):
+    keyring = Keyring([OLD])
+    field = keyring.encrypt(purpose, VALUE)
+    if other is not purpose:
+        with pytest.raises(DecryptionError):
+            keyring.decrypt(other, field)
+
+
+@given(st.data())
+def test_refuses_a_field_with_any_byte_altered(data):
+    field = bytearray(Keyring([OLD]).encrypt(Purpose.ADDRESS, VALUE))
+    position = data.draw(st.integers(0, len(field) - 1))
+    field[position] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(DecryptionError):
+        Keyring([OLD, NEW]).decrypt(Purpose.ADDRESS, bytes(field))
+
+
+def test_refuses_every_truncation():
+    keyring = Keyring([OLD])
+    field = keyring.encrypt(Purpose.ADDRESS, VALUE)
+    for end in range(len(field)):
+        with pytest.raises(DecryptionError):
+            keyring.decrypt(Purpose.ADDRESS, field[:end])
+
+
+def test_says_nothing_about_the_value_when_it_does_not_open():
+    with pytest.raises(DecryptionError) as caught:
+        Keyring([NEW]).decrypt(Purpose.ADDRESS, Keyring([OLD]).encrypt(Purpose.ADDRESS, VALUE))
+    assert VALUE.decode() not in repr(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_seals_the_same_value_differently_each_time():
+    keyring = Keyring([OLD])
+    assert keyring.encrypt(Purpose.CONTENT, VALUE) != keyring.encrypt(Purpose.CONTENT, VALUE)
+
+
+def test_draws_twelve_bytes_of_randomness_for_each_field():
+    drawn = []
+    keyring = Keyring([OLD], random_bytes=lambda size: drawn.append(size) or b"\x07" * size)
+    assert keyring.encrypt(Purpose.CONTENT, VALUE)[4:16] == b"\x07" * 12
+    assert drawn == [12]
+
+
+def test_after_a_rotation_the_old_key_still_opens_and_the_new_one_seals():
+    before, after = Keyring([OLD]), Keyring([NEW, OLD])
+    field = before.encrypt(Purpose.ACCESS_TOKEN, VALUE)
+    assert after.decrypt(Purpose.ACCESS_TOKEN, field) == VALUE
+    assert Keyring([NEW]).decrypt(Purpose.ACCESS_TOKEN, after.encrypt(Purpose.ACCESS_TOKEN, VALUE)) == VALUE
+    with pytest.raises(DecryptionError):
+        before.decrypt(Purpose.ACCESS_TOKEN, after.encrypt(Purpose.ACCESS_TOKEN, VALUE))
+
+
+def test_after_a_rotation_old_digests_still_match():
+    digest = Keyring([OLD]).digest(Purpose.ACCESS_TOKEN, VALUE)
+    after = Keyring([NEW, OLD])
+    assert after.matches(Purpose.ACCESS_TOKEN, VALUE, digest)
+    assert not after.matches(Purpose.ACCESS_TOKEN, b"another", digest)
+    assert after.digest(Purpose.ACCESS_TOKEN, VALUE) != digest
+
+
+def test_a_digest_of_a_key_that_is_gone_matches_nothing():
+    assert not Keyring([NEW]).matches(Purpose.CONTENT, VALUE, Keyring([OLD]).digest(Purpose.CONTENT, VALUE))
+
+
+def test_digests_differ_by_purpose_and_key():
+    digests = {Keyring([key]).digest(purpose, VALUE)[4:] for key in (OLD, NEW) for purpose in Purpose}
+    assert len(digests) == 2 * len(Purpose)
+
+
+@pytest.mark.parametrize("nothing", [None, b""])
+def test_nothing_matches_a_missing_digest(nothing):
+    assert not Keyring([OLD]).matches(Purpose.CONTENT, b"", nothing)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_in_place_of_a_digest_do_not_match(garbage):
+    assert not Keyring([OLD]).matches(Purpose.CONTENT, VALUE, garbage)
+
+
+def test_reads_what_a_binary_column_hands_out():
+    keyring = Keyring([OLD])
+    assert keyring.decrypt(Purpose.CONTENT, memoryview(keyring.encrypt(Purpose.CONTENT, VALUE))) == VALUE
+    assert keyring.matches(Purpose.CONTENT, VALUE, memoryview(keyring.digest(Purpose.CONTENT, VALUE)))

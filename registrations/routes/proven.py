@@ -1,0 +1,46 @@
+"""Proven addresses: those that something was delivered to.
+
+Keys, registrations and requests can be made without end. An address that Apple or Firebase delivers to is a phone, and
+so is the one thing here that costs its owner something.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import LiteralString
+
+from kit.db.statements import fetch
+from registrations.keys.encryption import Purpose
+from registrations.keys.keyring import keyring
+from registrations.messages import Named
+from registrations.models import Registration, Route
+
+_FIND: LiteralString = f"""
+    SELECT public_key_hash, installation_id, access_token_digest, registration.version, route.address_digest
+    FROM unnest(%(hashes)b::bytea[], %(installations)b::text[]) AS named (public_key_hash, installation_id)
+    JOIN registrations_registration AS registration USING (public_key_hash, installation_id)
+    JOIN registrations_route AS route ON route.id = registration.route_id
+    WHERE registration.state = '{Registration.State.ACTIVE}' AND route.state = '{Route.State.ACTIVE}'
+        AND route.is_proven
+"""
+
+
+def find_proven_addresses(named: Collection[Named]) -> Mapping[Named, bytes]:
+    """Return the digests of the addresses of those whose token is right, or whose registration is news, and that
+    something was delivered to.
+    """
+    wanted = list({each.installation for each in named})
+    if not wanted:
+        return {}
+    hashes, installations = zip(*wanted, strict=True)
+    rows = fetch(_FIND, {"hashes": list(hashes), "installations": list(installations)})
+    found = {(key_hash, installation_id): known for key_hash, installation_id, *known in rows}
+    return {
+        each: found[each.installation][-1]
+        for each in named
+        if each.installation in found and _is_right(each, *found[each.installation][:-1])
+    }
+
+
+def _is_right(named: Named, token_digest: bytes | None, version: int) -> bool:
+    if named.access_token is None:
+        return named.version > version
+    return keyring().matches(Purpose.ACCESS_TOKEN, named.access_token.encode(), token_digest or b"")

@@ -1,0 +1,65 @@
+"""Which messages concern an address that something was delivered to."""
+
+import pytest
+from django.utils import timezone
+
+from registrations.messages import Named
+from registrations.models import Registration, Route
+from registrations.routes.proven import find_proven_addresses
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+HASH, TOKEN = b"h" * 64, "c0ffee00-0000-4000-8000-000000000001"
+NEW = 10**6
+
+
+def make(**route: object) -> Registration:
+    fields = {"last_success_at": timezone.now()} | route
+    return factories.make_registration(
+        public_key_hash=HASH, installation_id="one", access_token=TOKEN, route=factories.make_route(**fields)
+    )
+
+
+CASES = {
+    "its token": (Named(HASH, "one", TOKEN), {}, True),
+    "its own key": (Named(HASH, "one", version=NEW), {}, True),
+    "its own key, again": (Named(HASH, "one", version=1), {}, False),
+    "another token": (Named(HASH, "one", "guessed"), {}, False),
+    "an empty token": (Named(HASH, "one", ""), {}, False),
+    "another installation": (Named(HASH, "two", TOKEN), {}, False),
+    "another key": (Named(b"o" * 64, "one", TOKEN), {}, False),
+    "nothing was delivered yet": (Named(HASH, "one", TOKEN), {"last_success_at": None}, False),
+    "its token was changed since": (Named(HASH, "one", TOKEN), {"delivered_digest": b"of another token"}, False),
+    "a dead address": (Named(HASH, "one", TOKEN), {"state": Route.State.DISABLED}, False),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_only_who_names_a_phone_rightly_is_known(case: str) -> None:
+    name, fields, is_known = CASES[case]
+    registration = make(**fields)
+    assert registration.route is not None
+    assert find_proven_addresses([name]) == ({name: bytes(registration.route.address_digest)} if is_known else {})
+
+
+def test_who_unregistered_is_unknown() -> None:
+    factories.make_registration(
+        public_key_hash=HASH, installation_id="one", state=Registration.State.UNREGISTERED, route=None
+    )
+    assert find_proven_addresses([Named(HASH, "one", version=NEW)]) == {}
+
+
+def test_one_phone_is_one_address_under_however_many_keys() -> None:
+    """Whoever has one phone must not go first a thousand times."""
+    token = factories.firebase_token("phone")
+    names = []
+    for number in range(3):
+        route = factories.make_route(device_token=token, last_success_at=timezone.now())
+        factories.make_registration(public_key_hash=bytes([number]) * 64, installation_id="one", route=route)
+        names.append(Named(bytes([number]) * 64, "one", version=NEW))
+    assert len(set(find_proven_addresses(names).values())) == 1
+
+
+def test_nothing_is_asked_for_nothing(django_assert_num_queries: object) -> None:
+    with django_assert_num_queries(0):
+        assert find_proven_addresses([]) == {}

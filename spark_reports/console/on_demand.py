@@ -1,0 +1,52 @@
+"""The operator action that has reports made again."""
+
+from collections.abc import Iterable, Sequence
+
+from celery import current_app
+from django import forms
+from django.db import transaction
+from unfold.widgets import UnfoldBooleanSwitchWidget
+
+from kit.admin.operations import Done, Operation
+from kit.db.clock import database_now
+from spark_reports.models import PublishedDay
+from spark_reports.nights import on_demand
+from spark_reports.nights.on_demand import MAX_DAYS_PER_RUN
+from spark_reports.running.parts import missing
+
+# The task is called by name, because pages need nothing else of what workers import.
+MAKE_REPORTS = "spark_reports.tasks.make_reports"
+
+
+class RequestRun(Operation):
+    """Ask for reports of a range of days, each of which gets an entry in the log of changes."""
+
+    label = "Make reports"
+    permission = "spark_reports.request_reportrun"
+
+    replace = forms.BooleanField(
+        label="Export again",
+        required=False,
+        help_text="Read the facts from the database once more, instead of the files that are in the lake already. "
+        "For files that are damaged or incomplete; only as long as the facts are kept.",
+        widget=UnfoldBooleanSwitchWidget(),
+    )
+
+    def touched(self, rows: Sequence[PublishedDay]) -> Iterable[str]:
+        present = PublishedDay.objects.filter(day__in=[row.day for row in rows]).count()
+        days = "1 day" if len(rows) == 1 else f"{len(rows)} days"
+        parts = f"in runs of {MAX_DAYS_PER_RUN} days, each" if len(rows) > MAX_DAYS_PER_RUN else "all"
+        yield f"The reports of {days} are computed from the facts in the lake, {parts} together or not at all."
+        if present:
+            yield f"{present} of these days have reports: replaced when the run succeeds, kept when it fails."
+        yield "Days after them are compared with them, and are not computed again by themselves."
+        if lack := missing():
+            yield f"This machine lacks something, and the worker may, too: {lack}"
+
+    def run(self, rows: Sequence[PublishedDay], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        first, last = rows[0].day, rows[-1].day
+        if not on_demand.ask(first, last, replace=self.cleaned_data["replace"], now=database_now()):
+            return Done("Already asked for, and not over yet: nothing was changed.", is_change=False)
+        # The worker would find it within five minutes anyway.
+        transaction.on_commit(lambda: current_app.send_task(MAKE_REPORTS), robust=True)
+        return Done(f"Asked for the reports of {first} to {last}.")

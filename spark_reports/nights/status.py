@@ -1,0 +1,70 @@
+"""The state of the nightly reports, for the console, for `/readyz` and for alarms."""
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from enum import StrEnum
+
+from django.conf import settings
+
+from kit.health.status_cache import StatusCache
+from spark_reports.models import Anomaly, DataQuality, PublishedDay, ReportRun
+from spark_reports.nights.nights import next_night, overdue_days
+
+NO_RUN = 'no run was started. Is there a worker for the queue "reports", and beat?'
+
+
+class State(StrEnum):
+    OFF = "off"  # no nightly reports, by the settings
+    WAITING = "waiting"  # the first night is still to come
+    PRESENT = "present"
+    MISSING = "missing"  # an alarm: a night's reports should be here and are not
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The state in one line (``words``).
+
+    ``newest_day`` is the last with reports; ``anomalies`` and ``findings`` are its.
+    """
+
+    state: State
+    words: str
+    newest_day: date | None = None
+    anomalies: int = 0
+    findings: int = 0
+
+    @property
+    def is_alarm(self) -> bool:
+        return self.state == State.MISSING
+
+
+# `watch_reports` comes every five minutes.
+SAVED = StatusCache("reports", Status, ttl_seconds=900)
+
+
+def status(now: datetime) -> Status:
+    """Judge the nightly reports by what is in the database."""
+    newest = PublishedDay.objects.order_by("-day").values_list("day", flat=True).first()
+    anomalies = Anomaly.objects.filter(day=newest).count() if newest else 0
+    findings = DataQuality.objects.filter(day=newest, is_ok=False).count() if newest else 0
+    state, words = _state(newest, now)
+    return Status(state, words, newest, anomalies, findings)
+
+
+def _state(newest: date | None, now: datetime) -> tuple[State, str]:
+    if not settings.REPORTS_NIGHTLY:
+        return State.OFF, "Nightly reports are switched off (REPORTS_NIGHTLY)."
+    if overdue := overdue_days(now):
+        return State.MISSING, f"The reports of {overdue[-1]} are missing: {_why(overdue[-1])}"
+    if newest:
+        return State.PRESENT, f"The reports of {newest} are here."
+    return State.WAITING, f"The first reports come after {next_night(now):%Y-%m-%d %H:%M} UTC."
+
+
+def _why(day: date) -> str:
+    run = ReportRun.objects.filter(from_day__lte=day, to_day__gte=day).order_by("-started_at").first()
+    if run is None:
+        return NO_RUN
+    if run.state == ReportRun.State.RUNNING:
+        return f"run {run.pk} is still under way ({run.step}), last seen {run.seen_at:%H:%M} UTC."
+    return run.error or f"run {run.pk} ended as {run.state}."

@@ -1,0 +1,114 @@
+"""Summarise one night on one page: for the console, for printing and for mail."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from django.db.models import Max, Q, QuerySet, Sum
+
+from spark_reports.models import (
+    Anomaly,
+    DataQuality,
+    ErrorRate,
+    FailureSignature,
+    Latency,
+    LoadProfile,
+    PublishedDay,
+    TokenChurn,
+)
+
+MAX_SIGNATURES = 10
+# The days that make a band, as in `jobs.statistics` and `jobs.anomalies`.
+USUAL_DAYS, MIN_USUAL_DAYS, MIN_TOTAL = 7, 3, 50
+# While there is no band, a stage that fails more than this is highlighted.
+FAILING_RATE = 0.05
+PLACE = ("platform", "app_topic", "bridge")
+CHURN = ("active_at_start", "new", "returned", "unregistered", "died", "expired", "active_at_end")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One night.
+
+    ``published`` is None while the day has no reports; then all else is empty. ``churn`` sums all places;
+    ``band_days`` is how many of the seven days before its figures could be compared with.
+    """
+
+    day: date
+    published: PublishedDay | None
+    anomalies: Sequence[Anomaly]
+    findings: Sequence[DataQuality]
+    stages: Sequence[Mapping[str, Any]]
+    churn: Mapping[str, int]
+    latencies: Sequence[Latency]
+    signatures: Sequence[FailureSignature]
+    loads: Sequence[LoadProfile]
+    band_days: int
+
+    @property
+    def verdict(self) -> str:
+        """Return the night in one line."""
+        if self.published is None:
+            return "no reports"
+        flags = _number(len(self.anomalies), "figure outside of its usual band", "figures outside of their usual band")
+        if not self.has_band:
+            failing = _number(len(self.failing), "stage fails", "stages fail")
+            flags = f"no band yet: {self.band_days} of {USUAL_DAYS} days; {failing} more than {FAILING_RATE:.0%}"
+        doubts = _number(len(self.findings), "doubt about the data", "doubts about the data")
+        return f"{flags}, {doubts}"
+
+    @property
+    def has_band(self) -> bool:
+        """Return whether enough days were compared with to say what is usual."""
+        return self.band_days >= MIN_USUAL_DAYS
+
+    @property
+    def failing(self) -> list[Mapping[str, Any]]:
+        """Return the stages that fail too much by any measure, for as long as there is no usual band."""
+        if self.has_band:
+            return []
+        return [row for row in self.stages if row["total"] >= MIN_TOTAL and row["rate"] > FAILING_RATE]
+
+    @property
+    def event_count(self) -> str:
+        return f"{self.published.event_count:,}" if self.published else ""
+
+    @property
+    def churn_rate(self) -> float | None:
+        lost = self.churn["unregistered"] + self.churn["died"] + self.churn["expired"]
+        return lost / self.churn["active_at_start"] if self.churn["active_at_start"] else None
+
+
+def summarise(day: date) -> Summary:
+    """Read the summary of a day."""
+    churn = TokenChurn.objects.filter(day=day).aggregate(**{f"{name}_sum": Sum(name, default=0) for name in CHURN})
+    signatures = FailureSignature.objects.filter(Q(is_new=True) | Q(is_rising=True), day=day)
+    return Summary(
+        day=day,
+        published=PublishedDay.objects.filter(day=day).select_related("run").first(),
+        anomalies=list(Anomaly.objects.filter(day=day).order_by("figure", "stage", *PLACE)),
+        findings=list(failed_checks(day, day)),
+        stages=_stages(day),
+        churn={name: churn[f"{name}_sum"] for name in CHURN},
+        latencies=list(Latency.objects.filter(day=day, platform="all", bridge="all").order_by("stage")),
+        signatures=list(signatures.order_by("-events")[:MAX_SIGNATURES]),
+        loads=list(LoadProfile.objects.filter(day=day).order_by("role")),
+        band_days=ErrorRate.objects.filter(day=day, hour=None).aggregate(most=Max("usual_days"))["most"] or 0,
+    )
+
+
+def failed_checks(first: date, last: date) -> QuerySet[DataQuality]:
+    """Return why reports of these days must be read with care."""
+    return DataQuality.objects.filter(day__range=(first, last), is_ok=False).order_by("-day", "check_name", "subject")
+
+
+def _stages(day: date) -> list[dict[str, Any]]:
+    failures = Sum("events", filter=Q(is_failure=True), default=0)
+    rows = ErrorRate.objects.filter(day=day, hour=None).values("stage")
+    sums = rows.annotate(total=Sum("events"), failures=failures).order_by("stage")
+    return [{**row, "rate": row["failures"] / row["total"]} for row in sums]
+
+
+def _number(count: int, one: str, several: str) -> str:
+    return f"{count or 'no'} {one if count == 1 else several}"

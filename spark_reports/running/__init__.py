@@ -1,0 +1,1 @@
+"""One run of Spark: its process, what it needs, and how its results are loaded."""

@@ -1,0 +1,338 @@
+"""One run: export what is missing, compute in Spark, publish. Only one runs at a time.
+
+The console shows PostgreSQL, which takes all of a run or nothing. The lake's reports are published just before, a day
+at a time: a run that ends in between leaves some days in the lake that are newer than those shown, and when it is run
+again it replaces both. Days that are exported already stay exported.
+"""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from pathlib import Path
+from time import monotonic
+
+import structlog
+from django.conf import settings
+
+from kit.db.clock import database_now
+from kit.processes.leader import REPORTS, LeaderLock
+from spark_reports.export import ExportError, closed_days, export_day
+from spark_reports.jobs import tables
+from spark_reports.jobs.plan import Plan
+from spark_reports.lake import Kind, Lake, LakeError, Manifest, in_one_line
+from spark_reports.models import ReportRun
+from spark_reports.nights.on_demand import KILLED, MAX_DAYS_PER_RUN
+from spark_reports.running.classes import archive_of, replacing
+from spark_reports.running.loading import load, publish_in_lake, read_results
+from spark_reports.running.spark import MANY_ROWS, SparkError, Submission, is_here, spark_home, submit
+
+log = structlog.get_logger(__name__)
+State, Step = ReportRun.State, ReportRun.Step
+
+# How many days before its own a run looks back to in each report.
+LOOK_BACK_DAYS = {
+    tables.ERROR_RATES.name: 7,
+    tables.TOKEN_CHURN.name: 7,
+    tables.FAILURE_SIGNATURES.name: 30,
+}
+SURVIVAL = tables.TOKEN_LIFETIME.name
+LOOK_BACK_SNAPSHOTS = {tables.UNKNOWN_ERRORS.name: 8}
+EXCERPT_LINES = 60
+FAULTS = (ExportError, LakeError, SparkError, OSError)
+
+
+class RunError(Exception):
+    """There are no new reports; the text says why in one line."""
+
+
+class Busy(RunError):  # noqa: N818 - says what is
+    """Another run or export is under way, so nothing was begun."""
+
+
+class WorkerStops(Exception):  # noqa: N818 - says what happened
+    """The worker was told to end while Spark computed. The next worker begins again."""
+
+
+# Of other faults only the kind is told, because their words may hold a row.
+_ENDED_BY: dict[type[BaseException], str] = {
+    WorkerStops: "Its worker was told to end, as when a new version is installed. The next one begins again.",
+    KeyboardInterrupt: "It was interrupted by hand.",
+}
+
+
+class Progress:
+    """Receives what a run tells while it goes on; the command draws it."""
+
+    def step(self, run: ReportRun) -> None:
+        """Tell that the run began another step."""
+
+    def rows(self, day: date, table: str, number: int) -> None:
+        """Tell that another ``number`` of rows of a table was exported."""
+
+    def report(self, line: str) -> None:
+        """Tell that Spark finished a report."""
+
+    def beat(self) -> None:
+        """Tell at least every 20 seconds that Spark computes. What this raises ends the run, and Spark with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """The facts of a run's days, verified."""
+
+    manifests: Mapping[date, Manifest]
+
+    @property
+    def event_counts(self) -> dict[date, int]:
+        return {day: sum(manifest.rows.values()) for day, manifest in self.manifests.items()}
+
+
+def run_reports(first: date, last: date, *, progress: Progress, replace: bool = False) -> list[ReportRun]:
+    """Make the reports of a range of closed days, oldest first. ``replace`` exports days again that are in the lake
+    already.
+
+    Raises Busy when another run is under way, and RunError when one fails: those before it are published then.
+    """
+    try:
+        days = closed_days(first, last, now=database_now())
+    except ExportError as error:
+        raise RunError(str(error)) from error
+    with alone():
+        _close_abandoned()
+        parts = [days[start : start + MAX_DAYS_PER_RUN] for start in range(0, len(days), MAX_DAYS_PER_RUN)]
+        return [_run(part, progress, replace=replace) for part in parts]
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Hold the lock under which one process writes into the lake: publishing a day removes what its own manifest does
+    not name.
+
+    What is written meanwhile is for this account only. The lock ends with the connection, however that ends. Raises
+    Busy.
+    """
+    lock = LeaderLock(REPORTS)
+    if not lock.take():
+        raise Busy("Another run or export is under way.")
+    umask = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(umask)
+        lock.release()
+
+
+def _close_abandoned() -> None:
+    """Mark runs that look unfinished as killed. The holder of the lock knows that nobody else runs."""
+    ReportRun.objects.filter(state=State.RUNNING).update(state=State.FAILED, finished_at=database_now(), error=KILLED)
+
+
+def _run(days: Sequence[date], progress: Progress, *, replace: bool) -> ReportRun:
+    now = database_now()
+    run = ReportRun.objects.create(from_day=days[0], to_day=days[-1], started_at=now, seen_at=now)
+    try:
+        facts = _carry_out(run, days, progress, replace=replace)
+    except FAULTS as error:
+        told = in_one_line(error)
+        _finish(run, State.FAILED, error=told, log_excerpt=getattr(error, "log", ""))
+        raise RunError(told) from error
+    except BaseException as error:
+        _finish(run, State.FAILED, error=_ENDED_BY.get(type(error), type(error).__name__))
+        raise
+    _keep_classes(facts, progress)
+    return run
+
+
+def _carry_out(run: ReportRun, days: Sequence[date], progress: Progress, *, replace: bool) -> _Facts:
+    lake = Lake(settings.REPORTS_LAKE)
+    name = f"{run.pk}-{secrets.token_hex(4)}"
+    output = f"incoming/{name}"
+    lake.remove_folder("incoming")  # nobody else runs, so a killed run left what is there
+    try:
+        with _step(run, Step.EXPORT, progress):
+            facts = _export(run, lake, days, progress, replace=replace)
+        with _step(run, Step.COMPUTE, progress):
+            run.log_excerpt = _excerpt(_compute(run, lake, facts, output, progress))
+        with _step(run, Step.PUBLISH, progress):
+            results = read_results(lake, output, days)
+            publish_in_lake(lake, results, name, now=database_now())
+            load(results, facts.event_counts, run, now=database_now())
+    finally:
+        lake.remove_folder(output)
+    _finish(run, State.SUCCEEDED, step=Step.DONE)
+    return facts
+
+
+@contextmanager
+def _step(run: ReportRun, step: ReportRun.Step, progress: Progress) -> Iterator[None]:
+    started = monotonic()
+    run.step = step
+    run.seen_at = database_now()
+    run.save()
+    progress.step(run)
+    yield
+    setattr(run, f"{step}_seconds", round(monotonic() - started, 3))
+
+
+def _export(run: ReportRun, lake: Lake, days: Sequence[date], progress: Progress, *, replace: bool) -> _Facts:
+    manifests = {}
+    for day in days:
+
+        def on_rows(table: str, number: int, day: date = day) -> None:
+            progress.rows(day, table, number)
+
+        manifests[day] = export_day(day, lake, now=database_now(), on_rows=on_rows, replace=replace)
+        lake.verify(Kind.FACTS, day, manifests[day])
+        _beat(run)
+    facts = _Facts(manifests)
+    run.event_count = sum(facts.event_counts.values())
+    return facts
+
+
+def _compute(run: ReportRun, lake: Lake, facts: _Facts, output: str, progress: Progress) -> str:
+    def on_line(line: str) -> None:
+        _beat(run)
+        progress.beat()
+        if line:
+            progress.report(line)
+
+    return submit(_submission(lake, facts, output, on_line))
+
+
+def _submission(lake: Lake, facts: _Facts, output: str, on_line: Callable[[str], None]) -> Submission:
+    return Submission(
+        master=settings.SPARK_MASTER,
+        driver_memory=settings.SPARK_DRIVER_MEMORY,
+        lake=lake.url,
+        plan=make_plan(lake, facts.manifests, output).to_json(),
+        timeout_seconds=settings.REPORTS_TIMEOUT_SECONDS,
+        rows=sum(facts.event_counts.values()),
+        on_line=on_line,
+        classes=_classes(),
+    )
+
+
+def _classes() -> Path | None:
+    return archive_of(spark_home() / "jars", settings.DATA_DIR) if is_here(settings.SPARK_MASTER) else None
+
+
+def _keep_classes(facts: _Facts, progress: Progress) -> None:
+    """Compute a night of few rows once more, only for the archive of classes that later ones start with.
+
+    In a Java of its own, so that nothing that happens to it concerns the run.
+    """
+    archive = _classes()
+    if archive is None or archive.exists() or sum(facts.event_counts.values()) >= MANY_ROWS:
+        return
+    lake = Lake(settings.REPORTS_LAKE)
+    try:
+        with replacing(archive) as draft:
+            submission = _submission(lake, facts, "incoming/classes", lambda _line: progress.beat())
+            submit(replace(submission, new_classes=draft))
+    except FAULTS as error:
+        log.warning("classes_not_archived", error=in_one_line(error))
+    finally:
+        lake.remove_folder("incoming/classes")
+
+
+def make_plan(lake: Lake, manifests: Mapping[date, Manifest], output: str) -> Plan:
+    """Return the plan of a run. Raises LakeError when a file of an earlier day that is read, too, is broken."""
+    first = min(manifests)
+    facts: dict[str, dict[str, Sequence[str]]] = {table.name: {} for table in tables.EVENT_TABLES}
+    facts |= _earlier_files(lake, Kind.FACTS, first, LOOK_BACK_SNAPSHOTS)
+    for day, manifest in manifests.items():
+        for name, paths in manifest.paths.items():
+            facts[name][day.isoformat()] = paths
+    reports = _earlier_files(lake, Kind.REPORTS, first, LOOK_BACK_DAYS)
+    return Plan(
+        days=[day.isoformat() for day in manifests],
+        facts=facts,
+        reports=reports,
+        rows=_expected_rows(manifests),
+        history=_looked_back(lake, list(manifests), reports) | {SURVIVAL: _survival_days(manifests)},
+        history_from={day.isoformat(): manifest.events_since or manifest.day for day, manifest in manifests.items()},
+        incomplete_days=[day.isoformat() for day in manifests if not manifests[day].is_complete],
+        output=output,
+    )
+
+
+def _looked_back(
+    lake: Lake, days: Sequence[date], reports: Mapping[str, Mapping[str, Sequence[str]]]
+) -> dict[str, dict[str, tuple[int, int]]]:
+    """Return by report and day: how many of the days that it looks back to it could know, and how many it knows.
+
+    Nothing is expected of the days before the first one of which the lake has reports.
+    """
+    oldest = min([day for day in [lake.first_day(Kind.REPORTS)] if day] + list(days))
+    history: dict[str, dict[str, tuple[int, int]]] = {}
+    for report, look_back in LOOK_BACK_DAYS.items():
+        known = {date.fromisoformat(day) for day in reports[report]} | set(days)
+        history[report] = {
+            day.isoformat(): (
+                min(look_back, (day - oldest).days),
+                sum(day - timedelta(n) in known for n in range(1, look_back + 1)),
+            )
+            for day in days
+        }
+    return history
+
+
+def _survival_days(manifests: Mapping[date, Manifest]) -> dict[str, tuple[int, int]]:
+    """Return by day: how many days of events the survival of its cohorts needs, and how many were whole."""
+    found = {}
+    for day, manifest in manifests.items():
+        oldest = day - timedelta(days=day.weekday() + 7 * (tables.LIFETIME_WEEKS - 1))
+        whole = max(oldest, date.fromisoformat(manifest.events_since or manifest.day))
+        found[day.isoformat()] = ((day - oldest).days + 1, max(0, (day - whole).days + 1))
+    return found
+
+
+def _expected_rows(manifests: Mapping[date, Manifest]) -> dict[str, dict[str, int]]:
+    """Return the row counts of the run's own days; earlier days were checked by their own runs."""
+    return {
+        table.name: {day.isoformat(): manifest.rows[table.name] for day, manifest in manifests.items()}
+        for table in tables.EVENT_TABLES
+    }
+
+
+def _earlier_files(
+    lake: Lake, kind: Kind, first: date, look_back_days: Mapping[str, int]
+) -> dict[str, dict[str, Sequence[str]]]:
+    """Return files of earlier days by table and day, each compared with its manifest.
+
+    Days of an older schema are left out: comparing with them would be wrong, and they can be made anew.
+    """
+    files: dict[str, dict[str, Sequence[str]]] = {name: {} for name in look_back_days}
+    oldest = first - timedelta(max(look_back_days.values()))
+    for day, manifest in lake.days(kind, oldest, first - timedelta(1)):
+        if manifest.schema_version == tables.SCHEMA_VERSION:
+            read = [name for name, days in look_back_days.items() if day >= first - timedelta(days)]
+            lake.verify(kind, day, manifest, only=read)
+            for name in read:
+                files[name][day.isoformat()] = manifest.paths[name]
+    return files
+
+
+def _beat(run: ReportRun) -> None:
+    run.seen_at = database_now()
+    run.save(update_fields=["seen_at"])
+
+
+def _excerpt(text: str) -> str:
+    return "\n".join(text.splitlines()[-EXCERPT_LINES:])
+
+
+def _finish(run: ReportRun, state: ReportRun.State, **facts: str) -> None:
+    run.state = state
+    run.finished_at = database_now()
+    for name, value in facts.items():
+        setattr(run, name, _excerpt(value))
+    run.save()
+    told = {"run_id": run.pk, "from_day": str(run.from_day), "to_day": str(run.to_day)}
+    if state == State.SUCCEEDED:
+        log.info("reports_published", **told, events=run.event_count, findings=run.finding_count)
+    else:
+        log.error("reports_failed", **told, error=run.error)

@@ -1,0 +1,282 @@
+"""Run Spark as a process of its own: spark-submit with our jobs as a package, and nothing of ours in its environment.
+
+It is told the lake and the plan. Database, keys and secrets stay here; what a master, an object store or Java need
+comes from the environment by the names below, and from Spark's own configuration folder (SPARK_CONF_DIR).
+"""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from signal import SIGKILL, SIGTERM, Signals
+from threading import Thread
+from time import monotonic
+from urllib.parse import urlsplit
+
+from spark_reports.running.parts import missing
+
+PACKAGE = Path(__file__).parents[1]
+KILL_WITH_PARENT = str(Path(__file__).with_name("kill_with_parent.py"))
+ENTRY = "from spark_reports.jobs.nightly import main\n\nmain()\n"
+PASSED_ON = re.compile(
+    r"(PATH|HOME|LANG|TZ|TMPDIR|USER|JAVA_HOME|KRB5.*|SPARK_CONF_DIR|SPARK_LOCAL_.*|HADOOP_.*|YARN_.*|AWS_.*|GOOGLE_.*|AZURE_.*)"
+)
+# From so many rows on it pays to compile well.
+MANY_ROWS = 10_000_000
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+PROGRESS = "report "  # the beginning of a line of progress
+LOG_LINES = 200
+MAX_LINE = 300
+BEAT_SECONDS = 20
+STOP_SECONDS = 10
+
+
+class SparkError(Exception):
+    """Spark did not finish; the text says why in one line. ``log`` is the end of what it wrote."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What to run.
+
+    ``plan`` is its text, which the driver reads here. ``rows`` is how many facts there are to read. ``on_line`` gets
+    each line of the job's progress, and an empty one now and then while there is none. ``classes`` is an archive of
+    Java's classes to start with, and ``new_classes`` one to write at the end.
+    """
+
+    master: str
+    driver_memory: str
+    lake: str
+    plan: str
+    timeout_seconds: float
+    rows: int
+    on_line: Callable[[str], None]
+    classes: Path | None = None
+    new_classes: Path | None = None
+
+
+def submit(submission: Submission) -> str:
+    """Run the jobs and return the end of Spark's log. Raises SparkError."""
+    log: deque[str] = deque(maxlen=LOG_LINES)
+    with (
+        tempfile.TemporaryDirectory(prefix="push-reports-") as name,
+        _running(
+            _command(submission, *package(Path(name)), _write_plan(submission, Path(name))),
+            environment(submission.master, submission.rows)
+            | _for_driver(submission)
+            | _for_remote(submission.master, Path(name)),
+        ) as process,
+    ):
+        code = _follow(process, submission, log)
+    if code != 0:
+        raise SparkError(f"Spark failed: {_killed_by(code) or _reason(log)}", "\n".join(log))
+    return "\n".join(log)
+
+
+def package(folder: Path) -> tuple[Path, Path]:
+    """Write the jobs as a zip file that executors of a cluster can be sent, and the script that starts them."""
+    archive, entry = folder / "jobs.zip", folder / "entry.py"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as jobs:
+        for path in [PACKAGE / "__init__.py", *sorted((PACKAGE / "jobs").glob("*.py"))]:
+            jobs.write(path, path.relative_to(PACKAGE.parent))
+    entry.write_text(ENTRY, encoding="ascii")
+    return archive, entry
+
+
+def _write_plan(submission: Submission, folder: Path) -> Path:
+    """Write the plan for the driver, which runs beside us: from the lake it would be read by a job of Spark's."""
+    plan = folder / "plan.json"
+    plan.write_text(submission.plan, encoding="utf-8")
+    return plan
+
+
+def spark_home() -> Path:
+    """Return the folder of Spark. Raises SparkError when something that Spark needs is not installed."""
+    found = importlib.util.find_spec("pyspark")
+    if (lack := missing()) or found is None or found.origin is None:
+        raise SparkError(lack)
+    return Path(found.origin).parent
+
+
+def _command(submission: Submission, archive: Path, entry: Path, plan: Path) -> list[str]:
+    guarded = [sys.executable, "-I", KILL_WITH_PARENT]
+    arguments = [str(entry), "--lake", submission.lake, "--plan", str(plan)]
+    if is_remote(submission.master):
+        return [*guarded, sys.executable, *arguments]
+    return [
+        *guarded,
+        *[str(spark_home() / "bin" / "spark-submit"), "--master", submission.master],
+        *["--driver-memory", submission.driver_memory, "--py-files", str(archive)],
+        *["--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=WARN"],
+        # What it writes is for its account only.
+        *["--conf", "spark.hadoop.fs.permissions.umask-mode=077", "--conf", "spark.ui.showConsoleProgress=false"],
+        *_for_one_machine(submission.master),
+        *_for_s3(submission.lake),
+        *arguments,
+    ]
+
+
+def is_remote(master: str) -> bool:
+    """Return whether a master is a server of Spark Connect, which has a session ready and needs no driver here."""
+    return master.startswith("sc://")
+
+
+def _for_s3(lake: str) -> Iterable[str]:
+    """Return the options for a lake on S3: the connector, which Spark fetches and keeps, and where S3 is if not at
+    Amazon.
+    """
+    if not lake.startswith("s3a://"):
+        return
+    if not any((spark_home() / "jars").glob("hadoop-aws-*.jar")):
+        yield from ("--packages", s3_connector())
+    if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
+        yield from ("--conf", f"spark.hadoop.fs.s3a.endpoint={endpoint}")
+        yield from ("--conf", "spark.hadoop.fs.s3a.path.style.access=true")
+    if region := os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
+        yield from ("--conf", f"spark.hadoop.fs.s3a.endpoint.region={region}")
+
+
+def s3_connector() -> str:
+    """Return the Maven coordinates of the connector that fits Spark's own Hadoop."""
+    [client] = (spark_home() / "jars").glob("hadoop-client-api-*.jar")
+    return f"org.apache.hadoop:hadoop-aws:{client.stem.removeprefix('hadoop-client-api-')}"
+
+
+def _for_remote(master: str, folder: Path) -> dict[str, str]:
+    """Return what a client of Spark Connect needs beside: where the server is, and our jobs on the path."""
+    return {"SPARK_REMOTE": master, "PYTHONPATH": str(folder / "jobs.zip")} if is_remote(master) else {}
+
+
+def is_here(master: str) -> bool:
+    return master.startswith("local") or urlsplit(master).hostname in {"127.0.0.1", "localhost", "::1"}
+
+
+def _for_one_machine(master: str) -> Iterable[str]:
+    """Return the options for a master on this machine: it needs no driver that others can reach, and no 200 partitions
+    of a shuffle.
+    """
+    options = ["spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", "spark.sql.shuffle.partitions=8"]
+    return (part for option in options for part in ("--conf", option)) if is_here(master) else ()
+
+
+def environment(master: str, rows: int = 0) -> dict[str, str]:
+    """Return the environment of Spark, without our secrets.
+
+    A day of few rows is over before Java has compiled anything well: on this machine it then compiles quickly instead.
+    """
+    passed_on = {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
+    # The Spark of the package, not one installed beside it, and the interpreter that has the package.
+    ours = {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"}
+    if not is_here(master):
+        return passed_on | ours
+    quick = {"JDK_JAVA_OPTIONS": QUICK_JAVA} if rows < MANY_ROWS else {}
+    return passed_on | ours | quick | {"SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def _for_driver(submission: Submission) -> dict[str, str]:
+    """Return Java's options of the driver alone, which the launcher of Spark does not read.
+
+    Its memory is there from the beginning: it would come little by little, and garbage be collected a hundred times
+    meanwhile.
+    """
+    options = [f"-Xms{submission.driver_memory}", "-XX:MetaspaceSize=192m"]
+    if submission.new_classes:
+        options.append(f'"-XX:ArchiveClassesAtExit={submission.new_classes}"')
+    elif submission.classes and submission.classes.exists():
+        options += [f'"-XX:SharedArchiveFile={submission.classes}"', "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    return {"SPARK_SUBMIT_OPTS": " ".join(options)} if is_here(submission.master) else {}
+
+
+@contextmanager
+def _running(command: Sequence[str], environ: Mapping[str, str]) -> Iterator["subprocess.Popen[str]"]:
+    """Start the command in a session of its own, so that Java is stopped together with the script that started it.
+
+    It is tied to this process by its standard input: see `kill_with_parent`.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=dict(environ),
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        _stop(process)
+
+
+def _stop(process: "subprocess.Popen[str]") -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, SIGTERM)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, SIGKILL)
+            process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream:
+            stream.close()
+
+
+def _follow(process: "subprocess.Popen[str]", submission: Submission, log: deque[str]) -> int:
+    lines: SimpleQueue[str | None] = SimpleQueue()
+    Thread(target=_read_lines, args=(process, lines), daemon=True).start()
+    deadline = monotonic() + submission.timeout_seconds
+    while (line := _next(lines)) is not None:
+        if line.startswith(PROGRESS) or not line:
+            submission.on_line(line.removeprefix(PROGRESS))
+        else:
+            log.append(line[:MAX_LINE])
+        if monotonic() > deadline:
+            raise SparkError(f"Spark did not finish within {submission.timeout_seconds:.0f} seconds.", "\n".join(log))
+    return process.wait()
+
+
+def _read_lines(process: "subprocess.Popen[str]", lines: SimpleQueue[str | None]) -> None:
+    for line in process.stdout or ():
+        lines.put(line.rstrip())
+    lines.put(None)
+
+
+def _next(lines: SimpleQueue[str | None]) -> str | None:
+    try:
+        return lines.get(timeout=BEAT_SECONDS)
+    except Empty:
+        return ""
+
+
+def _killed_by(code: int) -> str:
+    """Return which signal ended Java; empty when none did."""
+    if code <= 128:
+        return ""
+    hint = ", mostly for want of memory: SPARK_DRIVER_MEMORY must be below what the container has"
+    name = Signals(code - 128).name if code - 128 in set(Signals) else f"signal {code - 128}"
+    return f"Java was ended by {name}{hint if name == 'SIGKILL' else ''}."
+
+
+_CAUSE = re.compile(r"(?:Caused by: |py4j\S+: |\S*\.)?([A-Za-z_.]*(?:Error|Exception|Exit)\b.*)")
+
+
+def _reason(log: Iterable[str]) -> str:
+    """Return the deepest cause that the log names."""
+    lines = [line.strip() for line in log if line.strip() and not line.startswith("{") and " WARN " not in line]
+    causes = [found for line in lines if (found := _CAUSE.fullmatch(line))]
+    deepest = [cause for cause in causes if cause[0].startswith("Caused by: ")] or causes
+    return deepest[-1][1] if deepest else (lines or ["it said nothing"])[-1]

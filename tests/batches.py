@@ -1,0 +1,66 @@
+"""The batches of a worker process with Waku as its bridge: all is real but the gateway, the nodes and the clock."""
+
+import asyncio
+import select
+from collections.abc import Iterable, Sequence
+
+from django.utils import timezone
+
+from kit.batches.batch import Step, Wakeup, Worker
+from notifications.acceptance.acceptance import Sending
+from notifications.delivery.steps import Delivery
+from notifications.gateways.interface import Gateway
+from notifications.messages import Push, Result
+from tests.delivering import DeliveryProcess, RecordingGateway
+from waku_bridge.bridge import WakuBridge
+from waku_bridge.node import WakuNode
+from waku_bridge.outbound import Nodes
+
+# For those that need no wakeup of their own.
+WAKEUP = Wakeup()
+TIMEOUT_SECONDS = 10
+
+
+class SilentGateway(RecordingGateway):
+    """Takes every push and never answers."""
+
+    async def send(self, push: Push) -> Result:
+        self.pushes.append(push)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+class Process(DeliveryProcess):
+    """A worker process with Waku as its bridge. Without nodes its replies stay in the outbox."""
+
+    def __init__(
+        self,
+        gateway: Gateway | None = None,
+        *,
+        nodes: Iterable[WakuNode] = (),
+        stores: Iterable[WakuNode] = (),
+        limit: int = 128,
+    ) -> None:
+        super().__init__(gateway or SilentGateway(), limit=limit)
+        self._nodes, self._stores = Nodes(nodes), Nodes(stores)
+        self.open(self._open_bridge)
+
+    def _open_bridge(self, delivery: Delivery, wakeup: Wakeup) -> WakuBridge:
+        return WakuBridge(delivery, wakeup, nodes=self._nodes, stores=self._stores)
+
+    @property
+    def sending(self) -> Sending:
+        """Return what the process may send with."""
+        return Sending(self.delivery.lease, self.delivery.limits)
+
+
+def look_and_process(steps: Sequence[Step]) -> bool:
+    """Process one batch of a worker that has just started: it looks for rows, whatever was announced."""
+    return Worker(steps, WAKEUP).process_batch(now=timezone.now())
+
+
+def hear() -> None:
+    """Wait until the loop has something to tell, for a moment."""
+    readable, _, _ = select.select([WAKEUP.fileno()], [], [], 0.02)
+    if readable:
+        WAKEUP.clear()

@@ -1,0 +1,153 @@
+"""What hostile keys send: a mix of all that docs/security.md names, each as cheap for its sender as it can be."""
+
+import os
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+from coincurve import PrivateKey
+
+from notifications.messages import PushNotification, PushRequest
+from registrations.messages import RegistrationMessage, TokenType
+from waku_bridge.codec import topics
+from waku_bridge.codec.crypto.grants import sign_grant
+from waku_bridge.codec.envelope import encode_payload, encode_query, encode_registration, encode_request
+from waku_bridge.codec.keys import Identity
+from waku_bridge.messages import MessageType, Query, WakuMessage
+
+APP = "im.status.ethereum"
+MAX_NOTIFICATIONS = 100
+MAX_REPLAYED = 2000
+LARGE_BYTES = 100_000
+BUSY_TOKEN = "busy-" + "x" * 147  # the development gorush refuses it for now, every time
+DEAD_TOKEN = "dead-" + "x" * 147
+TO_OWN_PHONES = "asks for 100 pushes to own phones"
+OWN_PHONES = 100
+UNDATED: dict[str, Any] = {"timestamp_ns": 0, "random_bytes": os.urandom}
+
+
+class Phone(NamedTuple):
+    """An installation that can be notified: a hostile one, or a victim whose access token is public."""
+
+    key_hash: bytes
+    installation_id: str
+    access_token: str
+
+
+class Payloads:
+    """Makes hostile messages. Kinds are drawn by weight, from a seed. ``recorded`` is what honest clients said."""
+
+    def __init__(
+        self, server: bytes, victims: Sequence[Phone], recorded: Sequence[WakuMessage], *, keys: int, seed: int
+    ) -> None:
+        self._random = Random(seed)
+        self._server = server
+        self._victims = victims
+        self._identities = [Identity(PrivateKey(self._random.randbytes(32))) for _ in range(keys)]
+        self._recorded = recorded
+        self._own: list[Phone] = []
+        self._sealed: list[WakuMessage] = []
+        self._topic_keys = {v.key_hash: topics.symmetric_key(topics.query_name(v.key_hash)) for v in victims[:8]}
+        self._kinds: dict[str, tuple[int, Callable[[], WakuMessage]]] = {
+            "registers a phone that is always busy": (6, lambda: self._register(BUSY_TOKEN)),
+            "registers a dead token": (4, lambda: self._register(DEAD_TOKEN)),
+            "registers the token e": (3, lambda: self._register("e")),
+            "registers a topic of 4 KB": (3, lambda: self._register("ab" * 32, app_topic="t" * 4000)),
+            "registers on the canary's topic": (2, lambda: self._register("ab" * 32, app_topic="canary")),
+            "registers one more installation": (8, lambda: self._register(BUSY_TOKEN, identity=self._identities[0])),
+            "unregisters what never was": (8, self._tombstone),
+            "asks for 100 pushes to nobody": (6, self._ask_for_nobody),
+            "asks for a push to a victim": (20, self._pester),
+            "queries for a victim": (8, self._query),
+            "says what no server accepts": (1, self._say_too_much),
+            "says nothing that can be read": (8, self._garble),
+            "says it again": (15, self._replay),
+            "says again what somebody honest said": (10, self._replay_recorded),
+            TO_OWN_PHONES: (8, self._fill),  # last: they are tried for long
+        }
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """Return the names of all kinds."""
+        return list(self._kinds)
+
+    def next(self, kind: str = "") -> tuple[str, WakuMessage]:
+        """Return another message and its kind. It is dated when it is sent, as the date of a message is not sealed."""
+        weights = [weight for weight, _ in self._kinds.values()]
+        kind = kind or self._random.choices(list(self._kinds), weights)[0]
+        needs_phones = kind == TO_OWN_PHONES and len(self._own) < OWN_PHONES
+        message = self._register(BUSY_TOKEN) if needs_phones else self._kinds[kind][1]()
+        if len(self._sealed) < MAX_REPLAYED:
+            self._sealed.append(message)
+        return kind, message
+
+    def _somebody(self) -> Identity:
+        return self._random.choice(self._identities)
+
+    def _register(self, token: str, *, app_topic: str = "", identity: Identity | None = None) -> WakuMessage:
+        identity = identity or self._somebody()
+        installation_id, access_token = self._uuid(), self._uuid()
+        message = RegistrationMessage(
+            installation_id,
+            version=1,
+            token_type=TokenType.APN if app_topic else TokenType.FIREBASE,
+            device_token=token,
+            app_topic=app_topic,
+            access_token=access_token,
+            grant=sign_grant(identity.private_key, self._server, access_token),
+            enabled=True,
+            allowed_key_list=tuple(os.urandom(64) for _ in range(20)),
+        )
+        if len(self._own) < 500:
+            self._own.append(Phone(identity.key_hash, installation_id, access_token))
+        return encode_registration(message, identity=identity, server=self._server, **UNDATED).message
+
+    def _tombstone(self) -> WakuMessage:
+        message = RegistrationMessage(self._uuid(), version=2**63, unregister=True)
+        return encode_registration(message, identity=self._somebody(), server=self._server, **UNDATED).message
+
+    def _fill(self) -> WakuMessage:
+        return self._ask([self._random.choice(self._own) for _ in range(MAX_NOTIFICATIONS)])
+
+    def _ask_for_nobody(self) -> WakuMessage:
+        return self._ask([Phone(os.urandom(64), self._uuid(), self._uuid()) for _ in range(MAX_NOTIFICATIONS)])
+
+    def _pester(self) -> WakuMessage:
+        return self._ask([self._victims[0]])
+
+    def _ask(self, phones: Sequence[Phone]) -> WakuMessage:
+        pushes = tuple(PushNotification(*phone, 1, b"chat", os.urandom(64), b"hostile") for phone in phones)
+        request = PushRequest(os.urandom(32), pushes)
+        return encode_request(request, signer=self._somebody(), server=self._server, **UNDATED).message
+
+    def _query(self) -> WakuMessage:
+        key_hash, key = self._random.choice(list(self._topic_keys.items()))
+        return encode_query(Query((key_hash,)), signer=self._somebody(), topic_key=key, **UNDATED).message
+
+    def _say_too_much(self) -> WakuMessage:
+        """A contact code of thousands of entries: two bytes each, and an object each for whoever reads it."""
+        return encode_payload(
+            b"\x0a\x00" * (LARGE_BYTES // 2),
+            MessageType.QUERY_RESPONSE,
+            signer=self._somebody(),
+            topic_name=topics.partitioned_name(self._server),
+            recipient=self._server,
+            **UNDATED,
+        ).message
+
+    def _garble(self) -> WakuMessage:
+        topic = topics.content_topic(topics.personal_name(self._server))
+        return WakuMessage(os.urandom(300), topic, 0)
+
+    def _replay(self) -> WakuMessage:
+        """Say something again under another date, which makes it another message to Waku."""
+        if not self._sealed:
+            return self._garble()
+        return self._random.choice(self._sealed)
+
+    def _replay_recorded(self) -> WakuMessage:
+        return self._random.choice(self._recorded) if self._recorded else self._garble()
+
+    def _uuid(self) -> str:
+        digits = self._random.randbytes(16).hex()
+        return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:32]}"

@@ -1,0 +1,68 @@
+"""Waku as a bridge: envelopes come in, and replies go out."""
+
+from collections.abc import Sequence
+
+from django.conf import settings
+
+from kit.batches.batch import Step, Wakeup
+from kit.batches.journal import InFlightJournal
+from kit.http.connections import lasting_client
+from kit.processes.once import once
+from notifications import bridges
+from notifications.delivery.steps import Delivery
+from waku_bridge.messages import BRIDGE
+from waku_bridge.node import WakuNode
+from waku_bridge.outbound import Nodes, Outbox
+from waku_bridge.steps import InboxIntake
+from waku_bridge.tasks import want_keys
+
+# nwaku's relay answers within 5 seconds, or not at all. Identical bytes given to another node meanwhile do no harm.
+NODE_TIMEOUT_SECONDS = 5.0
+# A node that answers byte by byte is given up, and the next one asked.
+NODE_IN_ALL_SECONDS = 20.0
+
+
+class WakuBridge:
+    """Takes requests from the inbox, and answers through the outbox."""
+
+    def __init__(self, delivery: Delivery, wakeup: Wakeup, *, nodes: Nodes, stores: Nodes) -> None:
+        self._outbox = Outbox(nodes, stores, wakeup)
+        self._steps = InboxIntake(delivery, want_keys, _journal()).steps()
+
+    def intake(self) -> Sequence[Step]:
+        """Return the steps that take envelopes."""
+        return self._steps
+
+    def outlet(self) -> Sequence[Step]:
+        """Return the steps that publish replies and have them confirmed."""
+        return self._outbox.steps()
+
+
+def open_bridge(delivery: Delivery, wakeup: Wakeup) -> WakuBridge:
+    """Open the bridge for this process, with the nodes of the settings."""
+    return WakuBridge(delivery, wakeup, nodes=_nodes(), stores=_stores())
+
+
+@once
+def _nodes() -> Nodes:
+    """Return the nodes that replies are published through."""
+    client = lasting_client(timeout_seconds=NODE_TIMEOUT_SECONDS, in_all_seconds=NODE_IN_ALL_SECONDS)
+    return Nodes(WakuNode(url, client) for url in settings.WAKU_NODES)
+
+
+@once
+def _stores() -> Nodes:
+    """Return the store nodes. They are kept apart because a node that publishes well may have a store that hangs."""
+    client = lasting_client(timeout_seconds=NODE_TIMEOUT_SECONDS, in_all_seconds=NODE_IN_ALL_SECONDS)
+    return Nodes(WakuNode(url, client) for url in settings.WAKU_STORE_NODES)
+
+
+@once
+def _journal() -> InFlightJournal:
+    """Return the hands of this process, in a folder of this machine alone."""
+    return InFlightJournal(settings.METRICS_DIR / "journal")
+
+
+def register() -> None:
+    """Make Waku known as a bridge."""
+    bridges.register(BRIDGE, open_bridge)

@@ -1,0 +1,1 @@
+"""The side that notifies: queries, what it learns from answers, and requests."""

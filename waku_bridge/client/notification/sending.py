@@ -1,0 +1,407 @@
+"""A sending client, sans I/O, which finds out where somebody can be notified and has servers do it, once per device.
+
+It uses what clients advertise and asks servers for the rest, believes neither without a grant, and shows nobody its own
+identity: every query is signed by a key that is used for nothing else.
+Sources: status-go protocol/pushnotificationclient/client.go; 71/STATUS-PUSH-NOTIFICATION-SERVER.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from notifications.messages import Report, ReportError
+from registrations.messages import QueryInfo
+from waku_bridge.client.core import Ear, Heard, Subscriptions, new_identity, topic_key
+from waku_bridge.client.events import (
+    Destination,
+    Event,
+    Ignored,
+    Learned,
+    LookedUp,
+    Notified,
+    Reason,
+    Step,
+)
+from waku_bridge.client.notification import asking
+from waku_bridge.client.notification.asking import Content, ask_to_push
+from waku_bridge.client.notification.directory import Directory, verify_info
+from waku_bridge.client.notification.notices import Device, Notice, Phase
+from waku_bridge.client.notification.queries import Queries, Question, Timeouts
+from waku_bridge.client.registration.schedules import RESENDING, SECOND_NS, Schedule
+from waku_bridge.codec import topics
+from waku_bridge.codec.keys import DecryptionKey, Identity, RandomBytes
+from waku_bridge.messages import ContactCodeAdvertisement, PushResponse, QueryResponse, WakuMessage
+
+MAX_DEVICES = 3
+MAX_INFOS = 100
+MAX_NOTICES = 10_000
+# How long an answer that comes too late is still read.
+LISTEN_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class _Request:
+    """One message to one server. ``asked`` are the devices in it, by key hash and installation."""
+
+    server: bytes
+    message_id: bytes
+    key: Identity
+    asked_ns: int
+    asked: dict[tuple[bytes, str], tuple[Notice, Device]]
+    reported: set[tuple[bytes, str]] = field(default_factory=set)
+
+
+class SendingClient:
+    """A client that notifies others.
+
+    Its ``identity`` only opens the access tokens that contacts sealed for it, and is named as author of what it writes.
+
+        sender = SendingClient(identity, os.urandom)
+        sender.notify(client, sender.one_to_one(), message_id)
+        step = sender.tick(time.time_ns())      # publish step.messages; `Session` does all of this
+        step = sender.receive(message, time.time_ns())
+        result = sender.result(client, message_id)
+
+    ``client`` is the key (33 bytes) under which somebody is registered: the chat key, or in anonymous mode the key that
+    was disclosed to us. With ``fail_over=False`` no second server is asked after silence: less is notified, but nothing
+    ever twice.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        random_bytes: RandomBytes,
+        *,
+        timeouts: Timeouts | None = None,
+        schedule: Schedule = RESENDING,
+        max_devices: int = MAX_DEVICES,
+        fail_over: bool = True,
+    ) -> None:
+        self.identity = identity
+        self.directory = Directory()
+        self._random_bytes = random_bytes
+        self._timeouts = timeouts or Timeouts()
+        self._schedule = schedule
+        self._max_devices = max_devices
+        self._fail_over = fail_over
+        self._ear = Ear(identity)
+        self._queries = Queries(random_bytes, self._timeouts)
+        self._wanted: set[bytes] = set()  # clients to be looked up at the next tick
+        self._followed: dict[bytes, tuple[str, bytes]] = {}  # content topic and its key, by client
+        self._history: list[str] = []
+        self._notices: OrderedDict[tuple[bytes, bytes], Notice] = OrderedDict()
+        self._open: dict[tuple[bytes, bytes], Notice] = {}
+        # The open questions by the key that opens their answers, oldest first, with their content topics.
+        self._questions: OrderedDict[bytes, tuple[Question | _Request, str]] = OrderedDict()
+
+    # What the user wants
+
+    def one_to_one(self, message: bytes = b"") -> Content:
+        """Return the content of a message from this user to the recipient alone."""
+        return asking.one_to_one(self.identity.pub33, message)
+
+    def mention(self, chat_id: bytes, message: bytes = b"") -> Content:
+        """Return the content of a message that mentions the recipient, or replies to it, in a chat (`chat_hash` of its
+        id).
+        """
+        return asking.mention(self.identity.pub33, chat_id, message)
+
+    def follow(self, client: bytes) -> None:
+        """Listen to a client's contact code from now on, and read from the store what it said before."""
+        if client not in self._followed:
+            name = topics.contact_code_name(client)
+            self._followed[client] = (topics.content_topic(name), topic_key(name))
+            self._history.append(topics.content_topic(name))
+
+    def unfollow(self, client: bytes) -> None:
+        """Stop listening to a client's contact code. What is known about the client stays known."""
+        self._followed.pop(client, None)
+
+    def look_up(self, client: bytes) -> None:
+        """Ask every server that knows this client, at the next tick, whatever is known already."""
+        if not self._queries.is_open(client):
+            self._wanted.add(client)
+
+    def is_looking_up(self, client: bytes) -> bool:
+        """Return whether a query about this client is open, or will be at the next tick."""
+        return client in self._wanted or self._queries.is_open(client)
+
+    def answer_count(self, client: bytes) -> int:
+        """Return how many servers, honest or not, answered the last query about this client."""
+        question = self._queries.latest(client)
+        return len(question.answered_by) if question else 0
+
+    def destinations(self, client: bytes) -> tuple[Destination, ...]:
+        """Return where this client can be notified, as far as we know and believe."""
+        return self.directory.destinations(client)
+
+    def note_activity(self, client: bytes, installation_id: str, at_ns: int) -> None:
+        """Note that a message of this client came from that installation.
+
+        The most recently active installations are notified first.
+        """
+        self.directory.note_activity(client, installation_id, at_ns)
+
+    def notify(
+        self, client: bytes, content: Content, message_id: bytes, installation_ids: Sequence[str] | None = None
+    ) -> None:
+        """Have a client's devices notified about the Status message of that id (32 bytes).
+
+        These are the devices that the message was encrypted for, or all we know of: the most recently active ones, up
+        to ``max_devices``. Called again for the same message and client, it repeats what has surely failed, and nothing
+        else.
+        """
+        wanted = None if installation_ids is None else tuple(installation_ids)
+        place = (message_id, client)
+        notice = self._notices.setdefault(place, Notice(message_id, client, content, wanted))
+        notice.reopen(wanted)
+        self._open[place] = notice
+        self._notices.move_to_end(place)
+        if len(self._notices) > MAX_NOTICES:
+            self._open.pop(self._notices.popitem(last=False)[0], None)
+
+    def result(self, client: bytes, message_id: bytes) -> Notified | None:
+        """Return what became of a notification, or None while it is on its way or when it was never asked for."""
+        notice = self._notices.get((message_id, client))
+        return notice.result() if notice and notice.is_over else None
+
+    # What every core has
+
+    @property
+    def deadline_ns(self) -> int | None:
+        if self._wanted or self._history or any(map(self._can_start, self._open.values())):
+            return 0
+        due = [*self._queries.deadlines(), *(notice.deadline_ns() for notice in self._open.values())]
+        return min((at_ns for at_ns in due if at_ns is not None), default=None)
+
+    def subscriptions(self) -> Subscriptions:
+        subscriptions: dict[str, tuple[DecryptionKey, ...]] = {}
+        for content_topic, key in self._followed.values():
+            subscriptions[content_topic] = (*subscriptions.get(content_topic, ()), key)
+        for question, content_topic in self._questions.values():
+            subscriptions[content_topic] = (*subscriptions.get(content_topic, ()), question.key)
+        return subscriptions
+
+    def tick(self, now_ns: int) -> Step:
+        messages: list[WakuMessage] = []
+        events: list[Event] = []
+        self._stop_listening(now_ns)
+        messages += [self._ask_for(client, now_ns) for client in sorted(self._wanted)]
+        self._wanted.clear()
+        events += [LookedUp(q.client, len(q.answered_by)) for q in self._queries.close_due(now_ns)]
+        for notice in list(self._open.values()):
+            self._advance(notice, now_ns, messages, events)
+        history = tuple(self._history)
+        self._history = []
+        return Step(tuple(messages), tuple(events), history)
+
+    def receive(self, message: WakuMessage, now_ns: int) -> Step:
+        heard = self._ear.open(message, self.subscriptions())
+        if isinstance(heard, Ignored):
+            return Step(events=(heard,))
+        events = self._judge(heard, message, now_ns)
+        author = heard.decoded.author
+        told = tuple(
+            Ignored(event, message.content_topic, author) if isinstance(event, Reason) else event for event in events
+        )
+        step = self.tick(now_ns)
+        return Step(step.messages, (*told, *step.events), step.history)
+
+    # Reading answers
+
+    def _judge(self, heard: Heard, message: WakuMessage, now_ns: int) -> list[Event | Reason]:
+        if not isinstance(heard.key, Identity):
+            return self._read_contact_code(heard, message, now_ns)
+        question, _ = self._questions[heard.key.pub33]
+        match heard.decoded.body, question:
+            case QueryResponse() as response, Question():
+                return self._read_answer(response, question, heard.decoded.author, now_ns)
+            case PushResponse() as response, _Request():
+                return self._read_reports(response, question, heard.decoded.author, now_ns)
+            case QueryResponse() | PushResponse(), _:
+                return [Reason.UNKNOWN_REQUEST]
+        return [Reason.UNEXPECTED_TYPE]
+
+    def _read_contact_code(self, heard: Heard, message: WakuMessage, now_ns: int) -> list[Event | Reason]:
+        """Learn from a contact code. Everybody who knows the client can write to its topic, so only what it signed
+        itself counts.
+        """
+        if not isinstance(heard.decoded.body, ContactCodeAdvertisement):
+            return [Reason.UNEXPECTED_TYPE]
+        client = heard.decoded.author
+        if client not in self._followed or self._followed[client][1] != heard.key:
+            return [Reason.WRONG_SIGNER]
+        heard_at_ns = min(message.timestamp_ns, now_ns)
+        infos = heard.decoded.body.info
+        told = ((info, info.server_public_key) for info in infos[:MAX_INFOS])
+        return self._learn(client, told, heard_at_ns, is_advertised=True) + _too_many(infos)
+
+    def _read_answer(
+        self, response: QueryResponse, question: Question, server: bytes, now_ns: int
+    ) -> list[Event | Reason]:
+        if response.message_id != question.query_id:
+            return [Reason.UNKNOWN_REQUEST]
+        question.answered_by.add(server)
+        if not response.success:
+            return [Reason.FAILED_QUERY]
+        told = ((info, server) for info in response.info[:MAX_INFOS])
+        events = self._learn(question.client, told, now_ns, is_advertised=False)
+        if any(isinstance(event, Learned) for event in events):
+            self._queries.note_useful(question, now_ns)
+        return events + _too_many(response.info)
+
+    def _learn(
+        self, client: bytes, told: Iterable[tuple[QueryInfo, bytes]], heard_at_ns: int, *, is_advertised: bool
+    ) -> list[Event | Reason]:
+        events: list[Event | Reason] = []
+        for info, server in told:
+            found = verify_info(info, client, server, self.identity)
+            if isinstance(found, Reason):
+                events.append(found)
+                continue
+            stale = self.directory.learn(found, heard_at_ns=heard_at_ns)
+            events.append(stale or Learned(found, is_advertised))
+        return events
+
+    def _read_reports(
+        self, response: PushResponse, request: _Request, server: bytes, now_ns: int
+    ) -> list[Event | Reason]:
+        if response.message_id != request.message_id:
+            return [Reason.UNKNOWN_REQUEST]
+        if server != request.server:
+            return [Reason.WRONG_SIGNER]
+        return [event for report in response.reports for event in self._read_report(report, request, now_ns)]
+
+    def _read_report(self, report: Report, request: _Request, now_ns: int) -> list[Event | Reason]:
+        """Read one report. The first answer of a server about a device in one request counts, but a success always
+        does.
+        """
+        place = (report.public_key_hash, report.installation_id)
+        if place not in request.asked:
+            return [Reason.FOREIGN_INSTALLATION]
+        notice, device = request.asked[place]
+        if device.is_notified or (place in request.reported and not report.success):
+            return [Reason.ALREADY_SETTLED]
+        request.reported.add(place)
+        if report.success:
+            notice.note_success(device)
+            return [notice.settled(device)]
+        device.silent.discard(request.key.pub33)
+        self._unlearn(report, device, request)
+        if device.phase is not Phase.ASKED or device.request_key != request.key.pub33:
+            return [Reason.ALREADY_SETTLED]
+        notice.note_failure(device, report, now_ns, self._schedule)
+        return [notice.settled(device)] if device.is_settled else []
+
+    def _unlearn(self, report: Report, device: Device, request: _Request) -> None:
+        is_outdated = report.error in {ReportError.WRONG_TOKEN, ReportError.NOT_REGISTERED}
+        if is_outdated and device.asked and device.request_key == request.key.pub33:
+            self.directory.forget(device.asked)
+
+    # Asking
+
+    def _advance(self, notice: Notice, now_ns: int, messages: list[WakuMessage], events: list[Event]) -> None:
+        if not notice.is_started and not self._start(notice, now_ns, messages):
+            return
+        to_ask: dict[bytes, list[tuple[Device, Destination]]] = {}
+        for device in notice.unsettled():
+            destination = self._next(notice, device, now_ns, messages)
+            if destination:
+                to_ask.setdefault(destination.server, []).append((device, destination))
+            elif device.is_settled:
+                events.append(notice.settled(device))
+        for server, pairs in to_ask.items():
+            messages.append(self._request(notice, server, pairs, now_ns))
+        if not notice.unsettled():
+            notice.is_over = True
+            self._open.pop((notice.message_id, notice.client), None)
+            events.append(notice.result())
+
+    def _start(self, notice: Notice, now_ns: int, messages: list[WakuMessage]) -> bool:
+        """Choose the devices, once it is known which there are. Return whether that is done."""
+        client = notice.client
+        if not notice.has_queried and not self._knows_enough(notice, now_ns):
+            self._query(notice, now_ns, messages)
+        if notice.has_queried and self._queries.is_open(client):
+            return False
+        known = self.directory.installation_ids(client) if notice.wanted is None else notice.wanted
+        notice.choose(self.directory.by_activity(client, known), self._max_devices)
+        notice.answer_count = self.answer_count(client)
+        notice.is_started = True
+        return True
+
+    def _can_start(self, notice: Notice) -> bool:
+        return not notice.is_started and not (notice.has_queried and self._queries.is_open(notice.client))
+
+    def _knows_enough(self, notice: Notice, now_ns: int) -> bool:
+        known = self.directory.installation_ids(notice.client)
+        is_fresh = self.directory.is_fresh(notice.client, now_ns=now_ns, fresh_seconds=self._timeouts.fresh_seconds)
+        return is_fresh and (notice.wanted is None or set(notice.wanted) <= set(known))
+
+    def _next(self, notice: Notice, device: Device, now_ns: int, messages: list[WakuMessage]) -> Destination | None:
+        """Return where to ask for a device now, if it is to be asked for now."""
+        is_looking = self._queries.is_open(notice.client)
+        notice.wake(device, now_ns, is_looking=is_looking, fail_over=self._fail_over)
+        if device.phase is not Phase.READY:
+            return None
+        if device.needs_query:
+            self._look_again(notice, device, now_ns, messages)
+            return None
+        destination = notice.pick(device, self.directory.destinations(notice.client), self._draw)
+        if destination is None and not notice.has_queried:
+            self._look_again(notice, device, now_ns, messages)
+        elif destination is None:
+            device.phase = Phase.SETTLED
+        return destination
+
+    def _look_again(self, notice: Notice, device: Device, now_ns: int, messages: list[WakuMessage]) -> None:
+        device.phase = Phase.LOOKING
+        device.needs_query = False
+        self._query(notice, now_ns, messages)
+
+    def _query(self, notice: Notice, now_ns: int, messages: list[WakuMessage]) -> None:
+        notice.has_queried = True
+        if not self._queries.is_open(notice.client):
+            messages.append(self._ask_for(notice.client, now_ns))
+
+    def _ask_for(self, client: bytes, now_ns: int) -> WakuMessage:
+        question, message = self._queries.ask(client, now_ns)
+        self._listen(question)
+        return message
+
+    def _request(
+        self, notice: Notice, server: bytes, pairs: Sequence[tuple[Device, Destination]], now_ns: int
+    ) -> WakuMessage:
+        key = new_identity(self._random_bytes)
+        asked = {
+            (destination.public_key_hash, destination.installation_id): (notice, device)
+            for device, destination in pairs
+        }
+        until_ns = now_ns + round(self._timeouts.answer_seconds * SECOND_NS)
+        for device, destination in pairs:
+            notice.note_asked(device, destination, key.pub33, until_ns)
+        self._listen(_Request(server, notice.message_id, key, now_ns, asked))
+        return ask_to_push(
+            [destination for _, destination in pairs],
+            notice.content,
+            notice.message_id,
+            signer=key,
+            timestamp_ns=now_ns,
+            random_bytes=self._random_bytes,
+        ).message
+
+    def _listen(self, question: Question | _Request) -> None:
+        content_topic = topics.content_topic(topics.partitioned_name(question.key.pub33))
+        self._questions[question.key.pub33] = (question, content_topic)
+
+    def _stop_listening(self, now_ns: int) -> None:
+        oldest_ns = now_ns - round(LISTEN_SECONDS * SECOND_NS)
+        while self._questions and next(iter(self._questions.values()))[0].asked_ns < oldest_ns:
+            self._questions.popitem(last=False)
+
+    def _draw(self) -> int:
+        return int.from_bytes(self._random_bytes(4), "big")
+
+
+def _too_many(infos: Sequence[QueryInfo]) -> list[Event | Reason]:
+    return [Reason.TOO_MANY] if len(infos) > MAX_INFOS else []

@@ -1,0 +1,1 @@
+"""The side that registers: registrations, advertisements, and what it keeps."""

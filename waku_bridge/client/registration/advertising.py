@@ -1,0 +1,53 @@
+"""The contact code: what a client tells the world about the servers it is registered with.
+
+It is published on the client's own contact-code topic, which everybody who knows its key can read, as status-go has it.
+It has one entry per server that accepted the registration, with the grant that lets a reader check it.
+"""
+
+from collections.abc import Iterable
+
+from registrations.messages import QueryInfo, RegistrationMessage
+from waku_bridge.codec.crypto.grants import sign_grant
+from waku_bridge.codec.envelope import encode_advertisement
+from waku_bridge.codec.keys import Identity, RandomBytes
+from waku_bridge.messages import ContactCodeAdvertisement, WakuMessage
+
+
+def advertisement(
+    registration: RegistrationMessage | None, servers: Iterable[bytes], identity: Identity
+) -> ContactCodeAdvertisement | None:
+    """Return what to publish about a registration that these servers (33 bytes each) have accepted, or None.
+
+    The access token is left out exactly when it is handed out sealed. A device that wants no pushes names no server.
+    """
+    if registration is None or registration.unregister or not registration.enabled:
+        return None
+    infos = tuple(_info(registration, server, identity) for server in servers)
+    return ContactCodeAdvertisement(infos) if infos else None
+
+
+def encode(
+    code: ContactCodeAdvertisement,
+    identity: Identity,
+    *,
+    topic_key: bytes,
+    timestamp_ns: int,
+    random_bytes: RandomBytes,
+) -> WakuMessage:
+    """Return the contact code as a message on the client's own topic."""
+    return encode_advertisement(
+        code, identity=identity, topic_key=topic_key, timestamp_ns=timestamp_ns, random_bytes=random_bytes
+    ).message
+
+
+def _info(registration: RegistrationMessage, server: bytes, identity: Identity) -> QueryInfo:
+    is_open = not registration.allow_from_contacts_only
+    return QueryInfo(
+        public_key_hash=identity.key_hash,
+        installation_id=registration.installation_id,
+        version=registration.version,
+        grant=sign_grant(identity.private_key, server, registration.access_token),
+        access_token=registration.access_token if is_open else "",
+        allowed_key_list=registration.allowed_key_list,
+        server_public_key=server,
+    )

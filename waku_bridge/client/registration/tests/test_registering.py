@@ -1,0 +1,551 @@
+"""What a registering client says, when, and which answers it believes."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from registrations.messages import TokenType
+from tests.factories import apn_token
+from waku_bridge.client import (
+    Accepted,
+    Address,
+    Advertised,
+    GivenUp,
+    Ignored,
+    Preferences,
+    Reason,
+    Refused,
+    RegisteringClient,
+    Schedule,
+    Standing,
+    dump_state,
+    load_state,
+    new_identity,
+    new_state,
+)
+from waku_bridge.client.registration.registering import MAX_REQUEST_IDS, needs_new_token
+from waku_bridge.client.tests.model import SECOND, ModelServer, World, retimed
+from waku_bridge.codec import topics
+from waku_bridge.codec.crypto.access_tokens import find_access_token
+from waku_bridge.codec.envelope import Identity, decode
+from waku_bridge.codec.keys import author_hash
+from waku_bridge.codec.tests.examples import CLIENT, NOW_NS, SENDER, SERVER, STRANGER, UUID, repeatable, sent_payload
+from waku_bridge.messages import (
+    ContactCodeAdvertisement,
+    MessageType,
+    PushResponse,
+    Registration,
+    RegistrationError,
+    RegistrationResponse,
+)
+
+ADDRESS = Address(TokenType.APN, apn_token("device-token-1"), "im.status.ethereum")
+FRIENDS = Preferences(contacts_only=True, contacts=(SENDER.pub33, STRANGER.pub33))
+SHORT = Schedule(base_seconds=1.0, max_attempts=3)
+SIX_HOURS = 6 * 3600
+
+
+@pytest.fixture
+def server() -> ModelServer:
+    return ModelServer(SERVER)
+
+
+@pytest.fixture
+def second() -> ModelServer:
+    return ModelServer(STRANGER)
+
+
+@pytest.fixture
+def client() -> RegisteringClient:
+    return _client(SERVER)
+
+
+def test_a_registration_carries_a_grant_for_each_server_and_the_same_about_the_device() -> None:
+    client = _client(SERVER, STRANGER)
+    client.change(ADDRESS)
+    first, second = client.tick(NOW_NS).messages
+    to_server, to_stranger = _opened(first, SERVER), _opened(second, STRANGER)
+    assert to_server.grant_verified
+    assert to_stranger.grant_verified
+    assert replace(to_server.registration, grant=b"") == replace(to_stranger.registration, grant=b"")
+
+
+def test_a_registration_goes_to_the_personal_topic_of_its_server(client: RegisteringClient) -> None:
+    client.change(ADDRESS)
+    (message,) = client.tick(NOW_NS).messages
+    assert message.content_topic == topics.content_topic(topics.personal_name(SERVER.pub33))
+
+
+def test_the_client_listens_where_it_is_answered(client: RegisteringClient) -> None:
+    topic = topics.content_topic(topics.partitioned_name(CLIENT.pub33))
+    assert client.subscriptions() == {topic: (CLIENT,)}
+
+
+def test_every_change_is_a_higher_version(client: RegisteringClient) -> None:
+    versions = []
+    for step in (lambda: client.change(ADDRESS), lambda: client.change(ADDRESS), client.unregister):
+        step()
+        versions.append(_said(client).version)
+    assert all(earlier < later for earlier, later in pairwise(versions))
+
+
+def test_versions_go_on_from_where_an_earlier_run_stopped() -> None:
+    client = _client(SERVER, version=41)
+    client.change(ADDRESS)
+    assert _said(client).version == 42
+
+
+def test_a_repeat_says_the_same_to_the_byte_in_another_envelope(client: RegisteringClient) -> None:
+    client.change(ADDRESS, FRIENDS)
+    (first,) = client.tick(NOW_NS).messages
+    (second,) = client.tick(client.deadline_ns).messages
+    assert _opened(first).content == _opened(second).content
+    assert first.payload != second.payload
+
+
+def test_silence_is_met_with_exponential_backoff_and_has_an_end(client: RegisteringClient) -> None:
+    client.change(ADDRESS)
+    world = World(ModelServer(SERVER))
+    world.mute = {SERVER.pub33}
+    begin_ns, times = world.now_ns, []
+    world.run(client)
+    while (due_ns := client.deadline_ns) is not None:
+        times.append((due_ns - begin_ns) / SECOND)
+        world.now_ns = due_ns
+        world.run(client)
+    assert times == [30, 150, 510, 1470, 3870, 9630, 23070, 53790, 122910, 276510, 614430, 1351710]
+    assert len(world.sent) == 12
+    assert world.events == [GivenUp(SERVER.pub33, 1)]
+    assert client.is_settled
+
+
+def test_what_was_given_up_is_said_again_on_request(client: RegisteringClient, server: ModelServer) -> None:
+    world = _silent_world(client, server)
+    world.wait(client, 2_000_000)
+    world.mute.clear()
+    client.retry()
+    assert Accepted(SERVER.pub33, 1, is_registered=True) in world.run(client)
+
+
+def test_contacts_alone_can_open_the_access_token(client: RegisteringClient) -> None:
+    client.change(ADDRESS, FRIENDS)
+    entries = _said(client).allowed_key_list
+    assert find_access_token(entries, SENDER.private_key, CLIENT.pub33) == client.access_token
+    assert find_access_token(entries, SERVER.private_key, CLIENT.pub33) is None
+
+
+def test_open_to_all_means_that_no_contact_is_named(client: RegisteringClient) -> None:
+    client.change(ADDRESS, Preferences(contacts=(SENDER.pub33,)))
+    said = _said(client)
+    assert said.allowed_key_list == ()
+    assert not said.allow_from_contacts_only
+
+
+def test_what_the_phone_wishes_is_what_the_server_reads(client: RegisteringClient) -> None:
+    wishes = Preferences(
+        enabled=False,
+        block_mentions=True,
+        blocked_chats=(author_hash(STRANGER.pub33),),
+        muted_chats=(b"m" * 64,),
+        mention_chats=(b"a" * 64,),
+    )
+    client.change(ADDRESS, wishes)
+    said = _said(client)
+    assert (said.token_type, said.device_token, said.app_topic) == (1, ADDRESS.device_token, "im.status.ethereum")
+    assert (said.enabled, said.block_mentions) == (False, True)
+    assert said.blocked_chat_list == wishes.blocked_chats
+    assert said.muted_chat_list == wishes.muted_chats
+    assert said.allowed_mentions_chat_list == wishes.mention_chats
+
+
+def test_a_new_device_token_keeps_the_wishes_and_the_access_token(client: RegisteringClient) -> None:
+    client.change(ADDRESS, Preferences(block_mentions=True))
+    token = client.access_token
+    client.change(replace(ADDRESS, device_token=apn_token("device-token-2")))
+    said = _said(client)
+    assert (said.device_token, said.block_mentions, said.access_token) == (apn_token("device-token-2"), True, token)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (Preferences(), Preferences(block_mentions=True), False),
+        (Preferences(), FRIENDS, True),
+        (FRIENDS, Preferences(), True),
+        (FRIENDS, replace(FRIENDS, contacts=FRIENDS.contacts[:1]), True),
+        (FRIENDS, replace(FRIENDS, contacts=(*FRIENDS.contacts, CLIENT.pub33)), False),
+        (FRIENDS, replace(FRIENDS, contacts_only=False), False),
+        (FRIENDS, FRIENDS, False),
+    ],
+    ids=["other wishes", "closed", "closed no more, and no contacts", "one is gone", "one more", "opened", "the same"],
+)
+def test_the_access_token_changes_when_some_must_not_use_it_any_more(
+    before: Preferences, after: Preferences, expected: bool
+) -> None:
+    assert needs_new_token(before, after) is expected
+    client = _client(SERVER)
+    client.change(ADDRESS, before)
+    token = client.access_token
+    client.change(ADDRESS, after)
+    assert (client.access_token != token) is expected
+
+
+def test_unregistering_tells_no_token(client: RegisteringClient) -> None:
+    client.change(ADDRESS)
+    client.unregister()
+    said = _said(client)
+    assert said.unregister
+    assert (said.device_token, said.access_token, said.grant) == ("", "", b"")
+
+
+def test_before_the_first_version_there_is_nothing_to_say(client: RegisteringClient) -> None:
+    assert client.tick(NOW_NS).messages == ()
+    assert client.deadline_ns is None
+
+
+def test_an_accepted_registration_is_advertised_at_once_with_a_grant_for_each_server(
+    server: ModelServer, second: ModelServer
+) -> None:
+    client, world = _client(SERVER, STRANGER), World(server, second)
+    client.change(ADDRESS)
+    events = world.run(client)
+    assert [type(event) for event in events] == [Accepted, Advertised, Accepted, Advertised]
+    code = _contact_code(world.sent[-1])
+    assert {info.server_public_key for info in code.info} == {SERVER.pub33, STRANGER.pub33}
+    assert {info.access_token for info in code.info} == {client.access_token}
+    assert {info.version for info in code.info} == {1}
+
+
+def test_an_advertisement_for_contacts_hands_the_token_out_sealed(
+    client: RegisteringClient, server: ModelServer
+) -> None:
+    world = World(server)
+    client.change(ADDRESS, FRIENDS)
+    world.run(client)
+    (info,) = _contact_code(world.sent[-1]).info
+    assert info.access_token == ""
+    assert find_access_token(info.allowed_key_list, SENDER.private_key, CLIENT.pub33) == client.access_token
+
+
+def test_the_contact_code_is_repeated_every_six_hours(client: RegisteringClient, server: ModelServer) -> None:
+    world = World(server)
+    client.change(ADDRESS)
+    world.run(client)
+    events = world.wait(client, 2 * SIX_HOURS)
+    assert events == [Advertised(1, (SERVER.pub33,))] * 2
+
+
+@pytest.mark.parametrize("wishes", [Preferences(enabled=False)], ids=["wants no pushes"])
+def test_who_wants_no_pushes_advertises_nobody(
+    client: RegisteringClient, server: ModelServer, wishes: Preferences
+) -> None:
+    world = World(server)
+    client.change(ADDRESS, wishes)
+    assert [type(event) for event in world.run(client)] == [Accepted]
+    assert client.advertisement() is None
+
+
+def test_after_unregistering_nothing_is_advertised(client: RegisteringClient, server: ModelServer) -> None:
+    world = World(server)
+    client.change(ADDRESS)
+    world.run(client)
+    client.unregister()
+    assert world.run(client) == [Accepted(SERVER.pub33, 2, is_registered=False)]
+    assert client.deadline_ns is None
+
+
+def test_until_a_server_has_the_new_version_it_is_not_advertised(server: ModelServer, second: ModelServer) -> None:
+    client, world = _client(SERVER, STRANGER), World(server, second)
+    client.change(ADDRESS)
+    world.run(client)
+    world.mute = {STRANGER.pub33}
+    client.change(replace(ADDRESS, device_token=apn_token("device-token-2")))
+    world.run(client)
+    (info,) = client.advertisement().info
+    assert (info.server_public_key, info.version) == (SERVER.pub33, 2)
+    assert world.events[-1] == Advertised(2, (SERVER.pub33,))
+
+
+def test_a_server_that_is_left_is_told_to_forget_and_a_new_one_to_remember(
+    client: RegisteringClient, server: ModelServer, second: ModelServer
+) -> None:
+    world = World(server, second)
+    client.change(ADDRESS)
+    world.run(client)
+    client.use([STRANGER.pub33])
+    events = world.run(client)
+    assert Accepted(STRANGER.pub33, 1, is_registered=True) in events
+    assert Accepted(SERVER.pub33, 2, is_registered=False) in events
+    assert client.standing(SERVER.pub33) is None
+    client.change(ADDRESS)
+    assert client.version == 3
+
+
+@pytest.mark.parametrize("error", [RegistrationError.MALFORMED_MESSAGE, RegistrationError.UNSUPPORTED_TOKEN_TYPE])
+def test_what_is_wrong_is_not_said_again(client: RegisteringClient, server: ModelServer, error: int) -> None:
+    world = World(server)
+    server.registration_errors = [error]
+    client.change(ADDRESS)
+    assert world.run(client) == [Refused(SERVER.pub33, 1, error, is_final=True)]
+    world.wait(client, 1_000_000)
+    assert len(world.sent) == 1
+
+
+@pytest.mark.parametrize("error", [RegistrationError.INTERNAL_ERROR, 77], ids=["known", "from the future"])
+def test_an_internal_error_is_met_with_exponential_backoff(
+    client: RegisteringClient, server: ModelServer, error: int
+) -> None:
+    world = World(server)
+    server.registration_errors = [error] * 2
+    client.change(ADDRESS)
+    assert world.run(client) == [Refused(SERVER.pub33, 1, error, is_final=False)]
+    world.wait(client, 29)
+    assert len(world.sent) == 1
+    world.wait(client, 200)
+    assert client.standing(SERVER.pub33).standing is Standing.ACCEPTED
+
+
+def test_a_refusal_without_a_reason_is_a_refusal(client: RegisteringClient) -> None:
+    world, request_id = _asked(client)
+    response = RegistrationResponse(request_id, success=False)
+    events = world.tell(client, ModelServer(SERVER).seal(response, CLIENT.pub33, world.now_ns))
+    assert events == [Refused(SERVER.pub33, 1, RegistrationError.INTERNAL_ERROR, is_final=False)]
+
+
+def test_a_client_that_lost_its_memory_raises_its_version_until_the_server_takes_it(server: ModelServer) -> None:
+    world = World(server)
+    old = _client(SERVER, version=5)
+    old.change(ADDRESS)
+    world.run(old)
+    client = _client(SERVER, schedule=SHORT)
+    client.change(replace(ADDRESS, device_token=apn_token("device-token-2")))
+    world.run(client)
+    world.wait(client, 100)
+    assert client.standing(SERVER.pub33).standing is Standing.ACCEPTED
+    assert server.registrations[CLIENT.key_hash, UUID].device_token == apn_token("device-token-2")
+
+
+def test_a_version_is_not_raised_for_ever(server: ModelServer) -> None:
+    server.registration_errors = [RegistrationError.VERSION_MISMATCH] * 99
+    client, world = _client(SERVER, schedule=SHORT), World(server)
+    client.change(ADDRESS)
+    world.run(client)
+    events = world.wait(client, 10_000)
+    assert events[-1] == Refused(SERVER.pub33, 8, RegistrationError.VERSION_MISMATCH, is_final=True)
+    assert len(world.sent) == 4
+
+
+def test_a_success_that_was_overtaken_by_a_refusal_of_the_repeat_still_counts(client: RegisteringClient) -> None:
+    """A strict server refuses the repeat of a version that it has; its first answer may come later."""
+    world, request_id = _asked(client)
+    (repeat,) = client.tick(client.deadline_ns).messages
+    server = ModelServer(SERVER)
+    mismatch = RegistrationResponse(_opened(repeat).request_id, success=False, error=RegistrationError.VERSION_MISMATCH)
+    world.tell(client, server.seal(mismatch, CLIENT.pub33, NOW_NS))
+    world.tell(client, server.seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, NOW_NS))
+    assert client.standing(SERVER.pub33).standing is Standing.ACCEPTED
+    world.wait(client, 1000)
+    assert client.version == 1
+
+
+def test_a_stored_state_is_the_same_client_again(server: ModelServer) -> None:
+    world = World(server)
+    client = _client(SERVER)
+    client.change(ADDRESS, FRIENDS)
+    (message,) = client.tick(world.now_ns).messages
+    revived = RegisteringClient(CLIENT, load_state(dump_state(client.state)), repeatable())
+    assert revived.state == client.state
+    (answer,) = server.receive(message, world.now_ns)
+    assert Accepted(SERVER.pub33, 1, is_registered=True) in world.tell(revived, answer)
+    (again,) = _repeated(revived, world)
+    assert _opened(again).content == _opened(message).content
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "servers": 3}', "null"])
+def test_something_else_than_a_state_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        load_state(text)
+
+
+def test_neither_token_is_in_the_repr_of_a_state(client: RegisteringClient) -> None:
+    client.change(ADDRESS)
+    assert ADDRESS.device_token not in repr(client.state)
+    assert client.access_token not in repr(client.state)
+
+
+def test_in_anonymous_mode_nothing_shows_the_chat_key(server: ModelServer) -> None:
+    """Everything that leaves the phone is opened as far as anybody could, and the chat key is in none of it."""
+    anonymous = new_identity(repeatable())
+    client = RegisteringClient(anonymous, new_state(SERVER.pub33, random_bytes=repeatable()), repeatable())
+    world = World(server)
+    client.change(ADDRESS, replace(FRIENDS, contacts=(SENDER.pub33,)))
+    world.run(client)
+    registration, code = world.sent
+    opened = decode(registration.payload, [SERVER], SERVER)
+    texts = [repr(opened), repr(_contact_code(code, anonymous)), registration.content_topic, code.content_topic]
+    traces = (CLIENT.pub33.hex(), CLIENT.key_hash.hex(), repr(CLIENT.pub33)[2:-1], repr(CLIENT.key_hash)[2:-1])
+    assert [trace for trace in traces for text in texts if trace in text] == []
+    assert opened.author == anonymous.pub33
+    (info,) = _contact_code(code, anonymous).info
+    assert find_access_token(info.allowed_key_list, SENDER.private_key, anonymous.pub33) == client.access_token
+
+
+def test_a_server_that_is_left_and_knows_a_newer_version_forgets_all_the_same(
+    client: RegisteringClient, server: ModelServer, second: ModelServer
+) -> None:
+    world = World(server, second)
+    client.change(ADDRESS)
+    world.run(client)
+    known = server.registrations[CLIENT.key_hash, UUID]
+    server.registrations[CLIENT.key_hash, UUID] = replace(known, version=9)
+    client.use([STRANGER.pub33])
+    world.run(client)
+    world.wait(client, 10_000)
+    assert server.registrations[CLIENT.key_hash, UUID].unregister
+    assert client.standing(SERVER.pub33) is None
+    assert client.standing(STRANGER.pub33).standing is Standing.ACCEPTED
+
+
+def test_who_asks_again_for_days_remembers_the_last_questions_only(client: RegisteringClient) -> None:
+    client.change(ADDRESS)
+    for _ in range(MAX_REQUEST_IDS + 5):
+        client.retry()
+        (message,) = client.tick(NOW_NS).messages
+    request_ids = client.standing(SERVER.pub33).request_ids
+    assert len(request_ids) == MAX_REQUEST_IDS
+    assert request_ids[-1] == _opened(message).request_id
+
+
+# Bad input
+
+
+def test_a_forged_signer_is_not_believed(client: RegisteringClient) -> None:
+    world, request_id = _asked(client)
+    forged = ModelServer(STRANGER).seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, world.now_ns)
+    (ignored,) = world.tell(client, forged)
+    assert (ignored.reason, ignored.author) == (Reason.WRONG_SIGNER, STRANGER.pub33)
+    assert client.standing(SERVER.pub33).standing is Standing.PENDING
+
+
+def test_one_server_cannot_answer_for_another() -> None:
+    client, world = _client(SERVER, STRANGER), World()
+    client.change(ADDRESS)
+    first, _ = client.tick(world.now_ns).messages
+    response = RegistrationResponse(_opened(first).request_id, success=True)
+    (ignored,) = world.tell(client, ModelServer(STRANGER).seal(response, CLIENT.pub33, world.now_ns))
+    assert ignored.reason is Reason.WRONG_SIGNER
+    assert client.standing(STRANGER.pub33).standing is Standing.PENDING
+
+
+def test_an_unknown_request_id_is_not_believed(client: RegisteringClient) -> None:
+    world, _ = _asked(client)
+    response = RegistrationResponse(b"\x0f" * 64, success=True)
+    (ignored,) = world.tell(client, ModelServer(SERVER).seal(response, CLIENT.pub33, world.now_ns))
+    assert ignored.reason is Reason.UNKNOWN_REQUEST
+
+
+def test_an_answer_to_an_older_version_is_out_of_date(client: RegisteringClient) -> None:
+    world, request_id = _asked(client)
+    client.change(ADDRESS)
+    answer = ModelServer(SERVER).seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, world.now_ns)
+    (ignored,) = world.tell(client, answer)
+    assert ignored.reason is Reason.UNKNOWN_REQUEST
+    assert client.standing(SERVER.pub33).standing is Standing.PENDING
+
+
+def test_a_replayed_answer_is_passed_over(client: RegisteringClient) -> None:
+    world, request_id = _asked(client)
+    server = ModelServer(SERVER)
+    answer = server.seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, world.now_ns)
+    same_words = server.seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, world.now_ns)
+    world.tell(client, answer)
+    reasons = [
+        event.reason
+        for replay in (answer, retimed(answer, world.now_ns + 1), same_words)
+        for event in world.tell(client, replay)
+    ]
+    assert reasons == [Reason.DUPLICATE] * 3
+
+
+def test_a_refusal_after_the_success_changes_nothing(client: RegisteringClient) -> None:
+    world, request_id = _asked(client)
+    server = ModelServer(SERVER)
+    for response in (RegistrationResponse(request_id, success=True), RegistrationResponse(request_id, success=False)):
+        events = world.tell(client, server.seal(response, CLIENT.pub33, world.now_ns))
+    assert [event.reason for event in events] == [Reason.ALREADY_SETTLED]
+    assert client.standing(SERVER.pub33).standing is Standing.ACCEPTED
+
+
+def test_another_kind_of_message_is_no_answer(client: RegisteringClient) -> None:
+    world, _ = _asked(client)
+    (ignored,) = world.tell(client, ModelServer(SERVER).seal(PushResponse(b"\x0a" * 32), CLIENT.pub33, NOW_NS))
+    assert ignored.reason is Reason.UNEXPECTED_TYPE
+
+
+def test_garbage_on_its_topics_is_passed_over_with_a_reason(client: RegisteringClient) -> None:
+    world, request_id = _asked(client)
+    server = ModelServer(SERVER)
+    good = server.seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, world.now_ns)
+    for_another = server.seal(RegistrationResponse(request_id, success=True), SENDER.pub33, world.now_ns)
+    malformed = sent_payload(b"\xff" * 40, MessageType.REGISTRATION_RESPONSE, signer=SERVER, recipient=CLIENT.pub33)
+    bad = {
+        Reason.NOT_FOR_US: [
+            replace(good, payload=b""),
+            replace(good, payload=bytes(500)),
+            replace(good, payload=good.payload[:-1]),
+            replace(for_another, content_topic=good.content_topic),
+        ],
+        Reason.UNREADABLE: [replace(good, payload=bytes(2_000_000)), replace(good, payload=malformed)],
+        Reason.UNSUPPORTED_VERSION: [replace(good, version=0)],
+        Reason.FOREIGN_TOPIC: [replace(good, content_topic="/waku/1/0x00000000/rfc26"), for_another],
+    }
+    for reason, messages in bad.items():
+        for message in messages:
+            (ignored,) = world.tell(client, message)
+            assert isinstance(ignored, Ignored)
+            assert ignored.reason is reason
+    assert isinstance(world.tell(client, good)[0], Accepted)
+
+
+def _client(*servers: Identity, version: int = 0, **options: object) -> RegisteringClient:
+    keys = (server.pub33 for server in servers)
+    state = new_state(*keys, random_bytes=repeatable(), installation_id=UUID, version=version)
+    return RegisteringClient(CLIENT, state, repeatable(), **options)
+
+
+def _said(client: RegisteringClient):
+    (message,) = client.tick(NOW_NS).messages
+    return _opened(message).registration
+
+
+def _opened(message, server: Identity = SERVER) -> Registration:
+    return decode(message.payload, [server], server).body
+
+
+def _contact_code(message, client: Identity = CLIENT) -> ContactCodeAdvertisement:
+    name = topics.contact_code_name(client.pub33)
+    assert message.content_topic == topics.content_topic(name)
+    decoded = decode(message.payload, [topics.symmetric_key(name)], client)
+    assert decoded.author == client.pub33
+    return decoded.body
+
+
+def _asked(client: RegisteringClient) -> tuple[World, bytes]:
+    """A client that waits for the answer to its first version."""
+    world = World(now_ns=NOW_NS)
+    client.change(ADDRESS)
+    (message,) = client.tick(NOW_NS).messages
+    return world, _opened(message).request_id
+
+
+def _silent_world(client: RegisteringClient, server: ModelServer) -> World:
+    client.change(ADDRESS)
+    world = World(server)
+    world.mute = {server.key}
+    return world
+
+
+def _repeated(client: RegisteringClient, world: World):
+    client.repeat()
+    return client.tick(world.now_ns).messages

@@ -1,0 +1,1 @@
+"""Encryption and signatures of the protocol."""

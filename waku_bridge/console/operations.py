@@ -1,0 +1,85 @@
+"""The operations on envelopes and dead letters that the console offers."""
+
+from collections.abc import Iterable, Sequence
+
+from kit.admin.operations import Done, Operation
+from kit.db.clock import database_now
+from waku_bridge.console import operator_actions
+from waku_bridge.inbound import faults
+from waku_bridge.models import DeadLetter, EnvelopeFault, InboundEnvelope
+
+ALREADY = "Already done: nothing was changed."
+
+
+class ProcessAgain(Operation):
+    label = "Process again"
+    permission = "waku_bridge.operate_inboundenvelope"
+
+    def touched(self, rows: Sequence[InboundEnvelope]) -> Iterable[str]:
+        yield f"{_failed(rows)} of {len(rows)} envelopes failed, and would be processed again within seconds."
+        yield "Their senders may have given up waiting for the answer; a notification in them is still sent."
+
+    def run(self, rows: Sequence[InboundEnvelope], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        count = operator_actions.process_again([row.hash for row in rows])
+        return Done(f"Envelopes to be processed again: {count}.") if count else Done(ALREADY, is_change=False)
+
+
+class ProcessAllAgain(Operation):
+    """Has all envelopes processed again that failed by a fault: who repaired it need not look for them."""
+
+    label = "Process again"
+    permission = "waku_bridge.operate_inboundenvelope"
+
+    def touched(self, rows: Sequence[EnvelopeFault]) -> Iterable[str]:
+        count = len(faults.waiting([row.pk for row in rows]))
+        yield f"{count} envelopes failed by {'this' if len(rows) == 1 else 'these'}, and would be processed again."
+        yield "While it is not repaired they fail again: nothing is lost by that, as their payload is kept."
+        yield "Their senders may have given up waiting for the answer; a notification in them is still sent."
+
+    def run(self, rows: Sequence[EnvelopeFault], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        count = operator_actions.process_all_again([row.pk for row in rows])
+        return Done(f"Envelopes to be processed again: {count}.") if count else Done(ALREADY, is_change=False)
+
+
+class DropEnvelopes(Operation):
+    label = "Drop"
+    permission = "waku_bridge.operate_inboundenvelope"
+    is_destructive = True
+
+    def touched(self, rows: Sequence[InboundEnvelope]) -> Iterable[str]:
+        yield f"{_failed(rows)} of {len(rows)} envelopes failed, and would never be processed. What they said is lost."
+
+    def run(self, rows: Sequence[InboundEnvelope], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        count = operator_actions.drop_envelopes([row.hash for row in rows])
+        return Done(f"Dropped envelopes: {count}.") if count else Done(ALREADY, is_change=False)
+
+
+def _failed(rows: Sequence[InboundEnvelope]) -> int:
+    return sum(row.state == InboundEnvelope.State.FAILED for row in rows)
+
+
+class ReadLettersAgain(Operation):
+    label = "Read again"
+    permission = "waku_bridge.operate_deadletter"
+    removes_rows = True
+
+    def touched(self, rows: Sequence[DeadLetter]) -> Iterable[str]:
+        yield f"{len(rows)} dead letters are read once more. What can be read now goes into the inbox; the rest stays."
+
+    def run(self, rows: Sequence[DeadLetter], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        read = operator_actions.read_again([row.digest for row in rows], now=database_now())
+        message = f"Put into the inbox: {read.taken}. Still not readable: {read.unreadable}."
+        return Done(message, is_change=bool(read.taken))
+
+
+class DropLetters(Operation):
+    label = "Drop"
+    permission = "waku_bridge.operate_deadletter"
+    is_destructive = removes_rows = True
+
+    def touched(self, rows: Sequence[DeadLetter]) -> Iterable[str]:
+        yield f"{len(rows)} dead letters are removed, with all that is known of them."
+
+    def run(self, rows: Sequence[DeadLetter], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        count = operator_actions.drop_letters([row.digest for row in rows])
+        return Done(f"Dropped dead letters: {count}.") if count else Done(ALREADY, is_change=False)

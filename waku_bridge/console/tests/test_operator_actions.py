@@ -1,0 +1,88 @@
+"""What operators do by hand to what could not be processed."""
+
+import base64
+import json
+import time
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from tests import factories
+from waku_bridge.console import operator_actions
+from waku_bridge.identity import own_content_topics
+from waku_bridge.inbound import inbound
+from waku_bridge.models import DeadLetter, InboundEnvelope
+
+pytestmark = pytest.mark.django_db
+State = InboundEnvelope.State
+LONG_AGO = timedelta(minutes=5)
+
+
+def make_letter(*, payload: bytes = b"x" * 100, **fields):
+    """One that can be read by now, unless ``fields`` say otherwise."""
+    raw = {
+        "payload": base64.b64encode(payload).decode(),
+        "contentTopic": min(own_content_topics()),
+        "version": 1,
+        "timestamp": time.time_ns(),
+    } | fields.pop("raw_fields", {})
+    text = json.dumps(raw)
+    return factories.make_dead_letter(**{"raw": text, "size_bytes": len(text)} | fields)
+
+
+def test_a_failed_envelope_is_processed_again_once():
+    at = timezone.now() - LONG_AGO
+    failed = factories.make_envelope(state=State.FAILED, reason="KeyError", at=at)
+    done = factories.make_envelope(state=State.PROCESSED, at=at)
+
+    assert [operator_actions.process_again([failed.hash, done.hash]) for _ in "12"] == [1, 0]
+
+    assert [envelope.hash for envelope in inbound.take(10).envelopes] == [failed.hash]
+
+
+def test_a_dropped_envelope_keeps_its_hash_only():
+    failed = factories.make_envelope(state=State.FAILED)
+    assert [operator_actions.drop_envelopes([failed.hash]) for _ in "12"] == [1, 0]
+    row = InboundEnvelope.objects.get()
+    assert (row.state, row.reason, row.payload) == (State.DROPPED, "operator", None)
+
+
+def test_a_letter_that_can_be_read_by_now_goes_into_the_inbox():
+    letter = make_letter()
+
+    assert operator_actions.read_again([letter.digest], now=timezone.now()) == operator_actions.ReadAgain(1, 0)
+    assert operator_actions.read_again([letter.digest], now=timezone.now()) == operator_actions.ReadAgain(0, 0)
+
+    assert (DeadLetter.objects.count(), InboundEnvelope.objects.get().state) == (0, State.RECEIVED)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"raw": "{", "size_bytes": 1},
+        {"raw": "{}", "size_bytes": 9000},
+        {"raw": "[[[", "size_bytes": 3},
+        {"raw": '"text"', "size_bytes": 6},
+        {"raw_fields": {"contentTopic": "/waku/1/0x00000000/rfc26"}},
+        {"raw_fields": {"contentTopic": 7}},
+        {"raw_fields": {"version": 0}},
+        {"raw_fields": {"timestamp": 1}},
+        {"payload": b""},
+    ],
+)
+def test_a_letter_that_still_cannot_be_read_stays(fields):
+    letter = make_letter(**fields)
+    assert operator_actions.read_again([letter.digest], now=timezone.now()) == operator_actions.ReadAgain(0, 1)
+    assert (DeadLetter.objects.count(), InboundEnvelope.objects.count()) == (1, 0)
+
+
+def test_letters_on_query_topics_are_ours_too():
+    topic_key = factories.make_topic_key()
+    letter = make_letter(raw_fields={"contentTopic": f"/waku/1/0x{topic_key.topic:08x}/rfc26"})
+    assert operator_actions.read_again([letter.digest], now=timezone.now()).taken == 1
+
+
+def test_a_letter_is_dropped_once():
+    letter = make_letter()
+    assert [operator_actions.drop_letters([letter.digest]) for _ in "12"] == [1, 0]

@@ -1,0 +1,1 @@
+"""Processing envelopes: decode them, decide, and record every consequence."""

@@ -1,0 +1,67 @@
+"""Faults of ours that envelopes failed by: the kind of the error and its location, counted however often it comes.
+
+Neither holds anything of the message. The text of an exception may quote the data that caused it; its type, its
+location in our code and the name of a broken constraint do not.
+"""
+
+from datetime import datetime
+from pathlib import Path
+from traceback import FrameSummary, extract_tb
+from typing import LiteralString
+
+from kit.db.statements import fetch
+from waku_bridge.models import EnvelopeFault, InboundEnvelope
+
+ROOT = Path(__file__).parents[2]
+# Of one fault so many envelopes are processed again at once, the oldest first.
+MAX_AT_ONCE = 10_000
+
+_NOTE: LiteralString = """
+    INSERT INTO waku_bridge_envelopefault AS fault (error, location, line, count, first_seen_at, last_seen_at)
+    VALUES (%(error)s, %(location)s, %(line)s, %(count)s, %(now)s, %(now)s)
+    ON CONFLICT (error, location) DO UPDATE
+        SET count = fault.count + excluded.count, line = excluded.line, last_seen_at = excluded.last_seen_at
+    RETURNING id
+"""
+
+
+def note(error: str, frame: FrameSummary | None = None, *, count: int = 1, now: datetime) -> int:
+    """Count a fault, and return its id. The line is that of the last time, as lines move from release to release."""
+    location = location_of(frame) if frame else ""
+    line = (frame.lineno or 0) if frame else 0
+    [(fault_id,)] = fetch(_NOTE, {"error": error, "location": location, "line": line, "count": count, "now": now})
+    return int(fault_id)
+
+
+def name_of(error: BaseException) -> str:
+    """Return the type of an error, with the constraint or the state that the database names."""
+    diagnosis = getattr(error.__cause__, "diag", None)
+    told = diagnosis and (diagnosis.constraint_name or diagnosis.sqlstate)
+    return f"{type(error).__name__} ({told})" if told else type(error).__name__
+
+
+def frame_of(error: BaseException) -> FrameSummary | None:
+    """Return the innermost step in our own code, which is where somebody begins to look."""
+    own = [frame for frame in extract_tb(error.__traceback__) if _is_ours(Path(frame.filename))]
+    return own[-1] if own else None
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_relative_to(ROOT) and "site-packages" not in path.parts
+
+
+def location_of(frame: FrameSummary) -> str:
+    return f"{Path(frame.filename).relative_to(ROOT)} in {frame.name}"
+
+
+def waiting(fault_ids: list[int]) -> list[bytes]:
+    """Return the hashes of the envelopes that failed by these faults and wait, the oldest first."""
+    failed = InboundEnvelope.objects.filter(state=InboundEnvelope.State.FAILED, fault__in=fault_ids)
+    return list(failed.order_by("received_at").values_list("hash", flat=True)[:MAX_AT_ONCE])
+
+
+def newest_waiting() -> EnvelopeFault | None:
+    """Return the fault that was seen last, of those that envelopes still wait for."""
+    failed = InboundEnvelope.objects.filter(state=InboundEnvelope.State.FAILED, fault__isnull=False)
+    faults = EnvelopeFault.objects.filter(pk__in=failed.values("fault"))
+    return faults.order_by("-last_seen_at").first()

@@ -1,0 +1,481 @@
+"""Processing envelopes: decode them, have them decided, and record every consequence in the batch's one commit.
+
+It is safe to run twice, and in several workers: the worker that locks an envelope first processes it. An envelope that
+cannot be decoded is dropped with its reason. One that fails because of a fault of ours is quarantined and does not stop
+its neighbours.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cache, partial
+from typing import LiteralString, NamedTuple
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+
+from kit.batches.batch import LONG_AGO
+from kit.buckets.bucket import BucketLimits
+from kit.buckets.shared import own_buckets
+from kit.db.clock import clock
+from kit.db.partitions import UNDER_WAY, day_of
+from kit.db.statements import array_value, fetch, unindexed, write, write_rows
+from kit.metrics.batches import count, observe
+from kit.tracing.spans import note
+from notifications.acceptance import acceptance
+from notifications.acceptance.acceptance import Accepted, Sending
+from notifications.messages import PushRequest
+from registrations import intake, lookup
+from registrations.messages import QueryInfo, RegistrationMessage
+from registrations.rules import Acceptance, Refusal, is_device_token
+from waku_bridge import query_topics
+from waku_bridge.codec.envelope import decode
+from waku_bridge.codec.errors import CodecError, NotDecryptable
+from waku_bridge.codec.keys import DecryptionKey, key_hash
+from waku_bridge.identity import identities_by_topic, server_identities, server_identity
+from waku_bridge.inbound import faults
+from waku_bridge.inbound.queries import Asked, Limits
+from waku_bridge.messages import (
+    BRIDGE,
+    Body,
+    Decoded,
+    MessageType,
+    Query,
+    QueryResponse,
+    Registration,
+    RegistrationError,
+    RegistrationResponse,
+)
+from waku_bridge.metrics import ENVELOPES_PROCESSED, INBOX_WAIT_SECONDS
+from waku_bridge.models import InboundEnvelope
+from waku_bridge.outbound import MAX_PARTS, Reply, return_address
+
+log = structlog.get_logger(__name__)
+State = InboundEnvelope.State
+
+# Bytes that one batch loads at most, whatever the number of envelopes.
+MAX_BATCH_BYTES = 8 * 1024 * 1024
+PROCESS_DIED = "process_died"
+
+# What a refused registration is told (71/STATUS-PUSH-NOTIFICATION-SERVER, PushNotificationRegistrationResponse).
+REGISTRATION_ERRORS = {
+    Refusal.MALFORMED: RegistrationError.MALFORMED_MESSAGE,
+    Refusal.STALE_VERSION: RegistrationError.VERSION_MISMATCH,
+    Refusal.UNSUPPORTED_TOKEN_TYPE: RegistrationError.UNSUPPORTED_TOKEN_TYPE,
+    Refusal.IMPLAUSIBLE_TOKEN: RegistrationError.MALFORMED_MESSAGE,
+    Refusal.BAD_APP_TOPIC: RegistrationError.MALFORMED_MESSAGE,
+    # A client ignores errors and repeats what it said for days, so that it gets in when there is room again.
+    Refusal.TOO_MANY_INSTALLATIONS: RegistrationError.INTERNAL_ERROR,
+    Refusal.TOO_MANY_NEW: RegistrationError.INTERNAL_ERROR,
+    Refusal.FULL: RegistrationError.INTERNAL_ERROR,
+}
+MESSAGE_TYPES: dict[type[Body], MessageType] = {
+    Registration: MessageType.REGISTRATION,
+    Query: MessageType.QUERY,
+    PushRequest: MessageType.REQUEST,
+}
+
+ACCEPTED = frozenset(MESSAGE_TYPES.values())
+
+
+class Envelope(NamedTuple):
+    """One envelope as it waits in the inbox."""
+
+    hash: bytes
+    pubsub_topic: str
+    content_topic: str
+    payload: bytes
+    received_at: datetime
+
+
+class Taken(NamedTuple):
+    """Envelopes that this worker alone processes, and whether there are more."""
+
+    envelopes: list[Envelope]
+    is_more_left: bool
+
+
+@dataclass(slots=True)
+class Item:
+    """One envelope of a batch, opened: what it says (None when there is nothing to decide), and how it ended."""
+
+    envelope: Envelope
+    decoded: Decoded | None = None
+    state: InboundEnvelope.State = State.DROPPED
+    reason: str = ""
+
+    @property
+    def hash(self) -> bytes:
+        return self.envelope.hash
+
+    def drop(self, reason: str) -> None:
+        self.decoded = None
+        self.state = State.DROPPED
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """What a batch of envelopes led to."""
+
+    replies: list[Reply] = field(default_factory=list)
+    accepted: Accepted = field(default_factory=Accepted)
+    needs_keys: bool = False  # some envelopes wait for the key of their topic
+
+
+def process(items: Sequence[Item], *, sending: Sending, now: datetime) -> Processed:
+    """Process envelopes that were taken and opened, in the same transaction."""
+    replies = _register(items, now=now) + _answer_queries(items, now=now)
+    accepted = _accept_requests(items, sending=sending, now=now)
+    _close(items, now=now)
+    _tell(items)
+    return Processed(replies, accepted, needs_keys=any(item.state is State.PENDING_KEY for item in items))
+
+
+_TAKE = """
+    WITH waiting AS (
+        SELECT hash, pubsub_topic, content_topic, coalesce(payload, '') AS payload, received_at, timestamp_ns,
+               sum(length(coalesce(payload, ''))) OVER ({order}, hash) AS bytes, {max_bytes} AS max_bytes,
+               count(*) OVER () AS locked
+        FROM ({rows}) AS locked
+    )
+    SELECT hash, pubsub_topic, content_topic, payload, received_at, locked FROM waiting
+    WHERE bytes - length(payload) < max_bytes ORDER BY received_at, timestamp_ns, hash
+"""
+_ROWS = """
+    SELECT * FROM waku_bridge_inboundenvelope_under_way
+    WHERE {which} ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED
+"""
+_ARRIVAL = "received_at, timestamp_ns"
+_REVERSED = "received_at DESC, timestamp_ns DESC"
+WAITING: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{State.RECEIVED}'"
+_RECEIVED = f"""
+    state = '{State.RECEIVED}' AND received_at >= %(nothing_before)s AND hash <> ALL (%(but)b::bytea[])
+"""
+
+
+def _rows(which: LiteralString, order: LiteralString, limit: LiteralString = "%(limit)s") -> LiteralString:
+    return _ROWS.format(which=which, order=order, limit=limit)
+
+
+def _take_in(order: LiteralString, which: LiteralString) -> LiteralString:
+    return _TAKE.format(rows=_rows(which, order), order=f"ORDER BY {order}", max_bytes="%(max_bytes)s")
+
+
+_OLDEST: LiteralString = _take_in(_ARRIVAL, _RECEIVED)
+# A fifth of a batch, in rows and in bytes, are the oldest: full batches have passed them over, and what comes later
+# would keep them waiting. As the newest are more, most senders are answered in time however much waits.
+_FOUR_FIFTHS: LiteralString = _rows(_RECEIVED, _REVERSED, "%(limit)s - %(limit)s / 5")
+_NOT_NEWEST: LiteralString = f"{_RECEIVED} AND hash <> ALL (ARRAY(SELECT hash FROM newest))"
+_A_FIFTH: LiteralString = _rows(_NOT_NEWEST, _ARRIVAL, "%(limit)s / 5")
+_NEWEST: LiteralString = _TAKE.format(
+    rows=f"""
+        WITH newest AS ({_FOUR_FIFTHS}), oldest AS ({_A_FIFTH})
+        SELECT *, 0.8 AS share, now() - received_at AS rank FROM newest
+        UNION ALL SELECT *, 0.2, received_at - now() FROM oldest
+    """,
+    order="PARTITION BY share ORDER BY rank",
+    max_bytes="%(max_bytes)s * share",
+)
+_SUSPECTS: LiteralString = f"{unindexed('state')} = '{State.RECEIVED}' AND hash = ANY (%(suspects)b::bytea[])"
+_ONE: LiteralString = _take_in("hash", _SUSPECTS)
+_POSTPONED: LiteralString = _take_in(_REVERSED, f"state = '{State.POSTPONED}' AND hash <> ALL (%(but)b::bytea[])")
+_POSTPONE = f"""
+    UPDATE waku_bridge_inboundenvelope_under_way SET state = '{State.POSTPONED}' WHERE hash = ANY (%b::bytea[])
+"""
+_RECALL = f"""
+    UPDATE waku_bridge_inboundenvelope_under_way SET state = '{State.RECEIVED}'
+    WHERE hash = ANY (%b::bytea[]) AND {unindexed("state")} = '{State.POSTPONED}'
+"""
+_STILL_WAITING = f"""
+    SELECT hash, state <> '{State.PENDING_KEY}' FROM waku_bridge_inboundenvelope_under_way
+    WHERE hash = ANY (%b::bytea[])
+"""
+
+
+def take(
+    limit: int, nothing_before: datetime = LONG_AGO, *, but: Collection[bytes] = (), is_newest_first: bool = False
+) -> Taken:
+    """Lock envelopes that wait and that no other worker has, up to a bound in bytes: the oldest, or the newest and
+    a fifth of the oldest. Return them in order of arrival.
+    """
+    return _take(_NEWEST if is_newest_first else _OLDEST, limit, but=list(but), nothing_before=nothing_before)
+
+
+def take_one_of(suspects: Collection[bytes]) -> Taken:
+    """Lock one of these envelopes, alone."""
+    return _take(_ONE, 1, suspects=list(suspects))
+
+
+def take_postponed(limit: int, *, but: Collection[bytes] = ()) -> Taken:
+    """Lock the newest of those that were postponed, as `take` does."""
+    return _take(_POSTPONED, limit, but=list(but))
+
+
+def postpone(items: Sequence[Item]) -> None:
+    """Leave envelopes that were taken for later."""
+    if items:
+        write(_POSTPONE, [[item.hash for item in items]])
+
+
+def recall(envelope_hashes: Collection[bytes]) -> None:
+    """Have those of these envelopes that were postponed taken as if they had just come."""
+    if envelope_hashes:
+        write(_RECALL, [list(envelope_hashes)])
+
+
+def still_waiting(envelope_hashes: Collection[bytes]) -> dict[bytes, bool]:
+    """Return those of these envelopes that nobody has decided about, and whether they can be taken: without its key
+    none can.
+    """
+    return dict(fetch(_STILL_WAITING, [list(envelope_hashes)]))
+
+
+def _take(sql: LiteralString, limit: int, **values: object) -> Taken:
+    rows = fetch(sql, {"limit": limit, "max_bytes": MAX_BATCH_BYTES} | values)
+    locked = max((locked for *_, locked in rows), default=0)  # the same in every row
+    envelopes = [Envelope._make(columns) for *columns, _ in rows]
+    return Taken(envelopes, is_more_left=locked == limit or locked > len(envelopes))
+
+
+def give_up(envelope_hashes: Collection[bytes], *, now: datetime) -> None:
+    """Mark envelopes as failed because a process dies with each of them. Their payloads are kept."""
+    if envelope_hashes:
+        log.error("envelopes_given_up", envelope_hashes=[each.hex() for each in envelope_hashes])
+        _fail(envelope_hashes, PROCESS_DIED, faults.note(PROCESS_DIED, count=len(envelope_hashes), now=now), now=now)
+        count(ENVELOPES_PROCESSED, {("unknown", "failed"): len(envelope_hashes)})
+
+
+def quarantine(envelope: Envelope, error: Exception, *, now: datetime) -> None:
+    """Mark an envelope as failed. Its payload is kept, so that it can be processed again."""
+    # The type and the location only: the text of an exception may quote the data that caused it.
+    name, frame = faults.name_of(error), faults.frame_of(error)
+    location = f"{faults.location_of(frame)}, line {frame.lineno}" if frame else ""
+    log.error("envelope_failed", envelope_hash=envelope.hash.hex(), error=name, location=location)
+    _fail([envelope.hash], type(error).__name__, faults.note(name, frame, now=now), now=now)
+    count(ENVELOPES_PROCESSED, [("unknown", "failed")])
+
+
+def _fail(envelope_hashes: Collection[bytes], reason: str, fault_id: int, *, now: datetime) -> None:
+    waiting = InboundEnvelope.objects.filter(ended_on__gte=UNDER_WAY, hash__in=envelope_hashes)
+    failed = waiting.filter(state__in=[State.RECEIVED, State.POSTPONED])
+    failed.update(state=State.FAILED, reason=reason, processed_at=now, ended_on=day_of(now), fault=fault_id)
+
+
+def open_all(envelopes: Sequence[Envelope], *, now: datetime) -> list[Item]:
+    """Return what the envelopes say, without those that trip the codec up.
+
+    Those that a key still to be derived may open wait for that key.
+    """
+    own_topics = identities_by_topic()
+    others = {envelope.content_topic for envelope in envelopes if envelope.content_topic not in own_topics}
+    topic_keys = query_topics.load_keys(others) if others else query_topics.Keys({}, set())
+    return list(_decode_each(envelopes, topic_keys, now=now))
+
+
+def _decode_each(envelopes: Iterable[Envelope], topic_keys: query_topics.Keys, *, now: datetime) -> Iterator[Item]:
+    own_topics = identities_by_topic()
+    for envelope in envelopes:
+        topic = envelope.content_topic
+        item = Item(envelope)
+        keys: list[DecryptionKey] = [*own_topics.get(topic, ()), *topic_keys.known.get(topic, ())]
+        try:
+            item.decoded = decode(envelope.payload, keys, server_identity(), accepted=ACCEPTED)
+        except CodecError as error:
+            item.reason = error.reason
+            if isinstance(error, NotDecryptable) and topic in topic_keys.missing:
+                item.state = State.PENDING_KEY
+                item.reason = ""
+        except Exception as error:  # noqa: BLE001 - a fault of the codec concerns this envelope alone
+            quarantine(envelope, error, now=now)
+            continue
+        else:
+            item.state = State.PROCESSED
+            _drop_unusable(item, item.decoded.body)
+        yield item
+
+
+def _tell(items: Sequence[Item]) -> None:
+    """Count, and write a line per batch: at debug level while all is well, and as information when something was
+    dropped or refused.
+    """
+    closed = [item for item in items if item.state is not State.PENDING_KEY]
+    if not closed:
+        return
+    count(ENVELOPES_PROCESSED, ((_type_of(item), item.reason or "accepted") for item in closed))
+    decided_at = clock.now()
+    waited = {item.hash: (decided_at - item.envelope.received_at).total_seconds() for item in closed}
+    observe(INBOX_WAIT_SECONDS, waited.values(), of=waited)
+    note((item.hash, _facts(item, waited[item.hash])) for item in closed)
+    outcomes = Counter(item.reason or "accepted" for item in closed)
+    (log.debug if outcomes.keys() == {"accepted"} else log.info)("envelopes_processed", **outcomes)
+
+
+def _facts(item: Item, waited_seconds: float) -> dict[str, object]:
+    """Return what the trace of a message says about the decision."""
+    outcome = item.reason or "accepted"
+    return {"message_type": _type_of(item), "outcome": outcome, "wait_ms": round(waited_seconds * 1000)}
+
+
+def _drop_unusable(item: Item, body: Body) -> None:
+    if isinstance(body, PushRequest):
+        if not body.message_id:
+            item.drop("no_message_id")
+        # PostgreSQL's text cannot hold NUL, and no installation id has one.
+        elif any("\0" in notification.installation_id for notification in body.notifications):
+            item.drop("malformed_body")
+
+
+def _register(items: Iterable[Item], *, now: datetime) -> list[Reply]:
+    registrations = [
+        (i, i.decoded, i.decoded.body) for i in items if i.decoded and isinstance(i.decoded.body, Registration)
+    ]
+    submissions = [
+        intake.Submission(
+            key_hash(decoded.author),
+            body.content,
+            body.registration,
+            body.grant_verified,
+            decoded.recipient or server_identity().pub33,
+        )
+        for _, decoded, body in registrations
+    ]
+    if not submissions:
+        return []
+    outcomes = intake.register(submissions, gateway=settings.STATUS_GATEWAY, is_address=_is_address, now=now)
+    accepted = {s.public_key_hash for s, outcome in zip(submissions, outcomes, strict=True) if outcome.is_accepted}
+    query_topics.listen_to(accepted, now=now)
+    acceptance.withdraw({route_id for each in outcomes for route_id in each.removed_route_ids}, now=now)
+    replies = []
+    for (item, decoded, body), outcome in zip(registrations, outcomes, strict=True):
+        item.reason = "" if outcome.is_accepted else str(outcome.decision)
+        if outcome.decision is Refusal.TOO_MANY_CHANGES:  # whoever has recorded a message may send it without end
+            continue
+        replies.append(_reply(item, decoded, _registration_response(body, outcome.decision)))
+    return replies
+
+
+def _is_address(message: RegistrationMessage) -> bool:
+    """Return whether Apple or Firebase can have made the token, unless the operator does not want to know."""
+    return is_device_token(message) if settings.CHECK_DEVICE_TOKENS else True
+
+
+def _registration_response(body: Registration, decision: Acceptance | Refusal) -> RegistrationResponse:
+    if isinstance(decision, Refusal):
+        return RegistrationResponse(body.request_id, success=False, error=REGISTRATION_ERRORS[decision])
+    return RegistrationResponse(body.request_id, success=True)
+
+
+def _answer_queries(items: Iterable[Item], *, now: datetime) -> list[Reply]:
+    """Return the answers to queries.
+
+    A query that finds nothing gets none: another server may know, and the sender waits for it.
+    """
+    queries = [(i, i.decoded, i.decoded.body) for i in items if i.decoded and isinstance(i.decoded.body, Query)]
+    if not queries:
+        return []
+    asked = [
+        Asked(d.author, body.public_key_hashes, len(i.envelope.payload), i.envelope.content_topic)
+        for i, d, body in queries
+    ]
+    limits = _query_limits(settings.QUERIES_PER_KEY_PER_MINUTE, settings.GLOBAL_LIMITS)
+    verdicts = limits.judge(asked, own_buckets(), at=now)
+    wanted = {key for keys in verdicts.wanted if not isinstance(keys, str) for key in keys}
+    own_keys = [identity.pub33 for identity in server_identities()]
+    found = lookup.find(wanted, server_public_keys=own_keys) if wanted else {}
+    replies: list[Reply] = []
+    for (item, decoded, _), query, keys in zip(queries, asked, verdicts.wanted, strict=True):
+        infos = () if isinstance(keys, str) else (info for key in keys for info in found.get(key, ()))
+        if told := tuple(verdicts.fitting(query, infos)):
+            item.reason = ""  # an earlier attempt at this batch may have found nothing yet
+            replies += _answers(item, decoded, told)
+        else:
+            item.reason = keys if isinstance(keys, str) else "nothing_found"
+    transaction.on_commit(verdicts.take)
+    return replies
+
+
+@cache
+def _query_limits(per_minute: int, in_all: BucketLimits) -> Limits:
+    return Limits(per_minute, in_all)
+
+
+def _answers(item: Item, decoded: Decoded, infos: Sequence[QueryInfo]) -> Iterator[Reply]:
+    """Yield the answer of each identity of ours that has something to tell: its clients verify grants against it."""
+    for number, identity in enumerate(server_identities()):
+        own = tuple(replace(i, server_public_key=b"") for i in infos if i.server_public_key == identity.pub33)
+        if own:
+            body = QueryResponse(decoded.message_id, success=True, info=own)
+            yield replace(_reply(item, decoded, body), sender=identity.pub33, first_part=number * MAX_PARTS)
+
+
+def _reply(item: Item, decoded: Decoded, body: RegistrationResponse | QueryResponse) -> Reply:
+    return Reply(item.hash, item.envelope.pubsub_topic, decoded.author, body, decoded.recipient)
+
+
+def _accept_requests(items: Sequence[Item], *, sending: Sending, now: datetime) -> Accepted:
+    batch = [
+        acceptance.Incoming(
+            request_key=item.decoded.message_id,
+            source_key=item.hash,
+            reply_address=return_address(
+                item.decoded.author, item.envelope.pubsub_topic, sender=item.decoded.recipient
+            ),
+            sender=item.decoded.author,
+            request=item.decoded.body,
+        )
+        for item in items
+        if item.decoded and isinstance(item.decoded.body, PushRequest)
+    ]
+    accepted = acceptance.accept(BRIDGE, batch, sending=sending, now=now) if batch else Accepted()
+    for item in items:
+        if item.hash in accepted.replayed:
+            item.state, item.reason = State.DROPPED, "replayed"
+    return accepted
+
+
+def _type_of(item: Item) -> str:
+    return MESSAGE_TYPES[type(item.decoded.body)].name.lower() if item.decoded else "unknown"
+
+
+_HASHES: LiteralString = "%(hashes)b::bytea[]"
+_of = partial(array_value, _HASHES, "envelope.hash")
+# What an ended envelope has in its columns: what is not said here stays.
+_ENDED = {
+    "state": _of("states", "text"),
+    "reason": _of("reasons", "text"),
+    "message_type": _of("types", "smallint"),
+    "message_id": _of("ids", "bytea"),
+    "processed_at": "%(now)s::timestamptz",
+    "payload": "NULL::bytea",
+    "ended_on": "%(today)s::date",
+}
+_COLUMNS = [str(field.column) for field in InboundEnvelope._meta.concrete_fields]  # noqa: SLF001 - documented
+# Other workers pass over a row that is removed. One that PostgreSQL moves, for an UPDATE of its day, is a conflict for
+# whoever looks for rows at this moment: with eight workers it ended a quarter of their batches.
+_CLOSE = f"""
+    WITH without_key AS (
+        UPDATE waku_bridge_inboundenvelope_under_way AS envelope SET state = '{State.PENDING_KEY}'
+        WHERE envelope.hash = ANY ({_HASHES}) AND {_of("states", "text")} = '{State.PENDING_KEY}'
+    ), ended AS (
+        DELETE FROM waku_bridge_inboundenvelope_under_way AS envelope
+        WHERE envelope.hash = ANY ({_HASHES}) AND {_of("states", "text")} <> '{State.PENDING_KEY}'
+        RETURNING {", ".join(_ENDED.get(column, f"envelope.{column}") for column in _COLUMNS)}
+    )
+    INSERT INTO waku_bridge_inboundenvelope ({", ".join(_COLUMNS)}) SELECT * FROM ended
+"""
+
+
+def _close(items: Sequence[Item], *, now: datetime) -> None:
+    """Write how every envelope ended, in one statement, and drop the payloads that have served."""
+    rows = [
+        (
+            *(item.hash, str(item.state), item.reason),
+            int(MESSAGE_TYPES[type(item.decoded.body)]) if item.decoded else None,
+            item.decoded.message_id if item.decoded else None,
+        )
+        for item in items
+    ]
+    write_rows(_CLOSE, ("hashes", "states", "reasons", "types", "ids"), rows, now=now, today=day_of(now))

@@ -1,0 +1,74 @@
+"""Faults are told apart by what broke and where, and never by what the message said."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import IntegrityError, transaction
+
+from tests import factories
+from waku_bridge.console.operator_actions import process_all_again
+from waku_bridge.inbound import faults, inbound
+from waku_bridge.models import EnvelopeFault, InboundEnvelope
+
+pytestmark = pytest.mark.django_db
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+LATER = NOW + timedelta(hours=1)
+
+
+def envelope() -> inbound.Envelope:
+    row = factories.make_envelope()
+    return inbound.Envelope(row.hash, row.pubsub_topic, row.content_topic, row.payload, row.received_at)
+
+
+def fail(text: str) -> Exception:
+    nothing: dict[str, str] = {}
+    try:
+        nothing[text]
+    except KeyError as error:
+        return error
+    raise AssertionError
+
+
+def break_a_constraint() -> Exception:
+    channel = factories.make_channel()
+    try:
+        with transaction.atomic():
+            factories.make_channel((channel.token_type, channel.app_topic))
+    except IntegrityError as error:
+        return error
+    raise AssertionError
+
+
+def test_the_same_fault_is_counted_and_another_one_has_its_own_row() -> None:
+    for text, now in (("secret of one", NOW), ("secret of another", LATER)):
+        inbound.quarantine(envelope(), fail(text), now=now)
+    inbound.quarantine(envelope(), break_a_constraint(), now=LATER)
+
+    [first, second] = EnvelopeFault.objects.order_by("pk")
+    assert (first.error, first.count, first.first_seen_at, first.last_seen_at) == ("KeyError", 2, NOW, LATER)
+    assert first.location == "waku_bridge/inbound/tests/test_faults.py in fail"
+    assert str(first).startswith("KeyError at waku_bridge/inbound/tests/test_faults.py:")
+    assert second.error == "IntegrityError (one_channel_each)"
+    assert InboundEnvelope.objects.filter(state="failed", fault=first).count() == 2
+    assert "secret" not in repr(list(EnvelopeFault.objects.values()))
+
+
+def test_an_error_without_a_place_and_a_process_that_died_are_faults_too() -> None:
+    inbound.quarantine(envelope(), KeyError(), now=NOW)
+    inbound.give_up([envelope().hash, envelope().hash], now=NOW)
+
+    assert sorted(map(str, EnvelopeFault.objects.all())) == ["KeyError", "process_died"]
+    assert EnvelopeFault.objects.get(error="process_died").count == 2
+
+
+def test_only_what_failed_by_a_fault_is_processed_again_with_it() -> None:
+    inbound.quarantine(envelope(), KeyError(), now=NOW)
+    inbound.quarantine(envelope(), ValueError(), now=NOW)
+    fault = EnvelopeFault.objects.get(error="KeyError")
+    assert faults.newest_waiting() is not None
+
+    assert process_all_again([fault.pk]) == 1
+    assert process_all_again([fault.pk]) == 0
+
+    assert list(InboundEnvelope.objects.filter(fault=fault).values_list("state", flat=True)) == ["received"]
+    assert str(faults.newest_waiting()) == "ValueError"

@@ -1,0 +1,638 @@
+"""Processing envelopes: every way they end, also when one of them is poisoned or two workers have the same."""
+
+import contextlib
+import os
+import threading
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from coincurve import PrivateKey
+from django.db import IntegrityError, connection, transaction
+from django.utils import timezone
+
+from kit.batches.batch import Batch
+from kit.buckets.shared import SharedBuckets
+from notifications.messages import NotificationType, Outcome, PushNotification, PushRequest, ReportError
+from notifications.models import Notification, NotificationRequest
+from registrations.keys.encryption import DecryptionError, Keyring, Purpose
+from registrations.messages import RegistrationMessage, TokenType
+from registrations.models import Registration as RegistrationRow
+from registrations.models import Route, TopicKey
+from registrations.rules import Refusal
+from tests.batches import Process
+from tests.conversation import CLIENT, EPHEMERAL, SENDER, STRANGER, put, replies_to, say, to_server
+from tests.delivering import RecordingGateway
+from tests.factories import apn_token, firebase_token
+from waku_bridge.codec import topics
+from waku_bridge.codec.bodies import serialize
+from waku_bridge.codec.crypto.grants import sign_grant
+from waku_bridge.codec.envelope import encode_payload, encode_query, encode_registration, encode_request
+from waku_bridge.codec.keys import Identity
+from waku_bridge.codec.topics import message_hash
+from waku_bridge.identity import server_identity
+from waku_bridge.inbound import inbound
+from waku_bridge.inbound.inbound import MESSAGE_TYPES, REGISTRATION_ERRORS
+from waku_bridge.inbox import inbox
+from waku_bridge.messages import (
+    MessageType,
+    PushResponse,
+    Query,
+    QueryResponse,
+    RegistrationError,
+    RegistrationResponse,
+)
+from waku_bridge.models import EnvelopeFault, InboundEnvelope, OutboundReply
+from waku_bridge.query_topics import CpuBudget, derive_newest
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+UUID = "11111111-1111-4111-8111-111111111111"
+TOKEN = "c0ffee00-0000-4000-8000-000000000001"
+APPLE = {"token_type": TokenType.APN, "device_token": apn_token(), "app_topic": "im.status"}
+State = InboundEnvelope.State
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_answered():
+    inbound._query_limits.cache_clear()
+
+
+def registration(identity=CLIENT, **fields):
+    message = RegistrationMessage(
+        UUID,
+        version=1,
+        token_type=TokenType.FIREBASE,
+        device_token=firebase_token("device-token"),
+        access_token=TOKEN,
+        grant=sign_grant(identity.private_key, server_identity().pub33, TOKEN),
+        enabled=True,
+    )
+    return encode_registration(
+        replace(message, **fields),
+        identity=identity,
+        server=server_identity().pub33,
+        timestamp_ns=time.time_ns(),
+        random_bytes=os.urandom,
+    ).message
+
+
+def query(*hashes, signer=EPHEMERAL):
+    hashes = hashes or (CLIENT.key_hash,)
+    return encode_query(
+        Query(hashes),
+        signer=signer,
+        topic_key=topics.symmetric_key(topics.query_name(hashes[0])),
+        timestamp_ns=time.time_ns(),
+        random_bytes=os.urandom,
+    ).message
+
+
+def push(identity=CLIENT, **fields):
+    return replace(PushNotification(identity.key_hash, UUID, TOKEN, NotificationType.MESSAGE), **fields)
+
+
+def request(*pushes, signer=EPHEMERAL, message_id=b"status message", timestamp_ns=0):
+    return encode_request(
+        PushRequest(message_id, pushes),
+        signer=signer,
+        server=server_identity().pub33,
+        timestamp_ns=timestamp_ns or time.time_ns(),
+        random_bytes=os.urandom,
+    ).message
+
+
+def reasons():
+    rows = InboundEnvelope.objects.order_by("timestamp_ns")
+    return [(row.state, row.reason) for row in rows]
+
+
+def bodies(identity):
+    return [reply.body for reply in replies_to(identity)]
+
+
+# How an envelope ends -------------------------------------------------------------------------------------------------
+
+
+def on_own_topic(payload):
+    return replace(registration(), payload=payload)
+
+
+def unsigned():
+    return encode_payload(
+        b"x",
+        99,
+        signer=CLIENT,
+        topic_name=topics.personal_name(server_identity().pub33),
+        timestamp_ns=time.time_ns(),
+        random_bytes=os.urandom,
+        recipient=server_identity().pub33,
+    ).message
+
+
+DROPPED = {
+    "garbage": (lambda: on_own_topic(b"\x01" * 300), "not_decryptable"),
+    "for somebody else": (
+        lambda: replace(
+            encode_registration(
+                RegistrationMessage(UUID, 1),
+                identity=CLIENT,
+                server=STRANGER.pub33,
+                timestamp_ns=1,
+                random_bytes=os.urandom,
+            ).message,
+            content_topic=registration().content_topic,
+        ),
+        "not_decryptable",
+    ),
+    "query for a topic of nobody": (lambda: query(STRANGER.key_hash), "not_decryptable"),
+    "unknown type": (unsigned, "unknown_type"),
+    "registration sealed with another key": (
+        lambda: to_server(b"\x01" * 100, MessageType.REGISTRATION, CLIENT),
+        "body_not_decryptable",
+    ),
+    "response": (
+        lambda: to_server(serialize(PushResponse(b"x"))[1], MessageType.RESPONSE, CLIENT),
+        "not_for_servers",
+    ),
+    "request without message id": (lambda: request(push(), message_id=b""), "no_message_id"),
+    "request with NUL": (lambda: request(push(installation_id="a\0b")), "malformed_body"),
+    "request with a long key hash": (lambda: request(push(public_key_hash=os.urandom(65))), "too_large"),
+    "request with a long installation id": (lambda: request(push(installation_id="x" * 257)), "too_large"),
+    "request with a long message id": (lambda: request(push(), message_id=b"x" * 257), "too_large"),
+    "request for too many": (lambda: request(*[push()] * 101), "too_large"),
+    "text that is no UTF-8": (lambda: to_server(b"\x0a\x04\x22\x02\xff\xff\x12\x01m", 20, CLIENT), "malformed_body"),
+    "text with a lone surrogate": (
+        lambda: to_server(b"\x0a\x05\x22\x03\xed\xa0\x80\x12\x01m", MessageType.REQUEST, CLIENT),
+        "malformed_body",
+    ),
+}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("message", "reason"), DROPPED.values(), ids=DROPPED)
+def test_drops_what_cannot_be_answered_with_its_reason_and_without_its_payload(message, reason):
+    say(message(), now=NOW)
+    row = InboundEnvelope.objects.get()
+    assert (row.state, row.reason, row.payload, row.processed_at) == (State.DROPPED, reason, None, NOW)
+    assert (row.message_type, row.message_id) == (None, None)
+    assert not OutboundReply.objects.exists()
+    assert not NotificationRequest.objects.exists()
+    assert not RegistrationRow.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_registration_is_answered_to_its_author():
+    say(registration())
+    [answer] = bodies(CLIENT)
+    assert (answer.success, answer.error) == (True, RegistrationError.NONE)
+    row = InboundEnvelope.objects.get()
+    assert (row.state, row.reason, row.payload) == (State.PROCESSED, "", None)
+    assert (row.message_type, len(row.message_id)) == (MessageType.REGISTRATION, 32)
+    assert OutboundReply.objects.count() == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("fields", "error", "reason"),
+    [
+        ({"version": 0}, RegistrationError.MALFORMED_MESSAGE, "malformed"),
+        ({"token_type": 7}, RegistrationError.UNSUPPORTED_TOKEN_TYPE, "unsupported_token_type"),
+        ({"grant": b"\x01" * 65}, RegistrationError.MALFORMED_MESSAGE, "malformed"),
+        ({"installation_id": f"\0{UUID}\0"}, RegistrationError.MALFORMED_MESSAGE, "malformed"),
+        ({"device_token": "x" * 4097}, RegistrationError.MALFORMED_MESSAGE, "malformed"),
+        ({"device_token": "e"}, RegistrationError.MALFORMED_MESSAGE, "implausible_token"),
+        (APPLE | {"app_topic": ""}, RegistrationError.MALFORMED_MESSAGE, "bad_app_topic"),
+        (APPLE | {"app_topic": "x" * 4096}, RegistrationError.MALFORMED_MESSAGE, "bad_app_topic"),
+    ],
+)
+def test_a_refused_registration_is_told_why(fields, error, reason):
+    say(registration(**fields))
+    [answer] = bodies(CLIENT)
+    assert (answer.success, answer.error) == (False, error)
+    assert reasons() == [(State.PROCESSED, reason)]
+    assert not RegistrationRow.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("fields", [{}, APPLE])
+def test_a_phone_of_either_kind_is_registered(fields):
+    say(registration(**fields))
+    assert [answer.success for answer in bodies(CLIENT)] == [True]
+
+
+@pytest.mark.django_db
+def test_the_shape_of_device_tokens_need_not_be_looked_at(settings):
+    settings.CHECK_DEVICE_TOKENS = False
+    say(registration(device_token="e"))
+    assert [answer.success for answer in bodies(CLIENT)] == [True]
+
+
+@pytest.mark.django_db
+def test_registration_and_query_in_one_batch_find_each_other():
+    say(registration())  # the topic has to be known before a query can be read at all
+    say(query(), registration(version=2))
+    [answer] = bodies(EPHEMERAL)
+    assert isinstance(answer, QueryResponse)
+    assert [(info.version, info.access_token) for info in answer.info] == [(2, TOKEN)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_same_question_within_seconds_is_answered_once():
+    say(registration())
+    say(query(), query())
+    say(query())
+    assert len(bodies(EPHEMERAL)) == 1
+    assert [reason for _, reason in reasons()].count("repeated_query") == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_key_is_answered_about_so_often_a_minute(settings, monkeypatch):
+    monkeypatch.setattr(inbound, "own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
+    settings.QUERIES_PER_KEY_PER_MINUTE = 3
+    say(registration())
+    say(*(query(signer=Identity(PrivateKey(bytes([number]) * 32))) for number in range(10, 15)))
+    assert OutboundReply.objects.filter(message_type=MessageType.QUERY_RESPONSE).count() == 3
+    assert [reason for _, reason in reasons()].count("too_many_queries") == 2
+
+
+@pytest.mark.django_db
+def test_a_registration_opens_its_query_topic_at_once():
+    say(registration())
+    say(query())
+    assert len(bodies(EPHEMERAL)) == 1
+    assert TopicKey.objects.get().key_encrypted is not None
+
+
+@pytest.mark.django_db
+def test_two_users_whose_query_topics_collide_are_both_found():
+    """Topics are 4 bytes: of a million users some hundred pairs share one. These two really do."""
+    users = [Identity(PrivateKey(number.to_bytes(32))) for number in (74_949, 85_646)]
+    assert len({topics.content_topic(topics.query_name(user.key_hash)) for user in users}) == 1
+    say(*[registration(user) for user in users])
+    for user, asker in zip(users, (EPHEMERAL, SENDER), strict=True):
+        say(query(user.key_hash, signer=asker))
+        [answer] = bodies(asker)
+        assert [info.public_key_hash for info in answer.info] == [user.key_hash]
+
+
+@pytest.mark.django_db
+def test_a_query_that_finds_nothing_is_silent():
+    say(registration())
+    say(registration(version=2, unregister=True))
+    say(query())
+    assert bodies(EPHEMERAL) == []
+    assert reasons()[-1] == (State.PROCESSED, "nothing_found")
+
+
+@pytest.mark.django_db
+def test_a_query_asked_twice_for_one_key_tells_it_once():
+    say(registration())
+    say(query(CLIENT.key_hash, CLIENT.key_hash, STRANGER.key_hash))
+    [answer] = bodies(EPHEMERAL)
+    assert len(answer.info) == 1
+
+
+@pytest.mark.django_db
+def test_every_author_of_a_batch_gets_its_own_answer():
+    say(registration(CLIENT), registration(STRANGER))
+    say(request(push(message=b"m", type=9), signer=SENDER), request(push(STRANGER, access_token="x"), signer=EPHEMERAL))
+    assert [type(body) for body in bodies(CLIENT)] == [RegistrationResponse]
+    assert [type(body) for body in bodies(STRANGER)] == [RegistrationResponse]
+    assert [report.error for body in bodies(EPHEMERAL) for report in body.reports] == [1]
+    assert bodies(SENDER) == []  # waits for the first attempt
+
+
+@pytest.mark.django_db
+def test_the_answer_to_a_request_comes_when_it_is_settled():
+    say(registration())
+    process = say(request(push()), now=NOW)
+    assert Notification.objects.get().state == Notification.State.IN_FLIGHT
+    process.process_batch(now=NOW + timedelta(seconds=1))
+    assert bodies(EPHEMERAL) == []
+    process.process_batch(now=NOW + timedelta(seconds=2))
+    [answer] = bodies(EPHEMERAL)
+    assert (answer.message_id, [report.success for report in answer.reports]) == (b"status message", [True])
+
+
+@pytest.mark.django_db
+def test_the_answer_to_a_request_comes_with_the_result_of_its_push():
+    process = Process(gateway := RecordingGateway(Outcome.DEAD))
+    say(registration(), process=process)
+    say(request(push()), process=process)
+    process.work_off()
+    assert len(gateway.pushes) == 1
+    [answer] = bodies(EPHEMERAL)
+    assert [report.error for report in answer.reports] == [ReportError.NOT_REGISTERED]
+
+
+@pytest.mark.django_db
+def test_a_request_goes_on_and_out_on_the_shard_it_came_from():
+    process = say(registration())
+    message = request(push(access_token="wrong"))
+    shard = "/waku/2/rs/16/64"
+    inbox.store([inbox.Envelope(message_hash(shard, message), shard, message)], source="test", now=NOW)
+    process.process_batch()
+    assert OutboundReply.objects.get(message_type=MessageType.RESPONSE).pubsub_topic == shard
+
+
+@pytest.mark.django_db
+def test_unregistering_withdraws_what_waits_and_drops_its_payload():
+    process = Process(limit=0)
+    say(registration(), process=process)
+    say(request(push(message=b"sealed", chat_id=b"chat")), process=process)
+    say(registration(version=2, unregister=True), process=process)
+    row = Notification.objects.get()
+    assert (row.state, row.message, row.chat_id) == (Notification.State.WITHDRAWN, None, None)
+    assert not Route.objects.exists()
+
+
+@pytest.mark.django_db
+def test_what_is_under_way_while_somebody_unregisters_is_not_sent_again():
+    process = Process(gateway := RecordingGateway(Outcome.TRANSIENT))
+    say(registration(), process=process)
+    say(request(push(message=b"sealed", chat_id=b"chat")), process=process)
+    say(registration(version=2, unregister=True), process=process)
+    process.work_off()
+    process.work_off(now=timezone.now() + timedelta(hours=1))
+    row = Notification.objects.get()
+    assert (row.state, row.message, row.chat_id) == (Notification.State.WITHDRAWN, None, None)
+    assert len(gateway.pushes) == 1
+
+
+# Twice ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+def test_processing_again_does_nothing():
+    process = say(registration(), registration(STRANGER))
+    assert OutboundReply.objects.count() == 2
+    assert inbound.take(10) == inbound.Taken([], is_more_left=False)
+    assert not process.process_batch()
+    assert OutboundReply.objects.count() == 2
+
+
+@pytest.mark.django_db
+def test_the_same_new_installation_twice_in_a_batch_needs_no_second_try(caplog):
+    say(registration(), registration(version=2))
+    assert OutboundReply.objects.count() == 2
+    assert "batch_" not in caplog.text
+    assert RegistrationRow.objects.get().version == 2
+
+
+@pytest.mark.django_db
+def test_the_same_request_in_two_envelopes_of_a_batch_needs_no_second_try(caplog):
+    say(registration())
+    twins = [request(push(), timestamp_ns=number) for number in (1, 2)]  # signatures repeat, so ids do
+    process = say(*twins)
+    assert process.delivery.sends.under_way == 1
+    assert "batch_" not in caplog.text
+    assert NotificationRequest.objects.count() == Notification.objects.count() == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("limit", [2, 3, 4])
+def test_takes_the_oldest_first_and_says_whether_more_are_left(limit):
+    hashes = [put(registration(version=number), now=NOW + timedelta(seconds=number))[0] for number in (1, 2, 3)]
+    taken = inbound.take(limit)
+    assert [envelope.hash for envelope in taken.envelopes] == hashes[:limit]
+    assert taken.is_more_left == (limit <= len(hashes))
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("limit", "expected"), [(1, {30}), (10, {1, 2, *range(23, 31)}), (40, {*range(1, 31)})])
+def test_a_fifth_of_the_newest_are_the_oldest(limit, expected):
+    """So what full batches have passed over does not wait until nothing else comes."""
+    hashes = {put(registration(version=n), now=NOW + timedelta(seconds=n))[0]: n for n in range(1, 31)}
+    taken = inbound.take(limit, is_newest_first=True)
+    assert [hashes[envelope.hash] for envelope in taken.envelopes] == sorted(expected)
+    assert taken.is_more_left == (limit < len(hashes))
+
+
+@pytest.mark.django_db
+def test_the_oldest_have_a_fifth_of_the_bytes_as_well(monkeypatch):
+    hashes = [put(on_own_topic(bytes(60)), now=NOW + timedelta(seconds=number))[0] for number in range(30)]
+    monkeypatch.setattr(inbound, "MAX_BATCH_BYTES", 500)
+    taken = inbound.take(20, is_newest_first=True)
+    assert [envelope.hash for envelope in taken.envelopes] == [*hashes[:2], *hashes[-7:]]
+
+
+@pytest.mark.django_db
+def test_large_envelopes_are_taken_a_few_at_a_time(monkeypatch):
+    """They must not fill the memory of a worker; at least one is taken, however large."""
+    monkeypatch.setattr(inbound, "MAX_BATCH_BYTES", 100)
+    for number in range(5):
+        put(on_own_topic(bytes(60)), now=NOW + timedelta(seconds=number))
+    assert [len(inbound.take(10).envelopes), inbound.take(10).is_more_left] == [2, True]
+    monkeypatch.setattr(inbound, "MAX_BATCH_BYTES", 1)
+    assert len(inbound.take(10).envelopes) == 1
+    process, batches = Process(), 1
+    while process.process_batch():
+        batches += 1
+    assert batches == 5
+    assert {state for state, _ in reasons()} == {State.DROPPED}
+
+
+def in_threads(*works):
+    results, start = [None] * len(works), threading.Barrier(len(works), timeout=10)
+
+    def run(position, work):
+        start.wait()
+        try:
+            results[position] = work()
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(works)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    return results
+
+
+def new_batch():
+    return Process().process_batch(now=NOW)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_workers_with_the_same_envelopes_answer_each_once():
+    put(*(registration(version=version) for version in range(1, 9)))
+    in_threads(new_batch, new_batch)
+    new_batch()
+    assert OutboundReply.objects.count() == 8
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_workers_with_the_same_request_deliver_once():
+    say(registration())
+    processes = [Process() for _ in "12"]
+    put(request(push(), timestamp_ns=1))
+    with transaction.atomic():  # one worker has the first envelope, the other one finds the second
+        [first] = inbound.take(1).envelopes
+        put(request(push(), timestamp_ns=2))
+        in_threads(processes[0].process_batch)
+    in_threads(processes[1].process_batch)
+    assert first.hash
+    assert sum(process.delivery.sends.under_way for process in processes) == 1
+    assert {state for state, _ in reasons()} == {State.PROCESSED}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_workers_that_accept_the_same_request_at_once_deliver_once():
+    say(registration())
+    processes = [Process() for _ in "12"]
+    put(*(request(push(), timestamp_ns=number) for number in (1, 2)))
+
+    def accept_one(process):
+        with transaction.atomic():
+            taken = inbound.take(1)
+            barrier.wait()
+            inbound.process(inbound.open_all(taken.envelopes, now=NOW), sending=process.sending, now=NOW)
+
+    barrier = threading.Barrier(2, timeout=10)
+    in_threads(*(lambda process=process: suppress_conflict(accept_one, process) for process in processes))
+    in_threads(*(process.process_batch for process in processes))
+    assert Notification.objects.count() == NotificationRequest.objects.count() == 1
+    assert {state for state, _ in reasons()} == {State.PROCESSED}
+
+
+def suppress_conflict(work, *arguments):
+    """As a batch does, which makes another attempt."""
+    with contextlib.suppress(IntegrityError):
+        work(*arguments)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_batch_that_collides_with_another_one_is_repeated_and_not_lost(caplog):
+    """Another worker stores the same new installation between our look and our write."""
+    put(registration(version=1), registration(version=2))
+    has_written = threading.Event()
+
+    def slow():
+        with transaction.atomic():
+            RegistrationRow.objects.create(
+                public_key_hash=CLIENT.key_hash,
+                installation_id=UUID,
+                version=1,
+                state=RegistrationRow.State.UNREGISTERED,
+                content_digest=b"x",
+                created_at=NOW,
+                updated_at=NOW,
+            )
+            has_written.set()
+            threading.Event().wait(0.5)
+
+    def quick():
+        has_written.wait(10)
+        return new_batch()
+
+    in_threads(slow, quick)
+    assert OutboundReply.objects.count() == 2
+    assert {state for state, _ in reasons()} == {State.PROCESSED}
+    assert "batch_collided" in caplog.text
+    assert RegistrationRow.objects.get().version == 2
+
+
+# Poison ---------------------------------------------------------------------------------------------------------------
+
+
+def poison():
+    """A query for a registration whose token does not decrypt: nobody can answer it."""
+    say(registration(STRANGER))
+    derive_newest(budget=CpuBudget(0, 60))
+    sealed = Keyring([b"\x77" * 32]).encrypt(Purpose.ACCESS_TOKEN, TOKEN.encode())
+    RegistrationRow.objects.update(access_token_encrypted=sealed)
+    return query(STRANGER.key_hash, signer=SENDER)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("position", [0, 3, 6])
+def test_a_poisoned_envelope_is_set_aside_with_its_payload_and_its_neighbours_are_processed(position):
+    messages = [registration(version=version) for version in range(1, 7)]
+    messages.insert(position, poison())
+    before = OutboundReply.objects.count()
+    put(*messages, now=NOW)
+    process_until_nothing_is_left()
+    assert OutboundReply.objects.count() - before == 6
+    failed = InboundEnvelope.objects.get(state=State.FAILED)
+    assert (failed.reason, failed.payload is None, failed.processed_at) == ("DecryptionError", False, NOW)
+    fault = EnvelopeFault.objects.get()
+    assert (failed.fault_id, fault.error, fault.count) == (fault.pk, "DecryptionError", 1)
+    assert fault.location == "registrations/keys/encryption.py in decrypt"
+    assert RegistrationRow.objects.get(public_key_hash=CLIENT.key_hash).version == 6
+    assert inbound.take(10).envelopes == []
+
+
+def process_until_nothing_is_left():
+    process = Process()
+    while process.process_batch(now=NOW):
+        pass
+
+
+@pytest.mark.django_db
+def test_a_poisoned_envelope_costs_its_batch_few_transactions(django_assert_max_num_queries):
+    put(*(registration(version=version) for version in range(1, 33)), poison())
+    with django_assert_max_num_queries(500):
+        process_until_nothing_is_left()
+    assert InboundEnvelope.objects.filter(state=State.FAILED).count() == 1
+
+
+@pytest.mark.django_db
+def test_the_envelope_that_is_set_aside_is_the_one_that_was_tripped_over():
+    """Though another worker has it by the time."""
+    poisoned, good = put(poison(), now=NOW), put(registration(), now=NOW + timedelta(seconds=1))
+    process = Process()
+    step, _ = process.bridge.intake()
+    batch = Batch(1, NOW)
+    with pytest.raises(DecryptionError):
+        step.work(batch)
+    InboundEnvelope.objects.filter(hash=poisoned[0]).update(state=State.PENDING_KEY)  # as if locked: not to be found
+    step.rolled_back(batch)
+    step.quarantine(DecryptionError(), batch)
+    assert InboundEnvelope.objects.get(hash=good[0]).state == State.RECEIVED
+
+
+@pytest.mark.django_db
+def test_a_fault_says_neither_token_nor_payload(caplog):
+    put(poison())
+    process_until_nothing_is_left()
+    assert "envelope_failed" in caplog.text
+    assert TOKEN not in caplog.text
+    assert "device-token" not in caplog.text
+
+
+@pytest.mark.django_db
+def test_a_topic_key_that_does_not_decrypt_stops_nobody():
+    say(registration())
+    say(query())
+    TopicKey.objects.update(key_encrypted=Keyring([b"\x77" * 32]).encrypt(Purpose.TOPIC_KEY, b"k" * 32))
+    say(query(signer=SENDER), registration(STRANGER))
+    assert len(bodies(SENDER)) == len(bodies(STRANGER)) == 1
+
+
+@pytest.mark.django_db
+def test_a_value_too_large_for_an_index_is_a_fault_of_its_envelope_and_no_outage():
+    """PostgreSQL's error for it is an OperationalError to Django; repeating the batch would never help."""
+    say(registration())
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE INDEX too_small ON notifications_notification (message)")
+    put(request(push(message=os.urandom(5000))), registration(STRANGER), now=NOW)
+    process_until_nothing_is_left()
+    assert len(bodies(STRANGER)) == 1
+    assert (State.FAILED, "OperationalError") in reasons()
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def test_every_refusal_has_its_wire_code():
+    assert set(REGISTRATION_ERRORS) | {Refusal.TOO_MANY_CHANGES} == set(Refusal)  # which is told nothing
+
+
+def test_what_is_for_servers_has_its_message_type():
+    assert set(MESSAGE_TYPES.values()) == {MessageType.REGISTRATION, MessageType.QUERY, MessageType.REQUEST}
+
+
+def test_every_message_type_can_be_stored():
+    assert {choice.value for choice in InboundEnvelope.Types} == {int(message_type) for message_type in MessageType}

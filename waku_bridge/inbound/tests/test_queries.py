@@ -1,0 +1,176 @@
+"""How much a query can make us answer."""
+
+from datetime import UTC, datetime
+
+import pytest
+from django.db import transaction
+
+from kit.buckets.bucket import per_minute
+from kit.buckets.share import Share
+from kit.buckets.shared import SharedBuckets
+from registrations.messages import QueryInfo
+from waku_bridge.codec.topics import content_topic, query_name
+from waku_bridge.inbound import queries
+from waku_bridge.inbound.queries import (
+    EXCESS_BYTES_PER_SECOND,
+    MAX_ANSWER_BYTES,
+    REPEATED,
+    TOO_MANY,
+    Asked,
+    Limits,
+    Verdicts,
+)
+
+pytestmark = pytest.mark.django_db
+ALICE, BOB, CAROL = (bytes([number]) * 64 for number in (1, 2, 3))
+AUTHOR, OTHER = b"\x02" * 33, b"\x03" * 33
+
+
+def asked(*keys: bytes, author: bytes = AUTHOR, on: bytes = b"", size: int = 300) -> Asked:
+    """A query about these keys, on the topic of the first of them."""
+    return Asked(author, keys, size, content_topic(query_name(on or keys[0])))
+
+
+QUERY = asked(ALICE)
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+class OneWorker(Limits):
+    """The limits of the only worker there is, which takes what it is asked by its own clock."""
+
+    def __init__(self, clock: Clock, in_all: float = 1000) -> None:
+        super().__init__(2, per_minute(in_all), clock, Share())
+        self.shared = SharedBuckets(Share(), capacity=100)
+        self.now = clock
+
+    def ask(self, *queries: Asked) -> Verdicts:
+        return self.judge(queries, self.shared, at=datetime.fromtimestamp(self.now(), UTC))
+
+
+@pytest.fixture
+def limits(clock: Clock) -> OneWorker:
+    return OneWorker(clock)
+
+
+def answered(limits: OneWorker, *queries: Asked) -> list[object]:
+    verdicts = limits.ask(*queries)
+    verdicts.take()
+    limits.shared.keep()
+    return list(verdicts.wanted)
+
+
+def info(contacts: int = 0, installation: str = "one") -> QueryInfo:
+    return QueryInfo(ALICE, installation, 1, b"g" * 65, allowed_key_list=(b"e" * 64,) * contacts)
+
+
+def told(limits: OneWorker, *infos: QueryInfo, query: Asked = QUERY) -> int:
+    verdicts = limits.ask(query)
+    number = len(list(verdicts.fitting(query, infos)))
+    verdicts.take()
+    return number
+
+
+def test_what_is_asked_again_within_five_seconds_is_answered_once(limits: OneWorker, clock: Clock) -> None:
+    assert answered(limits, QUERY, QUERY) == [(ALICE,), REPEATED]
+    assert answered(limits, QUERY) == [REPEATED]
+    clock.now += 5
+    assert answered(limits, QUERY) == [(ALICE,)]
+
+
+def test_who_asks_about_another_key_or_is_another_is_answered(limits: OneWorker) -> None:
+    queries = [QUERY, QUERY._replace(author=OTHER), asked(BOB)]
+    assert answered(limits, *queries) == [(ALICE,), (ALICE,), (BOB,)]
+
+
+def test_a_key_is_answered_about_so_often_a_minute_whoever_asks(limits: OneWorker, clock: Clock) -> None:
+    queries = [QUERY._replace(author=bytes([number]) * 33) for number in range(10)]
+    assert answered(limits, *queries[:4]) == [(ALICE,), (ALICE,), TOO_MANY, TOO_MANY]
+    assert answered(limits, queries[4], asked(ALICE, BOB), asked(BOB)) == [TOO_MANY, TOO_MANY, (BOB,)]
+    clock.now += 30
+    assert answered(limits, *queries[5:8]) == [(ALICE,), TOO_MANY, TOO_MANY]
+
+
+def test_what_is_not_committed_is_not_taken(limits: OneWorker) -> None:
+    for _ in range(5):
+        assert limits.ask(QUERY).wanted == [(ALICE,)]
+        limits.shared.take_back()
+        transaction.set_rollback(True)
+
+
+def test_a_short_answer_needs_no_room(limits: OneWorker, clock: Clock) -> None:
+    limits.take([], 60 * EXCESS_BYTES_PER_SECOND)  # somebody else's
+    assert told(limits, info(100), info(100)) == 2
+    assert told(limits, info(278)) == 1  # 64 times 300 bytes
+    assert told(limits, info(290)) == 0
+
+
+def test_a_long_answer_takes_the_rest_from_what_all_share(limits: OneWorker, clock: Clock) -> None:
+    numbers = [told(limits, info(1900), query=QUERY._replace(author=bytes([n]) * 33)) for n in range(40)]
+    assert sum(numbers) == 60 * EXCESS_BYTES_PER_SECOND // (256 + 1900 * 68 - 64 * 300) == 27
+    clock.now += 60
+    assert told(limits, info(1900)) == 1
+
+
+def test_an_answer_has_at_most_what_one_message_carries(limits: OneWorker) -> None:
+    assert told(limits, *[info(1000, str(number)) for number in range(5)]) == 2
+    assert 2 * (256 + 68_000) <= MAX_ANSWER_BYTES < 3 * (256 + 68_000)
+
+
+def test_names_that_nobody_knows_leave_the_memory_bounded_and_no_key_is_answered_about_more_often(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "MAX_REMEMBERED", 100)
+    limits = OneWorker(clock, in_all=10**6)
+    assert answered(limits, QUERY, QUERY._replace(author=OTHER)) == [(ALICE,)] * 2
+    for number in range(1000):
+        answered(limits, asked(number.to_bytes(64)))
+    assert answered(limits, QUERY, QUERY._replace(author=b"another")) == [REPEATED, TOO_MANY]
+    assert len(limits._buckets) <= 101
+    assert len(limits.shared._silent._own) <= 101
+
+
+def test_keys_that_are_as_long_as_a_message_are_remembered_by_no_more_bytes_than_others(limits: OneWorker) -> None:
+    """A row of a bucket cannot have a key of more than some 2 700 bytes."""
+    said = [asked(bytes([number]) * 100_000, size=100_300) for number in range(4)]
+    assert [answered(limits, each)[0] == TOO_MANY for each in said] == [False, False, True, True]
+    assert all(isinstance(name, str) or len(name) == 32 for name in limits._buckets._full_at)
+
+
+def test_all_answers_have_a_limit_too(clock: Clock) -> None:
+    limits = OneWorker(clock, in_all=10)
+    assert answered(limits, *(asked(number.to_bytes(64)) for number in range(20))).count(TOO_MANY) == 10
+
+
+def test_a_query_about_many_uses_up_nothing_of_those_it_names(limits: OneWorker) -> None:
+    """Two queries a second about a hundred users used to silence all others about them."""
+    victims = [number.to_bytes(64) for number in range(100)]
+    for number in range(10):
+        answered(limits, asked(CAROL, *victims, author=bytes([number]) * 33))  # on the topic of somebody else
+        answered(limits, asked(*victims, author=bytes([number]) * 33, on=BOB))  # on one that it does not name
+    assert answered(limits, asked(CAROL, author=OTHER)) == [TOO_MANY]
+    assert answered(limits, *(asked(victim, author=OTHER) for victim in victims)) == [(victim,) for victim in victims]
+
+
+def test_a_query_and_its_copy_on_another_topic_are_charged_as_one(limits: OneWorker) -> None:
+    for number in range(10):
+        answered(limits, asked(ALICE, author=bytes([number]) * 33))
+    pair = [asked(ALICE, author=OTHER), asked(ALICE, author=OTHER, on=BOB)]
+    assert TOO_MANY in answered(limits, pair[0])
+    assert set(answered(limits, *pair)) <= {TOO_MANY, REPEATED}
+
+
+def test_the_keys_of_one_query_are_answered_from_one_charge(limits: OneWorker) -> None:
+    assert answered(limits, asked(ALICE, BOB, CAROL, ALICE)) == [(ALICE, BOB, CAROL)]
+    assert answered(limits, asked(ALICE, author=OTHER)) == [(ALICE,)]
+    assert answered(limits, asked(ALICE, author=b"a third")) == [TOO_MANY]

@@ -1,0 +1,135 @@
+"""The inbox: every envelope on a topic of ours is written here before anything else happens to it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db import connection
+
+from kit.batches.batch import OLD
+from kit.db.partitions import IS_UNDER_WAY
+from kit.metrics.batches import count
+from waku_bridge.messages import Envelope
+from waku_bridge.metrics import INBOX_ENVELOPES
+from waku_bridge.models import InboundEnvelope
+
+State = InboundEnvelope.State
+Path = InboundEnvelope.Path
+
+NS_PER_DAY = 86_400 * 10**9
+ANNOUNCED_AS = "inbox"
+# Workers are told of new rows at the commit: `kit.batches.batch.CHANNEL`. Lists of bytes go in binary (%b): by default
+# psycopg sends lists as text, which makes a payload twice as long and costs both sides four times the CPU time.
+# The day of a hash is that of the sender's clock, counted from 1970 on: see `EnvelopeHash`.
+INSERT = f"""
+    WITH offered AS MATERIALIZED (
+        SELECT * FROM unnest(%b::bytea[], %s::text[], %s::text[], %s::bigint[], %b::bytea[])
+            AS envelope (hash, pubsub_topic, content_topic, timestamp_ns, payload)
+    ), new AS (
+        INSERT INTO waku_bridge_envelopehash (hash, sent_on)
+        SELECT hash, '1970-01-01'::date + (timestamp_ns / {NS_PER_DAY})::integer FROM offered
+        ON CONFLICT DO NOTHING
+        RETURNING hash
+    ), stored AS (
+        INSERT INTO waku_bridge_inboundenvelope
+            (hash, pubsub_topic, content_topic, timestamp_ns, payload,
+             source, path, state, reason, received_at)
+        SELECT offered.*, %s::text, %s::text, '{State.RECEIVED}', '', %s::timestamptz FROM offered JOIN new USING (hash)
+        RETURNING received_at > now() - interval '1 minute' AS is_recent
+    ), announced AS (
+        SELECT pg_notify('batches', CASE WHEN bool_and(is_recent) THEN '{ANNOUNCED_AS}' ELSE '{OLD}' END)
+        FROM stored HAVING count(*) > 0
+    )
+    SELECT hash FROM new, announced
+"""
+# Payloads of one statement, which then takes a second at most: a page of 180 MB in one would exceed any timeout, be
+# repeated unchanged, and never be stored.
+SLICE_BYTES = 8 * 1024 * 1024
+OVERLOAD = "overload"
+# Drops the oldest of what was postponed, and of what waits for a key, beyond a limit each. Returns how many, whether
+# more than the limit waits unopened, since when the oldest does, and what time it is. Nothing is read of what came
+# before the oldest: that was worked off, and is in the index until nobody's snapshot needs it.
+# The oldest that may stay is found in the index alone, and nothing that stays is locked.
+BOUND = f"""
+    WITH dropped AS (
+        UPDATE waku_bridge_inboundenvelope
+        SET state = '{State.DROPPED}', reason = '{OVERLOAD}', payload = NULL, processed_at = %(now)s::timestamptz,
+            ended_on = (%(now)s::timestamptz AT TIME ZONE 'UTC')::date
+        WHERE {IS_UNDER_WAY} AND hash = ANY (
+            ARRAY(
+                SELECT hash FROM waku_bridge_inboundenvelope_under_way
+                WHERE state = '{State.POSTPONED}' AND (received_at, timestamp_ns) <= (
+                    SELECT received_at, timestamp_ns FROM waku_bridge_inboundenvelope_under_way
+                    WHERE state = '{State.POSTPONED}' ORDER BY received_at DESC, timestamp_ns DESC
+                    OFFSET %(limit)s LIMIT 1
+                )
+                ORDER BY received_at, timestamp_ns LIMIT %(most)s FOR UPDATE SKIP LOCKED
+            ) || ARRAY(
+                SELECT hash FROM waku_bridge_inboundenvelope_under_way
+                WHERE state = '{State.PENDING_KEY}' AND received_at <= (
+                    SELECT received_at FROM waku_bridge_inboundenvelope_under_way
+                    WHERE state = '{State.PENDING_KEY}' ORDER BY received_at DESC OFFSET %(limit)s LIMIT 1
+                )
+                ORDER BY received_at LIMIT %(most)s FOR UPDATE SKIP LOCKED
+            )
+        )
+        RETURNING hash
+    )
+    SELECT (SELECT count(*) FROM dropped), EXISTS (
+        SELECT FROM waku_bridge_inboundenvelope_under_way
+        WHERE state = '{State.RECEIVED}' AND received_at >= %(nothing_before)s
+        ORDER BY received_at OFFSET %(limit)s LIMIT 1
+    ), (
+        SELECT min(received_at) FROM waku_bridge_inboundenvelope_under_way
+        WHERE state = '{State.RECEIVED}' AND received_at >= %(nothing_before)s
+    ), clock_timestamp()
+"""
+KNOWN = "SELECT hash FROM waku_bridge_envelopehash WHERE hash = ANY(%b::bytea[])"
+
+
+def slices(envelopes: Iterable[Envelope]) -> Iterator[list[Envelope]]:
+    """Yield the envelopes in the order of their hashes, so many at a time that their payloads have `SLICE_BYTES`, or
+    one that is larger.
+    """
+    part, left = list[Envelope](), SLICE_BYTES
+    for envelope in sorted(envelopes, key=lambda envelope: envelope.hash):
+        if part and left < len(envelope.message.payload):
+            yield part
+            part, left = [], SLICE_BYTES
+        part.append(envelope)
+        left -= len(envelope.message.payload)
+    if part:
+        yield part
+
+
+def insert_values(envelopes: Sequence[Envelope], *, source: str, path: Path, now: datetime) -> list[Any]:
+    """Return the values for `INSERT`, each hash once.
+
+    They are in one order everywhere, because several paths bring the same envelopes at the same time and wait for each
+    other's rows.
+    """
+    rows = [envelope for _, envelope in sorted({envelope.hash: envelope for envelope in envelopes}.items())]
+    return [
+        [e.hash for e in rows],
+        [e.pubsub_topic for e in rows],
+        [e.message.content_topic for e in rows],
+        [e.message.timestamp_ns for e in rows],
+        [e.message.payload for e in rows],
+        source,
+        path.value,
+        now,
+    ]
+
+
+def store(envelopes: Sequence[Envelope], *, source: str, now: datetime, path: Path = Path.LIVE) -> list[bytes]:
+    """Write what is new and return its hashes. An envelope that came before from another node or path is left alone.
+
+    The bridge does the same on a connection of its own, see `reading.intake`.
+    """
+    if not envelopes:
+        return []
+    with connection.cursor() as cursor:
+        cursor.execute(INSERT, insert_values(envelopes, source=source, path=path, now=now))
+        new = {bytes(envelope_hash) for (envelope_hash,) in cursor.fetchall()}
+    count(INBOX_ENVELOPES, {("new",): len(new), ("duplicate",): len(envelopes) - len(new)})
+    return [envelope_hash for envelope_hash in dict.fromkeys(e.hash for e in envelopes) if envelope_hash in new]

@@ -1,0 +1,63 @@
+"""What arrives is written once, before anything else happens to it."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from waku_bridge.inbox import inbox
+from waku_bridge.messages import Envelope, WakuMessage
+from waku_bridge.models import InboundEnvelope
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SHARD = "/waku/2/rs/16/32"
+State = InboundEnvelope.State
+
+
+def envelope(number, **fields):
+    message = {"payload": b"payload", "content_topic": "/waku/1/0x01020304/rfc26", "timestamp_ns": 5} | fields
+    return Envelope(bytes([number]) * 32, SHARD, WakuMessage(**message))
+
+
+def store(*envelopes, source="http://one"):
+    return inbox.store(envelopes, source=source, now=NOW)
+
+
+@pytest.mark.django_db
+def test_keeps_an_envelope_as_it_came():
+    assert store(envelope(1, timestamp_ns=-(2**63))) == [b"\x01" * 32]
+    row = InboundEnvelope.objects.get()
+    assert (bytes(row.hash), row.pubsub_topic, row.content_topic) == (b"\x01" * 32, SHARD, "/waku/1/0x01020304/rfc26")
+    assert (bytes(row.payload), row.timestamp_ns, row.source) == (b"payload", -(2**63), "http://one")
+    assert (row.state, row.received_at) == (State.RECEIVED, NOW)
+
+
+@pytest.mark.django_db
+def test_returns_only_what_is_new():
+    store(envelope(1))
+    assert store(envelope(1), envelope(2), source="http://two") == [b"\x02" * 32]
+    assert InboundEnvelope.objects.get(hash=b"\x01" * 32).source == "http://one"
+
+
+@pytest.mark.django_db
+def test_takes_an_envelope_that_is_twice_in_a_page_once():
+    assert store(envelope(1), envelope(1)) == [b"\x01" * 32]
+
+
+@pytest.mark.django_db
+def test_does_not_bring_back_what_was_processed():
+    store(envelope(1))
+    InboundEnvelope.objects.update(state=State.PROCESSED, payload=None, ended_on=NOW)
+    assert store(envelope(1)) == []
+    assert InboundEnvelope.objects.get().payload is None
+
+
+@pytest.mark.django_db
+def test_an_empty_page_costs_no_statement(django_assert_num_queries):
+    with django_assert_num_queries(0):
+        assert store() == []
+
+
+@pytest.mark.django_db
+def test_a_page_costs_one_statement(django_assert_num_queries):
+    with django_assert_num_queries(1):
+        assert len(store(*map(envelope, range(200)))) == 200

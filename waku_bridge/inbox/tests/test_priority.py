@@ -1,0 +1,176 @@
+"""The priority rule of the inbox."""
+
+from datetime import timedelta
+
+import pytest
+
+from kit.buckets.bucket import Limit
+from notifications.messages import NotificationType, PushNotification, PushRequest
+from registrations.messages import Named, RegistrationMessage
+from waku_bridge.codec.keys import key_hash
+from waku_bridge.inbox.priority import BUDGET, MAX_NAMED, SHARE, THRESHOLD, Priority, cheapest, cost, named
+from waku_bridge.messages import Body, Decoded, Query, Registration
+
+AUTHOR = b"\x02" * 33
+PHONE, OTHER = b"p" * 32, b"o" * 32
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def priority(clock: Clock) -> Priority:
+    return Priority((Limit(3, 30.0),), lambda: 1.0, clock)
+
+
+@pytest.fixture
+def behind(priority: Priority) -> Priority:
+    priority.decides_all([1] * BUDGET, is_full=True, waited=2 * THRESHOLD)
+    return priority
+
+
+def said(body: Body) -> Decoded:
+    return Decoded(AUTHOR, b"i" * 32, body)
+
+
+def request(count: int) -> Decoded:
+    notification = PushNotification(b"h" * 64, "one", "token", NotificationType.MESSAGE)
+    return said(PushRequest(b"m", (notification,) * count))
+
+
+def registered(message: RegistrationMessage | None) -> Decoded:
+    return said(Registration(b"r" * 64, b"content", message))
+
+
+@pytest.mark.parametrize(
+    ("decoded", "units"),
+    [
+        (None, 0),
+        (request(0), 1),
+        (request(1), 1),
+        (request(5), 2),
+        (request(100), 21),
+        (registered(None), 1),
+        (said(Query((b"h" * 64,))), 1),
+    ],
+)
+def test_a_message_costs_what_its_kind_and_its_notifications_cost(decoded: Decoded | None, units: int) -> None:
+    assert cost(decoded) == units
+
+
+@pytest.mark.parametrize(
+    ("decoded", "names"),
+    [
+        (None, []),
+        (said(Query((b"h" * 64,))), []),
+        (registered(None), []),
+        (registered(RegistrationMessage("one", 1, access_token="t")), [Named(key_hash(AUTHOR), "one", version=1)]),
+        (registered(RegistrationMessage("o\0ne", 1)), []),
+        (request(1), [Named(b"h" * 64, "one", "token")]),
+        (request(100), [Named(b"h" * 64, "one", "token")] * MAX_NAMED),
+    ],
+)
+def test_a_message_is_about_whom_it_notifies_or_registers(decoded: Decoded | None, names: list[Named]) -> None:
+    assert named(decoded) == names
+
+
+LATE = THRESHOLD + timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize(
+    ("costs", "is_full", "waited", "all_decided", "is_behind"),
+    [
+        ([1] * BUDGET, True, LATE, False, True),  # one-unit messages are no exception
+        ([1] * BUDGET, True, THRESHOLD, True, False),
+        ([1] * (BUDGET - 1), False, 100 * LATE, True, False),
+        ([21] * 10, False, LATE, False, True),
+        ([20] * 10, False, LATE, True, False),
+        ([21] * 10, False, THRESHOLD, False, False),
+        ([], False, timedelta(), True, False),
+    ],
+)
+def test_a_batch_is_decided_whole_within_the_budget_while_the_inbox_is_not_behind(
+    priority: Priority, costs: list[int], is_full: bool, waited: timedelta, all_decided: bool, is_behind: bool
+) -> None:
+    assert priority.decides_all(costs, is_full=is_full, waited=waited) is all_decided
+    assert priority.is_behind is is_behind
+
+
+def test_the_inbox_stays_behind_until_a_batch_is_not_full(priority: Priority) -> None:
+    """The newest come first meanwhile, so that what a batch holds has not waited."""
+    full, rest = [1] * BUDGET, [1] * (BUDGET - 1)
+    batches = [(full, LATE), (full, timedelta()), (rest, LATE), (full, timedelta())]
+    decided = [priority.decides_all(costs, is_full=costs is full, waited=waited) for costs, waited in batches]
+    assert decided == [False, False, True, True]
+
+
+def test_what_is_about_a_proven_address_goes_first_and_all_others_get_what_is_left(priority: Priority) -> None:
+    addresses: list[list[bytes]] = [[]] * (BUDGET + 2)
+    addresses[-1] = [PHONE]
+    chosen = priority.choose([1] * (BUDGET + 2), addresses)
+    assert chosen == ({*range(BUDGET - 1), BUDGET + 1}, {BUDGET - 1, BUDGET})
+
+
+def test_all_others_get_the_share_while_the_inbox_is_behind(behind: Priority) -> None:
+    addresses: list[list[bytes]] = [[]] * BUDGET
+    addresses[-1] = [PHONE]
+    chosen = behind.choose([1] * BUDGET, addresses)
+    assert chosen.decided == {*range(SHARE), BUDGET - 1}
+    assert chosen.postponed == set(range(SHARE, BUDGET - 1))
+
+
+def test_all_others_get_the_share_also_when_proven_ones_leave_nothing(priority: Priority) -> None:
+    costs = [BUDGET, 1, SHARE, 1]
+    assert priority.choose(costs, [[PHONE], [], [], []]) == ({0, 1, 2, 3}, set())
+    assert priority.choose([BUDGET, SHARE, SHARE], [[PHONE], [], []]) == ({0, 1}, {2})
+
+
+def test_what_is_about_proven_addresses_gets_the_budget_and_the_rest_of_it_stays(priority: Priority) -> None:
+    costs = [BUDGET - 1, 2, 1, 1]
+    assert priority.choose(costs, [[PHONE], [OTHER], [b"third"], []]) == ({0, 1, 3}, set())
+
+
+def test_of_the_others_the_cheapest_go_first_and_then_those_who_came_first() -> None:
+    assert set(cheapest([SHARE, 6, 7, 6], range(4))) == {1, 2, 3}
+    assert list(cheapest([SHARE, SHARE, SHARE], range(3))) == [0]
+
+
+def test_what_costs_more_than_the_share_is_decided_alone() -> None:
+    assert list(cheapest([2 * SHARE], [0])) == [0]
+
+
+def test_what_costs_nothing_is_never_postponed(behind: Priority) -> None:
+    assert behind.choose([0, SHARE, 0, SHARE], [[]] * 4) == ({0, 1, 2}, {3})
+
+
+def test_one_address_goes_first_only_as_often_as_it_may_be_woken(behind: Priority, clock: Clock) -> None:
+    def goes_first(address: bytes) -> bool:
+        return 1 in behind.choose([SHARE, SHARE], [[], [address]]).decided
+
+    assert [goes_first(PHONE) for _ in range(5)] == [True, True, True, False, False]
+    assert goes_first(OTHER)
+    clock.now += 10
+    assert [goes_first(PHONE) for _ in range(2)] == [True, False]
+
+
+def test_addresses_that_are_made_up_leave_the_memory_bounded_and_fill_no_bucket(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def goes_first(address: bytes) -> bool:
+        return 1 in priority.choose([SHARE, SHARE], [[], [address]]).decided
+
+    monkeypatch.setattr("waku_bridge.inbox.priority.CAPACITY", 10)
+    priority = Priority((Limit(3, 30.0),), lambda: 1.0, clock)
+    priority.is_behind = True
+    before = [goes_first(PHONE) for _ in range(4)]
+    made_up = [goes_first(bytes([number]) * 32) for number in range(100)]
+    assert (before, made_up.count(True), goes_first(PHONE)) == ([True, True, True, False], 9, False)

@@ -1,5 +1,0 @@
-"""The notices of the config check. Their memory is what the last check read from the node, in words for the console."""
-
-from kit.http.notices import Board
-
-BOARD = Board("node")

@@ -1,0 +1,67 @@
+"""The bound of what waits in the inbox. The bridge keeps it, so that it holds also while no worker runs.
+
+What nobody has opened yet may be about a proven address, so none of it is dropped: while too much of it waits, no page
+is taken in, and the stores keep what comes. Of what was postponed, or waits for the key of its topic, the oldest is
+dropped. Counting costs one statement a second, on indexes alone, and nothing for a message.
+"""
+
+import psycopg
+import structlog
+
+from kit.batches.batch import AT_FIRST, LONG_AGO, RECENT
+from kit.db.clock import clock
+from kit.db.reasons import STATEMENT_TIMEOUT
+from kit.processes.leader import Term
+from waku_bridge.inbox import inbox
+from waku_bridge.metrics import ENVELOPES_PROCESSED
+from waku_bridge.reading.intake import Intake
+
+log = structlog.get_logger(__name__)
+
+PERIOD_SECONDS = 1.0
+# Envelopes of a kind that one statement drops. Another one follows at once where there are more.
+MAX_DROPPED = 5000
+
+
+class Bound:
+    """Keeps at most ``limit`` envelopes waiting unopened, as many postponed, and as many that wait for a key."""
+
+    def __init__(self, intake: Intake, *, limit: int) -> None:
+        self._intake = intake
+        self._limit = limit
+        self._nothing_before = LONG_AGO  # envelopes that have not been opened are not older
+
+    async def run(self, term: Term) -> None:
+        """Enforce the bound until the term is over. Readers that wait for room go on then."""
+        try:
+            while not term.is_over:
+                await term.pause(await self._enforce())
+        finally:
+            self._intake.has_room.set()
+
+    async def _enforce(self) -> float:
+        """Drop what is too much, note whether there is room, and return when to look again, in seconds."""
+        values = {"now": clock.now(), "limit": self._limit, "most": MAX_DROPPED, "nothing_before": self._nothing_before}
+        try:
+            [(dropped, is_full, oldest, now)] = await self._intake.session.execute(inbox.BOUND, values)
+        except psycopg.Error as error:  # the readers say what is wrong with the database
+            # Much was read, as somebody keeps an old snapshot open.
+            if isinstance(error.__cause__, TimeoutError) or error.sqlstate == STATEMENT_TIMEOUT:
+                self._nothing_before = max(self._nothing_before, clock.now() - RECENT - AT_FIRST)
+            return PERIOD_SECONDS
+        clock.set(now)
+        self._nothing_before = min(oldest or now, now - RECENT)
+        if dropped:
+            log.warning("envelopes_dropped", reason=inbox.OVERLOAD, count=dropped)
+            ENVELOPES_PROCESSED.labels("unknown", inbox.OVERLOAD).inc(dropped)
+        self._note(is_full=is_full)
+        return 0.0 if dropped >= MAX_DROPPED else PERIOD_SECONDS
+
+    def _note(self, *, is_full: bool) -> None:
+        has_room = self._intake.has_room
+        if is_full and has_room.is_set():
+            log.error("inbox_full", limit=self._limit)
+            has_room.clear()
+        elif not is_full and not has_room.is_set():
+            log.info("inbox_has_room")
+            has_room.set()

@@ -1,0 +1,150 @@
+"""Read one page after another of a store into the intake: the common part of the walker and the backfill."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import structlog
+
+from kit.db.clock import clock
+from waku_bridge.inbox.inbox import Path
+from waku_bridge.metrics import MESSAGES_READ, STORE_PAGES
+from waku_bridge.node import NodeError, StoreEntry, StorePage
+from waku_bridge.reading.intake import Intake
+from waku_bridge.reading.reader import Reader
+from waku_bridge.reading.store.windows import Window
+
+log = structlog.get_logger(__name__)
+
+PAGE_SIZE = 100
+# 3.5 kB of URL.
+HASHES_PER_QUERY = 50
+# With a larger share of unknown messages in a page, the next one is asked for with all its messages.
+MANY_UNKNOWN = 0.5
+
+
+class Store(Protocol):
+    """The part of a WakuNode that reading its store needs."""
+
+    url: str
+
+    async def store_page(self, **params: Any) -> StorePage: ...
+
+
+class StuckStoreError(NodeError):
+    """The store handed out the same cursor twice, so going on would never end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a window to go on.
+
+    ``cursor`` names the next page (empty: the first). ``with_messages`` asks for messages rather than for hashes first.
+    """
+
+    cursor: str = ""
+    with_messages: bool = False
+
+
+class StorePages:
+    """Pages of one shard in one store. Messages that were taken in are not asked for again.
+
+    What a store calls a message is believed for that store alone. A store that gives garbage under the hash of a real
+    message keeps nobody from taking the real one from another store. ``found`` counts what was new to the inbox.
+    """
+
+    def __init__(self, node: Store, reader: Reader, intake: Intake, path: Path) -> None:
+        self.reader = reader
+        self.found = 0
+        self._node = node
+        self._intake = intake
+        self._path = path
+        self._session = intake.session
+
+    async def read(self, window: Window, place: Place, *, loop: str) -> Place | None:
+        """Take in the page at ``place``; return the place of the next one, or None when this was the last.
+
+        Raises NodeError, and what the database raises; then nothing of the page counts as read.
+        """
+        page = await self._ask(window, place, include_data=place.with_messages)
+        STORE_PAGES.labels(self.reader.name, loop).inc()
+        if not place.with_messages:
+            MESSAGES_READ.labels(self.reader.name, "hashes").inc(len(page.entries))
+        unknown = [entry for entry in page.entries if not self._was_taken(entry.message_hash)]
+        if not place.with_messages and not all(entry.message_hash for entry in unknown):
+            # A message without a hash, or with one that we cannot read, cannot be fetched by its hash.
+            return await self.read(window, replace(place, with_messages=True), loop=loop)
+        if unknown:
+            await (self._take(unknown) if place.with_messages else self._fetch(unknown))
+        if not page.cursor:
+            return None
+        if page.cursor == place.cursor:
+            raise StuckStoreError(f"{self.reader.name} repeats a cursor")
+        return Place(page.cursor, len(unknown) > len(page.entries) * MANY_UNKNOWN)
+
+    async def read_again(self, window: Window, cursor: str, content_topics: Sequence[str]) -> str:
+        """Take in a page whether we saw its messages or not; return the next cursor, empty when this was the last.
+
+        The page has these topics only (10 at most), or all when there are none.
+        """
+        more = {"contentTopics": ",".join(content_topics)} if content_topics else {}
+        page = await self._ask(window, Place(cursor), include_data=True, **more)
+        STORE_PAGES.labels(self.reader.name, "topics").inc()
+        await self._take(page.entries)
+        if page.cursor and page.cursor == cursor:
+            raise StuckStoreError(f"{self.reader.name} repeats a cursor")
+        return page.cursor
+
+    async def _ask(self, window: Window, place: Place, *, include_data: bool, **more: str) -> StorePage:
+        return await self._node.store_page(
+            pubsubTopic=self.reader.pubsub_topic,
+            startTime=window.start_ns,
+            endTime=window.end_ns,
+            ascending="true",
+            pageSize=PAGE_SIZE,
+            includeData="true" if include_data else "false",
+            **({"cursor": place.cursor} if place.cursor else {}),
+            **more,
+        )
+
+    def _was_taken(self, message_hash: bytes) -> bool:
+        memories = self._session.seen, self._session.misnamed[self.reader.node]
+        return bool(message_hash) and any(message_hash in memory for memory in memories)
+
+    async def _fetch(self, unknown: Sequence[StoreEntry]) -> None:
+        """Ask by their hashes for those that are not in the inbox, and take them in."""
+        hashes = [entry.message_hash for entry in unknown]
+        known = await self._intake.known(hashes)
+        for batch in _batches([each for each in hashes if each not in known]):
+            if withheld := await self._fetch_batch(batch):
+                log.warning("store_withholds_messages", node=self.reader.name, count=len(withheld))
+
+    async def _fetch_batch(self, wanted: Sequence[bytes]) -> Sequence[bytes]:
+        """Ask for these until the store gives nothing more, as it may give fewer at once, and return what is left."""
+        while wanted:
+            texts = ",".join(f"0x{each.hex()}" for each in wanted)
+            page = await self._node.store_page(hashes=texts, includeData="true", pageSize=PAGE_SIZE)
+            await self._take(page.entries)
+            given = {entry.message_hash for entry in page.entries}
+            left = [each for each in wanted if each not in given]
+            if len(left) == len(wanted):
+                return left
+            wanted = left
+        return ()
+
+    async def _take(self, entries: Sequence[StoreEntry]) -> None:
+        """Take in the messages of this shard, and remember the hashes by which only the store knows them."""
+        ours = [entry for entry in entries if entry.pubsub_topic in ("", self.reader.pubsub_topic)]
+        messages = [entry.message for entry in ours]
+        taken = await self._intake.take(messages, self.reader, path=self._path, received_at=clock.now())
+        self.found += len(taken.new)
+        named = {entry.message_hash for entry in ours if entry.message_hash}
+        self._session.misnamed[self.reader.node].add(named - taken.hashes)
+        if mistaken := sum(envelope.hash not in named for envelope in taken.selection.envelopes):
+            # They are taken all the same, under the hash that they really have, as their content is signed.
+            log.warning("store_hashes_wrong", node=self.reader.name, count=mistaken)
+
+
+def _batches(hashes: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    for start in range(0, len(hashes), HASHES_PER_QUERY):
+        yield hashes[start : start + HASHES_PER_QUERY]

@@ -1,0 +1,258 @@
+"""The store path: read a node's store of one shard again and again, and bring what the live path missed.
+
+Each pass reads what is new since the one before, and some of the past again, in tiers: see `windows`. Pages are asked
+for hashes only, and for messages by their hashes where we do not know them; where most are unknown, for everything at
+once. The query names the shard and never content topics: nwaku takes ten of those at most, and we have a million.
+
+After an outage the pass comes first, and what was missed follows page by page, newest first, between passes. What has
+been read of it is noted, so a restart goes on. A cursor is only ever used for the next page of the same slice: it names
+a message of one store, and a reader that goes on from there never sees what that store inserts before it later on.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from time import monotonic
+
+import psycopg
+import structlog
+from django.db import Error as DjangoDatabaseError
+
+from kit.backoff import Backoff
+from kit.db.clock import clock
+from kit.db.reasons import reason
+from kit.processes.leader import Term
+from waku_bridge.inbox.inbox import Path
+from waku_bridge.metrics import STORE_ERRORS, STORE_ONLY, STORE_WATERMARK_TIMESTAMP_SECONDS, STORE_WINDOW_SECONDS
+from waku_bridge.node import Busy, CursorLost, NodeError
+from waku_bridge.reading.intake import Intake
+from waku_bridge.reading.reader import Reader
+from waku_bridge.reading.store import windows
+from waku_bridge.reading.store.progress import Pending, Progress, Reason, StoreProgress
+from waku_bridge.reading.store.store_pages import Place, Store, StorePages
+from waku_bridge.reading.store.windows import Plan, Window
+
+log = structlog.get_logger(__name__)
+
+BUSY_SECONDS = 60.0
+# A store that was away is read again within this, as only it has some of the messages.
+MAX_SECONDS = 5.0
+# How often a pass begins again because the store lost the place; after that it waits as after any failure.
+ATTEMPTS = 3
+LOOPS = {Reason.OUTAGE: "backfill", Reason.LATE: "slow"}
+
+
+class StoreWalker:
+    """Reads one shard from one store while the lock is held. Of an outage, ``recovery`` is caught up with at most.
+
+    A reader that has reason to think that the live path has lost something calls `suspect`.
+    """
+
+    def __init__(
+        self, node: Store, pubsub_topic: str, intake: Intake, *, period_seconds: float, recovery: timedelta
+    ) -> None:
+        self.reader = Reader("store", node.url, pubsub_topic)
+        self._pages = StorePages(node, self.reader, intake, Path.STORE)
+        self._progress = StoreProgress(intake.session, node.url, pubsub_topic)
+        self._period_seconds = period_seconds
+        self._recovery = recovery
+        self._backoff = Backoff(MAX_SECONDS)
+        # Catching up: whether the next page is asked for with messages, and when each window was begun.
+        self._with_messages = True
+        self._begun_at: dict[int, float] = {}
+        self._is_first = True
+        self._connection = 0  # the number of the one that the last pass began on
+        self._next_pass = 0.0
+        # What is to be searched now, what has to be read a last time later, and when the store itself was last found
+        # to be without something that it should have had.
+        self._urgent: Window | None = None
+        self._doubt: Window | None = None
+        self._late_at: datetime | None = None
+        self._settled_at = monotonic()
+        self._wanted = asyncio.Event()
+
+    def suspect(self, *, since: datetime) -> None:
+        """Search for messages that came since then and may have been lost.
+
+        The search is made at once, and once more when everything from then is settled.
+        """
+        now = clock.now()
+        self._urgent = windows.urgent(lost_since=since, now=now).hull(self._urgent)
+        self._doubt = windows.doubt(since=since, now=now).hull(self._doubt)
+        self._wanted.set()
+
+    async def run(self, term: Term) -> None:
+        self._is_first, self._next_pass = True, 0.0
+        while not term.is_over:
+            pause = await self._go_once(term)
+            # Nothing is urgent enough to be asked of a store that has just failed.
+            await term.pause(pause, unless=None if self._backoff.failures else self._wanted)
+
+    async def _go_once(self, term: Term) -> float:
+        """Search what is urgent, make a pass if it is time for one, and read as much of the past as fits in before the
+        next; return how long to wait, in seconds.
+
+        Where passes take long, what is past gets as much time as they: neither keeps the other waiting for ever.
+        """
+        began = monotonic()
+        try:
+            await self._search_urgently(term)
+            if began < self._next_pass:
+                return self._next_pass - began
+            self._next_pass = began + self._period_seconds
+            pending = await self._pass(term)
+            if pending:
+                self._next_pass = max(self._next_pass, 2 * monotonic() - began)
+            while pending and not term.is_over and not self._urgent and monotonic() < self._next_pass:
+                pending = await self._catch_up(pending)
+        except NodeError as error:
+            return self._failed(error)
+        except (DjangoDatabaseError, psycopg.Error) as error:
+            log.warning("store_postponed", node=self.reader.name, reason=reason(error))
+            return self._postpone(self._backoff.next())
+        self._worked()
+        return max(self._next_pass - monotonic(), 0.0)
+
+    def _failed(self, error: NodeError) -> float:
+        STORE_ERRORS.labels(self.reader.name, error.code).inc()
+        if not self._backoff.failures:
+            log.warning("store_lost", node=self.reader.name, error=str(error))
+        self._late_at = now = clock.now()
+        self._doubt = windows.doubt(since=now, now=now).hull(self._doubt)
+        pause = self._backoff.next()
+        return self._postpone(BUSY_SECONDS + pause if isinstance(error, Busy) else pause)
+
+    def _postpone(self, seconds: float) -> float:
+        self._next_pass = 0.0
+        return seconds
+
+    def _worked(self) -> None:
+        if self._backoff.failures:
+            log.info("store_back", node=self.reader.name, failures=self._backoff.failures)
+        self._backoff.reset()
+
+    # What is fresh, or in doubt -------------------------------------------------------------------------------------
+
+    async def _search_urgently(self, term: Term) -> None:
+        self._wanted.clear()
+        if window := self._urgent:
+            self._urgent = None
+            try:
+                self._missed_live(await self._read_whole(window, term, loop="urgent"))
+            except BaseException:
+                self._urgent = window.hull(self._urgent)
+                raise
+
+    async def _pass(self, term: Term) -> Sequence[Pending]:
+        """Read what is new and what can be settled, then move the watermark; return what is left to do."""
+        before = await self._progress.load()
+        # What other connections committed may be gone, so that a new one begins as a new bridge does.
+        self._is_first = self._is_first or before.session != self._connection
+        self._connection = before.session
+        plan = self._plan(before)
+        found = await self._read_whole(plan.fresh, term, loop="fast")
+        if found or self._is_first:
+            since = before.now if self._is_first else plan.fresh.start_at
+            self._doubt = windows.doubt(since=since, now=before.now).hull(self._doubt)
+        if not self._is_first:
+            self._missed_live(found)
+        await self._settle(before.now, term)
+        if term.is_over:
+            return ()
+        self._warn(plan)
+        pending = await self._progress.advance(before, plan)
+        self._is_first = False
+        self._show(plan, pending)
+        return pending
+
+    def _plan(self, before: Progress) -> Plan:
+        is_late = self._late_at is not None and before.now - self._late_at < windows.LATE_REACH
+        return windows.plan(
+            watermark_at=before.watermark_at,
+            late_searched_at=before.late_searched_at,
+            now=before.now,
+            recovery=self._recovery,
+            is_first=self._is_first,
+            is_late=is_late,
+        )
+
+    def _missed_live(self, found: int) -> None:
+        if found:
+            STORE_ONLY.labels(self.reader.name).inc(found)
+
+    async def _settle(self, now: datetime, term: Term) -> None:
+        """Read for the last time what is in doubt and old enough."""
+        window = windows.settled(self._doubt, now=now) if self._doubt else None
+        if not window or monotonic() - self._settled_at < windows.SETTLE_PERIOD.total_seconds():
+            return
+        if found := await self._read_whole(window, term, loop="settle"):
+            self._missed_live(found)
+            self._late_at = now
+        if not term.is_over and self._doubt:
+            self._settled_at, self._doubt = monotonic(), self._doubt.after(window)
+
+    async def _read_whole(self, window: Window, term: Term, *, loop: str) -> int:
+        """Read it, unless the term ends meanwhile, and return how much in it was new to the inbox. When the store lost
+        the place, the window is read from its beginning.
+        """
+        found = self._pages.found
+        with STORE_WINDOW_SECONDS.labels(self.reader.name, loop).time():
+            for _ in range(ATTEMPTS):
+                try:
+                    await self._read_through(window, term, loop)
+                except CursorLost as error:
+                    STORE_ERRORS.labels(self.reader.name, error.code).inc()
+                    log.info("store_lost_the_place", node=self.reader.name)
+                else:
+                    return self._pages.found - found
+        raise NodeError(f"{self.reader.name} lost the place {ATTEMPTS} times")
+
+    async def _read_through(self, window: Window, term: Term, loop: str) -> None:
+        place: Place | None = Place()
+        while place and not term.is_over:
+            place = await self._pages.read(window, place, loop=loop)
+
+    def _warn(self, plan: Plan) -> None:
+        if plan.missed:
+            seconds = (plan.missed.end_at - plan.missed.start_at).total_seconds()
+            log.warning("store_catching_up", node=self.reader.name, seconds=round(seconds))
+        if plan.unrecoverable:
+            seconds = plan.unrecoverable.total_seconds()
+            log.error("store_gap_unrecoverable", node=self.reader.name, seconds=round(seconds))
+
+    def _show(self, plan: Plan, pending: Sequence[Pending]) -> None:
+        missed = [each.window for each in pending if each.reason == Reason.OUTAGE]
+        gauge = STORE_WATERMARK_TIMESTAMP_SECONDS.labels(self.reader.name, self.reader.pubsub_topic)
+        gauge.set(windows.searched_until(plan.watermark_at, missed).timestamp())
+
+    # What is past -----------------------------------------------------------------------------------------------------
+
+    async def _catch_up(self, pending: Sequence[Pending]) -> Sequence[Pending]:
+        """Read one page of the first of these windows; return what is left to do."""
+        first, others = pending[0], pending[1:]
+        self._begun_at.setdefault(first.pk, monotonic())
+        found = self._pages.found
+        try:
+            place = await self._pages.read(
+                windows.newest_slice(first.window),
+                Place(first.cursor, self._with_messages),
+                loop=LOOPS[first.reason],
+            )
+        except CursorLost:
+            await self._progress.turn_page(first, "", number=self._connection)
+            raise
+        if self._pages.found > found:
+            self._late_at = clock.now()
+        if place:
+            self._with_messages = place.with_messages
+            return [await self._progress.turn_page(first, place.cursor, number=self._connection), *others]
+        if left := await self._progress.finish_slice(first, number=self._connection):
+            return [left, *others]
+        self._finish(first)
+        return others
+
+    def _finish(self, pending: Pending) -> None:
+        seconds = monotonic() - self._begun_at.pop(pending.pk)
+        STORE_WINDOW_SECONDS.labels(self.reader.name, LOOPS[pending.reason]).observe(seconds)
+        if pending.reason == Reason.OUTAGE:
+            log.info("store_caught_up", node=self.reader.name, seconds=round(seconds))

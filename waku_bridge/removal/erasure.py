@@ -1,0 +1,142 @@
+"""Erasing a user: everything that is stored about a key hash is removed at once and finally.
+
+Unregistering keeps key hash and version, so that an older registration replayed later stays refused. This keeps
+nothing: what that client, or somebody with an old message of it, says next counts as new. What stays names nobody any
+more: the history of installations (its pseudonyms are random, and only registrations say whose they are), hashes of
+envelopes (without which a copy from another node would be taken for new), and what other people stored for themselves.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+from django.db import transaction
+from django.db.models import QuerySet
+
+from kit.db.partitions import day_of
+from notifications.acceptance.storing import forget_keys
+from notifications.models import Notification, NotificationRequest
+from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
+from waku_bridge.codec import topics
+from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
+from waku_bridge.query_topics import stop_listening_to
+from waku_bridge.removal.locks import lock_all_about
+
+log = structlog.get_logger(__name__)
+FORGOTTEN = "forgotten"
+_STATES = InboundEnvelope.State
+_WAITING = (_STATES.RECEIVED, _STATES.POSTPONED, _STATES.PENDING_KEY, _STATES.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """How much there is about a key hash."""
+
+    registrations: int
+    grants: int
+    notifications: int
+    query_topics: int
+
+    def __bool__(self) -> bool:
+        return any((self.registrations, self.grants, self.notifications, self.query_topics))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.registrations} registrations with their routes, {self.grants} grants, "
+            f"{self.notifications} notifications with their attempts, {self.query_topics} query topics"
+        )
+
+
+def find_traces(key_hash: bytes) -> Traces:
+    """Return how much is stored about a key hash."""
+    return Traces(
+        Registration.objects.filter(public_key_hash=key_hash).count(),
+        Grant.objects.filter(registration__public_key_hash=key_hash).count(),
+        Notification.objects.filter(public_key_hash=key_hash).count(),
+        TopicKey.objects.filter(name=topics.query_name(key_hash)).count(),
+    )
+
+
+@transaction.atomic
+def forget(key_hash: bytes, *, now: datetime) -> Traces:
+    """Remove everything about a key hash, and return what was removed.
+
+    A push that a worker is sending at this moment may still arrive.
+    """
+    name = topics.query_name(key_hash)
+    asked = _lock_queries(name)
+    lock_all_about(key_hash)
+    found = find_traces(key_hash)
+    _remove_registrations(Registration.objects.filter(public_key_hash=key_hash), now=now)
+    _remove_notifications(Notification.objects.filter(public_key_hash=key_hash))
+    _remove_query_topic(name, asked, now=now)
+    log.info("user_forgotten", registrations=found.registrations, notifications=found.notifications)
+    return found
+
+
+def _lock_queries(name: str) -> list[bytes]:
+    """Lock what others asked about this user, and return the hashes.
+
+    They are read once: envelopes have no index by topic, because every message would pay for it.
+    """
+    if _is_shared(name):
+        return []
+    on_topic = InboundEnvelope.objects.filter(content_topic=topics.content_topic(name)).order_by("hash")
+    return [bytes(envelope_hash) for envelope_hash in on_topic.select_for_update().values_list("hash", flat=True)]
+
+
+def _is_shared(name: str) -> bool:
+    """Return whether the four bytes of this query topic are those of somebody else too."""
+    return TopicKey.objects.filter(topic=int.from_bytes(topics.topic(name))).exclude(name=name).exists()
+
+
+def _remove_registrations(registrations: QuerySet[Registration], *, now: datetime) -> None:
+    _end_history(registrations, now=now)
+    route_ids = list(registrations.filter(route__isnull=False).values_list("route", flat=True))
+    registrations.delete()
+    Route.objects.filter(pk__in=route_ids).delete()
+
+
+def _end_history(registrations: QuerySet[Registration], *, now: datetime) -> None:
+    """Write a last event for each pseudonym, because reports count who is active by the last event."""
+    active = registrations.filter(state=Registration.State.ACTIVE, route__isnull=False)
+    RegistrationEvent.objects.bulk_create(
+        RegistrationEvent(
+            kind=RegistrationEvent.Kind.UNREGISTERED,
+            pseudonym=pseudonym,
+            token_type=token_type,
+            app_topic=app_topic,
+            bridge=bridge,
+            at=now,
+        )
+        for pseudonym, token_type, app_topic, bridge in active.values_list(
+            "pseudonym", "route__token_type", "route__app_topic", "route__bridge"
+        )
+        if pseudonym
+    )
+
+
+def _remove_notifications(own: QuerySet[Notification]) -> None:
+    """Remove the notifications, with them requests about nobody else, and with these their answers."""
+    request_ids = set(own.values_list("request", flat=True))
+    own.delete()
+    about_others = Notification.objects.filter(request__in=request_ids).values_list("request", flat=True)
+    requests = NotificationRequest.objects.filter(pk__in=request_ids - set(about_others))
+    envelope_hashes = [bytes(envelope_hash) for envelope_hash in requests.values_list("source_key", flat=True)]
+    forget_keys((bridge, bytes(key)) for bridge, key in requests.values_list("bridge", "request_key"))
+    requests.delete()
+    OutboundReply.objects.filter(envelope_hash__in=envelope_hashes).delete()
+    InboundEnvelope.objects.filter(hash__in=envelope_hashes).update(message_id=None)
+
+
+def _remove_query_topic(name: str, asked: Collection[bytes], *, now: datetime) -> None:
+    """Remove the topic and what others asked about this user, in envelopes of these hashes, whose bare rows stay."""
+    stop_listening_to(name)
+    if not _is_shared(name):
+        DeadLetter.objects.filter(content_topic=topics.content_topic(name)).delete()
+    OutboundReply.objects.filter(envelope_hash__in=asked).delete()
+    envelopes = InboundEnvelope.objects.filter(hash__in=asked)
+    dropped = {"state": InboundEnvelope.State.DROPPED, "processed_at": now, "ended_on": day_of(now)}
+    envelopes.filter(state__in=_WAITING).update(reason=FORGOTTEN, **dropped)
+    envelopes.update(content_topic="", payload=None, message_id=None)

@@ -1,0 +1,181 @@
+"""Privacy: whoever is forgotten is forgotten everywhere."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from notifications.acceptance.storing import digest_of
+from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
+from registrations.keys.encryption import Purpose
+from registrations.keys.keyring import keyring
+from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
+from tests import factories
+from tests.factories import firebase_token
+from waku_bridge.codec import topics
+from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
+from waku_bridge.query_topics.tests.listening import Listening
+from waku_bridge.removal.erasure import find_traces, forget
+
+pytestmark = pytest.mark.django_db
+KEY_HASH = b"\x07" * 64
+DEVICE_TOKEN = firebase_token("a-device-token-of-somebody-to-be-forgotten")
+ACCESS_TOKEN = "3f1b6c1e-6f1f-4b8e-9f55-0d6c2e1a7b11"
+INSTALLATION = "9d1c0f7e-8a24-4c0b-a3a5-6f0f54c7e001"
+
+
+def make_user(key_hash=KEY_HASH, **fields):
+    """Somebody with one of everything."""
+    registration = factories.make_registration(public_key_hash=key_hash, **fields)
+    factories.make_grant(registration)
+    factories.make_event(pseudonym=registration.pseudonym)
+    name = topics.query_name(key_hash)
+    TopicKey.objects.create(name=name, topic=int.from_bytes(topics.topic(name)), created_at=timezone.now())
+    request = factories.make_request()
+    factories.make_envelope(hash=request.source_key, message_id=request.request_key, message_type=20, payload=None)
+    factories.make_reply(envelope_hash=request.source_key)
+    factories.make_attempt(make_push(request, registration))
+    asked = factories.make_envelope(content_topic=topics.content_topic(name), state="pending_key")
+    factories.make_reply(envelope_hash=asked.hash)
+    factories.make_dead_letter(content_topic=topics.content_topic(name))
+    return registration
+
+
+def make_push(request, registration):
+    return factories.make_notification(
+        request=request,
+        route=registration.route,
+        public_key_hash=registration.public_key_hash,
+        installation_id=registration.installation_id,
+        position=request.notifications.count(),
+        chat_id=b"chat" * 16,
+        message=b"message" * 16,
+    )
+
+
+def everything() -> str:
+    """Every row of every table, as text."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = current_schema()")
+        tables = [name for (name,) in cursor.fetchall()]
+        rows = []
+        for table in tables:
+            cursor.execute(f"SELECT row_to_json({table})::text FROM {table}")
+            rows += [f"{table}: {row}" for (row,) in cursor.fetchall()]
+    return "\n".join(rows)
+
+
+def test_nothing_that_names_a_forgotten_user_stays_in_any_table():
+    registration = make_user(installation_id=INSTALLATION, device_token=DEVICE_TOKEN, access_token=ACCESS_TOKEN)
+    request = NotificationRequest.objects.get()
+    name = topics.query_name(KEY_HASH)
+    marks = {
+        "key hash": KEY_HASH.hex(),
+        "installation": INSTALLATION,
+        "device token": keyring().digest(Purpose.ADDRESS, DEVICE_TOKEN.encode()).hex(),
+        "access token": keyring().digest(Purpose.ACCESS_TOKEN, ACCESS_TOKEN.encode()).hex(),
+        "encrypted device token": bytes(registration.route.address_encrypted).hex(),
+        "query topic": topics.content_topic(name),
+        "message id": bytes(request.message_id).hex(),
+        "metadata message id": bytes(request.request_key).hex(),
+        "chat": (b"chat" * 16).hex(),
+        "message": (b"message" * 16).hex(),
+    }
+    before = everything()
+    assert not [what for what, mark in marks.items() if mark not in before]
+
+    forget(KEY_HASH, now=timezone.now())
+
+    after = everything()
+    assert not [what for what, mark in marks.items() if mark in after]
+
+
+def test_only_this_user_is_forgotten():
+    make_user()
+    make_user(b"\x08" * 64)
+
+    found = forget(KEY_HASH, now=timezone.now())
+
+    assert (found.registrations, found.grants, found.notifications, found.query_topics) == (1, 1, 1, 1)
+    counts = [model.objects.count() for model in (Registration, Route, Grant, TopicKey, Notification, Attempt)]
+    assert counts == [1] * 6
+    assert [NotificationRequest.objects.count(), OutboundReply.objects.count(), DeadLetter.objects.count()] == [1, 2, 1]
+
+
+def test_a_request_that_was_about_others_too_stays_theirs():
+    registration, other = make_user(), factories.make_registration()
+    request = NotificationRequest.objects.get()
+    theirs = make_push(request, other)
+
+    forget(bytes(registration.public_key_hash), now=timezone.now())
+
+    assert [row.pk for row in Notification.objects.all()] == [theirs.pk]
+    assert OutboundReply.objects.filter(envelope_hash=request.source_key).exists()
+
+
+def test_a_request_about_a_forgotten_user_that_is_repeated_is_a_new_one():
+    make_user()
+    [request] = NotificationRequest.objects.all()
+    digests = {digest_of(bridge, bytes(request.request_key)): bridge for bridge in ("waku", "xmpp")}
+    RequestDigest.objects.bulk_create(RequestDigest(digest=each, received_at=timezone.now()) for each in digests)
+
+    forget(KEY_HASH, now=timezone.now())
+
+    assert [digests[bytes(row.digest)] for row in RequestDigest.objects.all()] == ["xmpp"]
+
+
+def test_the_history_ends_and_stays_without_anybody_it_could_belong_to():
+    registration, now = make_user(), timezone.now() + timedelta(seconds=1)
+
+    forget(KEY_HASH, now=now)
+
+    events = RegistrationEvent.objects.order_by("at").values_list("pseudonym", "kind")
+    assert list(events) == [(registration.pseudonym, "registered"), (registration.pseudonym, "unregistered")]
+
+
+def test_envelopes_are_recognised_as_before():
+    make_user()
+    hashes = set(InboundEnvelope.objects.values_list("hash", flat=True))
+
+    forget(KEY_HASH, now=timezone.now())
+
+    assert set(InboundEnvelope.objects.values_list("hash", flat=True)) == hashes
+    assert InboundEnvelope.objects.get(reason="forgotten").state == InboundEnvelope.State.DROPPED
+
+
+def test_a_query_topic_that_somebody_else_shares_is_left_to_them():
+    make_user()
+    own = TopicKey.objects.get()
+    TopicKey.objects.create(name="ab" * 64, topic=own.topic, created_at=timezone.now())
+
+    forget(KEY_HASH, now=timezone.now())
+
+    assert InboundEnvelope.objects.get(state="pending_key").payload is not None
+    assert DeadLetter.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_bridges_no_longer_listen_for_a_forgotten_user():
+    make_user()
+    content_topic, listening = topics.content_topic(topics.query_name(KEY_HASH)), Listening()
+    listening.refresh()
+    assert content_topic in listening
+    forget(KEY_HASH, now=timezone.now())
+    listening.refresh()
+    listening.close()
+    assert content_topic not in listening
+
+
+def test_forgetting_twice_finds_nothing_the_second_time():
+    make_user()
+    assert forget(KEY_HASH, now=timezone.now())
+    assert not forget(KEY_HASH, now=timezone.now())
+    assert not find_traces(KEY_HASH)
+    assert RegistrationEvent.objects.filter(kind="unregistered").count() == 1
+
+
+def test_an_unregistered_installation_is_forgotten_with_its_version():
+    factories.make_registration(public_key_hash=KEY_HASH, route=None, state="unregistered", pseudonym=None)
+    assert forget(KEY_HASH, now=timezone.now()).registrations == 1
+    assert not Registration.objects.exists()

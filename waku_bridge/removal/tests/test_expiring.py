@@ -1,0 +1,104 @@
+"""Registrations that nobody keeps up end, and leave what every unregistered one leaves, for a while."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from kit.expiry.models import MassExpiry
+from kit.health.indicators import State
+from notifications.models import Notification
+from pushserver.indicators.snapshot import take_snapshot
+from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
+from registrations.retention import remove_tombstones
+from tests import factories
+from waku_bridge import query_topics
+from waku_bridge.removal import expiring
+
+pytestmark = pytest.mark.django_db
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+KEEP = timedelta(days=180)
+LONG_AGO, LATELY = NOW - KEEP - timedelta(seconds=1), NOW - KEEP + timedelta(seconds=1)
+
+
+def expire() -> int:
+    return sum(expiring.expire(now=NOW, keep=KEEP))
+
+
+def test_what_was_neither_repeated_nor_reached_for_months_is_unregistered() -> None:
+    registration = factories.make_registration(at=LONG_AGO, version=7, allowed_key_list=[b"x"])
+    factories.make_grant(registration)
+
+    assert expire() == 1
+
+    registration.refresh_from_db()
+    assert (registration.state, registration.version, registration.route) == ("unregistered", 7, None)
+    assert registration.access_token_encrypted is registration.pseudonym is None
+    assert (registration.allowed_key_list, Grant.objects.count(), Route.objects.count()) == ([], 0, 0)
+    assert [(event.kind, event.at) for event in RegistrationEvent.objects.all()] == [("expired", NOW)]
+
+
+def test_what_was_repeated_or_reached_lately_stays() -> None:
+    factories.make_registration(at=LATELY)
+    factories.make_registration(route=factories.make_route(last_success_at=LATELY), at=LONG_AGO)
+
+    assert expire() == 0
+    assert Registration.objects.filter(state="active").count() == 2
+
+
+def test_pushes_that_wait_for_it_are_withdrawn() -> None:
+    registration = factories.make_registration(at=LONG_AGO)
+    factories.make_notification(
+        state="retrying",
+        next_attempt_at=NOW,
+        route=registration.route,
+        public_key_hash=registration.public_key_hash,
+        installation_id=registration.installation_id,
+    )
+
+    expire()
+
+    assert Notification.objects.get().state == "withdrawn"
+
+
+def test_tombstones_are_kept_for_a_while() -> None:
+    for at in (LONG_AGO, LATELY):
+        factories.make_registration(route=None, state="unregistered", at=at)
+    factories.make_registration(at=LONG_AGO)
+
+    assert sum(remove_tombstones(now=NOW, keep=KEEP)) == 1
+    assert sorted(Registration.objects.values_list("state", "updated_at")) == [
+        ("active", LONG_AGO),
+        ("unregistered", LATELY),
+    ]
+
+
+def test_nobody_listens_for_keys_of_which_nothing_is_known() -> None:
+    kept = factories.make_registration(route=None, state="unregistered").public_key_hash
+    for public_key_hash in (kept, b"g" * 64):
+        factories.make_topic_key(public_key_hash=public_key_hash)
+
+    assert sum(query_topics.stop_listening_to_nobody()) == 1
+    assert TopicKey.objects.get().name == kept.hex()
+
+
+def test_more_than_a_tenth_waits_for_somebody_and_then_ends() -> None:
+    """A clock that is half a year ahead would end every registration there is."""
+    for _ in range(20):
+        factories.make_registration(at=LONG_AGO)
+
+    assert expire() == 0
+    with pytest.raises(CommandError, match="No devices wait for that"):
+        call_command("allow_expiry", "devices")
+    [shown] = [each for each in take_snapshot(now=NOW).indicators if each.id == "registrations"]
+    assert (shown.state, shown.sentence) == (
+        State.YELLOW,
+        "20 of 20 would expire at once, and wait for somebody to allow it",
+    )
+    assert "`manage.py allow_expiry registrations`" in shown.first_step
+
+    call_command("allow_expiry", "registrations")
+    MassExpiry.objects.update(allowed_at=NOW)  # by the clock of this test
+    assert expire() == 20
+    assert expire() == 0
+    assert not MassExpiry.objects.exists()

@@ -1,0 +1,84 @@
+"""Whoever removes everything about a client waits for those who write about it, and holds nothing that they need."""
+
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic, sleep
+from uuid import uuid4
+
+import pytest
+from django.db import connection, transaction
+from django.utils import timezone
+
+from notifications.models import Attempt, Notification, NotificationRequest
+from registrations.models import Registration, Route
+from tests import factories
+from waku_bridge.canary.traces import mark, remove_traces
+from waku_bridge.codec import topics
+from waku_bridge.identity import canary_identity
+from waku_bridge.models import InboundEnvelope
+from waku_bridge.removal.erasure import forget
+
+pytestmark = pytest.mark.django_db(transaction=True)
+TIMEOUT_SECONDS = 20
+WAITING_FOR_US = """
+    SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid)))
+"""
+# What they lock of one client, in this order.
+OTHERS = {
+    "processing": (InboundEnvelope, Registration, Route, Notification),
+    "recording": (Attempt, Route, Notification),
+    "answering": (NotificationRequest, Notification),
+}
+
+
+def make_client():
+    """One of everything, of the canary: it can be forgotten like any other."""
+    key_hash = canary_identity().key_hash
+    registration = factories.make_registration(public_key_hash=key_hash, pseudonym=uuid4())
+    request = factories.make_request()
+    notification = factories.make_notification(request=request, route=registration.route, public_key_hash=key_hash)
+    factories.make_attempt(notification)
+    query = factories.make_envelope(content_topic=topics.content_topic(topics.query_name(key_hash)))
+    mark(query.hash, now=timezone.now())
+
+
+def forget_canary():
+    forget(canary_identity().key_hash, now=timezone.now())
+
+
+def remove_canary():
+    remove_traces(now=timezone.now())
+
+
+@pytest.mark.parametrize("remove", [forget_canary, remove_canary])
+@pytest.mark.parametrize("models", OTHERS.values(), ids=OTHERS)
+def test_a_removal_holds_nothing_that_those_need_for_whom_it_waits(remove, models):
+    make_client()
+    first, *others = models
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            first.objects.select_for_update().get()
+            removal = pool.submit(on_own_connection, remove)
+            wait_until_somebody_waits_for_us()
+            for model in others:
+                model.objects.select_for_update(nowait=True).get()
+        removal.result(TIMEOUT_SECONDS)
+    assert not Registration.objects.exists()
+
+
+def on_own_connection(work):
+    try:
+        work()
+    finally:
+        connection.close()
+
+
+def wait_until_somebody_waits_for_us():
+    deadline = monotonic() + TIMEOUT_SECONDS
+    while monotonic() < deadline:
+        with connection.cursor() as cursor:
+            cursor.execute(WAITING_FOR_US)
+            [(is_waiting,)] = cursor.fetchall()
+        if is_waiting:
+            return
+        sleep(0.02)
+    pytest.fail("nobody waits for us")

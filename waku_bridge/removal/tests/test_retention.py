@@ -1,0 +1,92 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.utils import timezone
+
+from kit.db.partitions import MADE_AHEAD, day_of
+from notifications.models import NotificationRequest
+from notifications.tasks import purge as purge_requests
+from registrations.models import RegistrationEvent
+from registrations.tasks import purge as purge_events
+from tests import factories
+from waku_bridge import tasks
+from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
+from waku_bridge.removal import retention
+
+NOW = timezone.now()
+DAY = timedelta(days=1)
+KEEP = timedelta(days=3)
+# The day of what ended before is dropped whole.
+BEGIN = datetime.combine(day_of(NOW - KEEP), datetime.min.time(), UTC)
+OLD = BEGIN - timedelta(seconds=1)
+pytestmark = pytest.mark.django_db
+
+
+def purge(now: datetime = NOW) -> None:
+    list(retention.purge(now=now, keep=KEEP))
+
+
+@pytest.mark.parametrize("has_partition", [True, False])
+@pytest.mark.parametrize("state", InboundEnvelope.State)
+def test_old_envelopes_are_removed_unless_they_wait(state: InboundEnvelope.State, has_partition: bool) -> None:
+    if has_partition:
+        retention.ENVELOPES.make_from(OLD, to=NOW)
+    factories.make_envelope(state=state, at=OLD)
+    factories.make_envelope(state=state, at=BEGIN)
+    purge()
+    assert InboundEnvelope.objects.count() == (1 if state.is_terminal else 2)
+
+
+@pytest.mark.parametrize("has_partition", [True, False])
+@pytest.mark.parametrize("state", OutboundReply.State)
+def test_old_replies_are_removed_unless_they_wait(state: OutboundReply.State, has_partition: bool) -> None:
+    if has_partition:
+        retention.REPLIES.make_from(OLD, to=NOW)
+    factories.make_reply(state=state, at=OLD)
+    factories.make_reply(state=state, at=BEGIN)
+    purge()
+    assert OutboundReply.objects.count() == (1 if state.is_terminal else 2)
+
+
+def test_what_came_long_ago_and_ended_today_stays() -> None:
+    factories.make_envelope(state="failed", at=OLD, ended_on=day_of(NOW))
+    purge()
+    assert InboundEnvelope.objects.exists()
+
+
+def test_hashes_are_known_for_longer_than_a_message_is_accepted() -> None:
+    for number, at in enumerate((OLD - DAY, BEGIN - DAY, BEGIN)):
+        EnvelopeHash.objects.create(hash=bytes([number]) * 32, sent_on=day_of(at))
+    purge()
+    assert set(EnvelopeHash.objects.values_list("sent_on", flat=True)) == {day_of(BEGIN - DAY), day_of(BEGIN)}
+
+
+def test_the_days_that_come_are_made_before() -> None:
+    later = NOW + 30 * DAY
+    purge(later)
+    ahead = day_of(later + MADE_AHEAD * DAY)
+    for table in (retention.HASHES, retention.ENVELOPES, retention.REPLIES):
+        assert ahead in table.days()
+        assert min(table.days()) >= day_of(later - KEEP - DAY)
+
+
+def test_old_dead_letters_are_removed() -> None:
+    factories.make_dead_letter(at=NOW - KEEP - timedelta(minutes=1))
+    factories.make_dead_letter(at=NOW - KEEP + timedelta(minutes=1))
+    assert sum(retention.purge(now=NOW, keep=KEEP)) == 1
+
+
+def test_the_tasks_keep_each_table_as_long_as_its_setting_says() -> None:
+    now = timezone.now()
+    for days in (2, 4, 31, 401):
+        at = now - timedelta(days=days)
+        factories.make_envelope(state="processed", at=at)
+        factories.make_reply(state="confirmed", at=at)
+        factories.make_answered_request(at=at)
+        factories.make_event(at=at, kind="unregistered")
+
+    for purge in (tasks.purge, purge_requests, purge_events):
+        purge()
+
+    tables = (InboundEnvelope, OutboundReply, NotificationRequest, RegistrationEvent)
+    assert [table.objects.count() for table in tables] == [1, 1, 2, 3]

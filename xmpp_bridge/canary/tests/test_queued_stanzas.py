@@ -1,0 +1,107 @@
+"""What the canary has the component say, and who may name the canary's app."""
+
+import pytest
+
+from xmpp_bridge import queued_stanzas
+from xmpp_bridge.canary import traces
+from xmpp_bridge.canary.links import Talk
+from xmpp_bridge.canary.stanzas import REGISTER, write_command
+from xmpp_bridge.identity import canary_apps
+from xmpp_bridge.models import CanaryStanza, Device
+from xmpp_bridge.tests.talking import (
+    APN_TOKEN,
+    JULIET,
+    SERVICE,
+    Service,
+    command,
+    error_of,
+    make_app,
+    result_of,
+)
+
+pytestmark = pytest.mark.django_db
+FIELDS = {"token": APN_TOKEN, "device-id": "phone"}
+
+
+def say_and_hear(service: Service, answer: str) -> CanaryStanza:
+    """Have the service take up an errand, and hear this answer to it."""
+    queued_stanzas.want("errand-1", "<iq/>")
+    assert service.take_queued() == [b"<iq/>"]
+    assert service.say(answer) is None
+    return CanaryStanza.objects.get()
+
+
+def answer(sender: str = SERVICE, inside: str = "", kind: str = "result", to: str = SERVICE) -> str:
+    return f"<iq type='{kind}' id='errand-1' from='{sender}' to='{to}'>{inside}</iq>"
+
+
+def test_an_queued_stanza_is_said_once() -> None:
+    service = Service()
+    queued_stanzas.want("errand-1", "<iq/>")
+    assert service.take_queued() == [b"<iq/>"]
+    assert service.take_queued() == []
+
+
+def test_an_answer_is_noted() -> None:
+    said = say_and_hear(Service(), answer())
+    assert said.sent_at is not None
+    assert said.answered_at is not None
+    assert (said.error, said.is_own_error) == ("", False)
+
+
+@pytest.mark.parametrize(("by", "is_own"), [(SERVICE, True), ("montague.test", False)])
+def test_an_error_is_noted_with_who_made_it(by: str, is_own: bool) -> None:
+    condition = "<internal-server-error xmlns='urn:ietf:params:xml:ns:xmpp-stanzas'/>"
+    error = f"<error type='wait' by='{by}'>{condition}</error>"
+    said = say_and_hear(Service(), answer(kind="error", inside=error))
+    assert (said.error, said.is_own_error) == ("internal-server-error", is_own)
+
+
+def test_the_answer_of_somebody_else_counts_for_nothing() -> None:
+    assert say_and_hear(Service(), answer(sender="evil.test")).answered_at is None
+
+
+def test_an_answer_that_nobody_waits_for_counts_for_nothing() -> None:
+    queued_stanzas.want("errand-1", "<iq/>")
+    Service().say(answer())
+    assert CanaryStanza.objects.get().answered_at is None
+
+
+def test_while_the_canary_runs_apps_need_not_name_the_only_one_that_there_is() -> None:
+    make_app()
+    traces.make_app()
+    assert result_of(Service().command(REGISTER, FIELDS))["node"]
+
+
+def test_nobody_else_registers_in_the_app_of_the_canary() -> None:
+    make_app()
+    traces.make_app()
+    named = FIELDS | {"app": canary_apps()[0]}
+    assert error_of(Service().command(REGISTER, named, sender=JULIET)) == ("cancel", "item-not-found")
+    assert not Device.objects.exists()
+
+
+def test_the_canary_registers_in_no_other_app() -> None:
+    make_app("chat")
+    service, account = Service(), Talk(SERVICE, 1).account
+    stanza = write_command("c", REGISTER, FIELDS | {"app": "chat"}, account=account, service=SERVICE)
+    assert error_of(service.say(stanza)) == ("cancel", "item-not-found")
+
+
+def test_the_canary_registers_more_often_than_an_account_may() -> None:
+    traces.make_app()
+    service = Service()
+    for _ in range(service.limits.rates.commands_per_hour + 1):
+        fields = FIELDS | {"app": canary_apps()[0]}
+        stanza = write_command("c", REGISTER, fields, account=Talk(SERVICE, 1).account, service=SERVICE)
+        said = service.say(stanza)
+        assert said is not None
+        assert result_of(said)["secret"]
+
+
+def test_the_form_does_not_offer_the_app_of_the_canary() -> None:
+    make_app()
+    traces.make_app()
+    said = Service().say(command(REGISTER, None))
+    assert said is not None
+    assert canary_apps()[0] not in "".join(said.itertext())

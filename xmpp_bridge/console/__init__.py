@@ -1,0 +1,1 @@
+"""The console's side of XMPP: operations on devices."""

@@ -1,0 +1,74 @@
+"""The operations on devices that the console offers."""
+
+from collections.abc import Iterable, Sequence
+
+from kit.admin.operations import Done, Operation
+from kit.db.clock import database_now
+from notifications.models import Notification
+from notifications.transitions import DUE
+from registrations.models import Route
+from xmpp_bridge.console import operator_actions
+from xmpp_bridge.models import Device
+
+ALREADY = "Already done: nothing was changed."
+State = Route.State
+
+
+class DisableDevice(Operation):
+    label = "Disable"
+    permission = "registrations.disable_route"
+    is_destructive = True
+
+    def touched(self, rows: Sequence[Device]) -> Iterable[str]:
+        active = Route.objects.filter(device__in=rows, state=State.ACTIVE)
+        yield f"{active.count()} of {len(rows)} devices have an active route. Nothing is sent there any more."
+        yield _withdrawn(active.values_list("pk", flat=True))
+        yield "Their users' servers are told that the device is gone, and most forget it."
+        yield "It ends when somebody enables it, or when the app registers again, as apps do by themselves."
+
+    def run(self, rows: Sequence[Device], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        count = operator_actions.disable([row.pk for row in rows], now=database_now())
+        return Done(f"Disabled {_devices(count)}.") if count else Done(ALREADY, is_change=False)
+
+
+class EnableDevice(Operation):
+    label = "Enable"
+    permission = "registrations.disable_route"
+
+    def touched(self, rows: Sequence[Device]) -> Iterable[str]:
+        disabled = Route.objects.filter(device__in=rows, state=State.DISABLED)
+        reasons = sorted(set(disabled.values_list("disabled_reason", flat=True)))
+        yield f"{disabled.count()} of {len(rows)} devices have a disabled route, and would be sent to again."
+        if reasons:
+            yield f"Disabled for: {', '.join(reasons)}. A token that is dead indeed is disabled with the next push."
+        yield "Servers that have forgotten a device do not push to it until its app enables pushes there again."
+
+    def run(self, rows: Sequence[Device], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        count = operator_actions.enable([row.pk for row in rows], now=database_now())
+        return Done(f"Enabled {_devices(count)}.") if count else Done(ALREADY, is_change=False)
+
+
+class RemoveDevice(Operation):
+    label = "Remove"
+    permission = "xmpp_bridge.remove_device"
+    is_destructive = True
+
+    def touched(self, rows: Sequence[Device]) -> Iterable[str]:
+        active = [row for row in rows if row.state == Device.State.ACTIVE]
+        yield f"{len(active)} of {len(rows)} devices are registered. Their tokens are removed, which cannot be undone."
+        yield _withdrawn([row.route_id for row in active if row.route_id])
+        yield "Their users' servers are told with their next push that the device is gone."
+        yield "When the app registers again, as apps do by themselves, it is a new device."
+
+    def run(self, rows: Sequence[Device], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        count = operator_actions.remove([row.pk for row in rows], now=database_now())
+        return Done(f"Removed {_devices(count)}.") if count else Done(ALREADY, is_change=False)
+
+
+def _withdrawn(route_ids: Iterable[int]) -> str:
+    waiting = Notification.objects.filter(route__in=list(route_ids), state__in=DUE)
+    return f"{waiting.count()} notifications that wait for it are withdrawn."
+
+
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"

@@ -1,0 +1,86 @@
+"""What operators do to devices of XMPP. Each action is safe to repeat, and by two people at once."""
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from uuid import UUID
+
+import structlog
+from django.conf import settings
+from django.db import Error, transaction
+
+from kit.db.reasons import is_conflict
+from notifications.console import operator_actions
+from registrations.models import Route
+from xmpp_bridge.codec.jids import parse_jid
+from xmpp_bridge.devices.commands import ACTIONS
+from xmpp_bridge.devices.registering import Asked, CommandRefused, Done, Terms, carry_out, end
+from xmpp_bridge.models import Device
+from xmpp_bridge.rules import Domains, Refusal
+
+log = structlog.get_logger(__name__)
+State = Device.State
+# Another process may register the same device at the same moment. It is committed by the time this one fails on it.
+ATTEMPTS = 3
+NO_ACCOUNT = "account: the address of an account, without a resource"
+
+
+def command(node: str, account: str, fields: Mapping[str, str], *, now: datetime) -> Done:
+    """Carry out a command (one of `commands.ACTIONS`) for an account, as if its app had sent it, and return what the
+    app would have been told.
+
+    Nobody proves here whose account it is: the operator answers for that, and is bound by no limit but those of devices
+    to an account and in all. Raises CommandRefused.
+    """
+    owner = parse_jid(account)
+    if owner is None or not owner.local or owner.resource:
+        raise CommandRefused(Refusal.BAD_REQUEST, NO_ACCOUNT)
+    if not Domains(settings.XMPP_DENIED_DOMAINS, settings.XMPP_ALLOWED_DOMAINS).serve(owner.domain):
+        raise CommandRefused(Refusal.FORBIDDEN)
+    terms = Terms(settings.XMPP_COMPONENT_JID, settings.XMPP_RATES["devices_per_user"], lambda: True)
+    return _carry_out(Asked(ACTIONS[node], owner, fields), terms, now=now)
+
+
+def _carry_out(asked: Asked, terms: Terms, *, now: datetime) -> Done:
+    for attempts_left in reversed(range(ATTEMPTS)):
+        try:
+            with transaction.atomic():
+                return carry_out(asked, terms, now=now)
+        except Error as error:
+            if not attempts_left or not is_conflict(error):
+                raise
+            log.info("command_collided")
+    raise AssertionError  # the last attempt returned or raised
+
+
+@transaction.atomic
+def remove(device_ids: Collection[UUID], *, now: datetime) -> int:
+    """End these devices as if their apps had unregistered them, and return how many.
+
+    Their addresses are forgotten, and what waits for them is withdrawn; servers that push on are told that they are
+    gone.
+    """
+    active = Device.objects.filter(pk__in=device_ids, state=State.ACTIVE)
+    devices = list(active.select_related("route").order_by("pk").select_for_update(of=("self",)))
+    for device in devices:
+        end(device, State.UNREGISTERED, now=now)
+    log.info("devices_removed_by_hand", count=len(devices))
+    return len(devices)
+
+
+def disable(device_ids: Collection[UUID], *, now: datetime) -> int:
+    """Send nothing to these devices until somebody enables them or their apps register again, and return how many."""
+    return operator_actions.disable_routes(_routes_of(device_ids), now=now)
+
+
+@transaction.atomic
+def enable(device_ids: Collection[UUID], *, now: datetime) -> int:
+    """Send to these devices again, and return how many. When one ends once more, its server is told so once more."""
+    route_ids = _routes_of(device_ids)
+    count = operator_actions.enable_routes(route_ids, now=now)
+    Route.objects.filter(pk__in=route_ids, state=Route.State.ACTIVE).update(is_end_awaited=True)
+    return count
+
+
+def _routes_of(device_ids: Collection[UUID]) -> list[int]:
+    devices = Device.objects.filter(pk__in=device_ids, route__isnull=False)
+    return list(devices.values_list("route_id", flat=True))

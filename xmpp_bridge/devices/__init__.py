@@ -1,0 +1,1 @@
+"""Devices: registering them by the commands of apps, looking them up, and removing them."""

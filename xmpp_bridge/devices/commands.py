@@ -1,0 +1,91 @@
+"""What apps may say in the commands that register their devices. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from registrations.messages import TokenType
+from registrations.routes.addresses import DeviceAddress, Environment
+from xmpp_bridge.codec.forms import FormField
+from xmpp_bridge.codec.limits import MAX_DEVICE_ID_CHARACTERS
+
+APN_TOKEN = re.compile(r"(?:[0-9a-fA-F]{2}){32,100}")
+FIREBASE_TOKEN = re.compile(r"[A-Za-z0-9_:\-]{32,4096}")
+
+
+class Action(NamedTuple):
+    """One of the commands."""
+
+    name: str
+    token_type: TokenType
+    is_registration: bool
+
+
+ACTIONS: Mapping[str, Action] = {
+    "register-push-apns": Action("Register for pushes (Apple)", TokenType.APN, is_registration=True),
+    "register-push-fcm": Action("Register for pushes (Firebase)", TokenType.FIREBASE, is_registration=True),
+    "unregister-push-apns": Action("Unregister from pushes (Apple)", TokenType.APN, is_registration=False),
+    "unregister-push-fcm": Action("Unregister from pushes (Firebase)", TokenType.FIREBASE, is_registration=False),
+}
+
+
+class BadField(Exception):  # noqa: N818 - says what is wrong
+    """A field is missing or cannot be used. The hint names the field, and never what it holds."""
+
+    def __init__(self, hint: str) -> None:
+        super().__init__(hint)
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A form that was filled in. ``app`` is empty when none was chosen; ``address`` is None where none is needed."""
+
+    device_id: str
+    app: str
+    address: DeviceAddress | None
+
+
+def read_submission(action: Action, fields: Mapping[str, str]) -> Submission:
+    """Return what a form says.
+
+    Raises BadField.
+    """
+    address = _read_address(action, fields) if action.is_registration else None
+    device_id = fields.get("device-id") or fields.get("android-id") or ""
+    if not 0 < len(device_id) <= MAX_DEVICE_ID_CHARACTERS:
+        raise BadField(f"device-id: 1 to {MAX_DEVICE_ID_CHARACTERS} characters")
+    return Submission(device_id, fields.get("app", ""), address)
+
+
+def _read_address(action: Action, fields: Mapping[str, str]) -> DeviceAddress:
+    token = fields.get("token", "")
+    if action.token_type != TokenType.APN:
+        if not FIREBASE_TOKEN.fullmatch(token):
+            raise BadField("token: not a token of Firebase")
+        return DeviceAddress(token)
+    call_token, environment = fields.get("voip-token", ""), fields.get("environment") or Environment.PRODUCTION.value
+    if not APN_TOKEN.fullmatch(token):
+        raise BadField("token: not a token of Apple, in hexadecimal digits")
+    if call_token and not APN_TOKEN.fullmatch(call_token):
+        raise BadField("voip-token: not a token of Apple, in hexadecimal digits")
+    if environment not in list(Environment):
+        raise BadField("environment: production or development")
+    return DeviceAddress(token.lower(), call_token.lower(), environment)
+
+
+def form_fields(action: Action, apps: Iterable[str]) -> list[FormField]:
+    """Return the fields of a command's form. Where there is only one app, none is to be chosen."""
+    slugs = tuple(apps)
+    fields = [FormField("device-id", "Name of the device, the same each time", is_required=True)]
+    if action.is_registration:
+        fields.insert(0, FormField("token", "Device token", is_required=True))
+    if action.is_registration and action.token_type == TokenType.APN:
+        fields += [
+            FormField("voip-token", "Device token for calls"),
+            FormField("environment", "Environment", "list-single", options=tuple(each.value for each in Environment)),
+        ]
+    if len(slugs) > 1:
+        fields.append(FormField("app", "App", "list-single", is_required=True, options=slugs))
+    return fields

@@ -1,0 +1,289 @@
+"""Registering devices and forgetting them: the use cases behind the ad-hoc commands of apps, and behind what operators
+do for them over HTTP.
+
+An account registers for itself: its own server says who it is. Of it, a keyed hash is stored and its domain.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import LiteralString, NamedTuple
+from uuid import UUID, uuid4
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import QuerySet
+
+from kit.db.estimates import stored
+from kit.db.statements import fetch
+from kit.metrics.batches import count
+from notifications.acceptance import acceptance
+from registrations.messages import TokenType
+from registrations.models import RegistrationEvent, Route
+from registrations.routes.addresses import DeviceAddress
+from registrations.routes.routes import is_at, point
+from xmpp_bridge.codec import answers
+from xmpp_bridge.codec.client_strings import issue
+from xmpp_bridge.codec.jids import NOBODY, Jid, parse_jid
+from xmpp_bridge.devices.commands import ACTIONS, Action, BadField, form_fields, read_submission
+from xmpp_bridge.identity import canary_apps, client_keys, device_keys, owner_keys, session_ids
+from xmpp_bridge.limits import Limits
+from xmpp_bridge.messages import BRIDGE, Command
+from xmpp_bridge.metrics import COMMANDS
+from xmpp_bridge.models import App, Device
+from xmpp_bridge.rules import COMMAND_ERRORS, PHASES, Domains, Refusal, choose_app, judge_command
+
+STORED_DEVICES: LiteralString = stored("xmpp_bridge_device")
+UNKNOWN_SESSION = "sessionid: of no command of yours"
+APP_NOT_NAMED = "app: one of several has to be named"
+Kind = RegistrationEvent.Kind
+State = Device.State
+
+
+class CommandRefused(Exception):  # noqa: N818 - says what happened
+    """The command leads to an error. The hint says to the app what is wrong."""
+
+    def __init__(self, refusal: Refusal, hint: str = "") -> None:
+        super().__init__(refusal.value)
+        self.error = replace(COMMAND_ERRORS[refusal], text=hint)
+        self.outcome = refusal.value
+
+
+class Done(NamedTuple):
+    """What a command led to: ``values`` are for the app, which alone may know them."""
+
+    values: Mapping[str, str]
+    outcome: str
+    device_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A form that was sent for an account. ``slug`` is the app that the form need not name."""
+
+    action: Action
+    account: Jid = field(repr=False)
+    fields: Mapping[str, str] = field(repr=False)
+    slug: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for a command: our own domain, how many devices an account may have in an app, and whether one more
+    device may be made now.
+    """
+
+    domain: str
+    max_devices: int
+    take_route: Callable[[], bool]
+
+
+class Registering:
+    """What the connected process keeps to carry out commands. ``domain`` is our own."""
+
+    def __init__(self, domain: str, limits: Limits, domains: Domains) -> None:
+        self._domain = domain
+        self._limits = limits
+        self._domains = domains
+
+    def answer(self, command: Command, *, now: datetime) -> bytes:
+        """Carry out one command, in a transaction of its own, and return the answer to it. What is beyond a limit costs
+        no transaction.
+
+        Raises the errors of the database; nothing is stored or counted then.
+        """
+        try:
+            answer, outcome = self._answer(command, now=now)
+        except CommandRefused as refused:
+            answer, outcome = answers.write_error(command.origin, refused.error, by=self._domain), refused.outcome
+        except BaseException:
+            self._limits.take_back()
+            raise
+        self._limits.keep()
+        count(COMMANDS, [(outcome,)])
+        return answer
+
+    def refuse(self, command: Command, refusal: Refusal) -> bytes:
+        """Return the answer to a command that is not carried out."""
+        refused = CommandRefused(refusal)
+        count(COMMANDS, [(refused.outcome,)])
+        return answers.write_error(command.origin, refused.error, by=self._domain)
+
+    def _answer(self, command: Command, *, now: datetime) -> tuple[bytes, str]:
+        origin, node = command.origin, command.node
+        action = ACTIONS.get(node)
+        if action is None:
+            raise CommandRefused(Refusal.NOT_FOUND)
+        account = self._authorise(command, now=now)
+        sessions = session_ids(node, origin.sender)
+        session = command.session or sessions[0]
+        if session not in sessions:
+            raise CommandRefused(Refusal.BAD_REQUEST, UNKNOWN_SESSION)
+        if command.action == "cancel":
+            return answers.write_command_canceled(origin, node, session), "canceled"
+        if command.action not in PHASES:
+            raise CommandRefused(Refusal.BAD_REQUEST)
+        if command.fields is None:
+            return self._form(command, action, session), "form"
+        service = parse_jid(command.origin.service)
+        asked = Asked(action, account, command.fields, service.local if service else "")
+        with transaction.atomic():
+            done = carry_out(asked, self._terms_for(account, now), now=now)
+        return answers.write_command_result(origin, node, session, done.values), done.outcome
+
+    def _authorise(self, command: Command, *, now: datetime) -> Jid:
+        """Return who sends a command: a client of an account, and of a domain that is served."""
+        sender = parse_jid(command.origin.sender) or NOBODY
+        is_account = bool(sender.local and sender.resource) and self._domains.serve(sender.domain)
+        owner = owner_keys("", sender.bare)[0]
+        if refusal := judge_command(owner, sender.domain, self._limits, is_account=is_account, now=now):
+            raise CommandRefused(refusal)
+        return sender
+
+    def _form(self, command: Command, action: Action, session: str) -> bytes:
+        slugs = [app.slug for app in _apps_for(action)]
+        return answers.write_command_form(
+            command.origin,
+            command.node,
+            session,
+            title=action.name,
+            instructions="The server that your account is on sees what you fill in here.",
+            fields=form_fields(action, slugs),
+        )
+
+    def _terms_for(self, account: Jid, now: datetime) -> Terms:
+        def take_route() -> bool:
+            return self._limits.take_route(account.domain, now.timestamp())
+
+        return Terms(self._domain, self._limits.rates.devices_per_user, take_route)
+
+
+def carry_out(asked: Asked, terms: Terms, *, now: datetime) -> Done:
+    """Register or unregister a device; belongs into a transaction.
+
+    Raises CommandRefused.
+    """
+    action, account = asked.action, asked.account
+    try:
+        submission = read_submission(action, asked.fields)
+    except BadField as bad:
+        raise CommandRefused(Refusal.BAD_REQUEST, bad.hint) from None
+    app = _choose_app(action, submission.app or asked.slug, is_canary=account.domain == terms.domain)
+    keys, owners = device_keys(app.slug, account.bare, submission.device_id), owner_keys(app.slug, account.bare)
+    device = Device.objects.select_for_update().filter(device_key__in=keys, state=State.ACTIVE).first()
+    if submission.address is None:
+        return _unregister(action, device, now=now)
+    outcome = "refreshed" if device else "registered"
+    device = device or _create(app, account, owners, terms, now=now)
+    device.device_key, device.owner_key, device.key_name = keys[0], owners[0], client_keys()[0].name
+    _register(device, action, submission.address, now=now)
+    return Done(_credentials(device.id, terms.domain), outcome, device.id)
+
+
+def _create(app: App, account: Jid, owners: Sequence[bytes], terms: Terms, *, now: datetime) -> Device:
+    owned = Device.objects.filter(owner_key__in=owners, state=State.ACTIVE)
+    is_there_room = owned.count() < terms.max_devices or _end_longest_dead(owned, now=now)
+    if not is_there_room or _is_full() or not terms.take_route():
+        raise CommandRefused(Refusal.BUSY)
+    return Device(app=app, domain=account.domain)
+
+
+def _end_longest_dead(owned: QuerySet[Device], *, now: datetime) -> bool:
+    """End that of these devices whose route was disabled first, and return whether there was one."""
+    dead = owned.filter(route__state=Route.State.DISABLED).order_by("route__disabled_at")
+    device = dead.select_for_update(of=["self"], skip_locked=True).first()
+    if device:
+        end(device, State.EXPIRED, now=now)
+    return device is not None
+
+
+def _is_full() -> bool:
+    [(devices,)] = fetch(STORED_DEVICES)
+    return bool(devices >= settings.XMPP_MAX_DEVICES)
+
+
+def _credentials(device_id: UUID, domain: str) -> dict[str, str]:
+    given_out = issue(device_id, client_keys()[0])
+    return {"jid": domain, "client": given_out.client, "node": given_out.node, "secret": given_out.secret}
+
+
+def _apps_for(action: Action, *, is_canary: bool = False) -> list[App]:
+    """Return the apps that a command may be about. That of the canary is for the canary alone."""
+    apps = App.objects.filter(is_retired=False).order_by("slug")
+    apps = apps.filter(slug__in=canary_apps()) if is_canary else apps.exclude(slug__in=canary_apps())
+    return list(apps.exclude(app_topic="") if action.token_type == TokenType.APN else apps.filter(takes_firebase=True))
+
+
+def _choose_app(action: Action, named: str, *, is_canary: bool) -> App:
+    """Return the app of this slug, or without a slug the only one there is."""
+    apps = {app.slug: app for app in _apps_for(action, is_canary=is_canary)}
+    slug = choose_app(named, apps)
+    if isinstance(slug, Refusal):
+        raise CommandRefused(slug, APP_NOT_NAMED if slug is Refusal.BAD_REQUEST else "")
+    return apps[slug]
+
+
+def _register(device: Device, action: Action, address: DeviceAddress, *, now: datetime) -> None:
+    """Point a device to its address. This also revives a route that was disabled."""
+    route = device.route or Route(generation=0, created_at=now)
+    app_topic = device.app.app_topic if action.token_type == TokenType.APN else ""
+    kind = _what_changed(route, action, app_topic, address)
+    was_active = route.state == Route.State.ACTIVE
+    point(
+        route,
+        gateway=settings.XMPP_GATEWAY,
+        token_type=action.token_type,
+        app_topic=app_topic,
+        address=address.encode(),
+    )
+    route.is_end_awaited = True
+    route.bridge = BRIDGE
+    route.pseudonym = route.pseudonym or uuid4()
+    route.save()
+    # Reports count who is there on a day, so one refresh in a day says all.
+    if kind is not Kind.REFRESHED or not was_active or device.registered_at.date() < now.date():
+        _record(route, kind, now=now)
+    device.route = route
+    device.registered_at = now
+    device.save()
+
+
+def _what_changed(route: Route, action: Action, app_topic: str, address: DeviceAddress) -> Kind:
+    """Return what a registration means for the history of a route, before the route is pointed to the address."""
+    if route.pseudonym is None:  # new, or older than its history
+        return Kind.REGISTERED
+    is_same = is_at(route, action.token_type, app_topic, address.encode())
+    return Kind.REFRESHED if is_same else Kind.TOKEN_CHANGED
+
+
+def _record(route: Route, kind: Kind, *, now: datetime) -> None:
+    if route.pseudonym:
+        RegistrationEvent.objects.create(
+            kind=kind,
+            pseudonym=route.pseudonym,
+            token_type=route.token_type,
+            app_topic=route.app_topic,
+            bridge=route.bridge,
+            at=now,
+        )
+
+
+def _unregister(action: Action, device: Device | None, *, now: datetime) -> Done:
+    if device is None or (device.route and device.route.token_type != action.token_type):
+        raise CommandRefused(Refusal.NOT_FOUND)
+    device_id = device.id
+    end(device, State.UNREGISTERED, now=now)
+    return Done({}, "unregistered", device_id)
+
+
+def end(device: Device, state: Device.State, *, now: datetime) -> None:
+    """Forget everything about a device but that it was there, so that later pushes are told that it is gone; belongs
+    into a transaction.
+    """
+    route, device.route = device.route, None
+    device.state, device.ended_at, device.announced_from = state, now, None
+    device.save()
+    if route:
+        acceptance.withdraw([route.pk], now=now)
+        _record(route, Kind.EXPIRED if state == State.EXPIRED else Kind.UNREGISTERED, now=now)
+        route.delete()

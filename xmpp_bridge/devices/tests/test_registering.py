@@ -1,0 +1,297 @@
+"""Registering devices by command: what apps are told, what is stored, and every refusal."""
+
+from datetime import timedelta
+
+import pytest
+from django.conf import LazySettings
+from django.utils import timezone
+
+from notifications.models import Notification
+from registrations.keys.encryption import Purpose
+from registrations.keys.keyring import keyring
+from registrations.models import Route
+from registrations.routes.addresses import DeviceAddress
+from tests.statements import statements
+from xmpp_bridge.codec.client_strings import verify_client, verify_node
+from xmpp_bridge.codec.names import DATA_FORM
+from xmpp_bridge.identity import client_keys
+from xmpp_bridge.limits import Rates
+from xmpp_bridge.models import Device
+from xmpp_bridge.rules import Domains
+from xmpp_bridge.tests.talking import (
+    APN_TOKEN,
+    CALL_TOKEN,
+    FCM_TOKEN,
+    JULIET,
+    SERVICE,
+    Service,
+    error_of,
+    make_app,
+    push2,
+    result_of,
+)
+
+pytestmark = pytest.mark.django_db
+GOOD = {"token": APN_TOKEN, "device-id": "phone"}
+
+
+def address_of(route: Route) -> bytes:
+    return keyring().decrypt(Purpose.ADDRESS, route.address_encrypted)
+
+
+def test_an_app_registers_and_is_given_what_its_server_needs() -> None:
+    make_app()
+    told = Service().register(voip_token=CALL_TOKEN.upper(), environment="development")
+    device = Device.objects.get()
+    assert told.jid == SERVICE
+    assert verify_client(told.client, client_keys()) == device.pk
+    assert verify_node(told.node, told.secret, client_keys()) == device.pk
+    assert (device.domain, device.state, device.route.gateway) == ("capulet.test", "active", "gorush")
+    assert (device.route.token_type, device.route.app_topic) == (1, "org.example.chat")
+    assert address_of(device.route) == DeviceAddress(APN_TOKEN, CALL_TOKEN, "development").encode()
+
+
+def test_a_device_of_firebase_has_one_token_and_no_topic() -> None:
+    make_app()
+    Service().register(platform="fcm")
+    route = Route.objects.get()
+    assert (route.token_type, route.app_topic, address_of(route)) == (2, "", FCM_TOKEN.encode())
+
+
+def test_neither_account_nor_device_id_is_stored() -> None:
+    make_app()
+    Service().register(sender="juliet@capulet.test/a-resource", device_id="name-of-a-phone")
+    stored = " ".join(str(value) for row in Device.objects.values() for value in row.values())
+    assert [word for word in ("juliet", "name-of-a-phone", "a-resource") if word in stored] == []
+
+
+def test_the_same_device_keeps_its_client_string_and_gets_the_new_token() -> None:
+    make_app()
+    service = Service()
+    first = service.register()
+    again = service.register(token="ef" * 32, sender="juliet@CAPULET.test/another")
+    assert again == first
+    assert Route.objects.get().generation == 2
+    assert address_of(Route.objects.get()) == DeviceAddress("ef" * 32, environment="production").encode()
+
+
+def test_another_device_account_or_app_is_another_route() -> None:
+    make_app()
+    make_app("talk")
+    service = Service()
+    told = [
+        service.register(app="chat"),
+        service.register(app="talk"),
+        service.register(app="chat", device_id="tablet"),
+        service.register(app="chat", sender="romeo@capulet.test/x"),
+        service.register(app="chat", sender="juliet@montague.test/x"),
+    ]
+    assert len({each.client for each in told}) == Route.objects.count() == 5
+
+
+def test_android_id_is_the_older_name_of_device_id() -> None:
+    make_app()
+    service = Service()
+    first = service.register()
+    fields = {"token": APN_TOKEN, "android-id": "phone"}
+    assert result_of(service.command("register-push-apns", fields))["client"] == first.client
+
+
+def test_registering_again_revives_a_route_that_was_disabled() -> None:
+    make_app()
+    service = Service()
+    first = service.register()
+    Route.objects.update(state="disabled", disabled_reason="Unregistered", is_end_awaited=False)
+    assert service.register() == first
+    route = Route.objects.get()
+    assert (route.state, route.is_end_awaited) == ("active", True)
+
+
+def test_unregistering_forgets_the_address_and_a_new_registration_has_another_client_string() -> None:
+    make_app()
+    service = Service()
+    first = service.register()
+    service.say(push2(first.client))
+    assert result_of(service.command("unregister-push-apns", {"device-id": "phone"})) == {}
+    assert Route.objects.count() == 0
+    assert Notification.objects.get().state == "withdrawn"
+    assert Device.objects.get().state == "unregistered"
+    assert service.register().client != first.client
+    assert Device.objects.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("node", "fields", "sender"),
+    [
+        ("unregister-push-apns", {"device-id": "other"}, JULIET),
+        ("unregister-push-apns", {"device-id": "phone"}, "romeo@capulet.test/x"),
+        ("unregister-push-fcm", {"device-id": "phone"}, JULIET),
+        ("register-push-huawei", GOOD, JULIET),
+        ("register-push-apns", GOOD | {"app": "none"}, JULIET),
+    ],
+)
+def test_what_is_not_there_is_not_found(node: str, fields: dict[str, str], sender: str) -> None:
+    make_app()
+    service = Service()
+    service.register()
+    assert error_of(service.command(node, fields, sender=sender)) == ("cancel", "item-not-found")
+    assert Device.objects.get().state == "active"
+
+
+@pytest.mark.parametrize(
+    ("node", "fields", "named"),
+    [
+        ("register-push-apns", {"device-id": "phone"}, "token"),
+        ("register-push-apns", GOOD | {"token": "ab" * 31}, "token"),
+        ("register-push-apns", GOOD | {"token": "ab" * 101}, "token"),
+        ("register-push-apns", GOOD | {"token": "abc" * 33}, "token"),
+        ("register-push-apns", GOOD | {"token": "xy" * 32}, "token"),
+        ("register-push-apns", GOOD | {"token": f" {APN_TOKEN}"}, "token"),
+        ("register-push-apns", GOOD | {"voip-token": "x"}, "voip-token"),
+        ("register-push-apns", GOOD | {"environment": "staging"}, "environment"),
+        ("register-push-apns", {"token": APN_TOKEN}, "device-id"),
+        ("register-push-apns", GOOD | {"device-id": "x" * 256}, "device-id"),
+        ("register-push-fcm", {"token": "short", "device-id": "phone"}, "token"),
+        ("register-push-fcm", {"token": "x" * 4097, "device-id": "phone"}, "token"),
+        ("register-push-fcm", {"token": "x y" * 20, "device-id": "phone"}, "token"),
+        ("unregister-push-fcm", {}, "device-id"),
+    ],
+)
+def test_a_bad_field_is_named_and_never_repeated(node: str, fields: dict[str, str], named: str) -> None:
+    make_app()
+    answer = Service().command(node, fields)
+    assert error_of(answer) == ("modify", "bad-request")
+    text = answer.findtext("error/{urn:ietf:params:xml:ns:xmpp-stanzas}text") or ""
+    assert text.startswith(f"{named}:")
+    assert [value for value in fields.values() if len(value) > 3 and value in text] == []
+    assert Device.objects.count() == 0
+
+
+def test_of_several_apps_one_has_to_be_named_in_the_form_or_by_the_address() -> None:
+    make_app()
+    make_app("talk", app_topic="")
+    make_app("word")
+    service = Service()
+    assert error_of(service.command("register-push-apns", GOOD)) == ("modify", "bad-request")
+    result_of(service.command("register-push-apns", GOOD, to=f"word@{SERVICE}"))
+    assert Device.objects.get().app.slug == "word"
+    assert error_of(service.command("register-push-apns", GOOD | {"app": "talk"})) == ("cancel", "item-not-found")
+
+
+@pytest.mark.parametrize("sender", ["capulet.test", "juliet@capulet.test", "capulet.test/server", "not a jid/x"])
+def test_only_a_client_of_an_account_registers(sender: str) -> None:
+    make_app()
+    assert error_of(Service().command("register-push-apns", GOOD, sender=sender)) == ("auth", "forbidden")
+
+
+@pytest.mark.parametrize("domains", [Domains(denied={"capulet.test"}), Domains(allowed={"montague.test"})])
+def test_accounts_of_a_domain_that_is_not_served_are_forbidden(domains: Domains) -> None:
+    make_app()
+    assert error_of(Service(domains=domains).command("register-push-apns", GOOD)) == ("auth", "forbidden")
+
+
+def test_the_limits_of_devices_commands_and_routes() -> None:
+    make_app()
+    busy = ("wait", "resource-constraint")
+    service = Service(Rates(devices_per_user=2, commands_per_hour=5, routes_per_hour=3))
+    for name in ("one", "two"):
+        service.register(device_id=name)
+    assert error_of(service.command("register-push-apns", GOOD | {"device-id": "three"})) == busy
+    service.register(device_id="two")  # known already
+    service.register(sender="romeo@capulet.test/x")
+    assert error_of(service.command("register-push-apns", GOOD, sender="paris@capulet.test/x")) == busy
+    service.register(device_id="two")
+    assert error_of(service.command("register-push-apns", GOOD | {"device-id": "two"})) == busy
+
+
+def test_a_command_beyond_a_limit_costs_the_database_nothing() -> None:
+    make_app()
+    service = Service(Rates(commands_per_hour=1))
+    service.register()
+    with statements() as sent:
+        assert error_of(service.command("register-push-apns", GOOD)) == ("wait", "resource-constraint")
+        assert error_of(service.command("nonsense", GOOD)) == ("cancel", "item-not-found")
+    assert list(sent) == []
+
+
+def test_the_longest_dead_device_makes_room_for_its_owners_next_one() -> None:
+    make_app()
+    service = Service(Rates(devices_per_user=3))
+    for name in ("one", "two", "three"):
+        service.register(device_id=name)
+    routes = list(Route.objects.order_by("pk"))
+    for route, day in ((routes[0], 3), (routes[1], 2)):
+        route.state, route.disabled_at = Route.State.DISABLED, timezone.now() + timedelta(days=day)
+        route.save()
+    gone = routes[1].device
+    service.register(device_id="four")
+    gone.refresh_from_db()
+    assert (gone.state, gone.route) == (Device.State.EXPIRED, None)
+    assert Device.objects.filter(state=Device.State.ACTIVE).count() == 3
+    service.register(device_id="five")
+    refused = service.command("register-push-apns", GOOD | {"device-id": "six"})
+    assert error_of(refused) == ("wait", "resource-constraint")
+
+
+def test_beyond_so_many_devices_in_all_only_known_ones_are_taken(settings: LazySettings) -> None:
+    make_app()
+    service, settings.XMPP_MAX_DEVICES = Service(), 2
+    for name in ("one", "two"):
+        service.register(device_id=name)
+    refused = service.command("register-push-apns", GOOD | {"device-id": "three"}, sender="romeo@verona.test/x")
+    assert error_of(refused) == ("wait", "resource-constraint")
+    service.register(device_id="two")
+
+
+def test_a_generic_client_gets_a_form_first() -> None:
+    make_app()
+    make_app("talk")
+    service = Service()
+    answer = service.command("register-push-apns", None, action="execute")
+    [command] = answer
+    assert command.get("status") == "executing"
+    session = command.get("sessionid") or ""
+    names = [each.get("var") for each in command.iter(f"{{{DATA_FORM}}}field")]
+    assert names == ["token", "device-id", "voip-token", "environment", "app"]
+    filled_in = GOOD | {"app": "talk", "voip-token": "", "environment": ""}
+    completed = service.command("register-push-apns", filled_in, action="complete", sessionid=session)
+    assert completed[0].get("sessionid") == session
+    assert result_of(completed)["client"]
+
+
+def test_a_command_can_be_given_up_and_knows_no_way_back() -> None:
+    make_app()
+    service = Service()
+    [form] = service.command("register-push-apns", None)
+    session = form.get("sessionid") or ""
+    [command] = service.command("register-push-apns", None, action="cancel", sessionid=session)
+    assert (command.get("status"), command.get("sessionid")) == ("canceled", session)
+    assert error_of(service.command("register-push-apns", GOOD, action="prev")) == ("modify", "bad-request")
+    assert Device.objects.count() == 0
+
+
+def test_a_session_is_of_one_client_and_one_command() -> None:
+    make_app()
+    service = Service()
+    [form] = service.command("register-push-apns", None)
+    session = form.get("sessionid") or ""
+    others = [
+        service.command("register-push-apns", GOOD, sessionid="made-up"),
+        service.command("register-push-apns", GOOD, sessionid=session, sender="romeo@verona.test/x"),
+        service.command("unregister-push-apns", GOOD, sessionid=session),
+    ]
+    assert [error_of(each) for each in others] == [("modify", "bad-request")] * 3
+    assert Device.objects.count() == 0
+    assert result_of(service.command("register-push-apns", GOOD, sessionid=session))["client"]
+
+
+def test_without_an_app_there_is_nothing_to_register_for() -> None:
+    make_app(is_retired=True)
+    assert error_of(Service().command("register-push-apns", GOOD)) == ("cancel", "item-not-found")
+
+
+def test_a_new_registration_is_dated() -> None:
+    make_app()
+    before = timezone.now()
+    Service().register()
+    assert Device.objects.get().registered_at >= before

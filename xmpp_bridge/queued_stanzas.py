@@ -1,0 +1,56 @@
+"""What the canary wants said: written by the canary, and read by the component that is connected."""
+
+from datetime import timedelta
+from typing import NamedTuple
+
+from kit.db.statements import fetch, write
+from xmpp_bridge.messages import IqAnswer
+from xmpp_bridge.models import CanaryStanza
+
+# What nobody said for so long is no more waited for.
+KEPT = timedelta(minutes=2)
+
+
+class QueuedStanza(NamedTuple):
+    """A stanza that is to be said."""
+
+    id: str
+    text: str
+
+
+_TAKE = """
+    UPDATE xmpp_bridge_canarystanza SET sent_at = clock_timestamp()
+    WHERE sent_at IS NULL AND queued_at > clock_timestamp() - %(kept)s RETURNING id, text
+"""
+_ANSWERED = """
+    UPDATE xmpp_bridge_canarystanza SET answered_at = clock_timestamp(), error = %(error)s, is_own_error = %(is_own)s
+    WHERE id = %(id)s AND answered_at IS NULL
+"""
+NO_CONDITION = "undefined-condition"
+
+
+def want(stanza_id: str, text: str) -> None:
+    """Have the component say this."""
+    write(
+        """
+        INSERT INTO xmpp_bridge_canarystanza (id, text, queued_at, error, is_own_error)
+        VALUES (%(id)s, %(text)s, clock_timestamp(), '', FALSE)
+        """,
+        {"id": stanza_id, "text": text},
+    )
+
+
+def take() -> list[QueuedStanza]:
+    """Return what is to be said now. It is said once."""
+    return [QueuedStanza._make(row) for row in fetch(_TAKE, {"kept": KEPT})]
+
+
+def note_answer(answer: IqAnswer, *, is_own: bool) -> None:
+    """Note the answer to a stanza. ``is_own`` says that an error is the component's own."""
+    error = (answer.condition or NO_CONDITION) if answer.is_error else ""
+    write(_ANSWERED, {"id": answer.id, "error": error, "is_own": is_own and answer.is_error})
+
+
+def read(stanza_id: str) -> CanaryStanza:
+    """Return what became of a stanza."""
+    return CanaryStanza.objects.get(pk=stanza_id)
