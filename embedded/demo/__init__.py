@@ -1,1 +1,3 @@
-"""A small world for demonstrations: the people in it (`cast`), and what they do all day (`life`)."""
+"""The demonstration: its people (`people`), what they do (`run`), and the users of XMPP with their servers (`xmpp`,
+`xmpp_users`, `user_server`).
+"""

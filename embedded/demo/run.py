@@ -39,24 +39,24 @@ class DemoRun:
     """
 
     def __init__(
-        self, session: Session, server: bytes, make_people: Sequence[Character], *, seed: int, pause_seconds: float
+        self, session: Session, server: bytes, people: Sequence[Character], *, seed: int, pause_seconds: float
     ) -> None:
         self._session = session
-        self._cast = make_people
+        self._people = people
         self._random = Random(seed)  # noqa: S311 - chooses who writes to whom
         self._pause_seconds = pause_seconds
-        for person in make_people:
+        for person in people:
             person.phone.use([server])
-            for other in make_people:
+            for other in people:
                 if other is not person:
                     person.sender.follow(other.public_key)
 
     async def live(self) -> None:
         """Play until cancelled. Everybody registers first, as after installing the app."""
-        await asyncio.gather(*(self._register(person) for person in self._cast))
+        await asyncio.gather(*(self._register(person) for person in self._people))
         async with asyncio.TaskGroup() as events:
             while True:
-                sender, recipient = self._random.sample(self._cast, 2)
+                sender, recipient = self._random.sample(self._people, 2)
                 if not sender.is_busy:
                     events.create_task(self._occupy(sender, self._next_event(sender, recipient)))
                 await asyncio.sleep(self._pause_seconds * self._random.uniform(0.5, 1.5))

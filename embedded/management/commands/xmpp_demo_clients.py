@@ -17,7 +17,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from embedded.demo.prosody import DemoServer
+from embedded.demo.user_server import DemoUserServer
 from embedded.demo.xmpp_users import Conversation, User
 from kit.http.connections import HttpClient, new_client
 from xmpp_bridge.client import Account, Device, Platform
@@ -70,7 +70,7 @@ async def _live(options: dict[str, Any]) -> None:
         counted = partial(_count_pushes, client, next(iter(settings.GORUSH_URLS), ""))
         conversation = Conversation(juliet, romeo, service, pause_seconds=pause, count_pushes=counted)
         group.create_task(conversation.live())
-        group.create_task(DemoServer(address, service, app=APP, pause_seconds=pause).live())
+        group.create_task(DemoUserServer(address, service, app=APP, pause_seconds=pause).live())
 
 
 async def _count_pushes(client: HttpClient, gorush_url: str, token: str) -> int | None:

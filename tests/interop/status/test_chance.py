@@ -53,7 +53,7 @@ class Person:
     firsts: dict["Person", tuple[str, str]] = field(default_factory=dict)  # first messages, and the token of then
 
 
-class DemoServer:
+class Group:
     """The people, what they do, and the model of what must come of it."""
 
     def __init__(self, world: World, chance: random.Random) -> None:
@@ -122,28 +122,28 @@ class DemoServer:
 def test_twenty_people_and_a_server_that_is_killed(world: World) -> None:
     print(f"\nSEED={SEED}")
     chance = random.Random(SEED)
-    town = DemoServer(world, chance)
-    actions = [town.write] * 40 + [town.change_token] * 2 + [town.kill_the_server, town.lose_gorush]
+    group = Group(world, chance)
+    actions = [group.write] * 40 + [group.change_token] * 2 + [group.kill_the_server, group.lose_gorush]
     done, deadline = Counter[str](), time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         action = chance.choice(actions)
-        if action != town.write:
+        if action != group.write:
             print(f"{datetime.now(UTC):%T} {action.__name__}")
         action()
         done[action.__name__] += 1
         time.sleep(chance.random())
-    check(world, town)
-    print(dict(done), "messages", sum(len(person.sent) for person in town.people))
+    check(world, group)
+    print(dict(done), "messages", sum(len(person.sent) for person in group.people))
 
 
-def check(world: World, town: DemoServer) -> None:
+def check(world: World, group: Group) -> None:
     """Each message woke its reader's phone, and what went out twice has one collapse id. Its writer was told.
 
     A first message to somebody may do neither: status-go waits three seconds for the answer to its query. So may one
     whose request the network lost, as status-go sends it once: it is in no store and not in the inbox.
     """
-    expected = sum((person.expected for person in town.people), Counter())
-    for writer in town.people:
+    expected = sum((person.expected for person in group.people), Counter())
+    for writer in group.people:
         for first, token in writer.firsts.values():
             if not is_told(writer, first):
                 print("no answer in time for a first message", writer.messenger.folder.name, first)
@@ -155,7 +155,7 @@ def check(world: World, town: DemoServer) -> None:
     world.settle()
     untold = [
         _describe(world, at, writer, reader, message_id)
-        for writer in town.people
+        for writer in group.people
         for at, reader, message_id in writer.sent
         if not is_told(writer, message_id)
     ]

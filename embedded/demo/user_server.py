@@ -25,7 +25,7 @@ GRADES = {Grade.NORMAL: 70, Grade.LOW: 20, Grade.VOIP: 10}
 log = structlog.get_logger(__name__)
 
 
-class DemoServer:
+class DemoUserServer:
     """A server with a few users. ``server`` makes its connection; ``pause_seconds`` lie between two notifications on
     average.
     """
