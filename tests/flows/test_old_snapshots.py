@@ -44,7 +44,14 @@ def pages_read(step: Step, *, nothing_before: datetime) -> int:
 
 
 def pages_of(sql: str, values: Mapping[str, object] | None = None) -> int:
-    """Return how many pages a statement reads."""
+    """Return how many pages a statement reads, without those of PostgreSQL's catalogs.
+
+    A session reads these again whenever its caches were discarded, as by many changes of schema in other databases.
+    """
+    return min(_pages_of(sql, values) for _ in range(3))
+
+
+def _pages_of(sql: str, values: Mapping[str, object] | None) -> int:
     [([plan],)] = fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", values)
     read: dict[str, Any] = plan["Plan"]
     return int(read["Shared Hit Blocks"] + read["Shared Read Blocks"])
@@ -84,5 +91,5 @@ def test_a_look_reads_nothing_that_was_worked_off() -> None:
     assert len(read) == 7
     assert max(read) < 20
     assert min(before) > 100
-    assert max(counted) < 50
     assert min(counted_before) > 100
+    assert [pages for pages, of_all in zip(counted, counted_before, strict=True) if 3 * pages > of_all] == []
