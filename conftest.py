@@ -58,12 +58,12 @@ os.environ |= {
     "SECRET_KEY": "tests-only-secret-key-that-is-long-enough-for-the-checks-of-django",
     "FIELD_ENCRYPTION_KEYS": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
     "SERVER_PRIVATE_KEY": "02" * 32,
-    "READYZ_SECONDS": "0",  # tests change what it looks at, and ask again at once
     "CANARY_PERIOD_SECONDS": "0",  # its rows would change counts; the canary's own tests call it
 }
 django.setup()
 # WhiteNoise would look through all static files (30 ms) for each client that a test makes.
 settings.WHITENOISE_AUTOREFRESH = True
+settings.READYZ_SECONDS = 0  # tests change what it looks at, and ask again at once
 # A fast hash is enough as nobody guesses these passwords; the real one takes 0.3 s each time.
 settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 

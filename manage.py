@@ -10,11 +10,11 @@ from django.db import OperationalError
 
 from kit.db.reasons import words
 from kit.errors import StartError
-from pushserver.config.role import OF_COMMANDS, Role, begin_as
+from pushserver.config.role import begin_as, role_of
 
 
 def main() -> None:
-    begin_as(OF_COMMANDS.get("".join(sys.argv[1:2]), Role.COMMAND))
+    begin_as(role_of("".join(sys.argv[1:2])))
     if sys.argv[1:] == ["version"]:  # Django would tell its own
         django.setup()
         call_command("version")

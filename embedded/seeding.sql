@@ -269,10 +269,10 @@ INSERT INTO waku_bridge_deadletter (digest, reason, pubsub_topic, content_topic,
     FROM (SELECT greatest(100, pg_temp.registrations() / 50) AS last) p, generate_series(1, last) n;
 
 INSERT INTO waku_bridge_canaryrun (state, is_dry_run, started_at, finished_at, broken_link, cause, detail, register_ms,
-    register_answer_ms, query_ms, query_answer_ms, request_ms, gorush_ms, request_answer_ms, unregister_ms,
+    register_answer_ms, query_ms, query_answer_ms, request_ms, gateway_ms, request_answer_ms, unregister_ms,
     unregister_answer_ms, work_ms)
     SELECT CASE WHEN is_broken THEN 'broken' ELSE 'passed' END, true, at, at + interval '3 seconds',
-    CASE WHEN is_broken THEN 'gorush' ELSE '' END, CASE WHEN is_broken THEN 'gorush' ELSE '' END, '', 12, 80 + n % 90,
+    CASE WHEN is_broken THEN 'gateway' ELSE '' END, CASE WHEN is_broken THEN 'gateway' ELSE '' END, '', 12, 80 + n % 90,
     10, 60 + n % 50, 11, 5 + n % 20, 90 + n % 70, 9, 70, 40
     FROM generate_series(1, 10080) n,
     LATERAL (SELECT now() - (10080 - n) * interval '1 minute' AS at, n % 500 = 0 AS is_broken) r;

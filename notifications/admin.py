@@ -23,8 +23,9 @@ from notifications.messages import FAILURES, NotificationType
 from notifications.models import Attempt, Notification, NotificationRequest, Sender
 from notifications.queues import queues
 from notifications.transitions import DUE
-from registrations.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url, token_type_name
+from registrations.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url
 from registrations.models import Registration
+from registrations.token_types import name_of
 
 ID_BYTES = 32
 PUSH_CONTENT = ("dedup_key", "collapse_id", "chat_id", "message", "wake")
@@ -296,7 +297,7 @@ class AttemptAdmin(FactAdmin):
 
     @admin.display(description="token type")
     def token(self, attempt: Attempt) -> str:
-        return token_type_name(attempt.token_type)
+        return name_of(attempt.token_type)
 
     @admin.display(description="latency")
     def latency(self, attempt: Attempt) -> str:

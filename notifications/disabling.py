@@ -9,7 +9,6 @@ delivered, stops the clocks of all its routes at the first failure after its las
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 
-from django.conf import settings
 from django.db import transaction
 from django.db.models import Case, DateTimeField, DurationField, ExpressionWrapper, F, Q, QuerySet, Value, When
 from django.db.models.functions import Coalesce, Least
@@ -17,12 +16,14 @@ from django.db.models.functions import Coalesce, Least
 from kit.metrics.batches import count
 from notifications.messages import ChannelKey
 from notifications.metrics import ROUTES_DISABLED
-from registrations.messages import TokenType
 from registrations.models import RegistrationEvent, Route
+from registrations.token_types import has_topic
 
 MAX_COUNTED = timedelta(hours=6)
 FAILING = "failing"
 BY_OPERATOR = "operator"
+# A route that fails for so long, while others of its channel work, is disabled.
+FAILING_AFTER = timedelta(hours=72)
 Kind = RegistrationEvent.Kind
 _REASONS = {Kind.TOKEN_DIED: "dead", Kind.EXPIRED: "failing"}
 
@@ -34,8 +35,7 @@ def note_failure(route_ids: Iterable[int], *, channel_success_at: datetime | Non
         failing_since=F("failing_since") + _uncounted(channel_success_at, now), last_failure_at=now
     )
     routes.filter(failing_since__isnull=True).update(failing_since=now, last_failure_at=now)
-    limit = now - timedelta(hours=settings.ROUTE_FAILING_HOURS)
-    _disable(routes.filter(failing_since__lte=limit), FAILING, Kind.EXPIRED, now=now)
+    _disable(routes.filter(failing_since__lte=now - FAILING_AFTER), FAILING, Kind.EXPIRED, now=now)
 
 
 def _uncounted(channel_success_at: datetime | None, now: datetime) -> Case:
@@ -96,7 +96,7 @@ def disabled_since(key: ChannelKey, since: datetime) -> QuerySet[Route]:
     Left out are those that failed for days, and those that an operator disabled: no wrong set-up of a moment did that.
     """
     own = Q(token_type=key.token_type)
-    if key.token_type == TokenType.APN:
+    if has_topic(key.token_type):
         own &= Q(app_topic=key.app_topic)
     return Route.objects.filter(own, state=Route.State.DISABLED, disabled_at__gte=since).exclude(
         disabled_reason__in=[FAILING, BY_OPERATOR]

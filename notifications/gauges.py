@@ -4,6 +4,7 @@ from kit.batches.marks import since
 from kit.metrics.kinds import StoredGauge
 from notifications.models import Halt, Notification, NotificationRequest
 from notifications.queues.queues import OPEN_QUEUES, QUEUED, UNSORTED
+from registrations.token_types import sql_platform
 
 State = Notification.State
 
@@ -37,8 +38,8 @@ QUEUE_WAITING = StoredGauge(
     "When it moves: a halt covers the queue, or Apple or Google are slow; a full queue refuses what comes for it, and "
     "only that.",
     labelnames=("gateway", "platform", "app", "proven"),
-    sql="""
-        SELECT gateway, CASE token_type WHEN 1 THEN 'ios' WHEN 2 THEN 'android' ELSE 'none' END,
+    sql=f"""
+        SELECT gateway, {sql_platform("token_type")},
             coalesce(app_topic, 'other'), CASE WHEN is_proven THEN 'yes' ELSE 'no' END, waiting_count
         FROM notifications_queue
     """,

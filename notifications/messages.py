@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
-from registrations.messages import TokenType
+from registrations.token_types import has_topic
 
 
 class NotificationType(IntEnum):
@@ -133,10 +133,8 @@ class ChannelKey(NamedTuple):
 
 
 def channel_key(token_type: int, app_topic: str) -> ChannelKey:
-    """Return the channel of an address. The app topic counts at Apple only: with Firebase it may be there and means
-    nothing.
-    """
-    return ChannelKey(token_type, app_topic if token_type == TokenType.APN else "")
+    """Return the channel of an address. Where tokens belong to no app, its app topic means nothing."""
+    return ChannelKey(token_type, app_topic if has_topic(token_type) else "")
 
 
 class QueueKey(NamedTuple):
@@ -158,14 +156,6 @@ def queue_key(gateway: str, app: ChannelKey, delivered: Container[ChannelKey], *
     return QueueKey(gateway, app.token_type, None, is_proven=False)
 
 
-_PLATFORMS: Mapping[int, str] = {TokenType.APN: "ios", TokenType.FIREBASE: "android"}
-
-
-def platform(token_type: int) -> str:
-    """Return the word for a platform in metrics."""
-    return _PLATFORMS.get(token_type, "none")
-
-
 class Outcome(StrEnum):
     """How one attempt at a gateway ended."""
 
@@ -183,6 +173,8 @@ FAILURES = (Outcome.CONFIG, Outcome.TRANSIENT, Outcome.AMBIGUOUS)
 UNREACHABLE = "unreachable"
 # The code of a result when the connection to the gateway broke before there was an answer.
 CUT_OFF = "cut_off"
+# The code of a result that was taken and sent nowhere, as the push asked for.
+DRY_RUN = "dry_run"
 # The code of a result when the gateway was stopped and gave up what it was sending.
 CANCELLED = "cancelled"
 # The code of a result when the gateway's connection to Apple or Google broke before there was an answer.

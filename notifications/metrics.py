@@ -83,7 +83,7 @@ CHANNEL_TRIPS = Counter(
 GATEWAY_OUTAGES = Counter(
     "pushserver_gateway_outages_total",
     "Outages of a gateway: no push of a batch reached it. "
-    "When it moves: is the gateway there, and the way to it? It is probed with one push every GATEWAY_PROBE_SECONDS, "
+    "When it moves: is the gateway there, and the way to it? It is probed with one push every five seconds, "
     "and what waits is sent when one reaches it.",
     ["gateway"],
 )

@@ -15,6 +15,7 @@ from django.db import models
 
 from kit.db.fields import BytesField
 from kit.db.partitions import UNDER_WAY
+from registrations import token_types
 from registrations.models import Route
 
 
@@ -45,6 +46,7 @@ class NotificationRequest(models.Model):
     ended_on = models.DateField(default=UNDER_WAY, db_default=UNDER_WAY)  # the UTC day of its answer
 
     class Meta:
+        verbose_name = "request"
         constraints: ClassVar = [
             models.CheckConstraint(
                 condition=~models.Q(state="waiting") | models.Q(ended_on=UNDER_WAY), name="request_under_way"
@@ -291,7 +293,7 @@ class Attempt(models.Model):
 class Channel(models.Model):
     """One app on one platform that something was delivered to. Operators pause it, a breaker trips it: see `Halt`."""
 
-    token_type = models.PositiveSmallIntegerField(choices=Route.TokenTypes.choices)
+    token_type = models.PositiveSmallIntegerField(choices=token_types.choices)
     app_topic = models.TextField(blank=True)  # empty for Firebase, where it means nothing
     last_success_at = models.DateTimeField()  # exact to the minute
     # When a halt of it ended last: what was sent before counts no more for its breaker.
@@ -318,7 +320,7 @@ class Queue(models.Model):
 
     id = models.AutoField(primary_key=True)  # a small number, because every notification carries it
     gateway = models.TextField()
-    token_type = models.PositiveSmallIntegerField(choices=Route.TokenTypes.choices)
+    token_type = models.PositiveSmallIntegerField(choices=token_types.choices)
     # The app, as in `Channel`. It is null in the queue that all apps share that nothing was delivered to yet.
     app_topic = models.TextField(null=True)  # noqa: DJ001 - an empty one is an app, too
     is_proven = models.BooleanField()
@@ -348,7 +350,7 @@ class Halt(models.Model):
 
     kind = models.TextField(choices=Kind.choices)
     gateway = models.TextField(blank=True, default="")  # that is unreachable
-    token_type = models.PositiveSmallIntegerField(choices=Route.TokenTypes.choices, null=True)  # of the app that is
+    token_type = models.PositiveSmallIntegerField(choices=token_types.choices, null=True)  # of the app that is
     app_topic = models.TextField(blank=True, default="")  # paused or tripped
     since = models.DateTimeField()
     reason = models.TextField(blank=True)

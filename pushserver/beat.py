@@ -1,6 +1,6 @@
 """Beat: sends the tasks that are due by the clock, from a thread of each worker that serves maintenance.
 
-Two that work at once would ask for everything twice: canaries, reports, looks at gorush. So the one that has the leader
+Two that work at once would ask for everything twice: canaries, reports, config checks. So the one that has the leader
 lock works, and the others stand by. A beat that was killed is followed by another one within seconds.
 """
 

@@ -117,13 +117,15 @@ def _serves_maintenance() -> bool:
 
 @signals.worker_ready.connect
 def watch_at_start(**_kwargs: Any) -> None:
-    """Check gorush and the nodes soon after the start, as beat does so only minutes later.
+    """Check the servers behind gateways and bridges soon after the start, as beat does so only minutes later.
 
-    The checks wait some seconds because gorush and the node may be starting, too.
+    The checks wait some seconds because those servers may be starting, too.
     """
+    from kit.operations import parts  # noqa: PLC0415 - possible once apps are loaded
+
     if _serves_maintenance():
         with contextlib.suppress(OperationalError):  # the broker is away again: beat will ask
-            for task in ("notifications.gateways.gorush.tasks.check_gorush", "waku_bridge.tasks.check_nodes"):
+            for task in filter(None, (part.config_check for part in parts())):
                 app.send_task(task, countdown=WATCH_AFTER_SECONDS, expires=60)
 
 

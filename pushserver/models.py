@@ -1,5 +1,7 @@
 """Tables of the console itself: who opened what, API tokens, and the counts that the dashboard shows."""
 
+from collections.abc import Iterable
+from datetime import datetime
 from typing import ClassVar
 
 from django.conf import settings
@@ -35,7 +37,7 @@ class ApiToken(models.Model):
         REGISTRATIONS = "registrations", "reads registrations of a user, without tokens"
         NOTIFICATIONS = "notifications", "reads what became of notifications"
         REPORTS = "reports", "reads the figures of the nightly reports"
-        XMPP_DEVICES = "xmpp_devices", "registers and removes XMPP devices: the only one that changes anything"
+        DEVICES = "devices", "registers and removes devices of a bridge: the only one that changes anything"
 
     name = models.CharField(max_length=100, help_text="What it is for.")
     prefix = models.CharField(max_length=12, editable=False)  # of the token, so that people can tell which one it is
@@ -60,6 +62,12 @@ class ApiToken(models.Model):
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
 
+    def note_opened(self, page: str, object_ids: Iterable[str], *, at: datetime) -> None:
+        """Note which rows about people a program has read or changed, as staff are noted in the console."""
+        caller = f"API token {self}"
+        rows = [OpenedRecord(username=caller, page=page, object_id=object_id, at=at) for object_id in object_ids]
+        OpenedRecord.objects.bulk_create(rows)
+
 
 class TrafficMinute(models.Model):
     """The figures of one minute, so that the dashboard reads sixty rows and no large table (see `traffic`)."""
@@ -67,18 +75,34 @@ class TrafficMinute(models.Model):
     begin_at = models.DateTimeField(primary_key=True)
     counted_at = models.DateTimeField()
     request_count = models.PositiveIntegerField()  # taken up
-    xmpp_count = models.PositiveIntegerField(default=0, db_default=0)  # of these, pushes that came through XMPP
-    reply_count = models.PositiveIntegerField()  # written, and taken by a node
-    # The time from accepting a request of Status to sending the first push of a notification. A push of XMPP may be
-    # planned for later, to wake the device for several at once.
+    reply_count = models.PositiveIntegerField()  # sent by a bridge
+    # The time from accepting a request to sending the first push of a notification. A graded push is left out, as it
+    # may be planned for later, to wake the device for several at once.
     dispatch_p50_ms = models.PositiveIntegerField(null=True)
     dispatch_p95_ms = models.PositiveIntegerField(null=True)
-    # The time from reading an envelope until a node took the answer to it.
+    # The time from what brought a request until its bridge had sent the reply.
     reply_p50_ms = models.PositiveIntegerField(null=True)
     reply_p95_ms = models.PositiveIntegerField(null=True)
 
     def __str__(self) -> str:
         return f"Traffic of {self.begin_at:%Y-%m-%d %H:%M}"
+
+
+class BridgeMinute(models.Model):
+    """How many requests came by one bridge in one minute, and how many replies it sent."""
+
+    begin_at = models.DateTimeField()
+    bridge = models.TextField()
+    request_count = models.PositiveIntegerField()
+    reply_count = models.PositiveIntegerField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["begin_at", "bridge"], name="one_count_per_minute_and_bridge"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.request_count} requests by {self.bridge} in {self.begin_at:%Y-%m-%d %H:%M}"
 
 
 class AttemptMinute(models.Model):

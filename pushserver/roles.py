@@ -9,28 +9,33 @@ from typing import Any
 from django.contrib.auth.models import Group, Permission
 from django.db.models import Q, QuerySet
 
-OUR_APPS = ("registrations", "notifications", "waku_bridge", "xmpp_bridge", "spark_reports")
+from kit.operations import parts
+
+OUR_APPS = ("registrations", "notifications", "spark_reports")
 ACCOUNT_APPS = ("auth", "otp_totp", "axes")
 # Operators may add, change and delete rows of these models only; all others are recorded by the server.
 EDITED_MODELS = ("gatewayerrorrule", "app")
 _READS_INCIDENTS = Q(content_type__app_label="pushserver", codename="view_incident")
-_LOOKS = Q(content_type__app_label__in=OUR_APPS, codename__startswith="view_") | _READS_INCIDENTS
 _EDITS = Q(codename__startswith="add_") | Q(codename__startswith="change_") | Q(codename__startswith="delete_")
-_ACTS = Q(content_type__app_label__in=OUR_APPS) & (~_EDITS | Q(content_type__model__in=EDITED_MODELS)) | (
-    _READS_INCIDENTS
-)
 _READS_THE_LOG = Q(content_type__app_label="admin", codename="view_logentry")
 _MANAGES = Q(content_type__app_label__in=ACCOUNT_APPS) | Q(content_type__app_label="pushserver") | _READS_THE_LOG
-ROLES = {"support": _LOOKS, "operator": _ACTS | _READS_THE_LOG, "admin": _ACTS | _MANAGES}
+
+
+def roles() -> dict[str, Q]:
+    """Return by role which permissions it has, also over what bridges store."""
+    is_ours = Q(content_type__app_label__in=[*OUR_APPS, *(part.app_label for part in parts() if part.app_label)])
+    looks = is_ours & Q(codename__startswith="view_") | _READS_INCIDENTS
+    acts = is_ours & (~_EDITS | Q(content_type__model__in=EDITED_MODELS)) | _READS_INCIDENTS
+    return {"support": looks, "operator": acts | _READS_THE_LOG, "admin": acts | _MANAGES}
 
 
 def seed_roles(**_migrated: Any) -> None:
     """Give each role exactly the permissions it should have. It is safe to run again."""
-    for name, may in ROLES.items():
+    for name, may in roles().items():
         role, _ = Group.objects.get_or_create(name=name)
         role.permissions.set(permissions(may))
 
 
 def permissions(may: Q) -> QuerySet[Permission]:
-    """Return the permissions that a condition of `ROLES` selects."""
+    """Return the permissions that a condition of `roles` selects."""
     return Permission.objects.filter(may)

@@ -75,14 +75,12 @@ NO_DATABASE = "postgresql://127.0.0.1/pushserver"  # commands that need none, su
 DATABASE_URL = env.secret("DATABASE_URL") or EMBEDDED.get("DATABASE_URL", "")
 
 # Within which time a host that vanished without a word is noticed, by us and by PostgreSQL.
-DATABASE_SILENCE_SECONDS = env.number("DATABASE_SILENCE_SECONDS", 10.0, minimum=3, maximum=600)
+DATABASE_SILENCE_SECONDS = 10.0
 # What a statement of the message path, of the console and of the API may take, and how long it waits for a lock.
 # Reports, retention and migrations have timeouts of their own, see `kit.db.timeouts`; commands have no end.
 DATABASE_TIMEOUTS = Timeouts(
-    statement_seconds=env.number("DATABASE_STATEMENT_SECONDS", 20.0, minimum=1, maximum=3600)
-    if ROLE is not Role.COMMAND
-    else 0,
-    lock_seconds=env.number("DATABASE_LOCK_SECONDS", 10.0, minimum=0.1, maximum=3600),
+    statement_seconds=0 if ROLE is Role.COMMAND else 20.0,
+    lock_seconds=10.0,
 )
 
 
@@ -171,13 +169,8 @@ if not all(topic.startswith("/waku/2/rs/") for topic in WAKU_PUBSUB_TOPICS):
 # are told otherwise; the development node is told what stands here.
 USUAL_RING = 50 if env.text("WAKU_NODES") else 10_000
 WAKU_RING_CAPACITY = env.count("WAKU_RING_CAPACITY", USUAL_RING, minimum=1, maximum=1_000_000)
-# Stores: how often the last minute is read, how much of an outage is caught up with, how much of the past is searched
-# for a topic that is new.
-WAKU_STORE_PERIOD_SECONDS = env.number("WAKU_STORE_PERIOD_SECONDS", 3.0, minimum=0.5, maximum=60)
-WAKU_STORE_RECOVERY_HOURS = env.number("WAKU_STORE_RECOVERY_HOURS", 48.0, minimum=1, maximum=24 * 365)
-WAKU_BACKFILL_SECONDS = env.number("WAKU_BACKFILL_SECONDS", 300.0, minimum=10, maximum=86_400)
 # The share of one core that derives the keys of query topics in advance; each key takes 15 ms.
-TOPIC_KEY_CPU_SHARE = env.number("TOPIC_KEY_CPU_SHARE", 0.1, minimum=0, maximum=1)
+TOPIC_KEY_CPU_SHARE = 0.1
 
 # XMPP: a component of the operator's own XMPP server, if there is one ------------------------------------------------
 XMPP_COMPONENT_JID = env.domain("XMPP_COMPONENT_JID")
@@ -200,21 +193,6 @@ if XMPP_COMPONENT_JID and not is_near(XMPP_COMPONENT_HOST) and not env.flag("XMP
 # Domains whose servers and users are served: all but these, or only those.
 XMPP_DENIED_DOMAINS = env.domains("XMPP_DENIED_DOMAINS")
 XMPP_ALLOWED_DOMAINS = env.domains("XMPP_ALLOWED_DOMAINS")
-XMPP_DEVICE_DAYS = env.count("XMPP_DEVICE_DAYS", 90, minimum=2, maximum=3650)
-# The limits of docs/xmpp.md, by the names of `xmpp_bridge.limits.Rates`.
-XMPP_RATES: dict[str, Any] = {
-    "wake_seconds": env.number("XMPP_WAKE_SECONDS", 5.0, minimum=1, maximum=300),
-    "payloads_per_minute": env.count("XMPP_PAYLOADS_PER_MINUTE", 60, minimum=1, maximum=10_000),
-    "payloads_per_day": env.count("XMPP_PAYLOADS_PER_DAY", 1000, minimum=1, maximum=1_000_000),
-    "calls_per_minute": env.count("XMPP_CALLS_PER_MINUTE", 6, minimum=1, maximum=1000),
-    "domain_per_second": env.count("XMPP_DOMAIN_PER_SECOND", 200, minimum=1, maximum=100_000),
-    "domain_burst": env.count("XMPP_DOMAIN_BURST", 1000, minimum=1, maximum=1_000_000),
-    "unknown_per_hour": env.count("XMPP_UNKNOWN_PER_HOUR", 100, minimum=1, maximum=1_000_000),
-    "devices_per_user": env.count("XMPP_DEVICES_PER_USER", 10, minimum=1, maximum=1000),
-    "commands_per_hour": env.count("XMPP_COMMANDS_PER_HOUR", 20, minimum=1, maximum=10_000),
-    "routes_per_hour": env.count("XMPP_ROUTES_PER_HOUR", 2000, minimum=1, maximum=10_000_000),
-    "new_devices_per_minute": env.count("XMPP_NEW_DEVICES_PER_MINUTE", 1200, minimum=1, maximum=10_000_000),
-}
 XMPP_MAX_DEVICES = env.count("XMPP_MAX_DEVICES", 2_000_000, minimum=100, maximum=1_000_000_000)
 # The gateway of devices that register through XMPP.
 XMPP_GATEWAY = "gorush"
@@ -225,17 +203,13 @@ STRICT_VERSION_CHECK = env.flag("STRICT_VERSION_CHECK")
 # different before this server knows it.
 CHECK_DEVICE_TOKENS = env.flag("CHECK_DEVICE_TOKENS", default=True)
 # How much may be registered: by one key, of what nobody knew before, and in all.
-INSTALLATIONS_PER_KEY = env.count("INSTALLATIONS_PER_KEY", 20, minimum=1, maximum=1000)
+INSTALLATIONS_PER_KEY = 20
 NEW_INSTALLATIONS_PER_MINUTE = env.count("NEW_INSTALLATIONS_PER_MINUTE", 1200, minimum=1, maximum=10_000_000)
 # 84 minutes' worth: a wave of a day, and not twice as many as there are in weeks.
-NEW_INSTALLATIONS_PER_DAY = env.count(
-    "NEW_INSTALLATIONS_PER_DAY", 84 * NEW_INSTALLATIONS_PER_MINUTE, minimum=1, maximum=1_000_000_000
-)
+NEW_INSTALLATIONS_PER_DAY = 84 * NEW_INSTALLATIONS_PER_MINUTE
 MAX_REGISTRATIONS = env.count("MAX_REGISTRATIONS", 2_000_000, minimum=100, maximum=1_000_000_000)
 # How often a key may be asked about.
-QUERIES_PER_KEY_PER_MINUTE = env.count("QUERIES_PER_KEY_PER_MINUTE", 120, minimum=1, maximum=1_000_000)
-# Envelopes that may wait in the inbox, of those that nobody has opened yet and of those that were postponed, each.
-MAX_WAITING_ENVELOPES = env.count("MAX_WAITING_ENVELOPES", 200_000, minimum=1, maximum=100_000_000)
+QUERIES_PER_KEY_PER_MINUTE = 120
 REPLY_DEADLINE_SECONDS = env.number("REPLY_DEADLINE_SECONDS", 2.0, minimum=0.1, maximum=60)
 NOTIFICATION_TTL_SECONDS = env.count("NOTIFICATION_TTL_SECONDS", 86_400, minimum=60, maximum=2_592_000)
 
@@ -256,14 +230,9 @@ if GORUSH_HOOK_SECRET and not re.fullmatch(r"[A-Za-z0-9_-]{32,200}", GORUSH_HOOK
         "Make one: openssl rand -hex 32. gorush drops a header with a second colon without a word.",
     )
     GORUSH_HOOK_SECRET = ""
-# How long a worker may hold a notification before the worker counts as dead and the push as ambiguous.
-DELIVERY_LEASE_SECONDS = env.number("DELIVERY_LEASE_SECONDS", 90.0, minimum=10, maximum=3600)
-if DELIVERY_LEASE_SECONDS < GORUSH_TIMEOUT_SECONDS + 12:  # waiting for a connection and making it, see connections.py
-    env.report(
-        "short_delivery_lease",
-        "DELIVERY_LEASE_SECONDS is shorter than GORUSH_TIMEOUT_SECONDS and 12 seconds.",
-        "A push that is still on its way would be sent a second time.",
-    )
+# How long a worker may hold a notification before the worker counts as dead and the push as ambiguous: for longer than
+# a push takes with waiting for a connection and making it, see connections.py.
+DELIVERY_LEASE_SECONDS = 1.2 * GORUSH_TIMEOUT_SECONDS + 12
 # Pushes of one queue (an app on its platform, to addresses that are proven or not) under way in one process, whose 256
 # connections are shared by all.
 CHANNEL_IN_FLIGHT = env.count("CHANNEL_IN_FLIGHT", 128, minimum=1, maximum=256)
@@ -272,46 +241,18 @@ CHANNEL_IN_FLIGHT = env.count("CHANNEL_IN_FLIGHT", 128, minimum=1, maximum=256)
 MAX_OPEN_NOTIFICATIONS = env.count(
     "MAX_OPEN_NOTIFICATIONS", min(100 * NOTIFICATION_TTL_SECONDS, 100_000_000), minimum=1, maximum=100_000_000
 )
-UNPROVEN_SHARE = env.number("UNPROVEN_SHARE", 0.1, minimum=0.001, maximum=0.9)
+UNPROVEN_SHARE = 0.1
 MAX_OPEN_PER_ROUTE = env.count("MAX_OPEN_PER_ROUTE", 50, minimum=1, maximum=10_000)
 # How often an address is woken, a sender is served, and anything is sent at all: at once, and in the long run. Mentions
 # and requests of people have limits of their own.
 ROUTE_LIMITS = env.limits("ROUTE_LIMITS", "30/10,600/3600")
-ROUTE_APART_LIMITS = env.limits("ROUTE_APART_LIMITS", "30/10,600/3600")
 SENDER_LIMITS = env.limits("SENDER_LIMITS", "1000/10,20000/3600")
 GLOBAL_LIMITS = env.limits("GLOBAL_LIMITS", "30000/10,7200000/3600")
-# Breakers: pushes refused for a wrong set-up, many tokens dying at once, routes that never work.
-CONFIG_TRIP_COUNT = env.count("CONFIG_TRIP_COUNT", 5, minimum=2, maximum=100)
-CONFIG_TRIP_SECONDS = env.number("CONFIG_TRIP_SECONDS", 300.0, minimum=10, maximum=86_400)
-CHANNEL_PROBE_SECONDS = env.number("CHANNEL_PROBE_SECONDS", 30.0, minimum=1, maximum=3600)
-GATEWAY_PROBE_SECONDS = env.number("GATEWAY_PROBE_SECONDS", 5.0, minimum=0.5, maximum=600)
-DEAD_TOKEN_SHARE = env.number("DEAD_TOKEN_SHARE", 0.2, minimum=0.01, maximum=1)
-ROUTE_FAILING_HOURS = env.number("ROUTE_FAILING_HOURS", 72.0, minimum=1, maximum=8760)
-PUSH_TEXTS = {
-    "message": env.text("PUSH_TEXT_MESSAGE", "New message in Messenger"),
-    "mention": env.text("PUSH_TEXT_MENTION", "New mention or reply in Communities"),
-    "request_to_join": env.text(
-        "PUSH_TEXT_REQUEST_TO_JOIN", "Someone requested to join a community you are an admin of"
-    ),
-    "contact_request": env.text("PUSH_TEXT_CONTACT_REQUEST", "Someone sent you a contact request"),
-}
-PUSH_DEEP_LINKS = {
-    "message": env.text("PUSH_DEEP_LINK_MESSAGE", "status-app://chats"),
-    "contact_request": env.text("PUSH_DEEP_LINK_CONTACT_REQUEST", "status-app://contact-requests"),
-    "other": env.text("PUSH_DEEP_LINK_OTHER", "status-app://ac"),
-}
-PUSH_SOUND = env.text("PUSH_SOUND", "default")
-PUSH_PRIORITY = env.text("PUSH_PRIORITY", "high")
-if PUSH_PRIORITY not in {"high", "normal"}:
-    env.report(
-        "bad_push_priority", "PUSH_PRIORITY is neither high nor normal.", "gorush drops any other value without a word."
-    )
 
 # Canary: a round trip through all of it, every so many seconds (0: never) ---------------------------------------------
 CANARY_PERIOD_SECONDS = env.number("CANARY_PERIOD_SECONDS", 60.0, minimum=0, maximum=86_400)
 # How long the canary waits for each answer.
-CANARY_TIMEOUT_SECONDS = env.number("CANARY_TIMEOUT_SECONDS", 10.0, minimum=1, maximum=60)
-CANARY_RETENTION_DAYS = env.count("CANARY_RETENTION_DAYS", 7, minimum=1, maximum=3650)
+CANARY_TIMEOUT_SECONDS = 10.0
 # A phone of the operator's own that is notified each time. Without one, gorush is told to drop the canary's pushes.
 CANARY_DEVICE_TOKEN = env.secret("CANARY_DEVICE_TOKEN")
 CANARY_APP_TOPIC = env.text("CANARY_APP_TOPIC")  # of the app on it; none: it is an Android phone
@@ -325,20 +266,15 @@ CANARY_DRY_RUN_TOPIC = "canary." + hmac.digest(SERVER_PRIVATE_KEY, b"canary dry 
 # Retention, in days ---------------------------------------------------------------------------------------------------
 # Each day of envelopes and notifications is a partition, and what looks at all days locks all of them.
 ENVELOPE_RETENTION_DAYS = env.count("ENVELOPE_RETENTION_DAYS", 3, minimum=3, maximum=60)
-if WAKU_STORE_RECOVERY_HOURS > ENVELOPE_RETENTION_DAYS * 24 - 12:
-    env.report(
-        "recovery_exceeds_retention",
-        "WAKU_STORE_RECOVERY_HOURS reaches further back than ENVELOPE_RETENTION_DAYS, less half a day.",
-        "What is read again must still be known, or it would be processed twice. Keep envelopes for longer.",
-    )
+# How much of an outage is caught up with from stores: what is read again must still be known, or it would be processed
+# twice.
+WAKU_STORE_RECOVERY_HOURS = 24 * (ENVELOPE_RETENTION_DAYS - 1)
 NOTIFICATION_RETENTION_DAYS = env.count("NOTIFICATION_RETENTION_DAYS", 30, minimum=2, maximum=120)
 # What is left of a request that is removed, so that its recording is not carried out again: 16 bytes.
-REQUEST_KEY_RETENTION_DAYS = env.count("REQUEST_KEY_RETENTION_DAYS", 90, minimum=2, maximum=3650)
+REQUEST_KEY_RETENTION_DAYS = 90
 EVENT_RETENTION_DAYS = env.count("EVENT_RETENTION_DAYS", 400, minimum=2, maximum=3650)
-# A registration ends when it was neither repeated nor reached by a push for so long. Of what is not registered any more
-# it is remembered for so long which versions were said.
+# A registration ends when it was neither repeated nor reached by a push for so long.
 REGISTRATION_EXPIRY_DAYS = env.count("REGISTRATION_EXPIRY_DAYS", 180, minimum=30, maximum=3650)
-TOMBSTONE_RETENTION_DAYS = env.count("TOMBSTONE_RETENTION_DAYS", 400, minimum=30, maximum=3650)
 # Records of which staff member or program looked at which user.
 OPENED_RECORD_RETENTION_DAYS = env.count("OPENED_RECORD_RETENTION_DAYS", 400, minimum=7, maximum=3650)
 
@@ -352,7 +288,6 @@ if not re.match(r"(local(\[.+\])?$|yarn$|spark://|k8s://)", SPARK_MASTER):
 SPARK_DRIVER_MEMORY = env.text("SPARK_DRIVER_MEMORY", "2g")
 if not re.fullmatch(r"[1-9]\d{0,5}[mg]", SPARK_DRIVER_MEMORY):
     env.report("bad_driver_memory", "SPARK_DRIVER_MEMORY is no size as Java reads it.", "Example: 2g")
-REPORTS_TIMEOUT_SECONDS = env.number("REPORTS_TIMEOUT_SECONDS", 14_400.0, minimum=60, maximum=172_800)
 # How long a pseudonym in the lake stays the same: day, week, month or year.
 REPORTS_PSEUDONYM_PERIOD = env.text("REPORTS_PSEUDONYM_PERIOD", "month")
 if REPORTS_PSEUDONYM_PERIOD not in {"day", "week", "month", "year"}:
@@ -459,7 +394,7 @@ METRICS_DIR = Path(env.text("METRICS_DIR", str(DATA_DIR / "metrics"))).resolve()
 MIN_FREE_FOR_METRICS_BYTES = 2**20
 METRICS_TOKEN = env.secret("METRICS_TOKEN")
 # `/readyz` is open to anybody. However often it is asked, the servers behind are asked once in so many seconds.
-READYZ_SECONDS = env.number("READYZ_SECONDS", 2.0, minimum=0, maximum=60)
+READYZ_SECONDS = 2.0
 METRICS_HOST = env.text("METRICS_HOST", "127.0.0.1")
 METRICS_PORT = env.count("METRICS_PORT", 0, minimum=0, maximum=65535)  # 0: none
 if METRICS_TOKEN and not re.fullmatch(r"[A-Za-z0-9._~+/-]{16,200}=*", METRICS_TOKEN):
@@ -478,8 +413,7 @@ OTLP_RESOURCE = env.headers("OTEL_RESOURCE_ATTRIBUTES")
 # Spans and errors are sent so often.
 OTLP_EVERY_SECONDS = env.number("OTEL_BSP_SCHEDULE_DELAY", 5000, minimum=10, maximum=60_000) / 1000
 OTLP_VERSION = version() if OTLP_URL else ""
-TRACES = bool(OTLP_URL) and env.choice("OTEL_TRACES_EXPORTER", "otlp", "none") == "otlp"
-TRACES_ERRORS = bool(OTLP_URL) and env.choice("OTEL_LOGS_EXPORTER", "otlp", "none") == "otlp"
+TRACES = TRACES_ERRORS = bool(OTLP_URL)
 # The share of messages that are traced.
 TRACES_SHARE = env.number("OTEL_TRACES_SAMPLER_ARG", 0.1, minimum=0, maximum=1)
 # Ids of traces are digests with this key: the same in all processes, and nobody else can tell what they are of.
@@ -499,7 +433,6 @@ SHOWS_PAGES = ROLE is not Role.WORKER
 # The console, the API and what only they need. Importing this takes longer than importing everything else.
 PAGE_APPS = [
     "unfold.apps.BasicAppConfig",  # before the admin, whose templates it replaces
-    "pushserver.console.apps.ConsoleConfig",
     "django.contrib.messages",
     "axes",
     "django_filters",
@@ -530,6 +463,7 @@ INSTALLED_APPS = [
     "notifications.gateways.gorush",
     "registrations",
     "spark_reports",
+    *(["pushserver.console.apps.ConsoleConfig"] if SHOWS_PAGES else []),  # shows what all others have registered
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -548,7 +482,7 @@ MIDDLEWARE = [
     "pushserver.console.audit.AuditMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "pushserver.api.problems.ProblemPages",
+    "kit.api.problems.ProblemPages",
     "axes.middleware.AxesMiddleware",  # last: it answers for who is locked out
 ]
 # No form takes a file: what a stranger sends as one is passed over, and not kept on the disk.
@@ -581,8 +515,8 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": [],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "DEFAULT_THROTTLE_CLASSES": ["pushserver.api.access.PerToken"],
-    "EXCEPTION_HANDLER": "pushserver.api.problems.as_problem",
+    "DEFAULT_THROTTLE_CLASSES": ["kit.api.throttling.PerToken"],
+    "EXCEPTION_HANDLER": "kit.api.problems.as_problem",
     "NUM_PROXIES": 1 if env.flag("BEHIND_HTTPS_PROXY") else 0,
 }
 SPECTACULAR_SETTINGS = {
@@ -624,7 +558,7 @@ REQUIRE_SECOND_FACTOR = env.flag("REQUIRE_SECOND_FACTOR")
 SESSION_COOKIE_AGE = 60 * env.count("SESSION_IDLE_MINUTES", 60, minimum=5, maximum=1440)
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = IS_BEHIND_HTTPS_PROXY or not IS_LOOPBACK
 # Browsers that came by https once come by nothing else for so long.
-SECURE_HSTS_SECONDS = 86_400 * env.count("HSTS_DAYS", 365, minimum=0, maximum=3650) if IS_BEHIND_HTTPS_PROXY else 0
+SECURE_HSTS_SECONDS = 86_400 * 365 if IS_BEHIND_HTTPS_PROXY else 0
 # What is told after an operation stays on the server, not in a cookie that is only signed.
 MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
 SESSION_COOKIE_HTTPONLY = True
@@ -647,8 +581,8 @@ CONTENT_SECURITY_POLICY = {
     }
 }
 # Lock out an account and address together, so that guesses from elsewhere do not lock out the owner.
-AXES_FAILURE_LIMIT = env.count("LOGIN_FAILURE_LIMIT", 5, minimum=2, maximum=100)
-AXES_COOLOFF_TIME = timedelta(minutes=env.count("LOGIN_COOLOFF_MINUTES", 15, minimum=1, maximum=1440))
+AXES_FAILURE_LIMIT = 5
+AXES_COOLOFF_TIME = timedelta(minutes=15)
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_CLIENT_IP_CALLABLE = "pushserver.console.accounts.addresses.client_network"
 AXES_RESET_ON_SUCCESS = True

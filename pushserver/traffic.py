@@ -6,37 +6,44 @@ were missed are counted later, the newest first.
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import LiteralString
 
 from django.db import connection, transaction
 
 from kit.db.partitions import UNDER_WAY, day_of, with_days
 from kit.db.statements import table
+from kit.operations import parts
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
-from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
-from waku_bridge.models import InboundEnvelope, OutboundReply
+from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, TrafficMinute
+from registrations import token_types
 
 MINUTE = timedelta(minutes=1)
 SHOWN = timedelta(hours=1)
 # The same hour of yesterday is shown beside the last one.
 DAY = timedelta(days=1)
 KEPT = DAY + SHOWN + timedelta(minutes=10)
-# A push may take as long as GORUSH_TIMEOUT_SECONDS, 65 by default.
+# A push may take as long as the timeout of its gateway, 65 s by default.
 SETTLED_AFTER = timedelta(seconds=90)
 
 # `LATERAL` finds each row by its key. With a join PostgreSQL reads all that is under way for each row of the minute, if
 # it has analyzed that table while it was empty.
-COUNT_TRAFFIC: LiteralString = f"""
+COUNT_TRAFFIC = f"""
+    WITH requests AS (
+        SELECT bridge, count(*) AS number FROM notifications_notificationrequest
+        WHERE received_at >= %(begin)s AND received_at < %(end)s AND ended_on >= %(since)s GROUP BY bridge
+    ), replies AS ({{replies}}
+    ), by_bridge AS (
+        INSERT INTO pushserver_bridgeminute (begin_at, bridge, request_count, reply_count)
+        SELECT %(begin)s, bridge, coalesce(requests.number, 0), coalesce(sent.number, 0)
+        FROM requests FULL JOIN (SELECT bridge, count(*) AS number FROM replies GROUP BY bridge) AS sent USING (bridge)
+        ON CONFLICT (begin_at, bridge) DO UPDATE
+        SET (request_count, reply_count) = (excluded.request_count, excluded.reply_count)
+    )
     INSERT INTO pushserver_trafficminute
-        (begin_at, counted_at, request_count, xmpp_count, reply_count,
+        (begin_at, counted_at, request_count, reply_count,
          dispatch_p50_ms, dispatch_p95_ms, reply_p50_ms, reply_p95_ms)
-    SELECT %(begin)s, %(now)s, requests.number, requests.by_xmpp, replies.number,
-        round(dispatch.ms[1]), round(dispatch.ms[2]), round(replies.ms[1]), round(replies.ms[2])
+    SELECT %(begin)s, %(now)s, (SELECT coalesce(sum(number), 0) FROM requests), sent.number,
+        round(dispatch.ms[1]), round(dispatch.ms[2]), round(sent.ms[1]), round(sent.ms[2])
     FROM (
-        SELECT count(*) AS number, count(*) FILTER (WHERE bridge = 'xmpp') AS by_xmpp
-        FROM notifications_notificationrequest
-        WHERE received_at >= %(begin)s AND received_at < %(end)s AND ended_on >= %(since)s
-    ) AS requests, (
         SELECT percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (
             ORDER BY greatest(0, extract(epoch FROM attempt.started_at - notification.created_at) * 1000)) AS ms
         FROM notifications_attempt AS attempt, LATERAL (
@@ -45,32 +52,25 @@ COUNT_TRAFFIC: LiteralString = f"""
         ) AS notification
         WHERE attempt.started_at >= %(begin)s AND attempt.started_at < %(end)s AND attempt.number = 1
     ) AS dispatch, (
-        -- What was published again tells when it was so the last time: how long the first took is not known any more.
-        SELECT count(*) AS number, percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (
-            ORDER BY greatest(0, extract(epoch FROM reply.published_at - envelope.received_at) * 1000)
-        ) FILTER (WHERE reply.repeat_count = 0 AND envelope.received_at IS NOT NULL) AS ms
-        FROM {table(OutboundReply)} AS reply LEFT JOIN LATERAL (
-            SELECT received_at FROM {table(InboundEnvelope)}
-            WHERE hash = reply.envelope_hash AND ended_on IN ({{days}}, '{UNDER_WAY}') LIMIT 1
-        ) AS envelope ON TRUE
-        WHERE reply.created_at >= %(begin)s AND reply.created_at < %(end)s AND reply.published_at IS NOT NULL
-    ) AS replies
+        SELECT count(*) AS number,
+            percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY ms) FILTER (WHERE ms IS NOT NULL) AS ms
+        FROM replies
+    ) AS sent
     ON CONFLICT (begin_at) DO UPDATE SET
-        (counted_at, request_count, xmpp_count, reply_count,
-         dispatch_p50_ms, dispatch_p95_ms, reply_p50_ms, reply_p95_ms) =
-        (excluded.counted_at, excluded.request_count, excluded.xmpp_count, excluded.reply_count,
+        (counted_at, request_count, reply_count, dispatch_p50_ms, dispatch_p95_ms, reply_p50_ms, reply_p95_ms) =
+        (excluded.counted_at, excluded.request_count, excluded.reply_count,
          excluded.dispatch_p50_ms, excluded.dispatch_p95_ms, excluded.reply_p50_ms, excluded.reply_p95_ms)
 """
+NO_REPLIES = "SELECT '' AS bridge, 0.0 AS ms WHERE FALSE"
 COUNT_ATTEMPTS = f"""
     INSERT INTO pushserver_attemptminute (begin_at, channel, outcome, code, count)
     SELECT %(begin)s,
-        CASE attempt.token_type
-            WHEN 1 THEN 'APN ' || coalesce(channel.app_topic, 'of apps that nothing was delivered to')
-            WHEN 2 THEN 'Firebase' ELSE 'other' END,
+        {{name}} || CASE WHEN attempt.token_type IN {{with_topic}}
+            THEN ' ' || coalesce(channel.app_topic, 'of apps that nothing was delivered to') ELSE '' END,
         outcome, code, count(*)
     FROM notifications_attempt AS attempt
-    LEFT JOIN {table(Channel)} AS channel ON channel.token_type = 1 AND attempt.token_type = 1
-        AND channel.app_topic = attempt.app_topic
+    LEFT JOIN {table(Channel)} AS channel ON attempt.token_type IN {{with_topic}}
+        AND channel.token_type = attempt.token_type AND channel.app_topic = attempt.app_topic
     WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome IS NOT NULL
     GROUP BY 2, outcome, code
 """
@@ -97,9 +97,8 @@ def count_owed(*, now: datetime) -> Iterator[int]:
     for begin_at in _owed(now):
         count(begin_at, now=now)
         yield 1
-    TrafficMinute.objects.filter(begin_at__lt=now - KEPT).delete()
-    AttemptMinute.objects.filter(begin_at__lt=now - KEPT).delete()
-    NotificationMinute.objects.filter(begin_at__lt=now - KEPT).delete()
+    for minutes_of in (TrafficMinute, BridgeMinute, AttemptMinute, NotificationMinute):
+        minutes_of.objects.filter(begin_at__lt=now - KEPT).delete()
 
 
 @transaction.atomic
@@ -111,12 +110,24 @@ def count(begin_at: datetime, *, now: datetime) -> None:
     day = day_of(begin_at)  # whose partition is read; nothing ended long before, unless the clock was set back
     values = {"begin": begin_at, "end": begin_at + MINUTE, "now": now, "day": day, "since": day - DAY}
     with connection.cursor() as cursor:
-        cursor.execute(with_days(COUNT_TRAFFIC, begin_at), values)
+        cursor.execute(with_days(_count_traffic(), begin_at), values)
         # The outcome of an attempt may have changed: a late answer may have come after its worker was lost.
         AttemptMinute.objects.filter(begin_at=begin_at).delete()
-        cursor.execute(COUNT_ATTEMPTS, values)
+        cursor.execute(_count_attempts(), values)
         NotificationMinute.objects.filter(begin_at=begin_at).delete()
         cursor.execute(COUNT_ENDS, values)
+
+
+def _count_traffic() -> str:
+    """Return the statement with the replies of all bridges."""
+    sent = [f"SELECT '{part.name}' AS bridge, ms FROM ({part.replies}) AS sent" for part in parts() if part.replies]
+    return COUNT_TRAFFIC.replace("{replies}", " UNION ALL ".join(sent) or NO_REPLIES)
+
+
+def _count_attempts() -> str:
+    """Return the statement with the names of the token types."""
+    name = token_types.sql_case("attempt.token_type", token_types.choices(), "other")
+    return COUNT_ATTEMPTS.replace("{name}", name).replace("{with_topic}", token_types.sql_with_topic())
 
 
 def minutes(now: datetime) -> list[datetime]:

@@ -2,12 +2,12 @@ from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
 
-from notifications.gateways.gorush.feedback import receive_feedback
+from kit.operations import parts
 from pushserver.console.accounts.second_factor import set_up
 from pushserver.console.accounts.users import forget_user, show_user
 from pushserver.console.documentation import show_documentation
 from pushserver.console.drain import change_drain, show_drain
-from pushserver.console.peers import gorush_configuration, waku_nodes
+from pushserver.console.peers import peer_urls
 from pushserver.console.support.find import find, found
 from pushserver.console.support.search import search_facts
 from pushserver.console.support.timeline import show_request_timeline, show_timeline
@@ -28,8 +28,7 @@ urlpatterns = [
     path("admin/timelines/<object_id>/", admin.site.admin_view(show_timeline), name="timeline"),
     path("admin/drain/", admin.site.admin_view(show_drain), name="drain"),
     path("admin/drain/<operation>/", admin.site.admin_view(change_drain), name="change_drain"),
-    path("admin/gorush/", admin.site.admin_view(gorush_configuration), name="gorush_configuration"),
-    path("admin/nodes/", admin.site.admin_view(waku_nodes), name="waku_nodes"),
+    *peer_urls(),
     path("admin/documentation/", admin.site.admin_view(show_documentation), name="documentation_list"),
     path("admin/documentation/<path:name>/", admin.site.admin_view(show_documentation), name="documentation"),
     path("admin/second-factor/", admin.site.admin_view(set_up), name="second_factor"),
@@ -39,7 +38,7 @@ urlpatterns = [
     path("healthz", healthz, name="healthz"),
     path("readyz", readyz, name="readyz"),
     path("metrics", metrics, name="metrics"),
-    path("hooks/gorush", receive_feedback, name="gorush_feedback"),
+    *(path(route, include(module)) for part in parts() for route, module in part.url_modules.items()),
     path("", RedirectView.as_view(pattern_name="admin:index")),
 ]
 

@@ -25,6 +25,7 @@ from kit.admin.lists.filters import RecentValuesFilter, WordFilter, YesNoFilter
 from kit.admin.lists.search import hash_digits, spellings
 from kit.admin.operations import Operated
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
+from registrations.token_types import name_of
 
 KEY_HASH_BYTES = 64
 GRANT_SECRETS = ("signature", "access_token_digest")
@@ -183,15 +184,10 @@ class RegistrationEventAdmin(FactAdmin):
 
     @admin.display(description="token type")
     def token(self, event: RegistrationEvent) -> str:
-        return token_type_name(event.token_type)
+        return name_of(event.token_type)
 
     def matching_id(self, term: str) -> Q:
         return Q(pseudonym=term)
-
-
-def token_type_name(token_type: int) -> str:
-    """Return the name of a token type, of which recorded facts hold the number only."""
-    return dict(Route.TokenTypes.choices).get(token_type, str(token_type))
 
 
 @admin.register(TopicKey)

@@ -22,7 +22,7 @@ from registrations.models import Grant, Registration, RegistrationEvent, Route
 from registrations.pairs import InstallationKey, IsOneOf
 from registrations.quotas import Changes, Room, RoomFor, Said, room_for, take
 from registrations.routes.routes import is_at, point
-from registrations.rules import Acceptance, IsAddress, Known, Refusal, decide, is_device_token
+from registrations.rules import Acceptance, CheckAddress, Known, Refusal, check_device_token, decide
 
 SETTINGS_FIELDS = (
     "enabled",
@@ -83,7 +83,7 @@ class _Batch:
     registrations: dict[InstallationKey, Registration]
     changes: Changes
     gateway: str
-    is_address: IsAddress
+    check_address: CheckAddress
     now: datetime
     created: dict[InstallationKey, Registration] = field(default_factory=dict)
     changed: dict[InstallationKey, Registration] = field(default_factory=dict)
@@ -101,18 +101,18 @@ def register(
     submissions: Sequence[Submission],
     *,
     gateway: str,
-    is_address: IsAddress = is_device_token,
+    check_address: CheckAddress = check_device_token,
     room_for: RoomFor = room_for,
     now: datetime,
 ) -> list[Outcome]:
     """Decide about each submission in turn, store what was accepted, and return one outcome each, in order.
 
     ``gateway`` names the gateway that the addresses belong to: what this bridge calls a device token is an address
-    of that gateway, and ``is_address`` says whether it can be one.
+    of that gateway, and ``check_address`` refuses what can be none.
     """
     with transaction.atomic():
         known = _lock_known(submissions)
-        batch = _Batch(known, _changes(submissions, known, is_address, now=now), gateway, is_address, now)
+        batch = _Batch(known, _changes(submissions, known, check_address, now=now), gateway, check_address, now)
         if new := _something_new(batch, submissions):
             batch.room = room_for({public_key_hash for public_key_hash, _ in new}, len(new), now=now)
         outcomes = [_take_in(batch, submission) for submission in submissions]
@@ -149,28 +149,30 @@ def _lock_known(submissions: Iterable[Submission]) -> dict[InstallationKey, Regi
 def _changes(
     submissions: Iterable[Submission],
     known: Mapping[InstallationKey, Registration],
-    is_address: IsAddress,
+    check_address: CheckAddress,
     *,
     now: datetime,
 ) -> Changes:
     said = [
-        _said(each, each.message, is_address) for each in submissions if each.message and _is_storable(each.message)
+        _said(each, each.message, check_address) for each in submissions if each.message and _is_storable(each.message)
     ]
     return Changes(said, {key: registration.version for key, registration in known.items()}, now=now)
 
 
-def _said(submission: Submission, message: RegistrationMessage, is_address: IsAddress) -> Said:
+def _said(submission: Submission, message: RegistrationMessage, check_address: CheckAddress) -> Said:
     """Return what is counted as said. What is refused whatever is known brings nothing new, however often it comes."""
-    verdict = _decide(message, Known(), is_address, is_granted=submission.grant_verified)
+    verdict = _decide(message, Known(), check_address, is_granted=submission.grant_verified)
     version = 0 if isinstance(verdict, Refusal) else message.version
     return (submission.public_key_hash, message.installation_id), version
 
 
 def _decide(
-    message: RegistrationMessage, known: Known, is_address: IsAddress, *, is_granted: bool
+    message: RegistrationMessage, known: Known, check_address: CheckAddress, *, is_granted: bool
 ) -> Acceptance | Refusal:
     is_strict = settings.STRICT_VERSION_CHECK
-    return decide(message, known, grant_verified=is_granted, strict_version_check=is_strict, is_address=is_address)
+    return decide(
+        message, known, grant_verified=is_granted, strict_version_check=is_strict, check_address=check_address
+    )
 
 
 def _is_storable(message: RegistrationMessage) -> bool:
@@ -184,8 +186,8 @@ def _take_in(batch: _Batch, submission: Submission) -> Outcome:
         return Outcome(Refusal.MALFORMED)
     registration = batch.registrations.get((submission.public_key_hash, message.installation_id))
     what_is_known = _what_is_known(registration, submission)
-    decision = _decide(message, what_is_known, batch.is_address, is_granted=submission.grant_verified)
-    if not batch.changes.take(*_said(submission, message, batch.is_address)):
+    decision = _decide(message, what_is_known, batch.check_address, is_granted=submission.grant_verified)
+    if not batch.changes.take(*_said(submission, message, batch.check_address)):
         return Outcome(Refusal.TOO_MANY_CHANGES)
     refusal, removed = _refused_for_room(batch, submission, registration, decision), list[int]()
     if refusal is Refusal.TOO_MANY_INSTALLATIONS and (removed := _make_room(batch, submission)):

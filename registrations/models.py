@@ -11,7 +11,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 from kit.db.fields import BytesField, Uint64Field
-from registrations.messages import TokenType
+from registrations import token_types
 
 
 class Route(models.Model):
@@ -22,14 +22,10 @@ class Route(models.Model):
         # Dead, failing for days, or disabled by an operator: no pushes until the client registers again.
         DISABLED = "disabled"
 
-    class TokenTypes(models.IntegerChoices):
-        APN = TokenType.APN, "APN"
-        FIREBASE = TokenType.FIREBASE, "Firebase"
-
     gateway = models.TextField()  # the gateway that can read the address and takes what is sent there
-    token_type = models.PositiveSmallIntegerField(choices=TokenTypes.choices)
+    token_type = models.PositiveSmallIntegerField(choices=token_types.choices)
     app_topic = models.TextField(blank=True)
-    # A document in the gateway's own form: for gorush the device token in UTF-8, for Web Push an endpoint with keys.
+    # A document in the gateway's own form: a device token in UTF-8, or an endpoint with keys.
     address_encrypted = BytesField()
     # Digest of the address in its app (`routes.identity_of`): two routes with the same one lead to the same device.
     address_digest = BytesField()
@@ -186,6 +182,7 @@ class TopicKey(models.Model):
     created_at = models.DateTimeField()
 
     class Meta:
+        verbose_name = "query topic"
         indexes: ClassVar = [
             models.Index(fields=["id"], condition=models.Q(key_encrypted__isnull=True), name="topic_key_missing"),
         ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from registrations.messages import RegistrationMessage, TokenType
+from registrations.token_types import has_topic
 from registrations.uuids import is_uuid
 
 # What Apple and Firebase hand out. Apple's tokens are bytes in hex: 32 on phones today, 80 in simulators, and Apple
@@ -50,12 +51,21 @@ class Known:
     is_registered: bool = True  # False for one that has ended, also by its age
 
 
-def is_device_token(message: RegistrationMessage) -> bool:
-    """Return whether Apple or Firebase can have made the device token of this message."""
-    return DEVICE_TOKENS[TokenType(message.token_type)].fullmatch(message.device_token) is not None
+def check_token_type(message: RegistrationMessage) -> Refusal | None:
+    """Refuse what is no token of Apple or Firebase, and return None for one that says it is."""
+    return None if message.token_type in DEVICE_TOKENS else Refusal.UNSUPPORTED_TOKEN_TYPE
 
 
-IsAddress = Callable[[RegistrationMessage], bool]
+def check_device_token(message: RegistrationMessage) -> Refusal | None:
+    """Refuse what Apple or Firebase cannot have made, and return None for what they can."""
+    if refusal := check_token_type(message):
+        return refusal
+    is_plausible = DEVICE_TOKENS[TokenType(message.token_type)].fullmatch(message.device_token)
+    return None if is_plausible else Refusal.IMPLAUSIBLE_TOKEN
+
+
+# Each bridge checks what it calls a device token by the addresses that its gateway takes.
+CheckAddress = Callable[[RegistrationMessage], Refusal | None]
 """Says whether a gateway can take the device token of a registration, whose token type is a known one."""
 
 
@@ -65,7 +75,7 @@ def decide(
     *,
     grant_verified: bool,
     strict_version_check: bool,
-    is_address: IsAddress = is_device_token,
+    check_address: CheckAddress = check_device_token,
 ) -> Acceptance | Refusal:
     """Decide about one registration; ``message`` is None when its body decrypted but did not parse.
 
@@ -83,15 +93,13 @@ def decide(
             return Acceptance.RETRANSMISSION
     if message.unregister:
         return Acceptance.UNREGISTER
-    return next(_faults(message, is_address, grant_verified=grant_verified), Acceptance.REGISTER)
+    return next(_faults(message, check_address, grant_verified=grant_verified), Acceptance.REGISTER)
 
 
-def _faults(message: RegistrationMessage, is_address: IsAddress, *, grant_verified: bool) -> Iterator[Refusal]:
+def _faults(message: RegistrationMessage, check_address: CheckAddress, *, grant_verified: bool) -> Iterator[Refusal]:
     if not is_uuid(message.access_token) or not grant_verified or not message.device_token:
         yield Refusal.MALFORMED
-    if message.token_type not in {TokenType.APN, TokenType.FIREBASE}:
-        yield Refusal.UNSUPPORTED_TOKEN_TYPE
-    elif not is_address(message):
-        yield Refusal.IMPLAUSIBLE_TOKEN
-    if (message.app_topic or message.token_type == TokenType.APN) and not APP_TOPIC.fullmatch(message.app_topic):
+    if refusal := check_address(message):
+        yield refusal
+    if (message.app_topic or has_topic(message.token_type)) and not APP_TOPIC.fullmatch(message.app_topic):
         yield Refusal.BAD_APP_TOPIC

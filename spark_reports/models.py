@@ -41,7 +41,7 @@ class ReportRun(models.Model):
     log_excerpt = models.TextField(blank=True)  # the end of Spark's log
 
     class Meta:
-        verbose_name = "run"
+        verbose_name = "report run"
         permissions: ClassVar = [("request_reportrun", "Can have reports made again")]
 
     def __str__(self) -> str:

@@ -1,5 +1,7 @@
 from django.apps import AppConfig
 
+from kit import operations
+
 
 class WakuBridgeConfig(AppConfig):
     name = "waku_bridge"
@@ -9,3 +11,4 @@ class WakuBridgeConfig(AppConfig):
         from waku_bridge import bridge  # noqa: PLC0415 - possible once apps are loaded
 
         bridge.register()
+        operations.register("waku", "waku_bridge.operations.WakuOperations")

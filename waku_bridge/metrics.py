@@ -223,8 +223,7 @@ PUBLISH_SECONDS = BatchHistogram(
 CANARY_LINK_SECONDS = StoredGauge(
     "pushserver_canary_link_seconds",
     "How long each link of the chain took in the canary's last round trip; what it did not reach is missing. "
-    "When it moves: the links are explained in docs/canary.md; the canary waits at most CANARY_TIMEOUT_SECONDS for "
-    "one.",
+    "When it moves: the links are explained in docs/canary.md; the canary waits at most ten seconds for one.",
     ("link",),
     sql=gauges.link_seconds(
         "waku_bridge_canaryrun",
@@ -234,7 +233,7 @@ CANARY_LINK_SECONDS = StoredGauge(
             "query",
             "query_answer",
             "request",
-            "gorush",
+            "gateway",
             "request_answer",
             "unregister",
             "unregister_answer",
@@ -247,7 +246,7 @@ INBOX_DEPTH = StoredGauge(
     "pushserver_inbox_waiting",
     "Envelopes in the inbox that nobody has opened, counted up to 100 000. "
     "When it moves: see the age of the oldest; when that is young the queue is long and moving. At "
-    "MAX_WAITING_ENVELOPES the bridge takes nothing in.",
+    "200 000 the bridge takes nothing in.",
     sql=f"""
         SELECT count(*) FROM (
             SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{InboundEnvelope.State.RECEIVED}'
@@ -259,7 +258,7 @@ INBOX_POSTPONED = StoredGauge(
     "pushserver_inbox_unproven_waiting",
     "Envelopes about no proven address that wait because more came than could be decided, counted up to 100 000. "
     "When it moves: somebody floods the server, see what was processed by outcome; or workers are too few. At "
-    "MAX_WAITING_ENVELOPES the oldest are dropped as `overload`.",
+    "200 000 the oldest are dropped as `overload`.",
     sql=f"""
         SELECT count(*) FROM (
             SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{InboundEnvelope.State.POSTPONED}'

@@ -103,6 +103,7 @@ class InboundEnvelope(models.Model):
     ended_on = models.DateField(default=UNDER_WAY, db_default=UNDER_WAY)  # the UTC day of `processed_at`
 
     class Meta:
+        verbose_name = "envelope"
         constraints: ClassVar = [
             models.CheckConstraint(
                 condition=_ended_unless("received", "postponed", "pending_key"), name="envelope_ended"
@@ -177,7 +178,8 @@ class OutboundReply(models.Model):
     ended_on = models.DateField(default=UNDER_WAY, db_default=UNDER_WAY)  # the UTC day on which it got its last state
 
     class Meta:
-        verbose_name_plural = "outbound replies"
+        verbose_name = "reply"
+        verbose_name_plural = "replies"
         constraints: ClassVar = [
             models.CheckConstraint(condition=_ended_unless("pending", "published"), name="reply_ended"),
             models.UniqueConstraint(fields=["envelope_hash", "part", "ended_on"], name="one_reply_per_envelope"),
@@ -272,7 +274,7 @@ class CanaryRun(BaseRun):
         QUERY = "query"
         QUERY_ANSWER = "query_answer"
         REQUEST = "request"
-        GORUSH = "gorush"  # as long as gorush took, within the time until the answer
+        GATEWAY = "gateway"  # as long as the gateway took, within the time until the answer
         REQUEST_ANSWER = "request_answer"
         UNREGISTER = "unregister"
         UNREGISTER_ANSWER = "unregister_answer"
@@ -281,10 +283,10 @@ class CanaryRun(BaseRun):
         NODE = "node", "no node takes messages"
         BRIDGE = "bridge", "the bridge does not read what a node took"
         WORKER = "worker", "the workers do not process what the bridge read"
-        GORUSH = "gorush", "gorush does not take the push"
+        GATEWAY = "gateway", "the gateway does not take the push"
         REPLY = "reply", "the answer does not come back"
 
-    WITHIN = frozenset({Link.GORUSH})
+    WITHIN = frozenset({Link.GATEWAY})
 
     is_dry_run = models.BooleanField()
     broken_link = models.TextField(choices=Link.choices, blank=True)
@@ -294,7 +296,7 @@ class CanaryRun(BaseRun):
     query_ms = models.PositiveIntegerField(null=True)
     query_answer_ms = models.PositiveIntegerField(null=True)
     request_ms = models.PositiveIntegerField(null=True)
-    gorush_ms = models.PositiveIntegerField(null=True)
+    gateway_ms = models.PositiveIntegerField(null=True)
     request_answer_ms = models.PositiveIntegerField(null=True)
     unregister_ms = models.PositiveIntegerField(null=True)
     unregister_answer_ms = models.PositiveIntegerField(null=True)

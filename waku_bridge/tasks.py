@@ -9,6 +9,7 @@ from django.conf import settings
 from kombu.exceptions import OperationalError
 
 from kit.batches.batch import OLD, RECENT, wake
+from kit.canary.engine import KEPT
 from kit.db.clock import database_now
 from kit.db.partitions import UNDER_WAY
 from kit.expiry.asking import waiting
@@ -30,6 +31,8 @@ WANTED_KEYS_SECONDS = 2.5
 # Held by the thread that asks the broker for keys, so that there is one at a time.
 ASKING_FOR_KEYS = threading.Lock()
 
+# Of what is not registered any more it is remembered for so long which versions were said.
+KEEP_TOMBSTONES = timedelta(days=400)
 log = structlog.get_logger(__name__)
 
 
@@ -95,7 +98,7 @@ def expire_registrations() -> None:
         return  # the clock may be wrong, and old registrations that are said again would come back to life
     removed = {
         "expired": expired,
-        "tombstones": sum(remove_tombstones(now=now, keep=timedelta(days=settings.TOMBSTONE_RETENTION_DAYS))),
+        "tombstones": sum(remove_tombstones(now=now, keep=KEEP_TOMBSTONES)),
         "query_topics": sum(query_topics.stop_listening_to_nobody()),
     }
     if any(removed.values()):
@@ -107,10 +110,9 @@ def purge() -> None:
     """Remove what is older than the settings promise. What is left when the time is over waits for the next run."""
     now = database_now()
     keep_envelopes = timedelta(days=settings.ENVELOPE_RETENTION_DAYS)
-    keep_runs = timedelta(days=settings.CANARY_RETENTION_DAYS)
     removed = {
         "envelopes": run_for_a_while(retention.purge(now=now, keep=keep_envelopes)),
-        "canary_runs": run_for_a_while(canary.purge(now=now, keep=keep_runs)),
+        "canary_runs": run_for_a_while(canary.purge(now=now, keep=KEPT)),
     }
     if any(removed.values()):
         log.info("purged", **removed)

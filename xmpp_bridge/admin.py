@@ -4,6 +4,7 @@ Of a device's account there is the domain. Somebody's own domain may name them, 
 whose opening is recorded, and in no list.
 """
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -11,13 +12,13 @@ from django.contrib import admin
 from django.db import models
 from django.db.models import Q
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils import timezone
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from kit.admin.editing import Told, UnhurriedForm
 from kit.admin.facts import FactAdmin, Narrowed
+from kit.admin.links import Link, links_from, list_url
 from kit.admin.lists.columns import NOTHING, age, link, moment, state, word, yes_no
 from kit.admin.lists.filters import Alone, WordFilter
 from kit.admin.operations import Operated
@@ -25,25 +26,13 @@ from kit.canary.admin import CanaryRunAdmin
 from registrations.admin import ROUTE_SECRETS, RouteAdmin, route_url
 from registrations.models import Route
 from xmpp_bridge.console.operations import DisableDevice, EnableDevice, RemoveDevice
+from xmpp_bridge.console.urls import app_url, device_url, devices_url
 from xmpp_bridge.models import App, CanaryRun, Device
 
 EDITED = (
     *("slug", "app_topic", "takes_firebase", "style", "text", "sound"),
     *("calls_as_alerts", "passes_texts", "refuses_texts", "is_retired"),
 )
-
-
-def app_url(app_id: int) -> str:
-    return reverse("admin:xmpp_bridge_app_change", args=[app_id])
-
-
-def devices_url(app_id: int) -> str:
-    """Return the address of the list of an app's devices."""
-    return f"{reverse('admin:xmpp_bridge_device_changelist')}?app__id__exact={app_id}"
-
-
-def device_url(device_id: UUID | str | None) -> str:
-    return reverse("admin:xmpp_bridge_device_change", args=[device_id]) if device_id else ""
 
 
 @admin.register(App)
@@ -140,3 +129,13 @@ def device_of(route: Route) -> UUID | None:
 
 
 admin.site.register(CanaryRun, CanaryRunAdmin)
+
+
+@links_from(Device)
+def from_device(device: Device) -> Iterable[Link]:
+    if device.route_id:
+        yield Link("Notifications", list_url("notifications_notification", route__id__exact=str(device.route_id)))
+    if device.route and device.route.pseudonym:
+        yield Link("Registration events", list_url("registrations_registrationevent", q=str(device.route.pseudonym)))
+    yield Link("App", app_url(device.app_id))
+    yield Link("Devices of this app", devices_url(device.app_id))

@@ -45,7 +45,7 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """The limits that an operator may set. docs/xmpp.md says what is answered beyond each."""
+    """The limits. docs/xmpp.md says what is answered beyond each."""
 
     wake_seconds: float = 5.0
     payloads_per_minute: int = 60
@@ -78,6 +78,9 @@ class Rates:
     def payloads(self) -> BucketLimits:
         """Return how many payloads a device may get. A flood of a minute does not use up the day."""
         return (*per_minute(self.payloads_per_minute), Limit(self.payloads_per_day, DAY_SECONDS))
+
+
+RATES = Rates()
 
 
 class Limits:

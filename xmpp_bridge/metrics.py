@@ -80,5 +80,5 @@ CANARY_LINK_SECONDS = StoredGauge(
     "missing. "
     "When it moves: the links are explained in docs/canary.md; users' servers wait for the answer to a push.",
     ("link",),
-    sql=gauges.link_seconds("xmpp_bridge_canaryrun", ["register", "push", "gorush", "unregister"]),
+    sql=gauges.link_seconds("xmpp_bridge_canaryrun", ["register", "push", "gateway", "unregister"]),
 )

@@ -151,21 +151,21 @@ class CanaryRun(BaseRun):
 
         REGISTER = "register"
         PUSH = "push"
-        GORUSH = "gorush"
+        GATEWAY = "gateway"
         UNREGISTER = "unregister"
 
     class Cause(models.TextChoices):
         COMPONENT = "component", "the component does not take what it is sent"
         XMPP_SERVER = "xmpp_server", "the XMPP server does not route to the component"
         WORKER = "worker", "the workers do not process what the component stored"
-        GORUSH = "gorush", "gorush does not take the push"
+        GATEWAY = "gateway", "the gateway does not take the push"
         REPLY = "reply", "the answer does not come back"
 
     broken_link = models.TextField(choices=Link.choices, blank=True)
     cause = models.TextField(choices=Cause.choices, blank=True)
     register_ms = models.PositiveIntegerField(null=True)
     push_ms = models.PositiveIntegerField(null=True)
-    gorush_ms = models.PositiveIntegerField(null=True)
+    gateway_ms = models.PositiveIntegerField(null=True)
     unregister_ms = models.PositiveIntegerField(null=True)
     device = models.UUIDField(null=True)  # that it registered, until it is removed
 

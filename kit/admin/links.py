@@ -1,19 +1,26 @@
 """Links from one row to related ones, shown on top of its page.
 
-Only `pushserver` knows which rows of different apps belong together, and it registers the links here.
+Whoever knows which rows of different apps belong together registers the links here.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from django.db.models import Model
+from django.urls import reverse
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
     text: str
     url: str
+
+
+def list_url(name: str, **query: str) -> str:
+    """Return the address of a list of rows. ``name`` is of app and model: `notifications_attempt`."""
+    return f"{reverse(f'admin:{name}_changelist')}?{urlencode(query)}"
 
 
 Links = Callable[[Any], Iterable[Link]]

@@ -211,7 +211,7 @@ class Operated:
     def action_checkbox(self, obj: Model) -> str:
         return mark_safe(_CHECKBOX.replace("ROW", id_of(obj)))  # noqa: S308 - a number, a UUID, or digits
 
-    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:  # noqa: ARG002
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         """Start the operation chosen in the list, on the rows that were shown and not on those that match by now."""
         name = request.POST.get("action", "")
         if name not in self.operations:

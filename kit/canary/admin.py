@@ -25,7 +25,7 @@ class CanaryRunAdmin(FactAdmin):
                 word("detail"),
                 moment("started_at", "started"),
                 moment("finished_at", "finished"),
-                yes_no("is_dry_run", "dry run at gorush"),
+                yes_no("is_dry_run", "dry run"),
             ),
             "Milliseconds of each link": (*links, number("work_ms", "CPU time of its own")),
         }

@@ -13,7 +13,7 @@ from kit.canary.engine import Canary
 from kit.canary.runs import BaseRun, RunState
 
 BROKEN = 1
-DRY_RUN_REMARK = "gorush was told to drop the push: nothing was tested of its credentials, of Apple or of Google."
+DRY_RUN_REMARK = "The gateway was told to drop the push: nothing was tested of its credentials, of Apple or of Google."
 
 
 class CanaryCommand(BaseCommand):

@@ -20,10 +20,13 @@ from django.utils import timezone
 
 from kit.canary.runs import BaseRun, RunState
 from kit.db.deleting import delete_in_chunks
+from kit.health.canaries import CanaryFacts, RoundTrip
 from kit.health.status_cache import StatusCache
 
 log = structlog.get_logger(__name__)
 
+# Runs are kept for so long.
+KEPT = timedelta(days=7)
 # The canary counts as missing when this many runs did not come.
 MISSED_RUNS = 3
 MIN_TTL_SECONDS = 300.0
@@ -107,6 +110,16 @@ class Canary(ABC, Generic[RunT]):
     def last(self) -> Last | None:
         """Return the result of the last run, or None when there was none lately or the cache is away."""
         return self.cache.read()
+
+    def facts(self, *, is_blind: bool) -> CanaryFacts:
+        """Return what its indicator is judged by. Without Redis (``is_blind``) nothing is known."""
+        last = None if is_blind else self.last()
+        if last is None:
+            return CanaryFacts(self.is_expected())
+        within = self.rows().model.WITHIN
+        total_ms = sum(taken or 0 for link, taken in last.timings_ms.items() if link not in within)
+        trip = RoundTrip(last.finished_at, bool(last.cause), last.words, total_ms, is_dry_run=last.is_dry_run)
+        return CanaryFacts(self.is_expected(), trip)
 
     def run(self) -> RunT | None:
         """Make one round trip and record it, or return None when another one is under way.

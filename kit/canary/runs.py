@@ -31,7 +31,7 @@ class BaseRun(models.Model):
     broken_link: Any  # a TextField with the choices of Link
     cause: Any  # a TextField with the choices of Cause
     detail = models.TextField(blank=True)  # more about the cause, in our words
-    is_dry_run: Any = True  # gorush was told to drop the push: nothing is known about Apple and Google
+    is_dry_run: Any = True  # the gateway was told to drop the push: nothing is known about Apple and Google
     work_ms = models.PositiveIntegerField(null=True)  # CPU time of the canary itself
     pseudonym = models.UUIDField(null=True)  # of what it registered, in events and reports; until that is removed
 

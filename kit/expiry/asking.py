@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from kit.expiry.models import MassExpiry
+from kit.health.filling import Expiring
 
 log = structlog.get_logger(__name__)
 
@@ -44,3 +45,9 @@ def allow(name: str, *, now: datetime) -> bool:
 def waiting() -> list[MassExpiry]:
     """Return what waits for somebody."""
     return list(MassExpiry.objects.filter(allowed_at=None))
+
+
+def expiring(name: str) -> Expiring | None:
+    """Return what of this name waits for somebody to allow it, if anything does."""
+    found = {each.name: each for each in waiting()}.get(name)
+    return Expiring(found.count, found.total, found.found_at) if found else None

@@ -14,6 +14,8 @@ from typing import Any
 
 # How many indicators the dashboard puts first.
 FIRST = 3
+REDIS_AWAY = "not known while Redis is away"
+DATABASE_SILENT = "not known while PostgreSQL does not answer in time"
 
 
 class State(StrEnum):
@@ -52,6 +54,12 @@ class Page:
     url_name: str
     permission: str = ""
     query: str = ""
+
+
+def rows(title: str, model: str, query: str = "") -> Page:
+    """Return the page of a list of rows, for people who may see them. ``model`` is its label in lower case."""
+    app_label, model_name = model.split(".")
+    return Page(title, f"admin:{app_label}_{model_name}_changelist", f"{app_label}.view_{model_name}", query)
 
 
 @dataclass(frozen=True, slots=True)

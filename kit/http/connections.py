@@ -71,7 +71,7 @@ class PlainAnswer:
 class PlainClient:
     """A client of aiohttp in the words of httpx, for peers that need no cookies, redirects or authentication.
 
-    Answers beyond ``max_answer_bytes`` are refused. Proxies of the environment are ignored: gorush and Waku nodes are
+    Answers beyond ``max_answer_bytes`` are refused. Proxies of the environment are ignored: gateways and Waku nodes are
     named in the settings, and are meant to be reached directly. The session is made at the first request, in the loop
     that the request runs in.
     """

@@ -1,14 +1,15 @@
-"""What the config checks of our peers (gorush, Waku nodes) found, in the status cache for `/readyz` and the console."""
+"""What the config checks of our peers found, in the status cache for `/readyz` and the console."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import structlog
 
+from kit.health.complaints import Complaint
+from kit.health.peers import Peer
 from kit.health.status_cache import StatusCache
-from kit.http.complaints import Complaint
 from kit.http.urls import host_of
 
 LOOK_EVERY_SECONDS = 300
@@ -50,6 +51,14 @@ class NoticeCache:
         """Return the notices by URL. A peer not checked lately is missing; without the cache all of them are."""
         return self.cache.read_all(urls)
 
+    def peers(self, is_up: Mapping[str, bool], *, is_blind: bool) -> Iterator[Peer]:
+        """Yield the peers by host. URLs that differ only in their path share a host and are shown as one."""
+        notices = {} if is_blind else self.read(list(is_up))
+        for host in dict.fromkeys(map(host_of, is_up)):
+            own = [url for url in is_up if host_of(url) == host]
+            known = [notices[url] for url in own if url in notices]
+            yield Peer(host, any(is_up[url] for url in own), len(known) == len(own), complaints(known))
+
     def note(
         self,
         url: str,
@@ -74,3 +83,8 @@ class NoticeCache:
                 log.warning(came, **peer, complaint=complaint.id, what=complaint.what, todo=complaint.action)
         for complaint_id in before.keys() - {complaint.id for complaint in complaints}:
             log.info(went, **peer, complaint=complaint_id)
+
+
+def complaints(notices: Sequence[Notice]) -> list[tuple[Complaint, datetime | None]]:
+    """Return what the config checks found, with since when."""
+    return [(found, notice.since.get(found.id)) for notice in notices for found in notice.complaints]

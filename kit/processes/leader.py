@@ -37,7 +37,7 @@ from kit.health.status_cache import StatusCache
 
 log = structlog.get_logger(__name__)
 
-# The keys of all advisory locks: 64 bits, which spell a word. Each XMPP component has its own, see `component_key`.
+# The keys of all advisory locks: 64 bits, which spell a word. What has a name of its own has the key of `key_of`.
 BATCHES = int.from_bytes(b"batches")
 BEAT = int.from_bytes(b"PushBeat")
 REPORTS = int.from_bytes(b"pushrept")
@@ -82,9 +82,9 @@ CLIENT_OPTIONS = {
 }
 
 
-def component_key(domain: str) -> int:
-    """Return the key of the lock of one XMPP component."""
-    return int.from_bytes(hashlib.sha256(f"xmpp component {domain}".encode()).digest()[:8], signed=True)
+def key_of(name: str) -> int:
+    """Return the key of the lock of what has this name, such as one of several components."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
 
 
 def holders(key: int) -> list[str]:

@@ -62,6 +62,8 @@ from registrations.models import Registration, Route
 from registrations.pairs import InstallationKey
 
 DEDUP_WINDOW = timedelta(hours=24)
+# How often an address is woken for mentions and requests of people, whatever else comes.
+APART_LIMITS: BucketLimits = (Limit(30, 10.0), Limit(600, 3600.0))
 GLOBAL = b"g"  # the bucket of the whole server
 # How often one repeated request is answered again, and all of them together.
 REPEATED = b"d"
@@ -399,7 +401,7 @@ def _buckets_of(request: _Request, draft: _Draft, wanted: dict[bytes, BucketLimi
     is_apart = draft.notification.type in APART
     route_key = b"r%d/%d" % (_addressee(draft).route_id, is_apart)
     sender_key = b"s" + request.sender_digest
-    wanted[route_key] = settings.ROUTE_APART_LIMITS if is_apart else settings.ROUTE_LIMITS
+    wanted[route_key] = APART_LIMITS if is_apart else settings.ROUTE_LIMITS
     wanted[sender_key] = settings.SENDER_LIMITS
     wanted[GLOBAL] = settings.GLOBAL_LIMITS
     return route_key, sender_key, GLOBAL

@@ -28,7 +28,7 @@ class DisableRegistration(Operation):
         yield "Senders are told that nobody is registered."
         yield "It ends when somebody enables it, or when the client registers again, as clients do by themselves."
 
-    def run(self, rows: Sequence[Registration], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+    def run(self, rows: Sequence[Registration], *, by: str) -> Done:
         count = operator_actions.disable_routes(_routes_of(rows), now=database_now())
         return Done(f"Disabled {_registrations(count)}.") if count else Done(ALREADY, is_change=False)
 
@@ -44,7 +44,7 @@ class EnableRegistration(Operation):
         if reasons:
             yield f"Disabled for: {', '.join(reasons)}. A token that is dead indeed is disabled with the next push."
 
-    def run(self, rows: Sequence[Registration], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+    def run(self, rows: Sequence[Registration], *, by: str) -> Done:
         count = operator_actions.enable_routes(_routes_of(rows), now=database_now())
         return Done(f"Enabled {_registrations(count)}.") if count else Done(ALREADY, is_change=False)
 
@@ -66,7 +66,7 @@ class TryNow(Operation):
         yield f"{len(waiting)} of {len(rows)} notifications wait, and would be tried within seconds."
         yield "What waits for a halted channel goes on waiting. What is over cannot be tried: its content is gone."
 
-    def run(self, rows: Sequence[Notification], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+    def run(self, rows: Sequence[Notification], *, by: str) -> Done:
         count = operator_actions.try_now([row.pk for row in rows], now=database_now())
         return Done(f"{_notifications(count)} due now.") if count else Done(ALREADY, is_change=False)
 
@@ -81,7 +81,7 @@ class DropNotifications(Operation):
         yield f"{len(waiting)} of {len(rows)} notifications wait, and would never be sent."
         yield "Senders who still wait for an answer are told success. What a worker is sending at this moment is sent."
 
-    def run(self, rows: Sequence[Notification], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+    def run(self, rows: Sequence[Notification], *, by: str) -> Done:
         count = operator_actions.drop([row.pk for row in rows], now=database_now())
         return Done(f"Dropped {_notifications(count)}.") if count else Done(ALREADY, is_change=False)
 

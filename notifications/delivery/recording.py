@@ -21,7 +21,7 @@ from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.statements import array_value, fetch, unindexed, write, write_rows
 from kit.metrics.batches import count, count_returned, observe
 from notifications import disabling
-from notifications.messages import ChannelKey, Outcome, Result, platform
+from notifications.messages import ChannelKey, Outcome, Result
 from notifications.metrics import ATTEMPTS, FINISHED, GATEWAY_SECONDS
 from notifications.models import Attempt, Notification
 from notifications.policy import (
@@ -44,6 +44,7 @@ from notifications.queues.claim import Claim, Done
 from notifications.queues.queues import OF_A_ROUTE, OVER, Queues
 from notifications.reports import REPORTS
 from registrations.routes import routes
+from registrations.token_types import platform_of
 
 log = structlog.get_logger(__name__)
 State = Notification.State
@@ -299,14 +300,14 @@ def _recorded(claim: Claim, change: Change) -> Recorded:
 
 
 def _measure(results: Sequence[Done], known: Queues) -> None:
-    count(ATTEMPTS, ((r.outcome, platform(c.channel.token_type), _app(c.channel, known)) for c, r in results))
+    count(ATTEMPTS, ((r.outcome, platform_of(c.channel.token_type), _app(c.channel, known)) for c, r in results))
     for token_type in {claim.channel.token_type for claim, _ in results}:
         sent = [
             (c.source_key, r.latency_ms / 1000)
             for c, r in results
             if c.channel.token_type == token_type and r.latency_ms
         ]
-        observe(GATEWAY_SECONDS, (took for _, took in sent), platform(token_type), of=(key for key, _ in sent))
+        observe(GATEWAY_SECONDS, (took for _, took in sent), platform_of(token_type), of=(key for key, _ in sent))
 
 
 def _app(channel: ChannelKey, known: Queues) -> str:

@@ -5,6 +5,7 @@ import django.contrib.postgres.indexes
 import django.core.validators
 import django.db.models.deletion
 import kit.db.fields
+import registrations.token_types
 from django.db import migrations, models
 
 
@@ -25,7 +26,7 @@ class Migration(migrations.Migration):
             name='Channel',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('token_type', models.PositiveSmallIntegerField(choices=[(1, 'APN'), (2, 'Firebase')])),
+                ('token_type', models.PositiveSmallIntegerField(choices=registrations.token_types.choices)),
                 ('app_topic', models.TextField(blank=True)),
                 ('last_success_at', models.DateTimeField()),
                 ('judged_from', models.DateTimeField(null=True)),
@@ -55,6 +56,7 @@ class Migration(migrations.Migration):
                 ('updated_at', models.DateTimeField(auto_now=True)),
             ],
             options={
+                'verbose_name': 'error rule',
                 'ordering': ['position', 'pk'],
                 'constraints': [models.UniqueConstraint(fields=('platform', 'match', 'text'), name='one_rule_per_error')],
             },
@@ -65,7 +67,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('kind', models.TextField(choices=[('drained', 'Drained'), ('unreachable', 'Unreachable'), ('paused', 'Paused'), ('tripped', 'Tripped')])),
                 ('gateway', models.TextField(blank=True, default='')),
-                ('token_type', models.PositiveSmallIntegerField(choices=[(1, 'APN'), (2, 'Firebase')], null=True)),
+                ('token_type', models.PositiveSmallIntegerField(choices=registrations.token_types.choices, null=True)),
                 ('app_topic', models.TextField(blank=True, default='')),
                 ('since', models.DateTimeField()),
                 ('reason', models.TextField(blank=True)),
@@ -96,6 +98,7 @@ class Migration(migrations.Migration):
                 ('ended_on', models.DateField(db_default=datetime.date(9999, 12, 31), default=datetime.date(9999, 12, 31))),
             ],
             options={
+                'verbose_name': 'request',
                 'indexes': [models.Index(condition=models.Q(('state', 'waiting')), fields=['reply_due_at'], name='request_waiting'), models.Index(fields=['request_key'], name='request_key'), models.Index(fields=['message_id'], name='request_message')],
                 'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('state', 'waiting'), _negated=True), ('ended_on', datetime.date(9999, 12, 31)), _connector='OR'), name='request_under_way')],
             },
@@ -140,7 +143,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.AutoField(primary_key=True, serialize=False)),
                 ('gateway', models.TextField()),
-                ('token_type', models.PositiveSmallIntegerField(choices=[(1, 'APN'), (2, 'Firebase')])),
+                ('token_type', models.PositiveSmallIntegerField(choices=registrations.token_types.choices)),
                 ('app_topic', models.TextField(null=True)),
                 ('is_proven', models.BooleanField()),
                 ('waiting_count', models.PositiveBigIntegerField(db_default=0, default=0)),
@@ -187,6 +190,7 @@ class Migration(migrations.Migration):
                 ('last_seen_at', models.DateTimeField(db_index=True)),
             ],
             options={
+                'verbose_name': 'unknown error',
                 'constraints': [models.UniqueConstraint(fields=('platform', 'signature'), name='one_count_per_unknown_error')],
             },
         ),

@@ -20,7 +20,6 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import structlog
-from django.conf import settings
 
 from kit.db.statements import fetch, table
 from notifications.messages import ChannelKey, Outcome, Result
@@ -33,6 +32,11 @@ from registrations.models import Route
 
 log = structlog.get_logger(__name__)
 
+# A channel is tripped when so many sends within this time were refused for its set-up, in a row or half of the newest.
+CONFIG_TRIP_COUNT = 5
+CONFIG_TRIP_WITHIN = timedelta(minutes=5)
+# When more of an app's proven tokens are refused as dead within an hour, it is not believed.
+DEAD_TOKEN_SHARE = 0.2
 CONFIG_SAMPLE = 100
 # Of so many times the sample the sends that count are picked, so that a flood of others costs no more than that.
 LOOKED_THROUGH = 5
@@ -74,7 +78,7 @@ def _trip_when_misconfigured(app: ChannelKey, code: str, *, now: datetime) -> No
     newest = _newest(app, now=now)
     outcomes = [send.outcome for send in newest]
     refused = [send for send in newest if send.outcome == Outcome.CONFIG]
-    if is_misconfigured(outcomes, minimum=settings.CONFIG_TRIP_COUNT) and _are_many(refused):
+    if is_misconfigured(outcomes, minimum=CONFIG_TRIP_COUNT) and _are_many(refused):
         halts.trip(app, reason=f"{len(refused)} of {len(outcomes)} sends refused: {code}", now=now)
 
 
@@ -83,7 +87,7 @@ def _are_many(sends: Sequence[Send]) -> bool:
     digests = [send.sender_digest for send in sends]
     senders = len({digest for digest in digests if digest}) + digests.count(None)
     addresses = len({send.address_digest for send in sends})
-    return min(senders, addresses) >= min(MIN_SENDERS, settings.CONFIG_TRIP_COUNT)
+    return min(senders, addresses) >= min(MIN_SENDERS, CONFIG_TRIP_COUNT)
 
 
 _NEWEST = f"""
@@ -110,7 +114,7 @@ def _newest(app: ChannelKey, *, now: datetime) -> list[Send]:
     """Return the newest sends that count, the newest first."""
     parameters = {
         **app._asdict(),
-        "start": now - timedelta(seconds=settings.CONFIG_TRIP_SECONDS),
+        "start": now - CONFIG_TRIP_WITHIN,
         "looked_through": CONFIG_SAMPLE * LOOKED_THROUGH,
         "limit": CONFIG_SAMPLE,
     }
@@ -159,7 +163,7 @@ def is_guarded_death(result: Result) -> bool:
 def _are_deaths_distrusted(app: ChannelKey, known: Queues, *, now: datetime) -> bool:
     parameters = {"start": now - DEATHS_WINDOW, "limit": DEATHS_LOOKED_THROUGH, "is_delivered": app in known.delivered}
     [(dead, all_)] = fetch(_COUNT_DEAD, app._asdict() | parameters)
-    return is_dying(dead, all_, share=settings.DEAD_TOKEN_SHARE)
+    return is_dying(dead, all_, share=DEAD_TOKEN_SHARE)
 
 
 def _note_distrusted(apps: Iterable[ChannelKey], *, now: datetime) -> None:

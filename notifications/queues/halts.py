@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 import structlog
-from django.conf import settings
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import OuterRef, Q, QuerySet, Subquery, TextField, Value
 from django.db.models.functions import Coalesce
@@ -22,12 +21,15 @@ from django.db.models.functions import Coalesce
 from kit.batches.batch import wake as wake_workers
 from kit.db.statements import fetch, write
 from kit.metrics.batches import count
-from notifications.messages import ChannelKey, channel_key, platform
+from notifications.messages import ChannelKey, channel_key
 from notifications.metrics import CHANNEL_TRIPS, GATEWAY_OUTAGES
 from notifications.models import Channel, Halt
 from notifications.queues.queues import Halted
 from registrations.models import Route
+from registrations.token_types import platform_of
 
+# One push probes a tripped channel so often, and one a gateway that cannot be reached.
+CHANNEL_PROBE, GATEWAY_PROBE = timedelta(seconds=30), timedelta(seconds=5)
 log = structlog.get_logger(__name__)
 Kind = Halt.Kind
 # What canaries say about a push that nobody tries because of it.
@@ -72,7 +74,7 @@ def trip(app: ChannelKey, *, reason: str, by: str = "", now: datetime) -> bool:
         return False
     log.error("channel_tripped", **app._asdict(), reason=reason)
     if not by:
-        count(CHANNEL_TRIPS, [(platform(app.token_type),)])
+        count(CHANNEL_TRIPS, [(platform_of(app.token_type),)])
     return True
 
 
@@ -203,5 +205,4 @@ def take_probe(covering: Sequence[Halted], *, now: datetime) -> bool:
 
 
 def _pause(kind: str) -> timedelta:
-    is_gateway = kind == Kind.UNREACHABLE
-    return timedelta(seconds=settings.GATEWAY_PROBE_SECONDS if is_gateway else settings.CHANNEL_PROBE_SECONDS)
+    return GATEWAY_PROBE if kind == Kind.UNREACHABLE else CHANNEL_PROBE

@@ -22,8 +22,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def _limits(settings):
-    settings.DEAD_TOKEN_SHARE = 0.2
+def _limits():
     prove(APPLE)
 
 

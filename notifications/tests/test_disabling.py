@@ -19,11 +19,6 @@ APPLE, GOOGLE = ChannelKey(1, APP), ChannelKey(2, "")
 Kind = RegistrationEvent.Kind
 
 
-@pytest.fixture(autouse=True)
-def _hours(settings):
-    settings.ROUTE_FAILING_HOURS = 72
-
-
 def fails(route, *, after, others_arrive=True):
     """One more failure of a route; in between the channel delivered something else, or nothing."""
     now = NOW + after

@@ -1,4 +1,4 @@
-"""The REST API: what monitoring and support tools may know, and registering devices of XMPP.
+"""The REST API: what monitoring and support tools may know, and the endpoints of bridges.
 
 It never tells a token, key or payload; only who registers a device is told what its app is given.
 """

@@ -5,12 +5,12 @@ from typing import Any, ClassVar
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from kit.canary.answers import LinkAnswer, links_of
 from kit.health.indicators import State
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from registrations.models import Registration, Route
 from spark_reports.models import Anomaly, ErrorRate, TokenChurn
 from waku_bridge.models import CanaryRun
-from xmpp_bridge.models import CanaryRun as XmppCanaryRun
 
 
 @extend_schema_field({"type": "string", "pattern": "^[0-9a-f]*$"})
@@ -104,10 +104,8 @@ class ChannelAnswer(serializers.ModelSerializer[Channel]):
         ]
 
 
-class LinkAnswer(serializers.Serializer[Any]):
+class CanaryLinkAnswer(LinkAnswer):
     link = serializers.ChoiceField(choices=CanaryRun.Link.choices)
-    result = serializers.ChoiceField(choices=["held", "broken", "not reached"])
-    ms = serializers.IntegerField(allow_null=True, help_text="How long it took; null when nothing came of it.")
 
 
 class CanaryRunAnswer(serializers.ModelSerializer[CanaryRun]):
@@ -121,38 +119,9 @@ class CanaryRunAnswer(serializers.ModelSerializer[CanaryRun]):
             *("id", "state", "started_at", "finished_at", "is_dry_run", "broken_link", "cause", "detail", "links"),
         ]
 
-    @extend_schema_field(LinkAnswer(many=True))
+    @extend_schema_field(CanaryLinkAnswer(many=True))
     def get_links(self, run: CanaryRun) -> list[dict[str, Any]]:
-        return _links(run)
-
-
-class XmppLinkAnswer(LinkAnswer):
-    link = serializers.ChoiceField(choices=XmppCanaryRun.Link.choices)
-
-
-class XmppCanaryRunAnswer(serializers.ModelSerializer[XmppCanaryRun]):
-    """One round trip of the canary of XMPP, with every link in the order of the chain."""
-
-    links = serializers.SerializerMethodField()
-
-    class Meta:
-        model = XmppCanaryRun
-        fields: ClassVar = ["id", "state", "started_at", "finished_at", "broken_link", "cause", "detail", "links"]
-
-    @extend_schema_field(XmppLinkAnswer(many=True))
-    def get_links(self, run: XmppCanaryRun) -> list[dict[str, Any]]:
-        return _links(run)
-
-
-def _links(run: CanaryRun | XmppCanaryRun) -> list[dict[str, Any]]:
-    return [{"link": link, "result": _result(run, link, ms), "ms": ms} for link, ms in run.timings().items()]
-
-
-def _result(run: CanaryRun | XmppCanaryRun, link: str, ms: int | None) -> str:
-    """Return the result of one link. A broken link may have a time: that of the failure that the sender was told."""
-    if link == run.broken_link:
-        return "broken"
-    return "not reached" if ms is None else "held"
+        return links_of(run)
 
 
 class ErrorRateAnswer(serializers.ModelSerializer[ErrorRate]):

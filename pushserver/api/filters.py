@@ -10,7 +10,6 @@ from kit.admin.lists.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, spellings
 from notifications.models import Notification
 from registrations.models import Registration
 from waku_bridge.models import CanaryRun
-from xmpp_bridge.models import CanaryRun as XmppCanaryRun
 
 
 def hex_filter(field_name: str, digits: int, label: str) -> django_filters.CharFilter:
@@ -55,14 +54,6 @@ class CanaryFilters(django_filters.FilterSet):  # type: ignore[misc]  # has no t
 
     class Meta:
         model = CanaryRun
-        fields: ClassVar[list[str]] = ["state"]
-
-
-class XmppCanaryFilters(django_filters.FilterSet):  # type: ignore[misc]  # has no types
-    """Filter runs of the canary of XMPP, of which there are as many."""
-
-    class Meta:
-        model = XmppCanaryRun
         fields: ClassVar[list[str]] = ["state"]
 
 

@@ -2,7 +2,8 @@ from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularSwaggerSplitView
 from rest_framework.routers import SimpleRouter
 
-from pushserver.api import devices, views
+from kit.operations import parts
+from pushserver.api import views
 from pushserver.api.schema import show_schema
 
 router = SimpleRouter()
@@ -10,16 +11,14 @@ router.register("registrations", views.Registrations, basename="registration")
 router.register("notifications", views.Notifications, basename="notification")
 router.register("channels", views.Channels, basename="channel")
 router.register("canary", views.CanaryRuns, basename="canary")
-router.register("xmpp-canary", views.XmppCanaryRuns, basename="xmpp_canary")
 router.register("error-rates", views.ErrorRates, basename="error-rate")
 router.register("token-churn", views.TokenChurns, basename="token-churn")
 router.register("anomalies", views.Anomalies, basename="anomaly")
 
 version_1: list[URLPattern | URLResolver] = [
     path("status/", views.Status.as_view(), name="status"),
-    path("xmpp-devices/register/", devices.Register.as_view(), name="register_device"),
-    path("xmpp-devices/unregister/", devices.Unregister.as_view(), name="unregister_device"),
     *router.urls,
+    *(path("", include(part.api_urls)) for part in parts() if part.api_urls),
 ]
 
 urlpatterns: list[URLPattern | URLResolver] = [

@@ -1,78 +1,32 @@
 """The endpoints of the API that tell something. `devices` has those that change something."""
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from django.utils import timezone
-from django_filters.rest_framework import DjangoFilterBackend
-from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
-from rest_framework import generics, mixins, viewsets
-from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, Throttled, ValidationError
+from drf_spectacular.utils import extend_schema_view
+from rest_framework import generics, mixins
+from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer
-from rest_framework.views import APIView
 
+from kit.api.views import Guarded, Reading, describe
 from kit.health.indicators import to_json
 from notifications.models import Channel, Notification
 from notifications.queues.halts import with_halts
 from pushserver.api import answers, filters
-from pushserver.api.access import HasScope, PerAddress
-from pushserver.api.pages import NewestFirst
-from pushserver.api.problems import Problem
 from pushserver.indicators.snapshot import take_snapshot
-from pushserver.models import ApiToken, OpenedRecord
+from pushserver.models import ApiToken
 from registrations.models import Registration
 from spark_reports.models import Anomaly, ErrorRate, TokenChurn
 from waku_bridge.models import CanaryRun
-from xmpp_bridge.models import CanaryRun as XmppCanaryRun
 
-PROBLEMS: dict[Any, Any] = {
-    (status, "application/problem+json"): OpenApiResponse(Problem, description)
-    for status, description in {
-        400: "A parameter is wrong.",
-        401: "No token, or one that is not accepted.",
-        403: "The token has not the scope for this.",
-        404: "There is no such thing.",
-        406: "Answers are JSON.",
-        429: "Too many calls.",
-    }.items()
-}
 Scope = ApiToken.Scope
 UNREAD = ("dedup_key", "collapse_id", "chat_id", "message", "request__reply_address")
 # The columns that are read of a route; its encrypted token is not among them.
 ROUTE_COLUMNS = [
     *("id", "token_type", "app_topic", "state", "disabled_reason", "disabled_at", "failing_since", "last_success_at"),
 ]
-
-
-def describe(answer: Any, *, more: dict[Any, Any] | None = None, **details: Any) -> Any:
-    """Describe a view in the schema: the answer of status 200, the problems that every view can answer with, and
-    ``more`` of them.
-    """
-    return extend_schema(responses={200: answer, **PROBLEMS, **(more or {})}, **details)
-
-
-class Guarded(APIView):
-    """A view that only reads, unless it says otherwise, and slows down who fails to identify."""
-
-    http_method_names: Sequence[str] = ("get", "head")
-
-    def handle_exception(self, exc: Exception) -> Response:
-        if isinstance(exc, AuthenticationFailed | NotAuthenticated):
-            throttle = PerAddress()
-            if not throttle.allow_request(self.request, self):
-                exc = Throttled(throttle.wait())
-        return super().handle_exception(exc)
-
-
-class Reading(Guarded, viewsets.GenericViewSet[Any]):
-    """Lists and single rows, for tokens with the scope."""
-
-    scope: ClassVar[Scope]
-    permission_classes = (HasScope,)
-    pagination_class = NewestFirst
-    filter_backends = (DjangoFilterBackend,)
 
 
 def needs_one_of(request: Request, filterset: type[filters.BytesFilters]) -> None:
@@ -90,11 +44,10 @@ class Noted:
 
     def finalize_response(self, request: Request, response: Response, *arguments: Any, **named: Any) -> Response:
         rows = self._rows(response) if isinstance(request.auth, ApiToken) and response.status_code == 200 else []
-        page = f"api.{type(self).__name__.lower()}"
-        OpenedRecord.objects.bulk_create(
-            OpenedRecord(username=f"API token {request.auth}", page=page, object_id=str(row["id"]), at=timezone.now())
-            for row in rows
-        )
+        if rows:
+            page = f"api.{type(self).__name__.lower()}"
+            token: Any = request.auth
+            token.note_opened(page, [str(row["id"]) for row in rows], at=timezone.now())
         answered: Response = super().finalize_response(request, response, *arguments, **named)  # type: ignore[misc]
         return answered
 
@@ -158,16 +111,6 @@ class CanaryRuns(mixins.ListModelMixin, Reading):
     queryset = CanaryRun.objects.defer("pseudonym", "work_ms")
 
 
-@extend_schema_view(list=describe(answers.XmppCanaryRunAnswer(many=True)))
-class XmppCanaryRuns(mixins.ListModelMixin, Reading):
-    """The last round trips through the operator's XMPP server, and which link of the chain broke."""
-
-    scope = Scope.STATUS
-    serializer_class = answers.XmppCanaryRunAnswer
-    filterset_class = filters.XmppCanaryFilters
-    queryset = XmppCanaryRun.objects.defer("device", "pseudonym")
-
-
 class ReportList(mixins.ListModelMixin, Reading):
     scope = Scope.REPORTS
     filterset_class: Any
@@ -192,7 +135,6 @@ class Status(Guarded, generics.GenericAPIView[Any]):
     """Whether a message would make it through, and every health indicator of the server."""
 
     scope = Scope.STATUS
-    permission_classes = (HasScope,)
     serializer_class = answers.StatusAnswer
 
     @describe(answers.StatusAnswer)  # type: ignore[untyped-decorator]

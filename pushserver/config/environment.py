@@ -97,14 +97,6 @@ class Environment:
             self.report("bad_limits", f"{name} is not two limits.", f"The default is {default}: count/seconds, twice.")
         return ()
 
-    def choice(self, name: str, default: str, *others: str) -> str:
-        """Return one of some words; any other one is a problem."""
-        text = self.text(name, default)
-        if text in {default, *others}:
-            return text
-        self.report("bad_choice", f"{name} is none of {', '.join([default, *others])}.", f"The default is {default}.")
-        return default
-
     def headers(self, name: str) -> dict[str, str]:
         """Return headers of HTTP, given as ``name=value,name=value`` with values as in a URL. They may be secret."""
         items = [item.partition("=") for item in self.items_of(self.secret(name))]

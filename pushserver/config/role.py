@@ -17,14 +17,11 @@ class Role(StrEnum):
     WORKER = "worker"  # runs as long as the server does, and installs neither the console nor the API
 
 
-# Commands that run as long as the server does. For those that an operator types now and then it would not pay off.
-OF_COMMANDS = {
-    "up": Role.SERVER,
-    "demo": Role.SERVER,
-    "run_waku_bridge": Role.WORKER,
-    "run_xmpp_bridge": Role.WORKER,
-    "demo_clients": Role.WORKER,
-}
+def role_of(command: str) -> Role:
+    """Return the role of a command of `manage.py`. Those named `run_…_bridge` run as long as the server does."""
+    if command.startswith("run_") and command.endswith("_bridge"):
+        return Role.WORKER
+    return {"up": Role.SERVER, "demo": Role.SERVER, "demo_clients": Role.WORKER}.get(command, Role.COMMAND)
 
 
 def begin_as(role: Role) -> None:

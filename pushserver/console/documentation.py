@@ -17,6 +17,8 @@ from django.views.decorators.http import require_safe
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from kit.operations import parts
+
 FOLDER = Path(settings.BASE_DIR) / "docs"
 DECISIONS = "decisions"
 RUNBOOKS = "runbooks"
@@ -26,9 +28,7 @@ FIRST = (
     "console",
     "delivery",
     "limits",
-    "gorush",
-    "waku",
-    "xmpp",
+    *(part.document for part in parts() if part.document),
     "canary",
     "reports",
     "metrics",

@@ -1,8 +1,4 @@
-"""One word for each thing: what the menu calls a table, its pages call it, too.
-
-Django and its packages name their tables themselves, and ours are named after the message path. Their models keep those
-names; only what people read is changed here.
-"""
+"""One word for each thing: what the menu calls a table of Django or its packages, its pages call it, too."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -18,14 +14,6 @@ class Words(NamedTuple):
 
 
 NAMES: Mapping[str, Words] = {
-    "registrations.RegistrationEvent": Words("registration event", "registration events"),
-    "registrations.TopicKey": Words("query topic", "query topics"),
-    "notifications.NotificationRequest": Words("request", "requests"),
-    "notifications.GatewayErrorRule": Words("error rule", "error rules"),
-    "notifications.UnknownGatewayError": Words("unknown error", "unknown errors"),
-    "waku_bridge.InboundEnvelope": Words("envelope", "envelopes"),
-    "waku_bridge.OutboundReply": Words("reply", "replies"),
-    "spark_reports.ReportRun": Words("report run", "report runs"),
     "auth.User": Words("account", "accounts"),
     "auth.Group": Words("role", "roles"),
     "otp_totp.TOTPDevice": Words("second factor", "second factors"),

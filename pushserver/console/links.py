@@ -1,13 +1,12 @@
 """Define which rows belong together: each page of a row links to the others that tell its story, without a query."""
 
 from collections.abc import Iterable
-from urllib.parse import urlencode
 
 from django.urls import reverse
 
-from kit.admin.links import Link, links_from
+from kit import operations
+from kit.admin.links import Link, links_from, list_url
 from kit.admin.lists.columns import hex_of
-from kit.admin.lists.search import is_id
 from notifications.admin import notification_url, request_url
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.admin import registration_url
@@ -16,12 +15,6 @@ from waku_bridge.admin import envelope_url
 from waku_bridge.messages import BRIDGE as WAKU
 from waku_bridge.messages import MessageType
 from waku_bridge.models import InboundEnvelope, OutboundReply
-from xmpp_bridge.admin import app_url, device_url, devices_url
-from xmpp_bridge.models import Device
-
-
-def _list(name: str, **query: str) -> str:
-    return f"{reverse(f'admin:{name}_changelist')}?{urlencode(query)}"
 
 
 def user_url(key_hash_hex: str) -> str:
@@ -44,16 +37,16 @@ def from_registration(registration: Registration) -> Iterable[Link]:
     key_hash = hex_of(registration.public_key_hash)
     recipient = f"{key_hash} {registration.installation_id}"
     yield Link("User", user_url(key_hash))
-    yield Link("Notifications", _list("notifications_notification", q=recipient))
-    yield Link("Registrations of this key", _list("registrations_registration", q=key_hash))
-    yield Link("Query topic", _list("registrations_topickey", q=key_hash))
+    yield Link("Notifications", list_url("notifications_notification", q=recipient))
+    yield Link("Registrations of this key", list_url("registrations_registration", q=key_hash))
+    yield Link("Query topic", list_url("registrations_topickey", q=key_hash))
     if registration.pseudonym:
-        yield Link("Registration events", _list("registrations_registrationevent", q=str(registration.pseudonym)))
+        yield Link("Registration events", list_url("registrations_registrationevent", q=str(registration.pseudonym)))
 
 
 @links_from(Route)
 def from_route(route: Route) -> Iterable[Link]:
-    yield Link("Notifications", _list("notifications_notification", route__id__exact=str(route.pk)))
+    yield Link("Notifications", list_url("notifications_notification", route__id__exact=str(route.pk)))
 
 
 @links_from(Grant)
@@ -63,21 +56,21 @@ def from_grant(grant: Grant) -> Iterable[Link]:
 
 @links_from(RegistrationEvent)
 def from_event(event: RegistrationEvent) -> Iterable[Link]:
-    yield Link("All of this installation", _list("registrations_registrationevent", q=str(event.pseudonym)))
+    yield Link("All of this installation", list_url("registrations_registrationevent", q=str(event.pseudonym)))
 
 
 @links_from(TopicKey)
 def from_topic_key(topic_key: TopicKey) -> Iterable[Link]:
-    yield Link("Registrations", _list("registrations_registration", q=topic_key.name))
+    yield Link("Registrations", list_url("registrations_registration", q=topic_key.name))
 
 
 @links_from(NotificationRequest)
 def from_request(request: NotificationRequest) -> Iterable[Link]:
     yield Link("Timeline", request_timeline_url(request.pk))
-    yield Link("Notifications", _list("notifications_notification", request__id__exact=str(request.pk)))
+    yield Link("Notifications", list_url("notifications_notification", request__id__exact=str(request.pk)))
     if request.bridge == WAKU:
         yield Link("Envelope", envelope_url(request.source_key))
-        yield Link("Reply", _list("waku_bridge_outboundreply", q=hex_of(request.source_key)))
+        yield Link("Reply", list_url("waku_bridge_outboundreply", q=hex_of(request.source_key)))
 
 
 @links_from(Notification)
@@ -86,17 +79,16 @@ def from_notification(notification: Notification) -> Iterable[Link]:
     yield Link("Timeline", timeline_url(notification.pk))
     yield from links_to_recipient(notification)
     yield Link("Request", request_url(notification.request_id))
-    yield Link("Attempts", _list("notifications_attempt", notification__id__exact=str(notification.pk)))
+    yield Link("Attempts", list_url("notifications_attempt", notification__id__exact=str(notification.pk)))
     if notification.public_key_hash:
-        yield Link("Registration", _list("registrations_registration", q=recipient))
+        yield Link("Registration", list_url("registrations_registration", q=recipient))
 
 
 def links_to_recipient(notification: Notification) -> Iterable[Link]:
-    """Yield the link to whom a notification is for. A push of XMPP has no key hash, and names its device."""
+    """Yield the link to whom a notification is for. What has no key hash, its bridge knows."""
     if notification.public_key_hash:
         yield Link("User", user_url(hex_of(notification.public_key_hash)))
-    elif is_id(notification.installation_id):
-        yield Link("XMPP device", device_url(notification.installation_id))
+    yield from filter(None, (part.recipient_link(notification) for part in operations.parts()))
 
 
 @links_from(Attempt)
@@ -107,21 +99,11 @@ def from_attempt(attempt: Attempt) -> Iterable[Link]:
 
 @links_from(InboundEnvelope)
 def from_envelope(envelope: InboundEnvelope) -> Iterable[Link]:
-    yield Link("Reply", _list("waku_bridge_outboundreply", q=hex_of(envelope.hash)))
+    yield Link("Reply", list_url("waku_bridge_outboundreply", q=hex_of(envelope.hash)))
     if envelope.message_type == MessageType.REQUEST:
-        yield Link("Request", _list("notifications_notificationrequest", q=hex_of(envelope.message_id)))
+        yield Link("Request", list_url("notifications_notificationrequest", q=hex_of(envelope.message_id)))
 
 
 @links_from(OutboundReply)
 def from_reply(reply: OutboundReply) -> Iterable[Link]:
     yield Link("Envelope", envelope_url(reply.envelope_hash))
-
-
-@links_from(Device)
-def from_device(device: Device) -> Iterable[Link]:
-    if device.route_id:
-        yield Link("Notifications", _list("notifications_notification", route__id__exact=str(device.route_id)))
-    if device.route and device.route.pseudonym:
-        yield Link("Registration events", _list("registrations_registrationevent", q=str(device.route.pseudonym)))
-    yield Link("App", app_url(device.app_id))
-    yield Link("Devices of this app", devices_url(device.app_id))

@@ -4,42 +4,28 @@ The answers are those of `/readyz`, which is open to anybody: they name queues, 
 text, and hosts as subjects only, which it leaves out.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime
 from functools import cache
-from ssl import SSLContext
 from typing import Any, LiteralString
 
-import httpx
 import psycopg
 import redis
 from django.conf import settings
 from django.core.cache import cache as shared_cache
 from django.db import connection
 
-from kit.canary import engine
 from kit.db.connections import says_ready
 from kit.db.postgresql.base import TimedConnection
 from kit.db.postgresql.versions import TooOldError, refuse_too_old
 from kit.health.recent import Recent
-from kit.http.complaints import Complaint
-from kit.http.notices import Notice, NoticeCache
-from kit.http.urls import host_of
-from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
+from kit.operations import parts_in_use
 from pushserver.celery import HEARTBEAT_KEY, QUEUES
-from pushserver.indicators.canaries import Canary, RoundTrip
 from pushserver.indicators.judging import Reached
-from pushserver.indicators.peers import Peer
 from pushserver.indicators.server import Queue
 from pushserver.start.release import Migration, known_migrations
-from waku_bridge.canary import canary as waku_canary
-from waku_bridge.models import CanaryRun
-from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
-from waku_bridge.reading.live import LAST_READ
-from xmpp_bridge.canary import canary as xmpp_canary
-from xmpp_bridge.component.status import read as component_state
 
 TIMEOUT_SECONDS = 2
 # Without a worker for one of these queues messages or their answers are not processed. Reports can wait.
@@ -53,21 +39,18 @@ def ask() -> Reached:
 
     The cache is read by this thread, because each thread would make a connection of its own to it.
     """
-    with ThreadPoolExecutor(3) as pool:
+    parts = parts_in_use()
+    with ThreadPoolExecutor(len(parts) + 2) as pool:
         asked_database, asked_broker = pool.submit(ask_database), pool.submit(ask_broker)
-        asked_gorush = pool.submit(_ask_gorush)
-        beats = _fresh([*_node_keys().values(), *_queue_keys().values()])
+        asked = [pool.submit(part.ask) for part in parts]
+        beats = _fresh(_queue_keys().values())
         (database, incidents), broker = asked_database.result(), asked_broker.result()
     is_blind = bool(broker)  # each question to Redis would take its time-out
     return Reached(
         database=database,
         broker=broker,
         queues=list(_queues(beats)),
-        nodes=list(_peers(NODE_NOTICES, {url: key in beats for url, key in _node_keys().items()}, is_blind=is_blind)),
-        gorush_servers=list(_peers(GORUSH_NOTICES, asked_gorush.result(), is_blind=is_blind)),
-        component=_component(is_blind=is_blind),
-        canary=Canary() if is_blind else _canary(waku_canary, within=CanaryRun.Link.GORUSH),
-        xmpp_canary=Canary() if is_blind else _canary(xmpp_canary),
+        parts={part: part.reach(own.result(), is_blind=is_blind) for part, own in zip(parts, asked, strict=True)},
         incidents=incidents,
     )
 
@@ -151,69 +134,14 @@ def _fresh(keys: Collection[str]) -> set[str]:
         return set()  # the indicator of Redis says why
 
 
-# Workers, nodes, gorush, XMPP -----------------------------------------------------------------------------------------
+# Workers --------------------------------------------------------------------------------------------------------------
 def _queue_keys() -> dict[str, str]:
     return {queue: HEARTBEAT_KEY.format(queue=queue) for queue in QUEUES}
 
 
 def _queues(beats: Collection[str]) -> Iterator[Queue]:
     """Yield the queues that need a worker, or whose work is wanted by the settings."""
-    is_wanted = {"reports": settings.REPORTS_NIGHTLY, "canary": waku_canary.is_expected()}
+    is_wanted = {"reports": settings.REPORTS_NIGHTLY, "canary": bool(settings.CANARY_PERIOD_SECONDS)}
     for queue, key in _queue_keys().items():
         if queue in NEEDED_QUEUES or is_wanted.get(queue, True):
             yield Queue(queue, key in beats, is_needed=queue in NEEDED_QUEUES)
-
-
-def _node_keys() -> dict[str, str]:
-    return {url: LAST_READ.key(url) for url in settings.WAKU_NODES}
-
-
-def _peers(saved: NoticeCache, is_up: Mapping[str, bool], *, is_blind: bool) -> Iterator[Peer]:
-    """Yield the peers by host. URLs that differ only in their path share a host and are shown as one."""
-    notices = {} if is_blind else saved.read(list(is_up))
-    for host in dict.fromkeys(map(host_of, is_up)):
-        own = [url for url in is_up if host_of(url) == host]
-        known = [notices[url] for url in own if url in notices]
-        yield Peer(host, any(is_up[url] for url in own), len(known) == len(own), complaints(known))
-
-
-def complaints(notices: Sequence[Notice]) -> list[tuple[Complaint, datetime | None]]:
-    """Return what the config checks found, with since when."""
-    return [(found, notice.since.get(found.id)) for notice in notices for found in notice.complaints]
-
-
-def _ask_gorush() -> dict[str, bool]:
-    """Return by URL whether each gorush answers."""
-    with httpx.Client(trust_env=False, timeout=TIMEOUT_SECONDS, verify=_certificates()) as client:
-        return {url: _is_alive(client, url) for url in settings.GORUSH_URLS}
-
-
-@cache
-def _certificates() -> SSLContext:
-    """Return the TLS context, which is made once because that takes longer than the whole check."""
-    return httpx.create_ssl_context(trust_env=False)
-
-
-def _is_alive(client: httpx.Client, url: str) -> bool:
-    try:
-        return not client.get(f"{url}/healthz").is_server_error
-    except (httpx.HTTPError, httpx.InvalidURL):
-        return False
-
-
-def _component(*, is_blind: bool) -> str | None:
-    """Return why we are not connected to the XMPP server, or None without a component."""
-    if not settings.XMPP_COMPONENT_JID:
-        return None
-    return "" if is_blind else component_state().reason
-
-
-# The canaries ---------------------------------------------------------------------------------------------------------
-def _canary(own: engine.Canary[Any], *, within: str = "") -> Canary:
-    """Return what is known of a canary. The time of the link ``within`` is part of another's."""
-    last = own.last()
-    if last is None:
-        return Canary(own.is_expected())
-    total_ms = sum(taken or 0 for link, taken in last.timings_ms.items() if link != within)
-    trip = RoundTrip(last.finished_at, bool(last.cause), last.words, total_ms, is_dry_run=last.is_dry_run)
-    return Canary(own.is_expected(), trip)

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from kit.health.indicators import Group, Indicator, Kind, State, above, duration, listed
+from kit.health.indicators import DATABASE_SILENT, Group, Indicator, Kind, State, above, duration, listed
+from kit.health.waiting import Waiting
 from notifications.queues.standstill import DRAINED, Switch, headline, stops
 from pushserver.indicators import pages
-from pushserver.indicators.peers import DATABASE_SILENT
-from pushserver.indicators.waiting import Waiting
 
 SENDING = Kind("sending", Group.OUT, "Sending", "PushServerNoPushes", pages.CHANNELS)
 DELIVERY = Kind("delivery", Group.OUT, "Delivery", "PushServerDeliveryLate", pages.STUCK)
@@ -79,7 +78,7 @@ def delivery(due: Waiting | None, now: datetime) -> Indicator:
     sentence = f"the longest waiting notification has been due for {duration(seconds)}"
     if state == State.GREEN:
         return Indicator(DELIVERY, state, sentence)
-    first_step = "Workers of the queue `batches` are away or too few, or gorush is slow."
+    first_step = "Workers of the queue `batches` are away or too few, or a gateway is slow."
     return Indicator(DELIVERY, state, sentence, first_step, now - timedelta(seconds=seconds))
 
 
@@ -105,7 +104,7 @@ def _halted(halted: Sequence[Switch]) -> Indicator:
     if first.state == PAUSED:
         first_step = "Resume it when whoever paused it is done. What waits for it expires in time."
         return Indicator(CHANNELS, State.YELLOW, _each(in_order), first_step, first.since, own_page=page)
-    first_step = "Repair the set-up at Apple, Google or gorush; a probe that comes through starts it again."
+    first_step = "Repair the set-up at Apple, Google or the gateway; a probe that comes through starts it again."
     return Indicator(CHANNELS, State.RED, _each(in_order), first_step, first.since, own_page=page)
 
 
@@ -117,7 +116,7 @@ def dead_tokens(distrusted: Mapping[str, datetime]) -> Indicator:
     sentence = (
         f"too many tokens of {names} are refused as dead to believe it: nothing is disabled, pushes are sent again"
     )
-    first_step = "Is the set-up right at Apple, Google and gorush: environment, project, topic? It ends by itself."
+    first_step = "Is the set-up right at Apple, Google and the gateway: environment, project, topic? It ends by itself."
     return Indicator(DEAD_TOKENS, State.RED, sentence, first_step, min(distrusted.values()))
 
 

@@ -1,7 +1,7 @@
 """Read the last hour by the minute, as `traffic` has counted it: two queries, a few hundred small rows."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -9,8 +9,8 @@ from django.db.models import Sum
 
 from notifications.models import Attempt
 from pushserver import traffic
-from pushserver.indicators.gorush import ChannelTries
-from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
+from pushserver.indicators.results import ChannelTries
+from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, TrafficMinute
 
 DELIVERED = Attempt.Outcome.DELIVERED
 Tries = Mapping[tuple[str, str], int]
@@ -32,6 +32,7 @@ class Hour:
     (yet).
 
     ``tries`` counts the attempts of each minute by outcome and code, and ``by_channel`` by channel, outcome and code.
+    ``by_bridge`` has what came and went by each bridge in each minute.
     ``ended`` counts the notifications of the hour by the state they ended in. ``yesterday`` is the same hour a day ago,
     and None when nothing was counted then.
     """
@@ -40,6 +41,7 @@ class Hour:
     counted: Mapping[datetime, TrafficMinute]
     tries: Mapping[datetime, Tries]
     by_channel: Mapping[datetime, ChannelTries] = field(default_factory=dict)
+    by_bridge: Mapping[tuple[datetime, str], BridgeMinute] = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
     yesterday: "Yesterday | None" = None
 
@@ -56,6 +58,23 @@ class Hour:
     def column(self, name: str) -> list[float | None]:
         """Return one of the figures of `TrafficMinute` for each minute; None where it is not known."""
         return [getattr(self.counted.get(begin_at), name, None) for begin_at in self.begins_at]
+
+    def requests_by(self, bridge: str) -> list[float | None]:
+        """Return for each minute how many requests came by a bridge; None where it was not counted."""
+        return [
+            found.request_count if (found := self.by_bridge.get((at, bridge))) else 0 if at in self.counted else None
+            for at in self.begins_at
+        ]
+
+    @property
+    def requests(self) -> Counter[str]:
+        """Return how many requests of the hour came by each bridge."""
+        return _sum((bridge, row.request_count) for (_, bridge), row in self.by_bridge.items())
+
+    @property
+    def replies(self) -> Counter[str]:
+        """Return how many replies each bridge sent in the hour."""
+        return _sum((bridge, row.reply_count) for (_, bridge), row in self.by_bridge.items())
 
     def tried(self, *, delivered: bool) -> list[float | None]:
         """Return for each minute how many attempts were, or were not, delivered; None where it was not counted."""
@@ -95,7 +114,15 @@ def read_hour(now: datetime) -> Hour:
         tries.setdefault(begin_at, Counter())[outcome, code] += number
         by_channel.setdefault(begin_at, {})[channel, outcome, code] = number
     counted = TrafficMinute.objects.in_bulk(begins_at)
-    return Hour(begins_at, counted, tries, by_channel, _ended(begins_at), _yesterday(begins_at))
+    by_bridge = {(row.begin_at, row.bridge): row for row in BridgeMinute.objects.filter(**shown)}
+    return Hour(begins_at, counted, tries, by_channel, by_bridge, _ended(begins_at), _yesterday(begins_at))
+
+
+def _sum(figures: Iterable[tuple[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for name, number in figures:
+        total[name] += number
+    return total
 
 
 def _ended(begins_at: Sequence[datetime]) -> dict[str, int]:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from kit.health.indicators import Group, Indicator, Kind, State, listed
-from pushserver.indicators.peers import DATABASE_SILENT, REDIS_AWAY
+from kit.health.indicators import DATABASE_SILENT, REDIS_AWAY, Group, Indicator, Kind, State, listed
 
 DATABASE = Kind("database", Group.SERVER, "PostgreSQL", "PushServerDatabaseDown", decides_readiness=True)
 DATABASE_SPEED = Kind("database-speed", Group.SERVER, "PostgreSQL's speed", "PushServerDatabaseDown")

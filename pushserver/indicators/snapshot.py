@@ -56,4 +56,4 @@ def _with_database(reached: Reached, now: datetime) -> Snapshot:
 def readiness() -> list[Indicator]:
     """Return the indicators that decide readiness. They are judged without waiting for the database."""
     reached = asking.RECENT.get()
-    return dated(list(judging.readiness(reached)), reached.incidents)
+    return dated(judging.readiness(reached), reached.incidents)

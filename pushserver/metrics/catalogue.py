@@ -2,24 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 
 from prometheus_client.metrics import MetricWrapperBase
 
-import notifications.gateways.gorush.metrics
 import notifications.gauges
 import notifications.metrics
 import registrations.metrics
-import waku_bridge.metrics
-import xmpp_bridge.metrics
 from kit.metrics.kinds import AskedGauge, StoredGauge
+from kit.operations import parts
 from pushserver.metrics import names
 
 SOURCES = {
-    "The bridge, the inbox and replies": waku_bridge.metrics,
-    "XMPP": xmpp_bridge.metrics,
     "Requests and delivery": notifications.metrics,
     "What waits to be delivered": notifications.gauges,
-    "gorush": notifications.gateways.gorush.metrics,
     "Registrations and queries": registrations.metrics,
     "Servers and queues": names,
 }
@@ -43,6 +39,12 @@ class Entry:
     labels: tuple[str, ...]
 
 
+def sources() -> dict[str, object]:
+    """Return the modules with metrics by their heading, those of gateways and bridges first."""
+    own = {title: import_module(path) for part in parts() for title, path in part.metric_modules.items()}
+    return {**own, **SOURCES}
+
+
 def entries(source: object) -> Iterator[Entry]:
     """Yield the metrics of one module."""
     for metric in vars(source).values():
@@ -61,12 +63,12 @@ def _entry(name: str, kind: str, documentation: str, labels: tuple[str, ...]) ->
 
 def stored_gauges() -> list[StoredGauge]:
     """Return the gauges of all apps that a query of the database answers."""
-    return [gauge for source in SOURCES.values() for gauge in vars(source).values() if isinstance(gauge, StoredGauge)]
+    return [gauge for source in sources().values() for gauge in vars(source).values() if isinstance(gauge, StoredGauge)]
 
 
 def page() -> str:
     """Return the whole page in Markdown."""
-    return "\n".join([HEAD, *(line for title, source in SOURCES.items() for line in _section(title, source))])
+    return "\n".join([HEAD, *(line for title, source in sources().items() for line in _section(title, source))])
 
 
 def _section(title: str, source: object) -> Iterator[str]:

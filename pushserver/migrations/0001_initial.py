@@ -30,7 +30,6 @@ class Migration(migrations.Migration):
                 ('begin_at', models.DateTimeField(primary_key=True, serialize=False)),
                 ('counted_at', models.DateTimeField()),
                 ('request_count', models.PositiveIntegerField()),
-                ('xmpp_count', models.PositiveIntegerField(db_default=0, default=0)),
                 ('reply_count', models.PositiveIntegerField()),
                 ('dispatch_p50_ms', models.PositiveIntegerField(null=True)),
                 ('dispatch_p95_ms', models.PositiveIntegerField(null=True)),
@@ -70,6 +69,19 @@ class Migration(migrations.Migration):
             ],
             options={
                 'constraints': [models.UniqueConstraint(fields=('begin_at', 'channel', 'outcome', 'code'), name='one_count_per_minute_and_channel')],
+            },
+        ),
+        migrations.CreateModel(
+            name='BridgeMinute',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('begin_at', models.DateTimeField()),
+                ('bridge', models.TextField()),
+                ('request_count', models.PositiveIntegerField()),
+                ('reply_count', models.PositiveIntegerField()),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('begin_at', 'bridge'), name='one_count_per_minute_and_bridge')],
             },
         ),
         migrations.CreateModel(

@@ -15,13 +15,11 @@ from django.utils import timezone
 from kit.db.postgresql.sessions import EVERY_SESSION
 from kit.db.postgresql.versions import untried
 from kit.db.statements import fetch
+from kit.operations import parts
 from pushserver.start.release import Schema, compare, known_migrations
 from registrations.keys.encryption import DecryptionError, Purpose
 from registrations.keys.keyring import keyring
-from registrations.models import Grant, Route
-from waku_bridge.identity import server_identities
-from xmpp_bridge.identity import client_keys
-from xmpp_bridge.models import Device
+from registrations.models import Route
 
 NEWEST = 20
 OTHER_FIELD_KEYS = (
@@ -134,15 +132,10 @@ def _opens(sealed: bytes) -> bool:
 
 
 def foreign_private_key() -> Iterator[str]:
-    """Yield what is odd when none of the newest grants is for us, or none of the newest devices of XMPP registered with
-    us. An operator may want that, after a key has leaked.
+    """Yield what is odd when none of the newest clients of a bridge registered with us. An operator may want that,
+    after a key has leaked.
     """
-    granted = set(Grant.objects.order_by("-pk").values_list("server_public_key", flat=True)[:NEWEST])
-    devices = Device.objects.filter(state=Device.State.ACTIVE).order_by("-registered_at")
-    registered_with = set(devices.values_list("key_name", flat=True)[:NEWEST])
-    is_granted = not granted or any(identity.pub33 in granted for identity in server_identities())
-    is_registered = not registered_with - {None} or any(keys.name in registered_with for keys in client_keys())
-    if not (is_granted and is_registered):
+    if not all(part.knows_newest_clients(NEWEST) for part in parts()):
         yield OTHER_PRIVATE_KEY
 
 

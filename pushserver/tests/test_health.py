@@ -17,8 +17,8 @@ from django.test import Client
 
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import SOCKET_NAME, EmbeddedPostgres
+from kit.health.complaints import Complaint
 from kit.health.indicators import Indicator, State
-from kit.http.complaints import Complaint
 from kit.http.notices import Notice, NoticeCache
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from notifications.queues import halts

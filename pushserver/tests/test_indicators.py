@@ -6,20 +6,26 @@ from typing import Any
 
 import pytest
 
+from kit.health.canaries import CanaryFacts, RoundTrip
+from kit.health.complaints import Complaint
+from kit.health.filling import Filling
 from kit.health.indicators import Group, Indicator, Page, State, duration, is_ready, verdict, worst
-from kit.http.complaints import Complaint
+from kit.health.peers import Peer
+from kit.health.waiting import Waiting
+from kit.operations import parts
+from notifications.gateways.gorush import indicators as gorush
+from notifications.gateways.gorush.indicators import GorushFacts
 from notifications.queues.standstill import Switch
 from pushserver.indicators import judging, pages
-from pushserver.indicators.canaries import Canary, RoundTrip
 from pushserver.indicators.delivery import DeliveryFacts
-from pushserver.indicators.gorush import GorushFacts
 from pushserver.indicators.judging import Facts, Reached, Stored, judge
-from pushserver.indicators.peers import Peer
-from pushserver.indicators.registrations import Filling
 from pushserver.indicators.reports import ReportsFacts
+from pushserver.indicators.results import ResultFacts
 from pushserver.indicators.server import Queue
-from pushserver.indicators.waiting import Waiting
-from pushserver.indicators.waku import Failed, Store, WakuFacts
+from waku_bridge import indicators as waku
+from waku_bridge.indicators import Failed, Store, WakuFacts
+from xmpp_bridge import indicators as xmpp
+from xmpp_bridge.indicators import XmppFacts
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RED, YELLOW, GREEN, GREY, OFF = State.RED, State.YELLOW, State.GREEN, State.GREY, State.OFF
@@ -39,43 +45,74 @@ def tried(channel: str = "APN app", **counts: int) -> dict[tuple[str, str, str],
     return {(channel, outcome, "" if outcome == "delivered" else "x"): number for outcome, number in counts.items()}
 
 
+def registrations(stored: int) -> Filling:
+    return Filling("MAX_REGISTRATIONS", "registrations", stored, 100)
+
+
+PARTS = {part.name: part for part in parts()}
 CAME_THROUGH = RoundTrip(NOW, is_broken=False, words="every link of the chain holds", total_ms=800)
 WELL = Facts(
     NOW,
     Reached(
         queues=[Queue("batches", True), Queue("maintenance", True), Queue("reports", True, is_needed=False)],
-        nodes=[NODE],
-        gorush_servers=[GORUSH],
-        canary=Canary(is_expected=True, last=CAME_THROUGH),
+        parts={
+            PARTS["waku"]: waku.Reached([NODE], CanaryFacts(is_expected=True, last=CAME_THROUGH)),
+            PARTS["gorush"]: gorush.Reached([GORUSH]),
+        },
     ),
     Stored(
         counted_until=NOW - timedelta(seconds=40),
-        waku=WakuFacts(stores=[Store(Peer("a:1"), NOW - timedelta(seconds=7))], replies=100),
-        gorush=GorushFacts(tries=tried(delivered=100)),
+        results=ResultFacts(tries=tried(delivered=100)),
         delivery=DeliveryFacts(switches=[RUNNING, RUNNING]),
-        registrations=Filling(10, 100),
+        registrations=registrations(10),
         reports=ReportsFacts(is_off=False, sentence="The reports of 2026-11-20 are here."),
+        parts={
+            PARTS["waku"]: WakuFacts(stores=[Store(Peer("a:1"), NOW - timedelta(seconds=7))], replies=100),
+            PARTS["gorush"]: GorushFacts(),
+        },
     ),
 )
 
 
 def change(whole: Any, **changes: Any) -> Any:
     """Return facts with some of them changed, in whichever part they stand."""
-    own = {field.name: getattr(whole, field.name) for field in fields(whole)}
-    parts = {name: change(part, **changes) for name, part in own.items() if hasattr(part, "__dataclass_fields__")}
-    return replace(whole, **parts | {name: changes[name] for name in changes.keys() & own.keys()})
+    if isinstance(whole, dict):
+        return {name: change(part, **changes) for name, part in whole.items()}
+    if not hasattr(whole, "__dataclass_fields__"):
+        return whole
+    own = {field.name: change(getattr(whole, field.name), **changes) for field in fields(whole)}
+    return replace(whole, **own | {name: changes[name] for name in changes.keys() & own.keys()})
+
+
+def facts(**changes: Any) -> Facts:
+    """Return the facts when all is well but for these. With a ``component`` there is XMPP."""
+    assert changes.keys() <= known_names(WELL) | XMPP_NAMES
+    found: Facts = change(WELL, **changes)
+    if "component" not in changes:
+        return found
+    part, devices = PARTS["xmpp"], changes.get("xmpp_devices", 0)
+    reached = xmpp.Reached(changes["component"], changes.get("xmpp_canary", CanaryFacts()))
+    filled = Filling("XMPP_MAX_DEVICES", "devices", devices, 2)
+    own = XmppFacts(changes.get("apps", 0), changes.get("pushes", 0), filled)
+    stored = found.stored and replace(found.stored, parts={**found.stored.parts, part: own})
+    return replace(found, reached=replace(found.reached, parts={**found.reached.parts, part: reached}), stored=stored)
+
+
+XMPP_NAMES = {"component", "xmpp_canary", "xmpp_devices", "apps", "pushes"}
 
 
 def known_names(whole: Any) -> set[str]:
-    parts = [getattr(whole, field.name) for field in fields(whole)]
+    if isinstance(whole, dict):
+        return set().union(*map(known_names, whole.values()))
+    if not hasattr(whole, "__dataclass_fields__"):
+        return set()
     return {field.name for field in fields(whole)}.union(
-        *(known_names(part) for part in parts if hasattr(part, "__dataclass_fields__"))
+        *(known_names(getattr(whole, field.name)) for field in fields(whole))
     )
 
 
 def indicators(**changes: Any) -> list[Indicator]:
-    assert changes.keys() <= known_names(WELL)
-    return judge(change(WELL, **changes))
+    return judge(facts(**changes))
 
 
 def one(indicator_id: str, **changes: Any) -> Indicator:
@@ -89,7 +126,7 @@ def ago(seconds: float) -> datetime:
 
 def test_without_a_component_there_is_no_indicator_of_xmpp() -> None:
     assert not [
-        found.id for facts in (WELL, replace(WELL, stored=None)) for found in judge(facts) if "xmpp" in found.id
+        found.id for known in (WELL, replace(WELL, stored=None)) for found in judge(known) if "xmpp" in found.id
     ]
 
 
@@ -102,7 +139,7 @@ def test_when_all_is_well_every_indicator_is_green() -> None:
 def test_every_indicator_has_an_id_of_its_own() -> None:
     found = indicators(nodes=[NODE, OTHER], stores=[Store(Peer("a:1"), NOW), Store(Peer("b:1"), NOW)], component="")
     assert len({indicator.id for indicator in found}) == len(found)
-    assert len({kind.id for kind in judging.KINDS}) == len(judging.KINDS)
+    assert len({kind.id for kind in judging.all_kinds()}) == len(judging.all_kinds())
 
 
 def test_what_is_bad_says_what_to_do_about_it_and_where() -> None:
@@ -116,23 +153,28 @@ def test_what_is_bad_says_what_to_do_about_it_and_where() -> None:
 
 def test_each_kind_has_a_case_in_which_it_is_bad() -> None:
     bad = {found.kind for _, _, _, changes in CASES for found in indicators(**changes) if found.is_bad}
-    assert bad == set(judging.KINDS)
+    assert bad == set(judging.all_kinds())
 
 
 def test_readiness_is_decided_without_what_only_the_database_knows() -> None:
     for _, _, _, changes in CASES:
-        facts = change(WELL, **changes)
-        deciding = [found for found in judge(facts) if found.kind.decides_readiness]
-        assert deciding == list(judging.readiness(facts.reached))
-        assert [found for found in judge(replace(facts, stored=None)) if found.kind.decides_readiness] == deciding
+        known = facts(**changes)
+        deciding = [found for found in judge(known) if found.kind.decides_readiness]
+        assert sorted(map(repr, deciding)) == sorted(map(repr, judging.readiness(known.reached)))
+        assert [found for found in judge(replace(known, stored=None)) if found.kind.decides_readiness] == deciding
 
 
 def test_while_the_database_does_not_answer_what_only_it_knows_is_not_known() -> None:
     for changes in ({}, {"component": ""}):
-        facts = replace(change(WELL, **changes), stored=None)
-        assert {found.kind for found in judge(facts)} == {found.kind for found in indicators(**changes)}
-        assert {found.state for found in judge(facts) if found.kind in judging.FROM_DATABASE} == {GREY}
+        without = replace(facts(**changes), stored=None)
+        assert {found.kind for found in judge(without)} == {found.kind for found in indicators(**changes)}
+        told = {found.kind for found in judge(without) if found.state != GREY}
+        assert {kind.id for kind in told} <= {*REACHED, "database-speed"}
     assert is_ready(judge(replace(WELL, stored=None)))
+
+
+# What is known without the database.
+REACHED = {"database", "broker", "workers", "node", "gorush", "xmpp", "canary", "xmpp-canary"}
 
 
 @pytest.mark.parametrize(
@@ -146,7 +188,7 @@ def test_while_the_database_does_not_answer_what_only_it_knows_is_not_known() ->
         (True, {"nodes": []}),
         (True, {"nodes": [Peer("a:1", is_up=False)]}),
         (False, {"nodes": [Peer("a:1", is_up=False), OTHER]}),
-        (True, {"gorush_servers": [Peer("g:1", is_up=False)]}),
+        (True, {"servers": [Peer("g:1", is_up=False)]}),
         (True, {"component": "no component is running"}),
         (False, {"component": ""}),
         (False, {"switches": [DRAIN]}),
@@ -159,7 +201,7 @@ def test_what_a_message_needs_decides_readiness(is_unready: bool, changes: dict[
 
 AWAY = {"broker": "Redis does not answer"}
 SLOW = {"is_slow": True, "inbox": None, "due": None, "outbox": None, "overdue_seconds": None}
-NOT_EXPECTED = Canary()
+NOT_EXPECTED = CanaryFacts()
 DOWN = Peer("a:1", is_up=False)
 UNWATCHED = Peer("a:1", is_up=True, is_watched=False)
 TROUBLED = Peer("a:1", is_up=True, complaints=[WRONG, WRONG])
@@ -215,11 +257,11 @@ CASES = [
     ("sending", RED, "APN beta paused by bea since 2026-11-21 12:00:00 UTC: no reason given; APN old tripped",
      {"switches": [PAUSED, TRIPPED]}),
     ("sending", GREEN, "pushes are sent", {"switches": [TRIPPED, RUNNING]}),
-    ("gorush", RED, "no gorush is configured", {"gorush_servers": []}),
-    ("gorush-a:1", RED, "does not answer", {"gorush_servers": [DOWN]}),
-    ("gorush-a:1", YELLOW, "does not answer", {"gorush_servers": [DOWN, GORUSH]}),
-    ("gorush-a:1", YELLOW, "the clock is wrong", {"gorush_servers": [TROUBLED]}),
-    ("gorush-a:1", GREEN, "answers", {**AWAY, "gorush_servers": [UNWATCHED]}),
+    ("gorush", RED, "no gorush is configured", {"servers": []}),
+    ("gorush-a:1", RED, "does not answer", {"servers": [DOWN]}),
+    ("gorush-a:1", YELLOW, "does not answer", {"servers": [DOWN, GORUSH]}),
+    ("gorush-a:1", YELLOW, "the clock is wrong", {"servers": [TROUBLED]}),
+    ("gorush-a:1", GREEN, "answers", {**AWAY, "servers": [UNWATCHED]}),
     ("channels", GREY, "nothing was delivered yet", {"switches": [DRAIN]}),
     ("channels", RED, "APN old tripped by a breaker since 2026-11-21 12:00:00 UTC: refused; APN beta paused by bea",
      {"switches": [PAUSED, RUNNING, TRIPPED]}),
@@ -254,7 +296,7 @@ CASES = [
      {"unknown_errors": 1, "tries": tried(transient=60)}),
     ("unknown-errors", GREEN, "has a rule", {}),
     ("gateway", RED, "gorush answers, but no push reaches it", {"unreached_since": NOW}),
-    ("gateway", GREY, "while no gorush answers", {"unreached_since": NOW, "gorush_servers": [DOWN]}),
+    ("gateway", GREY, "while no gorush answers", {"unreached_since": NOW, "servers": [DOWN]}),
     ("replies", GREEN, "2 waiting", {"outbox": Waiting(2, 3)}),
     ("replies", YELLOW, "2 waiting, the oldest for 4.0 s", {"outbox": Waiting(2, 4)}),
     ("replies", RED, "2 waiting, the oldest for 31 s", {"outbox": Waiting(2, 31)}),
@@ -264,28 +306,27 @@ CASES = [
     ("lost-replies", YELLOW, "5 of the last hour", {"lost_replies": 5}),
     ("lost-replies", GREEN, "49 of the last hour", {"lost_replies": 49, "replies": 1000}),
     ("canary", OFF, "not set up", {"canary": NOT_EXPECTED}),
-    ("canary", YELLOW, "no round trip lately", {"canary": Canary(is_expected=True)}),
-    ("canary", RED, "broken: gorush", {"canary": Canary(last=RoundTrip(NOW, True, "gorush …", 1))}),
+    ("canary", YELLOW, "no round trip lately", {"canary": CanaryFacts(is_expected=True)}),
+    ("canary", RED, "broken: gorush", {"canary": CanaryFacts(last=RoundTrip(NOW, True, "gorush …", 1))}),
     ("canary", GREY, "while Redis is away", {**AWAY, "canary": NOT_EXPECTED}),
     ("canary", GREEN, "holds, 800 ms in all", {}),
-    ("canary", GREEN, "800 ms in all; as far as gorush: nothing is shown about Apple and Google",
-     {"canary": Canary(last=replace(CAME_THROUGH, is_dry_run=True))}),
-    ("canary", GREEN, "as far as gorush: nothing is shown about Apple, Google and the halted channels",
-     {"canary": Canary(last=replace(CAME_THROUGH, is_dry_run=True)), "switches": [RUNNING, PAUSED]}),
+    ("canary", GREEN,
+     "800 ms in all; as far as the gateway: nothing is shown about Apple, Google and halted channels",
+     {"canary": CanaryFacts(last=replace(CAME_THROUGH, is_dry_run=True))}),
     ("xmpp-canary", OFF, "not set up", {"component": ""}),
-    ("xmpp-canary", YELLOW, "no round trip lately", {"component": "", "xmpp_canary": Canary(is_expected=True)}),
+    ("xmpp-canary", YELLOW, "no round trip lately", {"component": "", "xmpp_canary": CanaryFacts(is_expected=True)}),
     ("xmpp-canary", RED, "broken: the XMPP server",
-     {"component": "", "xmpp_canary": Canary(last=RoundTrip(NOW, True, "the XMPP server does not route", 1))}),
+     {"component": "", "xmpp_canary": CanaryFacts(last=RoundTrip(NOW, True, "the XMPP server does not route", 1))}),
     ("xmpp-canary", GREEN, "holds, 90 ms in all",
-     {"component": "", "xmpp_canary": Canary(last=replace(CAME_THROUGH, total_ms=90))}),
+     {"component": "", "xmpp_canary": CanaryFacts(last=replace(CAME_THROUGH, total_ms=90))}),
     ("xmpp", RED, "cannot be reached", {"component": "the XMPP server cannot be reached"}),
     ("xmpp", GREEN, "connected", {"component": ""}),
     ("xmpp", GREY, "while Redis is away", {**AWAY, "component": ""}),
     ("xmpp-apps", YELLOW, "serves no app", {"component": "", "apps": 0}),
     ("xmpp-apps", GREEN, "serves 2; 1,200 pushes in the last hour", {"component": "", "apps": 2, "pushes": 1200}),
-    ("registrations", GREEN, "79 of 100 are stored", {"registrations": Filling(79, 100)}),
-    ("registrations", YELLOW, "80 of 100 are stored", {"registrations": Filling(80, 100)}),
-    ("xmpp-devices", YELLOW, "2 of 2 are stored", {"component": "", "xmpp_devices": Filling(2, 2)}),
+    ("registrations", GREEN, "79 of 100 are stored", {"registrations": registrations(79)}),
+    ("registrations", YELLOW, "80 of 100 are stored", {"registrations": registrations(80)}),
+    ("xmpp-devices", YELLOW, "2 of 2 are stored", {"component": "", "xmpp_devices": 2}),
     ("reports", OFF, "switched off", {"is_off": True, "sentence": "Nightly reports are switched off."}),
     ("reports", YELLOW, "are missing", {"is_missing": True, "sentence": "The reports of x are missing"}),
     ("anomalies", OFF, "none", {"is_off": True}),
@@ -294,20 +335,20 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("indicator", "state", "words", "facts"), CASES)
-def test_an_indicator_says_what_is_the_case(indicator: str, state: State, words: str, facts: dict[str, Any]) -> None:
-    found = one(indicator, **facts)
+@pytest.mark.parametrize(("indicator", "state", "words", "known"), CASES)
+def test_an_indicator_says_what_is_the_case(indicator: str, state: State, words: str, known: dict[str, Any]) -> None:
+    found = one(indicator, **known)
     assert (found.state, words in found.sentence) == (state, True), found
 
 
 @pytest.mark.parametrize(
-    ("indicator", "page", "facts"),
+    ("indicator", "page", "known"),
     [
-        ("node-a:1", pages.NODES, {"nodes": [DOWN]}),
-        ("inbox", pages.INBOX, {"inbox": Waiting(3, 31)}),
-        ("dead-letters", pages.DEAD_LETTERS, {"dead_letters": 20}),
-        ("failed", pages.FAULTS, {"failed": Failed(1, 1, "KeyError", 1)}),
-        ("failed", pages.FAILED, {"failed": Failed(1, 1)}),
+        ("node-a:1", waku.NODES_PAGE, {"nodes": [DOWN]}),
+        ("inbox", waku.INBOX_PAGE, {"inbox": Waiting(3, 31)}),
+        ("dead-letters", waku.DEAD_LETTERS.page, {"dead_letters": 20}),
+        ("failed", waku.FAULTS_PAGE, {"failed": Failed(1, 1, "KeyError", 1)}),
+        ("failed", waku.FAILED_PAGE, {"failed": Failed(1, 1)}),
         ("delivery", pages.STUCK, {"due": Waiting(9, 61)}),
         ("sending", pages.DRAIN, {"switches": [DRAIN]}),
         ("sending", pages.HALTED, {"switches": [PAUSED, TRIPPED]}),
@@ -315,21 +356,21 @@ def test_an_indicator_says_what_is_the_case(indicator: str, state: State, words:
         ("channels", pages.TRIPPED, {"switches": [TRIPPED, RUNNING]}),
         ("channels", pages.PAUSED, {"switches": [PAUSED]}),
         ("dead-tokens", pages.CHANNELS, {"deaths_distrusted": {"Firebase": NOW}}),
-        ("unknown-errors", pages.UNKNOWN_ERRORS, {"unknown_errors": 1}),
+        ("unknown-errors", gorush.UNKNOWN_ERRORS.page, {"unknown_errors": 1}),
         ("results", pages.FAILED_ATTEMPTS, {"tries": tried(transient=60)}),
-        ("xmpp-apps", pages.XMPP_APPS, {"component": ""}),
-        ("xmpp", pages.XMPP_DEVICES, {"component": ""}),
+        ("xmpp-apps", xmpp.APPS.page, {"component": ""}),
+        ("xmpp", xmpp.DEVICES_PAGE, {"component": ""}),
         ("answers", pages.REQUESTS, {"overdue_seconds": 11.0}),
-        ("lost-replies", pages.LOST_REPLIES, {"lost_replies": 50}),
+        ("lost-replies", waku.LOST_REPLIES.page, {"lost_replies": 50}),
         ("reports", pages.RUNS, {"is_missing": True}),
     ],
 )
-def test_an_indicator_leads_to_where_it_is_put_right(indicator: str, page: Page, facts: dict[str, Any]) -> None:
-    assert one(indicator, **facts).page == page
+def test_an_indicator_leads_to_where_it_is_put_right(indicator: str, page: Page, known: dict[str, Any]) -> None:
+    assert one(indicator, **known).page == page
 
 
 @pytest.mark.parametrize(
-    ("indicator", "since", "facts"),
+    ("indicator", "since", "known"),
     [
         ("node-a:1", WRONG[1], {"nodes": [TROUBLED]}),
         ("node-a:1", None, {"nodes": [replace(TROUBLED, is_up=False)]}),
@@ -344,25 +385,25 @@ def test_an_indicator_leads_to_where_it_is_put_right(indicator: str, page: Page,
     ],
 )
 def test_an_indicator_knows_since_when_where_the_facts_do(
-    indicator: str, since: datetime, facts: dict[str, Any]
+    indicator: str, since: datetime, known: dict[str, Any]
 ) -> None:
-    assert one(indicator, **facts).since == since
+    assert one(indicator, **known).since == since
 
 
 def test_the_worst_are_three_red_before_yellow_and_causes_before_what_follows() -> None:
     found = indicators(
-        canary=Canary(last=RoundTrip(NOW, is_broken=True, words="gorush", total_ms=1)),
-        gorush_servers=[DOWN],
+        canary=CanaryFacts(last=RoundTrip(NOW, is_broken=True, words="gorush", total_ms=1)),
+        servers=[DOWN],
         queues=[Queue("reports", False, is_needed=False)],
         inbox=Waiting(1, 99),
         due=Waiting(1, 99),
     )
-    assert [indicator.id for indicator in worst(found)] == ["inbox", "delivery", "gorush-a:1"]
+    assert [indicator.id for indicator in worst(found)] == ["inbox", "gorush-a:1", "delivery"]
     assert verdict(found) == (RED, "No pushes are sent: no gorush answers. 4 things need somebody now, 1 can wait")
 
 
 @pytest.mark.parametrize(
-    ("facts", "words"),
+    ("known", "words"),
     [
         ({"switches": [PAUSED, RUNNING]}, "Messages get through; one thing is to be looked at"),
         ({"switches": [PAUSED, RUNNING], "unknown_errors": 1}, "Messages get through; 2 things are to be looked at"),
@@ -379,13 +420,13 @@ def test_the_worst_are_three_red_before_yellow_and_causes_before_what_follows() 
             ),
         ),
         (
-            {"gorush_servers": [replace(GORUSH, is_up=False)]},
+            {"servers": [replace(GORUSH, is_up=False)]},
             "No pushes are sent: no gorush answers. One thing needs somebody now",
         ),
     ],
 )
-def test_the_verdict_counts(facts: dict[str, Any], words: str) -> None:
-    assert verdict(indicators(**facts))[1] == words
+def test_the_verdict_counts(known: dict[str, Any], words: str) -> None:
+    assert verdict(indicators(**known))[1] == words
 
 
 @pytest.mark.parametrize(

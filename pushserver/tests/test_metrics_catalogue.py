@@ -9,10 +9,10 @@ import pytest
 import yaml
 from prometheus_client.metrics import Gauge
 
-from pushserver.metrics.catalogue import SOURCES, entries, page
+from pushserver.metrics.catalogue import entries, page, sources
 
 DOCS = Path(__file__).parents[2] / "docs"
-ENTRIES = list(chain.from_iterable(map(entries, SOURCES.values())))
+ENTRIES = list(chain.from_iterable(map(entries, sources().values())))
 ALERTS = yaml.safe_load((DOCS / "monitoring" / "alerts.yml").read_text(encoding="utf-8"))
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 DASHBOARD = orjson.loads((DOCS / "monitoring" / "dashboard.json").read_bytes())
@@ -83,7 +83,7 @@ def test_no_two_metrics_share_a_name():
     assert len({entry.name for entry in ENTRIES}) == len(ENTRIES) > 40
 
 
-@pytest.mark.parametrize("source", SOURCES.values(), ids=lambda source: source.__name__)
+@pytest.mark.parametrize("source", sources().values(), ids=lambda source: source.__name__)
 def test_gauges_of_processes_that_ended_are_forgotten(source):
     gauges = [metric for metric in vars(source).values() if isinstance(metric, Gauge)]
     assert all(gauge._multiprocess_mode.startswith("live") for gauge in gauges)

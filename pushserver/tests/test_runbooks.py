@@ -6,13 +6,13 @@ import pytest
 import yaml
 
 from embedded.supervisor.processes import PROJECT
-from pushserver.indicators.judging import KINDS
+from pushserver.indicators.judging import all_kinds
 
 DOCS = PROJECT / "docs"
 PAGES = {file.stem: file.read_text(encoding="utf-8") for file in (DOCS / "runbooks").glob("*.md")}
 GROUPS = yaml.safe_load((DOCS / "monitoring" / "alerts.yml").read_text(encoding="utf-8"))["groups"]
 ALERTS = {rule["alert"]: rule for group in GROUPS for rule in group["rules"]}
-OF_INDICATORS = {kind.runbook for kind in KINDS}
+OF_INDICATORS = {kind.runbook for kind in all_kinds()}
 # Alerts with pages of their own about what the page of an indicator has among other things.
 ALSO = {
     "PushServerNotScraped": "PushServerDatabaseDown",
@@ -37,7 +37,7 @@ def test_an_alert_about_an_indicator_leads_to_its_page() -> None:
     for name, rule in ALERTS.items():
         for operator, wanted in re.findall(r'pushserver_indicator_state\{indicator(=~?)"([^"]*)"\}', rule["expr"]):
             pattern = re.compile(wanted if operator == "=~" else re.escape(wanted))
-            about = {kind for kind in KINDS if pattern.fullmatch(kind.id) or pattern.fullmatch(f"{kind.id}-a:1")}
+            about = {kind for kind in all_kinds() if pattern.fullmatch(kind.id) or pattern.fullmatch(f"{kind.id}-a:1")}
             assert {kind.runbook for kind in about} == {ALSO.get(name, name)}, name
 
 

@@ -3,6 +3,7 @@
 import django.contrib.postgres.fields
 import django.db.models.deletion
 import kit.db.fields
+import registrations.token_types
 import uuid
 from django.db import migrations, models
 
@@ -39,7 +40,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('gateway', models.TextField()),
-                ('token_type', models.PositiveSmallIntegerField(choices=[(1, 'APN'), (2, 'Firebase')])),
+                ('token_type', models.PositiveSmallIntegerField(choices=registrations.token_types.choices)),
                 ('app_topic', models.TextField(blank=True)),
                 ('address_encrypted', kit.db.fields.BytesField()),
                 ('address_digest', kit.db.fields.BytesField()),
@@ -99,6 +100,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField()),
             ],
             options={
+                'verbose_name': 'query topic',
                 'indexes': [models.Index(condition=models.Q(('key_encrypted__isnull', True)), fields=['id'], name='topic_key_missing')],
             },
         ),

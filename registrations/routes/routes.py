@@ -6,9 +6,9 @@ from datetime import datetime
 from kit.db.statements import write
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
-from registrations.messages import TokenType
 from registrations.models import Route
 from registrations.routes.addresses import read_address
+from registrations.token_types import has_topic
 
 # What tells addresses apart at Apple and nowhere else: the same token in another app is another address.
 _AT_APPLE = b"%d %s\0"
@@ -20,7 +20,7 @@ def identity_of(token_type: int, app_topic: str, address: bytes) -> bytes:
     A delivery to a token in one app proves nothing about the same token in another. At Apple it is the device's own
     token that counts: whatever environment or token for calls it is registered with, it is one device.
     """
-    if token_type != TokenType.APN:
+    if not has_topic(token_type):
         return address
     return _AT_APPLE % (len(app_topic.encode()), app_topic.encode()) + _token(address)
 

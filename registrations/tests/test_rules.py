@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from registrations.messages import RegistrationMessage, TokenType
-from registrations.rules import Acceptance, Known, Refusal, decide
+from registrations.rules import Acceptance, Known, Refusal, check_token_type, decide
 
 UUID = "11111111-1111-4111-8111-111111111111"
 NOTHING = Known()
@@ -95,7 +95,7 @@ def test_takes_a_token_of_firebase_for_one_only_if_firebase_can_have_made_it(tok
 
 def test_the_caller_says_what_an_address_is():
     message = replace(VALID, device_token="an endpoint")
-    decision = decide(message, NOTHING, grant_verified=True, strict_version_check=False, is_address=lambda _: True)
+    decision = decide(message, NOTHING, grant_verified=True, strict_version_check=False, check_address=check_token_type)
     assert decision is Acceptance.REGISTER
 
 

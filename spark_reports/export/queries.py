@@ -16,10 +16,12 @@ from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 
 from kit.db.statements import table
+from kit.operations import parts
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from notifications.policy import Verdict
 from notifications.reports import BYTES_EACH, REPORTS, VERDICTS
 from registrations.models import RegistrationEvent, Route
+from registrations.token_types import sql_platform, sql_with_topic
 from spark_reports.export.copying import OTHER
 from spark_reports.export.pseudonyms import Subject
 from spark_reports.jobs.tables import LIFETIME_WEEKS
@@ -27,7 +29,6 @@ from spark_reports.nights.closing import CLOSED_AFTER
 from waku_bridge import models as waku
 from waku_bridge.identity import canary_identity
 from waku_bridge.messages import MessageType
-from xmpp_bridge import models as xmpp
 
 # `report_keys`, a temporary table of one row: `outer_key`, and a prefix per subject.
 Kind = RegistrationEvent.Kind
@@ -45,10 +46,6 @@ _STATES = {
     Verdict.COALESCED: State.COALESCED,
     Verdict.MUTED: State.SUPPRESSED,
 }
-_CANARY_PSEUDONYMS = f"""
-    SELECT pseudonym FROM {table(waku.CanaryRun)} WHERE pseudonym IS NOT NULL
-    UNION ALL SELECT pseudonym FROM {table(xmpp.CanaryRun)} WHERE pseudonym IS NOT NULL"""
-_CANARY_DEVICES = f"SELECT device::text FROM {table(xmpp.CanaryRun)} WHERE device IS NOT NULL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ def _in(column: str, hours: Hours, *, envelope: str = "", notification: str = ""
     if notification:
         conditions.append(f"NOT ({_is_canary(notification)})")
     if told_by:
-        conditions.append(f"{told_by} NOT IN ({_CANARY_PSEUDONYMS})")
+        conditions.append(_is_no_canary(told_by))
     return " AND ".join(conditions)
 
 
@@ -101,7 +98,14 @@ def _there(row: str, hours: Hours) -> str:
 def _is_canary(notification: str) -> str:
     """Return the condition that a notification is one of the canaries'."""
     own = f"{notification}.public_key_hash = '\\x{canary_identity().key_hash.hex()}'::bytea"
-    return f"{own} OR {notification}.installation_id IN ({_CANARY_DEVICES})"
+    others = [part.canary_installations for part in parts() if part.canary_installations]
+    return " OR ".join([own, *(f"{notification}.installation_id IN ({each})" for each in others)])
+
+
+def _is_no_canary(pseudonym: str) -> str:
+    """Return the condition that a pseudonym is none of the canaries'."""
+    canaries = [part.canary_pseudonyms for part in parts() if part.canary_pseudonyms]
+    return f"{pseudonym} NOT IN ({' UNION ALL '.join(canaries)})" if canaries else "TRUE"
 
 
 def _pseudonym(subject: Subject, value: str) -> str:
@@ -110,11 +114,11 @@ def _pseudonym(subject: Subject, value: str) -> str:
     return f"('x' || encode(substr({digest}, 1, 8), 'hex'))::bit(64)::bigint"
 
 
-# A push of XMPP has no key hash: its recipient is the device that the bridge names.
+# Where a push has no key hash, its recipient is what the bridge names.
 _RECIPIENT = "CASE n.public_key_hash WHEN '' THEN convert_to(n.installation_id, 'UTF8') ELSE n.public_key_hash END"
-# A push of XMPP is answered when it is stored, and may be planned for later on purpose, to wake the device for several
+# A graded push is answered when it is stored, and may be planned for later on purpose, to wake the device for several
 # at once. Neither says anything about how fast we are.
-_OF_STATUS = "n.grade = ''"
+_UNGRADED = "n.grade = ''"
 
 
 def _microseconds(start: str, end: str) -> str:
@@ -130,18 +134,15 @@ def _hour(column: str) -> str:
     return f"date_trunc('hour', {column})"
 
 
-def _platform(column: str) -> str:
-    return f"CASE {column} WHEN 1 THEN 'ios' WHEN 2 THEN 'android' ELSE 'none' END"
-
-
 def _app_topic(token_type: str, app_topic: str) -> str:
-    """Return the app topic, empty for Firebase, whatever a client sent.
+    """Return the app topic, empty where tokens belong to no app, whatever a client sent.
 
     Clients make topics up, so only those with a channel are told apart: those to which a push was ever delivered, and a
     bounded number of others. `copying` replaces what looks secret.
     """
-    known = f"{app_topic} IN (SELECT app_topic FROM {table(Channel)} WHERE token_type = 1)"
-    return f"CASE WHEN {token_type} = 1 THEN CASE WHEN {known} THEN {app_topic} ELSE '{OTHER}' END ELSE '' END"
+    own = sql_with_topic()
+    known = f"{app_topic} IN (SELECT app_topic FROM {table(Channel)} WHERE token_type IN {own})"
+    return f"CASE WHEN {token_type} IN {own} THEN CASE WHEN {known} THEN {app_topic} ELSE '{OTHER}' END ELSE '' END"
 
 
 def _message_type(column: str) -> str:
@@ -163,7 +164,7 @@ def notifications(hours: Hours) -> str:
     One whose installation unregistered has lost its route, and with it its platform.
     """
     return f"""
-        SELECT {_hour("n.created_at")}, {_platform("route.token_type")},
+        SELECT {_hour("n.created_at")}, {sql_platform("route.token_type")},
             {_app_topic("route.token_type", "route.app_topic")}, request.bridge,
             CASE WHEN n.type BETWEEN 1 AND 4 THEN n.type ELSE 0 END, n.state, coalesce(n.report, ''), n.attempt_count,
             {_pseudonym(Subject.RECIPIENT, _RECIPIENT)}, {_pseudonym(Subject.SENDER, "request.sender_digest")}
@@ -206,12 +207,12 @@ def notification_times(hours: Hours) -> str:
     deadline = _microseconds("request.received_at", "request.reply_due_at")
     delivered = f"CASE n.state WHEN 'delivered' THEN {_microseconds('n.created_at', 'n.finished_at')} END"
     return f"""
-        SELECT {_minute("n.created_at")}, {_platform("route.token_type")}, request.bridge,
+        SELECT {_minute("n.created_at")}, {sql_platform("route.token_type")}, request.bridge,
             {delivered}, CASE n.position WHEN 0 THEN {answered} END, {deadline}
         FROM {table(Notification)} n
         JOIN {table(NotificationRequest)} request ON request.id = n.request_id AND {_there("request", hours)}
         LEFT JOIN {table(Route)} route ON route.id = n.route_id
-        WHERE {_in("n.created_at", hours, notification="n")} AND {_there("n", hours)} AND {_OF_STATUS}
+        WHERE {_in("n.created_at", hours, notification="n")} AND {_there("n", hours)} AND {_UNGRADED}
             AND (n.state = '{State.DELIVERED}' OR (n.position = 0 AND request.answered_at IS NOT NULL))
         UNION ALL
         SELECT {_minute("request.received_at")}, 'none', request.bridge, NULL::bigint, {answered}, {deadline}
@@ -228,9 +229,9 @@ def attempts(hours: Hours) -> str:
     oldest = f"SELECT created_at FROM {table(Notification)} old WHERE {_there('old', hours)} ORDER BY id LIMIT 1"
     queued = _microseconds("n.created_at", "a.started_at")
     return f"""
-        SELECT {_minute("a.started_at")}, {_platform("a.token_type")}, {_app_topic("a.token_type", "a.app_topic")},
+        SELECT {_minute("a.started_at")}, {sql_platform("a.token_type")}, {_app_topic("a.token_type", "a.app_topic")},
             request.bridge, a.number, coalesce(a.outcome, 'open'), a.code, a.latency_ms * 1000::bigint,
-            CASE WHEN a.number = 1 AND {_OF_STATUS} THEN {queued} END
+            CASE WHEN a.number = 1 AND {_UNGRADED} THEN {queued} END
         FROM {table(Attempt)} a
         JOIN {table(Notification)} n ON n.id = a.notification_id AND {_there("n", hours)}
         JOIN {table(NotificationRequest)} request ON request.id = n.request_id
@@ -269,17 +270,17 @@ def registration_events(hours: Hours) -> str:
             FROM {table(RegistrationEvent)} p JOIN (SELECT DISTINCT pseudonym FROM today) known USING (pseudonym)
             WHERE p.at < '{hours.start_at}' ORDER BY pseudonym, p.at DESC, p.id DESC
         )
-        SELECT {_hour("e.at")}, e.kind, {_platform("e.token_type")}, {_app_topic("e.token_type", "e.app_topic")},
+        SELECT {_hour("e.at")}, e.kind, {sql_platform("e.token_type")}, {_app_topic("e.token_type", "e.app_topic")},
             e.bridge,
             coalesce({before}) IS NULL, coalesce(coalesce({before}) NOT IN {_ENDS}, false), e.kind NOT IN {_ENDS},
-            {_platform(platform_id)}, {_app_topic(platform_id, app_topic)}
+            {sql_platform(platform_id)}, {_app_topic(platform_id, app_topic)}
         FROM today e LEFT JOIN before b USING (pseudonym)
         WINDOW own AS (PARTITION BY e.pseudonym ORDER BY e.at, e.id)"""
 
 
 def _history(day: date) -> str:
     """Return the condition of all events up to the end of a day, but for the canaries'."""
-    return f"at < '{day + timedelta(days=1)}Z' AND pseudonym NOT IN ({_CANARY_PSEUDONYMS})"
+    return f"at < '{day + timedelta(days=1)}Z' AND {_is_no_canary('pseudonym')}"
 
 
 def active_tokens(hours: Hours) -> str:
@@ -290,7 +291,7 @@ def active_tokens(hours: Hours) -> str:
     day = hours.day
     start = f"'{day}Z'"
     return f"""
-        SELECT {_platform("token_type")}, {_app_topic("token_type", "app_topic")}, bridge,
+        SELECT {sql_platform("token_type")}, {_app_topic("token_type", "app_topic")}, bridge,
             count(*) FILTER (WHERE at < {start}), count(*) FILTER (WHERE next_at IS NULL)
         FROM (
             SELECT kind, token_type, app_topic, bridge, at, lead(at) OVER own AS next_at
@@ -310,7 +311,7 @@ def token_spells(hours: Hours) -> str:
     """
     day = hours.day
     oldest = day - timedelta(days=day.weekday() + 7 * (LIFETIME_WEEKS - 1))
-    place = f"""{_platform("token_type")} AS platform, {_app_topic("token_type", "app_topic")} AS app_topic"""
+    place = f"""{sql_platform("token_type")} AS platform, {_app_topic("token_type", "app_topic")} AS app_topic"""
     return f"""
         WITH events AS (
             SELECT pseudonym, at, id, kind, {place}, bridge,

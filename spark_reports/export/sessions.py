@@ -31,8 +31,8 @@ from spark_reports.lake import File, Kind, Lake, folder_of
 Session = psycopg.Connection[Any]
 OnRows = Callable[[str, int], None]
 
-# PostgreSQL and this process share the work of a session about evenly.
-SESSIONS = min(4, os.cpu_count() or 1)
+# Half of the cores are left to messages: a session keeps one core busy, as it has no parallel workers of PostgreSQL.
+SESSIONS = max(1, min(4, (os.cpu_count() or 1) // 2))
 ROWS_PER_PART = 1_000_000
 
 
@@ -168,6 +168,7 @@ def _session(key: PseudonymKey, snapshot: str = "") -> Iterator[Session]:
             cursor.execute("SET LOCAL TIME ZONE 'UTC'")
             cursor.execute("SET LOCAL datestyle = 'ISO'")
             cursor.execute("SET LOCAL work_mem = '128MB'")
+            cursor.execute("SET LOCAL max_parallel_workers_per_gather = 0")
             columns = ", ".join(f"{subject} bytea" for subject in Subject)
             cursor.execute(
                 f"CREATE TEMPORARY TABLE report_keys (outer_key bytea, deadline_us bigint, {columns}) ON COMMIT DROP"

@@ -56,7 +56,7 @@ def optional(name: str, type_: Type, meaning: str) -> Column:
 
 PLATFORM = required("platform", Type.STRING, "`ios`, `android`, or `none` where nothing tells")
 APP_TOPIC = required("app_topic", Type.STRING, "APNs topic; empty for Firebase, `(other)` where it has no channel")
-BRIDGE = required("bridge", Type.STRING, "the protocol it came by: `waku` or `xmpp`")
+BRIDGE = required("bridge", Type.STRING, "the bridge that it came by")
 STAGE = required("stage", Type.STRING, "the step in a message's life")
 
 # Facts, as they are exported -----------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ NOTIFICATIONS = Table(
         optional(
             "recipient",
             Type.LONG,
-            "pseudonym of the recipient, who is a key hash, or a device of XMPP; none for what was refused or "
+            "pseudonym of the recipient, who is a key hash, or what its bridge names; none for what was refused or "
             "suppressed",
         ),
         optional("sender", Type.LONG, "pseudonym of the key that signed the request, which clients change at will"),
@@ -99,7 +99,8 @@ NOTIFICATIONS = Table(
 NOTIFICATION_TIMES = Table(
     "notification_times",
     "one row per notification of Waku whose answer was fixed or that ended, apart from `notifications` because it is "
-    "exact and they have pseudonyms; not of XMPP, where stored is answered and a push may be planned for later",
+    "exact and they have pseudonyms; not of graded pushes, which are answered at once and may be planned for "
+    "later",
     (
         required("at", Type.TIMESTAMP, "when it was accepted or refused, to the minute"),
         PLATFORM,
@@ -125,7 +126,7 @@ ATTEMPTS = Table(
         required("outcome", Type.STRING, "class as in docs/delivery.md; `open` while it is not known"),
         required("code", Type.STRING, "the gateway's error in our words; empty for a success"),
         optional("latency_us", Type.LONG, "how long the gateway took, measured to the millisecond"),
-        optional("queued_us", Type.LONG, "first attempts only: from accepted to the attempt; not of XMPP, likewise"),
+        optional("queued_us", Type.LONG, "first attempts only: from accepted to the attempt; not of graded pushes"),
     ),
 )
 REPLIES = Table(
@@ -154,7 +155,7 @@ REPLIES = Table(
 )
 REGISTRATION_EVENTS = Table(
     "registration_events",
-    "one row per change of an installation, or of a device of XMPP, on the day it happened, with the state before and "
+    "one row per change of an installation, or of a bridge's device, on the day it happened, with the state before and "
     "after",
     (
         required("at", Type.TIMESTAMP, "when it happened, to the hour"),

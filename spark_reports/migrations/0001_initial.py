@@ -41,7 +41,7 @@ class Migration(migrations.Migration):
                 ('log_excerpt', models.TextField(blank=True)),
             ],
             options={
-                'verbose_name': 'run',
+                'verbose_name': 'report run',
                 'permissions': [('request_reportrun', 'Can have reports made again')],
             },
         ),

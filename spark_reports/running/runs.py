@@ -29,6 +29,8 @@ from spark_reports.running.classes import archive_of, replacing
 from spark_reports.running.loading import load, publish_in_lake, read_results
 from spark_reports.running.spark import MANY_ROWS, SparkError, Submission, is_here, spark_home, submit
 
+# After this Spark is stopped.
+SPARK_TIMEOUT_SECONDS = 14_400.0
 log = structlog.get_logger(__name__)
 State, Step = ReportRun.State, ReportRun.Step
 
@@ -208,7 +210,7 @@ def _submission(lake: Lake, facts: _Facts, output: str, on_line: Callable[[str],
         driver_memory=settings.SPARK_DRIVER_MEMORY,
         lake=lake.url,
         plan=make_plan(lake, facts.manifests, output).to_json(),
-        timeout_seconds=settings.REPORTS_TIMEOUT_SECONDS,
+        timeout_seconds=SPARK_TIMEOUT_SECONDS,
         rows=sum(facts.event_counts.values()),
         on_line=on_line,
         classes=_classes(),

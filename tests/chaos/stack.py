@@ -45,7 +45,6 @@ def environment_for(database_url: str, valkey: EmbeddedValkey, ports: Sequence[i
         "WAKU_NODES": f"http://127.0.0.1:{free_port()}",
         "GORUSH_URL": ",".join(f"http://127.0.0.1:{port}" for port in ports),
         "GORUSH_TIMEOUT_SECONDS": "5",
-        "DELIVERY_LEASE_SECONDS": "17",
         # Every single push is counted, so that none may be coalesced with another one.
         "MAX_OPEN_PER_ROUTE": "10000",
         **{f"{name}_LIMITS": "1000000/1,100000000/60" for name in ("ROUTE", "ROUTE_APART", "SENDER", "GLOBAL")},

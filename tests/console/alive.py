@@ -13,7 +13,7 @@ from django.conf import LazySettings
 from django.core.cache import cache
 from django.utils import timezone
 
-from kit.http.complaints import Complaint
+from kit.health.complaints import Complaint
 from kit.http.notices import Notice, NoticeCache
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from pushserver import traffic

@@ -23,29 +23,31 @@ from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
 from kit.admin.times import exact
 from kit.db.postgresql.timeouts import Timeouts
+from kit.health.complaints import Complaint
 from kit.health.indicators import VALUES, Indicator, Page, State, without_hosts
-from kit.http.complaints import Complaint
+from kit.health.waiting import MAX_COUNTED
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from notifications.queues import halts
 from pushserver.api.tests.test_api import caller
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.console.dashboard.showing import url_of
 from pushserver.indicators import pages, stored
-from pushserver.indicators.judging import KINDS, Stored
+from pushserver.indicators.judging import all_kinds
 from pushserver.indicators.snapshot import take_snapshot
-from pushserver.indicators.waiting import MAX_COUNTED
-from pushserver.indicators.waku import LOST_REPLIES, many_lost_replies
-from pushserver.models import ApiToken, AttemptMinute, Incident, TrafficMinute
+from pushserver.models import ApiToken, AttemptMinute, BridgeMinute, Incident, TrafficMinute
 from pushserver.tasks import count_traffic
 from pushserver.traffic import minutes
 from spark_reports.models import Anomaly, PublishedDay
 from spark_reports.nights.closing import last_closed_day
 from tests import factories
 from tests.console.alive import NODES, look_at
+from waku_bridge import operations
 from waku_bridge.canary import canary
+from waku_bridge.indicators import LOST_REPLIES, WakuFacts, many_lost_replies
 from waku_bridge.models import OutboundReply
 from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
 from waku_bridge.reading.live import LAST_READ
+from xmpp_bridge import indicators as xmpp_indicators
 from xmpp_bridge.component.status import END as COMPONENT_END
 
 SOON_SECONDS = 15
@@ -59,9 +61,10 @@ def indicators(now: datetime | None = None) -> dict[str, Indicator]:
     return {found.id: found for found in take_snapshot(now=now or timezone.now()).indicators}
 
 
-def facts(now: datetime | None = None) -> Stored:
-    found = take_snapshot(now=now or timezone.now()).facts.stored
-    assert found
+def waku_facts() -> WakuFacts:
+    stored = take_snapshot(now=timezone.now()).facts.stored
+    assert stored
+    [found] = [own for own in stored.parts.values() if isinstance(own, WakuFacts)]
     return found
 
 
@@ -114,7 +117,7 @@ def test_whoever_asks_is_shown_every_indicator_and_readyz_those_that_decide_read
     COMPONENT_END.save("connected")
     stop_reading()
     found = indicators()
-    assert {one.kind for one in found.values()} == set(KINDS)
+    assert {one.kind for one in found.values()} == set(all_kinds())
 
     page = admin_client.get("/admin/").content.decode()
     status = caller(ApiToken.Scope.STATUS)("status/").json()
@@ -242,21 +245,27 @@ def test_the_indicator_of_xmpp_says_how_the_connection_ended(
     assert (said["state"], said["sentence"]) == expected
 
 
+def come_by(bridge: str, number: int, *, replies: int = 0) -> None:
+    """Have a bridge take so many requests, and send so many replies, in the last counted minute."""
+    begin_at = minutes(timezone.now())[-2]
+    BridgeMinute.objects.create(begin_at=begin_at, bridge=bridge, request_count=number, reply_count=replies)
+
+
 def test_a_component_without_an_app_is_to_be_looked_at(component: None) -> None:
     factories.make_xmpp_app(is_retired=True)
     COMPONENT_END.save("connected")
 
     found = indicators()["xmpp-apps"]
-    assert (found.state, found.page) == (State.YELLOW, pages.XMPP_APPS)
+    assert (found.state, found.page) == (State.YELLOW, xmpp_indicators.APPS.page)
     factories.make_xmpp_app()
-    TrafficMinute.objects.filter(begin_at=minutes(timezone.now())[-2]).update(xmpp_count=300)
+    come_by("xmpp", 300)
     assert indicators()["xmpp-apps"].sentence == "serves 1; 300 pushes in the last hour"
 
 
 def test_pushes_of_xmpp_are_in_the_chart_where_there_is_a_component(
     admin_client: Client, settings: LazySettings
 ) -> None:
-    TrafficMinute.objects.update(xmpp_count=5)
+    come_by("xmpp", 5)
     assert "of these by XMPP" not in text(admin_client.get("/admin/").content.decode())
 
     settings.XMPP_COMPONENT_JID = "push.example.org"
@@ -314,16 +323,16 @@ def lose(number: int, *, at: datetime | None = None, **fields: Any) -> None:
 
 
 def test_one_lost_reply_in_twenty_is_seen_however_many_there_are() -> None:
-    TrafficMinute.objects.update(reply_count=600)
+    come_by("waku", 0, replies=36_000)
     now = timezone.now()
-    needed = many_lost_replies(facts(now).waku.replies)
+    needed = many_lost_replies(36_000)
 
     lose(needed - 1)
     before = indicators(now)["lost-replies"]
     lose(1, state="abandoned", repeat_count=0)
     found = indicators(now)["lost-replies"]
 
-    assert needed > stored.MAX_COUNTED
+    assert needed > operations.MAX_COUNTED
     assert before.state == State.GREEN
     assert found == Indicator(
         LOST_REPLIES,
@@ -339,11 +348,11 @@ def test_a_reply_that_no_store_answered_about_is_not_lost_and_neither_is_an_olde
     lose(10, repeat_count=0)
     lose(10, at=timezone.now() - timedelta(minutes=61))
 
-    assert facts().waku.lost_replies == 0
+    assert waku_facts().lost_replies == 0
 
 
 def test_more_is_said_where_the_gauges_count_no_further() -> None:
-    counted = [gauge.sql for gauge in stored.GAUGES if "count(" in gauge.sql]
+    counted = [gauge.sql for gauge in stored.gauges() if "count(" in gauge.sql]
     limits = [int(limit) for sql in counted for limit in re.findall(r"LIMIT (\d+)", sql)]
 
     assert len(counted) == 3
@@ -363,8 +372,9 @@ def test_what_waits_is_counted_once_for_all_who_ask(monkeypatch: pytest.MonkeyPa
 def test_a_database_that_takes_too_long_to_count_is_told_and_the_page_still_comes(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = replace(stored.GAUGES[0], sql="SELECT 1 FROM pg_sleep(5)")
-    monkeypatch.setattr(stored, "GAUGES", (slow, *stored.GAUGES[1:]))
+    first, *others = stored.gauges()
+    slow = replace(first, sql="SELECT 1 FROM pg_sleep(5)", labelnames=())
+    monkeypatch.setattr(stored, "gauges", lambda: [slow, *others])
     monkeypatch.setattr(stored, "TIMEOUTS", Timeouts(statement_seconds=0.5, lock_seconds=0.5))
 
     board = text(admin_client.get("/admin/").content.decode())
@@ -382,7 +392,7 @@ def test_stores_of_one_host_share_an_indicator_that_shows_the_one_that_is_behind
     behind = factories.make_watermark(node=another, at=now - timedelta(hours=1))
     factories.make_window(behind, start_at=behind.watermark_at, end_at=now)
 
-    stores = facts().waku.stores
+    stores = waku_facts().stores
 
     assert ["never read" in found.sentence for found in never] == [True]
     assert [(store.read_up_to, store.gaps) for store in stores] == [(behind.watermark_at, 1)]
@@ -432,7 +442,7 @@ def test_figures_of_the_last_hour_are_drawn_and_said_in_words(admin_client: Clie
     charts = re.findall(r'<svg class="plot".*?</svg>', html, re.DOTALL)
     assert len(charts) == 4
     assert all('role="img"' in chart and "<title" in chart and "<desc" in chart for chart in charts)
-    assert re.search(r"UTC: requests \d+, replies published \d+", html)
+    assert re.search(r"UTC: requests \d+, replies sent \d+", html)
     assert re.search(r"UTC: median \d+ ms, 95th percentile \d+ ms", html)
 
 
@@ -470,8 +480,8 @@ def test_every_role_sees_the_board_and_only_links_that_it_may_follow(client: Cli
 
 
 def test_every_page_has_an_address_that_exists(admin_user: User) -> None:
-    every = [page for page in vars(pages).values() if isinstance(page, Page)]
-    assert {kind.page for kind in KINDS if kind.page} <= set(every)
+    own = {page for page in vars(pages).values() if isinstance(page, Page)}
+    every = own | {kind.page for kind in all_kinds() if kind.page}
     assert all(url_of(page, admin_user).startswith("/admin/") for page in every)
 
 

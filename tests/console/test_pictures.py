@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from django.conf import LazySettings
-from django.db.models import F
 from playwright.sync_api import Page
 
-from pushserver.models import TrafficMinute
+from pushserver.models import BridgeMinute, TrafficMinute
 from tests.budget import first_everyday
 from tests.console.world import HEROINE, World, make_world
 from xmpp_bridge.component.status import CONNECTED, END
@@ -39,7 +38,10 @@ def world(alive: ThreadingHTTPServer, transactional_db: None, settings: LazySett
     settings.REPORTS_NIGHTLY = True
     settings.XMPP_COMPONENT_JID = "push.example.org"
     END.save(CONNECTED)
-    TrafficMinute.objects.update(xmpp_count=F("request_count") / 3)
+    BridgeMinute.objects.bulk_create(
+        BridgeMinute(begin_at=row.begin_at, bridge="xmpp", request_count=row.request_count // 3, reply_count=0)
+        for row in TrafficMinute.objects.all()
+    )
     return make_world()
 
 

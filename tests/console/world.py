@@ -16,7 +16,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.utils import timezone
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
-from kit.http.complaints import Complaint
+from kit.health.complaints import Complaint
 from kit.http.notices import Notice
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from notifications.gateways.gorush.rules.table import load_seed
@@ -221,7 +221,7 @@ def _make_waku(world: World) -> None:
 
 def _make_canary_run(world: World, minutes: int) -> None:
     took = {f"{link.value}_ms": 12 + world.random.randrange(80) for link in CanaryRun.Link}
-    broken = {"state": "broken", "broken_link": "gorush", "cause": "gorush", "detail": "Connection refused"}
+    broken = {"state": "broken", "broken_link": "gateway", "cause": "gateway", "detail": "Connection refused"}
     facts = {0: {"state": "running", "finished_at": None}, 4: broken, 7: {"state": "interrupted"}}.get(minutes, took)
     factories.make_canary_run(at=world.before(minutes=minutes), **facts)
 

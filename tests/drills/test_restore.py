@@ -65,7 +65,6 @@ def peers(folder: Path, guard: Guard, valkey: EmbeddedValkey) -> Iterator[Fleet]
         "WAKU_NODES": f"http://127.0.0.1:{free_port()}",
         "GORUSH_URL": f"http://127.0.0.1:{free_port()}",
         "METRICS_DIR": str(folder / "metrics"),
-        "CANARY_TIMEOUT_SECONDS": "20",
         "REPLY_DEADLINE_SECONDS": "5",
     }
     fleet = Fleet(folder, environment, guard)

@@ -7,45 +7,67 @@ from pathlib import Path
 
 import pytest
 from django.conf import LazySettings
+from django.test import Client
+from django.utils import timezone
 
+from kit import operations
+from kit.db.statements import fetch
 from notifications.gateways import registry
 from notifications.models import Attempt
-from registrations import intake
-from registrations.messages import RegistrationMessage, TokenType
+from pushserver import traffic
+from pushserver.models import AttemptMinute
+from registrations import intake, token_types
+from registrations.messages import RegistrationMessage
 from registrations.models import Registration, RegistrationEvent, Route
+from registrations.rules import Refusal, check_device_token, check_token_type
+from spark_reports.export.queries import Hours, attempts
 from tests.delivering import DeliveryProcess, fresh, make_due
-from tests.extending import web_push
-from tests.extending.web_push import Subscription, WebPushGateway
+from tests.extending.web_push.gateway import NAME, TOKEN_TYPE, Subscription, WebPushGateway, check_address
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROOT = Path(__file__).parents[2]
 INSTALLATION = "0d6f6d0e-9c3c-4a06-8d0b-6e6b1f2b9a11"
 ACCESS_TOKEN = "9a1f2b9a-0d6f-4a06-8d0b-6e6b6d0e9c3c"
 ENDPOINT = "https://push.test/endpoint"
+SERVER = (
+    "kit",
+    "registrations",
+    "notifications",
+    "waku_bridge",
+    "xmpp_bridge",
+    "spark_reports",
+    "pushserver",
+    "templates",
+)
 
 
 @pytest.fixture
-def gateway(monkeypatch: pytest.MonkeyPatch) -> WebPushGateway:
-    monkeypatch.setattr(registry, "_openers", dict(registry._openers))
-    web_push.register()
-    opened = registry.gateway_for(web_push.NAME)
+def gateway(monkeypatch: pytest.MonkeyPatch, settings: LazySettings) -> WebPushGateway:
+    """The gateway of the app, once it stands in INSTALLED_APPS."""
+    for registered in (
+        *((registry, "_openers"), (token_types, "_kinds")),
+        *((operations, "_registered"), (operations, "_loaded")),
+    ):
+        monkeypatch.setattr(*registered, dict(getattr(*registered)))
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.extending.web_push"]
+    opened = registry.gateway_for(NAME)
     assert isinstance(opened, WebPushGateway)
     return opened
 
 
-def register(endpoint: str = ENDPOINT, *, version: int = 1, gateway: str = web_push.NAME) -> Route:
+def register(endpoint: str = ENDPOINT, *, version: int = 1, gateway: str = NAME) -> Route:
     """As a bridge does that takes subscriptions of browsers."""
     message = RegistrationMessage(
         INSTALLATION,
         version=version,
-        token_type=TokenType.FIREBASE,
+        token_type=TOKEN_TYPE,
         device_token=json.dumps({"endpoint": endpoint, "p256dh": "key", "auth": "secret"}),
         access_token=ACCESS_TOKEN,
         grant=b"g" * 65,
         enabled=True,
     )
     submission = intake.Submission(b"k" * 64, endpoint.encode(), message, grant_verified=True)
-    [outcome] = intake.register([submission], gateway=gateway, is_address=web_push.is_address, now=NOW)
+    [outcome] = intake.register([submission], gateway=gateway, check_address=check_address, now=NOW)
     assert outcome.is_accepted
     return Registration.objects.get().route
 
@@ -103,10 +125,53 @@ def test_registrations_of_phones_go_to_a_gateway_that_there_is(settings: LazySet
     assert settings.STATUS_GATEWAY in registry.names()
 
 
-def test_nothing_else_in_notifications_says_gorush() -> None:
-    own = ROOT / "notifications" / "gateways" / "gorush"
-    others = [file for file in (ROOT / "notifications").rglob("*.py") if own not in file.parents]
-    sources = [file for file in others if not {"migrations", "tests"} & set(file.parts)]
+@pytest.mark.django_db
+@pytest.mark.usefixtures("gateway")
+def test_operators_see_it_like_any_other(admin_client: Client) -> None:
+    notification = make_due(route=register(f"{ENDPOINT}/gone"))
+    DeliveryProcess(gateways=registry.gateway_for).work_off()
 
-    assert len(sources) > 20
-    assert [file.name for file in sources if re.search("gorush", file.read_text(encoding="utf-8"), re.IGNORECASE)] == []
+    board = admin_client.get("/admin/").content.decode()
+    timeline = admin_client.get(f"/admin/timelines/{notification.pk}/").content.decode()
+    route = admin_client.get(f"/admin/registrations/route/{notification.route_id}/change/").content.decode()
+
+    assert "1 are gone" in board
+    assert "Their attempts" in board  # in the menu
+    assert 'href="/rules/gone"' in timeline
+    assert "Browser" in route
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("gateway")
+def test_traffic_and_reports_call_its_platform_by_its_name() -> None:
+    make_due(route=register(), at=timezone.now())
+    DeliveryProcess(gateways=registry.gateway_for).work_off()
+    started_at = Attempt.objects.get().started_at
+    minute = started_at.replace(second=0, microsecond=0)
+
+    traffic.count(minute, now=minute + traffic.MINUTE)
+    exported = fetch(attempts(Hours(started_at.astimezone(UTC).date())))
+
+    assert AttemptMinute.objects.get().channel == "Browser"
+    assert [row[1:3] for row in exported] == [("web", "")]
+
+
+@pytest.mark.usefixtures("gateway")
+def test_waku_goes_on_refusing_types_that_it_does_not_know() -> None:
+    message = RegistrationMessage(INSTALLATION, version=1, token_type=TOKEN_TYPE, device_token="{}")
+
+    assert check_device_token(message) is Refusal.UNSUPPORTED_TOKEN_TYPE
+    assert check_token_type(message) is Refusal.UNSUPPORTED_TOKEN_TYPE
+
+
+@pytest.mark.parametrize(("name", "own"), [("gorush", "notifications/gateways/gorush"), ("xmpp", "xmpp_bridge")])
+def test_nothing_of_the_server_names_it_but_the_settings(name: str, own: str) -> None:
+    """What a gateway or a bridge has for the rest of the server, it registers."""
+    files = [file for folder in SERVER for file in (ROOT / folder).rglob("*") if file.suffix in {".py", ".html"}]
+    others = [
+        file for file in files if ROOT / own not in file.parents and not {"migrations", "tests"} & set(file.parts)
+    ]
+
+    assert len(others) > 300
+    naming = [file for file in others if re.search(name, file.read_text(encoding="utf-8"), re.IGNORECASE)]
+    assert [str(file.relative_to(ROOT)) for file in naming] == ["pushserver/settings.py"]

@@ -49,7 +49,6 @@ def environment_of(database_url: str, redis_url: str, tmp_path_factory: pytest.T
         "WAKU_NODES": f"http://127.0.0.1:{free_port()}",
         "GORUSH_URL": f"http://127.0.0.1:{free_port()}",
         "GORUSH_TIMEOUT_SECONDS": "3",
-        "DELIVERY_LEASE_SECONDS": "15",
         "REPLY_DEADLINE_SECONDS": "5",
         "METRICS_DIR": str(tmp_path_factory.mktemp("metrics")),
         "MAX_OPEN_PER_ROUTE": "10000",

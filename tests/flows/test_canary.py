@@ -34,7 +34,7 @@ def canary(fleet: Fleet) -> Run:
     def run(**environment: str) -> tuple[int, str]:
         spec = manage("canary", "canary", stop_order=StopOrder.FRONT)
         before = len(fleet.log("canary")) if (fleet.folder / "canary.log").exists() else 0
-        timeouts = {"CANARY_TIMEOUT_SECONDS": "6", "COLUMNS": "120"}
+        timeouts = {"COLUMNS": "120"}
         fleet.start(replace(spec, environment={**spec.environment, **timeouts, **environment}))
         code = fleet.running["canary"].wait(timeout=90)
         fleet.running.pop("canary")
@@ -105,7 +105,7 @@ def test_a_phone_of_the_operator_that_is_gone_is_told(network: Network, canary: 
     code, printed = canary(CANARY_DEVICE_TOKEN=DEAD_PHONE, CANARY_APP_TOPIC="im.status")
     assert code == 1
     assert "gorush does not take the push" in printed
-    assert last(network, "broken_link", "cause") == ("gorush", "gorush")
+    assert last(network, "broken_link", "cause") == ("gateway", "gateway")
     assert network.rows("SELECT count(*) FROM registrations_registrationevent WHERE kind = 'token_died'") == [(0,)]
 
 
@@ -164,7 +164,7 @@ def test_a_push_that_nobody_tries_because_delivery_is_drained_is_told(network: N
         network.rows("DELETE FROM notifications_halt WHERE kind = 'drained' RETURNING id")
     assert code == 1
     assert "an operator stopped delivery" in " ".join(printed.split())
-    assert last(network, "state", "broken_link", "cause") == ("broken", "gorush", "worker")
+    assert last(network, "state", "broken_link", "cause") == ("broken", "gateway", "worker")
 
 
 def test_what_a_missing_bridge_reads_late_is_removed_by_the_next_run(network: Network, canary: Run) -> None:

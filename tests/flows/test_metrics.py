@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from embedded.servers.ports import free_port
 from embedded.stack.plan import web
-from pushserver.metrics.catalogue import SOURCES, entries
+from pushserver.metrics.catalogue import entries, sources
 from tests.flows.fleet import Fleet, services, wait_for_http, wait_until
 from tests.flows.network import Network, iphone, new_sender
 
@@ -108,7 +108,7 @@ def test_a_whole_flow_leaves_only_known_names_and_nothing_of_anybody(network: Ne
     private = _whole_way(network)
     text = page()
     assert [secret for secret in private if secret in text] == []
-    labels = {entry.name: set(entry.labels) for source in SOURCES.values() for entry in entries(source)}
+    labels = {entry.name: set(entry.labels) for source in sources().values() for entry in entries(source)}
     for family in text_string_to_metric_families(text):
         name = f"{family.name}_total" if family.type == "counter" else family.name
         found = set().union(*(sample.labels for sample in family.samples)) - {"le"}

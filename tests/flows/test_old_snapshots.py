@@ -15,7 +15,7 @@ from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
 from notifications.models import Notification, NotificationRequest
 from notifications.queues import admission, queues
-from pushserver.indicators.stored import GAUGES
+from pushserver.indicators.stored import gauges
 from tests import factories
 from tests.batches import Process
 from tests.delivering import make_due, other_session
@@ -61,7 +61,7 @@ def pages_counted(*, nothing_before: datetime) -> list[int]:
     """Return how many pages the gauges read, and the count of a queue."""
     marks.save(dict.fromkeys(("Due", "Inbox", "LeftBehind", "Lost", "Overdue"), nothing_before))
     counted = {"ids": [queues.UNSORTED], "after": [None], "limit": 10_000, "nothing_before": nothing_before}
-    return [*(pages_of(gauge.sql) for gauge in GAUGES), pages_of(admission._COUNT_WAITING, counted)]
+    return [*(pages_of(gauge.sql) for gauge in gauges()), pages_of(admission._COUNT_WAITING, counted)]
 
 
 def test_a_look_reads_nothing_that_was_worked_off() -> None:

@@ -110,7 +110,6 @@ def service(
         "XMPP_COMPONENT_PORT": str(xmpp.port),
         # The canary is served whoever else is.
         "XMPP_ALLOWED_DOMAINS": "capulet.test",
-        "CANARY_TIMEOUT_SECONDS": "5",
         "COLUMNS": "120",
     }
     fleet = Fleet(tmp_path_factory.mktemp("xmpp-canary"), environment, guard)

@@ -42,7 +42,7 @@ def fleet(
     new_database: Callable[[str], str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Fleet]:
-    """A server that traces every message, and stops a channel after two refusals."""
+    """A server that traces every message, and stops a channel after five refusals."""
     require_or_skip(PROGRAM.exists(), "there is no real collector: `make peers` builds it")
     url = postgres.url(new_database("collected"))
     environment = environment_of(url, valkey.url.removesuffix("/0") + "/9", tmp_path_factory)
@@ -52,7 +52,6 @@ def fleet(
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
         "OTEL_TRACES_SAMPLER_ARG": "1",
         "OTEL_BSP_SCHEDULE_DELAY": "200",
-        "CONFIG_TRIP_COUNT": "2",
     }
     fleet = Fleet(folder, environment, guard)
     command = [str(PROGRAM), "--config", str(folder / "collector.yaml")]
@@ -64,7 +63,7 @@ def fleet(
 
 def test_a_real_collector_reads_the_trace_of_a_request_and_an_error(fleet: Fleet) -> None:
     with closing(network_of(fleet)) as network:
-        phones = [network.phone(iphone()) for _ in range(2)]
+        phones = [network.phone(iphone()) for _ in range(5)]
         for phone in phones:
             network.notify(sender := new_sender(), network.query(sender, phone))
         wait_until(lambda: set(WAY) in _traces(fleet), what="the whole way of the request")

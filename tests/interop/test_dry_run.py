@@ -6,8 +6,8 @@ import pytest
 
 from kit.http.connections import new_client
 from notifications.gateways.gorush.client import GorushGateway
-from notifications.gateways.gorush.push_api import DRY_RUN, device_token
-from notifications.messages import Outcome, Push, Result
+from notifications.gateways.gorush.push_api import device_token
+from notifications.messages import DRY_RUN, Outcome, Push, Result
 from registrations.messages import TokenType
 from tests.interop.servers import PRESENTATION, Server, new_push
 

@@ -7,8 +7,9 @@ import pytest
 from notifications.gateways.gorush.push_api import Presentation, build_request
 from notifications.messages import Push, PushRequest, channel_key
 from notifications.models import Notification
-from registrations.messages import RegistrationMessage
-from registrations.models import Registration, Route
+from registrations import token_types
+from registrations.messages import RegistrationMessage, TokenType
+from registrations.models import Registration
 from tests.batches import Process
 from tests.conversation import EPHEMERAL, VECTORS, replies_to, say, to_server
 from tests.delivering import RecordingGateway
@@ -120,7 +121,7 @@ def test_tells_gorush_what_status_go_tells_it(case):
     [ours] = json.loads(build_request(push, PRESENTATION_2024))["notifications"]
     ours = {name: value for name, value in ours.items() if name not in ADDED}
     ours["data"].pop("deepLink", None)
-    if registration.token_type == Route.TokenTypes.FIREBASE:
+    if registration.token_type == TokenType.FIREBASE:
         ours["topic"] = ""  # for Firebase a topic is a broadcast, so we never send one
         theirs["topic"] = ""
     assert ours == theirs
@@ -130,5 +131,5 @@ def test_tells_gorush_what_status_go_tells_it(case):
 def test_never_lets_a_platform_in_that_gorush_refuses():
     """status-go's case `platform_0`: a registration of an unknown token type does not get stored here."""
     assert not Registration.objects.exists()
-    assert {choice.value for choice in Route.TokenTypes} == {1, 2}
+    assert [kind.number for kind in token_types.kinds()] == [1, 2]
     assert not Notification.objects.exists()

@@ -54,5 +54,5 @@ def _diagnose_reply(answer: Link, facts: Facts) -> Diagnosis:
 def diagnose_push(push: Push) -> Diagnosis | None:
     """Return what is wrong with the push itself, if anything is."""
     if trouble := push_trouble(push):
-        return Diagnosis(Link.GORUSH, Cause.GORUSH if trouble.is_of_gateway else Cause.WORKER, trouble.detail)
+        return Diagnosis(Link.GATEWAY, Cause.GATEWAY if trouble.is_of_gateway else Cause.WORKER, trouble.detail)
     return None

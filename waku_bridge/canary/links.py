@@ -112,8 +112,8 @@ class Talk:
         is_unheard = found.cause == Cause.REPLY and self.line.deaf
         return replace(found, detail=f"no store can be asked: {self.line.deaf}") if is_unheard else found
 
-    def wait_for_gorush(self) -> int:
-        """Return how long gorush took, once it has answered: the sender may be answered before that."""
+    def wait_for_gateway(self) -> int:
+        """Return how long the gateway took, once it has answered: the sender may be answered before that."""
         push = wait_for(lambda: find_push(traces.attempts()), lambda found: found.outcome, seconds=self.timeout_seconds)
         if trouble := diagnose_push(push):
             raise ChainBroken(trouble)
@@ -137,7 +137,7 @@ def walk(talk: Talk, run: CanaryRun) -> Links:
     yield Link.REQUEST, talk.say(sender, Link.REQUEST)
     is_answered = lambda: sender.result(client, message_id) is not None  # noqa: E731
     yield Link.REQUEST_ANSWER, talk.hear(sender, Link.REQUEST_ANSWER, is_answered)
-    yield Link.GORUSH, talk.wait_for_gorush()
+    yield Link.GATEWAY, talk.wait_for_gateway()
     notified = sender.result(client, message_id)
     if notified is None or not notified.is_notified:
         raise ChainBroken(Diagnosis(Link.REQUEST_ANSWER, Cause.WORKER, "the sender was told a failure"))

@@ -23,7 +23,7 @@ MAX_QUERY_KEYS = 100
 """Key hashes in one query. status-go asks for one at a time."""
 
 MAX_NOTIFICATIONS = 100
-"""Notifications in one request: what gorush takes in one call by default. status-go sends one per device."""
+"""Notifications in one request: what a gateway takes in one call by default. status-go sends one per device."""
 
 MAX_KEY_HASH_BYTES = 64
 """Key hash in a request. Longer ones are nobody's, and would not fit the index they are looked up by."""

@@ -19,7 +19,7 @@ class ProcessAgain(Operation):
         yield f"{_failed(rows)} of {len(rows)} envelopes failed, and would be processed again within seconds."
         yield "Their senders may have given up waiting for the answer; a notification in them is still sent."
 
-    def run(self, rows: Sequence[InboundEnvelope], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+    def run(self, rows: Sequence[InboundEnvelope], *, by: str) -> Done:
         count = operator_actions.process_again([row.hash for row in rows])
         return Done(f"Envelopes to be processed again: {count}.") if count else Done(ALREADY, is_change=False)
 
@@ -36,7 +36,7 @@ class ProcessAllAgain(Operation):
         yield "While it is not repaired they fail again: nothing is lost by that, as their payload is kept."
         yield "Their senders may have given up waiting for the answer; a notification in them is still sent."
 
-    def run(self, rows: Sequence[EnvelopeFault], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+    def run(self, rows: Sequence[EnvelopeFault], *, by: str) -> Done:
         count = operator_actions.process_all_again([row.pk for row in rows])
         return Done(f"Envelopes to be processed again: {count}.") if count else Done(ALREADY, is_change=False)
 
@@ -49,7 +49,7 @@ class DropEnvelopes(Operation):
     def touched(self, rows: Sequence[InboundEnvelope]) -> Iterable[str]:
         yield f"{_failed(rows)} of {len(rows)} envelopes failed, and would never be processed. What they said is lost."
 
-    def run(self, rows: Sequence[InboundEnvelope], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+    def run(self, rows: Sequence[InboundEnvelope], *, by: str) -> Done:
         count = operator_actions.drop_envelopes([row.hash for row in rows])
         return Done(f"Dropped envelopes: {count}.") if count else Done(ALREADY, is_change=False)
 
@@ -66,7 +66,7 @@ class ReadLettersAgain(Operation):
     def touched(self, rows: Sequence[DeadLetter]) -> Iterable[str]:
         yield f"{len(rows)} dead letters are read once more. What can be read now goes into the inbox; the rest stays."
 
-    def run(self, rows: Sequence[DeadLetter], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+    def run(self, rows: Sequence[DeadLetter], *, by: str) -> Done:
         read = operator_actions.read_again([row.digest for row in rows], now=database_now())
         message = f"Put into the inbox: {read.taken}. Still not readable: {read.unreadable}."
         return Done(message, is_change=bool(read.taken))
@@ -80,6 +80,6 @@ class DropLetters(Operation):
     def touched(self, rows: Sequence[DeadLetter]) -> Iterable[str]:
         yield f"{len(rows)} dead letters are removed, with all that is known of them."
 
-    def run(self, rows: Sequence[DeadLetter], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+    def run(self, rows: Sequence[DeadLetter], *, by: str) -> Done:
         count = operator_actions.drop_letters([row.digest for row in rows])
         return Done(f"Dropped dead letters: {count}.") if count else Done(ALREADY, is_change=False)

@@ -29,7 +29,7 @@ from notifications.acceptance.acceptance import Accepted, Sending
 from notifications.messages import PushRequest
 from registrations import intake, lookup
 from registrations.messages import QueryInfo, RegistrationMessage
-from registrations.rules import Acceptance, Refusal, is_device_token
+from registrations.rules import Acceptance, Refusal, check_device_token, check_token_type
 from waku_bridge import query_topics
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import CodecError, NotDecryptable
@@ -344,7 +344,7 @@ def _register(items: Iterable[Item], *, now: datetime) -> list[Reply]:
     ]
     if not submissions:
         return []
-    outcomes = intake.register(submissions, gateway=settings.STATUS_GATEWAY, is_address=_is_address, now=now)
+    outcomes = intake.register(submissions, gateway=settings.STATUS_GATEWAY, check_address=_check_address, now=now)
     accepted = {s.public_key_hash for s, outcome in zip(submissions, outcomes, strict=True) if outcome.is_accepted}
     query_topics.listen_to(accepted, now=now)
     acceptance.withdraw({route_id for each in outcomes for route_id in each.removed_route_ids}, now=now)
@@ -357,9 +357,9 @@ def _register(items: Iterable[Item], *, now: datetime) -> list[Reply]:
     return replies
 
 
-def _is_address(message: RegistrationMessage) -> bool:
-    """Return whether Apple or Firebase can have made the token, unless the operator does not want to know."""
-    return is_device_token(message) if settings.CHECK_DEVICE_TOKENS else True
+def _check_address(message: RegistrationMessage) -> Refusal | None:
+    """Refuse a token that Apple or Firebase cannot have made, unless the operator does not want to know."""
+    return (check_device_token if settings.CHECK_DEVICE_TOKENS else check_token_type)(message)
 
 
 def _registration_response(body: Registration, decision: Acceptance | Refusal) -> RegistrationResponse:

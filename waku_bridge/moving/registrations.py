@@ -17,7 +17,7 @@ from kit.buckets.shared import own_buckets
 from registrations import intake
 from registrations.messages import RegistrationMessage
 from registrations.quotas import room_for_import
-from registrations.rules import Acceptance, is_device_token
+from registrations.rules import Acceptance, check_device_token, check_token_type
 from waku_bridge import query_topics
 from waku_bridge.codec.bodies import parse_registration
 from waku_bridge.codec.errors import CodecError
@@ -64,7 +64,7 @@ def carry_over(rows: Iterable[Row], *, server_public_key: bytes, now: datetime) 
         outcomes = intake.register(
             submissions,
             gateway=settings.STATUS_GATEWAY,
-            is_address=is_device_token if settings.CHECK_DEVICE_TOKENS else lambda _message: True,
+            check_address=check_device_token if settings.CHECK_DEVICE_TOKENS else check_token_type,
             room_for=room_for_import,
             now=now,
         )

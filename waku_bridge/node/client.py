@@ -14,7 +14,7 @@ import httpx
 import orjson
 
 from kit.http.connections import Answer, HttpClient, was_never_sent
-from kit.http.peers import Peers
+from kit.http.failover import Peers
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node.dialect import StorePage, parse, read_store_page, refusal, store_refusal, to_json
 from waku_bridge.node.errors import Busy, NodeError, NoPeers, NotSubscribed, Unreachable

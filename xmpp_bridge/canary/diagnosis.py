@@ -51,5 +51,5 @@ def _unanswered(link: Link, stanza: Stanza) -> Diagnosis:
 def diagnose_push(push: Push) -> Diagnosis | None:
     """Return what is wrong with the push, if anything is."""
     if trouble := push_trouble(push):
-        return Diagnosis(Link.GORUSH, Cause.GORUSH if trouble.is_of_gateway else Cause.WORKER, trouble.detail)
+        return Diagnosis(Link.GATEWAY, Cause.GATEWAY if trouble.is_of_gateway else Cause.WORKER, trouble.detail)
     return None

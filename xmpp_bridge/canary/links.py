@@ -108,8 +108,8 @@ class Talk:
         keys = device_keys(canary_apps()[0], self.account, DEVICE_ID)
         return Device.objects.select_related("route").filter(device_key__in=keys, state=Device.State.ACTIVE).first()
 
-    def wait_for_gorush(self, pushes: QuerySet[Notification]) -> int:
-        """Return how many milliseconds gorush took, once it has answered.
+    def wait_for_gateway(self, pushes: QuerySet[Notification]) -> int:
+        """Return how many milliseconds the gateway took, once it has answered.
 
         Raises ChainBroken.
         """
@@ -132,7 +132,7 @@ def walk(talk: Talk, run: CanaryRun) -> Links:
 
     pushes = _pushes_from_now_on(device.pk)
     yield Link.PUSH, talk.push(device.pk, pushes)
-    yield Link.GORUSH, talk.wait_for_gorush(pushes)
+    yield Link.GATEWAY, talk.wait_for_gateway(pushes)
 
     yield Link.UNREGISTER, talk.command(Link.UNREGISTER, UNREGISTER, lambda: talk.find_device() is None)
 

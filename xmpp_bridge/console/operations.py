@@ -26,7 +26,7 @@ class DisableDevice(Operation):
         yield "Their users' servers are told that the device is gone, and most forget it."
         yield "It ends when somebody enables it, or when the app registers again, as apps do by themselves."
 
-    def run(self, rows: Sequence[Device], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+    def run(self, rows: Sequence[Device], *, by: str) -> Done:
         count = operator_actions.disable([row.pk for row in rows], now=database_now())
         return Done(f"Disabled {_devices(count)}.") if count else Done(ALREADY, is_change=False)
 
@@ -43,7 +43,7 @@ class EnableDevice(Operation):
             yield f"Disabled for: {', '.join(reasons)}. A token that is dead indeed is disabled with the next push."
         yield "Servers that have forgotten a device do not push to it until its app enables pushes there again."
 
-    def run(self, rows: Sequence[Device], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+    def run(self, rows: Sequence[Device], *, by: str) -> Done:
         count = operator_actions.enable([row.pk for row in rows], now=database_now())
         return Done(f"Enabled {_devices(count)}.") if count else Done(ALREADY, is_change=False)
 
@@ -60,7 +60,7 @@ class RemoveDevice(Operation):
         yield "Their users' servers are told with their next push that the device is gone."
         yield "When the app registers again, as apps do by themselves, it is a new device."
 
-    def run(self, rows: Sequence[Device], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+    def run(self, rows: Sequence[Device], *, by: str) -> Done:
         count = operator_actions.remove([row.pk for row in rows], now=database_now())
         return Done(f"Removed {_devices(count)}.") if count else Done(ALREADY, is_change=False)
 

@@ -14,6 +14,7 @@ from registrations.models import Route
 from xmpp_bridge.codec.jids import parse_jid
 from xmpp_bridge.devices.commands import ACTIONS
 from xmpp_bridge.devices.registering import Asked, CommandRefused, Done, Terms, carry_out, end
+from xmpp_bridge.limits import RATES
 from xmpp_bridge.models import Device
 from xmpp_bridge.rules import Domains, Refusal
 
@@ -36,7 +37,7 @@ def command(node: str, account: str, fields: Mapping[str, str], *, now: datetime
         raise CommandRefused(Refusal.BAD_REQUEST, NO_ACCOUNT)
     if not Domains(settings.XMPP_DENIED_DOMAINS, settings.XMPP_ALLOWED_DOMAINS).serve(owner.domain):
         raise CommandRefused(Refusal.FORBIDDEN)
-    terms = Terms(settings.XMPP_COMPONENT_JID, settings.XMPP_RATES["devices_per_user"], lambda: True)
+    terms = Terms(settings.XMPP_COMPONENT_JID, RATES.devices_per_user, lambda: True)
     return _carry_out(Asked(ACTIONS[node], owner, fields), terms, now=now)
 
 

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from kit.db.reasons import AWAY
 from kit.processes import leader
-from kit.processes.leader import Leader, LeaderLock, Term, component_key, holders, session_parameters
+from kit.processes.leader import Leader, LeaderLock, Term, holders, key_of, session_parameters
 
 TIMEOUT_SECONDS = 30
 PROJECT = Path(__file__).parents[3]
@@ -369,5 +369,5 @@ def test_a_lock_on_a_connection_that_ended_is_asked_for_anew() -> None:
 
 def test_all_locks_have_different_keys() -> None:
     names = ("BATCHES", "BEAT", "REPORTS", "WAKU_BRIDGE", "LIVE_WORKERS")
-    keys = {*(getattr(leader, name) for name in names), component_key("push.a.test"), component_key("push.b.test")}
+    keys = {*(getattr(leader, name) for name in names), key_of("push.a.test"), key_of("push.b.test")}
     assert len(keys) == len(names) + 2

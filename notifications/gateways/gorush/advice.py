@@ -41,11 +41,10 @@ _CODES = {
     ABSENT: "no_gateway",
 }
 ADVICE = {code: advice for advice, codes in _CODES.items() for code in codes.split()}
-OTHERWISE = "docs/delivery.md says what this class means; its rule says where the code comes from."
 
 
 def advice(code: str) -> str:
-    """Return what to do about a code. A status of gorush itself (`http_502`) is about gorush, not about Apple."""
+    """Return what to do about a code, or nothing. A status of gorush itself (`http_502`) is about gorush, not Apple."""
     if code not in ADVICE and code.startswith("http_"):
         return STOPPED if code.startswith("http_5") else FOREIGN
-    return ADVICE.get(code, OTHERWISE)
+    return ADVICE.get(code, "")

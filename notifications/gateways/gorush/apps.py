@@ -3,8 +3,12 @@ from typing import Any
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
 
+from kit import operations
 from notifications.gateways import registry
 from notifications.gateways.interface import Gateway
+from registrations import token_types
+from registrations.messages import TokenType
+from registrations.token_types import TokenKind
 
 
 class GorushConfig(AppConfig):
@@ -13,6 +17,11 @@ class GorushConfig(AppConfig):
 
     def ready(self) -> None:
         registry.register("gorush", _open)
+        operations.register("gorush", "notifications.gateways.gorush.operations.GorushOperations")
+        token_types.register(
+            TokenKind(TokenType.APN, "APN", "ios", has_topic=True),
+            TokenKind(TokenType.FIREBASE, "Firebase", "android"),
+        )
         post_migrate.connect(_load_error_rules, sender=self, dispatch_uid="error_rules")
 
 

@@ -10,11 +10,12 @@ import orjson
 from django.conf import settings
 
 from kit.http.connections import HttpClient, is_tls_wrong, lasting_client, was_never_sent
-from kit.http.peers import Peers
+from kit.http.failover import Peers
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule
 from notifications.gateways.gorush.graded import fit, rings
 from notifications.gateways.gorush.metrics import PAYLOADS_LEFT_OUT
 from notifications.gateways.gorush.push_api import (
+    OF_STATUS,
     Presentation,
     build_dry_run,
     build_request,
@@ -26,8 +27,9 @@ from notifications.gateways.gorush.push_api import (
 )
 from notifications.gateways.gorush.rules.file import shipped_rules
 from notifications.gateways.gorush.rules.table import current_rules, unknown_errors
-from notifications.messages import CUT_OFF, UNREACHABLE, Outcome, Push, Result, platform
+from notifications.messages import CUT_OFF, UNREACHABLE, Outcome, Push, Result
 from registrations.routes.addresses import read_address
+from registrations.token_types import platform_of
 
 # The code of a result when a device's token for calls is no more.
 DEAD_CALL_TOKEN = "dead_call_token"  # noqa: S105 - a label
@@ -81,7 +83,7 @@ class GorushGateway:
     async def _send_graded(self, push: Push) -> Result:
         notification, is_truncated = fit(push, notif_id(push))
         if is_truncated:
-            PAYLOADS_LEFT_OUT.labels(platform(push.channel.token_type)).inc()
+            PAYLOADS_LEFT_OUT.labels(platform_of(push.channel.token_type)).inc()
         result = await self._post(orjson.dumps({"notifications": [notification]}), push)
         if result.outcome is Outcome.DEAD and rings(push, read_address(push.address)):
             # The token for calls is dead, which says nothing about the other one: it goes there, as an alert.
@@ -125,10 +127,7 @@ def _without_answer(error: httpx.HTTPError) -> str:
 
 def open_gateway() -> GorushGateway:
     """Return a client of the gorushes of the settings."""
-    presentation = Presentation(
-        settings.PUSH_TEXTS, settings.PUSH_DEEP_LINKS, settings.PUSH_SOUND, settings.PUSH_PRIORITY
-    )
     client = lasting_client(timeout_seconds=settings.GORUSH_TIMEOUT_SECONDS)
     return GorushGateway(
-        settings.GORUSH_URLS, presentation, client, lambda: current_rules().rules, settings.CANARY_DRY_RUN_TOKEN
+        settings.GORUSH_URLS, OF_STATUS, client, lambda: current_rules().rules, settings.CANARY_DRY_RUN_TOKEN
     )

@@ -75,6 +75,7 @@ class GatewayErrorRule(models.Model):
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta:
+        verbose_name = "error rule"
         app_label = "notifications"
         ordering: ClassVar = ["position", "pk"]
         constraints: ClassVar = [
@@ -111,6 +112,7 @@ class UnknownGatewayError(models.Model):
     last_seen_at = models.DateTimeField(db_index=True)
 
     class Meta:
+        verbose_name = "unknown error"
         app_label = "notifications"
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["platform", "signature"], name="one_count_per_unknown_error"),

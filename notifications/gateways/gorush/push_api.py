@@ -15,7 +15,7 @@ from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule, classify
 from notifications.gateways.gorush.graded import fit, rings
 from notifications.gateways.gorush.platforms import NUMBERS
 from notifications.gateways.gorush.redaction import signature_of, without_token
-from notifications.messages import NotificationType, Outcome, Push, Result
+from notifications.messages import DRY_RUN, NotificationType, Outcome, Push, Result
 from registrations.messages import TokenType
 from registrations.routes.addresses import read_address
 
@@ -32,6 +32,22 @@ class Presentation:
     priority: str
 
 
+# What phones are shown by Status' own server.
+OF_STATUS = Presentation(
+    texts={
+        "message": "New message in Messenger",
+        "mention": "New mention or reply in Communities",
+        "request_to_join": "Someone requested to join a community you are an admin of",
+        "contact_request": "Someone sent you a contact request",
+    },
+    deep_links={
+        "message": "status-app://chats",
+        "contact_request": "status-app://contact-requests",
+        "other": "status-app://ac",
+    },
+    sound="default",
+    priority="high",  # or normal: gorush drops any other value without a word
+)
 _TEXT_KEYS: dict[int, str] = {
     NotificationType.MESSAGE: "message",
     NotificationType.MENTION: "mention",
@@ -177,8 +193,6 @@ HTTP_TOO_MANY_REQUESTS = 429
 HTTP_SERVER_ERROR = 500
 HTTP_GATEWAY_TIMEOUT = 504
 MAX_RETRY_AFTER_SECONDS = 3600.0
-# The code of a result when gorush took a push of the canary and was told to send it nowhere.
-DRY_RUN = "dry_run"
 MASK = "*"  # what gorush writes in place of parts of a token
 NOT_UNDERSTOOD = Result(Outcome.AMBIGUOUS, "not_understood")
 DROPPED = Result(Outcome.CONFIG, "dropped")

@@ -22,8 +22,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def _limits(settings):
-    settings.CONFIG_TRIP_COUNT, settings.CONFIG_TRIP_SECONDS = 5, 300
+def _limits():
     prove(APPLE)
 
 

@@ -42,12 +42,6 @@ DELIVERED = Result(Outcome.DELIVERED)
 
 
 @pytest.fixture(autouse=True)
-def _probes(settings):
-    settings.CHANNEL_PROBE_SECONDS = PROBE.total_seconds()
-    settings.GATEWAY_PROBE_SECONDS = GATEWAY_PROBE.total_seconds()
-
-
-@pytest.fixture(autouse=True)
 def _apps():
     """Something was delivered to these apps before."""
     prove(APPLE, GOOGLE)

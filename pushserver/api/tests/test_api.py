@@ -43,7 +43,7 @@ Api = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def _nobody_called_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     cache.clear()
-    monkeypatch.setattr("pushserver.api.access.own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
+    monkeypatch.setattr("kit.api.throttling.own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
 
 
 def caller(*scopes: str, **details: Any) -> Api:
@@ -203,7 +203,7 @@ def test_nothing_can_be_changed(api: Api) -> None:
 
 def test_too_many_calls_are_refused(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.API_CALLS_PER_MINUTE = 2
-    monkeypatch.setattr("pushserver.api.access.ANONYMOUS_PER_MINUTE", 1)
+    monkeypatch.setattr("kit.api.throttling.ANONYMOUS_PER_MINUTE", 1)
     one, other = caller(), caller()
 
     assert [one("channels/").status_code for _ in range(3)] == [200, 200, 429]
@@ -215,7 +215,7 @@ def test_too_many_calls_are_refused(settings: Any, monkeypatch: pytest.MonkeyPat
 def test_who_has_many_addresses_of_ipv6_guesses_no_more_tokens_than_who_has_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pushserver.api.access.ANONYMOUS_PER_MINUTE", 2)
+    monkeypatch.setattr("kit.api.throttling.ANONYMOUS_PER_MINUTE", 2)
     addresses = [f"2001:db8::{number:x}" for number in range(4)]
     codes = [Client(REMOTE_ADDR=address).get(f"{V1}/channels/").status_code for address in addresses]
     assert codes == [401, 401, 429, 429]
@@ -304,7 +304,7 @@ def test_the_last_round_trips_of_the_canary_are_told_link_by_link(api: Api) -> N
 
 
 def test_so_are_those_through_the_xmpp_server(api: Api) -> None:
-    factories.make_xmpp_canary_run(register_ms=3, push_ms=8, gorush_ms=20, unregister_ms=4)
+    factories.make_xmpp_canary_run(register_ms=3, push_ms=8, gateway_ms=20, unregister_ms=4)
     factories.make_xmpp_canary_run(state="broken", broken_link="push", cause="xmpp_server", register_ms=4)
 
     broken, passed = api("xmpp-canary/").json()["results"]

@@ -32,8 +32,8 @@ def token(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("django.conf.settings.XMPP_COMPONENT_JID", "push.example.org")
     factories.make_xmpp_app(slug="chat")
     monkeypatch.setattr("django.conf.settings.API_CALLS_PER_MINUTE", 10**6)
-    monkeypatch.setattr("pushserver.api.access.ANONYMOUS_PER_MINUTE", 10**6)
-    monkeypatch.setattr("pushserver.api.access.ALL_ANONYMOUS_PER_MINUTE", 10**6)
+    monkeypatch.setattr("kit.api.throttling.ANONYMOUS_PER_MINUTE", 10**6)
+    monkeypatch.setattr("kit.api.throttling.ALL_ANONYMOUS_PER_MINUTE", 10**6)
     factories.make_attempt(factories.make_notification())
     factories.make_canary_run(state="broken", broken_link="query", cause="node", register_ms=1)
     return tokens.issue("test", ApiToken.Scope.values, by="anna", now=timezone.now())[1]

@@ -4,15 +4,14 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 
-# docs/security.md names them.
+from kit.operations import parts
+
+# docs/security.md names them, and the names of gateways and bridges.
 WORDS = (
     "status",
     "push",
     "notification",
     "server",
-    "gorush",
-    "waku",
-    "xmpp",
     "console",
     "admin",
     "password",
@@ -28,7 +27,7 @@ class NoWordOfOurs:
     def validate(self, password: str, user: Any = None) -> None:  # noqa: ARG002 - the signature of a validator
         """Raise ValidationError when too little is left without the words."""
         rest = password.casefold()
-        for word in WORDS:
+        for word in (*WORDS, *(part.name for part in parts())):
             rest = rest.replace(word, "")
         if len(rest) < min(REST_CHARACTERS, len(password)) and len(rest) < len(password):
             raise ValidationError(self.get_help_text(), code="word_of_ours")

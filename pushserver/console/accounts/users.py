@@ -25,8 +25,9 @@ from notifications.models import Notification
 from pushserver.console.links import timeline_url, user_url
 from pushserver.console.support.reach import NOBODY, reach_of
 from pushserver.models import OpenedRecord
-from registrations.admin import ROUTE_SECRETS, registration_url, token_type_name
+from registrations.admin import ROUTE_SECRETS, registration_url
 from registrations.models import Grant, Registration, RegistrationEvent, TopicKey
+from registrations.token_types import name_of
 from waku_bridge.removal import erasure
 
 VIEW = "registrations.view_registration"
@@ -191,7 +192,7 @@ def _history(registrations: Sequence[Registration]) -> Section:
             [
                 state("kind")(row),
                 as_digits(names[row.pseudonym]),
-                token_type_name(row.token_type),
+                name_of(row.token_type),
                 row.app_topic or NOTHING,
                 age("at")(row),
             ]

@@ -1,6 +1,6 @@
 """Draw the last hour in four small charts, and list what was not delivered in it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kit.admin.charts import Chart, Frame, Series, line_chart
@@ -34,22 +34,25 @@ class ErrorClass:
     share: float
 
 
-def figures(hour: Hour, *, has_xmpp: bool) -> list[Figure]:
-    """Return the four charts. Where there is XMPP, they show how many of the requests came through it."""
+def figures(hour: Hour, bridges: Mapping[str, str]) -> list[Figure]:
+    """Return the four charts. Where there are several bridges, by name and label, they show how many of the requests
+    came by each.
+    """
+    shown = bridges if len(bridges) > 1 else {}
     return [
         _figure(
             hour,
             "Requests and replies per minute",
             {
                 "requests": hour.column("request_count"),
-                **({"of these by XMPP": hour.column("xmpp_count")} if has_xmpp else {}),
-                "replies published": hour.column("reply_count"),
+                **{f"of these by {label}": hour.requests_by(name) for name, label in shown.items()},
+                "replies sent": hour.column("reply_count"),
             },
             count,
         ),
         _figure(
             hour,
-            "Tries at gorush per minute",
+            "Attempts per minute",
             {"delivered": hour.tried(delivered=True), "not delivered": hour.tried(delivered=False)},
             count,
         ),
@@ -61,7 +64,7 @@ def figures(hour: Hour, *, has_xmpp: bool) -> list[Figure]:
         ),
         _figure(
             hour,
-            "From an envelope to its published reply",
+            "From a request to its sent reply",
             {"median": hour.column("reply_p50_ms"), "95th percentile": hour.column("reply_p95_ms")},
             milliseconds,
         ),

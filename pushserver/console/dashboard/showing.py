@@ -13,12 +13,13 @@ from django.utils.safestring import SafeString
 from kit.admin.labels import Family
 from kit.admin.times import span
 from kit.health.indicators import Group, Indicator, Page, State, duration, verdict, worst
+from kit.health.waiting import Tile
+from kit.operations import parts_in_use
 from pushserver.console.dashboard.figures import ErrorClass, error_classes, figures
 from pushserver.console.documentation import RUNBOOKS
 from pushserver.indicators import pages
-from pushserver.indicators.delivery import state_of_due
+from pushserver.indicators.delivery import DELIVERY, state_of_due
 from pushserver.indicators.snapshot import Snapshot, take_snapshot
-from pushserver.indicators.waku import state_of_inbox, state_of_outbox
 from spark_reports.console.formats import count, percent
 
 REFRESH_SECONDS = 5
@@ -75,7 +76,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class ShownTile:
     """The age of the oldest row of a queue, and how many rows there are."""
 
     id: str
@@ -145,7 +146,7 @@ def status_page(user: Any) -> dict[str, Any]:
         "worst": [one for found in first for one in shown if one.indicator is found],
         "columns": [[(group, _of_group(group, shown)) for group in column] for column in COLUMNS],
         "tiles": list(_tiles(seen, user)),
-        "figures": figures(seen.hour, has_xmpp=seen.facts.reached.component is not None),
+        "figures": figures(seen.hour, {part.name: part.label for part in parts_in_use() if part.is_bridge}),
         "errors": list(_errors(seen, user)),
         "ends": list(_ends(seen, user)),
         "hour": span(*seen.hour.span),
@@ -158,18 +159,17 @@ def _of_group(group: Group, shown: Sequence[Shown]) -> list[Shown]:
     return [one for one in shown if one.indicator.kind.group == group]
 
 
-def _tiles(seen: Snapshot, user: Any) -> Iterator[Tile]:
+def _tiles(seen: Snapshot, user: Any) -> Iterator[ShownTile]:
     """Yield a tile for each queue. Nothing is known of it while PostgreSQL does not count in time."""
     stored = seen.facts.stored
-    inbox, due, outbox = (stored.waku.inbox, stored.delivery.due, stored.waku.outbox) if stored else (None, None, None)
-    for tile_id, title, waiting, word, state, page in (
-        ("inbox", "Oldest envelope in the inbox", inbox, "waiting", state_of_inbox(inbox), pages.INBOX),
-        ("delivery", "Longest due notification", due, "open", state_of_due(due), pages.OPEN),
-        ("replies", "Oldest reply in the outbox", outbox, "waiting", state_of_outbox(outbox), pages.OUTBOX),
-    ):
+    due = stored.delivery.due if stored else None
+    own = Tile(DELIVERY, "Longest due notification", due, "open", state_of_due(due), pages.OPEN)
+    tiles = [tile for part in parts_in_use() for tile in part.tiles(stored.parts.get(part) if stored else None)]
+    for tile in sorted([own, *tiles], key=lambda tile: tile.kind.group != Group.IN):
+        waiting = tile.waiting
         age = duration(waiting.oldest_seconds) if waiting else "not known"
-        number = f"{waiting.number if waiting.count else 'none'} {word}" if waiting else "PostgreSQL is slow"
-        yield Tile(tile_id, title, age, number, LOOKS[state][0], url_of(page, user))
+        number = f"{waiting.number if waiting.count else 'none'} {tile.word}" if waiting else "PostgreSQL is slow"
+        yield ShownTile(tile.kind.id, tile.title, age, number, LOOKS[tile.state][0], url_of(tile.page, user))
 
 
 def _errors(seen: Snapshot, user: Any) -> Iterator[ErrorRow]:

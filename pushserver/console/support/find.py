@@ -1,13 +1,10 @@
 """The search box of every page, which leads from what somebody reports to the user or notification that it is about.
 
-As in `search`, a chat key arrives in the body of a POST, and only its hash is used from there on; so does the client
-string of an XMPP device, of which only the id is. Every look-up has an
-index, and ends after a few rows.
+As in `search`, a chat key arrives in the body of a POST, and only its hash is used from there on; so does what a bridge
+calls a secret, of which only an id is. Every look-up has an index, and ends after a few rows.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from uuid import UUID
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
@@ -19,19 +16,18 @@ from django.views.decorators.http import require_safe
 
 from kit.admin.lists.columns import SHORT_DIGITS, hex_of
 from kit.admin.lists.search import KEY_HASH_DIGITS, by_hash, hash_digits, is_id, is_number, spellings
+from kit.operations import Found, parts
 from notifications.admin import ID_BYTES, type_name
 from notifications.models import Notification, NotificationRequest
 from pushserver.console.links import request_timeline_url, timeline_url, user_url
+from pushserver.console.menu import ENVELOPES, NOTIFICATIONS, USERS, may_find
 from pushserver.console.support.search import NOT_UNDERSTOOD, NotUnderstoodError, for_url
-from pushserver.console.theme import DEVICES, ENVELOPES, NOTIFICATIONS, USERS, may_find
 from pushserver.demonstration import Person, people
 from registrations.admin import KEY_HASH_BYTES
 from registrations.models import Registration, TopicKey
 from waku_bridge.admin import envelope_url
 from waku_bridge.codec.keys import key_hash as chat_key_hash
 from waku_bridge.models import InboundEnvelope
-from xmpp_bridge.admin import device_url
-from xmpp_bridge.models import Device
 
 MAX_HITS = 20
 NOTHING_FOUND = (
@@ -40,22 +36,13 @@ NOTHING_FOUND = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """Something that was found, and the permission that a person needs to see it."""
-
-    kind: str
-    text: str
-    url: str
-    permission: str
-
-
 @sensitive_post_parameters("q")
 def find(request: HttpRequest) -> HttpResponse:
     """Show the search box, or redirect its POST to a URL that holds no chat key."""
     _refuse_who_may_see_nothing(request)
     if request.method != "POST":
-        context = {**admin.site.each_context(request), "title": "Find", "nothing": True, "people": _people()}
+        context = {**admin.site.each_context(request), "title": "Find", "nothing": True}
+        context |= {"people": _people(), "terms": [words for part in parts() for words in part.search_terms]}
         return TemplateResponse(request, "console/find.html", context)
     try:
         term = found_by(request.POST.get("q", "").strip())
@@ -84,6 +71,7 @@ def found(request: HttpRequest, term: str) -> HttpResponse:
     if len(hits) == 1:
         return HttpResponseRedirect(hits[0].url)
     context = {**admin.site.each_context(request), "title": "Found", "hits": hits, "is_cut": len(hits) >= MAX_HITS}
+    context |= {"terms": [words for part in parts() for words in part.search_terms]}
     return TemplateResponse(request, "console/find.html", context)
 
 
@@ -108,10 +96,11 @@ def found_by(term: str) -> str:
     return term if is_number(term) else for_url(term)
 
 
-def hits_for(term: str) -> list[Hit]:
+def hits_for(term: str) -> list[Found]:
     """Return what matches ``term``: a hash, the first digits of one, or the id of an installation or a device."""
     digits = hash_digits(term)
-    hits = [*_installations(term), *_devices(term)] if is_id(term) else []
+    hits = list(_installations(term)) if is_id(term) else []
+    hits += [found for part in parts() for found in part.find(term)]
     hits += _numbered(term) if is_number(term) else []
     if len(digits) == KEY_HASH_DIGITS:
         hits += _user(bytes.fromhex(digits))
@@ -120,30 +109,25 @@ def hits_for(term: str) -> list[Hit]:
     return list(dict.fromkeys(hits))[:MAX_HITS]
 
 
-def _installations(term: str) -> Iterator[Hit]:
+def _installations(term: str) -> Iterator[Found]:
     rows = Registration.objects.filter(installation_id__in=spellings(term))
     for key_hash in set(rows.values_list("public_key_hash", flat=True)[:MAX_HITS]):
         yield _user_hit(key_hash)
 
 
-def _devices(term: str) -> Iterator[Hit]:
-    for device in Device.objects.filter(pk=UUID(term)).only("pk"):
-        yield Hit("XMPP device", str(device.pk), device_url(device.pk), DEVICES)
-
-
-def _numbered(term: str) -> Iterator[Hit]:
+def _numbered(term: str) -> Iterator[Found]:
     """Yield the notification with this number, which every page about it shows."""
     rows = Notification.objects.filter(pk=int(term)).values_list("pk", "type", "state", "installation_id")
     for pk, type_, state, installation_id in rows:
         yield _notification_hit(pk, type_, state, installation_id)
 
 
-def _notification_hit(pk: int, type_: int, state: str, installation_id: str) -> Hit:
+def _notification_hit(pk: int, type_: int, state: str, installation_id: str) -> Found:
     text = f"{pk}: {type_name(type_)}, {state}, to installation {installation_id}"
-    return Hit("notification", text, timeline_url(pk), NOTIFICATIONS)
+    return Found("notification", text, timeline_url(pk), NOTIFICATIONS)
 
 
-def _user(key_hash: bytes) -> Iterator[Hit]:
+def _user(key_hash: bytes) -> Iterator[Found]:
     """Yield the user with this key hash, also one who is no longer registered, or was notified without ever
     registering.
     """
@@ -153,17 +137,17 @@ def _user(key_hash: bytes) -> Iterator[Hit]:
         yield _user_hit(key_hash)
 
 
-def _users(digits: str) -> Iterator[Hit]:
+def _users(digits: str) -> Iterator[Found]:
     rows = Registration.objects.filter(by_hash(digits, (("public_key_hash", KEY_HASH_BYTES),)))
     for key_hash in dict.fromkeys(rows.values_list("public_key_hash", flat=True)[:MAX_HITS]):
         yield _user_hit(key_hash)
 
 
-def _user_hit(key_hash: bytes) -> Hit:
-    return Hit("user", hex_of(key_hash)[:SHORT_DIGITS], user_url(hex_of(key_hash)), USERS)
+def _user_hit(key_hash: bytes) -> Found:
+    return Found("user", hex_of(key_hash)[:SHORT_DIGITS], user_url(hex_of(key_hash)), USERS)
 
 
-def _messages(digits: str) -> Iterator[Hit]:
+def _messages(digits: str) -> Iterator[Found]:
     """Yield what belongs to the id of a Status message or of a metadata message.
 
     They are two queries because one condition for both could use neither index.
@@ -173,25 +157,25 @@ def _messages(digits: str) -> Iterator[Hit]:
         yield from _of_requests(requests.values_list("pk", "request_key")[:MAX_HITS])
 
 
-def _envelopes(digits: str) -> Iterator[Hit]:
+def _envelopes(digits: str) -> Iterator[Found]:
     rows = InboundEnvelope.objects.filter(by_hash(digits, (("hash", ID_BYTES),)))
     for envelope_hash, message_id in rows.values_list("hash", "message_id")[:MAX_HITS]:
         asked = NotificationRequest.objects.filter(request_key=message_id).values_list("pk", "request_key")
         told = list(_of_requests(asked)) if message_id else []
         yield from told or [
-            Hit("envelope", hex_of(envelope_hash)[:SHORT_DIGITS], envelope_url(envelope_hash), ENVELOPES)
+            Found("envelope", hex_of(envelope_hash)[:SHORT_DIGITS], envelope_url(envelope_hash), ENVELOPES)
         ]
 
 
-def _of_requests(requests: Iterable[tuple[int, bytes]]) -> Iterator[Hit]:
+def _of_requests(requests: Iterable[tuple[int, bytes]]) -> Iterator[Found]:
     """Yield the notifications of each request, or the request itself when it has none."""
     names = dict(requests)
     rows = Notification.objects.filter(request__in=names).order_by("request", "position")
-    hits: dict[int, list[Hit]] = {}
+    hits: dict[int, list[Found]] = {}
     for pk, request_id, type_, state, installation_id in rows.values_list(
         "pk", "request", "type", "state", "installation_id"
     )[:MAX_HITS]:
         hits.setdefault(request_id, []).append(_notification_hit(pk, type_, state, installation_id))
     for request_id, name in names.items():
-        alone = Hit("request", hex_of(name)[:SHORT_DIGITS], request_timeline_url(request_id), NOTIFICATIONS)
+        alone = Found("request", hex_of(name)[:SHORT_DIGITS], request_timeline_url(request_id), NOTIFICATIONS)
         yield from hits.get(request_id, [alone])

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.contrib.admin.models import LogEntry
 from django.db.models import Model
@@ -11,12 +12,12 @@ from kit.admin.changes import acted_on_through, changes_of, reason_of
 from kit.admin.labels import Family
 from kit.admin.lists.first_lines import FirstLine, first_line_for
 from kit.admin.times import relative
+from kit.operations import parts
 from notifications.disabling import BY_OPERATOR, FAILING
 from notifications.messages import ChannelKey, channel_key
 from notifications.models import Channel, Halt
 from notifications.queues.halts import halted_apps
 from registrations.models import Registration, Route
-from xmpp_bridge.models import Device
 
 # The entry of the log is written in the transaction that disables, by a clock that was read a little later.
 A_MOMENT = timedelta(seconds=5)
@@ -36,20 +37,30 @@ def reach_of_registration(registration: Registration) -> FirstLine:
     return reach_of([registration])[0]
 
 
-@first_line_for(Device)
-def reach_of_device(device: Device) -> FirstLine:
-    if device.route is None:
-        return FirstLine(format_html("Cannot be reached: {} {}.", device.state, _ago(device.ended_at)), Family.QUIET)
-    entries = _disablings(Device, {str(device.pk): device.route})
-    return _of_route(device.route, entries.get(str(device.pk)), halted_apps())
+def reach_of_owner(owner: Any) -> FirstLine:
+    """Return whether a row can be reached that owns a route, and is no registration."""
+    if owner.route is None:
+        return FirstLine(format_html("Cannot be reached: {} {}.", owner.state, _ago(owner.ended_at)), Family.QUIET)
+    entries = _disablings(type(owner), {str(owner.pk): owner.route})
+    return _of_route(owner.route, entries.get(str(owner.pk)), halted_apps())
+
+
+def owners() -> list[type[Model]]:
+    """Return the models whose rows own a route beside registrations."""
+    return [model for part in parts() for model in part.owners()]
+
+
+for _model in owners():
+    first_line_for(_model)(reach_of_owner)
 
 
 @acted_on_through(Route)
 def owners_of_route(route: Route) -> dict[type[Model], list[str]]:
-    """Return the registration or the device that leads to a route."""
+    """Return the registration, or what else leads to a route."""
+    models: list[type[Model]] = [Registration, *owners()]
     return {
-        model: [str(pk) for pk in model.objects.filter(route=route).values_list("pk", flat=True)]
-        for model in (Registration, Device)
+        model: [str(pk) for pk in model._default_manager.filter(route=route).values_list("pk", flat=True)]  # noqa: SLF001 - documented
+        for model in models
     }
 
 

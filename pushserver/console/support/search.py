@@ -1,9 +1,8 @@
 """The search box of every list: it takes what people paste and redirects to a URL that holds no chat key.
 
 A chat key identifies a person. It arrives in the body of a POST, is hashed here, and is neither stored nor logged; the
-address bar, and whatever keeps it, sees the hash. In the same way the client string of an XMPP device, with which its
-server may push, becomes the id of the device. A term of no known form might be a mistyped chat key, so it is refused
-without being repeated anywhere.
+address bar, and whatever keeps it, sees the hash. In the same way what a bridge calls a secret becomes the id of what
+it is of. A term of no known form might be a mistyped chat key, so it is refused without being repeated anywhere.
 """
 
 import re
@@ -21,6 +20,7 @@ from django.views.decorators.http import require_POST
 from kit.admin.facts import FactAdmin
 from kit.admin.lists.changelist import NEWER, OLDER
 from kit.admin.lists.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, by_hash, hash_digits, is_id, is_word
+from kit.operations import parts
 from notifications.admin import ID_BYTES
 from notifications.models import Notification, NotificationRequest
 from registrations.admin import KEY_HASH_BYTES
@@ -28,7 +28,6 @@ from registrations.models import Registration
 from waku_bridge.codec.errors import BadPublicKey
 from waku_bridge.codec.keys import key_hash, parse_chat_key
 from waku_bridge.models import InboundEnvelope
-from xmpp_bridge.devices.lookup import find_device
 
 # https://status.app/u/CwSACgYKBEpvaG4D#zQ3sh…, https://join.status.im/u/0x04…
 _PROFILE_LINK = re.compile(
@@ -88,7 +87,7 @@ def _searched(term: str, facts: FactAdmin) -> str:
 
 
 def for_url(term: str) -> str:
-    """Return the term, or the hash of a chat key or the id of an XMPP device in its place.
+    """Return the term, or the hash of a chat key or what a bridge has in place of a secret.
 
     Raises NotUnderstoodError for anything else.
     """
@@ -102,8 +101,9 @@ def for_url(term: str) -> str:
         raise NotUnderstoodError(MISSING.format(missing=count))
     if is_id(term) or (hash_digits(term) and not _looks_like_part_of_a_chat_key(term)):
         return term
-    if device_id := find_device(term):
-        return str(device_id)
+    for part in parts():
+        if found := part.searchable(term):
+            return found
     raise NotUnderstoodError
 
 

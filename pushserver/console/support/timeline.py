@@ -5,7 +5,7 @@ What is decided at once has no row of its own, so that its story is the one of i
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 from operator import attrgetter
@@ -29,11 +29,9 @@ from kit.admin.links import Link
 from kit.admin.lists.columns import NOTHING, SHORT_DIGITS, as_digits, hex_of, state
 from kit.admin.times import exact
 from kit.http.urls import host_of
+from kit.operations import parts
 from kit.tracing.spans import trace_of
 from notifications.admin import notification_url, request_url, type_name
-from notifications.gateways.gorush.models import GatewayErrorRule, GatewayPlatform
-from notifications.gateways.gorush.platforms import NAMES
-from notifications.gateways.gorush.rules.table import rule_of
 from notifications.messages import channel_key
 from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest
 from notifications.policy import Verdict
@@ -46,7 +44,6 @@ from registrations.admin import ROUTE_SECRETS, route_url
 from registrations.models import Registration, Route
 from waku_bridge.admin import envelope_url
 from waku_bridge.models import InboundEnvelope, OutboundReply
-from xmpp_bridge.models import Device
 
 State = Notification.State
 NO_SUCH_NOTIFICATION = "There is no such notification, or it is kept no longer."
@@ -85,7 +82,7 @@ class Story:
     channel: Channel | None
     halts: Sequence[Halt]
     staff: Sequence[LogEntry] = ()
-    rules: Sequence[GatewayErrorRule] = ()
+    rule_urls: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +171,7 @@ def load_story(notification_id: int) -> Story | None:
         channel=channel,
         halts=halts.covering_route(route) if route else [],
         staff=staff_actions(_subjects(notification, channel), notification.created_at, notification.finished_at),
-        rules=list(GatewayErrorRule.objects.filter(code__in={attempt.code for attempt in attempts})),
+        rule_urls={pk: url for part in parts() for pk, url in part.rule_urls(attempts).items()},
     )
 
 
@@ -195,7 +192,7 @@ def _subjects(notification: Notification, channel: Channel | None) -> dict[type[
         Notification: [str(notification.pk)],
         NotificationRequest: [str(notification.request_id)],
         Registration: [str(pk) for pk in owners.values_list("pk", flat=True)],
-        Device: [notification.installation_id] if not notification.public_key_hash else [],
+        **{type(row): [str(row.pk)] for part in parts() if (row := part.owner_of(notification))},
         Channel: [str(channel.pk)] if channel else [],
         Halt: [DRAIN_ID],
     }
@@ -283,19 +280,10 @@ def _error(attempt: Attempt, story: Story) -> str:
     if not attempt.code:
         return ""
     said = format_html(", “{}”", attempt.error) if attempt.error else ""
-    rule = rule_for(attempt, story.rules)
-    if rule is None:
+    url = story.rule_urls.get(attempt.pk)
+    if url is None:
         return format_html(" ({}{})", attempt.code, said)
-    url = reverse("admin:notifications_gatewayerrorrule_change", args=[rule.pk])
     return format_html(' ({}{}, by <a href="{}">its rule</a>)', attempt.code, said, url)
-
-
-def rule_for(attempt: Attempt, rules: Sequence[GatewayErrorRule]) -> GatewayErrorRule | None:
-    """Return the rule that gave an attempt its code. Of several with one code it is the one that fits the error."""
-    named = NAMES.get(attempt.token_type)
-    fitting = [rule for rule in rules if rule.code == attempt.code and rule.platform in {named, GatewayPlatform.ANY}]
-    exact = (rule for rule in fitting if rule_of(rule).matches(attempt.error))
-    return next(exact, fitting[0] if fitting else None)
 
 
 def _end(story: Story) -> Iterator[Step]:

@@ -183,7 +183,6 @@ def settings_for(peer: Peer, database_url: str, redis_url: str) -> dict[str, str
         "WAKU_NODES": f"http://{LOOPBACK}:{free_port()}",  # nobody: the Waku bridge is not started
         "GORUSH_URL": f"http://{LOOPBACK}:{free_port()}",
         "GORUSH_TIMEOUT_SECONDS": "3",
-        "DELIVERY_LEASE_SECONDS": "15",
         **component_of(peer),
         "LOG_LEVEL": "DEBUG",
     }

@@ -1,6 +1,6 @@
 """Addresses of imagined devices, as Apple and Firebase would have made them, for demonstrations, load and tests.
 
-The development gorush decides the fate of a push by the prefix of its device token (`dead-`, `flaky1-`). A token of
+The development gateway decides the fate of a push by the prefix of its device token (`dead-`, `flaky1-`). A token of
 Apple is hex, so there the prefix is written in hex as well.
 """
 

@@ -19,7 +19,7 @@ class Command(CanaryCommand):
         "query": "a node takes the query",
         "query_answer": "its answer is back",
         "request": "a node takes the request",
-        "gorush": "gorush takes the push",
+        "gateway": "the gateway takes the push",
         "request_answer": "the answer to the request is back",
         "unregister": "a node takes the unregistering",
         "unregister_answer": "its answer is back",

@@ -24,6 +24,12 @@ from waku_bridge.reading.bridge import MAX_PAGE_BYTES, STOP_SECONDS, TIMEOUT_SEC
 
 # A thread that hangs in a database which does not answer cannot be stopped, and supervisors kill after ten seconds.
 LAST_SECONDS = STOP_SECONDS + 4.0
+# How often the last minute of every store is read, and how much of the past is searched for a topic that is new.
+STORE_PERIOD_SECONDS = 3.0
+BACKFILL = timedelta(minutes=5)
+# So many envelopes may wait in the inbox that nobody has opened yet, and so many of those that were postponed.
+MAX_WAITING = 200_000
+
 log = structlog.get_logger(__name__)
 
 
@@ -44,11 +50,11 @@ def _plan() -> Plan:
         store_nodes=settings.WAKU_STORE_NODES,
         pubsub_topics=settings.WAKU_PUBSUB_TOPICS,
         ring_capacity=settings.WAKU_RING_CAPACITY,
-        store_period_seconds=settings.WAKU_STORE_PERIOD_SECONDS,
+        store_period_seconds=STORE_PERIOD_SECONDS,
         recovery=timedelta(hours=settings.WAKU_STORE_RECOVERY_HOURS),
-        backfill=timedelta(seconds=settings.WAKU_BACKFILL_SECONDS),
+        backfill=BACKFILL,
         keep=timedelta(days=settings.ENVELOPE_RETENTION_DAYS),
-        max_waiting=settings.MAX_WAITING_ENVELOPES,
+        max_waiting=MAX_WAITING,
     )
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from kit.http.complaints import Complaint
+from kit.health.complaints import Complaint
 from waku_bridge.node.config_check.readings import Reading
 
 OLDEST_VERSION = (0, 36, 0)

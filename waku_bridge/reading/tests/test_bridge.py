@@ -200,7 +200,6 @@ def process(world, folder, **environment):
         **os.environ,
         "DATABASE_URL": f"postgresql://postgres@/{database['NAME']}?host={quote(_host(database), safe='')}",
         "WAKU_NODES": world.url,
-        "WAKU_STORE_PERIOD_SECONDS": "0.5",
         **environment,
     }
     command = [sys.executable, str(PROJECT / "manage.py"), "run_waku_bridge"]

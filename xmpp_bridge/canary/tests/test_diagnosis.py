@@ -39,12 +39,12 @@ def test_finds_nothing_wrong_with_a_stanza_that_was_answered_and_carried_out() -
     ("push", "cause", "detail"),
     [
         (Push(), Cause.WORKER, "nobody tries the push"),
-        (Push(has_attempt=True), Cause.GORUSH, "it does not answer"),
-        (Push(has_attempt=True, outcome="transient", code="http_500"), Cause.GORUSH, "transient: http_500"),
+        (Push(has_attempt=True), Cause.GATEWAY, "it does not answer"),
+        (Push(has_attempt=True, outcome="transient", code="http_500"), Cause.GATEWAY, "transient: http_500"),
     ],
 )
 def test_names_why_a_push_does_not_arrive_at_gorush(push: Push, cause: Cause, detail: str) -> None:
-    assert diagnose_push(push) == Diagnosis(Link.GORUSH, cause, detail)
+    assert diagnose_push(push) == Diagnosis(Link.GATEWAY, cause, detail)
 
 
 def test_finds_nothing_wrong_with_a_push_that_gorush_took() -> None:

@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 
 from kit.metrics import port
-from kit.processes.leader import Leader, component_key
+from kit.processes.leader import Leader, key_of
 from kit.processes.ready import tell_ready
 from kit.processes.starting import wait_until_fit
 from xmpp_bridge.component.connection import Address
@@ -46,7 +46,7 @@ def _component() -> Component:
     allowed = frozenset(settings.XMPP_ALLOWED_DOMAINS)
     # Nobody but us sends from our own domain: the canary does.
     domains = Domains(frozenset(settings.XMPP_DENIED_DOMAINS), allowed | {domain} if allowed else allowed)
-    stanza_handler = StanzaHandler(domain, Limits(Rates(**settings.XMPP_RATES, in_all=settings.GLOBAL_LIMITS)), domains)
+    stanza_handler = StanzaHandler(domain, Limits(Rates(in_all=settings.GLOBAL_LIMITS)), domains)
     host, port = settings.XMPP_COMPONENT_HOST, settings.XMPP_COMPONENT_PORT
     return Component(Address(host, port, domain, settings.XMPP_COMPONENT_SECRET), stanza_handler)
 
@@ -59,6 +59,6 @@ async def _run(component: Component) -> None:
     tell_ready()  # to stand by is enough: the component that it replaces stops then, and leaves it its place
     # Who is connected stays so while the database is away, and tells users' servers to wait: if nobody were there, an
     # ejabberd would take the routes for gone. A server that allows one component of a name refuses another.
-    leader = Leader(component_key(settings.XMPP_COMPONENT_JID), "push-xmpp", LEADING, survives_outage=True)
+    leader = Leader(key_of(f"component {settings.XMPP_COMPONENT_JID}"), "push-xmpp", LEADING, survives_outage=True)
     await leader.lead(stopped, lambda term: component.run(term.ended))
     log.info("component_stopped")

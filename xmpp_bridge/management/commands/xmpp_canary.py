@@ -16,7 +16,7 @@ class Command(CanaryCommand):
     labels = {  # noqa: RUF012 - a constant
         "register": "a device is registered",
         "push": "a push is accepted",
-        "gorush": "gorush takes the push",
+        "gateway": "the gateway takes the push",
         "unregister": "the device is unregistered",
     }
 

@@ -7,7 +7,7 @@ and numbers of gorush's, never its texts: a configuration holds secrets, and `/r
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kit.http.complaints import Complaint
+from kit.health.complaints import Complaint
 from notifications.gateways.gorush.config_check.readings import Config, Counters, Reading
 from notifications.gateways.gorush.platforms import NAMES
 

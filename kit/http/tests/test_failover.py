@@ -1,4 +1,4 @@
-from kit.http.peers import DISTRUST_SECONDS, Peers
+from kit.http.failover import DISTRUST_SECONDS, Peers
 
 FIRST, SECOND, THIRD = "http://first", "http://second", "http://third"
 

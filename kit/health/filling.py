@@ -1,15 +1,11 @@
-"""Judge how full the tables of registrations and of XMPP users' devices are. The module is pure."""
+"""Judge how full a table is that clients fill. The module is pure."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
-from kit.health.indicators import Group, Indicator, Kind, State
-from pushserver.indicators import pages
+from kit.health.indicators import Indicator, Kind, State
 
-REGISTRATIONS = Kind("registrations", Group.IN, "Registrations", "PushServerRegistrationsFilling", pages.REGISTRATIONS)
-XMPP_DEVICES = Kind("xmpp-devices", Group.IN, "XMPP devices", "PushServerRegistrationsFilling", pages.XMPP_DEVICES)
-KINDS = (REGISTRATIONS, XMPP_DEVICES)
-# Of MAX_REGISTRATIONS and XMPP_MAX_DEVICES.
+# Of the limit of the table.
 FILLING_FROM = 0.8
 
 
@@ -24,29 +20,27 @@ class Expiring:
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """How many rows are stored in a table, how many may be, and how many new ones are taken in a day at most."""
+    """How many rows are stored in a table, how many may be, and how many new ones are taken in a day at most.
 
+    ``setting`` names the limit; ``name`` is what `manage.py allow_expiry` calls the rows.
+    """
+
+    setting: str
+    name: str
     stored: int = 0
     limit: int = 1
     per_day: int = 1
     expiring: Expiring | None = None
 
 
-def registrations(filling: Filling) -> Indicator:
-    return _judge(REGISTRATIONS, filling, "MAX_REGISTRATIONS", "registrations")
-
-
-def xmpp_devices(filling: Filling) -> Indicator:
-    return _judge(XMPP_DEVICES, filling, "XMPP_MAX_DEVICES", "devices")
-
-
-def _judge(kind: Kind, filling: Filling, setting: str, name: str) -> Indicator:
+def judge(kind: Kind, filling: Filling) -> Indicator:
+    """Judge a table by what would expire at once, then by how full it is."""
     if filling.expiring:
         found = filling.expiring
         sentence = f"{found.count:,} of {found.total:,} would expire at once, and wait for somebody to allow it"
         first_step = (
             "Is the clock of PostgreSQL's host right, and were pushes delivered all the while? If nobody uses them any "
-            f"more: `manage.py allow_expiry {name}`."
+            f"more: `manage.py allow_expiry {filling.name}`."
         )
         return Indicator(kind, State.YELLOW, sentence, first_step, found.since)
     sentence = f"{filling.stored:,} of {filling.limit:,} are stored"
@@ -54,6 +48,7 @@ def _judge(kind: Kind, filling: Filling, setting: str, name: str) -> Indicator:
         return Indicator(kind, State.GREEN, sentence)
     days = max(0, filling.limit - filling.stored) // filling.per_day
     first_step = (
-        f"Raise {setting} if they are real: at the limit new phones are refused, in {days} days at the earliest."
+        f"Raise {filling.setting} if they are real: at the limit new phones are refused, in {days} days at the "
+        "earliest."
     )
     return Indicator(kind, State.YELLOW, sentence, first_step)

@@ -16,6 +16,7 @@ from pushserver.models import ApiToken, OpenedRecord
 from registrations.models import Route
 from xmpp_bridge.console import operator_actions
 from xmpp_bridge.devices.registering import carry_out
+from xmpp_bridge.limits import Rates
 from xmpp_bridge.models import Device
 from xmpp_bridge.tests.talking import APN_TOKEN, CALL_TOKEN, FCM_TOKEN, JULIET, SERVICE, Service, make_app, push2
 from xmpp_bridge.tests.test_privacy import found, tables
@@ -31,7 +32,7 @@ Post = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def component(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.clear()
-    monkeypatch.setattr("pushserver.api.access.own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
+    monkeypatch.setattr("kit.api.throttling.own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
     settings.XMPP_COMPONENT_JID = SERVICE
 
 
@@ -44,7 +45,7 @@ def poster(*scopes: str) -> Post:
 
 @pytest.fixture
 def post() -> Post:
-    return poster("xmpp_devices")
+    return poster("devices")
 
 
 def refused(response: Any, status: int) -> Any:
@@ -141,18 +142,18 @@ def test_what_is_no_object_is_refused(post: Post, asked: Any) -> None:
 
 
 def test_what_is_no_json_is_refused(post: Post) -> None:
-    _, text = tokens.issue("own", ["xmpp_devices"], by="anna", now=timezone.now())
+    _, text = tokens.issue("own", ["devices"], by="anna", now=timezone.now())
     client = Client(headers={"authorization": f"Bearer {text}"})
     refused(client.post(REGISTER, "{", "application/json"), 400)
     refused(client.post(REGISTER, ASKED), 415)
     refused(client.get(REGISTER), 405)
 
 
-def test_every_refusal_says_why(post: Post, settings: Any) -> None:
+def test_every_refusal_says_why(post: Post, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "app of this name" in refused(post(REGISTER, ASKED), 404)["detail"]
     make_app(takes_firebase=False)
     assert "platform" in refused(post(REGISTER, {**ASKED, "platform": "fcm", "token": FCM_TOKEN}), 404)["detail"]
-    settings.XMPP_RATES = settings.XMPP_RATES | {"devices_per_user": 1}
+    monkeypatch.setattr(operator_actions, "RATES", Rates(devices_per_user=1))
     assert post(REGISTER, ASKED).status_code == 200
     assert "as many devices" in refused(post(REGISTER, {**ASKED, "device_id": "another"}), 409)["detail"]
     assert post(REGISTER, ASKED).status_code == 200  # the same one again
@@ -165,7 +166,7 @@ def test_every_refusal_says_why(post: Post, settings: Any) -> None:
 @pytest.mark.parametrize("path", [REGISTER, UNREGISTER])
 def test_only_a_token_for_this_may_do_it(path: str) -> None:
     make_app()
-    for scope in set(ApiToken.Scope.values) - {"xmpp_devices"}:
+    for scope in set(ApiToken.Scope.values) - {"devices"}:
         refused(poster(scope)(path, ASKED), 403)
     refused(Client().post(path, json.dumps(ASKED), "application/json"), 401)
     assert Device.objects.count() == 0

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from kit.health.indicators import Indicator, Kind, State, duration
-from pushserver.indicators.peers import DATABASE_SILENT
+from kit.health.indicators import DATABASE_SILENT, Indicator, Kind, Page, State, duration
 
 # The gauges of `/metrics` count waiting rows up to this number.
 MAX_COUNTED = 100_000
@@ -37,3 +36,18 @@ def judge_queue(kind: Kind, state: State, waiting: Waiting | None, first_step: s
     if not found.is_bad:
         return found
     return replace(found, first_step=first_step, since=now - timedelta(seconds=waiting.oldest_seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A queue on the dashboard: the age of its oldest row, and how many there are.
+
+    ``waiting`` is None while PostgreSQL does not count in time. ``word`` says what the rows do; ``page`` lists them.
+    """
+
+    kind: Kind
+    title: str
+    waiting: Waiting | None
+    word: str
+    state: State
+    page: Page

@@ -1,14 +1,11 @@
-"""Judge a server of a kind of which one is enough: a Waku node on its live path, or a gorush. The module is pure."""
+"""Judge a server of a kind of which one is enough. The module is pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from kit.health.complaints import Complaint
 from kit.health.indicators import Indicator, Kind, State
-from kit.http.complaints import Complaint
-
-REDIS_AWAY = "not known while Redis is away"
-DATABASE_SILENT = "not known while PostgreSQL does not answer in time"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,9 @@ from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from kit.api.problems import Problem
+from kit.api.views import Guarded, describe
 from kit.db.clock import database_now
-from pushserver.api.access import HasScope
-from pushserver.api.problems import Problem
-from pushserver.api.views import Guarded, describe
-from pushserver.models import ApiToken, OpenedRecord
 from registrations.routes.addresses import Environment
 from xmpp_bridge.codec.limits import MAX_DEVICE_ID_CHARACTERS, MAX_JID_CHARACTERS
 from xmpp_bridge.console import operator_actions
@@ -39,7 +37,7 @@ NOT_SERVED = "This domain is not served (XMPP_DENIED_DOMAINS, XMPP_ALLOWED_DOMAI
 
 class TooManyDevices(APIException):
     status_code = status.HTTP_409_CONFLICT
-    default_detail = "The account has as many devices in this app as it may have (XMPP_DEVICES_PER_USER)."
+    default_detail = "The account has as many devices in this app as it may have (ten)."
 
 
 class NoComponent(APIException):
@@ -109,8 +107,7 @@ class Commanding(Guarded, generics.GenericAPIView[Any]):
 
     http_method_names = ("post",)
     parser_classes = (JSONParser,)
-    permission_classes = (HasScope,)
-    scope = ApiToken.Scope.XMPP_DEVICES
+    scope = "devices"
     verb: ClassVar[str]
     not_found: ClassVar[str]
 
@@ -150,9 +147,10 @@ def _name_here(name: str) -> str:
 
 
 def _note(request: Request, done: Done) -> None:
-    caller, outcome, device = f"API token {request.auth}", done.outcome, str(done.device_id)
-    OpenedRecord.objects.create(username=caller, page=f"api.xmpp_device.{outcome}", object_id=device, at=database_now())
-    log.info("device_commanded", outcome=outcome, device_id=device, api_token_id=request.auth.pk)
+    outcome, device = done.outcome, str(done.device_id)
+    token: Any = request.auth
+    token.note_opened(f"api.xmpp_device.{outcome}", [device], at=database_now())
+    log.info("device_commanded", outcome=outcome, device_id=device, api_token_id=token.pk)
 
 
 def _describe(answer: Any, operation_id: str) -> Any:

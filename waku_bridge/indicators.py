@@ -5,19 +5,45 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import ceil
 
-from kit.health.indicators import Group, Indicator, Kind, State, above, last_hour
-from pushserver.indicators import pages, peers
-from pushserver.indicators.peers import REDIS_AWAY, Peer, PeerKind
-from pushserver.indicators.waiting import Waiting, judge_queue
+from kit.health import peers
+from kit.health.canaries import CanaryFacts
+from kit.health.indicators import (
+    REDIS_AWAY,
+    Group,
+    Indicator,
+    Kind,
+    Page,
+    State,
+    above,
+    last_hour,
+    rows,
+)
+from kit.health.peers import Peer, PeerKind
+from kit.health.waiting import Waiting, judge_queue
 
-NODE = Kind("node", Group.IN, "Node", "PushServerNodeNotRead", pages.NODES, decides_readiness=True)
-STORE = Kind("store", Group.IN, "Store", "PushServerStoreBehind", pages.WATERMARKS)
-INBOX = Kind("inbox", Group.IN, "Inbox", "PushServerInboxOld", pages.INBOX)
-DEAD_LETTERS = Kind("dead-letters", Group.IN, "Dead letters", "PushServerDeadLetters", pages.DEAD_LETTERS)
-FAILED = Kind("failed", Group.IN, "Failed envelopes", "PushServerEnvelopesFail", pages.FAILED)
-REPLIES = Kind("replies", Group.OUT, "Replies", "PushServerRepliesStuck", pages.OUTBOX)
-LOST_REPLIES = Kind("lost-replies", Group.OUT, "Lost replies", "PushServerRepliesUnconfirmed", pages.LOST_REPLIES)
-CANARY = Kind("canary", Group.WATCH, "Canary", "PushServerCanaryBroken", pages.CANARY)
+NODES_PAGE = Page("Waku nodes", "waku_nodes")
+INBOX_PAGE = rows("Envelopes that wait", "waku_bridge.inboundenvelope", "state__exact=received")
+FAULTS_PAGE = rows("Envelope faults", "waku_bridge.envelopefault", "waiting=yes")
+FAILED_PAGE = rows("Failed envelopes", "waku_bridge.inboundenvelope", "state__exact=failed")
+OUTBOX_PAGE = rows("Replies that wait", "waku_bridge.outboundreply", "state__exact=pending")
+NODE = Kind("node", Group.IN, "Node", "PushServerNodeNotRead", NODES_PAGE, decides_readiness=True)
+STORE = Kind(
+    "store", Group.IN, "Store", "PushServerStoreBehind", rows("Store watermarks", "waku_bridge.storewatermark")
+)
+INBOX = Kind("inbox", Group.IN, "Inbox", "PushServerInboxOld", INBOX_PAGE)
+DEAD_LETTERS = Kind(
+    "dead-letters", Group.IN, "Dead letters", "PushServerDeadLetters", rows("Dead letters", "waku_bridge.deadletter")
+)
+FAILED = Kind("failed", Group.IN, "Failed envelopes", "PushServerEnvelopesFail", FAILED_PAGE)
+REPLIES = Kind("replies", Group.OUT, "Replies", "PushServerRepliesStuck", OUTBOX_PAGE)
+LOST_REPLIES = Kind(
+    "lost-replies",
+    Group.OUT,
+    "Lost replies",
+    "PushServerRepliesUnconfirmed",
+    rows("Lost replies", "waku_bridge.outboundreply", "lost=yes"),
+)
+CANARY = Kind("canary", Group.WATCH, "Canary", "PushServerCanaryBroken", rows("Canary", "waku_bridge.canaryrun"))
 KINDS = (NODE, STORE, INBOX, DEAD_LETTERS, FAILED, REPLIES, LOST_REPLIES, CANARY)
 
 # Limits in seconds.
@@ -62,6 +88,14 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """What the cache holds: which nodes were read lately, and how the canary's last round trip went."""
+
+    nodes: Sequence[Peer] = ()
+    canary: CanaryFacts = field(default_factory=CanaryFacts)
+
+
+@dataclass(frozen=True, slots=True)
 class WakuFacts:
     """What the database knows of the bridge. ``inbox`` and ``outbox`` are None where it did not count them in time.
 
@@ -94,7 +128,7 @@ def store(found: Store, now: datetime) -> Indicator:
         first_step = "Does the node have a store, and does it answer? What the live path loses is found there only."
         return Indicator(STORE, State.YELLOW, "is not read any further", first_step, found.read_up_to, found.node.host)
     if found.node.complaints or not found.node.is_watched:
-        return replace(peers.deviating(STORE, found.node, "is read"), own_page=pages.NODES)
+        return replace(peers.deviating(STORE, found.node, "is read"), own_page=NODES_PAGE)
     gaps = f"; {found.gaps} {'stretch' if found.gaps == 1 else 'stretches'} of the past still to be searched"
     return Indicator(STORE, State.GREEN, f"is read{gaps if found.gaps else ''}", subject=found.node.host)
 
@@ -130,7 +164,7 @@ def failed(found: Failed) -> Indicator:
     if found.fault:
         sentence += f", the newest of {found.fault} ({found.times:,} {'time' if found.times == 1 else 'times'})"
     first_step = "Mend what failed, then process them again: their payload is kept for ENVELOPE_RETENTION_DAYS."
-    return Indicator(FAILED, state, sentence, first_step, own_page=pages.FAULTS if found.fault else None)
+    return Indicator(FAILED, state, sentence, first_step, own_page=FAULTS_PAGE if found.fault else None)
 
 
 def replies(waiting: Waiting | None, now: datetime) -> Indicator:

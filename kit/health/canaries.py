@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from kit.health.indicators import Indicator, Kind, State, listed
-from pushserver.indicators.peers import REDIS_AWAY
+from kit.health.indicators import REDIS_AWAY, Indicator, Kind, State
+
+# A dry run ends at the gateway, and is in no channel of an app.
+LIMITS = "; as far as the gateway: nothing is shown about Apple, Google and halted channels"
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """The last round trip. ``words`` tell which link is broken, if one is. In a dry run gorush was told to drop the
-    push.
-    """
+    """The last round trip. ``words`` say which link is broken, if one is. In a dry run the gateway drops the push."""
 
     finished_at: datetime
     is_broken: bool
@@ -21,14 +21,14 @@ class RoundTrip:
 
 
 @dataclass(frozen=True, slots=True)
-class Canary:
-    """What is known of one canary. ``is_expected`` tells that the settings have it run by itself."""
+class CanaryFacts:
+    """What is known of one canary. ``is_expected`` says that the settings have it run by itself."""
 
     is_expected: bool = False
     last: RoundTrip | None = None
 
 
-def judge(kind: Kind, canary: Canary, *, is_redis_away: bool, is_any_halted: bool) -> Indicator:
+def judge(kind: Kind, canary: CanaryFacts, *, is_redis_away: bool) -> Indicator:
     """Judge a canary by its last round trip."""
     last = canary.last
     if is_redis_away:
@@ -37,15 +37,9 @@ def judge(kind: Kind, canary: Canary, *, is_redis_away: bool, is_any_halted: boo
         first_step = "Messages of real clients break there, too. The page of the run says more."
         return Indicator(kind, State.RED, f"broken: {last.words}", first_step)
     if last:
-        limits = _limits(is_any_halted=is_any_halted) if last.is_dry_run else ""
+        limits = LIMITS if last.is_dry_run else ""
         return Indicator(kind, State.GREEN, f"{last.words}, {last.total_ms:,} ms in all{limits}")
     if canary.is_expected:
         first_step = "Is there a worker for the queue `canary`, and beat?"
         return Indicator(kind, State.YELLOW, "made no round trip lately", first_step)
     return Indicator(kind, State.OFF, "not set up (CANARY_PERIOD_SECONDS)")
-
-
-def _limits(*, is_any_halted: bool) -> str:
-    """Return what a dry run does not show: it ends at gorush, and is in no channel of an app."""
-    beyond = ["Apple", "Google", *(["the halted channels"] if is_any_halted else [])]
-    return f"; as far as gorush: nothing is shown about {listed(beyond)}"

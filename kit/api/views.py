@@ -1,0 +1,55 @@
+"""The views that all endpoints are made of. Who may call them is set in the settings, by ``scope``."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from django_filters.rest_framework import DjangoFilterBackend
+from drf_spectacular.utils import OpenApiResponse, extend_schema
+from rest_framework import viewsets
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, Throttled
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from kit.api.pages import NewestFirst
+from kit.api.problems import Problem
+from kit.api.throttling import PerAddress
+
+PROBLEMS: dict[Any, Any] = {
+    (status, "application/problem+json"): OpenApiResponse(Problem, description)
+    for status, description in {
+        400: "A parameter is wrong.",
+        401: "No token, or one that is not accepted.",
+        403: "The token has not the scope for this.",
+        404: "There is no such thing.",
+        406: "Answers are JSON.",
+        429: "Too many calls.",
+    }.items()
+}
+
+
+def describe(answer: Any, *, more: dict[Any, Any] | None = None, **details: Any) -> Any:
+    """Describe a view in the schema: the answer of status 200, the problems that every view can answer with, and
+    ``more`` of them.
+    """
+    return extend_schema(responses={200: answer, **PROBLEMS, **(more or {})}, **details)
+
+
+class Guarded(APIView):
+    """A view that only reads, unless it says otherwise, and slows down who fails to identify."""
+
+    http_method_names: Sequence[str] = ("get", "head")
+
+    def handle_exception(self, exc: Exception) -> Response:
+        if isinstance(exc, AuthenticationFailed | NotAuthenticated):
+            throttle = PerAddress()
+            if not throttle.allow_request(self.request, self):
+                exc = Throttled(throttle.wait())
+        return super().handle_exception(exc)
+
+
+class Reading(Guarded, viewsets.GenericViewSet[Any]):
+    """Lists and single rows, for tokens with the scope."""
+
+    scope: ClassVar[str]
+    pagination_class = NewestFirst
+    filter_backends = (DjangoFilterBackend,)

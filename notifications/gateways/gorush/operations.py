@@ -1,0 +1,102 @@
+"""gorush for operators: its indicators, its page, its metrics, and the rules by which its errors are read."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cache
+from ssl import SSLContext
+from typing import ClassVar
+
+import httpx
+from django.conf import settings
+from django.urls import reverse
+
+from kit.health.indicators import Indicator
+from kit.operations import Evidence, ListPage, Operations, PeerPage
+from notifications.gateways.gorush import indicators
+from notifications.gateways.gorush.advice import advice
+from notifications.gateways.gorush.config_check.saved import NOTICES
+from notifications.gateways.gorush.indicators import GorushFacts, Reached
+from notifications.gateways.gorush.models import GatewayErrorRule, GatewayPlatform, UnknownGatewayError
+from notifications.gateways.gorush.platforms import NAMES
+from notifications.gateways.gorush.rules.table import rule_of
+from notifications.models import Attempt, Halt
+
+NAME = "gorush"
+TIMEOUT_SECONDS = 2
+HOUR = timedelta(hours=1)
+# Rows are counted up to this number; counting more is not worth the time.
+MAX_COUNTED = 1000
+
+
+class GorushOperations(Operations):
+    name = document = label = NAME
+    config_check = "notifications.gateways.gorush.tasks.check_gorush"
+    kinds = indicators.KINDS
+    metric_modules: ClassVar[Mapping[str, str]] = {"gorush": "notifications.gateways.gorush.metrics"}
+    url_modules: ClassVar[Mapping[str, str]] = {"hooks/": "notifications.gateways.gorush.urls"}
+    peer_page = PeerPage(
+        title=indicators.PAGE.title,
+        icon="tune",
+        url_name=indicators.PAGE.url_name,
+        path="gorush",
+        urls=lambda: settings.GORUSH_URLS,
+        notices=NOTICES,
+        kinds=[indicators.GORUSH.id],
+        nothing="No gorush is configured: set GORUSH_URL.",
+    )
+    list_pages = (
+        ListPage("Notifications", "Error rules", "rule", "notifications.gatewayerrorrule"),
+        ListPage("Notifications", "Unknown errors", "help", "notifications.unknowngatewayerror"),
+    )
+
+    def ask(self) -> dict[str, bool]:
+        """Return by URL whether each gorush answers."""
+        with httpx.Client(trust_env=False, timeout=TIMEOUT_SECONDS, verify=_certificates()) as client:
+            return {url: _is_alive(client, url) for url in settings.GORUSH_URLS}
+
+    def reach(self, asked: Mapping[str, bool], *, is_blind: bool) -> Reached:
+        return Reached(list(NOTICES.peers(asked, is_blind=is_blind)))
+
+    def judge_reached(self, reached: Reached, *, is_redis_away: bool) -> Iterator[Indicator]:
+        yield from indicators.gorushes(reached.servers, is_redis_away=is_redis_away)
+
+    def read(self, evidence: Evidence) -> GorushFacts:
+        unreached = Halt.objects.filter(kind=Halt.Kind.UNREACHABLE, gateway=NAME)
+        unknown = UnknownGatewayError.objects.filter(last_seen_at__gte=evidence.now - HOUR)
+        return GorushFacts(unreached.values_list("since", flat=True).first(), unknown[:MAX_COUNTED].count())
+
+    def judge_stored(self, stored: GorushFacts, reached: Reached, now: datetime) -> Iterator[Indicator]:
+        yield indicators.reach(stored.unreached_since, reached.servers)
+        yield indicators.unknown_errors(stored.unknown_errors, now)
+
+    def advice(self, code: str) -> str:
+        return advice(code)
+
+    def rule_urls(self, attempts: Sequence[Attempt]) -> dict[int, str]:
+        own = [attempt for attempt in attempts if attempt.gateway == NAME and attempt.code]
+        rules = list(GatewayErrorRule.objects.filter(code__in={attempt.code for attempt in own}))
+        found = ((attempt.pk, rule_for(attempt, rules)) for attempt in own)
+        return {
+            pk: reverse("admin:notifications_gatewayerrorrule_change", args=[rule.pk]) for pk, rule in found if rule
+        }
+
+
+@cache
+def _certificates() -> SSLContext:
+    """Return the TLS context, which is made once because that takes longer than the whole check."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
+def _is_alive(client: httpx.Client, url: str) -> bool:
+    try:
+        return not client.get(f"{url}/healthz").is_server_error
+    except (httpx.HTTPError, httpx.InvalidURL):
+        return False
+
+
+def rule_for(attempt: Attempt, rules: Sequence[GatewayErrorRule]) -> GatewayErrorRule | None:
+    """Return the rule that gave an attempt its code. Of several with one code it is the one that fits the error."""
+    named = NAMES.get(attempt.token_type)
+    fitting = [rule for rule in rules if rule.code == attempt.code and rule.platform in {named, GatewayPlatform.ANY}]
+    exact = (rule for rule in fitting if rule_of(rule).matches(attempt.error))
+    return next(exact, fitting[0] if fitting else None)

@@ -1,0 +1,138 @@
+"""The menu of the console, as unfold asks for it: what every server has, and the pages of gateways and bridges."""
+
+from typing import Any
+
+from django.http import HttpRequest
+from django.urls import reverse_lazy
+
+from kit.operations import parts
+
+# The permissions to see each kind of what Find finds.
+USERS, NOTIFICATIONS, ENVELOPES = (
+    "registrations.view_registration",
+    "notifications.view_notification",
+    "waku_bridge.view_inboundenvelope",
+)
+
+
+def may_find(user: Any) -> bool:
+    """Return whether a person may see anything of what Find finds."""
+    found = {permission for part in parts() for permission in part.found_permissions}
+    return any(user.has_perm(permission) for permission in (USERS, NOTIFICATIONS, ENVELOPES, *found))
+
+
+def _page(title: str, icon: str, name: str) -> dict[str, Any]:
+    return {"title": title, "icon": icon, "link": reverse_lazy(name)}
+
+
+def _list(title: str, icon: str, model: str) -> dict[str, Any]:
+    """Return the menu item of a list of rows, for people who may view them."""
+    app_label, model_name = model.split(".")
+    return {
+        "title": title,
+        "icon": icon,
+        "link": reverse_lazy(f"admin:{app_label}_{model_name}_changelist"),
+        "permission": lambda request: request.user.has_perm(f"{app_label}.view_{model_name}"),
+    }
+
+
+def _report(title: str, icon: str, model: str, slug: str = "") -> dict[str, Any]:
+    link = reverse_lazy("reports:report", args=[slug]) if slug else reverse_lazy("reports:overview")
+    return {
+        "title": title,
+        "icon": icon,
+        "link": link,
+        # By default unfold marks every item whose address the current one begins with.
+        "active": lambda request: request.path == str(link),
+        "permission": lambda request: request.user.has_perm(f"spark_reports.view_{model}"),
+    }
+
+
+MENU: list[dict[str, Any]] = [
+    {
+        "items": [
+            _page("Overview", "dashboard", "admin:index"),
+            {**_page("Find", "search", "find"), "permission": lambda request: may_find(request.user)},
+            _list("Incidents", "history_toggle_off", "pushserver.incident"),
+        ],
+    },
+    {
+        "title": "Users",
+        "separator": True,
+        "items": [
+            _list("Registrations", "smartphone", "registrations.registration"),
+            _list("Routes", "route", "registrations.route"),
+            _list("Grants", "verified_user", "registrations.grant"),
+            _list("Registration events", "history", "registrations.registrationevent"),
+            _list("Query topics", "tag", "registrations.topickey"),
+        ],
+    },
+    {
+        "title": "Notifications",
+        "separator": True,
+        "items": [
+            _list("Requests", "move_to_inbox", "notifications.notificationrequest"),
+            _list("Notifications", "notifications", "notifications.notification"),
+            _list("Attempts", "send", "notifications.attempt"),
+            _list("Channels", "alt_route", "notifications.channel"),
+            _list("Senders", "speed", "notifications.sender"),
+            {
+                **_page("Drain", "pause_circle", "drain"),
+                "permission": lambda request: request.user.has_perm("notifications.operate_drain"),
+            },
+        ],
+    },
+    {
+        "title": "Reports",
+        "separator": True,
+        "items": [
+            _report("Last night", "bedtime", "publishedday"),
+            _report("Error rates", "error", "errorrate", "error-rates"),
+            _report("Token churn", "sync_alt", "tokenchurn", "token-churn"),
+            _report("Token lifetime", "hourglass", "tokenlifetime", "token-lifetime"),
+            _report("Latency", "speed", "latency", "latency"),
+            _report("Failure signatures", "fingerprint", "failuresignature", "failure-signatures"),
+            _report("Load profile", "leaderboard", "loadprofile", "load-profile"),
+            _list("Report runs", "receipt_long", "spark_reports.reportrun"),
+        ],
+    },
+    {
+        "title": "Staff",
+        "separator": True,
+        "items": [
+            _page("My second factor", "phonelink_lock", "second_factor"),
+            _list("Accounts", "person", "auth.user"),
+            _list("Roles", "group", "auth.group"),
+            _list("Second factors", "key", "otp_totp.totpdevice"),
+            _list("Failed logins", "lock", "axes.accessattempt"),
+            _list("API tokens", "api", "pushserver.apitoken"),
+            _list("Opened records", "visibility", "pushserver.openedrecord"),
+            _list("Changes", "edit_note", "admin.logentry"),
+        ],
+    },
+    {
+        "title": "Help",
+        "separator": True,
+        "items": [
+            _page("Documentation", "menu_book", "documentation_list"),
+            _page("Documentation of the API", "data_object", "api_docs"),
+        ],
+    },
+]
+
+
+def menu(_request: HttpRequest) -> list[dict[str, Any]]:
+    """Return the menu, with the pages of gateways and bridges: in a section that there is, or in one of their own."""
+    sections = [{**section, "items": [*section["items"]]} for section in MENU]
+    by_title = {section.get("title"): section["items"] for section in sections}
+    last = sections.index(next(section for section in sections if section.get("title") == "Reports"))
+    for part in parts():
+        if part.peer_page:
+            by_title[None].insert(-1, _page(part.peer_page.title, part.peer_page.icon, part.peer_page.url_name))
+        for page in part.list_pages:
+            if page.section not in by_title:
+                sections.insert(last, {"title": page.section, "separator": True, "items": []})
+                by_title[page.section] = sections[last]["items"]
+                last += 1
+            by_title[page.section].append(_list(page.title, page.icon, page.model))
+    return sections

@@ -1,0 +1,105 @@
+"""Judge what became of the pushes in each channel, by the share of failures in the last minutes. The module is pure."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from kit.health.indicators import BAD, Group, Indicator, Kind, State
+from notifications.messages import DRY_RUN, FAILURES
+from pushserver.indicators import pages
+
+RESULTS = Kind("results", Group.OUT, "Results of pushes", "PushServerPushesFail", pages.FAILED_ATTEMPTS)
+KINDS = (RESULTS,)
+FAILING_RED, FAILING_YELLOW = 0.5, 0.1
+# Where it was failing, it still is above this share of the limit.
+STILL_FAILING = 0.5
+JUDGED_MINUTES = 3
+FEW_TRIES = 20
+NOTHING_TRIED = f"no push was tried in the last {JUDGED_MINUTES} minutes"
+OTHERWISE = "docs/delivery.md says what this class means; its rule says where the code comes from."
+
+# Attempts by channel, outcome and code.
+ChannelTries = Mapping[tuple[str, str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFacts:
+    """What was counted of attempts. ``tries`` counts those of the last minutes by channel, outcome and code, and
+    ``newest_tries`` those of the newest of them; ``counted_until`` is when beat last counted. ``before`` has the states
+    of the indicators that were bad a moment ago.
+    """
+
+    tries: ChannelTries = field(default_factory=dict)
+    newest_tries: ChannelTries = field(default_factory=dict)
+    counted_until: datetime | None = None
+    before: Mapping[str, str] = field(default_factory=dict)
+
+
+def results(facts: ResultFacts, advice: Callable[[str], str]) -> Indicator:
+    """Judge each channel. ``advice`` says what to do about the code that most of the failures have."""
+    green = Indicator(RESULTS, State.GREEN, NOTHING_TRIED, during=_judged(facts))
+    bad = [(state, channel) for channel in _channels(facts.tries) if (state := _failing(channel, facts)) in BAD]
+    if not bad:
+        total, failed = _failures(facts.tries)
+        sentence = f"{failed.total():,} of {total:,} tries failed in the last {JUDGED_MINUTES} minutes"
+        return replace(green, sentence=sentence) if total else green
+    bad.sort(key=lambda found: BAD.index(found[0]))
+    sentence = "; ".join(f"{channel}: {_failing_words(facts.tries, channel)}" for _, channel in bad)
+    (_, code), _ = _failures(facts.tries, bad[0][1])[1].most_common(1)[0]
+    return replace(green, state=bad[0][0], sentence=sentence, first_step=advice(code) or OTHERWISE)
+
+
+def _judged(facts: ResultFacts) -> tuple[datetime, datetime] | None:
+    until = facts.counted_until
+    return (until - timedelta(minutes=JUDGED_MINUTES), until) if until else None
+
+
+def _channels(tries: ChannelTries) -> list[str]:
+    return sorted({channel for channel, _, _ in tries})
+
+
+def _failures(tries: ChannelTries, only: str = "") -> tuple[int, Counter[tuple[str, str]]]:
+    """Return how many tries there were, and those that failed by outcome and code, in all channels or in one.
+
+    Those of the canary that its gateway dropped say nothing about anybody else.
+    """
+    failed: Counter[tuple[str, str]] = Counter()
+    total = 0
+    for (channel, outcome, code), number in tries.items():
+        if channel == (only or channel) and code != DRY_RUN:
+            total += number
+            if outcome in FAILURES:
+                failed[outcome, code] += number
+    return total, failed
+
+
+def _share(tries: ChannelTries, channel: str) -> float:
+    total, failed = _failures(tries, channel)
+    return failed.total() / max(total, 1)
+
+
+def _failing(channel: str, facts: ResultFacts) -> State:
+    """Return the state of one channel.
+
+    It gets worse when the last minutes are bad and the newest of them still is, and better as soon as the newest one is
+    clearly below the limit. So neither a moment of failures nor a moment without any changes it.
+    """
+    before = facts.before.get(RESULTS.id, State.GREEN)
+    is_enough = _failures(facts.tries, channel)[0] >= FEW_TRIES
+    is_newest_known = _failures(facts.newest_tries, channel)[0] > 0
+    recent = _share(facts.tries, channel)
+    newest = _share(facts.newest_tries, channel) if is_newest_known else recent
+    for state, limit in ((State.RED, FAILING_RED), (State.YELLOW, FAILING_YELLOW)):
+        was_there = before in (state, State.RED)
+        is_begun = is_enough and min(recent, newest) > limit
+        if is_begun or (is_enough and was_there and newest > limit * STILL_FAILING):
+            return state
+    return State.GREEN
+
+
+def _failing_words(tries: ChannelTries, channel: str) -> str:
+    total, failed = _failures(tries, channel)
+    (outcome, code), _ = failed.most_common(1)[0]
+    most = f"{outcome} ({code})" if code else outcome
+    return f"{failed.total():,} of {total:,} tries failed in the last {JUDGED_MINUTES} minutes, most of them {most}"

@@ -1,0 +1,181 @@
+"""Waku for operators: its indicators, its pages, its metrics, and what of its tables reports leave out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from django.conf import settings
+from django.db.models import Count, Min
+
+from kit.db.partitions import UNDER_WAY
+from kit.db.statements import table
+from kit.health import canaries
+from kit.health.indicators import Indicator
+from kit.health.peers import Peer
+from kit.health.waiting import Tile, Waiting
+from kit.http.notices import complaints
+from kit.http.urls import host_of
+from kit.operations import Evidence, KeyUse, ListPage, Operations, PeerPage
+from registrations.lookup import count_by_newest_grant
+from registrations.models import Grant
+from waku_bridge import indicators, metrics
+from waku_bridge.canary import canary
+from waku_bridge.identity import server_identities
+from waku_bridge.inbound import faults
+from waku_bridge.indicators import Failed, Reached, Store, WakuFacts
+from waku_bridge.messages import BRIDGE
+from waku_bridge.models import (
+    LOST_REPLIES,
+    CanaryRun,
+    DeadLetter,
+    InboundEnvelope,
+    OutboundReply,
+    StoreWatermark,
+    StoreWindow,
+)
+from waku_bridge.node.config_check.saved import NOTICES
+from waku_bridge.reading.live import LAST_READ
+
+HOUR = timedelta(hours=1)
+# Rows are counted up to this number; counting more is not worth the time.
+MAX_COUNTED = 1000
+SECTION = "Waku"
+
+
+def _describe(memory: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    longest = memory["longest_page"]
+    return [
+        ("version", memory["version"] or "not known"),
+        ("health", memory["health"] or "not said"),
+        ("cluster and shards", memory["shards"] or "not said"),
+        ("longest page", f"{longest} messages" if longest else "shorter than 30 messages"),
+    ]
+
+
+class WakuOperations(Operations):
+    name = document = BRIDGE
+    is_bridge = True
+    app_label = "waku_bridge"
+    label = "Waku"
+    config_check = "waku_bridge.tasks.check_nodes"
+    kinds = indicators.KINDS
+    gauges = (
+        *(metrics.INBOX_DEPTH, metrics.INBOX_OLDEST_AGE_SECONDS),
+        *(metrics.REPLIES_PENDING, metrics.REPLIES_OLDEST_AGE_SECONDS),
+    )
+    metric_modules: ClassVar[Mapping[str, str]] = {"The bridge, the inbox and replies": "waku_bridge.metrics"}
+    peer_page = PeerPage(
+        title=indicators.NODES_PAGE.title,
+        icon="hub",
+        url_name=indicators.NODES_PAGE.url_name,
+        path="nodes",
+        urls=lambda: list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES])),
+        notices=NOTICES,
+        kinds=[indicators.NODE.id, indicators.STORE.id],
+        nothing="No Waku node is configured: set WAKU_NODES.",
+        describe=_describe,
+    )
+    list_pages = (
+        ListPage(SECTION, "Envelopes", "mail", "waku_bridge.inboundenvelope"),
+        ListPage(SECTION, "Envelope faults", "bug_report", "waku_bridge.envelopefault"),
+        ListPage(SECTION, "Replies", "reply", "waku_bridge.outboundreply"),
+        ListPage(SECTION, "Store watermarks", "water", "waku_bridge.storewatermark"),
+        ListPage(SECTION, "Dead letters", "dangerous", "waku_bridge.deadletter"),
+        ListPage(SECTION, "Canary runs", "sync", "waku_bridge.canaryrun"),
+    )
+    canary_pseudonyms = f"SELECT pseudonym FROM {table(CanaryRun)} WHERE pseudonym IS NOT NULL"
+    # A reply that was published again says when that was: how long the first took is not known any more. `LATERAL`
+    # finds each envelope by its key, see `pushserver.traffic`.
+    replies = f"""
+        SELECT CASE WHEN reply.repeat_count = 0 AND envelope.received_at IS NOT NULL THEN
+            greatest(0, extract(epoch FROM reply.published_at - envelope.received_at) * 1000) END AS ms
+        FROM {table(OutboundReply)} AS reply LEFT JOIN LATERAL (
+            SELECT received_at FROM {table(InboundEnvelope)}
+            WHERE hash = reply.envelope_hash AND ended_on IN ({{days}}, '{UNDER_WAY}') LIMIT 1
+        ) AS envelope ON TRUE
+        WHERE reply.created_at >= %(begin)s AND reply.created_at < %(end)s AND reply.published_at IS NOT NULL
+    """
+
+    def reach(self, asked: Any, *, is_blind: bool) -> Reached:
+        read = {} if is_blind else LAST_READ.read_all(settings.WAKU_NODES)
+        is_up = {url: url in read for url in settings.WAKU_NODES}
+        return Reached(list(NOTICES.peers(is_up, is_blind=is_blind)), canary.facts(is_blind=is_blind))
+
+    def judge_reached(self, reached: Reached, *, is_redis_away: bool) -> Iterator[Indicator]:
+        yield from indicators.nodes(reached.nodes, is_redis_away=is_redis_away)
+        yield canaries.judge(indicators.CANARY, reached.canary, is_redis_away=is_redis_away)
+
+    def read(self, evidence: Evidence) -> WakuFacts:
+        hour_ago = evidence.now - HOUR
+        inbox, outbox = self._queues(evidence.gauges)
+        limit = max(MAX_COUNTED, indicators.many_lost_replies(evidence.replies))
+        return WakuFacts(
+            stores=list(_stores(is_blind=evidence.is_blind)),
+            inbox=inbox,
+            dead_letters=DeadLetter.objects.filter(received_at__gte=hour_ago)[:MAX_COUNTED].count(),
+            failed=_failed(hour_ago),
+            outbox=outbox,
+            replies=evidence.replies,
+            # Over the partial index that holds no other rows.
+            lost_replies=OutboundReply.objects.filter(LOST_REPLIES, created_at__gte=hour_ago)[:limit].count(),
+        )
+
+    def _queues(self, gauges: Mapping[str, float] | None) -> tuple[Waiting | None, Waiting | None]:
+        if gauges is None:
+            return None, None
+        inbox, inbox_age, outbox, outbox_age = (gauges[gauge.name] for gauge in self.gauges)
+        return Waiting(int(inbox), inbox_age), Waiting(int(outbox), outbox_age)
+
+    def judge_stored(self, stored: WakuFacts, reached: Reached, now: datetime) -> Iterator[Indicator]:
+        yield from (indicators.store(store, now) for store in stored.stores)
+        yield indicators.inbox(stored.inbox, now)
+        yield indicators.dead_letters(stored.dead_letters, now)
+        yield indicators.failed(stored.failed)
+        yield indicators.replies(stored.outbox, now)
+        yield indicators.lost_replies(stored, now)
+
+    def key_use(self) -> KeyUse:
+        own = [identity.pub33 for identity in server_identities()]
+        others = "have granted none of these: nobody finds them"
+        return KeyUse("installations", own, count_by_newest_grant(), others)
+
+    def knows_newest_clients(self, number: int) -> bool:
+        granted = set(Grant.objects.order_by("-pk").values_list("server_public_key", flat=True)[:number])
+        return not granted or any(identity.pub33 in granted for identity in server_identities())
+
+    def tiles(self, stored: WakuFacts | None) -> Iterator[Tile]:
+        inbox, outbox = (stored.inbox, stored.outbox) if stored else (None, None)
+        state = indicators.state_of_inbox(inbox)
+        yield Tile(indicators.INBOX, "Oldest envelope in the inbox", inbox, "waiting", state, indicators.INBOX_PAGE)
+        state = indicators.state_of_outbox(outbox)
+        yield Tile(indicators.REPLIES, "Oldest reply in the outbox", outbox, "waiting", state, indicators.OUTBOX_PAGE)
+
+
+def _stores(*, is_blind: bool) -> Iterator[Store]:
+    """Yield the stores by host. What the config check found of a node that is read live stands with the node."""
+    urls: Sequence[str] = settings.WAKU_STORE_NODES
+    notices = {} if is_blind else NOTICES.read(urls)
+    read_live = set(map(host_of, settings.WAKU_NODES))
+    rows = StoreWatermark.objects.filter(node__in=urls, pubsub_topic__in=settings.WAKU_PUBSUB_TOPICS)
+    read_up_to = dict(rows.values_list("node").annotate(Min("watermark_at")))
+    searched = StoreWindow.objects.exclude(reason=StoreWindow.Reason.LATE)
+    gaps = dict(searched.values_list("watermark__node").annotate(Count("pk")))
+    for host in dict.fromkeys(map(host_of, urls)):
+        own = [url for url in urls if host_of(url) == host]
+        known = [read_up_to[url] for url in own if url in read_up_to]
+        seen = [] if host in read_live else own
+        is_watched = is_blind or all(url in notices for url in seen)
+        found = complaints([notices[url] for url in seen if url in notices])
+        yield Store(
+            Peer(host, is_watched=is_watched, complaints=found),
+            min(known) if len(known) == len(own) else None,
+            sum(gaps.get(url, 0) for url in own),
+        )
+
+
+def _failed(hour_ago: datetime) -> Failed:
+    failed = InboundEnvelope.objects.filter(state=InboundEnvelope.State.FAILED)
+    count = failed[:MAX_COUNTED].count()
+    fault = faults.newest_waiting() if count else None
+    lately = failed.filter(received_at__gte=hour_ago)[:MAX_COUNTED].count() if count else 0
+    return Failed(count, lately, str(fault) if fault else "", fault.count if fault else 0)

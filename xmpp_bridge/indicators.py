@@ -1,0 +1,57 @@
+"""Judge the XMPP bridge: its connection, its apps and its devices. The module is pure."""
+
+from dataclasses import dataclass, field
+
+from kit.health.canaries import CanaryFacts
+from kit.health.filling import Filling
+from kit.health.indicators import REDIS_AWAY, Group, Indicator, Kind, State, rows
+
+DEVICES_PAGE = rows("XMPP devices", "xmpp_bridge.device")
+XMPP = Kind("xmpp", Group.IN, "XMPP", "PushServerXmppNotConnected", DEVICES_PAGE, decides_readiness=True)
+APPS = Kind("xmpp-apps", Group.IN, "XMPP apps", "IndicatorXmppApps", rows("XMPP apps", "xmpp_bridge.app"))
+DEVICES = Kind("xmpp-devices", Group.IN, "XMPP devices", "PushServerRegistrationsFilling", DEVICES_PAGE)
+CANARY = Kind(
+    "xmpp-canary",
+    Group.WATCH,
+    "XMPP canary",
+    "PushServerXmppCanaryBroken",
+    rows("XMPP canary", "xmpp_bridge.canaryrun"),
+)
+KINDS = (XMPP, APPS, DEVICES, CANARY)
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What the cache holds. ``component`` says why we are not connected to the XMPP server, and is empty if we are."""
+
+    component: str = ""
+    canary: CanaryFacts = field(default_factory=CanaryFacts)
+
+
+@dataclass(frozen=True, slots=True)
+class XmppFacts:
+    """How many apps devices may register in, how many pushes came through XMPP in the last hour, and how full the table
+    of devices is.
+    """
+
+    apps: int = 0
+    pushes: int = 0
+    devices: Filling = field(default_factory=lambda: Filling("XMPP_MAX_DEVICES", "devices"))
+
+
+def connection(reason: str, *, is_redis_away: bool) -> Indicator:
+    """Judge whether we are connected to the XMPP server as its component; ``reason`` says why not."""
+    if is_redis_away:
+        return Indicator(XMPP, State.GREY, REDIS_AWAY)
+    if reason:
+        first_step = "Is `manage.py run_xmpp_bridge` running? Its log and docs/xmpp.md say more."
+        return Indicator(XMPP, State.RED, reason, first_step)
+    return Indicator(XMPP, State.GREEN, "connected")
+
+
+def apps(facts: XmppFacts) -> Indicator:
+    """Judge whether there is an app to register devices in."""
+    if not facts.apps:
+        return Indicator(APPS, State.YELLOW, "it serves no app", "Add the app.")
+    sentence = f"serves {facts.apps}; {facts.pushes:,} pushes in the last hour"
+    return Indicator(APPS, State.GREEN, sentence)

@@ -1,0 +1,109 @@
+"""XMPP for operators: its indicators, its pages, its metrics, its devices, and what reports leave out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import Model
+
+from kit.admin.links import Link
+from kit.admin.lists.search import is_id
+from kit.db.statements import fetch, table
+from kit.expiry.asking import expiring
+from kit.health import canaries, filling
+from kit.health.filling import Filling
+from kit.health.indicators import Indicator, Kind
+from kit.operations import Evidence, Found, KeyUse, ListPage, Operations
+from notifications.models import Notification
+from xmpp_bridge import indicators
+from xmpp_bridge.canary import canary
+from xmpp_bridge.component.status import read as component_state
+from xmpp_bridge.console.urls import device_url
+from xmpp_bridge.devices.lookup import count_by_key, find_device
+from xmpp_bridge.devices.registering import STORED_DEVICES
+from xmpp_bridge.identity import client_keys
+from xmpp_bridge.indicators import Reached, XmppFacts
+from xmpp_bridge.limits import RATES
+from xmpp_bridge.messages import BRIDGE
+from xmpp_bridge.models import App, CanaryRun, Device
+
+SECTION = "XMPP"
+
+
+class XmppOperations(Operations):
+    name = document = BRIDGE
+    is_bridge = True
+    app_label = "xmpp_bridge"
+    label = "XMPP"
+    kinds: Sequence[Kind] = indicators.KINDS
+    metric_modules: ClassVar[Mapping[str, str]] = {"XMPP": "xmpp_bridge.metrics"}
+    api_urls = "xmpp_bridge.api.urls"
+    list_pages = (
+        ListPage(SECTION, "XMPP devices", "devices", "xmpp_bridge.device"),
+        ListPage(SECTION, "XMPP apps", "apps", "xmpp_bridge.app"),
+        ListPage(SECTION, "XMPP canary runs", "sync", "xmpp_bridge.canaryrun"),
+    )
+    search_terms = ("of a device of XMPP: the client string, node or id that its app was given",)
+    found_permissions = ("xmpp_bridge.view_device",)
+    canary_pseudonyms = f"SELECT pseudonym FROM {table(CanaryRun)} WHERE pseudonym IS NOT NULL"
+    canary_installations = f"SELECT device::text FROM {table(CanaryRun)} WHERE device IS NOT NULL"
+
+    def is_in_use(self) -> bool:
+        return bool(settings.XMPP_COMPONENT_JID)
+
+    def reach(self, asked: Any, *, is_blind: bool) -> Reached:
+        return Reached("" if is_blind else component_state().reason, canary.facts(is_blind=is_blind))
+
+    def judge_reached(self, reached: Reached, *, is_redis_away: bool) -> Iterator[Indicator]:
+        yield indicators.connection(reached.component, is_redis_away=is_redis_away)
+        yield canaries.judge(indicators.CANARY, reached.canary, is_redis_away=is_redis_away)
+
+    def read(self, evidence: Evidence) -> XmppFacts:
+        [(stored,)] = fetch(STORED_DEVICES)
+        devices = Filling(
+            "XMPP_MAX_DEVICES",
+            "devices",
+            stored,
+            settings.XMPP_MAX_DEVICES,
+            RATES.new_devices_per_day,
+            expiring("devices"),
+        )
+        return XmppFacts(App.objects.filter(is_retired=False).count(), evidence.requests, devices)
+
+    def judge_stored(self, stored: XmppFacts, reached: Reached, now: datetime) -> Iterator[Indicator]:
+        yield indicators.apps(stored)
+        yield filling.judge(indicators.DEVICES, stored.devices)
+
+    def key_use(self) -> KeyUse | None:
+        counts = count_by_key()
+        own = [keys.name for keys in client_keys()]
+        others = "were registered with none of these: no push reaches them"
+        return KeyUse("XMPP devices", own, counts, others) if counts else None
+
+    def knows_newest_clients(self, number: int) -> bool:
+        devices = Device.objects.filter(state=Device.State.ACTIVE).order_by("-registered_at")
+        registered_with = set(devices.values_list("key_name", flat=True)[:number])
+        return not registered_with - {None} or any(keys.name in registered_with for keys in client_keys())
+
+    def recipient_link(self, notification: Notification) -> Link | None:
+        if notification.public_key_hash or not is_id(notification.installation_id):
+            return None
+        return Link("XMPP device", device_url(notification.installation_id))
+
+    def owners(self) -> Sequence[type[Model]]:
+        return [Device]
+
+    def owner_of(self, notification: Notification) -> Device | None:
+        is_device = not notification.public_key_hash and is_id(notification.installation_id)
+        return Device(pk=UUID(notification.installation_id)) if is_device else None
+
+    def find(self, term: str) -> Iterator[Found]:
+        if is_id(term):
+            for device in Device.objects.filter(pk=UUID(term)).only("pk"):
+                yield Found("XMPP device", str(device.pk), device_url(device.pk), *self.found_permissions)
+
+    def searchable(self, term: str) -> str | None:
+        device_id = find_device(term)
+        return str(device_id) if device_id else None
