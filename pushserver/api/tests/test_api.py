@@ -313,7 +313,7 @@ def test_so_are_those_through_the_xmpp_server(api: Api) -> None:
     assert [(link["link"], link["result"], link["ms"]) for link in broken["links"]] == [
         ("register", "held", 4),
         ("push", "broken", None),
-        ("gorush", "not reached", None),
+        ("gateway", "not reached", None),
         ("unregister", "not reached", None),
     ]
     assert not {"device", "pseudonym"} & passed.keys()
