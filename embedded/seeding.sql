@@ -60,9 +60,7 @@ CREATE FUNCTION pg_temp.notification_state(notification bigint) RETURNS text LAN
         WHEN pg_temp.chance(notification, 7) < 8503 THEN 'undeliverable'
         WHEN pg_temp.chance(notification, 7) < 8600 THEN 'unconfirmed'
         WHEN pg_temp.chance(notification, 7) < 8750 THEN 'expired'
-        WHEN pg_temp.chance(notification, 7) < 8900 THEN 'withdrawn'
-        WHEN pg_temp.chance(notification, 7) < 9300 THEN 'suppressed'
-        WHEN pg_temp.chance(notification, 7) < 9500 THEN 'duplicate' ELSE 'refused' END END;
+        WHEN pg_temp.chance(notification, 7) < 9500 THEN 'withdrawn' ELSE 'coalesced' END END;
 
 CREATE FUNCTION pg_temp.tries(notification bigint) RETURNS int LANGUAGE sql IMMUTABLE
     RETURN CASE pg_temp.notification_state(notification)
@@ -182,8 +180,7 @@ INSERT INTO notifications_notification (id, request_id, position, public_key_has
     pg_temp.key_hash(pg_temp.person(r)), pg_temp.installation(r),
     (ARRAY[1, 1, 1, 1, 1, 1, 2, 2, 3, 4])[1 + pg_temp.pick(n, 15, 10)],
     CASE WHEN pg_temp.is_registered(r) THEN r END, 1, state,
-    CASE WHEN NOT is_open THEN CASE state WHEN 'dead_token' THEN 'not_registered' WHEN 'refused'
-    THEN (ARRAY['wrong_token', 'not_registered', 'internal_error'])[1 + n % 3] ELSE 'success' END END,
+    CASE WHEN NOT is_open THEN CASE state WHEN 'dead_token' THEN 'not_registered' ELSE 'success' END END,
     CASE WHEN is_open THEN sha512(n::text::bytea) END,
     CASE WHEN is_open THEN sha512(n::text::bytea) || sha512(r::text::bytea) END, false, pg_temp.tries(n),
     CASE state WHEN 'ambiguous' THEN 1 WHEN 'unconfirmed' THEN 2 ELSE 0 END,

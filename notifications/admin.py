@@ -18,9 +18,8 @@ from kit.admin.operations import Operated
 from notifications import reports
 from notifications.console import channels  # noqa: F401 - registers its page
 from notifications.console.operations import DisableRegistration, DropNotifications, EnableRegistration, TryNow
-from notifications.console.senders import MuteSender, MuteSenderOfRequest, UnmuteSender
 from notifications.messages import FAILURES, NotificationType
-from notifications.models import Attempt, Notification, NotificationRequest, Sender
+from notifications.models import Attempt, Notification, NotificationRequest
 from notifications.queues import queues
 from notifications.transitions import DUE
 from registrations.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url
@@ -82,7 +81,6 @@ class NotificationInline(FactInline):
 
 @admin.register(NotificationRequest)
 class NotificationRequestAdmin(Operated, FactAdmin):
-    operations: ClassVar[Any] = {"mute": MuteSenderOfRequest}
     list_display = (
         short_hash("request_key", "request"),
         word("bridge", "bridge"),
@@ -142,33 +140,6 @@ class MutedFilter(Alone, admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
         return queryset.filter(muted_at__isnull=False) if self.value() else queryset
-
-
-@admin.register(Sender)
-class SenderAdmin(Operated, FactAdmin):
-    """Those who were beyond a limit, or are muted. The digest says nothing about who they are."""
-
-    operations: ClassVar[Any] = {"mute": MuteSender, "unmute": UnmuteSender}
-    list_display = (
-        short_hash("digest", "sender"),
-        number("beyond_count", "beyond limits"),
-        age("first_beyond_at", "first"),
-        age("last_beyond_at", "last"),
-        age("muted_at", "muted"),
-        word("muted_by", "by"),
-        word("muted_why", "why"),
-    )
-    list_filter = (MutedFilter,)
-    ordering: ClassVar[Any] = ("-last_beyond_at", "pk")
-    shown: ClassVar[Any] = {
-        "Sender": (full_hash("digest", "keyed digest of its key"),),
-        "Beyond limits": (
-            number("beyond_count", "notifications"),
-            moment("first_beyond_at", "first"),
-            moment("last_beyond_at", "last"),
-        ),
-        "Muted": (moment("muted_at", "since"), word("muted_by", "by"), word("muted_why", "why")),
-    }
 
 
 class AttemptInline(FactInline):

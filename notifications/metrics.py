@@ -19,10 +19,10 @@ REQUESTS = Counter(
 NOTIFICATIONS = Counter(
     "pushserver_notifications_total",
     "Notifications asked for, by verdict: deliver, suppressed by the recipient's rules, duplicate, wrong_token, "
-    "not_registered, muted by an operator, coalesced into another one to the same address, overloaded. "
+    "not_registered, coalesced into another one to the same address, overloaded. "
     "When it moves: overloaded means that a queue is full, see pushserver_queue_waiting; "
-    "many wrong_token or not_registered are senders with old answers; many coalesced are a flood, see the senders in "
-    "the console, or an address that cannot be reached.",
+    "many wrong_token or not_registered are senders with old answers; many coalesced are a flood, or an address that "
+    "cannot be reached.",
     ["verdict"],
 )
 BEYOND_LIMITS = Counter(

@@ -39,7 +39,7 @@ class NotificationRequest(models.Model):
     state = models.TextField(choices=State.choices)
     # Keyed digest of the signer, for reports on who sends how much. It is null for requests accepted before the column
     # was there.
-    sender_digest = BytesField(null=True)
+    sender_digest = BytesField()
     received_at = models.DateTimeField(db_index=True)
     reply_due_at = models.DateTimeField()
     answered_at = models.DateTimeField(null=True)
@@ -93,10 +93,6 @@ class Notification(models.Model):
         EXPIRED = "expired"  # its time to live ran out before an attempt succeeded
         WITHDRAWN = "withdrawn"  # the recipient unregistered first, or an operator dropped it
         COALESCED = "coalesced"  # a later one to the same address wakes the phone for it; the sender is told success
-        # Rows of these three states are older than `NotificationRequest.decided`, where this stands since then.
-        SUPPRESSED = "suppressed"  # filtered by the recipient's rules; the sender is told success
-        DUPLICATE = "duplicate"  # the same message to the same installation within a day; the sender is told success
-        REFUSED = "refused"  # wrong token, not registered, or we were overloaded; never a push
 
         @property
         def is_terminal(self) -> bool:
@@ -201,10 +197,7 @@ class Notification(models.Model):
             models.Index(
                 fields=["state", "id"],
                 condition=models.Q(
-                    state__in=[
-                        *("dead_token", "undeliverable", "unconfirmed", "expired"),
-                        *("withdrawn", "coalesced", "suppressed", "duplicate", "refused"),
-                    ]
+                    state__in=["dead_token", "undeliverable", "unconfirmed", "expired", "withdrawn", "coalesced"]
                 ),
                 name="notification_ended",
             ),
@@ -370,25 +363,3 @@ class Halt(models.Model):
             return "Draining"
         subject = self.gateway or str(Channel(token_type=self.token_type or 0, app_topic=self.app_topic))
         return f"{subject} {self.kind}"
-
-
-class Sender(models.Model):
-    """A sender that was beyond a limit, or is muted: see `admission`."""
-
-    digest = BytesField(primary_key=True)  # as in `NotificationRequest.sender_digest`
-    beyond_count = models.PositiveBigIntegerField(default=0)
-    first_beyond_at = models.DateTimeField(null=True)
-    last_beyond_at = models.DateTimeField(null=True)
-    muted_at = models.DateTimeField(null=True)
-    muted_by = models.TextField(blank=True)
-    muted_why = models.TextField(blank=True)
-
-    class Meta:
-        indexes: ClassVar = [
-            models.Index(fields=["digest"], condition=models.Q(muted_at__isnull=False), name="sender_muted"),
-            models.Index(fields=["last_beyond_at"], name="sender_beyond"),
-        ]
-        permissions: ClassVar = [("operate_sender", "Can mute senders, and unmute them")]
-
-    def __str__(self) -> str:
-        return f"Sender {bytes(self.digest).hex()[:16]}"

@@ -56,7 +56,6 @@ class Verdict(StrEnum):
     DUPLICATE = "duplicate"
     WRONG_TOKEN = "wrong_token"  # noqa: S105 - a label
     NOT_REGISTERED = "not_registered"
-    MUTED = "muted"  # an operator muted its sender, who is told success
     COALESCED = "coalesced"  # another one to the same address wakes the phone later than this one came
     OVERLOADED = "overloaded"  # refused finally, because what a sender is told to have failed must not arrive later
 
@@ -72,7 +71,6 @@ _ERRORS: dict[Verdict, ReportError | None] = {
     Verdict.DUPLICATE: ReportError.NONE,
     Verdict.WRONG_TOKEN: ReportError.WRONG_TOKEN,
     Verdict.NOT_REGISTERED: ReportError.NOT_REGISTERED,
-    Verdict.MUTED: ReportError.NONE,
     Verdict.COALESCED: ReportError.NONE,
     Verdict.OVERLOADED: ReportError.INTERNAL_ERROR,
 }
@@ -107,7 +105,6 @@ def evaluate(
     is_token_right: bool,
     is_duplicate: bool,
     is_overloaded: bool = False,
-    is_muted: bool = False,
 ) -> Verdict:
     """Decide about one notification.
 
@@ -120,8 +117,6 @@ def evaluate(
         return Verdict.WRONG_TOKEN
     if wish_against(notification, recipient):
         return Verdict.SUPPRESSED
-    if is_muted:
-        return Verdict.MUTED
     if is_duplicate:
         return Verdict.DUPLICATE
     return Verdict.OVERLOADED if is_overloaded else Verdict.DELIVER

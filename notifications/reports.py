@@ -4,7 +4,7 @@ A notification that is delivered has a row with its report. What is decided at o
 us decide about a hundred at a time: it stands in its request's row, two bytes for each place of the request. The first
 is the verdict, or 0 where there is a row or no report at all, and the second the type (0 where it does not fit). The
 wishes of recipients that something was against stand behind all verdicts, again two bytes for each place: 0, and the
-wish. Version 0.1.0 passes over what begins with 0, and has to answer repeats of what this version decided.
+wish.
 
 The key hash and the installation of such a place are those of the request itself. A repeat brings them along, and
 until the answer is fixed they are kept for a worker that has to answer in place of another one.
@@ -37,7 +37,6 @@ CODES = {
     Verdict.NOT_REGISTERED: 4,
     Verdict.OVERLOADED: 5,
     Verdict.COALESCED: 6,
-    Verdict.MUTED: 7,
 }
 # The byte that stands for the wish that a suppressed notification was against.
 WISH_CODES = {
@@ -49,8 +48,7 @@ WISH_CODES = {
     Wish.MENTION_NOT_ALLOWED: 13,
 }
 _WISHES = {code: wish for wish, code in WISH_CODES.items()}
-# In rows of the days between 0.1.0 and the next release a wish stands in place of the verdict.
-VERDICTS = {code: verdict for verdict, code in CODES.items()} | dict.fromkeys(_WISHES, Verdict.SUPPRESSED)
+VERDICTS = {code: verdict for verdict, code in CODES.items()}
 BYTES_EACH = 2
 LENGTH_BYTES = 4
 
@@ -90,7 +88,7 @@ def unpack(packed: bytes | None) -> list[Decided]:
     codes = firsts.rstrip(b"\0")  # the last place has a verdict, and what follows begins with 0
     types, wishes = seconds[: len(codes)], seconds[len(codes) :]
     return [
-        Decided(position, VERDICTS[code], type_, _WISHES.get(wish) or _WISHES.get(code))
+        Decided(position, VERDICTS[code], type_, _WISHES.get(wish))
         for position, (code, type_, wish) in enumerate(zip_longest(codes, types, wishes, fillvalue=0))
         if code
     ]

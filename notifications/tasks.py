@@ -21,7 +21,6 @@ from kit.tracing import errors, spans
 from notifications import bridges, retention
 from notifications.delivery.steps import Delivery
 from notifications.gateways.registry import gateway_for
-from notifications.queues import admission
 from notifications.queues.concurrency import ConcurrencyLimits
 
 log = structlog.get_logger(__name__)
@@ -101,7 +100,6 @@ def purge() -> None:
     keep = timedelta(days=settings.NOTIFICATION_RETENTION_DAYS)
     keep_keys = max(keep, timedelta(days=settings.REQUEST_KEY_RETENTION_DAYS))  # a request is known by its key alone
     now = database_now()
-    admission.forget_quiet_senders(now=now, keep=keep)
     forget_full(now=now)
     run_for_a_while(retention.purge(now=now, keep=keep))
     run_for_a_while(retention.purge_digests(now=now, keep=keep_keys))

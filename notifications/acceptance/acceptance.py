@@ -50,7 +50,7 @@ from notifications.messages import (
 from notifications.models import Notification, NotificationRequest
 from notifications.policy import Recipient, Verdict, Wish, evaluate, wish_against
 from notifications.queues import queues
-from notifications.queues.admission import own_admission, own_senders
+from notifications.queues.admission import own_admission
 from notifications.queues.claim import NOTED_FOR, Claim, open_address
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
 from notifications.queues.queues import OF_A_ROUTE, Queues
@@ -211,7 +211,6 @@ def accept(bridge: str, batch: Sequence[Incoming], *, sending: Sending, now: dat
     known, addressees, free_ids, all_queues = _look_up(bridge, batch, now=now)
     fresh = _choose_fresh(batch, known)
     own_admission().refresh()
-    own_senders().refresh(now=now)
     taken = release_old(known.dedup_keys, until=now - DEDUP_WINDOW, now=now)
     requests = [_decide_all(incoming, addressees, taken) for incoming in fresh.values()]
     _limit(requests, now=now)
@@ -316,9 +315,8 @@ def dedup_key(message_id: bytes, notification: PushNotification) -> bytes:
 
 def _decide_all(incoming: Incoming, addressees: dict[InstallationKey, Addressee], taken: set[bytes]) -> _Request:
     digest = keyring().digest(Purpose.SENDER, incoming.sender)
-    is_muted = digest in own_senders().muted
     drafts = [
-        _decide(position, incoming.request.message_id, notification, addressees, taken, is_muted=is_muted)
+        _decide(position, incoming.request.message_id, notification, addressees, taken)
         for position, notification in enumerate(incoming.request.notifications)
         # A notification of this type gets no report at all, as in status-go.
         if notification.type != NotificationType.UNKNOWN
@@ -332,8 +330,6 @@ def _decide(
     notification: PushNotification,
     addressees: dict[InstallationKey, Addressee],
     taken: set[bytes],
-    *,
-    is_muted: bool,
 ) -> _Draft:
     addressee = addressees.get((notification.public_key_hash, notification.installation_id))
     key = dedup_key(message_id, notification)
@@ -343,7 +339,6 @@ def _decide(
         is_token_right=addressee is not None and _is_token_right(notification, addressee),
         is_duplicate=key in taken,
         is_overloaded=addressee is not None and _is_overloaded(addressee),
-        is_muted=is_muted,
     )
     if verdict is not Verdict.DELIVER:
         is_unwanted = verdict is Verdict.SUPPRESSED
@@ -412,7 +407,6 @@ def _hold_back(
 ) -> None:
     if not beyond:
         return
-    own_senders().note_beyond(request.sender_digest for request, _, _ in beyond)
     routes = {_addressee(draft).route_id for _, draft, _ in beyond}
     still_at = now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS / 2)
     woken = coalescing.find_wake_ups(routes, still_at=still_at)

@@ -91,7 +91,7 @@ class Migration(migrations.Migration):
                 ('decided', kit.db.fields.BytesField(null=True)),
                 ('decided_names', kit.db.fields.BytesField(null=True)),
                 ('state', models.TextField(choices=[('waiting', 'Waiting'), ('answered', 'Answered')])),
-                ('sender_digest', kit.db.fields.BytesField(null=True)),
+                ('sender_digest', kit.db.fields.BytesField()),
                 ('received_at', models.DateTimeField(db_index=True)),
                 ('reply_due_at', models.DateTimeField()),
                 ('answered_at', models.DateTimeField(null=True)),
@@ -112,7 +112,7 @@ class Migration(migrations.Migration):
                 ('installation_id', models.TextField()),
                 ('type', models.BigIntegerField()),
                 ('route_generation', models.PositiveBigIntegerField(default=0)),
-                ('state', models.TextField(choices=[('pending', 'Pending'), ('in_flight', 'In Flight'), ('retrying', 'Retrying'), ('ambiguous', 'Ambiguous'), ('delivered', 'Delivered'), ('dead_token', 'Dead Token'), ('undeliverable', 'Undeliverable'), ('unconfirmed', 'Unconfirmed'), ('expired', 'Expired'), ('withdrawn', 'Withdrawn'), ('coalesced', 'Coalesced'), ('suppressed', 'Suppressed'), ('duplicate', 'Duplicate'), ('refused', 'Refused')])),
+                ('state', models.TextField(choices=[('pending', 'Pending'), ('in_flight', 'In Flight'), ('retrying', 'Retrying'), ('ambiguous', 'Ambiguous'), ('delivered', 'Delivered'), ('dead_token', 'Dead Token'), ('undeliverable', 'Undeliverable'), ('unconfirmed', 'Unconfirmed'), ('expired', 'Expired'), ('withdrawn', 'Withdrawn'), ('coalesced', 'Coalesced')])),
                 ('queue_id', models.PositiveIntegerField(db_default=0, default=0)),
                 ('report', models.TextField(choices=[('success', 'Success'), ('wrong_token', 'Wrong Token'), ('not_registered', 'Not Registered'), ('internal_error', 'Internal Error')], null=True)),
                 ('dedup_key', kit.db.fields.BytesField(null=True)),
@@ -161,22 +161,6 @@ class Migration(migrations.Migration):
             ],
             options={
                 'indexes': [django.contrib.postgres.indexes.BrinIndex(fields=['received_at'], name='request_digest_received')],
-            },
-        ),
-        migrations.CreateModel(
-            name='Sender',
-            fields=[
-                ('digest', kit.db.fields.BytesField(primary_key=True, serialize=False)),
-                ('beyond_count', models.PositiveBigIntegerField(default=0)),
-                ('first_beyond_at', models.DateTimeField(null=True)),
-                ('last_beyond_at', models.DateTimeField(null=True)),
-                ('muted_at', models.DateTimeField(null=True)),
-                ('muted_by', models.TextField(blank=True)),
-                ('muted_why', models.TextField(blank=True)),
-            ],
-            options={
-                'permissions': [('operate_sender', 'Can mute senders, and unmute them')],
-                'indexes': [models.Index(condition=models.Q(('muted_at__isnull', False)), fields=['digest'], name='sender_muted'), models.Index(fields=['last_beyond_at'], name='sender_beyond')],
             },
         ),
         migrations.CreateModel(
@@ -237,7 +221,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='notification',
-            index=models.Index(condition=models.Q(('state__in', ['dead_token', 'undeliverable', 'unconfirmed', 'expired', 'withdrawn', 'coalesced', 'suppressed', 'duplicate', 'refused'])), fields=['state', 'id'], name='notification_ended'),
+            index=models.Index(condition=models.Q(('state__in', ['dead_token', 'undeliverable', 'unconfirmed', 'expired', 'withdrawn', 'coalesced'])), fields=['state', 'id'], name='notification_ended'),
         ),
         migrations.AddIndex(
             model_name='notification',

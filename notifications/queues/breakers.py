@@ -49,10 +49,10 @@ DEATHS_LOOKED_THROUGH = 10_000
 
 
 class Send(NamedTuple):
-    """The result of one send. ``sender_digest`` is None for requests that are older than it."""
+    """The result of one send."""
 
     outcome: str
-    sender_digest: bytes | None
+    sender_digest: bytes
     address_digest: bytes
 
 
@@ -84,8 +84,7 @@ def _trip_when_misconfigured(app: ChannelKey, code: str, *, now: datetime) -> No
 
 def _are_many(sends: Sequence[Send]) -> bool:
     """Return whether more than a few senders asked for these, and for more than a few addresses."""
-    digests = [send.sender_digest for send in sends]
-    senders = len({digest for digest in digests if digest}) + digests.count(None)
+    senders = len({send.sender_digest for send in sends})
     addresses = len({send.address_digest for send in sends})
     return min(senders, addresses) >= min(MIN_SENDERS, CONFIG_TRIP_COUNT)
 

@@ -5,7 +5,6 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.utils import timezone
 
 from kit.buckets.bucket import Limit
@@ -13,16 +12,12 @@ from kit.buckets.shared import SharedBuckets
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Incoming, Sending
 from notifications.messages import PushNotification, PushRequest, ReportError
-from notifications.models import Attempt, Notification, NotificationRequest, Sender
+from notifications.models import Attempt, Notification, NotificationRequest
 from notifications.policy import Verdict
-from notifications.queues import admission
-from notifications.queues.admission import Senders
 from notifications.queues.concurrency import ConcurrencyLimits
 from notifications.reports import unpack
-from registrations.keys.encryption import Purpose
-from registrations.keys.keyring import keyring
 from tests.delivering import LEASE, DeliveryProcess, claimed, make_due
-from tests.factories import make_registration, make_request
+from tests.factories import make_registration
 from tests.statements import statements
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -37,10 +32,6 @@ MESSAGE, MENTION, CONTACT_REQUEST = 1, 2, 4
 @pytest.fixture
 def phone(monkeypatch):
     monkeypatch.setattr(acceptance, "own_buckets", lambda buckets=SharedBuckets(): buckets)  # noqa: B008
-    own = Senders()
-    refresh = own.refresh
-    monkeypatch.setattr(own, "refresh", lambda **options: (setattr(own, "_refresh_at", 0), refresh(**options)))
-    monkeypatch.setattr(acceptance, "own_senders", lambda: own)
     return make_registration(access_token=TOKEN, allowed_mentions_chat_list=[b"chat"])
 
 
@@ -148,57 +139,6 @@ def test_the_server_is_limited_over_all_senders(phone, settings):
     others = [make_registration(access_token=TOKEN) for _ in range(20)]
     claims = sum(len(ask(other, sender=bytes([number])).claims) for number, other in enumerate(others))
     assert claims == 10
-
-
-@pytest.mark.django_db
-def test_who_floods_is_noted(phone):
-    ask(*[phone] * 100, sender=b"mallory")
-    ask(phone, sender=b"alice")
-    digest = keyring().digest(Purpose.SENDER, b"mallory")
-    row = Sender.objects.get(pk=digest)
-    assert (row.beyond_count, row.last_beyond_at) == (70, NOW)
-
-
-@pytest.mark.django_db
-def test_a_muted_sender_is_told_success_and_wakes_nobody(phone):
-    digest = keyring().digest(Purpose.SENDER, b"mallory")
-    assert admission.mute([digest], by="ann", why="floods", now=NOW) == 1
-    accepted = ask(phone, sender=b"mallory")
-    assert (accepted.claims, told(accepted), verdicts()) == ([], {ReportError.NONE: 1}, {Verdict.MUTED: 1})
-    assert len(ask(phone, sender=b"alice").claims) == 1
-    assert admission.unmute([digest]) == 1
-    assert len(ask(phone, sender=b"mallory").claims) == 1
-
-
-@pytest.mark.django_db
-def test_a_muted_sender_learns_nothing_it_was_not_told_before(phone):
-    admission.mute([keyring().digest(Purpose.SENDER, b"mallory")], by="ann", why="floods", now=NOW)
-    stranger = make_registration(access_token="another")
-    assert told(ask(stranger, sender=b"mallory")) == {ReportError.WRONG_TOKEN: 1}
-
-
-@pytest.mark.django_db
-def test_senders_who_are_quiet_are_forgotten_unless_they_are_muted():
-    for number, muted_at in enumerate([None, NOW]):
-        Sender.objects.create(pk=bytes([number]), last_beyond_at=NOW, muted_at=muted_at)
-    assert admission.forget_quiet_senders(now=NOW + timedelta(days=31), keep=timedelta(days=30)) == 1
-
-
-@pytest.mark.django_db
-def test_an_operator_mutes_a_sender_from_its_page_and_from_a_request(admin_client):
-    digest = b"\x05" * 32
-    request = make_request(sender_digest=digest)
-    for url in (
-        f"/admin/notifications/notificationrequest/operate/mute/?id={request.pk}",
-        f"/admin/notifications/sender/operate/unmute/?id={digest.hex()}",
-        f"/admin/notifications/sender/operate/mute/?id={digest.hex()}",
-    ):
-        assert "1 sender" in admin_client.get(url).content.decode()
-        admin_client.post(url, {"why": "floods a user", "confirmed": "1", "_selected_action": url.split("=")[1]})
-    row = Sender.objects.get()
-    assert (row.muted_by, row.muted_why, row.muted_at is None) == ("admin", "floods a user", False)
-    told = list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
-    assert [each.partition(" Why")[0] for each in told] == ["Muted 1 sender.", "Unmuted 1 sender.", "Muted 1 sender."]
 
 
 @pytest.mark.django_db

@@ -75,7 +75,6 @@ MENU: list[dict[str, Any]] = [
             _list("Notifications", "notifications", "notifications.notification"),
             _list("Attempts", "send", "notifications.attempt"),
             _list("Channels", "alt_route", "notifications.channel"),
-            _list("Senders", "speed", "notifications.sender"),
             {
                 **_page("Drain", "pause_circle", "drain"),
                 "permission": lambda request: request.user.has_perm("notifications.operate_drain"),

@@ -207,7 +207,7 @@ class History:
             position=position,
             at=at,
             route=None if is_refused else route,
-            state=Notification.State.REFUSED if is_refused else Notification.State.DELIVERED,
+            state=Notification.State.EXPIRED if is_refused else Notification.State.DELIVERED,
             report=Notification.Reports.WRONG_TOKEN if is_refused else Notification.Reports.SUCCESS,
             attempt_count=tries,
             finished_at=at + timedelta(seconds=tries),

@@ -19,7 +19,7 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 from kit.admin.operations import Operated, id_of
 from notifications.console.channels import OPERATIONS as CHANNEL_OPERATIONS
 from notifications.gateways.gorush.rules.table import load_seed
-from notifications.models import Channel, Notification, NotificationRequest, Sender
+from notifications.models import Channel, Notification, NotificationRequest
 from pushserver.api import tokens
 from pushserver.console.drain import OPERATIONS as DRAIN_OPERATIONS
 from pushserver.models import Incident, OpenedRecord
@@ -168,7 +168,6 @@ def make_one_of_everything() -> None:
     )
     factories.make_channel((2, ""))
     factories.make_device()
-    Sender.objects.create(digest=b"\x05" * 32, beyond_count=70, first_beyond_at=now, last_beyond_at=now)
     load_seed()
     _make_staff()
     reports.publish(last_closed_day(now))

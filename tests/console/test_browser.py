@@ -104,7 +104,6 @@ def make_a_story() -> None:
     factories.make_dead_letter()
     factories.make_canary_run()
     factories.make_xmpp_canary_run()
-    factories.make_sender()
     faults.note("KeyError", now=timezone.now())
     factories.make_device()
 

@@ -73,7 +73,6 @@ def make_rows(count: int = 1) -> None:
         faults.note(f"KeyError ({secrets.token_hex(4)})", now=now)
         factories.make_canary_run()
         factories.make_xmpp_canary_run()
-        factories.make_sender()
         factories.make_device(app=app, state="unregistered", route=None, ended_at=now)
 
 
@@ -94,7 +93,7 @@ def test_every_table_of_facts_has_pages() -> None:
         *("Registration", "Route", "Grant", "RegistrationEvent", "TopicKey"),
         *("NotificationRequest", "Notification", "Attempt", "InboundEnvelope", "OutboundReply"),
         "EnvelopeFault",
-        *("UnknownGatewayError", "StoreWatermark", "DeadLetter", "CanaryRun", "Sender", "Device"),
+        *("UnknownGatewayError", "StoreWatermark", "DeadLetter", "CanaryRun", "Device"),
     }
 
 
@@ -447,7 +446,6 @@ def hidden() -> Secrets:
     faults.note("KeyError", now=now)
     factories.make_canary_run()
     factories.make_xmpp_canary_run()
-    factories.make_sender()
     ended = {"state": "unregistered", "route": None, "announced_from": hidden.text("announced from")}
     keys = {name: hidden.new(name, 32) for name in ("device_key", "owner_key")}
     given = issue(factories.make_device(**ended, **keys).pk, client_keys()[0])

@@ -42,7 +42,6 @@ TABLES = {
     "pushserver_apitoken": (Who.ADMIN, Who.ADMIN, Who.NOBODY, Who.NOBODY),
     "admin_logentry": (Who.OPERATOR, Who.NOBODY, Who.NOBODY, Who.NOBODY),
     "notifications_channel": FACTS,
-    "notifications_sender": FACTS,
     "notifications_gatewayerrorrule": (Who.SUPPORT, Who.OPERATOR, Who.OPERATOR, Who.NOBODY),  # those of the file
     "notifications_unknowngatewayerror": FACTS,
     "notifications_notificationrequest": FACTS,
@@ -80,7 +79,6 @@ PAGES: dict[str, tuple[Who, int]] = {
     "admin:notifications_gatewayerrorrule_try": (Who.SUPPORT, 200),
     "admin:notifications_notification_operate": (Who.OPERATOR, 200),
     "admin:notifications_notificationrequest_operate": (Who.OPERATOR, 200),
-    "admin:notifications_sender_operate": (Who.OPERATOR, 200),
     "admin:registrations_registration_operate": (Who.OPERATOR, 200),
     "admin:waku_bridge_deadletter_operate": (Who.OPERATOR, 200),
     "admin:xmpp_bridge_device_operate": (Who.OPERATOR, 200),

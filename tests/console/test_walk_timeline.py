@@ -146,15 +146,6 @@ def test_the_number_that_is_shown_and_a_link_to_a_profile_are_found(visitor: Pag
     assert not [address for address in addresses if short[5:20] in address or chat_key(key)[5:20] in address]
 
 
-@pytest.mark.parametrize(
-    ("report", "said"),
-    [("wrong_token", "check of the access token"), ("not_registered", "check of the registration")],
-)
-def test_an_older_row_says_which_check_refused_it(report: str, said: str) -> None:
-    notification = make_story(PUBLIC_KEY, state="refused", report=report)
-    assert said in words_of(staff("support"), f"/admin/timelines/{notification.pk}/")
-
-
 def test_another_persons_actions_on_other_rows_are_no_part_of_the_story() -> None:
     notification = make_story(PUBLIC_KEY)
     note(User.objects.create_user("ann"), factories.make_notification(), "Dropped 1 notification. Why: another")

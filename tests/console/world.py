@@ -59,9 +59,7 @@ ENDS = {
     "unconfirmed": ("ambiguous", "timeout", "success"),
     "expired": ("transient", "unavailable", "success"),
     "withdrawn": ("", "", "success"),
-    "suppressed": ("", "", "success"),
-    "duplicate": ("", "", "success"),
-    "refused": ("", "", "wrong_token"),
+    "coalesced": ("", "", "success"),
 }
 OPEN = {"pending", "in_flight", "retrying", "ambiguous"}
 

@@ -174,4 +174,7 @@ def test_nothing_of_the_server_names_it_but_the_settings(name: str, own: str) ->
 
     assert len(others) > 300
     naming = [file for file in others if re.search(name, file.read_text(encoding="utf-8"), re.IGNORECASE)]
-    assert {str(file.relative_to(ROOT)) for file in naming} == {"pushserver/settings.py", "pushserver/config/retired.py"}
+    assert {str(file.relative_to(ROOT)) for file in naming} == {
+        "pushserver/settings.py",
+        "pushserver/config/retired.py",
+    }

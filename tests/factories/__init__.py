@@ -17,7 +17,6 @@ from tests.factories.notifications import (
     make_halt,
     make_notification,
     make_request,
-    make_sender,
     make_unknown_error,
 )
 from tests.factories.registrations import make_event, make_grant, make_registration, make_route, make_topic_key
@@ -42,7 +41,6 @@ __all__ = [
     "make_reply",
     "make_request",
     "make_route",
-    "make_sender",
     "make_topic_key",
     "make_unknown_error",
     "make_watermark",

@@ -8,7 +8,7 @@ from django.utils import timezone
 from kit.db.partitions import day_of
 from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.messages import QueueKey
-from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest, Sender
+from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest
 from notifications.queues import queues
 from registrations.messages import TokenType
 
@@ -24,6 +24,7 @@ def make_request(*, at: datetime | None = None, **fields: Any) -> NotificationRe
         "message_id": secrets.token_bytes(32),
         "state": NotificationRequest.State.WAITING,
         "source_key": secrets.token_bytes(32),
+        "sender_digest": secrets.token_bytes(32),
         "reply_address": b"\x02" + secrets.token_bytes(32) + b"/waku/2/rs/16/32",
         "received_at": at,
         "reply_due_at": at + timedelta(seconds=2),
@@ -103,10 +104,3 @@ def make_halt(kind: str, app: tuple[int, str] | None = None, **fields: Any) -> H
     """What covers an app, or without one the whole server."""
     subject = {"token_type": app[0], "app_topic": app[1]} if app else {}
     return Halt.objects.create(**{"kind": kind, "since": timezone.now()} | subject | fields)
-
-
-def make_sender(**fields: Any) -> Sender:
-    """Make a sender that asked for more than it may."""
-    now = fields.pop("at", None) or timezone.now()
-    facts = {"digest": secrets.token_bytes(32), "beyond_count": 1, "first_beyond_at": now, "last_beyond_at": now}
-    return Sender.objects.create(**facts | fields)

@@ -255,8 +255,6 @@ class Ledger:
             answers = self.pushes.get((row.dedup_key or "")[:32], [])
             if row.state == "delivered":
                 _hold(str(Outcome.DELIVERED) in answers, "delivered, but no gateway took it")
-            if row.state in {"refused", "suppressed", "duplicate"}:
-                _hold(row.attempts == 0, f"{row.state}, and pushed")
             _hold(row.state != "expired", "expired within minutes")
         for asked in self.asked.values():
             _hold(asked.reports is not None, "a request has no reply")

@@ -443,7 +443,6 @@ class Simulation:
         patch.setattr(acceptance, "own_admission", lambda: self._current().admission)
         for module in (acceptance, quotas, inbound, steps):
             patch.setattr(module, "own_buckets", lambda: self._current().buckets)
-        patch.setattr(acceptance, "own_senders", lambda: self._current().senders)
         patch.setattr(inbound, "_query_limits", lambda *_: self._current().query_limits)
 
     def _monotonic(self) -> float:

@@ -17,7 +17,7 @@ from notifications.messages import ChannelKey, PushNotification, PushRequest, Qu
 from notifications.models import Attempt, Notification, NotificationRequest, Queue
 from notifications.policy import Verdict, Wish
 from notifications.queues import halts, queues
-from notifications.queues.admission import Admission, own_admission, own_senders
+from notifications.queues.admission import Admission, own_admission
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
 from notifications.reports import CODES, REPORT_ERRORS, WISH_CODES, Decided, pack, unpack
 from registrations.keys.encryption import Keyring, Purpose
@@ -407,7 +407,6 @@ def test_accepts_200_requests_with_as_many_statements_as_one():
     for public_key_hash in hashes:
         make_recipient(public_key_hash)
     own_admission().refresh()  # counted now and then only, as these are
-    own_senders().refresh(now=NOW)
     with statements() as one:
         accept([incoming(push(hashes[0]))], now=NOW)
     assert len(one) <= 6
@@ -464,7 +463,7 @@ def test_what_waits_is_withdrawn_with_its_payload(state):
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("state", [State.IN_FLIGHT, State.DELIVERED, State.REFUSED])
+@pytest.mark.parametrize("state", [State.IN_FLIGHT, State.DELIVERED, State.EXPIRED])
 def test_what_is_over_or_on_its_way_is_not_withdrawn(state):
     row = make_notification(route=make_route(), state=state)
     withdraw([row.route_id], now=NOW)

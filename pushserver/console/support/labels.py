@@ -25,27 +25,16 @@ ENDS: Mapping[Notification.State, str] = {
     State.EXPIRED: "Its time to live ran out before an attempt succeeded.",
     State.WITHDRAWN: "Nobody is to get it any more.",
     State.COALESCED: "A later one to the same address wakes the phone for it.",
-    State.SUPPRESSED: "The recipient asked not to be notified of this. The sender does not learn of it.",
-    State.DUPLICATE: "The same message was notified about within a day.",
-    State.REFUSED: "A check refused it.",
-}
-
-# Which check refused it, by what the sender was told: rows of this state are older than what is stored today.
-REFUSED_BY: Mapping[str, str] = {
-    Reports.WRONG_TOKEN: "The check of the access token: it is not the one that the client registered last.",
-    Reports.NOT_REGISTERED: "The check of the registration: nobody was registered, or the address was disabled.",
-    Reports.INTERNAL_ERROR: "The check of the load: too much was waiting for this app already.",
 }
 
 VERDICTS: Mapping[Verdict, str] = {
     Verdict.DELIVER: "It was stored to be delivered.",
-    Verdict.SUPPRESSED: "By a wish of the recipient; which one was not kept then.",
+    Verdict.SUPPRESSED: "By a wish of the recipient.",
     Verdict.DUPLICATE: "By the check of repeats: the same message to the same installation within a day.",
-    Verdict.WRONG_TOKEN: REFUSED_BY[Reports.WRONG_TOKEN],
-    Verdict.NOT_REGISTERED: REFUSED_BY[Reports.NOT_REGISTERED],
-    Verdict.OVERLOADED: REFUSED_BY[Reports.INTERNAL_ERROR],
+    Verdict.WRONG_TOKEN: "The check of the access token: it is not the one that the client registered last.",
+    Verdict.NOT_REGISTERED: "The check of the registration: nobody was registered, or the address was disabled.",
+    Verdict.OVERLOADED: "The check of the load: too much was waiting for this app already.",
     Verdict.COALESCED: "By the limits: another one to the same address wakes the phone for it.",
-    Verdict.MUTED: "By an operator, who muted its sender.",
 }
 
 WISHES: Mapping[Wish, str] = {

@@ -34,12 +34,11 @@ from kit.tracing.spans import trace_of
 from notifications.admin import notification_url, request_url, type_name
 from notifications.messages import channel_key
 from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest
-from notifications.policy import Verdict
 from notifications.queues import halts
 from notifications.reports import unpack
 from pushserver.console.drain import DRAIN_ID
 from pushserver.console.links import links_to_recipient
-from pushserver.console.support.labels import CLASSES, ENDS, REFUSED_BY, VERDICTS, WISHES
+from pushserver.console.support.labels import CLASSES, ENDS, VERDICTS, WISHES
 from registrations.admin import ROUTE_SECRETS, route_url
 from registrations.models import Registration, Route
 from waku_bridge.admin import envelope_url
@@ -295,14 +294,8 @@ def _end(story: Story) -> Iterator[Step]:
 def _why_ended(story: Story) -> str:
     """Return what the last state means, and where it is known who or what brought it about."""
     notification = story.notification
-    match notification.state:
-        case State.WITHDRAWN:
-            return f"{ENDS[State.WITHDRAWN]} {_why_withdrawn(story)}"
-        case State.REFUSED:
-            return REFUSED_BY.get(notification.report or "", ENDS[State.REFUSED])
-        case State.SUPPRESSED:
-            return f"{ENDS[State.SUPPRESSED]} {VERDICTS[Verdict.SUPPRESSED]}"
-    return ENDS[State(notification.state)]
+    meaning = ENDS[State(notification.state)]
+    return f"{meaning} {_why_withdrawn(story)}" if notification.state == State.WITHDRAWN else meaning
 
 
 def _why_withdrawn(story: Story) -> str:
