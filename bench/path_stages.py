@@ -101,10 +101,10 @@ class Parts:
         message = encode_registration(
             registration, identity=client, server=server, timestamp_ns=time.time_ns(), random_bytes=os.urandom
         ).message
-        self._say(message)
+        self._post(message)
         return PushNotification(client.key_hash, installation_id, access_token, NotificationType.MESSAGE)
 
-    def _say(self, message: WakuMessage) -> None:
+    def _post(self, message: WakuMessage) -> None:
         envelope = Envelope(message_hash(self._topic, message), self._topic, message)
         inbox.store([envelope], source="bench", now=timezone.now())
 

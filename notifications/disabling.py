@@ -68,11 +68,11 @@ def _disable(routes: QuerySet[Route], reason: str, kind: RegistrationEvent.Kind,
     ids = list(routes.filter(state=Route.State.ACTIVE).select_for_update(no_key=True).values_list("pk", flat=True))
     if ids:
         Route.objects.filter(pk__in=ids).update(state=Route.State.DISABLED, disabled_reason=reason, disabled_at=now)
-        tell(ids, kind, now=now)
+        record_events(ids, kind, now=now)
         count(ROUTES_DISABLED, {(_REASONS[kind],): len(ids)})
 
 
-def tell(route_ids: Collection[int], kind: RegistrationEvent.Kind, *, now: datetime) -> None:
+def record_events(route_ids: Collection[int], kind: RegistrationEvent.Kind, *, now: datetime) -> None:
     """Write an event about each of these routes, under the pseudonym of its registration or its own."""
     named = Coalesce("registration__pseudonym", "pseudonym")
     routes = Route.objects.filter(pk__in=route_ids).order_by("pk").annotate(named=named)
@@ -115,5 +115,5 @@ def undo_disabling(key: ChannelKey, since: datetime, *, now: datetime) -> int:
     Route.objects.filter(pk__in=ids).update(
         state=Route.State.ACTIVE, disabled_reason="", disabled_at=None, failing_since=None
     )
-    tell(ids, Kind.REVIVED, now=now)
+    record_events(ids, Kind.REVIVED, now=now)
     return len(ids)

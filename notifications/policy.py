@@ -222,8 +222,8 @@ def report_error(*, is_token_dead: bool) -> ReportError:
 
 def may_help_to_drop_payload(push: Push, result: Result) -> bool:
     """Return whether a push that can never be sent might be sent without its ciphertext, which is most of it."""
-    has_less_to_say = bool(push.message) or (bool(push.wake) and not push.is_payload_dropped)
-    return has_less_to_say and not result.is_untried
+    can_be_shortened = bool(push.message) or (bool(push.wake) and not push.is_payload_dropped)
+    return can_be_shortened and not result.is_untried
 
 
 def is_contact(result: Result) -> bool:

@@ -57,7 +57,7 @@ def new_steps(wakeup: Wakeup) -> list[Step]:
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because a free child is asked again
 def process_batches() -> None:
     """Process batches until the worker stops. After an unknown error the process ends, and Celery forks another one."""
-    if WORKER_STOP.is_told():
+    if WORKER_STOP.is_set():
         return
     has_ended = threading.Event()
     try:

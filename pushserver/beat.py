@@ -33,7 +33,7 @@ class OneBeat(Scheduler):
     """Sends what is due while no other beat does."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._told = ChangeFilter()
+        self._change_filter = ChangeFilter()
         super().__init__(*args, **kwargs)
 
     def setup_schedule(self) -> None:
@@ -46,10 +46,10 @@ class OneBeat(Scheduler):
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Send all that is due, and return how many seconds may pass until the next tick."""
         if why_not := _why_not():
-            if self._told.has_changed(why_not):
+            if self._change_filter.has_changed(why_not):
                 log.warning("beat_stands_by", reason=why_not)
             return STAND_BY_SECONDS
-        if self._told.has_changed(""):
+        if self._change_filter.has_changed(""):
             log.info("beat_works")
         self._notice_clock()
         # Celery sends one task a tick, and asks for the next tick at once. The lock need not be asked for each of them.
@@ -77,7 +77,7 @@ class Beat(Thread):
         super().__init__(name="beat", daemon=True)
         self._app = app
         self._stopped = Event()
-        self._told = ChangeFilter()  # why it does not work
+        self._change_filter = ChangeFilter()  # why it does not work
 
     def stop(self) -> None:
         """Let another beat follow. It does not wait."""
@@ -88,7 +88,7 @@ class Beat(Thread):
             try:
                 self._work()
             except Exception as error:  # noqa: BLE001 - nobody would start this thread again
-                if self._told.has_changed(name := type(error).__name__):
+                if self._change_filter.has_changed(name := type(error).__name__):
                     log.error("beat_failed", error=name)  # noqa: TRY400 - it may quote what it sent
             finally:
                 connection.close()  # and the lock with it
@@ -97,7 +97,7 @@ class Beat(Thread):
     def _work(self) -> None:
         scheduler = OneBeat(self._app)
         while not self._stopped.wait(scheduler.tick()):
-            self._told.has_changed("")
+            self._change_filter.has_changed("")
 
 
 def _why_not() -> str:

@@ -14,7 +14,7 @@ from kombu import Queue
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from kit.processes.ready import tell_ready
+from kit.processes.ready import announce_ready
 from pushserver.config.role import Role
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "pushserver.settings")
@@ -144,7 +144,7 @@ def take_over(**_kwargs: Any) -> None:
     """Tell the supervisor that this worker is ready, so that it stops the worker of the same name that is being
     replaced.
     """
-    tell_ready()
+    announce_ready()
 
 
 @signals.heartbeat_sent.connect

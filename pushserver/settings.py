@@ -611,7 +611,7 @@ LOGGING_CONFIG = None
 configure_logging(
     as_json=env.text("LOG_FORMAT", "text") == "json",
     level=env.text("LOG_LEVEL", "INFO").upper(),
-    tells_errors=TRACES_ERRORS,
+    exports_errors=TRACES_ERRORS,
 )
 
 

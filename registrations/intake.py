@@ -20,7 +20,7 @@ from registrations.keys.keyring import keyring
 from registrations.messages import RegistrationMessage
 from registrations.models import Grant, Registration, RegistrationEvent, Route
 from registrations.pairs import InstallationKey, IsOneOf
-from registrations.quotas import Changes, Room, RoomFor, Said, room_for, take
+from registrations.quotas import Changes, Room, RoomFor, VersionOf, room_for, take
 from registrations.routes.routes import is_at, point
 from registrations.rules import Acceptance, CheckAddress, Known, Refusal, check_device_token, decide
 
@@ -153,13 +153,15 @@ def _changes(
     *,
     now: datetime,
 ) -> Changes:
-    said = [
-        _said(each, each.message, check_address) for each in submissions if each.message and _is_storable(each.message)
+    versions = [
+        _version_of(each, each.message, check_address)
+        for each in submissions
+        if each.message and _is_storable(each.message)
     ]
-    return Changes(said, {key: registration.version for key, registration in known.items()}, now=now)
+    return Changes(versions, {key: registration.version for key, registration in known.items()}, now=now)
 
 
-def _said(submission: Submission, message: RegistrationMessage, check_address: CheckAddress) -> Said:
+def _version_of(submission: Submission, message: RegistrationMessage, check_address: CheckAddress) -> VersionOf:
     """Return what is counted as said. What is refused whatever is known brings nothing new, however often it comes."""
     verdict = _decide(message, Known(), check_address, is_granted=submission.grant_verified)
     version = 0 if isinstance(verdict, Refusal) else message.version
@@ -187,7 +189,7 @@ def _take_in(batch: _Batch, submission: Submission) -> Outcome:
     registration = batch.registrations.get((submission.public_key_hash, message.installation_id))
     what_is_known = _what_is_known(registration, submission)
     decision = _decide(message, what_is_known, batch.check_address, is_granted=submission.grant_verified)
-    if not batch.changes.take(*_said(submission, message, batch.check_address)):
+    if not batch.changes.take(*_version_of(submission, message, batch.check_address)):
         return Outcome(Refusal.TOO_MANY_CHANGES)
     refusal, removed = _refused_for_room(batch, submission, registration, decision), list[int]()
     if refusal is Refusal.TOO_MANY_INSTALLATIONS and (removed := _make_room(batch, submission)):
@@ -208,8 +210,8 @@ def _take_in(batch: _Batch, submission: Submission) -> Outcome:
 def _something_new(batch: _Batch, submissions: Iterable[Submission]) -> set[InstallationKey]:
     """Return the installations that something is said of and that are not registered."""
     active = {key for key, row in batch.registrations.items() if row.state == Registration.State.ACTIVE}
-    said = {(each.public_key_hash, each.message.installation_id) for each in submissions if each.message}
-    return said - active
+    named = {(each.public_key_hash, each.message.installation_id) for each in submissions if each.message}
+    return named - active
 
 
 def _refused_for_room(
@@ -228,8 +230,8 @@ def _refused_for_room(
 def _make_room(batch: _Batch, submission: Submission) -> list[int]:
     """End the longest dead installation of a key that nothing else is said of in this batch, and return its route."""
     public_key_hash = submission.public_key_hash
-    said = [installation_id for key, installation_id in batch.registrations if key == public_key_hash]
-    ended = retention.end_longest_dead(public_key_hash, but=said, now=batch.now)
+    named = [installation_id for key, installation_id in batch.registrations if key == public_key_hash]
+    ended = retention.end_longest_dead(public_key_hash, but=named, now=batch.now)
     if batch.room and ended:
         batch.room.leave(public_key_hash)
     return ended

@@ -34,7 +34,7 @@ TOMBSTONES: LiteralString = "tombstones"  # beside the hashes of keys
 CHANGES: BucketLimits = (Limit(30, 900.0),)
 
 
-Said = tuple[InstallationKey, int]  # an installation and the version of what it says
+VersionOf = tuple[InstallationKey, int]  # an installation and the version of what it says
 
 
 class Changes:
@@ -44,9 +44,9 @@ class Changes:
     bucket of its own, and only the owner of a key takes from that of what is new.
     """
 
-    def __init__(self, said: Sequence[Said], known: Mapping[InstallationKey, int], *, now: datetime) -> None:
+    def __init__(self, versions: Sequence[VersionOf], known: Mapping[InstallationKey, int], *, now: datetime) -> None:
         self._newest = dict(known)
-        names = [self._bucket_of(*each) for each in said]
+        names = [self._bucket_of(*each) for each in versions]
         self._newest = dict(known)
         self._spending = own_buckets().open(dict.fromkeys(names, CHANGES), Counter(names), at=now)
 

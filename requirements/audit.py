@@ -42,8 +42,8 @@ def licence(name: str) -> str | None:
     except PackageNotFoundError:
         return None
     classifiers = metadata.get_all("Classifier") or []
-    told = "; ".join(each.rsplit(" :: ", 1)[-1] for each in classifiers if each.startswith("License ::"))
-    return metadata.get("License-Expression") or told or (metadata.get("License") or "").split("\n")[0][:60]
+    licenses = "; ".join(each.rsplit(" :: ", 1)[-1] for each in classifiers if each.startswith("License ::"))
+    return metadata.get("License-Expression") or licenses or (metadata.get("License") or "").split("\n")[0][:60]
 
 
 def is_accepted(name: str, text: str) -> bool:

@@ -34,8 +34,8 @@ CLOCK_DOUBT_SECONDS, CLOCK_WRONG_SECONDS = 5, 20
 
 def machine(*parts: str) -> List[Finding]:
     """Ask machine.sh about parts of this machine: `make run` refuses what is bad there."""
-    told = _told(str(HERE / "machine.sh"), *parts)
-    return [(line[:2], line[3:]) for line in told.splitlines()]
+    output = _output_of(str(HERE / "machine.sh"), *parts)
+    return [(line[:2], line[3:]) for line in output.splitlines()]
 
 
 def packages() -> Finding:
@@ -108,7 +108,7 @@ def java() -> Finding:
 
 def chromium() -> Finding:
     """Look for a Chromium that tests can drive, which only they need."""
-    if _told(str(HERE / "system.sh"), "--chromium"):
+    if _output_of(str(HERE / "system.sh"), "--chromium"):
         return OK, "Chromium"
     return OPTIONAL, "no Chromium but a snap, if any: no browser tests (`make test` installs it as root, or names it)"
 
@@ -141,9 +141,9 @@ def settings() -> Iterator[Finding]:
         yield BAD, problem
     if not problems:
         yield OK, "settings: manage.py check has nothing to say"
-        told = _manage("version").splitlines()
-        version = [line for line in told if line.startswith("database ")]
-        yield from _postgres([line for line in told if line.startswith("PostgreSQL ")])
+        output = _manage("version").splitlines()
+        version = [line for line in output if line.startswith("database ")]
+        yield from _postgres([line for line in output if line.startswith("PostgreSQL ")])
         is_good = version == ["database up to date"]
         without = " (an embedded one runs with the server only)" if not os.environ.get("DATABASE_URL") else ""
         yield (
@@ -165,14 +165,14 @@ def _problems(text: str) -> Iterator[str]:
 
 
 def _manage(command: str) -> str:
-    told = subprocess.run(
+    output = subprocess.run(
         [str(PYTHON), str(ROOT / "manage.py"), command],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=60,
         check=False,
     )
-    return told.stdout.decode(errors="replace")
+    return output.stdout.decode(errors="replace")
 
 
 def _data_dir() -> Path:
@@ -191,15 +191,15 @@ def _index() -> str:
 
 def _pip_index() -> str:
     """Return the index that pip asks: that of its configuration, or else its own. It is empty without pip."""
-    settings = _told(sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list")
+    settings = _output_of(sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list")
     configured = re.search(r"^global\.index-url='(.*)'$", settings, re.MULTILINE)
     built_in = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
-    return configured.group(1) if configured else _told(sys.executable, "-c", built_in)
+    return configured.group(1) if configured else _output_of(sys.executable, "-c", built_in)
 
 
-def _told(*command: str) -> str:
-    told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-    return told.stdout.decode().strip()
+def _output_of(*command: str) -> str:
+    output = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    return output.stdout.decode().strip()
 
 
 def _index_date() -> Optional[float]:

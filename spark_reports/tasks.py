@@ -41,7 +41,7 @@ class _Work:
 def make_reports() -> None:
     """Make reports until nothing more is owed or can be made now."""
     with timeouts(REPORTS):
-        while not WORKER_STOP.is_told() and (work := _next_work(database_now())):
+        while not WORKER_STOP.is_set() and (work := _next_work(database_now())):
             if not _make(work):
                 return
 
@@ -94,7 +94,7 @@ def _until_stopped() -> Any:
 
     class UntilStopped(Progress):
         def beat(self) -> None:
-            if WORKER_STOP.is_told():
+            if WORKER_STOP.is_set():
                 raise WorkerStops
 
     return UntilStopped()

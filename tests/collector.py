@@ -91,9 +91,9 @@ def collected(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collec
     """Run a collector that everything of this process goes to, of every message; ``finish`` sends what waits."""
     with collector() as running:
         settings.TRACES, settings.TRACES_SHARE, settings.OTLP_URL = True, 1.0, running.url
-        spans, told = exporting.Spans(), exporting.Errors()
+        spans, reported = exporting.Spans(), exporting.Errors()
         monkeypatch.setattr(tracing, "spans", lambda: spans)
-        monkeypatch.setattr(errors, "_errors", lambda: told)
-        running.finish = lambda: (spans.flush(), told.flush())
+        monkeypatch.setattr(errors, "_errors", lambda: reported)
+        running.finish = lambda: (spans.flush(), reported.flush())
         yield running
         running.finish()

@@ -10,14 +10,14 @@ ROOT = Path(__file__).parent.parent
 APPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
 CONTRACT = "The core does no I/O and knows no framework"
 # "Pure." and "The module is pure.", but not what is said about others: "so that the rules can be pure".
-SAYS_PURE = re.compile(r"\bPure\b|\b(?:is|and) pure\b")
+DECLARED_PURE = re.compile(r"\bPure\b|\b(?:is|and) pure\b")
 
 
 def modules() -> Iterator[tuple[str, str]]:
     """Our modules in which the word stands, each with its docstring."""
     for path in (path for app in APPS for path in (ROOT / app).rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        if ".tests" not in name and SAYS_PURE.search(text := path.read_text()):
+        if ".tests" not in name and DECLARED_PURE.search(text := path.read_text()):
             yield name, ast.get_docstring(ast.parse(text)) or ""
 
 
@@ -28,12 +28,12 @@ def contracted() -> list[str]:
 
 
 def test_every_module_that_says_it_is_pure_is_under_the_contract() -> None:
-    pure = [name for name, says in modules() if SAYS_PURE.search(says)]
+    pure = [name for name, shows in modules() if DECLARED_PURE.search(shows)]
     kept = contracted()
     assert len(pure) > 30
     assert [name for name in pure if not any(f"{name}.".startswith(f"{each}.") for each in kept)] == []
 
 
 def test_verdicts_and_rules_of_every_app_say_that_they_are_pure() -> None:
-    said = {name for name, says in modules() if SAYS_PURE.search(says)}
-    assert {"registrations.rules", "notifications.policy", "xmpp_bridge.rules", "xmpp_bridge.limits"} <= said
+    shown = {name for name, shows in modules() if DECLARED_PURE.search(shows)}
+    assert {"registrations.rules", "notifications.policy", "xmpp_bridge.rules", "xmpp_bridge.limits"} <= shown

@@ -51,7 +51,7 @@ def make(checkout: Path, tmp_path: Path) -> Run:
     return run
 
 
-def said(ended: subprocess.CompletedProcess[str]) -> list[str]:
+def shown(ended: subprocess.CompletedProcess[str]) -> list[str]:
     """What somebody reads of a failure, without what make itself adds."""
     assert ended.returncode != 0
     return [line for line in ended.stderr.splitlines() if not line.startswith("make: ***")]
@@ -109,7 +109,7 @@ def test_run_on_another_machine_says_so_in_one_line_and_writes_nothing(
     path = fake_python_of_each_version(tmp_path / "bin", "exit 1")
     for name, script in programs.items():
         fake(tmp_path / "bin", name, script)
-    [line] = said(make("run", PATH=path))
+    [line] = shown(make("run", PATH=path))
     assert line.startswith(beginning)
     assert sorted(checkout.rglob("*")) == before
 
@@ -168,7 +168,7 @@ def test_only_what_fuzzes_is_left_out_on_arm64() -> None:
 
 def test_run_without_a_network_says_so_in_one_line(make: Run, checkout: Path) -> None:
     index = f"http://somebody:5ecret@127.0.0.1:{free_port()}/simple"
-    [line] = said(make("run", PIP_INDEX_URL=index))
+    [line] = shown(make("run", PIP_INDEX_URL=index))
     assert line.startswith("uv cannot be fetched from http://127.0.0.1:")
     assert "connect to a network" in line
     assert "5ecret" not in line + (checkout / ".uv" / "log").read_text()
@@ -179,7 +179,7 @@ def test_run_without_venv_and_without_root_names_the_package(make: Run, tmp_path
     lacks = 'case "$*" in *ensurepip*) exit 1;; esac; exec ' + sys.executable + ' "$@"'
     path = fake(tmp_path / "bin", "python3", lacks)
     fake(tmp_path / "bin", "id", "echo 1000")
-    [line] = said(make("run", PATH=path))
+    [line] = shown(make("run", PATH=path))
     assert line == "python3 lacks its venv module: install it (on Debian and Ubuntu: apt-get install python3-venv)."
 
 
@@ -193,7 +193,7 @@ def test_run_in_a_checkout_of_somebody_else_says_so_in_one_line(require_or_skip:
         ended = subprocess.run(
             command, user=NOBODY, env=path, cwd="/", capture_output=True, text=True, check=False, timeout=60
         )
-    [line] = said(ended)
+    [line] = shown(ended)
     assert line.startswith(f"{folder} cannot be written by nobody: ")
 
 

@@ -48,13 +48,13 @@ def test_up_starts_survives_and_stops(start, home):
     assert probed_until_ready(first) == {"not ready"}
     assert_everything_answers(first)
     assert_no_part_logs_an_error(first)
-    password = first.says(r"Console user: admin, password: (\S+) \(shown only now").group(1)
+    password = first.shows(r"Console user: admin, password: (\S+) \(shown only now").group(1)
     assert_a_second_one_is_refused(first)
     assert_other_commands_find_the_servers(first)
     assert first.ends(SIGKILL) == -SIGKILL
 
     second = start()
-    second.says("Ready. Console: ")
+    second.shows("Ready. Console: ")
     assert "password" not in second.output()
     assert_the_password_stands_nowhere(password, home / "data")
     assert_the_admin_can_log_in(second, password)
@@ -137,7 +137,7 @@ def assert_all_processes_are_replaced(up):
     """Of the server, while the embedded ones stay."""
     before = {process.pid: process.name() for process in up.process.children()}
     up.process.send_signal(SIGUSR1)
-    up.says("Replaced.")
+    up.shows("Replaced.")
     kept = {before[process.pid] for process in up.process.children() if process.pid in before}
     new = [process for process in up.process.children() if process.pid not in before]
     assert {"postgres", "valkey-server"} <= kept
@@ -155,7 +155,7 @@ def assert_a_killed_database_comes_back(up):
     for process in up.process.children():
         if process.name() == "postgres":
             process.kill()
-    up.says("postgres was ended by SIGKILL, starting it again")
+    up.shows("postgres was ended by SIGKILL, starting it again")
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:

@@ -40,7 +40,7 @@ class Up:
     def output(self) -> str:
         return self.log.read_text(encoding="utf-8")
 
-    def says(self, pattern: str, seconds: float = START_SECONDS) -> re.Match[str]:
+    def shows(self, pattern: str, seconds: float = START_SECONDS) -> re.Match[str]:
         deadline = time.monotonic() + seconds
         while not (found := re.search(pattern, self.output())):
             assert self.process.poll() is None, self.output()

@@ -16,7 +16,7 @@ from django.utils import timezone
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from kit.admin.editing import Told, UnhurriedForm
+from kit.admin.editing import LoggedEdits, UnhurriedForm
 from kit.admin.facts import FactAdmin, Narrowed
 from kit.admin.links import Link, links_from, list_url
 from kit.admin.lists.columns import NOTHING, age, link, moment, state, word, yes_no
@@ -36,7 +36,7 @@ EDITED = (
 
 
 @admin.register(App)
-class AppAdmin(Told, Narrowed, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+class AppAdmin(LoggedEdits, Narrowed, ModelAdmin):  # type: ignore[misc]  # unfold has no types
     form = UnhurriedForm
     edited = EDITED
     list_display = (

@@ -58,7 +58,7 @@ def _write(ended: Ended, domain: str) -> bytes:
     return answers.write_error(origin, StanzaError("cancel", "gone", disabled_client=client), by=domain)
 
 
-def note_told(ended: list[Ended], *, now: datetime) -> None:  # noqa: ARG001 - the signature of what writes
+def note_announced(ended: list[Ended], *, now: datetime) -> None:  # noqa: ARG001 - the signature of what writes
     """Note that these ends were handed to the connection. What is lost with it is told at the next push."""
     if ended:
         disabled = Route.objects.filter(pk__in=[each.route_id for each in ended], state=Route.State.DISABLED)

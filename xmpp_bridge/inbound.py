@@ -75,8 +75,8 @@ class Inbound:
             raise
         self._limits.keep()
         for push in (item.to_store for item in items if item.to_store):
-            said = {"bridge": BRIDGE}
-            step("accept", push.source_key, said, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
+            attributes = {"bridge": BRIDGE}
+            step("accept", push.source_key, attributes, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
         return [item.decision.verdict for item in items]
 
     def _decide_all(self, pushes: Iterable[PushNotification], *, now: datetime) -> list[Item]:

@@ -134,7 +134,7 @@ class Limits:
         """Note what this route gets."""
         self._buckets.spend(_same(route, content), now=now)
 
-    def tells_gone(self, route: Hashable, now: float) -> bool:
+    def answers_gone(self, route: Hashable, now: float) -> bool:
         """Return whether it is time to say again that this route is no more."""
         return self._buckets.take(Charge(("gone", route), GONE), now=now)
 

@@ -138,7 +138,7 @@ class Ignored:
     reason: str
 
 
-Said = PushNotification | Command | Query | Malformed | Unsupported | IqAnswer | Ignored
+StanzaEvent = PushNotification | Command | Query | Malformed | Unsupported | IqAnswer | Ignored
 
 
 @dataclass(frozen=True, slots=True)

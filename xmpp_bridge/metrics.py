@@ -64,7 +64,7 @@ ANSWER_SECONDS = BatchHistogram(
     "When it moves: ejabberd waits 32 s; beyond 1 s the database is slow.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 30),
 )
-ENDS_UNTOLD = StoredGauge(
+ENDS_UNANNOUNCED = StoredGauge(
     "pushserver_xmpp_ends_waiting",
     "Routes that were disabled and whose users' servers are still to be told, counted up to 10 000. "
     "When it moves: growing, the component is not connected.",

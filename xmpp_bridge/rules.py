@@ -173,7 +173,7 @@ def _refusals(
 ) -> Iterator[Verdict]:
     """Yield why a push does not go to its device. Only the first counts: what follows it takes from no bucket."""
     if not device.is_active:
-        yield Verdict.GONE if limits.tells_gone(device.id, seconds) else Verdict.GONE_BEFORE
+        yield Verdict.GONE if limits.answers_gone(device.id, seconds) else Verdict.GONE_BEFORE
     if push.kind is Kind.FORWARD and device.refuses_texts:
         yield Verdict.REFUSED
     if is_full:

@@ -84,13 +84,13 @@ class DemoRun:
 
     async def _register(self, person: Character) -> None:
         person.phone.change(person.address, person.preferences)
-        person.is_registered = await self._tell(person, "registered", device=person.device)
+        person.is_registered = await self._log(person, "registered", device=person.device)
 
     async def _unregister(self, person: Character) -> None:
         person.phone.unregister()
-        person.is_registered = not await self._tell(person, "unregistered")
+        person.is_registered = not await self._log(person, "unregistered")
 
-    async def _tell(self, person: Character, done: str, **facts: str) -> bool:
+    async def _log(self, person: Character, done: str, **facts: str) -> bool:
         """Repeat what the phone has to say until the server answers, and return whether it agreed."""
         started = time.monotonic()
         while True:

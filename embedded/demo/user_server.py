@@ -54,7 +54,7 @@ class DemoUserServer:
             await self._register(server, "rosaline", self._android("dead-"), Dialect.DRAFT),
         ]
         async with asyncio.TaskGroup() as group:
-            group.create_task(_tell(server))
+            group.create_task(_show(server))
             while not server.component.ended.is_set():
                 _notify(server, random.choice(routes))  # noqa: S311 - anybody
                 await asyncio.sleep(self._pause_seconds * random.uniform(0.5, 1.5))  # noqa: S311 - a pause
@@ -85,7 +85,7 @@ def _notify(server: NotifyingServer, route: Route) -> None:
         log.info("notified", dialect=route.dialect.value, grade=grade.value)
 
 
-async def _tell(server: NotifyingServer) -> None:
+async def _show(server: NotifyingServer) -> None:
     """Log what the service says."""
     while True:
         match await server.next_event(timeout_seconds=None):

@@ -9,7 +9,7 @@ from embedded.servers.ports import remembered_port
 from embedded.servers.postgres import SOCKET_NAME, EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
-from kit.db.connections import says_ready
+from kit.db.connections import is_marked_ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ def postgres(server: EmbeddedPostgres) -> EmbeddedPart:
     """Describe the embedded PostgreSQL."""
 
     async def is_ready() -> bool:
-        return says_ready(server.data_dir) and await probing.listens(server.socket_dir / SOCKET_NAME)
+        return is_marked_ready(server.data_dir) and await probing.listens(server.socket_dir / SOCKET_NAME)
 
     return EmbeddedPart("DATABASE_URL", server.url(), server.url(), server.spec(), is_ready)
 

@@ -30,7 +30,7 @@ from embedded.servers.accounts import Account, account_for, own_folder
 from embedded.servers.copies import readable_copy
 from embedded.servers.leftovers import stop_leftover
 from embedded.supervisor.processes import ProcessSpec, StopOrder
-from kit.db.connections import says_ready
+from kit.db.connections import is_marked_ready
 from kit.errors import StartError
 
 VERSION = "18"
@@ -164,8 +164,8 @@ class EmbeddedPostgres:
             **self.spec().identity(),
         )
         if ended.returncode != 0:
-            said = (ended.stderr.strip() or ended.stdout.strip()).splitlines()
-            raise StartError(f"{program} failed: {'; '.join(said)}")
+            output = (ended.stderr.strip() or ended.stdout.strip()).splitlines()
+            raise StartError(f"{program} failed: {'; '.join(output)}")
 
     def _link(self) -> None:
         """Link to the data folder. Raises StartError where someone else has put something to answer in our place."""
@@ -176,7 +176,7 @@ class EmbeddedPostgres:
 
     def is_ready(self) -> bool:
         """Return whether the server takes connections."""
-        if not says_ready(self.data_dir):
+        if not is_marked_ready(self.data_dir):
             return False
         try:
             psycopg.connect(self.url(), connect_timeout=5).close()

@@ -59,9 +59,11 @@ def database(embedded: EmbeddedPostgres | None) -> ProcessSpec:
 
 def services(*, cpus: int, has_xmpp: bool = False) -> list[ProcessSpec]:
     """Describe the bridges and the workers. ``cpus`` is the number of processes that make batches."""
-    xmpp = shows_no_metrics(replace(manage("xmpp", "run_xmpp_bridge", stop_order=StopOrder.FRONT), tells_ready=True))
+    xmpp = shows_no_metrics(
+        replace(manage("xmpp", "run_xmpp_bridge", stop_order=StopOrder.FRONT), announces_ready=True)
+    )
     return [
-        replace(manage("bridge", "run_waku_bridge", stop_order=StopOrder.FRONT), tells_ready=True),
+        replace(manage("bridge", "run_waku_bridge", stop_order=StopOrder.FRONT), announces_ready=True),
         *([xmpp] if has_xmpp else []),
         worker("batches", "batches", "--pool=prefork", f"--concurrency={cpus}"),
         worker("tasks", "maintenance,keys,canary", "--pool=threads", "--concurrency=8"),
@@ -87,7 +89,7 @@ def worker(name: str, queues: str, *pool: str, stop_seconds: float = WORKER_STOP
     quiet = ["--without-gossip", "--without-mingle", "--heartbeat-interval=5"]
     arguments = [f"--hostname={name}@%h", f"--queues={queues}", *quiet, *pool]
     spec = celery(name, "worker", *arguments, stop_order=StopOrder.WORKER, stop_seconds=stop_seconds)
-    return replace(spec, tells_ready=True)
+    return replace(spec, announces_ready=True)
 
 
 def celery(name: str, *arguments: str, stop_order: StopOrder, stop_seconds: float = 10) -> ProcessSpec:

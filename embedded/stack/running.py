@@ -56,9 +56,9 @@ async def _run(plan: Plan, supervisor: Supervisor, private_key: bytes) -> None:
     finally:
         for task in (starting, waiting, replacing):
             task.cancel()
-        supervisor.say("Stopping.")
+        supervisor.print_line("Stopping.")
         await supervisor.stop()
-        supervisor.say("Stopped.")
+        supervisor.print_line("Stopped.")
 
 
 def _signals(supervisor: Supervisor) -> asyncio.Event:
@@ -90,25 +90,25 @@ async def _replace_when_asked(plan: Plan, supervisor: Supervisor, starting: "asy
         try:
             await _replace_all(plan, supervisor)
         except StartError as error:
-            supervisor.say(f"Not replaced: {error}.")
+            supervisor.print_line(f"Not replaced: {error}.")
 
 
 async def _replace_all(plan: Plan, supervisor: Supervisor) -> None:
     """Replace the processes one after the other. The embedded servers stay as they are."""
-    supervisor.say("Replacing all processes but the embedded servers.")
+    supervisor.print_line("Replacing all processes but the embedded servers.")
     if await supervisor.run(replace(plan.database, target=None)) != 0:
         raise StartError("the database cannot be used; the message above says why")
     for spec in [*plan.services, plan.web]:
         await supervisor.replace(replace(spec, target=None))
     async with _reminders(supervisor) as awaited:
         await _wait_until_ready(plan, awaited)
-    supervisor.say("Replaced.")
+    supervisor.print_line("Replaced.")
 
 
 async def _start(plan: Plan, supervisor: Supervisor, private_key: bytes) -> None:
     """Start at once, side by side, what needs nothing else. Meanwhile import what the other processes will share."""
     embedded = [part.spec for part in plan.embedded]
-    supervisor.say(f"Starting {', '.join(spec.name for spec in [*embedded, plan.web, *plan.services])}.")
+    supervisor.print_line(f"Starting {', '.join(spec.name for spec in [*embedded, plan.web, *plan.services])}.")
     async with _reminders(supervisor) as awaited:
         await asyncio.gather(*[supervisor.start(spec) for spec in embedded])
         preload()
@@ -121,9 +121,9 @@ async def _start(plan: Plan, supervisor: Supervisor, private_key: bytes) -> None
             await supervisor.start(spec)
         await _wait_until_ready(plan, awaited)
     for line in summary(plan.url, private_key, plan.embedded):
-        supervisor.say(line)
+        supervisor.print_line(line)
     for line in plan.notes:
-        supervisor.say(line)
+        supervisor.print_line(line)
 
 
 @asynccontextmanager
@@ -134,7 +134,7 @@ async def _reminders(supervisor: Supervisor) -> AsyncIterator[Awaited]:
     async def remind() -> None:
         await asyncio.sleep(FIRST_REMINDER_SECONDS)
         while True:
-            supervisor.say(f"Waiting for {', '.join(awaited.values()) or 'what was started'}.")
+            supervisor.print_line(f"Waiting for {', '.join(awaited.values()) or 'what was started'}.")
             await asyncio.sleep(REMINDER_SECONDS)
 
     reminding = asyncio.create_task(remind())

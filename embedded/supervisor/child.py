@@ -48,7 +48,7 @@ class Child:
     ended: asyncio.Future[int]
     started_at: float  # of time.monotonic
     is_replaced: bool = False
-    has_said_all: asyncio.Event = field(default_factory=asyncio.Event)  # its output was read to the end
+    has_ended_output: asyncio.Event = field(default_factory=asyncio.Event)  # its output was read to the end
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, unless the process has ended and its number may belong to another one."""
@@ -105,7 +105,7 @@ def _live(spec: ProcessSpec, output: int, telling: int) -> None:
     try:
         spec.prepare()
         os.environ.update(spec.environment)
-        if spec.tells_ready:
+        if spec.announces_ready:
             os.environ[VARIABLE] = str(telling)
             os.set_inheritable(telling, True)
         if spec.target is None:
@@ -117,7 +117,7 @@ def _live(spec: ProcessSpec, output: int, telling: int) -> None:
     except OSError as error:
         os.write(telling, f"{spec.name} cannot be started: {error}".encode())
         raise SystemExit(1) from error
-    if not spec.tells_ready:
+    if not spec.announces_ready:
         os.close(telling)
     _end_with(parent, spec.stop_signal)
     _run(spec.target, spec)

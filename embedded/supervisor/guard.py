@@ -36,25 +36,25 @@ class Guard:
         return self
 
     def __exit__(self, _type: type[BaseException] | None, _e: BaseException | None, _tb: TracebackType | None) -> None:
-        self._tell("")
+        self._send("")
         with suppress(BrokenPipeError):
             self._pipe.close()
         self._process.wait()
 
     def watch(self, group: int, stop_signal: Signals) -> None:
         """Have the group stopped with ``stop_signal`` when the supervisor ends."""
-        self._tell(f"{group} {int(stop_signal)}\n")
+        self._send(f"{group} {int(stop_signal)}\n")
 
     def forget(self, group: int) -> None:
         """Leave the group alone from now on."""
-        self._tell(f"{group} 0\n")
+        self._send(f"{group} 0\n")
 
     @property
     def _pipe(self) -> IO[str]:
         assert self._process.stdin is not None  # noqa: S101 - it was opened as a pipe
         return self._process.stdin
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         with suppress(BrokenPipeError):  # someone killed the guard; that alone must not end the children
             self._pipe.write(line)
             self._pipe.flush()

@@ -48,7 +48,7 @@ class ProcessSpec:
     account: RunsAs | None = None
     stop_signal: Signals = SIGTERM
     stop_seconds: float = 10.0
-    tells_ready: bool = False  # by kit.processes.ready, so it may run beside the one that it replaces until it is
+    announces_ready: bool = False  # by kit.processes.ready, so it may run beside the one that it replaces until it is
     prepare: Callable[[], None] = lambda: None  # in the child, before each start, also before a restart
 
     def arguments(self) -> dict[str, Any]:

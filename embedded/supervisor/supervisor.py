@@ -48,7 +48,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Write a line of the supervisor itself into the log."""
         self._log.write(OWN_NAME, text)
 
@@ -63,7 +63,7 @@ class Supervisor:
         One that tells when it is ready is started beside the old one, which is stopped only then, so that there is
         always one. Raises StartError and keeps the old one when the new one cannot be started.
         """
-        if not spec.tells_ready:
+        if not spec.announces_ready:
             self._kept[spec.name] = spec  # also for an old one that is just to be started again
             await self._dismiss(self._named(spec.name))
             await self.start(spec)
@@ -109,27 +109,31 @@ class Supervisor:
                 child = fork(spec, output.fileno(), telling.fileno())
             except OSError as exc:
                 raise StartError(f"{spec.name} cannot be started: {exc}") from exc
-            child.has_said_all = lines.ended
+            child.has_ended_output = lines.ended
             self._children.append(child)
         self._guard.watch(child.pid, spec.stop_signal)
-        said = await self._said(child, trouble)
-        if said not in {"", "\0"}:
+        first_line = await self._first_line(child, trouble)
+        if first_line not in {"", "\0"}:
             child.is_replaced = True
             await self._stop(child)
             await self._end_of(child)
-            raise StartError(said)
+            raise StartError(first_line)
         if self._stopping.is_set():  # the stop came while it was being started
             await self._stop(child)
         return child
 
-    async def _said(self, child: Child, word: Word) -> str:
+    async def _first_line(self, child: Child, word: Word) -> str:
         """Return what went wrong before the child ran or was ready. A zero or no text means that all went well."""
         try:
-            async with asyncio.timeout(READY_SECONDS if child.spec.tells_ready else None):
-                said = await word.complete
+            async with asyncio.timeout(READY_SECONDS if child.spec.announces_ready else None):
+                first_line = await word.complete
         except TimeoutError:
             return f"{child.spec.name} was not ready within {READY_SECONDS:g} s"
-        return f"{child.spec.name} ended before it was ready" if child.spec.tells_ready and not said else said
+        return (
+            f"{child.spec.name} ended before it was ready"
+            if child.spec.announces_ready and not first_line
+            else first_line
+        )
 
     async def _end_of(self, child: Child) -> int:
         code = await asyncio.shield(child.ended)
@@ -137,7 +141,7 @@ class Supervisor:
         self._guard.forget(child.pid)
         if child in self._children:
             self._children.remove(child)
-        await _happens_within(child.has_said_all, LAST_WORDS_SECONDS)
+        await _happens_within(child.has_ended_output, LAST_WORDS_SECONDS)
         return code
 
     async def _keep(self, first: Child) -> None:
@@ -156,7 +160,7 @@ class Supervisor:
         """
         while not self._stopping.is_set():
             delay = restart_delay_seconds(failures)
-            self.say(f"{spec.name} {reason}, starting it again in {delay:g} s")
+            self.print_line(f"{spec.name} {reason}, starting it again in {delay:g} s")
             if await _happens_within(self._stopping, delay) or self._kept[spec.name] is not spec:
                 break
             try:
@@ -175,7 +179,7 @@ class Supervisor:
         """Ask the leader of the group to stop, and kill the whole group when the time is up."""
         child.send(child.spec.stop_signal)
         if not await self._ends_in_time(child):
-            self.say(f"{child.spec.name} did not stop in time and is killed")
+            self.print_line(f"{child.spec.name} did not stop in time and is killed")
         kill_group(child.pid, SIGKILL)
         await asyncio.shield(child.ended)
 
@@ -191,7 +195,7 @@ class Supervisor:
 
 def _alone(spec: ProcessSpec) -> ProcessSpec:
     """Return the spec of a process that does not tell when it is ready, as nobody waits for it."""
-    return replace(spec, tells_ready=False)
+    return replace(spec, announces_ready=False)
 
 
 async def _pipe_to(protocol: asyncio.BaseProtocol) -> BinaryIO:

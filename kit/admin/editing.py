@@ -24,8 +24,8 @@ class UnhurriedForm(forms.ModelForm):  # type: ignore[type-arg]  # only generic 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for name, field in self.fields.items():
-            is_told = not self.is_bound or self.add_initial_prefix(name) in self.data
-            field.show_hidden_initial = bool(self.instance.pk) and is_told and not field.widget.is_hidden
+            is_submitted = not self.is_bound or self.add_initial_prefix(name) in self.data
+            field.show_hidden_initial = bool(self.instance.pk) and is_submitted and not field.widget.is_hidden
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
@@ -46,7 +46,7 @@ class UnhurriedForm(forms.ModelForm):  # type: ignore[type-arg]  # only generic 
             return True
 
 
-class Told:
+class LoggedEdits:
     """Pages whose log entries say what a row said before it was changed or deleted."""
 
     # The fields that people edit.

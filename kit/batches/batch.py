@@ -238,7 +238,7 @@ class Worker:
 
     def run(self) -> None:
         """Process batches until `stop`. A database that is away is waited for, and why is told whenever it changes."""
-        backoff, told = Backoff(MAX_BACKOFF_SECONDS), ChangeFilter()
+        backoff, change_filter = Backoff(MAX_BACKOFF_SECONDS), ChangeFilter()
         while not self._is_over():
             started = monotonic()
             try:
@@ -249,10 +249,10 @@ class Worker:
                     self._wait(started + PAUSE_SECONDS)
                 if backoff.failures:
                     backoff.reset()
-                    told = ChangeFilter()
+                    change_filter = ChangeFilter()
                     log.info("batches_go_on")
             except (Error, psycopg.Error) as error:
-                if told.has_changed(why := reason(error)):
+                if change_filter.has_changed(why := reason(error)):
                     log.warning("batch_postponed", error=type(error).__name__, reason=why)
                 self._hang_up()
                 sleep(backoff.next())
@@ -312,9 +312,9 @@ class Worker:
         conditions = "".join(f", EXISTS ({_numbered(self._steps[place].waits, place)})" for place in waiting)
         sql: LiteralString = f"SELECT clock_timestamp(), {HELD if self._is_leader else TRY}{conditions}"
         times = {f"nothing_before_{place}": self._nothing_before.get(step, LONG_AGO) for place, step in asked}
-        [(told, is_leader, *found)] = fetch(sql, {"key": BATCHES, "now": now, **times})
-        clock.set(told)
-        if told < now - RECENT / 2:  # the clock was put back: what comes from now on is older than what is known
+        [(database_time, is_leader, *found)] = fetch(sql, {"key": BATCHES, "now": now, **times})
+        clock.set(database_time)
+        if database_time < now - RECENT / 2:  # the clock was put back: rows are older from now on than what is known
             self._nothing_before = {}
             self._begin_anew()
         self._with_rows |= {place for place, is_so in zip(waiting, found, strict=True) if is_so}
@@ -410,7 +410,7 @@ class Worker:
             self._with_rows |= waited
             made.undo()
             raise
-        made.tell()
+        made.log_step_failures()
         self._waits.clear()
         self._with_rows |= left
         return bool(self._with_rows)
@@ -470,7 +470,7 @@ class Worker:
             for follower in self._steps:
                 if follower.follows and made.concerns(follower):
                     made.let_work(follower)
-        made.tell()
+        made.log_step_failures()
         return is_more_left
 
     def _give_up(self, step: Step, error: Exception, batch: Batch) -> None:
@@ -559,7 +559,7 @@ class _Run:
         for step, batch in self._begun:
             step.rolled_back(batch)
 
-    def tell(self) -> None:
+    def log_step_failures(self) -> None:
         """Have the steps send what they decided. It is written, so no error of one may keep another from it."""
         for step, work in self._worked:
             try:

@@ -43,8 +43,8 @@ class CanaryCommand(BaseCommand):
         table.add_column("milliseconds", justify="right")
         for link, milliseconds in row.timings().items():
             is_broken = link == row.broken_link
-            told = "[red]broken[/red]" if is_broken else "-" if milliseconds is None else str(milliseconds)
-            table.add_row(self.labels[link], told)
+            shown = "[red]broken[/red]" if is_broken else "-" if milliseconds is None else str(milliseconds)
+            table.add_row(self.labels[link], shown)
         console.print(table)
         if row.state == RunState.PASSED:
             console.print(f"Every link holds. CPU time of the canary itself: {row.work_ms} ms.")

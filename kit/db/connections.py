@@ -12,7 +12,7 @@ def connection_parameters() -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if name not in {"cursor_factory", "context"}}
 
 
-def says_ready(data_dir: Path) -> bool:
+def is_marked_ready(data_dir: Path) -> bool:
     """Return whether PostgreSQL's own file of its state says that it takes connections; one that was killed leaves it.
 
     It is read before each connection to a server that may be starting, as PostgreSQL logs an error for one that comes

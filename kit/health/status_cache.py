@@ -21,7 +21,7 @@ from kit.health.change_filter import ChangeFilter
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
-_told = ChangeFilter()  # why facts of this process are not saved
+_change_filter = ChangeFilter()  # why facts of this process are not saved
 
 
 class JsonSerializer:
@@ -58,10 +58,10 @@ class StatusCache(Generic[T]):
         try:
             cache.set(self.key(name), orjson.loads(orjson.dumps(value)), self.ttl_seconds)
         except RedisError as error:
-            if _told.has_changed(type(error).__name__):
+            if _change_filter.has_changed(type(error).__name__):
                 log.warning("status_not_saved", topic=self.topic, error=type(error).__name__)
         else:
-            _told.has_changed("")
+            _change_filter.has_changed("")
 
     def read(self, name: str = "") -> T | None:
         """Return a fact, or None when it was not saved lately or the cache is away."""

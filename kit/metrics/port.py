@@ -13,7 +13,7 @@ from kit.metrics.files import Counted
 
 RETRY_SECONDS = 0.5
 # Longer than a process needs that was told to stop because this one replaces it.
-TOLD_AFTER_SECONDS = 30.0
+LOG_AFTER_SECONDS = 30.0
 log = structlog.get_logger(__name__)
 
 
@@ -31,7 +31,7 @@ def serve() -> None:
     if fault == EADDRINUSE:
         Thread(target=_open_later, args=(registry,), name="metrics-port", daemon=True).start()
     elif fault:
-        _tell(fault)
+        _log_fault(fault)
 
 
 def _open(registry: CollectorRegistry) -> int:
@@ -44,13 +44,13 @@ def _open(registry: CollectorRegistry) -> int:
 
 
 def _open_later(registry: CollectorRegistry) -> None:
-    told_at = monotonic() + TOLD_AFTER_SECONDS
+    log_at = monotonic() + LOG_AFTER_SECONDS
     while fault := _open(registry):
-        if monotonic() >= told_at:
-            told_at = float("inf")
-            _tell(fault)
+        if monotonic() >= log_at:
+            log_at = float("inf")
+            _log_fault(fault)
         sleep(RETRY_SECONDS)
 
 
-def _tell(fault: int) -> None:
+def _log_fault(fault: int) -> None:
     log.error("metrics_port_not_opened", port=settings.METRICS_PORT, error=os.strerror(fault))

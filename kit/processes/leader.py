@@ -66,7 +66,7 @@ SERVER_TIMEOUT_SECONDS = 6
 RETURN_SECONDS = LEADER_TIMEOUT_SECONDS + 3 * BEAT_SECONDS
 # Which process leads, for one that survives outages. It says so every few seconds while it has its session.
 LEADS = StatusCache("leads", str, ttl_seconds=15)
-SAY_SECONDS = 5.0
+REPORT_SECONDS = 5.0
 # The session's own timeout covers most cases; the others cover a server that is sending to a host that is gone.
 SERVER_OPTIONS = (
     f"-c idle_session_timeout={SERVER_TIMEOUT_SECONDS}s -c statement_timeout={SERVER_TIMEOUT_SECONDS}s "
@@ -163,10 +163,10 @@ class Leader:
         self._is_leading = is_leading
         self._survives_outage = survives_outage
         self._session: psycopg.AsyncConnection | None = None
-        self._told = ChangeFilter()  # why there is no session
+        self._change_filter = ChangeFilter()  # why there is no session
         self._process = f"{name} {socket.gethostname()[:40]} {os.getpid()}"
-        self._say_at = float("-inf")  # monotonic
-        self._saying: asyncio.Future[None] | None = None
+        self._report_at = float("-inf")  # monotonic
+        self._reporting: asyncio.Future[None] | None = None
 
     async def lead(self, stopped: asyncio.Event, work: Work) -> None:
         """Do the work whenever the lock is ours, until ``stopped``.
@@ -187,7 +187,7 @@ class Leader:
     async def _work(self, stopped: asyncio.Event, work: Work) -> None:
         log.info("lock_taken", name=self._name)
         self._is_leading.set(1)
-        self._say_at = float("-inf")
+        self._report_at = float("-inf")
         term = Term(stopped)
         working = asyncio.ensure_future(work(term))
         stopping = asyncio.ensure_future(_end_with(stopped, term))
@@ -218,12 +218,12 @@ class Leader:
             return await self._take() or (self._session is None and not await self._is_followed())
         try:
             if not await self._ask(HELD):
-                self._tell(POOLED)
+                self._log_change(POOLED)
                 return False
-            self._say_who_leads()
+            self._report_leader()
             await self._listen(self._session, working)
         except (psycopg.Error, TimeoutError) as error:
-            self._tell(reason(error))
+            self._log_change(reason(error))
             if self._survives_outage:
                 await self._hang_up()
             return self._survives_outage
@@ -239,11 +239,15 @@ class Leader:
             listening.cancel()
             await asyncio.wait([listening])
 
-    def _say_who_leads(self) -> None:
+    def _report_leader(self) -> None:
         """Say it from a thread, so that a cache that hangs does not keep the leader from its session."""
-        if self._survives_outage and monotonic() >= self._say_at and (self._saying is None or self._saying.done()):
-            self._say_at = monotonic() + SAY_SECONDS
-            self._saying = asyncio.ensure_future(asyncio.to_thread(LEADS.save, self._process, str(self._key)))
+        if (
+            self._survives_outage
+            and monotonic() >= self._report_at
+            and (self._reporting is None or self._reporting.done())
+        ):
+            self._report_at = monotonic() + REPORT_SECONDS
+            self._reporting = asyncio.ensure_future(asyncio.to_thread(LEADS.save, self._process, str(self._key)))
 
     async def _is_followed(self) -> bool:
         leader = None
@@ -259,10 +263,10 @@ class Leader:
         try:
             is_ours = await self._ask(TAKE)
         except (psycopg.Error, TimeoutError) as error:
-            self._tell(reason(error))
+            self._log_change(reason(error))
             await self._hang_up()
             return False
-        self._told.has_changed("")
+        self._change_filter.has_changed("")
         return is_ours
 
     async def _is_connected(self) -> bool:
@@ -271,7 +275,7 @@ class Leader:
             if self._session is None:
                 self._session = await self._connect()
         except (psycopg.Error, TimeoutError) as error:
-            self._tell(reason(error))
+            self._log_change(reason(error))
         return self._session is not None
 
     async def _connect(self) -> psycopg.AsyncConnection:
@@ -293,8 +297,8 @@ class Leader:
                 async with asyncio.timeout(1):
                     await session.close()
 
-    def _tell(self, why: str) -> None:
-        if self._told.has_changed(why):
+    def _log_change(self, why: str) -> None:
+        if self._change_filter.has_changed(why):
             log.warning("lock_session_lost", name=self._name, reason=why)
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 VARIABLE = "READY_FD"
 
 
-def tell_ready() -> None:
+def announce_ready() -> None:
     """Say that this process serves. The parent may not have asked for it, or may have gone meanwhile."""
     if number := os.environ.pop(VARIABLE, ""):
         with suppress(OSError):

@@ -25,11 +25,11 @@ RETRY_SECONDS = 2.0
 
 def wait_until_fit() -> None:
     """Return once nothing keeps this process from its work. What is wrong is told whenever it changes."""
-    questions, told = import_module(settings.STARTS_WHEN), ""
+    questions, logged = import_module(settings.STARTS_WHEN), ""
     while fault := next(_ask(questions.FAULTS), ""):
-        if fault != told:
+        if fault != logged:
             log.error("start_waits", reason=fault)
-        told = fault
+        logged = fault
         connection.close()
         sleep(RETRY_SECONDS)
     for oddity in _ask(questions.ODDITIES):

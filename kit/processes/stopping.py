@@ -4,7 +4,7 @@
     worker_init: makes an eventfd ──fork──▶  inherit it
     SIGTERM: writes into it ──────────────▶  find it readable from then on, as nobody reads it
 
-A task that runs for long asks `is_told`, or has a thread that waits in `wait`. Where no worker runs, nobody is told.
+A task that runs for long asks `is_set`, or has a thread that waits in `wait`. Where no worker runs, nobody is told.
 """
 
 import os
@@ -24,7 +24,7 @@ class WorkerStop:
         """Make what the children inherit."""
         self._file = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-    def tell(self) -> None:
+    def set(self) -> None:
         """Tell everybody. Called in a signal handler."""
         if self._file is not None:
             os.eventfd_write(self._file, 1)
@@ -34,7 +34,7 @@ class WorkerStop:
         files = [] if self._file is None else [self._file]
         return bool(select.select(files, [], [], seconds)[0])
 
-    def is_told(self) -> bool:
+    def is_set(self) -> bool:
         """Return whether the worker was told to stop."""
         return self.wait(0)
 
@@ -49,6 +49,6 @@ def prepare(**_kwargs: Any) -> None:
 
 
 @signals.worker_shutting_down.connect
-def tell(**_kwargs: Any) -> None:
+def announce_stop(**_kwargs: Any) -> None:
     """Tell the tasks that their worker was told to stop."""
-    WORKER_STOP.tell()
+    WORKER_STOP.set()

@@ -41,7 +41,7 @@ class ErrorHandler(logging.Handler):
             attributes = dict(_attributes(record, event))
             name = str(event.get("event", LIBRARY_ERROR))
             at_ns = int(record.created * NS_PER_SECOND)
-            _errors().tell(name, attributes, at_ns=at_ns, severity=record.levelname, trace=_trace_of(event))
+            _errors().export(name, attributes, at_ns=at_ns, severity=record.levelname, trace=_trace_of(event))
         except Exception:  # noqa: BLE001 - as handlers do
             self.handleError(record)
 
@@ -59,8 +59,8 @@ def _attributes(record: logging.LogRecord, event: Mapping[str, object]) -> Itera
 
 def _error_of(record: logging.LogRecord, event: Mapping[str, object]) -> BaseException | None:
     """Return the exception that was logged, in whichever of the ways that logging and structlog have."""
-    told: object = record.exc_info or event.get("exc_info")
-    found = told[1] if isinstance(told, tuple) else sys.exc_info()[1] if told is True else told
+    exc_info: object = record.exc_info or event.get("exc_info")
+    found = exc_info[1] if isinstance(exc_info, tuple) else sys.exc_info()[1] if exc_info is True else exc_info
     return found if isinstance(found, BaseException) else None
 
 

@@ -55,8 +55,8 @@ class Spans:
         links: Sequence[Link] = (),
     ) -> None:
         """Tell a span in the trace of a message. One with an attribute that `allowed` does not know is not told."""
-        told = _told(name, attributes)
-        if told is None:
+        allowed_attributes = _allowed_attributes(name, attributes)
+        if allowed_attributes is None:
             return
         first = trace.first_span_id.to_bytes(SPAN_BYTES)
         span = Span(
@@ -67,7 +67,7 @@ class Spans:
             kind=ROLES[role],
             start_time_unix_nano=began_ns,
             end_time_unix_nano=ended_ns,
-            attributes=told,
+            attributes=allowed_attributes,
             links=links,
             status=FAILED if is_error else None,
         )
@@ -106,7 +106,7 @@ class Errors:
         self._sender = Sender("errors", f"{settings.OTLP_URL}/v1/logs", settings.OTLP_HEADERS, _logs_of(_resource()))
         self.close, self.flush = self._sender.close, self._sender.flush
 
-    def tell(
+    def export(
         self, event: str, attributes: Mapping[str, object], *, at_ns: int, severity: str, trace: Trace | None
     ) -> None:
         """Tell an error. What of its attributes may not leave stays here."""
@@ -127,7 +127,7 @@ class Errors:
         self._sender.add(record)
 
 
-def _told(name: str, attributes: Attributes) -> list[KeyValue] | None:
+def _allowed_attributes(name: str, attributes: Attributes) -> list[KeyValue] | None:
     """Return the attributes of a span as they leave, or None when one of them may not."""
     named = allowed.exported(attributes)
     refused = sorted(word for word, value in named.items() if not allowed.is_allowed(word, value))

@@ -122,7 +122,7 @@ class _Traced:
             _send_batch(self._began_ns, self._step_spans)
 
 
-class _Untold:
+class _Untraced:
     """A batch while tracing is off."""
 
     def step(self, _name: str) -> AbstractContextManager[object]:
@@ -132,12 +132,12 @@ class _Untold:
         """Do nothing."""
 
 
-UNTOLD = _Untold()
+UNTRACED = _Untraced()
 
 
 def begin_batch() -> BatchTrace:
     """Begin to listen to a batch. Whoever rolls it back just drops what this returned."""
-    return _Traced() if is_on() else UNTOLD
+    return _Traced() if is_on() else UNTRACED
 
 
 def note(facts: Iterable[tuple[bytes, Attributes]]) -> None:

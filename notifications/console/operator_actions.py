@@ -11,7 +11,7 @@ import structlog
 from django.db import transaction
 
 from kit.db.partitions import UNDER_WAY
-from notifications.disabling import BY_OPERATOR, tell
+from notifications.disabling import BY_OPERATOR, record_events
 from notifications.models import Notification
 from notifications.transitions import DUE, end
 from registrations.models import RegistrationEvent, Route
@@ -46,7 +46,7 @@ def enable_routes(route_ids: Collection[int], *, now: datetime) -> int:
     disabled = Route.objects.filter(pk__in=ids)
     ended = list(disabled.exclude(disabled_reason=BY_OPERATOR).values_list("pk", flat=True))
     disabled.update(state=Route.State.ACTIVE, disabled_reason="", disabled_at=None, failing_since=None)
-    tell(ended, RegistrationEvent.Kind.REVIVED, now=now)
+    record_events(ended, RegistrationEvent.Kind.REVIVED, now=now)
     log.info("routes_enabled_by_hand", count=len(ids))
     return len(ids)
 

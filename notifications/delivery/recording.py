@@ -262,8 +262,12 @@ _FINISH = f"""
 
 def _finish(changes: Sequence[Change], *, now: datetime) -> None:
     """Write the ends of notifications, and with them what their senders are told, unless they were told before."""
-    told = {state: REPORTS[report_error(is_token_dead=state is State.DEAD_TOKEN)] for state in FINISHED_BY.values()}
-    reports = (str(told[State(change.state)]) if change.state in told else None for change in changes)
+    reports_by_state = {
+        state: REPORTS[report_error(is_token_dead=state is State.DEAD_TOKEN)] for state in FINISHED_BY.values()
+    }
+    reports = (
+        str(reports_by_state[State(change.state)]) if change.state in reports_by_state else None for change in changes
+    )
     rows = [(*_key(change), report) for change, report in zip(changes, reports, strict=True)]
     for finished in write_rows(_FINISH, (*_KEY, "reports"), rows, now=now, today=day_of(now)):
         count_returned(FINISHED, finished)

@@ -82,8 +82,8 @@ class PushSends(InFlight[Done]):
         began_at, began_ns = monotonic(), time_ns()
         result = await _try(self._gateway_for, claim)
         is_error = result.outcome in FAILURES
-        said = _said(claim, result)
-        step("send", claim.source_key, said, began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
+        attributes = _attributes(claim, result)
+        step("send", claim.source_key, attributes, began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
         self._limits.complete(claim.slot, monotonic() - began_at if result.outcome is Outcome.DELIVERED else inf)
         return claim, result
 
@@ -99,7 +99,7 @@ async def _try(gateway_for: Callable[[str], Gateway], claim: Claim) -> Result:
         return Result(Outcome.AMBIGUOUS, "gateway_failed")
 
 
-def _said(claim: Claim, result: Result) -> dict[str, object]:
+def _attributes(claim: Claim, result: Result) -> dict[str, object]:
     """Return what the trace of a message says about one push."""
     return {
         "gateway": claim.gateway,

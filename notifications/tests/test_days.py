@@ -22,8 +22,8 @@ from notifications.acceptance.tests.test_acceptance import (
     incoming,
     make_recipient,
     push,
+    reported,
     settled,
-    told,
 )
 from notifications.acceptance.tests.test_storing import pushed
 from notifications.messages import Outcome
@@ -123,7 +123,7 @@ def test_a_push_is_known_for_a_day_across_midnight(ended_at: datetime, repeated_
     make_recipient()
     deliver(accept([incoming(push())], now=ended_at), at=ended_at)
     again = repeat(at=repeated_at)
-    assert (again.claims, [told(answer) for answer in again.answers]) == ([], [[SUCCESS]])
+    assert (again.claims, [reported(answer) for answer in again.answers]) == ([], [[SUCCESS]])
 
 
 @pytest.mark.parametrize("ended_after", [MOMENT, 2 * HOUR, 23 * HOUR])
@@ -174,7 +174,7 @@ def test_a_repeated_request_is_answered_as_yesterday_and_delivers_nothing() -> N
     [first] = settled(accepted, now=MIDNIGHT - MOMENT)
     again = accept([incoming(push(), push(access_token="wrong"))], now=MIDNIGHT + MOMENT)
     assert again.claims == []
-    assert [told(answer) for answer in again.answers] == [told(first)]
+    assert [reported(answer) for answer in again.answers] == [reported(first)]
 
 
 def test_a_request_that_waits_across_midnight_tells_how_its_notifications_ended_before() -> None:

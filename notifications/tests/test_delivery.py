@@ -731,7 +731,7 @@ def make_waiting(*states, **fields):
     return request
 
 
-def told(answer):
+def reported(answer):
     return [(report.success, report.error) for report in answer.reports]
 
 
@@ -755,7 +755,7 @@ SUCCESS, NOT_REGISTERED = (True, ReportError.NONE), (False, ReportError.NOT_REGI
 def test_answers_as_soon_as_every_notification_was_tried_once(state, report):
     request = make_waiting(state, State.DELIVERED)
     [answer] = settle([request.pk], now=NOW)
-    assert told(answer) == [report, SUCCESS]
+    assert reported(answer) == [report, SUCCESS]
     assert (answer.bridge, answer.reply_address) == ("waku", bytes(request.reply_address))
     assert (answer.source_key, answer.message_id) == (bytes(request.source_key), bytes(request.message_id))
     row = fresh(request)
@@ -768,7 +768,7 @@ def test_waits_for_a_first_attempt_until_the_deadline(state):
     request = make_waiting(state, State.DEAD_TOKEN)
     assert settle([request.pk], now=request.reply_due_at - timedelta(microseconds=1)) == []
     [answer] = settle([request.pk], now=request.reply_due_at)
-    assert told(answer) == [SUCCESS, NOT_REGISTERED]
+    assert reported(answer) == [SUCCESS, NOT_REGISTERED]
 
 
 @pytest.mark.django_db
@@ -786,7 +786,7 @@ def test_what_waits_for_an_address_that_was_disabled_meanwhile_is_told_as_dead(s
     request = make_waiting(state)
     Notification.objects.update(route=make_route(state=Route.State.DISABLED))
     [answer] = settle([request.pk], now=request.reply_due_at)
-    assert told(answer) == [report]
+    assert reported(answer) == [report]
 
 
 @pytest.mark.django_db

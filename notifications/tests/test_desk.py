@@ -44,7 +44,7 @@ class RecordingBridge(BaseStep):
     def committed(self, decided):
         self.answers += decided
 
-    def told(self):
+    def reported(self):
         return {bytes(a.source_key): [(r.success, r.error) for r in a.reports] for a in self.answers}
 
 
@@ -101,7 +101,7 @@ def office():
 def test_a_request_is_answered_in_the_commit_of_its_last_result(office):
     office.ask(make_phone(), make_phone())
     office.process_results(2)
-    assert office.bridge.told() == {b"k": [SUCCESS, SUCCESS]}
+    assert office.bridge.reported() == {b"k": [SUCCESS, SUCCESS]}
     rows = fetch(
         "SELECT xmin::text FROM notifications_notificationrequest"
         " UNION SELECT xmin::text FROM notifications_notification UNION SELECT xmin::text FROM notifications_attempt"
@@ -116,7 +116,7 @@ def test_what_all_ended_is_answered_without_reading_it_again(office):
         office.wait()
     with statements() as sent:
         office.process_batch()
-    assert office.bridge.told() == {b"k": [SUCCESS, SUCCESS]}
+    assert office.bridge.reported() == {b"k": [SUCCESS, SUCCESS]}
     assert not any("FROM notifications_notification WHERE request_id" in sql for sql in sent)
 
 
@@ -124,7 +124,7 @@ def test_a_dead_token_is_told_and_stored_alike():
     office = Office(RecordingGateway(Outcome.DEAD))
     office.ask(make_phone(), make_registration(access_token="another"))
     office.process_results()
-    assert office.bridge.told() == {b"k": [NOT_REGISTERED, (False, ReportError.WRONG_TOKEN)]}
+    assert office.bridge.reported() == {b"k": [NOT_REGISTERED, (False, ReportError.WRONG_TOKEN)]}
     assert Notification.objects.get().report == "not_registered"
     [decided] = unpack(NotificationRequest.objects.get().decided)
     assert (decided.position, decided.verdict) == (1, "wrong_token")
@@ -135,7 +135,7 @@ def test_what_is_tried_and_still_open_is_answered_as_success_and_its_report_stay
     office = Office(RecordingGateway(outcome))
     office.ask(make_phone())
     office.process_results()
-    assert office.bridge.told() == {b"k": [SUCCESS]}
+    assert office.bridge.reported() == {b"k": [SUCCESS]}
     assert Notification.objects.get().report == "success"
     Notification.objects.update(next_attempt_at=timezone.now())
     office.gateway.answer = lambda _: Result(Outcome.DEAD)
@@ -152,7 +152,7 @@ def test_waits_for_every_notification_of_the_request():
     assert office.bridge.answers == []
     office.gateway.let_go.set()
     office.process_until(lambda: office.bridge.answers)
-    assert office.bridge.told() == {b"k": [SUCCESS, SUCCESS]}
+    assert office.bridge.reported() == {b"k": [SUCCESS, SUCCESS]}
 
 
 def test_is_answered_when_it_is_due_with_what_is_known_by_then(settings):
@@ -161,7 +161,7 @@ def test_is_answered_when_it_is_due_with_what_is_known_by_then(settings):
     office = Office(Kept(hanging, answer=Outcome.DEAD))
     office.ask(hanging, dead)
     office.process_until(lambda: office.bridge.answers)
-    assert office.bridge.told() == {b"k": [SUCCESS, NOT_REGISTERED]}
+    assert office.bridge.reported() == {b"k": [SUCCESS, NOT_REGISTERED]}
     office.gateway.let_go.set()
     office.work_off()
     assert len(office.bridge.answers) == 1
@@ -178,7 +178,7 @@ def test_what_found_no_room_is_answered_when_it_is_due(settings):
     office.ask(hanging, key=b"one")
     office.ask(waiting, key=b"two")
     office.process_until(lambda: len(office.bridge.answers) == 2)
-    assert office.bridge.told() == {b"one": [SUCCESS], b"two": [SUCCESS]}
+    assert office.bridge.reported() == {b"one": [SUCCESS], b"two": [SUCCESS]}
     office.gateway.let_go.set()
     office.work_off()
     assert {n.state for n in Notification.objects.all()} == {"delivered"}
@@ -203,7 +203,7 @@ def test_another_worker_answers_what_its_own_did_not_half_a_second_late(office):
     other.process_batch(now=due_at + GRACE - timedelta(milliseconds=1))
     assert other.bridge.answers == []
     other.process_batch(now=due_at + GRACE)
-    assert other.bridge.told() == {b"k": [SUCCESS]}
+    assert other.bridge.reported() == {b"k": [SUCCESS]}
     dead.gateway.let_go.set()
 
 
@@ -262,7 +262,7 @@ def test_after_a_batch_that_failed_the_sender_is_told_what_is_stored():
     Channel.objects.update(deaths_distrusted_since=timezone.now())
     office.bridge.answers.clear()
     office.process_batch()
-    assert (Notification.objects.get().state, office.bridge.told()) == ("retrying", {b"k": [SUCCESS]})
+    assert (Notification.objects.get().state, office.bridge.reported()) == ("retrying", {b"k": [SUCCESS]})
 
 
 def test_a_request_that_cannot_be_answered_stops_no_other_and_is_closed(office):
@@ -270,7 +270,7 @@ def test_a_request_that_cannot_be_answered_stops_no_other_and_is_closed(office):
         office.ask(make_phone(), key=key)
     office.bridge.refused = {b"bad"}
     office.process_until(lambda: len(office.bridge.answers) == 2)
-    assert office.bridge.told() == {b"one": [SUCCESS], b"two": [SUCCESS]}
+    assert office.bridge.reported() == {b"one": [SUCCESS], b"two": [SUCCESS]}
     row = NotificationRequest.objects.get(request_key=b"bad")
     later = row.reply_due_at + timedelta(seconds=1)
     office.process_until(lambda: not NotificationRequest.objects.filter(state="waiting").exists(), now=later)
@@ -286,7 +286,7 @@ def test_of_overdue_requests_the_one_that_cannot_be_answered_stops_no_other(offi
     office.bridge.refused = {bytes([1])}
     later = timezone.now() + timedelta(minutes=1)
     office.process_until(lambda: not NotificationRequest.objects.filter(state="waiting").exists(), now=later)
-    assert set(office.bridge.told()) == {bytes([number]) for number in (0, 2, 3, 4)}
+    assert set(office.bridge.reported()) == {bytes([number]) for number in (0, 2, 3, 4)}
     dead.gateway.let_go.set()
 
 

@@ -46,7 +46,7 @@ def ask(*phones, type_=MESSAGE, now=NOW, sender=b"sender"):
     return acceptance.accept("test-bridge", batch, sending=Sending(LEASE, ConcurrencyLimits(1000)), now=now)
 
 
-def told(accepted):
+def reported(accepted):
     return Counter(report.error for answer in accepted.answers for report in answer.reports)
 
 
@@ -59,7 +59,7 @@ def test_fresh_message_ids_at_a_victim_are_one_wake_up_beyond_the_limit_and_succ
     """Each used to be an alert on the phone, as often as anybody likes."""
     accepted = ask(*[phone] * 100)
     assert len(accepted.claims) == 30
-    assert told(accepted) == {ReportError.NONE: 70}
+    assert reported(accepted) == {ReportError.NONE: 70}
     [wake_up] = Notification.objects.filter(is_wake_up=True)
     assert (wake_up.state, wake_up.report, wake_up.chat_id, wake_up.message) == (State.PENDING, "success", None, None)
     assert NOW < wake_up.next_attempt_at < NOW + timedelta(seconds=10)
@@ -70,7 +70,7 @@ def test_fresh_message_ids_at_a_victim_are_one_wake_up_beyond_the_limit_and_succ
 @pytest.mark.django_db
 def test_what_comes_while_a_wake_up_waits_is_coalesced_into_it(phone):
     ask(*[phone] * 100)
-    assert told(ask(*[phone] * 5)) == {ReportError.NONE: 5}
+    assert reported(ask(*[phone] * 5)) == {ReportError.NONE: 5}
     assert Notification.objects.filter(is_wake_up=True).count() == 1
 
 

@@ -66,5 +66,5 @@ def test_a_request_that_cannot_be_answered_stops_no_other_answer():
     refuse("notifications_notification", "UPDATE", f"NEW.request_id = {bad.pk}")
     deliverer = DeliveryProcess()
     deliverer.process_until(lambda: not type(bad).objects.filter(state="waiting").exists())
-    told = Notification.objects.filter(report="success").values_list("request", flat=True)
-    assert set(told) == {request.pk for request in requests if request != bad}
+    reported = Notification.objects.filter(report="success").values_list("request", flat=True)
+    assert set(reported) == {request.pk for request in requests if request != bad}

@@ -49,9 +49,9 @@ LOGGERS = {
 }
 
 
-def configure_logging(*, as_json: bool, level: str, tells_errors: bool = False) -> None:
+def configure_logging(*, as_json: bool, level: str, exports_errors: bool = False) -> None:
     """Set up structlog and the logging of all libraries on standard error, and for errors also at a collector if it
-    ``tells_errors``. An unknown ``level`` means INFO.
+    ``exports_errors``. An unknown ``level`` means INFO.
     """
     structlog.configure(
         processors=PROCESSORS,
@@ -74,10 +74,10 @@ def configure_logging(*, as_json: bool, level: str, tells_errors: bool = False) 
             "formatters": {"structlog": formatter},
             "handlers": {
                 "stderr": {"class": "logging.StreamHandler", "formatter": "structlog"},
-                **({"collector": {"class": "kit.tracing.errors.ErrorHandler"}} if tells_errors else {}),
+                **({"collector": {"class": "kit.tracing.errors.ErrorHandler"}} if exports_errors else {}),
             },
             "root": {
-                "handlers": ["stderr", *(["collector"] if tells_errors else [])],
+                "handlers": ["stderr", *(["collector"] if exports_errors else [])],
                 "level": level if level in LEVELS else "INFO",
             },
             "loggers": LOGGERS,

@@ -54,8 +54,8 @@ def show_documentation(request: HttpRequest, name: str = "") -> HttpResponse:
     page = read_page(name) if name else None
     if name and page is None:
         raise Http404
-    told = {"title": page.title if page else "Documentation", "page": page, "contents": contents()}
-    return TemplateResponse(request, "console/documentation.html", {**admin.site.each_context(request), **told})
+    context = {"title": page.title if page else "Documentation", "page": page, "contents": contents()}
+    return TemplateResponse(request, "console/documentation.html", {**admin.site.each_context(request), **context})
 
 
 @lru_cache

@@ -17,7 +17,7 @@ from django.conf import settings
 from django.core.cache import cache as shared_cache
 from django.db import connection
 
-from kit.db.connections import says_ready
+from kit.db.connections import is_marked_ready
 from kit.db.postgresql.base import TimedConnection
 from kit.db.postgresql.versions import TooOldError, refuse_too_old
 from kit.health.recent import Recent
@@ -64,7 +64,7 @@ def ask_database() -> tuple[str, Incidents]:
     """Return why PostgreSQL is of no use, or nothing when it answers and all migrations are applied; and since when
     indicators are bad, as far as it is noted.
     """
-    if _says_not_ready():
+    if _is_marked_unready():
         return "PostgreSQL is not ready", {}
     try:
         with closing(_connect()) as own:
@@ -78,13 +78,13 @@ def ask_database() -> tuple[str, Incidents]:
     return (f"migrations not applied: {missing}" if missing else ""), incidents
 
 
-def _says_not_ready() -> bool:
+def _is_marked_unready() -> bool:
     """Return whether the embedded PostgreSQL says in its own file that it takes no connections.
 
     It starts beside the web server, which answers probes meanwhile. A database of the operator's is always asked.
     """
     is_embedded = settings.EMBEDDED.get("DATABASE_URL") == settings.DATABASE_URL
-    return is_embedded and not says_ready(settings.EMBEDDED_POSTGRES_DIR)
+    return is_embedded and not is_marked_ready(settings.EMBEDDED_POSTGRES_DIR)
 
 
 def _connect() -> psycopg.Connection[Any]:

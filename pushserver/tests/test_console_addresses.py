@@ -66,7 +66,7 @@ def test_who_makes_up_where_it_comes_from_is_known_by_what_the_proxy_added() -> 
 
 @pytest.mark.usefixtures("proxy")
 @pytest.mark.parametrize(
-    ("said", "address"),
+    ("shown", "address"),
     [
         ("203.0.113.66", "203.0.113.66"),
         ("203.0.113.66:51234", "203.0.113.66"),
@@ -82,8 +82,8 @@ def test_who_makes_up_where_it_comes_from_is_known_by_what_the_proxy_added() -> 
         ("'; DROP TABLE axes_accessattempt; --", PROXY),
     ],
 )
-def test_what_a_proxy_says_is_kept_as_an_address_and_else_the_proxys_own(said: str, address: str) -> None:
-    assert guess(x_forwarded_for=said) == 429
+def test_what_a_proxy_says_is_kept_as_an_address_and_else_the_proxys_own(shown: str, address: str) -> None:
+    assert guess(x_forwarded_for=shown) == 429
     assert AccessAttempt.objects.get().ip_address == address
 
 

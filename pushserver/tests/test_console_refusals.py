@@ -22,7 +22,7 @@ def support() -> Client:
     return client
 
 
-def told(response) -> tuple[int, list[str]]:
+def reported(response) -> tuple[int, list[str]]:
     html = response.content.decode()
     assert TYPED not in html
     return response.status_code, re.findall(r'<p id="refused"[^>]*>(.*?)</p>', html)
@@ -41,7 +41,7 @@ def told(response) -> tuple[int, list[str]]:
 def test_a_page_that_is_not_for_somebody_says_why_and_keeps_the_menu(support: Client, path: str, status: int) -> None:
     response = support.get(path)
 
-    assert told(response) == (status, [refusals.WORDS[status]])
+    assert reported(response) == (status, [refusals.WORDS[status]])
     assert 'id="nav-sidebar"' in response.content.decode()
 
 
@@ -58,7 +58,7 @@ def test_who_is_refused_a_page_is_logged_without_what_was_asked_for(support: Cli
 def test_a_form_from_before_the_login_says_that_nothing_was_done(support: Client) -> None:
     response = support.post("/admin/find/", {"q": TYPED, "csrfmiddlewaretoken": "x" * 64})
 
-    assert told(response) == (403, [refusals.STALE_FORM])
+    assert reported(response) == (403, [refusals.STALE_FORM])
 
 
 def test_outside_of_the_console_a_sentence_is_enough(client: Client) -> None:

@@ -55,9 +55,9 @@ def test_neither_password_nor_code_is_kept_or_logged_with_a_failed_login(caplog:
     """A password that was typed into the wrong field is not kept either."""
     Client().post("/admin/login/", {"username": "swordfish", "password": "hunter2-hunter2", "code": "918273"})
 
-    told = AccessAttempt.objects.get().post_data + caplog.text
-    assert "login failure" in told
-    assert [typed for typed in ("swordfish", "hunter2", "918273") if typed in told] == []
+    reported = AccessAttempt.objects.get().post_data + caplog.text
+    assert "login failure" in reported
+    assert [typed for typed in ("swordfish", "hunter2", "918273") if typed in reported] == []
 
 
 def test_beat_has_it_done() -> None:

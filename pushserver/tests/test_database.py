@@ -40,9 +40,11 @@ def test_a_database_of_a_newer_version_is_named_in_one_line_and_used(capfd):
     """What a newer version migrates leaves this one able to run, so an upgrade can be taken back."""
     MigrationRecorder(connection).record_applied("notifications", "9999_later")
     database.bring_up_to_date(None)
-    said = capfd.readouterr().err.splitlines()
-    assert len(said) == 1
-    assert said[0].startswith("The database was migrated by a newer version: notifications.9999_later is not known to ")
+    shown = capfd.readouterr().err.splitlines()
+    assert len(shown) == 1
+    assert shown[0].startswith(
+        "The database was migrated by a newer version: notifications.9999_later is not known to "
+    )
 
 
 def test_a_command_that_finds_no_database_says_so_in_one_line():

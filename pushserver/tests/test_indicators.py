@@ -168,8 +168,8 @@ def test_while_the_database_does_not_answer_what_only_it_knows_is_not_known() ->
     for changes in ({}, {"component": ""}):
         without = replace(facts(**changes), stored=None)
         assert {found.kind for found in judge(without)} == {found.kind for found in indicators(**changes)}
-        told = {found.kind for found in judge(without) if found.state != GREY}
-        assert {kind.id for kind in told} <= {*REACHED, "database-speed"}
+        reported = {found.kind for found in judge(without) if found.state != GREY}
+        assert {kind.id for kind in reported} <= {*REACHED, "database-speed"}
     assert is_ready(judge(replace(WELL, stored=None)))
 
 

@@ -32,7 +32,7 @@ def no_memory(monkeypatch):
 
 
 @pytest.fixture
-def told(client, settings):
+def reported(client, settings):
     """Return the samples of one page of metrics, by name and labels."""
     settings.METRICS_TOKEN = TOKEN
 
@@ -86,7 +86,7 @@ def test_the_page_is_only_read(client, settings):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_tells_what_waits_and_for_how_long(told):
+def test_tells_what_waits_and_for_how_long(reported):
     now = timezone.now()
     make_notification(at=now - timedelta(seconds=90))
     make_notification(state=Notification.State.RETRYING, next_attempt_at=now + timedelta(hours=1))
@@ -94,7 +94,7 @@ def test_tells_what_waits_and_for_how_long(told):
     make_channel((1, "app"))
     make_halt("tripped", (1, "app"))
 
-    found = told()
+    found = reported()
 
     open_by_state = {name[1]: value for name, value in found.items() if name[0] == "pushserver_notifications_open"}
     assert open_by_state == {"pending": 1, "retrying": 1, "ambiguous": 0, "in_flight": 0}
@@ -106,41 +106,41 @@ def test_tells_what_waits_and_for_how_long(told):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_nothing_is_read_of_what_was_processed_before_the_marks_of_the_steps(told):
+def test_nothing_is_read_of_what_was_processed_before_the_marks_of_the_steps(reported):
     """By rows that no leader would have passed over."""
     now = timezone.now()
     make_notification(at=now - timedelta(seconds=90))
     make_envelope(state="received", received_at=now - timedelta(seconds=90))
     StepMark.objects.bulk_create(StepMark(step=step, nothing_before=now) for step in ("Due", "Inbox"))
-    found = told()
+    found = reported()
     assert found["pushserver_notifications_open", "pending"] == found["pushserver_inbox_waiting",] == 0
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_idle_server_has_nothing_old(told):
-    found = told()
+def test_an_idle_server_has_nothing_old(reported):
+    found = reported()
     ages = {name for name in found if name[0].endswith("_age_seconds")}
     assert len(ages) == 4
     assert {found[name] for name in ages} == {0}
 
 
 @pytest.mark.django_db
-def test_tells_which_queues_have_a_worker(told):
+def test_tells_which_queues_have_a_worker(reported):
     cache.delete(HEARTBEAT_KEY.format(queue="batches"))
     cache.set(HEARTBEAT_KEY.format(queue="keys"), "2026-11-21T12:00:00+00:00", 60)
 
-    found = told()
+    found = reported()
 
     assert found[STATE, "workers"] == 2
     assert found["pushserver_queue_tasks", "batches"] == 0
 
 
 @pytest.mark.django_db
-def test_says_that_the_database_is_away_and_tells_the_rest(told, monkeypatch):
+def test_says_that_the_database_is_away_and_tells_the_rest(reported, monkeypatch):
     monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
     monkeypatch.setitem(connection.settings_dict, "PORT", free_port())
 
-    found = told()
+    found = reported()
 
     assert (found[STATE, "database"], found[STATE, "broker"]) == (2, 0)
     assert (STATE, "inbox") not in found
@@ -148,10 +148,10 @@ def test_says_that_the_database_is_away_and_tells_the_rest(told, monkeypatch):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_gauge_that_fails_is_missing_alone_and_the_database_is_up(told):
+def test_a_gauge_that_fails_is_missing_alone_and_the_database_is_up(reported):
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE notifications_notificationrequest RENAME COLUMN reply_due_at TO away")
-        found = told()
+        found = reported()
         cursor.execute("ALTER TABLE notifications_notificationrequest RENAME COLUMN away TO reply_due_at")
 
     assert found[STATE, "database"] == 0
@@ -160,13 +160,13 @@ def test_a_gauge_that_fails_is_missing_alone_and_the_database_is_up(told):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_comes_after_a_gauge_that_hangs_is_not_asked_and_the_database_is_up(told):
+def test_what_comes_after_a_gauge_that_hangs_is_not_asked_and_the_database_is_up(reported):
     late = ("pushserver_routes",)
     with other_session() as other, connection.cursor() as cursor:
         cursor.execute("ANALYZE registrations_route")
-        assert late in told()
+        assert late in reported()
         other.execute("LOCK TABLE notifications_channel")
-        found = told()
+        found = reported()
 
     assert found[STATE, "database"] == 0
     assert ("pushserver_replies_pending",) in found
@@ -174,10 +174,10 @@ def test_what_comes_after_a_gauge_that_hangs_is_not_asked_and_the_database_is_up
 
 
 @pytest.mark.django_db
-def test_says_that_the_broker_is_away_and_tells_the_rest(told, settings):
+def test_says_that_the_broker_is_away_and_tells_the_rest(reported, settings):
     settings.REDIS_URL = f"redis://127.0.0.1:{free_port()}/0"
 
-    found = told()
+    found = reported()
 
     assert (found[STATE, "database"], found[STATE, "broker"]) == (0, 2)
     assert ("pushserver_replies_pending",) in found

@@ -26,14 +26,14 @@ def key(number: int) -> bytes:
     return number.to_bytes(64)
 
 
-def said(number: int, installation: int = 1, *, version: int = 1, **fields: Any) -> Submission:
+def shown(number: int, installation: int = 1, *, version: int = 1, **fields: Any) -> Submission:
     """What the key of this number says about its installation of that number."""
     message = replace(MESSAGE, installation_id=str(UUID(int=installation)), version=version, **fields)
     return Submission(key(number), repr(message).encode(), message, grant_verified=True)
 
 
 def left(number: int, installation: int = 1, *, version: int = 2) -> Submission:
-    return said(number, installation, version=version, unregister=True)
+    return shown(number, installation, version=version, unregister=True)
 
 
 def register(*submissions: Submission) -> list[Acceptance | Refusal]:
@@ -55,27 +55,27 @@ class OneOfEight(Share):
 @pytest.mark.parametrize("is_one_batch", [True, False])
 def test_a_key_has_so_many_installations_and_no_more(settings: LazySettings, is_one_batch: bool) -> None:
     settings.INSTALLATIONS_PER_KEY = 3
-    submissions = [said(1, installation) for installation in range(5)]
+    submissions = [shown(1, installation) for installation in range(5)]
     decisions = register(*submissions) if is_one_batch else [register(each)[0] for each in submissions]
     assert decisions == [Acceptance.REGISTER] * 3 + [Refusal.TOO_MANY_INSTALLATIONS] * 2
-    assert register(said(2)) == [Acceptance.REGISTER]
+    assert register(shown(2)) == [Acceptance.REGISTER]
 
 
 def test_who_has_them_all_can_change_them_and_replace_one(settings: LazySettings) -> None:
     settings.INSTALLATIONS_PER_KEY = 2
-    register(said(1, 1), said(1, 2))
-    assert register(said(1, 1, version=2), left(1, 2), said(1, 3)) == [
+    register(shown(1, 1), shown(1, 2))
+    assert register(shown(1, 1, version=2), left(1, 2), shown(1, 3)) == [
         Acceptance.REGISTER,
         Acceptance.UNREGISTER,
         Acceptance.REGISTER,
     ]
-    assert register(said(1, 2, version=3)) == [Refusal.TOO_MANY_INSTALLATIONS]  # a tombstone does not come back
+    assert register(shown(1, 2, version=3)) == [Refusal.TOO_MANY_INSTALLATIONS]  # a tombstone does not come back
 
 
 @pytest.mark.parametrize("is_one_batch", [True, False])
 def test_the_longest_dead_installation_makes_room(settings: LazySettings, is_one_batch: bool) -> None:
     settings.INSTALLATIONS_PER_KEY = 3
-    register(*[said(1, installation) for installation in range(3)], said(2))
+    register(*[shown(1, installation) for installation in range(3)], shown(2))
     routes = []
     for installation, day in ((0, 3), (1, 2)):
         route = Registration.objects.get(public_key_hash=key(1), installation_id=str(UUID(int=installation))).route
@@ -83,7 +83,7 @@ def test_the_longest_dead_installation_makes_room(settings: LazySettings, is_one
         route.state, route.disabled_at = Route.State.DISABLED, NOW + timedelta(days=day)
         route.save()
         routes.append(route.pk)
-    submissions = [said(1, installation) for installation in (3, 4, 5)]
+    submissions = [shown(1, installation) for installation in (3, 4, 5)]
     batches = [submissions] if is_one_batch else [[each] for each in submissions]
     outcomes = [each for batch in batches for each in intake.register(batch, gateway="a gateway", now=NOW)]
     assert [each.decision for each in outcomes] == [Acceptance.REGISTER] * 2 + [Refusal.TOO_MANY_INSTALLATIONS]
@@ -95,8 +95,8 @@ def test_the_longest_dead_installation_makes_room(settings: LazySettings, is_one
 
 def test_what_nobody_knew_is_taken_so_often_a_minute(settings: LazySettings) -> None:
     settings.NEW_INSTALLATIONS_PER_MINUTE = 1  # and ten are saved up
-    assert register(*map(said, range(4)), *map(left, range(4, 8))).count(Acceptance.UNREGISTER) == 4
-    decisions = register(*map(said, range(8, 12)), said(1, version=2), left(2))
+    assert register(*map(shown, range(4)), *map(left, range(4, 8))).count(Acceptance.UNREGISTER) == 4
+    decisions = register(*map(shown, range(8, 12)), shown(1, version=2), left(2))
     assert decisions[:2] == [Acceptance.REGISTER] * 2
     assert decisions[2:4] == [Refusal.TOO_MANY_NEW] * 2
     assert decisions[4:] == [Acceptance.REGISTER, Acceptance.UNREGISTER]  # known ones, whatever else goes on
@@ -110,7 +110,7 @@ def test_in_a_day_no_more_are_taken_than_would_fill_the_table_in_weeks(
     decisions, began_at = [], NOW
     for hour in range(24):
         monkeypatch.setattr("registrations.tests.test_quotas.NOW", began_at + timedelta(hours=hour))
-        decisions += register(*map(said, range(100 * hour, 100 * hour + 100)))
+        decisions += register(*map(shown, range(100 * hour, 100 * hour + 100)))
     assert 150 <= decisions.count(Acceptance.REGISTER) <= 2 * 150 + 2
 
 
@@ -120,19 +120,19 @@ def test_a_batch_that_is_rolled_back_takes_nothing_from_the_bucket(
     settings.NEW_INSTALLATIONS_PER_MINUTE = 1
     for first in (0, 2, 20):
         with transaction.atomic():
-            register(*map(said, range(first, first + 2 + first // 2)))
+            register(*map(shown, range(first, first + 2 + first // 2)))
             transaction.set_rollback(True)
         buckets.take_back()
-    assert register(*map(said, range(40, 50))) == [Acceptance.REGISTER] * 10
+    assert register(*map(shown, range(40, 50))) == [Acceptance.REGISTER] * 10
 
 
 def test_what_is_refused_takes_nothing_from_the_bucket(settings: LazySettings) -> None:
     settings.NEW_INSTALLATIONS_PER_MINUTE, settings.INSTALLATIONS_PER_KEY = 1, 1
-    register(said(1))
+    register(shown(1))
     for _ in range(20):
-        refused = register(said(1, 2), said(1, 3))
+        refused = register(shown(1, 2), shown(1, 3))
         assert refused == [Refusal.TOO_MANY_INSTALLATIONS] * 2
-    assert register(*map(said, range(10, 20))).count(Acceptance.REGISTER) == 9
+    assert register(*map(shown, range(10, 20))).count(Acceptance.REGISTER) == 9
 
 
 def test_all_workers_together_take_no_more_than_one(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,33 +140,33 @@ def test_all_workers_together_take_no_more_than_one(settings: LazySettings, monk
     decisions = []
     for worker in range(8):
         monkeypatch.setattr(quotas, "own_buckets", lambda own=SharedBuckets(OneOfEight()): own)  # noqa: B008
-        decisions += register(*map(said, range(worker * 10, worker * 10 + 10)))
+        decisions += register(*map(shown, range(worker * 10, worker * 10 + 10)))
     assert 10 <= decisions.count(Acceptance.REGISTER) <= 12
 
 
 def test_so_many_are_stored_in_all(settings: LazySettings) -> None:
     settings.MAX_REGISTRATIONS = 3
     factories.make_registration()
-    assert register(said(1), said(2), said(3)) == [Acceptance.REGISTER, Acceptance.REGISTER, Refusal.FULL]
-    assert register(said(1, version=2), said(2, version=2)) == [Acceptance.REGISTER] * 2
+    assert register(shown(1), shown(2), shown(3)) == [Acceptance.REGISTER, Acceptance.REGISTER, Refusal.FULL]
+    assert register(shown(1, version=2), shown(2, version=2)) == [Acceptance.REGISTER] * 2
 
 
 def test_a_batch_that_brings_nothing_new_counts_nothing() -> None:
-    register(said(1))
+    register(shown(1))
     with statements() as known:
-        register(said(1, version=2))
+        register(shown(1, version=2))
     with statements() as new:
-        register(said(2))
+        register(shown(2))
     assert ["pg_class" in " ".join(sent) for sent in (known, new)] == [False, True]
 
 
 def test_what_is_unregistered_without_being_known_has_a_bound_of_its_own(settings: LazySettings) -> None:
     settings.MAX_REGISTRATIONS = 8
     assert register(*map(left, range(4))) == [Acceptance.UNREGISTER] * 2 + [Refusal.FULL] * 2
-    assert register(*map(said, range(10, 20))) == [Acceptance.REGISTER] * 8 + [Refusal.FULL] * 2
+    assert register(*map(shown, range(10, 20))) == [Acceptance.REGISTER] * 8 + [Refusal.FULL] * 2
     assert register(*map(left, range(10, 14))) == [Acceptance.UNREGISTER] * 4  # known ones, however many there are
     assert register(left(4)) == [Refusal.FULL]
-    assert register(*(said(number, version=3) for number in (0, 1, 10, 11, 12))) == [
+    assert register(*(shown(number, version=3) for number in (0, 1, 10, 11, 12))) == [
         *[Acceptance.REGISTER] * 4,
         Refusal.FULL,
     ]
@@ -198,10 +198,10 @@ def test_who_registers_and_unregisters_again_and_again_fills_no_more_rows(settin
     settings.MAX_REGISTRATIONS = 8
     decisions = []
     for number in range(30):
-        decisions += register(said(number), left(number))
+        decisions += register(shown(number), left(number))
     assert Registration.objects.count() == 10
     assert decisions.count(Acceptance.REGISTER) == 10
-    assert register(said(0, version=3)) == [Acceptance.REGISTER]  # known, and there is no row for it to add
+    assert register(shown(0, version=3)) == [Acceptance.REGISTER]  # known, and there is no row for it to add
     assert quotas.filled(1, 9) == 8
 
 
@@ -209,9 +209,9 @@ def test_what_comes_back_is_new_as_well(settings: LazySettings) -> None:
     """Or many that were registered and unregistered for weeks would fill the table in an hour."""
     settings.NEW_INSTALLATIONS_PER_MINUTE = 1  # and ten are saved up
     for number in range(5):
-        assert register(said(number), left(number)) == [Acceptance.REGISTER, Acceptance.UNREGISTER]
-    decisions = register(*(said(number, version=3) for number in range(5)))
+        assert register(shown(number), left(number)) == [Acceptance.REGISTER, Acceptance.UNREGISTER]
+    decisions = register(*(shown(number, version=3) for number in range(5)))
     assert decisions == [Acceptance.REGISTER] * 5
-    assert register(left(0, version=4), said(0, version=5)) == [Acceptance.UNREGISTER, Acceptance.REGISTER]
+    assert register(left(0, version=4), shown(0, version=5)) == [Acceptance.UNREGISTER, Acceptance.REGISTER]
     assert register(left(0, version=6)) == [Acceptance.UNREGISTER]
-    assert register(said(0, version=7)) == [Refusal.TOO_MANY_NEW]
+    assert register(shown(0, version=7)) == [Refusal.TOO_MANY_NEW]

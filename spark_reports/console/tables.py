@@ -42,8 +42,8 @@ class Table:
         """Return the rows as lines of text, for readers without HTML."""
         names = [name for name, _ in self.head][1:]
         pairs = [zip(names, row[1:], strict=True) for row in self.rows]
-        told = [", ".join(f"{name} {cell}" for name, cell in row) for row in pairs]
-        return [f"{row[0]}: {text}" if text else str(row[0]) for row, text in zip(self.rows, told, strict=True)]
+        cells = [", ".join(f"{name} {cell}" for name, cell in row) for row in pairs]
+        return [f"{row[0]}: {text}" if text else str(row[0]) for row, text in zip(self.rows, cells, strict=True)]
 
 
 def columns_of(model: type[Model]) -> list[str]:

@@ -73,7 +73,7 @@ class Hours:
         return [Hours(self.day, first, end) for first, end in pairwise(bounds)]
 
 
-def _in(column: str, hours: Hours, *, envelope: str = "", notification: str = "", told_by: str = "") -> str:
+def _in(column: str, hours: Hours, *, envelope: str = "", notification: str = "", pseudonym: str = "") -> str:
     """Return the condition that every table of facts shares: the rows of these hours that are real traffic.
 
     The canaries' rows are left out by their envelope, by the recipient of their notification, or by the pseudonym.
@@ -83,8 +83,8 @@ def _in(column: str, hours: Hours, *, envelope: str = "", notification: str = ""
         conditions.append(f"{envelope} NOT IN (SELECT hash FROM {table(waku.CanaryEnvelope)})")
     if notification:
         conditions.append(f"NOT ({_is_canary(notification)})")
-    if told_by:
-        conditions.append(_is_no_canary(told_by))
+    if pseudonym:
+        conditions.append(_is_no_canary(pseudonym))
     return " AND ".join(conditions)
 
 
@@ -264,7 +264,7 @@ def registration_events(hours: Hours) -> str:
     return f"""
         WITH today AS MATERIALIZED (
             SELECT id, at, kind, pseudonym, token_type, app_topic, bridge FROM {table(RegistrationEvent)}
-            WHERE {_in("at", hours, told_by="pseudonym")}
+            WHERE {_in("at", hours, pseudonym="pseudonym")}
         ), before AS (
             SELECT DISTINCT ON (pseudonym) p.pseudonym, p.kind, p.token_type, p.app_topic
             FROM {table(RegistrationEvent)} p JOIN (SELECT DISTINCT pseudonym FROM today) known USING (pseudonym)

@@ -97,7 +97,7 @@ class Nightly:
         started = time.monotonic()
         kept = counts.persist()
         kept.count()
-        tell(f"counts_of_{name}", started)
+        print_time(f"counts_of_{name}", started)
         return kept
 
     def _error_rates(self) -> tuple[DataFrame, DataFrame]:
@@ -128,7 +128,7 @@ class Nightly:
         """Write one report, tell how long it took, and return its rows."""
         started = time.monotonic()
         written = sinks.write(frame, report, self.lake, self.plan)
-        tell(report.name, started)
+        print_time(report.name, started)
         return written
 
 
@@ -151,7 +151,7 @@ class LakeNotShared(Exception):  # noqa: N818 - says what is
     """Workers write somewhere else than the driver reads."""
 
 
-def tell(name: str, started: float) -> None:
+def print_time(name: str, started: float) -> None:
     """Tell the server how long something took."""
     sys.stdout.write(f"{PROGRESS} {name} {time.monotonic() - started:.1f} s\n")
     sys.stdout.flush()

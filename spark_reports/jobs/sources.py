@@ -56,9 +56,9 @@ def local_rows(spark: SparkSession, rows: Sequence[Sequence[object]], schema: St
     They go as a literal of the plan. What `createDataFrame` returns is read by Python on the executors, which have to
     start it, and counts as large.
     """
-    told = json.dumps([dict(zip(schema.fieldNames(), row, strict=True)) for row in rows])
+    as_json = json.dumps([dict(zip(schema.fieldNames(), row, strict=True)) for row in rows])
     one = spark.range(0, 1, 1, 1).where(F.lit(bool(rows)))  # the optimizer sees that there are none
-    frame = one.select(F.from_json(F.lit(told), ArrayType(schema), {"mode": "FAILFAST"}).alias("rows"))
+    frame = one.select(F.from_json(F.lit(as_json), ArrayType(schema), {"mode": "FAILFAST"}).alias("rows"))
     return frame.select(F.inline("rows"))
 
 

@@ -34,10 +34,10 @@ def chosen_days(options: Mapping[str, Any]) -> tuple[date, date]:
 @contextmanager
 def faults_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
     """Turn faults into CommandError. Of a database error only the kind is told, as its words may hold a row."""
-    told: tuple[type[Exception], ...] = (*kinds, OSError)
+    shown: tuple[type[Exception], ...] = (*kinds, OSError)
     try:
         yield
-    except told as error:
+    except shown as error:
         raise CommandError(in_one_line(error)) from error
     except (DatabaseError, InterfaceError, psycopg.Error) as error:
         raise CommandError(f"The database failed ({type(error).__name__}): nothing of this was published.") from error

@@ -23,8 +23,8 @@ def archive_of(jars: Path, folder: Path) -> Path | None:
     if os.environ.get("SPARK_CONF_DIR") or java is None:
         return None
     parts = [Path(java).resolve(), *sorted(jars.glob("*.jar"))]
-    told = "\n".join(f"{part} {part.stat().st_mtime_ns} {part.stat().st_size}" for part in parts)
-    return folder / NAME.format(hashlib.sha256(told.encode()).hexdigest()[:16])
+    fingerprint = "\n".join(f"{part} {part.stat().st_mtime_ns} {part.stat().st_size}" for part in parts)
+    return folder / NAME.format(hashlib.sha256(fingerprint.encode()).hexdigest()[:16])
 
 
 @contextmanager

@@ -138,9 +138,9 @@ def _run(days: Sequence[date], progress: Progress, *, replace: bool) -> ReportRu
     try:
         facts = _carry_out(run, days, progress, replace=replace)
     except FAULTS as error:
-        told = in_one_line(error)
-        _finish(run, State.FAILED, error=told, log_excerpt=getattr(error, "log", ""))
-        raise RunError(told) from error
+        reason = in_one_line(error)
+        _finish(run, State.FAILED, error=reason, log_excerpt=getattr(error, "log", ""))
+        raise RunError(reason) from error
     except BaseException as error:
         _finish(run, State.FAILED, error=_ENDED_BY.get(type(error), type(error).__name__))
         raise
@@ -333,8 +333,8 @@ def _finish(run: ReportRun, state: ReportRun.State, **facts: str) -> None:
     for name, value in facts.items():
         setattr(run, name, _excerpt(value))
     run.save()
-    told = {"run_id": run.pk, "from_day": str(run.from_day), "to_day": str(run.to_day)}
+    facts_of_run = {"run_id": run.pk, "from_day": str(run.from_day), "to_day": str(run.to_day)}
     if state == State.SUCCEEDED:
-        log.info("reports_published", **told, events=run.event_count, findings=run.finding_count)
+        log.info("reports_published", **facts_of_run, events=run.event_count, findings=run.finding_count)
     else:
-        log.error("reports_failed", **told, error=run.error)
+        log.error("reports_failed", **facts_of_run, error=run.error)

@@ -697,13 +697,13 @@ def test_the_key_never_stands_in_a_statement_or_a_parameter(
 
     The statements of every cursor are checked, also of those that Django does not know of.
     """
-    told: list[bytes] = []
+    reported: list[bytes] = []
 
     def listen(name: str) -> None:
         real = getattr(psycopg.Cursor, name)
 
         def heard(cursor: Any, *arguments: Any, **options: Any) -> Any:
-            told.extend(texts_in([arguments, options]))
+            reported.extend(texts_in([arguments, options]))
             return real(cursor, *arguments, **options)
 
         monkeypatch.setattr(psycopg.Cursor, name, heard)
@@ -713,11 +713,11 @@ def test_the_key_never_stands_in_a_statement_or_a_parameter(
     export()
 
     key = key_for(day, settings.FIELD_ENCRYPTION_KEYS[0], bytes(PseudonymSeed.objects.get().seed), Period.MONTH)
-    assert b"COPY report_keys FROM STDIN" in told
-    assert any(b"FROM waku_bridge_outboundreply" in text for text in told)
+    assert b"COPY report_keys FROM STDIN" in reported
+    assert any(b"FROM waku_bridge_outboundreply" in text for text in reported)
     for secret in (key.inner[:32], key.outer[:32]):  # the rest is padding
         for form in (secret, secret.hex().encode(), secret.hex().upper().encode()):
-            assert not [text[:80] for text in told if form in text]
+            assert not [text[:80] for text in reported if form in text]
 
 
 def texts_in(value: Any) -> Iterator[bytes]:

@@ -261,12 +261,12 @@ def test_a_request_that_fails_as_nobody_foresaw_is_over_and_nights_go_on(
 def test_a_worker_that_is_told_to_end_leaves_the_request_to_the_next(
     request_row: RequestedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told_to_end(submission: Submission) -> str:
-        WORKER_STOP.tell()
+    def asked_to_end(submission: Submission) -> str:
+        WORKER_STOP.set()
         submission.on_line("")
         return ""
 
-    monkeypatch.setattr(runs, "submit", told_to_end)
+    monkeypatch.setattr(runs, "submit", asked_to_end)
     WORKER_STOP.prepare()
     try:
         tasks.make_reports()

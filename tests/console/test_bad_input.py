@@ -84,8 +84,8 @@ def root(everything: None, admin_client: Client) -> Client:
 
 def is_answer(response: Any) -> bool:
     """A refusal says something."""
-    told = response.status_code != 400 or 'id="refused"' in response.content.decode()
-    return response.status_code < 500 and told
+    reported = response.status_code != 400 or 'id="refused"' in response.content.decode()
+    return response.status_code < 500 and reported
 
 
 @pytest.mark.parametrize("count", first_everyday(3, 10))

@@ -241,8 +241,8 @@ def test_the_indicator_of_xmpp_says_how_the_connection_ended(
     found = indicators()["xmpp"]
 
     assert (found.state, found.sentence) == expected
-    [said] = [found for found in client.get("/readyz").json()["indicators"] if found["id"] == "xmpp"]
-    assert (said["state"], said["sentence"]) == expected
+    [message] = [found for found in client.get("/readyz").json()["indicators"] if found["id"] == "xmpp"]
+    assert (message["state"], message["sentence"]) == expected
 
 
 def come_by(bridge: str, number: int, *, replies: int = 0) -> None:

@@ -37,16 +37,16 @@ RULES = "/admin/notifications/gatewayerrorrule/"
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def do(page: Page, button: str, touched: str | re.Pattern[str], told: str, *, by: str = "operator") -> None:
+def do(page: Page, button: str, touched: str | re.Pattern[str], reported: str, *, by: str = "operator") -> None:
     """Confirm what the page says it would do; it is done once, told, and logged with who and why."""
     before = LogEntry.objects.count()
     page.get_by_role("link", name=button, exact=True).click()
     expect(page.locator("#touched")).to_contain_text(touched)
     confirm(page, button, WHY)
-    expect(page.locator("#main")).to_contain_text(told)
+    expect(page.locator("#main")).to_contain_text(reported)
     assert LogEntry.objects.count() == before + 1
     entry = LogEntry.objects.order_by("pk").last()
-    assert (entry.user.username, entry.change_message) == (by, f"{told} Why: {WHY}")
+    assert (entry.user.username, entry.change_message) == (by, f"{reported} Why: {WHY}")
 
 
 @pytest.mark.parametrize("write", first_everyday(chat_key, uncompressed, bytes.hex))
@@ -106,12 +106,12 @@ def test_channels(visitor: Page) -> None:
     log_in(visitor, "operator")
     visitor.goto(f"{CHANNEL}{channel.pk}/change/")
 
-    for button, touched, told, state in [
+    for button, touched, reported, state in [
         ("Pause", "until somebody resumes it", "Paused.", "paused"),
         ("Resume", "0 notifications wait", "Resumed.", "running"),
         ("Trip", "one push now and then", "Tripped.", "tripped"),
     ]:
-        do(visitor, button, touched, told)
+        do(visitor, button, touched, reported)
         shown = with_halts(Channel.objects.all()).get()
         assert shown.state == state
     assert (shown.changed_by, shown.reason) == ("operator", WHY)

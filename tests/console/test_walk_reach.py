@@ -51,14 +51,14 @@ def test_a_disabled_user_is_told_from_an_active_one_in_the_first_line(visitor: P
     expect(visitor.locator("#first-line")).to_contain_text("Can be reached")
 
     disable(visitor, registration)
-    said = re.compile(rf"Cannot be reached: disabled by operator \d+ s ago: {WHY}")
+    shown = re.compile(rf"Cannot be reached: disabled by operator \d+ s ago: {WHY}")
     for path in (page_of(registration), USER):
         visitor.goto(path)
-        expect(visitor.locator("#first-line")).to_have_text(said)
+        expect(visitor.locator("#first-line")).to_have_text(shown)
         expect(visitor.locator("#staff-actions")).to_contain_text("Disabled 1 registration.")
     show(visitor, "user-disabled")
     visitor.goto(f"/admin/registrations/route/{registration.route_id}/change/")
-    expect(visitor.locator("#first-line")).to_have_text(said)
+    expect(visitor.locator("#first-line")).to_have_text(shown)
     expect(visitor.locator("#staff-actions")).to_contain_text(WHY)
     visitor.goto(USER)
 
@@ -121,7 +121,7 @@ def test_an_operator_finds_a_change_by_word_person_and_user_and_reads_none_about
 
 
 @pytest.mark.parametrize(
-    ("route", "said"),
+    ("route", "shown"),
     [
         ({"state": "disabled", "disabled_reason": "Unregistered"}, "as its token is dead (Unregistered)"),
         ({"state": "disabled", "disabled_reason": "failing"}, "every push had failed for too long"),
@@ -129,10 +129,10 @@ def test_an_operator_finds_a_change_by_word_person_and_user_and_reads_none_about
         ({"failing_since": timezone.now() - timedelta(hours=2)}, "Pushes fail since 2 h ago"),
     ],
 )
-def test_whatever_stops_pushes_is_said(route: dict[str, object], said: str) -> None:
+def test_whatever_stops_pushes_is_said(route: dict[str, object], shown: str) -> None:
     at = {"disabled_at": timezone.now() - timedelta(minutes=3)} if "state" in route else {}
     registration = factories.make_registration(route=factories.make_route(**route, **at))
-    assert said in words_of(staff("support"), page_of(registration))
+    assert shown in words_of(staff("support"), page_of(registration))
 
 
 def test_a_halted_channel_and_a_wish_of_the_user_are_said() -> None:

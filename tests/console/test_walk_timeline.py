@@ -64,9 +64,9 @@ def test_staff_actions_stand_in_the_timeline_with_who_and_why(visitor: Page) -> 
         visitor.get_by_role("link", name=button, exact=True).click()
         confirm(visitor, button, why)
     visitor.get_by_role("link", name="Timeline").click()
-    told = steps(visitor)
-    assert "By operator: notification: 1 notification due now. Why: gorush is back" in told
-    assert "operator did it: Dropped 1 notification. Why: as she asked" in told
+    reported = steps(visitor)
+    assert "By operator: notification: 1 notification due now. Why: gorush is back" in reported
+    assert "operator did it: Dropped 1 notification. Why: as she asked" in reported
     show(visitor, "timeline-dropped")
 
     visitor.goto(f"/admin/registrations/registration/{registration.pk}/change/")
@@ -119,10 +119,10 @@ def test_what_was_suppressed_or_refused_says_by_which_wish_or_check(visitor: Pag
     show(visitor, "timeline-suppressed")
 
     find(visitor, message.hex())
-    told = steps(visitor)
-    for said in ("its chat is muted", "The check of the access token", "The check of the registration"):
-        assert said in told
-    assert "Decided at once: wrong_token" in told
+    reported = steps(visitor)
+    for shown in ("its chat is muted", "The check of the access token", "The check of the registration"):
+        assert shown in reported
+    assert "Decided at once: wrong_token" in reported
 
 
 def test_the_number_that_is_shown_and_a_link_to_a_profile_are_found(visitor: Page) -> None:

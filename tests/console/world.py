@@ -190,9 +190,9 @@ def _make_request(world: World, at: datetime, *, is_open: bool) -> Any:
     )
     if not is_open:
         published = at + timedelta(milliseconds=450)
-        told = {"published_at": published, "confirmed_at": published + timedelta(seconds=4), "attempt_count": 1}
+        reported = {"published_at": published, "confirmed_at": published + timedelta(seconds=4), "attempt_count": 1}
         factories.make_reply(
-            envelope_hash=request.source_key, at=at, state="confirmed", node=NODES[0], payload=None, **told
+            envelope_hash=request.source_key, at=at, state="confirmed", node=NODES[0], payload=None, **reported
         )
     return request
 
@@ -272,9 +272,9 @@ def _make_push(world: World, device: Device, number: int) -> None:
 def pin_peers(world: World, settings: Any) -> None:
     """What the watches found. The cache is no part of the database."""
     settings.WAKU_NODES, settings.WAKU_STORE_NODES, settings.GORUSH_URLS = [*NODES], [*NODES], [*GORUSHES]
-    said = {"version": "nwaku 0.38.1", "health": "READY", "shards": "16: 32", "longest_page": 700}
+    shown = {"version": "nwaku 0.38.1", "health": "READY", "shards": "16: 32", "longest_page": 700}
     for node in NODES:
-        NODE_NOTICES.save(Notice(node, world.before(minutes=2), (), {}, said))
+        NODE_NOTICES.save(Notice(node, world.before(minutes=2), (), {}, shown))
     since = {NOT_SYNC.id: world.before(hours=5)}
     GORUSH_NOTICES.save(Notice(GORUSHES[0], world.before(minutes=1), (), {}, None))
     GORUSH_NOTICES.save(Notice(GORUSHES[1], world.before(minutes=1), (NOT_SYNC,), since, None))

@@ -77,9 +77,9 @@ def _is_found(person: Identity) -> bool:
     key = topics.symmetric_key(topics.query_name(person.key_hash))
     sender = new_identity(os.urandom)  # who repeats a query within seconds is told once
     say(encode_query(Query((person.key_hash,)), signer=sender, topic_key=key, **now()).message)
-    told = [each.body for each in replies_to(sender) if isinstance(each.body, QueryResponse)]
+    reported = [each.body for each in replies_to(sender) if isinstance(each.body, QueryResponse)]
     OutboundReply.objects.all().delete()
-    return [info.access_token for body in told for info in body.info] == [TOKEN]
+    return [info.access_token for body in reported for info in body.info] == [TOKEN]
 
 
 def _is_notified(person: Identity) -> bool:
@@ -94,9 +94,9 @@ def _is_notified(person: Identity) -> bool:
 
 
 def rotate() -> str:
-    told = StringIO()
-    call_command("rotate_field_keys", stdout=told, stderr=told)
-    return told.getvalue()
+    reported = StringIO()
+    call_command("rotate_field_keys", stdout=reported, stderr=reported)
+    return reported.getvalue()
 
 
 def test_the_field_keys_are_changed_and_nobody_is_cut_off(be: Be) -> None:

@@ -117,14 +117,14 @@ def ask(*people: Identity) -> dict[bytes, set[bytes]]:
     sender = new_identity(os.urandom)  # who repeats a query within seconds is told once
     say(query(sender, *people))
     keys = {person.key_hash: person.pub33 for person in people}
-    told: dict[bytes, set[bytes]] = {}
+    reported: dict[bytes, set[bytes]] = {}
     for answer in answers(sender, QueryResponse):
         for info in answer.body.info:
             client = keys[info.public_key_hash]
             assert verify_grant(info.grant, client=client, server=answer.author, access_token=info.access_token)
             assert info.server_public_key == b""
-            told.setdefault(answer.author, set()).add(info.public_key_hash)
-    return told
+            reported.setdefault(answer.author, set()).add(info.public_key_hash)
+    return reported
 
 
 def notify(person: Identity, server: Identity) -> tuple[bytes, bool]:
@@ -165,8 +165,8 @@ def test_a_client_that_knows_both_keys_registers_with_both_under_one_version(ser
     assert register(ALICE, OLD) == (OLD.pub33, RegistrationError.NONE)
     assert register(ALICE, NEW) == (NEW.pub33, RegistrationError.NONE)
     assert {bytes(grant.server_public_key) for grant in Grant.objects.all()} == {OLD.pub33, NEW.pub33}
-    [told_by] = ask(ALICE)  # once, whoever tells
-    assert told_by in {OLD.pub33, NEW.pub33}
+    [reported_by] = ask(ALICE)  # once, whoever tells
+    assert reported_by in {OLD.pub33, NEW.pub33}
     serve(NEW)
     assert ask(ALICE) == {NEW.pub33: {ALICE.key_hash}}
 

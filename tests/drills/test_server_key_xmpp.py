@@ -60,11 +60,11 @@ def serve(settings: LazySettings) -> Iterator[Serve]:
 def is_served(service: Service, device: Registered, *, sender: str = "capulet.test") -> bool:
     """Return whether a device is pushed to by Push 2.0, and by XEP-0357."""
     ciphertext = b64encode(device.client.encode()).decode()
-    is_told = service.say(push2(device.client, encrypted(ciphertext), sender=sender)) is not None
+    is_set = service.say(push2(device.client, encrypted(ciphertext), sender=sender)) is not None
     answer = service.say(publish(device.node, device.secret, sender=sender))
     assert answer is not None
     is_known = answer.get("type") == "result"
-    assert is_known != is_told
+    assert is_known != is_set
     return is_known
 
 

@@ -112,7 +112,7 @@ def request(*registrations, key: bytes = b"request", **fields) -> Incoming:
     return Incoming(key, b"source of " + key, b"address of " + key, b"sender", PushRequest(b"status message", pushes))
 
 
-def told(answer: Answer) -> list[tuple[bool, int]]:
+def reported(answer: Answer) -> list[tuple[bool, int]]:
     return [(report.success, report.error) for report in answer.reports]
 
 
@@ -121,7 +121,7 @@ def test_a_request_is_pushed_and_answered_where_it_came_from() -> None:
     [answer] = post.exchange(request(phone, message=b"sealed"))
     assert (answer.bridge, answer.source_key) == (NAME, b"source of request")
     assert (answer.reply_address, answer.message_id) == (b"address of request", b"status message")
-    assert told(answer) == [(True, ReportError.NONE)]
+    assert reported(answer) == [(True, ReportError.NONE)]
     assert [push.message for push in post.gateway.pushes] == [b"sealed"]
     row = NotificationRequest.objects.get()
     assert (row.bridge, row.state, row.reply_address) == (NAME, "answered", None)
@@ -136,7 +136,7 @@ def test_reports_are_in_the_order_of_the_request_whoever_decided_them() -> None:
     )
     [answer] = Post(gateway).exchange(request(alice, nobody, bob))
     missing = (False, ReportError.NOT_REGISTERED)
-    assert told(answer) == [missing, missing, (True, ReportError.NONE)]
+    assert reported(answer) == [missing, missing, (True, ReportError.NONE)]
     assert answer.reports[0].installation_id == dead
 
 
@@ -145,7 +145,7 @@ def test_what_is_known_at_once_is_answered_in_the_same_batch() -> None:
     post.bridge.take(request(make_registration(access_token="another")))
     post.process_batch()
     [answer] = post.bridge.sent
-    assert told(answer) == [(False, ReportError.WRONG_TOKEN)]
+    assert reported(answer) == [(False, ReportError.WRONG_TOKEN)]
     assert post.gateway.pushes == []
 
 
@@ -164,7 +164,7 @@ def test_the_same_request_key_at_another_bridge_is_another_request() -> None:
     stored = NotificationRequest.objects.get()
     RequestDigest.objects.update(digest=digest_of(stored.bridge, bytes(stored.request_key)))
     [_, answer] = post.exchange(request(phone))
-    assert told(answer) == [(True, ReportError.NONE)]  # a duplicate push, which is told success
+    assert reported(answer) == [(True, ReportError.NONE)]  # a duplicate push, which is told success
     assert len(post.gateway.pushes) == 1
 
 
@@ -182,7 +182,7 @@ def test_what_hangs_is_answered_when_it_is_due(settings) -> None:
     post = Post(SilentGateway())
     post.bridge.take(request(make_registration(access_token=TOKEN)))
     post.process_until(lambda: post.bridge.sent)
-    assert [told(answer) for answer in post.bridge.sent] == [[(True, ReportError.NONE)]]
+    assert [reported(answer) for answer in post.bridge.sent] == [[(True, ReportError.NONE)]]
     assert post.delivery.sends.under_way == 1
 
 

@@ -18,11 +18,11 @@ from tests.folders import open_folder
 from tests.up import CONFIGURED
 
 NOBODY = 65534
-Told = Callable[..., str]
+Output = Callable[..., str]
 
 
 @pytest.fixture
-def told() -> Told:
+def reported() -> Output:
     """Return ``told(command, data_dir)``: the one line with which a start is refused."""
 
     def start(command: str, data_dir: Path) -> str:
@@ -58,12 +58,12 @@ def disk(tmp_path: Path, require_or_skip: Callable[[bool, str], None]) -> Iterat
 
 @pytest.mark.parametrize("command", first_everyday("up", "demo"))
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can have data of somebody else")
-def test_root_is_not_mixed_into_data_of_somebody_else(told: Told, tmp_path: Path, command: str) -> None:
+def test_root_is_not_mixed_into_data_of_somebody_else(reported: Output, tmp_path: Path, command: str) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / LOCK_NAME).touch()
     os.chown(data / LOCK_NAME, NOBODY, NOBODY)
-    line = told(command, data)
+    line = reported(command, data)
     assert f": {data} holds data of nobody: start as nobody, or have root hand them" in line
     assert f"chown -R root '{data}'" in line
     assert not (data / "postgres").exists()
@@ -72,12 +72,12 @@ def test_root_is_not_mixed_into_data_of_somebody_else(told: Told, tmp_path: Path
 
 @pytest.mark.parametrize("command", ["up", "demo"])
 def test_data_of_a_version_before_0_2_are_refused_and_left_as_they_are(
-    told: Told, tmp_path: Path, command: str
+    reported: Output, tmp_path: Path, command: str
 ) -> None:
     data = tmp_path / "data"
     (data / "postgres").mkdir(parents=True)
     (data / "postgres" / "PG_VERSION").write_text("18\n")
-    line = told(command, data)
+    line = reported(command, data)
     assert line.endswith(
         f"{data} holds data of a version before 0.2.0, from which there is no way up: set DATA_DIR to another folder."
     )
@@ -108,38 +108,38 @@ def test_somebody_else_does_not_get_roots_data(open_path: Path, require_or_skip:
     assert f"{data} holds data of root: start as root, or have root hand them over" in ended.stderr.splitlines()[-1]
 
 
-def test_a_disk_without_room_for_a_start_is_named(told: Told, disk: Path) -> None:
-    line = told("up", disk / "data")
+def test_a_disk_without_room_for_a_start_is_named(reported: Output, disk: Path) -> None:
+    line = reported("up", disk / "data")
     assert line.startswith(f"manage.py up: the disk of {disk / 'data'} has 7 MiB left, and 128 are needed: make")
 
 
-def test_a_full_disk_is_named_before_anything_is_made(told: Told, disk: Path) -> None:
+def test_a_full_disk_is_named_before_anything_is_made(reported: Output, disk: Path) -> None:
     fill(disk)
-    line = told("up", disk / "data")
+    line = reported("up", disk / "data")
     assert line == (
         f"manage.py: {disk / 'data'} is on a full disk: make room there, or set DATA_DIR to a folder on another disk."
     )
 
 
-def test_a_full_disk_at_a_later_start_is_named_and_not_met_by_a_signal(told: Told, disk: Path) -> None:
+def test_a_full_disk_at_a_later_start_is_named_and_not_met_by_a_signal(reported: Output, disk: Path) -> None:
     """Metrics are mapped into memory: writing them there would end the process by SIGBUS."""
-    told("up", disk / "data")  # leaves secrets
+    reported("up", disk / "data")  # leaves secrets
     fill(disk)
-    line = told("up", disk / "data")
+    line = reported("up", disk / "data")
     assert line.startswith(f"pushserver.full_metrics_dir: The disk of METRICS_DIR ({disk}/data/metrics) is full. Make")
 
 
-def test_a_read_only_disk_is_named(told: Told, disk: Path) -> None:
+def test_a_read_only_disk_is_named(reported: Output, disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)  # noqa: S607
-    assert told("demo", disk / "data") == (
+    assert reported("demo", disk / "data") == (
         f"manage.py: {disk / 'data'} is on a read-only file system: set DATA_DIR to a folder that can be written."
     )
 
 
-def test_data_that_became_read_only_are_named(told: Told, disk: Path) -> None:
-    told("up", disk / "data")
+def test_data_that_became_read_only_are_named(reported: Output, disk: Path) -> None:
+    reported("up", disk / "data")
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)  # noqa: S607
-    line = told("up", disk / "data")
+    line = reported("up", disk / "data")
     assert line.startswith(
         f"pushserver.unwritable_metrics_dir: METRICS_DIR ({disk}/data/metrics) cannot be written to."
     )

@@ -19,7 +19,7 @@ from tests.flows.fleet import Fleet, services, wait_for_http, wait_until
 from tests.flows.network import Network, iphone, new_sender
 
 TOKEN = "a-token-of-the-flow-tests-0123456789"
-Told = dict[tuple[str, ...], float]
+Output = dict[tuple[str, ...], float]
 # One of each for a phone that registers, is found and is notified, by the process that counts it.
 COUNTED_ONCE = {
     "bridge and inbox": [
@@ -58,7 +58,7 @@ def _read(client: httpx.Client, url: str) -> str:
     return answer.text
 
 
-def _told(page: str) -> Told:
+def _reported(page: str) -> Output:
     """Samples by name and the values of their labels, in the order of the labels' names."""
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
@@ -67,7 +67,7 @@ def _told(page: str) -> Told:
     }
 
 
-def _grown(before: Told, after: Told) -> Told:
+def _grown(before: Output, after: Output) -> Output:
     """By how much what only grows has grown."""
     growing = ("_total", "_count", "_bucket")
     return {name: value - before.get(name, 0) for name, value in after.items() if name[0].endswith(growing)}
@@ -87,9 +87,9 @@ def test_what_all_processes_count_is_told_as_one_also_after_a_child_was_killed(
     fleet: Fleet, network: Network, page: Callable[[], str]
 ) -> None:
     for _ in range(2):
-        before = _told(page())
+        before = _reported(page())
         _whole_way(network)
-        grown = _grown(before, _told(page()))
+        grown = _grown(before, _reported(page()))
         assert {name: grown.get(name) for name in chain(*COUNTED_ONCE.values())} == dict.fromkeys(
             chain(*COUNTED_ONCE.values()), 1
         )
@@ -97,7 +97,7 @@ def test_what_all_processes_count_is_told_as_one_also_after_a_child_was_killed(
         (killed,) = _children(fleet, "batches")
         os.kill(killed, SIGKILL)
         wait_until(lambda pid=killed: _children(fleet, "batches") not in ([], [pid]), what="a new child")
-    assert min(_grown(before, _told(page())).values()) >= 0
+    assert min(_grown(before, _reported(page())).values()) >= 0
 
 
 def _children(fleet: Fleet, worker: str) -> list[int]:
@@ -130,5 +130,5 @@ def test_a_process_with_a_folder_of_its_own_tells_on_a_port_of_its_own(
         text = httpx.get(url, trust_env=False).text
     finally:
         contained.stop("contained")
-    assert ("pushserver_replies_confirmed_total",) in _told(text)
+    assert ("pushserver_replies_confirmed_total",) in _reported(text)
     assert "pushserver_database_up" not in text

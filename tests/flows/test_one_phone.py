@@ -44,11 +44,11 @@ def register(names: list[bytes], tokens: list[str], *, app: str = APP) -> None:
         )
         for token, name in zip(tokens, names, strict=True)
     ]
-    said = [
+    shown = [
         Submission(name * 2, secrets.token_bytes(8), message, grant_verified=True)
         for name, message in zip(names, messages, strict=True)
     ]
-    outcomes = intake.register(said, gateway="gorush", now=timezone.now())
+    outcomes = intake.register(shown, gateway="gorush", now=timezone.now())
     assert {outcome.decision for outcome in outcomes} == {Acceptance.REGISTER}
 
 

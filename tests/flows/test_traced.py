@@ -90,17 +90,17 @@ def test_one_trace_leads_from_the_page_of_a_node_to_the_confirmed_reply(
     assert [span.name for span in trace] == WAY
     assert {span.parent_span_id for span in others} == {first.span_id}
     assert first.parent_span_id == b""
-    said = {span.name: attributes(span.attributes) for span in trace}
-    assert said["read"]["pushserver.path"] in {"live", "store"}
-    assert said["Inbox"]["pushserver.message_type"] == "request"
-    assert said["send"] == {
+    message = {span.name: attributes(span.attributes) for span in trace}
+    assert message["read"]["pushserver.path"] in {"live", "store"}
+    assert message["Inbox"]["pushserver.message_type"] == "request"
+    assert message["send"] == {
         "pushserver.gateway": "gorush",
         "pushserver.attempt": 1,
         "pushserver.outcome": "delivered",
         "pushserver.code": "",
     }
-    assert said["publish"]["pushserver.outcome"] == "taken"
-    assert said["confirm"] == {"pushserver.outcome": "confirmed"}
+    assert message["publish"]["pushserver.outcome"] == "taken"
+    assert message["confirm"] == {"pushserver.outcome": "confirmed"}
     assert_linked(trace, collecting)
 
 

@@ -142,9 +142,9 @@ def test_on_a_half_done_migration_nothing_is_taken_before_it_is_done(cluster: Cl
         assert network.how_it_ended(envelope) == ("processed", "")
     for name in PROCESSES:
         # Once, and once more in whoever looks while they are applied: fewer are missing then.
-        told = [REASON.findall(line) for line in fleet.log(name).splitlines() if "start_waits" in line]
-        assert told
-        assert all(before != after for before, after in pairwise(told)), told
+        reported = [REASON.findall(line) for line in fleet.log(name).splitlines() if "start_waits" in line]
+        assert reported
+        assert all(before != after for before, after in pairwise(reported)), reported
         assert "Traceback" not in fleet.log(name)
 
 
@@ -184,10 +184,10 @@ def test_a_full_disk_that_ends_postgresql_is_told_in_one_line_and_costs_nothing_
     with closing(network_of(fleet)) as network:
         _all_are_worked_off_once(network, load)
     for name in WITHOUT_IT:
-        told = _reasons(fleet, name)
-        assert any(AWAY in why or FULL in why for why in told), told
-        assert told
-        assert all(before != after for before, after in pairwise(told)), told
+        reported = _reasons(fleet, name)
+        assert any(AWAY in why or FULL in why for why in reported), reported
+        assert reported
+        assert all(before != after for before, after in pairwise(reported)), reported
     for name in PROCESSES:
         assert "Traceback" not in fleet.log(name)
 
@@ -202,8 +202,10 @@ def test_a_node_of_another_network_and_a_gorush_that_does_not_start_have_a_line_
     fleet.start(replace(node, command=elsewhere), processes.services()["tasks"])
     wait_until(lambda: "wrong_cluster" in fleet.log("tasks"), what="the node is told")
     wait_until(lambda: "unreachable" in fleet.log("tasks"), what="gorush is told")
-    told = [line for line in fleet.log("tasks").splitlines() if "_deviates " in line]
-    assert [sum(word in line for line in told) for word in ("it is in cluster 1, and we read cluster 16", GORUSH)] == [
+    reported = [line for line in fleet.log("tasks").splitlines() if "_deviates " in line]
+    assert [
+        sum(word in line for line in reported) for word in ("it is in cluster 1, and we read cluster 16", GORUSH)
+    ] == [
         1,
         1,
     ]
@@ -232,8 +234,8 @@ def test_credentials_that_apple_and_google_refuse_are_told_and_blamed_on_no_toke
         network.mend_gorush()
         _all_are_worked_off_once(network, load)
         assert network.rows(DISABLED) == [(0,)]
-    told = [line for line in fleet.log("batches").splitlines() if "channel_tripped" in line]
-    assert [sum(code in line for line in told) for code in ("InvalidProviderToken", "permission")] == [1, 1]
+    reported = [line for line in fleet.log("batches").splitlines() if "channel_tripped" in line]
+    assert [sum(code in line for line in reported) for code in ("InvalidProviderToken", "permission")] == [1, 1]
 
 
 def _all_are_worked_off_once(network: Network, load: Load) -> None:

@@ -31,10 +31,10 @@ def _read(*pieces: bytes) -> list[str]:
             events += reader.feed(piece)
     except BrokenStream:
         return []
-    return [_said(event) for event in events]
+    return [_first_line(event) for event in events]
 
 
-def _said(event: object) -> str:
+def _first_line(event: object) -> str:
     if isinstance(event, Received):
         return repr(decode(event.stanza))
     if isinstance(event, TooLarge):

@@ -19,7 +19,7 @@ VARIABLE = re.compile(r"\$\{(\w+):-([^{}]*)\}")
 TMPFS = "noexec,nosuid,nodev,mode=1777"
 
 
-def told(*command: str) -> str:
+def reported(*command: str) -> str:
     """What a command prints."""
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
@@ -28,7 +28,7 @@ def told(*command: str) -> str:
 
 def read_compose(**variables: str) -> dict[str, Any]:
     """The services with every default of the specification. Variables are put in here, as the tool knows none."""
-    text = told(".tools/compose", "-format", "json", "-no-interpolation", "compose.yaml")
+    text = reported(".tools/compose", "-format", "json", "-no-interpolation", "compose.yaml")
     put_in = VARIABLE.sub(lambda found: variables.get(found[1]) or found[2], text)
     assert "${" not in put_in, "another form of variable"
     return dict(json.loads(put_in)["services"])
@@ -42,18 +42,18 @@ class Image:
 
     @cached_property
     def container(self) -> str:
-        return told("buildah", "from", "--pull-never", f"localhost/{self.name}").strip()
+        return reported("buildah", "from", "--pull-never", f"localhost/{self.name}").strip()
 
     @cached_property
     def root(self) -> Path:
-        return Path(told("buildah", "mount", self.container).strip())
+        return Path(reported("buildah", "mount", self.container).strip())
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return dict(json.loads(told("buildah", "inspect", self.container))["OCIv1"]["config"])
+        return dict(json.loads(reported("buildah", "inspect", self.container))["OCIv1"]["config"])
 
     def close(self) -> None:
-        told("buildah", "rm", self.container)
+        reported("buildah", "rm", self.container)
 
 
 @dataclass(frozen=True, slots=True)

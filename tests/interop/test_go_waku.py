@@ -34,7 +34,7 @@ def subscribe(url: str) -> None:
     assert post(url, SUBSCRIPTIONS, [PUBSUB_TOPIC]).status == 200
 
 
-def said(answer: Answer) -> tuple[int, Any]:
+def shown(answer: Answer) -> tuple[int, Any]:
     return answer.status, answer.body
 
 
@@ -50,14 +50,14 @@ def read_until(url: str, count: int) -> list[Any]:
 
 
 def test_health_is_not_implemented_without_rln(alone: str) -> None:
-    assert said(ask(alone, "GET", "/health")) == (501, "Non RLN healthcheck is not implemented")
+    assert shown(ask(alone, "GET", "/health")) == (501, "Non RLN healthcheck is not implemented")
 
 
 def test_info_and_version_have_only_their_old_paths_and_the_version_is_a_json_string(alone: str) -> None:
-    assert said(ask(alone, "GET", "/debug/v1/version")) == (200, "v0.10.0-")
+    assert shown(ask(alone, "GET", "/debug/v1/version")) == (200, "v0.10.0-")
     assert ask(alone, "GET", "/debug/v1/info").body.keys() == {"enrUri", "listenAddresses"}
     for path in ("/version", "/info"):
-        assert said(ask(alone, "GET", path)) == (404, b"404 page not found\n")
+        assert shown(ask(alone, "GET", path)) == (404, b"404 page not found\n")
 
 
 def test_the_watch_reads_its_record_version_and_clock_and_recognises_it(
@@ -75,18 +75,18 @@ def test_the_watch_reads_its_record_version_and_clock_and_recognises_it(
 
 
 def test_a_joined_topic_is_not_read_before_it_is_subscribed_to_by_rest(alone: str) -> None:
-    assert said(ask(alone, "GET", RELAY)) == (404, b"no subscription found for pubsubTopic")
+    assert shown(ask(alone, "GET", RELAY)) == (404, b"no subscription found for pubsubTopic")
 
 
 def test_nothing_new_is_null(alone: str) -> None:
     subscribe(alone)
-    assert said(ask(alone, "GET", RELAY)) == (200, None)
+    assert shown(ask(alone, "GET", RELAY)) == (200, None)
 
 
 def test_what_succeeds_is_true(alone: str) -> None:
-    assert said(post(alone, SUBSCRIPTIONS, [PUBSUB_TOPIC])) == (200, True)
-    assert said(post(alone, RELAY, to_json(new_message()))) == (200, True)
-    assert said(say(alone, "DELETE", SUBSCRIPTIONS, [PUBSUB_TOPIC])) == (200, True)
+    assert shown(post(alone, SUBSCRIPTIONS, [PUBSUB_TOPIC])) == (200, True)
+    assert shown(post(alone, RELAY, to_json(new_message()))) == (200, True)
+    assert shown(say(alone, "DELETE", SUBSCRIPTIONS, [PUBSUB_TOPIC])) == (200, True)
 
 
 def test_what_the_sender_left_out_is_missing_or_null(alone: str) -> None:
@@ -114,13 +114,13 @@ def test_unknown_fields_are_ignored(alone: str) -> None:
     [({"payload": ""}, b"missing Payload field"), ({"contentTopic": ""}, b"missing ContentTopic field")],
 )
 def test_a_refusal_is_plain_text(alone: str, change: dict[str, str], text: bytes) -> None:
-    assert said(post(alone, RELAY, to_json(new_message()) | change)) == (400, text)
+    assert shown(post(alone, RELAY, to_json(new_message()) | change)) == (400, text)
 
 
 def test_too_large_and_a_topic_not_joined_are_500_without_a_word(alone: str) -> None:
-    assert said(post(alone, RELAY, to_json(new_message(bytes(1024 * 1024))))) == (500, b"")
+    assert shown(post(alone, RELAY, to_json(new_message(bytes(1024 * 1024))))) == (500, b"")
     not_joined = "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F16%2F1023"
-    assert said(post(alone, not_joined, to_json(new_message()))) == (500, b"")
+    assert shown(post(alone, not_joined, to_json(new_message()))) == (500, b"")
 
 
 def test_a_page_has_one_message_more_than_the_capacity_at_most(real_nodes: Nodes) -> None:
@@ -146,19 +146,19 @@ def test_one_delete_removes_the_twins_and_another_one_is_500(alone: str) -> None
     subscribe(alone)
     assert say(alone, "DELETE", SUBSCRIPTIONS, [PUBSUB_TOPIC]).status == 200
     assert ask(alone, "GET", RELAY).status == 404
-    assert said(say(alone, "DELETE", SUBSCRIPTIONS, [PUBSUB_TOPIC])) == (500, b"")
+    assert shown(say(alone, "DELETE", SUBSCRIPTIONS, [PUBSUB_TOPIC])) == (500, b"")
     subscribe(alone)
     post(alone, RELAY, to_json(new_message()))
     assert len(read_until(alone, 1)) == 1
 
 
 def test_any_text_is_taken_for_a_shard(alone: str) -> None:
-    assert said(post(alone, SUBSCRIPTIONS, ["nonsense"])) == (200, True)
+    assert shown(post(alone, SUBSCRIPTIONS, ["nonsense"])) == (200, True)
 
 
 def test_an_unknown_topic_is_404_and_an_unknown_method_405(alone: str) -> None:
     assert ask(alone, "GET", "/relay/v1/messages/waku").status == 404
-    assert said(ask(alone, "PUT", RELAY)) == (405, b"")
+    assert shown(ask(alone, "PUT", RELAY)) == (405, b"")
 
 
 # Lightpush and store --------------------------------------------------------------------------------------------------
@@ -166,8 +166,8 @@ def test_an_unknown_topic_is_404_and_an_unknown_method_405(alone: str) -> None:
 
 def test_lightpush_has_its_first_version_only_and_our_client_relays_instead(real_pair: Pair) -> None:
     request = {"pubsubTopic": PUBSUB_TOPIC, "message": to_json(new_message())}
-    assert said(post(real_pair.here, "/lightpush/v3/message", request)) == (404, b"404 page not found\n")
-    assert said(post(real_pair.there, "/lightpush/v1/message", request)) == (200, True)
+    assert shown(post(real_pair.here, "/lightpush/v3/message", request)) == (404, b"404 page not found\n")
+    assert shown(post(real_pair.there, "/lightpush/v1/message", request)) == (200, True)
     sent = new_message()
 
     async def use(here: WakuNode, there: WakuNode) -> None:
@@ -181,7 +181,7 @@ def test_lightpush_has_its_first_version_only_and_our_client_relays_instead(real
 @pytest.mark.parametrize("query", ["", "?pageSize=1", "?pubsubTopic=%2Fwaku%2F2%2Frs%2F16%2F32"])
 def test_the_store_wants_content_topics(alone: str, query: str) -> None:
     refused = {"status_code": 400, "status_desc": "pubsubTopic and contentTopics are required"}
-    assert said(ask(alone, "GET", STORE + query)) == (400, refused)
+    assert shown(ask(alone, "GET", STORE + query)) == (400, refused)
 
 
 def test_the_store_takes_hashes_in_url_safe_base64_only(alone: str) -> None:

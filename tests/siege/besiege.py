@@ -58,18 +58,20 @@ class Besiegers:
 
 
 def main() -> None:
-    told: dict[str, Any] = json.loads(sys.stdin.readline())
-    victims = [Phone(bytes.fromhex(key_hash), *rest) for key_hash, *rest in told["victims"]]
-    recorded = [WakuMessage(b64decode(payload), topic, 0) for payload, topic in told["recorded"]]
-    payloads = Payloads(bytes.fromhex(told["server"]), victims, recorded, keys=told["keys"], seed=told["seed"])
+    reported: dict[str, Any] = json.loads(sys.stdin.readline())
+    victims = [Phone(bytes.fromhex(key_hash), *rest) for key_hash, *rest in reported["victims"]]
+    recorded = [WakuMessage(b64decode(payload), topic, 0) for payload, topic in reported["recorded"]]
+    payloads = Payloads(
+        bytes.fromhex(reported["server"]), victims, recorded, keys=reported["keys"], seed=reported["seed"]
+    )
     with TemporaryDirectory(prefix="siege-") as folder:
         spool = Spool(Path(folder) / "messages")
-        for _ in range(round(told["rate"] * told["seconds"])):
-            spool.put(*payloads.next(told["kind"]))
+        for _ in range(round(reported["rate"] * reported["seconds"])):
+            spool.put(*payloads.next(reported["kind"]))
         print("ready", flush=True)
         sys.stdin.readline()
         besiegers = Besiegers(spool)
-        asyncio.run(besiegers.besiege(told["node"], rate=told["rate"], seconds=told["seconds"]))
+        asyncio.run(besiegers.besiege(reported["node"], rate=reported["rate"], seconds=reported["seconds"]))
     print(json.dumps({"sent": besiegers.sent, "bytes": besiegers.bytes}))
 
 

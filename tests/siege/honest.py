@@ -55,11 +55,18 @@ def besieging(
 ) -> "subprocess.Popen[str]":
     """Start the besiegers, who seal what they will send."""
     victims = [(p.identity.key_hash.hex(), p.installation_id, p.access_token) for p in honest.phones]
-    told = {"node": node_url, "server": SERVER.pub33.hex(), "victims": victims, "keys": KEYS, "seed": 1, "kind": kind}
-    told |= {"recorded": [(b64encode(message.payload).decode(), message.content_topic) for message in recorded]}
+    reported = {
+        "node": node_url,
+        "server": SERVER.pub33.hex(),
+        "victims": victims,
+        "keys": KEYS,
+        "seed": 1,
+        "kind": kind,
+    }
+    reported |= {"recorded": [(b64encode(message.payload).decode(), message.content_topic) for message in recorded]}
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen([sys.executable, "-m", "tests.siege.besiege"], **pipes)
-    process.stdin.write(json.dumps(told | {"rate": rate, "seconds": seconds}) + "\n")
+    process.stdin.write(json.dumps(reported | {"rate": rate, "seconds": seconds}) + "\n")
     process.stdin.flush()
     assert process.stdout.readline() == "ready\n"
     return process
@@ -93,5 +100,5 @@ def nothing() -> None:
 
 def report_of(besiegers: "subprocess.Popen[str]") -> dict[str, Any]:
     """Wait for the end of the besiegers, and return what they sent."""
-    said, _ = besiegers.communicate(timeout=60)
-    return dict(json.loads(said.strip().splitlines()[-1]))
+    shown, _ = besiegers.communicate(timeout=60)
+    return dict(json.loads(shown.strip().splitlines()[-1]))

@@ -59,7 +59,7 @@ class Payloads:
             "asks for 100 pushes to nobody": (6, self._ask_for_nobody),
             "asks for a push to a victim": (20, self._pester),
             "queries for a victim": (8, self._query),
-            "says what no server accepts": (1, self._say_too_much),
+            "says what no server accepts": (1, self._exceed_limits),
             "says nothing that can be read": (8, self._garble),
             "says it again": (15, self._replay),
             "says again what somebody honest said": (10, self._replay_recorded),
@@ -124,7 +124,7 @@ class Payloads:
         key_hash, key = self._random.choice(list(self._topic_keys.items()))
         return encode_query(Query((key_hash,)), signer=self._somebody(), topic_key=key, **UNDATED).message
 
-    def _say_too_much(self) -> WakuMessage:
+    def _exceed_limits(self) -> WakuMessage:
         """A contact code of thousands of entries: two bytes each, and an object each for whoever reads it."""
         return encode_payload(
             b"\x0a\x00" * (LARGE_BYTES // 2),

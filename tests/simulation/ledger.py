@@ -26,7 +26,7 @@ from waku_bridge.codec.keys import Identity
 from waku_bridge.messages import PushResponse, WakuMessage
 
 DUE = {"pending", "retrying", "ambiguous"}
-TOLD = {"delivered": "success", "dead_token": "not_registered"}
+REPORTED = {"delivered": "success", "dead_token": "not_registered"}
 
 SNAPSHOT = """
     SELECT json_build_object(
@@ -136,14 +136,14 @@ class Ledger:
                 self._check_reply(asked, decoded.body)
             return
 
-    def _check_reply(self, asked: Asked, said: PushResponse) -> None:
-        _hold(said.message_id == asked.message_id, "a reply names another message")
-        _hold(asked.reports in (None, said.reports), "a repeat is told something else")
-        asked.reports = said.reports
-        named = [(report.public_key_hash, report.installation_id) for report in said.reports]
+    def _check_reply(self, asked: Asked, shown: PushResponse) -> None:
+        _hold(shown.message_id == asked.message_id, "a reply names another message")
+        _hold(asked.reports in (None, shown.reports), "a repeat is told something else")
+        asked.reports = shown.reports
+        named = [(report.public_key_hash, report.installation_id) for report in shown.reports]
         wanted = [(n.public_key_hash, n.installation_id) for n in asked.notifications]
         _hold(named == wanted, "a reply reports on something else than was asked for")
-        for report, expectation in zip(said.reports, asked.expectations, strict=True):
+        for report, expectation in zip(shown.reports, asked.expectations, strict=True):
             _hold(report.success == (report.error == ReportError.NONE), "a success with an error")
             true = expectation.true_errors()
             _hold(report.error in true, f"a reply says {report.error}, and {true} would be true")
@@ -208,8 +208,8 @@ class Ledger:
             _hold(row.attempt_count == before.attempt_count, "what is over is tried again")
         _hold(before.report in (None, row.report), "a report changed after it was given")
         _hold(row.attempt_count >= before.attempt_count, "an attempt is forgotten")
-        if before.report is None and row.report and row.state in TOLD:
-            _hold(row.report == TOLD[row.state], f"{row.state} is reported as {row.report}")
+        if before.report is None and row.report and row.state in REPORTED:
+            _hold(row.report == REPORTED[row.state], f"{row.state} is reported as {row.report}")
 
     def _check_registrations(self) -> None:
         versions = {pk: version for pk, version, *_ in self.state["registrations"] or ()}

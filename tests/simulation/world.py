@@ -436,7 +436,7 @@ class Simulation:
             if name.startswith(OURS) and getattr(module, "monotonic", None) is monotonic:
                 patch.setattr(module, "monotonic", self._monotonic)
         patch.setattr(timezone, "now", self._now)
-        patch.setattr(Clock, "set", lambda _clock, _told: None)  # it is asked, and the answer is known
+        patch.setattr(Clock, "set", lambda _clock, _reported: None)  # it is asked, and the answer is known
         patch.setattr(os, "urandom", self._random_bytes)
         patch.setattr(kit.http.connections, "_loop", lambda: self._current().loop)
         patch.setattr(waku, "want_keys", self._want_keys)

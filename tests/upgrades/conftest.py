@@ -81,7 +81,7 @@ def installation(
     up = Up(tmp_path / "data", free_port(), fleet.folder / "up.log", environment=fleet.environment, folder=folder)
     try:
         _start_peers(fleet)
-        up.says("Ready. Console: ")
+        up.shows("Ready. Console: ")
         settings = fleet.environment
         network = Network(settings["WAKU_NODES"], settings["GORUSH_URL"], settings["DATABASE_URL"], SERVER.pub33)
         service = Service(xmpp, fleet)

@@ -22,8 +22,8 @@ def last_release(clone: Path = PROJECT) -> str:
 def _asked(clone: Path, *arguments: str) -> str:
     if not GIT:
         return ""
-    told = subprocess.run([GIT, *arguments], cwd=clone, capture_output=True, text=True, check=False)
-    return told.stdout.strip() if told.returncode == 0 else ""
+    reported = subprocess.run([GIT, *arguments], cwd=clone, capture_output=True, text=True, check=False)
+    return reported.stdout.strip() if reported.returncode == 0 else ""
 
 
 def unpack_release(release: str, into: Path) -> None:

@@ -102,7 +102,7 @@ def _under_load(installation: Installation, code: Path, file: Path) -> None:
     installation.end_load()
     [(early, late)] = installation.network.rows(ACCEPTED, asked_at, replaced_at)
     result = json.loads(file.read_text())
-    _say(file.stem, (replaced_at - asked_at).total_seconds(), early, late, waits, result)
+    _submit(file.stem, (replaced_at - asked_at).total_seconds(), early, late, waits, result)
     assert early
     assert late
     _judge(result, waits)
@@ -149,7 +149,9 @@ def _come_and_go(network: Network) -> list[float]:
     return [after - before for before, after in pairwise(times)]
 
 
-def _say(name: str, seconds: float, early: int, late: int, waits: Sequence[float], result: dict[str, object]) -> None:
+def _submit(
+    name: str, seconds: float, early: int, late: int, waits: Sequence[float], result: dict[str, object]
+) -> None:
     console = Console(width=140)
     console.print(f"{name}: all processes replaced in {seconds:.0f} s; {early} requests before that, {late} after it")
     console.print(

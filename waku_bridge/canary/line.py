@@ -23,14 +23,14 @@ class Line:
     """A connection to nodes and stores. It is synchronous, so that the caller may read the database between two
     messages.
 
-    Nodes are asked in order. ``before`` is given the hash of every message before it is published, and ``said`` has all
-    of them. ``deaf`` is the reason why no store could be asked the last time, and empty otherwise.
+    Nodes are asked in order. ``before`` is given the hash of every message before it is published, and ``published``
+    has all of them. ``deaf`` is the reason why no store could be asked the last time, and empty otherwise.
     """
 
     def __init__(
         self, nodes: Sequence[str], stores: Sequence[str], pubsub_topic: str, before: Callable[[bytes], None]
     ) -> None:
-        self.said: list[bytes] = []
+        self.published: list[bytes] = []
         self.deaf = ""
         self._pubsub_topic = pubsub_topic
         self._before = before
@@ -47,14 +47,14 @@ class Line:
         self._run(self._client.aclose())
         self._runner.close()
 
-    def say(self, message: WakuMessage) -> None:
+    def publish(self, message: WakuMessage) -> None:
         """Publish a message.
 
         Raises NodeError when no node takes it.
         """
         envelope_hash = message_hash(self._pubsub_topic, message)
         self._before(envelope_hash)
-        self.said.append(envelope_hash)
+        self.published.append(envelope_hash)
         self._run(self._publish(message))
 
     def hear(self, core: Core) -> list[WakuMessage]:

@@ -80,12 +80,12 @@ class Talk:
     line: Line
     timeout_seconds: float
 
-    def say(self, core: Core, question: Link) -> int:
+    def publish(self, core: Core, question: Link) -> int:
         """Publish what the core wants to say."""
         began = monotonic()
         try:
             for message in core.tick(time.time_ns()).messages:
-                self.line.say(_fleeting(message))
+                self.line.publish(_fleeting(message))
         except NodeError as error:
             raise ChainBroken(Diagnosis(question, Cause.NODE, str(error))) from error
         return milliseconds(monotonic() - began)
@@ -108,7 +108,7 @@ class Talk:
     def _why(self, answer: Link, refused: list[Refused]) -> Diagnosis:
         if refused:
             return Diagnosis(answer, Cause.WORKER, f"refused: {RegistrationRefused(refused[0].error, b'')}")
-        found = diagnose(answer, traces.look(self.line.said[-1]))
+        found = diagnose(answer, traces.look(self.line.published[-1]))
         is_unheard = found.cause == Cause.REPLY and self.line.deaf
         return replace(found, detail=f"no store can be asked: {self.line.deaf}") if is_unheard else found
 
@@ -125,16 +125,16 @@ def walk(talk: Talk, run: CanaryRun) -> Links:
     client, server, message_id = canary_identity().pub33, _next_server(run), os.urandom(32)
     phone, sender = _phone(server), _sender(talk.timeout_seconds)
 
-    yield Link.REGISTER, talk.say(phone, Link.REGISTER)
+    yield Link.REGISTER, talk.publish(phone, Link.REGISTER)
     yield Link.REGISTER_ANSWER, talk.hear(phone, Link.REGISTER_ANSWER, lambda: _is_accepted(phone, server))
     traces.note_pseudonym(run)
 
     sender.look_up(client)
-    yield Link.QUERY, talk.say(sender, Link.QUERY)
+    yield Link.QUERY, talk.publish(sender, Link.QUERY)
     yield Link.QUERY_ANSWER, talk.hear(sender, Link.QUERY_ANSWER, lambda: bool(sender.destinations(client)))
 
     sender.notify(client, sender.one_to_one(), message_id)
-    yield Link.REQUEST, talk.say(sender, Link.REQUEST)
+    yield Link.REQUEST, talk.publish(sender, Link.REQUEST)
     is_answered = lambda: sender.result(client, message_id) is not None  # noqa: E731
     yield Link.REQUEST_ANSWER, talk.hear(sender, Link.REQUEST_ANSWER, is_answered)
     yield Link.GATEWAY, talk.wait_for_gateway()
@@ -143,7 +143,7 @@ def walk(talk: Talk, run: CanaryRun) -> Links:
         raise ChainBroken(Diagnosis(Link.REQUEST_ANSWER, Cause.WORKER, "the sender was told a failure"))
 
     phone.unregister()
-    yield Link.UNREGISTER, talk.say(phone, Link.UNREGISTER)
+    yield Link.UNREGISTER, talk.publish(phone, Link.UNREGISTER)
     yield Link.UNREGISTER_ANSWER, talk.hear(phone, Link.UNREGISTER_ANSWER, lambda: _is_accepted(phone, server))
 
 

@@ -76,8 +76,8 @@ def _remove_registrations(key_hash: bytes) -> None:
     registrations = Registration.objects.filter(public_key_hash=key_hash)
     rows = list(registrations.values_list("route", "pseudonym"))
     runs = CanaryRun.objects.filter(pseudonym__isnull=False)
-    told_by = {pseudonym for _, pseudonym in rows} | set(runs.values_list("pseudonym", flat=True))
-    pseudonyms = [pseudonym for pseudonym in told_by if pseudonym]
+    own_pseudonyms = {pseudonym for _, pseudonym in rows} | set(runs.values_list("pseudonym", flat=True))
+    pseudonyms = [pseudonym for pseudonym in own_pseudonyms if pseudonym]
     registrations.delete()
     Route.objects.filter(pk__in=[route for route, _ in rows if route]).delete()
     RegistrationEvent.objects.filter(pseudonym__in=pseudonyms).delete()

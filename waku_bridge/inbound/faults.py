@@ -36,8 +36,8 @@ def note(error: str, frame: FrameSummary | None = None, *, count: int = 1, now: 
 def name_of(error: BaseException) -> str:
     """Return the type of an error, with the constraint or the state that the database names."""
     diagnosis = getattr(error.__cause__, "diag", None)
-    told = diagnosis and (diagnosis.constraint_name or diagnosis.sqlstate)
-    return f"{type(error).__name__} ({told})" if told else type(error).__name__
+    code = diagnosis and (diagnosis.constraint_name or diagnosis.sqlstate)
+    return f"{type(error).__name__} ({code})" if code else type(error).__name__
 
 
 def frame_of(error: BaseException) -> FrameSummary | None:

@@ -130,7 +130,7 @@ def process(items: Sequence[Item], *, sending: Sending, now: datetime) -> Proces
     replies = _register(items, now=now) + _answer_queries(items, now=now)
     accepted = _accept_requests(items, sending=sending, now=now)
     _close(items, now=now)
-    _tell(items)
+    _log_batch(items)
     return Processed(replies, accepted, needs_keys=any(item.state is State.PENDING_KEY for item in items))
 
 
@@ -297,7 +297,7 @@ def _decode_each(envelopes: Iterable[Envelope], topic_keys: query_topics.Keys, *
         yield item
 
 
-def _tell(items: Sequence[Item]) -> None:
+def _log_batch(items: Sequence[Item]) -> None:
     """Count, and write a line per batch: at debug level while all is well, and as information when something was
     dropped or refused.
     """
@@ -388,9 +388,9 @@ def _answer_queries(items: Iterable[Item], *, now: datetime) -> list[Reply]:
     replies: list[Reply] = []
     for (item, decoded, _), query, keys in zip(queries, asked, verdicts.wanted, strict=True):
         infos = () if isinstance(keys, str) else (info for key in keys for info in found.get(key, ()))
-        if told := tuple(verdicts.fitting(query, infos)):
+        if answers := tuple(verdicts.fitting(query, infos)):
             item.reason = ""  # an earlier attempt at this batch may have found nothing yet
-            replies += _answers(item, decoded, told)
+            replies += _answers(item, decoded, answers)
         else:
             item.reason = keys if isinstance(keys, str) else "nothing_found"
     transaction.on_commit(verdicts.take)

@@ -187,12 +187,12 @@ def refusal(status: int, text: str, *, where: str) -> NodeError:
 
     ``text`` of the node stays out of the error, as it may hold anything.
     """
-    said = f"{where} answered {status}"
+    summary = f"{where} answered {status}"
     if status == HTTP_TOO_MANY_REQUESTS or "TOO_MANY_REQUESTS" in text:
-        return Busy(said)
+        return Busy(summary)
     if (found := TOO_LARGE.search(text)) or status == HTTP_TOO_LARGE:
-        return MessageTooLarge(said, int(found[1] or 0) if found else 0)
-    return NodeError(said)
+        return MessageTooLarge(summary, int(found[1] or 0) if found else 0)
+    return NodeError(summary)
 
 
 def store_refusal(status: int, text: str, *, where: str) -> NodeError:

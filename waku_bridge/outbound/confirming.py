@@ -84,10 +84,10 @@ def judge(taker: str, known_by: Mapping[str, bool]) -> Verdict:
     where no other store answered.
     """
     others = [is_known for url, is_known in known_by.items() if url != taker]
-    said = others or list(known_by.values())
-    if not said:
+    answers = others or list(known_by.values())
+    if not answers:
         return Verdict.UNKNOWN
-    return Verdict.CONFIRMED if any(said) else Verdict.MISSING
+    return Verdict.CONFIRMED if any(answers) else Verdict.MISSING
 
 
 class Confirmations(InFlight[list[Verdicted]]):
@@ -147,8 +147,8 @@ class Confirmations(InFlight[list[Verdicted]]):
             log.error("stores_not_asked", error=type(error).__name__)  # noqa: TRY400 - nothing to trace
         asked = [(reply, judge(reply.node, answers.get(reply.hash, {}))) for reply in due]
         for reply, verdict in asked:
-            said, is_error = {"outcome": verdict.name.lower()}, verdict is not Verdict.CONFIRMED
-            step("confirm", reply.envelope_hash, said, began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
+            attributes, is_error = {"outcome": verdict.name.lower()}, verdict is not Verdict.CONFIRMED
+            step("confirm", reply.envelope_hash, attributes, began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
         return asked + [(reply, Verdict.UNKNOWN) for reply in late]
 
 

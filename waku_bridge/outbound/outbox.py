@@ -36,9 +36,9 @@ from waku_bridge.outbound.publishing import (
     check_after,
     claim_pending,
     give_up,
+    log_refusals,
     record_published,
     record_refused,
-    tell,
 )
 from waku_bridge.outbound.recording import Outgoing, Recorded, Reply, record, reply_to
 
@@ -122,7 +122,7 @@ class Noting(BaseStep):
 
     def committed(self, decided: list[Tried]) -> None:
         self._publisher.recorded(len(decided))
-        tell(refusal for tried in decided for refusal in tried.refusals)
+        log_refusals(refusal for tried in decided for refusal in tried.refusals)
         for reply, published, _ in decided:
             if published:
                 checked = Checked(

@@ -94,11 +94,11 @@ class Publisher(InFlight[Tried]):
         except Exception as error:  # noqa: BLE001 - a fault of ours: the reply stays in the outbox
             log.error("publishing_failed", error=type(error).__name__)  # noqa: TRY400 - it may quote the reply
         is_error = tried.published is None
-        step("publish", reply.envelope_hash, _said(tried), began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
+        step("publish", reply.envelope_hash, _attributes(tried), began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
         return tried
 
 
-def _said(tried: Tried) -> dict[str, object]:
+def _attributes(tried: Tried) -> dict[str, object]:
     """Return what the trace of a message says about offering its reply to the nodes."""
     taken, attempt = tried.published, tried.reply.attempt_count
     if taken is None:
@@ -134,7 +134,7 @@ def _is_about_the_message(error: NodeError, reply: Outgoing) -> bool:
     return isinstance(error, MessageTooLarge) or (isinstance(error, NoPeers) and reply.attempt_count > 1)
 
 
-def tell(refusals: Iterable[Refusal]) -> None:
+def log_refusals(refusals: Iterable[Refusal]) -> None:
     """Log and count what nodes refused, one line for each kind."""
     for (node, error, code), number in Counter(refusals).items():
         log.warning("node_refused_replies", node=node, error=error, code=code, count=number)

@@ -124,7 +124,7 @@ class QueryTopics:
         self._is_loaded = True
         self.version += 1
         log.info("query_topics_loaded", count=len(loaded), new=len(new))
-        self._tell(new)
+        self._publish(new)
 
     async def take_news(self, connection: psycopg.AsyncConnection) -> None:
         """Take in every topic that was committed before the last statement of the connection was sent.
@@ -137,7 +137,7 @@ class QueryTopics:
         notices = self._notices.copy()
         await self._drop(_announced(notices, GONE_CHANNEL), connection)
         del self._notices[: len(notices)]
-        self._tell([topic for topic in _announced(notices, CHANNEL) if self._topics.add(topic)])
+        self._publish([topic for topic in _announced(notices, CHANNEL) if self._topics.add(topic)])
 
     async def _drop(self, gone: Sequence[int], connection: psycopg.AsyncConnection) -> None:
         """Remove topics that no name has any more. One may be another user's, or the same user's again: that may have
@@ -150,7 +150,7 @@ class QueryTopics:
                 if topic not in kept:
                     self._topics.discard(topic)
 
-    def _tell(self, new: Sequence[int]) -> None:
+    def _publish(self, new: Sequence[int]) -> None:
         QUERY_TOPICS.set(len(self._topics))
         self.version += bool(new)
         if new and self._on_new:

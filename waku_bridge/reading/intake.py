@@ -222,8 +222,8 @@ def _trace(new: Iterable[bytes], reader: Reader, path: Path, received_at: dateti
     """Begin the traces of these envelopes with the page that brought them."""
     began_ns = int(received_at.timestamp() * NS_PER_SECOND)
     for message_hash in new if is_on() else ():
-        said = {"node": reader.name, "path": path.value}
-        step("read", message_hash, said, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
+        attributes = {"node": reader.name, "path": path.value}
+        step("read", message_hash, attributes, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
 
 
 def _count(page: Sequence[Any], selection: Selection, reader: Reader) -> None:

@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 LAST_READ = StatusCache("last_read", datetime, ttl_seconds=15)
 # How often others are told that the node is read.
-TELL_SECONDS = 3.0
+NOTE_SECONDS = 3.0
 # A cache that nobody reads overflows, so a node that is away is asked again within this, for ever. The first repeat
 # comes after 25 to 50 ms: some broken answers must not last as long as a cache of 50 holds 20 messages a second.
 RETRY_SECONDS = 0.5
@@ -79,8 +79,8 @@ class LiveReader:
         self._read_at, self._read_monotonic = clock.now(), monotonic()
         self._lost_since: datetime | None = None
         self._searched_at = -SEARCH_PERIOD_SECONDS
-        self._told_at = -TELL_SECONDS
-        self._telling: asyncio.Future[None] | None = None
+        self._noted_at = -NOTE_SECONDS
+        self._noting: asyncio.Future[None] | None = None
         self._longest_page = page_lengths.TELLING_SIZE
         labels = (self.reader.name, pubsub_topic)
         self._last_read = LAST_READ_TIMESTAMP_SECONDS.labels(*labels)
@@ -111,7 +111,7 @@ class LiveReader:
             new = await self._store_however_long_it_takes(page, received_at, term)
         self._read_at = received_at
         self._search_stores()
-        self._tell()
+        self._note()
         return self._ring.next_read(len(page), new, elapsed_seconds)
 
     def _elapsed_seconds(self) -> float:
@@ -120,11 +120,11 @@ class LiveReader:
         return self._read_monotonic - before
 
     def _watch_ring(self, size: int) -> None:
-        is_larger_than_told = size > self._ring.capacity
+        is_larger_than_configured = size > self._ring.capacity
         fill = self._ring.fill(size)
         self._fill_ratio.observe(fill)
         self._last_message.set_to_current_time()
-        if is_larger_than_told:
+        if is_larger_than_configured:
             log.warning("ring_larger_than_configured", node=self.reader.name, messages=size)
         elif fill >= ALARM_FILL:
             log.warning("ring_filling_up", node=self.reader.name, messages=size, capacity=self._ring.capacity)
@@ -199,13 +199,13 @@ class LiveReader:
         received_ns = received_at.timestamp() * NS_PER_SECOND
         self._skew.observe_all([(received_ns - e.message.timestamp_ns) / NS_PER_SECOND for e in selection.envelopes])
 
-    def _tell(self) -> None:
+    def _note(self) -> None:
         """Tell others every few seconds that the node is read. Reading does not wait for a Redis that hangs."""
-        is_due = monotonic() - self._told_at >= TELL_SECONDS
-        if is_due and (self._telling is None or self._telling.done()):
-            self._told_at = monotonic()
+        is_due = monotonic() - self._noted_at >= NOTE_SECONDS
+        if is_due and (self._noting is None or self._noting.done()):
+            self._noted_at = monotonic()
             self._last_read.set_to_current_time()
-            self._telling = asyncio.ensure_future(in_thread(_note_read, self.reader.node))
+            self._noting = asyncio.ensure_future(in_thread(_note_read, self.reader.node))
 
 
 def _note_read(node: str) -> None:

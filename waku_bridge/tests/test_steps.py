@@ -142,19 +142,19 @@ def redated(message: WakuMessage, count: int = 1) -> list[WakuMessage]:
 @pytest.mark.parametrize("message", [lambda: request(push(), signer=SENDER), lambda: registration(version=2)])
 @pytest.mark.usefixtures("proven")
 def test_a_recording_about_a_proven_phone_does_not_go_first(message, now: datetime) -> None:
-    said = message()
-    say(said, now=now - HOUR)
+    shown = message()
+    say(shown, now=now - HOUR)
     put(*flood(), now=now - LATER)
-    hashes = put(*redated(said, 3), now=now)
+    hashes = put(*redated(shown, 3), now=now)
     Process().worker.process_batch(now=now)
     assert {each.state for each in InboundEnvelope.objects.filter(hash__in=hashes)} == {State.POSTPONED}
 
 
 @pytest.mark.usefixtures("proven")
 def test_of_what_comes_many_times_at_once_one_goes_first(now: datetime) -> None:
-    said = request(push(), signer=SENDER)
+    shown = request(push(), signer=SENDER)
     put(*flood(), now=now - LATER)
-    hashes = put(said, *redated(said, 5), now=now)
+    hashes = put(shown, *redated(shown, 5), now=now)
     process = Process()
     process.worker.process_batch(now=now)
     assert process.delivery.sends.under_way == 1
@@ -165,11 +165,11 @@ def test_of_what_comes_many_times_at_once_one_goes_first(now: datetime) -> None:
 
 
 def test_a_recording_of_long_ago_is_dropped_with_its_reason(now: datetime) -> None:
-    said = request(push(), signer=SENDER)
+    shown = request(push(), signer=SENDER)
     say(registration(), now=now - HOUR)
-    say(said, now=now - HOUR)
+    say(shown, now=now - HOUR)
     NotificationRequest.objects.all().delete()  # as with its day
-    [envelope_hash] = put(*redated(said), now=now)
+    [envelope_hash] = put(*redated(shown), now=now)
     Process().worker.process_batch(now=now)
     envelope = InboundEnvelope.objects.get(hash=envelope_hash)
     assert (envelope.state, envelope.reason) == (State.DROPPED, "replayed")

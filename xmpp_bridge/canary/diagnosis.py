@@ -21,7 +21,7 @@ class Stanza:
     """
 
     component: str = ""
-    is_said: bool = False
+    is_sent: bool = False
     is_answered: bool = False
     error: str = ""
     is_own_error: bool = False
@@ -30,7 +30,7 @@ class Stanza:
 
 def diagnose(link: Link, stanza: Stanza) -> Diagnosis | None:
     """Return why a stanza did not lead to what it should have, if it did not."""
-    if not stanza.is_said:
+    if not stanza.is_sent:
         return Diagnosis(link, Cause.COMPONENT, stanza.component or "it is connected, and does not take up its errands")
     if stanza.error:
         cause = Cause.COMPONENT if stanza.is_own_error else Cause.XMPP_SERVER

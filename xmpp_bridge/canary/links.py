@@ -65,21 +65,21 @@ class Talk:
         return f"{self.name}@{self.domain}"
 
     def command(self, link: Link, node: str, has_effect: Callable[[], bool]) -> int:
-        """Have a command of the app said, see `say`."""
+        """Have a command of the app said, see `send`."""
         fields = {"device-id": DEVICE_ID, "app": canary_apps()[0]}
         if node == REGISTER:
             fields["token"] = settings.CANARY_DRY_RUN_TOKEN
         stanza_id = uuid4().hex
         text = write_command(stanza_id, node, fields, account=self.account, service=self.domain)
-        return self.say(link, stanza_id, text, has_effect)
+        return self.send(link, stanza_id, text, has_effect)
 
     def push(self, device: UUID, pushes: QuerySet[Notification]) -> int:
-        """Have a push to the device said, see `say`."""
+        """Have a push to the device said, see `send`."""
         given_out, stanza_id = issue(device, client_keys()[0]), uuid4().hex
         text = write_push(stanza_id, given_out.node, given_out.secret, server=self.domain, service=self.domain)
-        return self.say(Link.PUSH, stanza_id, text, pushes.exists)
+        return self.send(Link.PUSH, stanza_id, text, pushes.exists)
 
-    def say(self, link: Link, stanza_id: str, text: str, has_effect: Callable[[], bool]) -> int:
+    def send(self, link: Link, stanza_id: str, text: str, has_effect: Callable[[], bool]) -> int:
         """Have the component say a stanza to itself, and return how many milliseconds the answer took.
 
         Raises ChainBroken.
@@ -92,7 +92,7 @@ class Talk:
         )
         stanza = Stanza(
             component=status.read().reason,
-            is_said=found.sent_at is not None,
+            is_sent=found.sent_at is not None,
             is_answered=found.answered_at is not None,
             error=found.error,
             is_own_error=found.is_own_error,

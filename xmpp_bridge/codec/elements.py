@@ -48,8 +48,8 @@ def write(name: str, /, *inside: str, xmlns: str = "", text: str = "", **attribu
     """Return an element. ``inside`` is XML already; ``text`` and the attributes are not. Empty attributes are left
     out, and an underscore ends names that Python does not allow.
     """
-    said = {"xmlns": xmlns, **attributes}
-    head = "".join(f" {key.rstrip('_')}={quoteattr(value)}" for key, value in said.items() if value)
+    all_attributes = {"xmlns": xmlns, **attributes}
+    head = "".join(f" {key.rstrip('_')}={quoteattr(value)}" for key, value in all_attributes.items() if value)
     content = escape(text) + "".join(inside)
     return f"<{name}{head}>{content}</{name}>" if content else f"<{name}{head}/>"
 

@@ -10,7 +10,17 @@ from xmpp_bridge.codec.limits import MAX_ID_CHARACTERS
 from xmpp_bridge.codec.names import COMMANDS, DISCO_INFO, DISCO_ITEMS, PING, PUBSUB, STANZA_ERRORS
 from xmpp_bridge.codec.push2 import read_message
 from xmpp_bridge.codec.xep0357 import read_publish
-from xmpp_bridge.messages import Command, Ignored, IqAnswer, Malformed, Origin, Query, Question, Said, Unsupported
+from xmpp_bridge.messages import (
+    Command,
+    Ignored,
+    IqAnswer,
+    Malformed,
+    Origin,
+    Query,
+    Question,
+    StanzaEvent,
+    Unsupported,
+)
 
 _QUESTIONS = {
     (DISCO_INFO, "query"): Question.DISCO_INFO,
@@ -20,7 +30,7 @@ _QUESTIONS = {
 _CONDITION = f"{{{STANZA_ERRORS}}}"
 
 
-def decode(stanza: Element) -> Said:
+def decode(stanza: Element) -> StanzaEvent:
     """Return what a stanza says. Whatever it is, there is an answer or a reason for silence."""
     name, attributes = local_name(stanza), stanza.attrib
     if name == "message":
@@ -30,7 +40,7 @@ def decode(stanza: Element) -> Said:
     return Ignored("presence" if name == "presence" else "unknown_stanza")
 
 
-def decode_too_large(name: str, attributes: Mapping[str, str]) -> Said:
+def decode_too_large(name: str, attributes: Mapping[str, str]) -> StanzaEvent:
     """Return what is to be done about a stanza of which only the first tag was read."""
     is_request = name == "message" or (name == "iq" and attributes.get("type") in {"get", "set"})
     if not is_request or attributes.get("type") == "error" or not _is_addressed(name, attributes):
@@ -49,7 +59,7 @@ def _origin(name: str, attributes: Mapping[str, str]) -> Origin:
     return Origin(name, attributes.get("id", ""), attributes["from"], attributes["to"])
 
 
-def _decode_message(stanza: Element, attributes: Mapping[str, str]) -> Said:
+def _decode_message(stanza: Element, attributes: Mapping[str, str]) -> StanzaEvent:
     if attributes.get("type") == "error":
         return Ignored("error")
     if not _is_addressed("message", attributes):
@@ -61,7 +71,7 @@ def _decode_message(stanza: Element, attributes: Mapping[str, str]) -> Said:
         return Malformed(origin)
 
 
-def _decode_iq(stanza: Element, attributes: Mapping[str, str]) -> Said:
+def _decode_iq(stanza: Element, attributes: Mapping[str, str]) -> StanzaEvent:
     if not _is_addressed("iq", attributes):
         return Ignored("unaddressed")
     origin, iq_type = _origin("iq", attributes), attributes.get("type")
@@ -85,7 +95,7 @@ def _decode_answer(stanza: Element, origin: Origin) -> IqAnswer:
     return IqAnswer(origin.id, origin.sender, is_error=True, condition=condition, by=error.get("by", ""))
 
 
-def _decode_get(stanza: Element, origin: Origin) -> Said:
+def _decode_get(stanza: Element, origin: Origin) -> StanzaEvent:
     for (namespace, name), question in _QUESTIONS.items():
         asked = child(stanza, namespace, name)
         if asked is not None:
@@ -93,7 +103,7 @@ def _decode_get(stanza: Element, origin: Origin) -> Said:
     return _unsupported(stanza, origin)
 
 
-def _decode_set(stanza: Element, origin: Origin) -> Said:
+def _decode_set(stanza: Element, origin: Origin) -> StanzaEvent:
     command = child(stanza, COMMANDS, "command")
     if command is not None:
         return _decode_command(command, origin)
@@ -102,7 +112,7 @@ def _decode_set(stanza: Element, origin: Origin) -> Said:
     return push or _unsupported(stanza, origin)
 
 
-def _decode_command(command: Element, origin: Origin) -> Said:
+def _decode_command(command: Element, origin: Origin) -> StanzaEvent:
     node, action, session = (command.get(name, "") for name in ("node", "action", "sessionid"))
     if not node or len(session) > MAX_ID_CHARACTERS:
         raise MalformedStanza

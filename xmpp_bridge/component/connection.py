@@ -75,7 +75,7 @@ class Connection:
         self._address = address
         self._handler = stanza_handler
         self._thread = thread
-        self._tell_ready = ready
+        self._announce_ready = ready
         self._ready = asyncio.Event()
         self._stream = Stream()
         self._waiting: asyncio.Queue[Arrived] = asyncio.Queue()
@@ -180,7 +180,7 @@ class Connection:
                     await self._send(handshake(stream_id, self._address.secret))
             case Ready():
                 self._ready.set()
-                self._tell_ready()
+                self._announce_ready()
             case Received() | TooLarge() | Unreadable():
                 size = 0 if isinstance(event, Unreadable) else event.size
                 self._waiting.put_nowait(Arrived(event, monotonic(), size))
@@ -241,7 +241,7 @@ class Connection:
             for announcement in self._handler.write_ends(ended):
                 await self._send(announcement)
             if ended:
-                await loop.run_in_executor(self._thread, self._handler.note_told, ended)
+                await loop.run_in_executor(self._thread, self._handler.note_announced, ended)
             await asyncio.sleep(ANNOUNCE_EVERY_SECONDS)
 
     async def _send_queued(self) -> None:

@@ -36,8 +36,8 @@ from xmpp_bridge.messages import (
     PushNotification,
     Query,
     Question,
-    Said,
     StanzaError,
+    StanzaEvent,
     Unsupported,
 )
 from xmpp_bridge.metrics import ANSWER_SECONDS, PUSHES, STANZAS
@@ -73,7 +73,7 @@ _NAMES = {
 class Arrived:
     """One stanza as the connection read it, or what it says; when it came (monotonic), and how many bytes it had."""
 
-    event: Received | TooLarge | Unreadable | Said = field(repr=False)
+    event: Received | TooLarge | Unreadable | StanzaEvent = field(repr=False)
     at: float
     size: int
 
@@ -104,20 +104,24 @@ class StanzaHandler:
         raises: whatever happens, who asked is answered.
         """
         heard = [(arrived, _decode(arrived)) for arrived in batch]
-        pushes = [(arrived.at, said) for arrived, said in heard if isinstance(said, PushNotification)]
-        others = deque((arrived, said) for arrived, said in heard if not isinstance(said, PushNotification))
+        pushes = [(arrived.at, event_read) for arrived, event_read in heard if isinstance(event_read, PushNotification)]
+        others = deque(
+            (arrived, event_read) for arrived, event_read in heard if not isinstance(event_read, PushNotification)
+        )
         answers = self._answer_pushes([push for _, push in pushes])
         times, until = [at for at, _ in pushes], monotonic() + OTHERS_SECONDS
         while others and monotonic() < until:
-            arrived, said = others.popleft()
-            answers.append(self._answer_other(said))
+            arrived, event_read = others.popleft()
+            answers.append(self._answer_other(event_read))
             times.append(arrived.at)
         while len(others) > MAX_OTHERS:
-            arrived, said = others.pop()
-            answers.append(self._answer_at_once(said))
+            arrived, event_read = others.pop()
+            answers.append(self._answer_at_once(event_read))
             times.append(arrived.at)
         ANSWER_SECONDS.observe_all([monotonic() - at for at in times])
-        return [answer for answer in answers if answer], [replace(arrived, event=said) for arrived, said in others]
+        return [answer for answer in answers if answer], [
+            replace(arrived, event=event_read) for arrived, event_read in others
+        ]
 
     def _answer_pushes(self, pushes: Sequence[PushNotification]) -> list[bytes]:
         return [self._write(push, verdict) for push, verdict in zip(pushes, self._accept(pushes), strict=True)]
@@ -130,9 +134,9 @@ class StanzaHandler:
         """Return the announcements of these ends."""
         return announcing.write_ends(ended, domain=self._domain)
 
-    def note_told(self, ended: list[announcing.Ended]) -> None:
+    def note_announced(self, ended: list[announcing.Ended]) -> None:
         """Note that these ends were announced. When that fails, they are announced once more."""
-        self._unless_away(lambda: announcing.note_told(ended, now=clock.now()))
+        self._unless_away(lambda: announcing.note_announced(ended, now=clock.now()))
 
     def take_queued(self) -> list[bytes]:
         """Return what the canary has us say to ourselves through the XMPP server, or nothing while the database is
@@ -239,27 +243,29 @@ class StanzaHandler:
             return answers.write_error(push.origin, error, by=self._domain)
         return answers.write_result_iq(push.origin) if push.origin.stanza == "iq" else b""
 
-    def _answer_other(self, said: Said) -> bytes:
-        STANZAS.labels(_NAMES[type(said)]).inc()
-        match said:
+    def _answer_other(self, event_read: StanzaEvent) -> bytes:
+        STANZAS.labels(_NAMES[type(event_read)]).inc()
+        match event_read:
             case IqAnswer():
-                self._note_answer(said)
+                self._note_answer(event_read)
             case Query():
-                return self._answer_query(said)
+                return self._answer_query(event_read)
             case Command():
-                return self._answer_command(said)
+                return self._answer_command(event_read)
             case Malformed():
-                return answers.write_error(said.origin, BAD_REQUEST, by=self._domain)
+                return answers.write_error(event_read.origin, BAD_REQUEST, by=self._domain)
             case Unsupported():
-                return answers.write_error(said.origin, StanzaError("cancel", said.condition), by=self._domain)
+                return answers.write_error(
+                    event_read.origin, StanzaError("cancel", event_read.condition), by=self._domain
+                )
         return b""
 
-    def _answer_at_once(self, said: Said) -> bytes:
+    def _answer_at_once(self, event_read: StanzaEvent) -> bytes:
         """Return the answer to what must not wait: a command, which takes its time, is not carried out."""
-        if not isinstance(said, Command):
-            return self._answer_other(said)
+        if not isinstance(event_read, Command):
+            return self._answer_other(event_read)
         STANZAS.labels(_NAMES[Command]).inc()
-        return self._registering.refuse(said, Refusal.BUSY)
+        return self._registering.refuse(event_read, Refusal.BUSY)
 
     def _answer_command(self, command: Command) -> bytes:
         try:
@@ -282,7 +288,7 @@ class StanzaHandler:
         return answers.write_error(origin, NOT_FOUND, by=self._domain)
 
 
-def _decode(arrived: Arrived) -> Said:
+def _decode(arrived: Arrived) -> StanzaEvent:
     try:
         match arrived.event:
             case Received(stanza):
@@ -291,8 +297,8 @@ def _decode(arrived: Arrived) -> Said:
                 return decode_too_large(name, attributes)
             case Unreadable():
                 return Ignored("unreadable")
-            case said:  # it came before, and had to wait
-                return said
+            case event_read:  # it came before, and had to wait
+                return event_read
     except Exception as error:  # noqa: BLE001 - a fault of the codec concerns this stanza alone
         log.error("stanza_failed", error=type(error).__name__)  # noqa: TRY400 - it may quote the stanza
         return Ignored("failed")

@@ -46,8 +46,8 @@ class Component:
         CONNECTED.set(0)
         CONNECTIONS.labels(end).inc()
         self._show(end)
-        say = log.error if self._backoff.is_hopeless(end) else log.info if end == "stopped" else log.warning
-        say("xmpp_disconnected", end=end, hint=status.WORDS.get(end, status.OTHERWISE))
+        log_line = log.error if self._backoff.is_hopeless(end) else log.info if end == "stopped" else log.warning
+        log_line("xmpp_disconnected", end=end, hint=status.WORDS.get(end, status.OTHERWISE))
         return end
 
     def _connected(self) -> None:

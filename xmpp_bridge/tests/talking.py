@@ -80,14 +80,14 @@ def arrived(stanza: str) -> Arrived:
 
 
 def command(node: str, fields: dict[str, str] | None, *, sender: str = JULIET, to: str = SERVICE, **own: str) -> str:
-    said = "".join(f" {name}='{value}'" for name, value in own.items())
+    shown = "".join(f" {name}='{value}'" for name, value in own.items())
     form = ""
     if fields is not None:
         inside = "".join(f"<field var='{name}'><value>{value}</value></field>" for name, value in fields.items())
         form = f"<x xmlns='jabber:x:data' type='submit'>{inside}</x>"
     return (
         f"<iq type='set' id='c1' from='{sender}' to='{to}'>"
-        f"<command xmlns='{COMMANDS}' node='{node}'{said}>{form}</command></iq>"
+        f"<command xmlns='{COMMANDS}' node='{node}'{shown}>{form}</command></iq>"
     )
 
 
@@ -137,9 +137,9 @@ def summary(**values: str) -> str:
 def result_of(answer: Element) -> dict[str, str]:
     """Return the values of a command that was completed."""
     assert answer.get("type") == "result", error_of(answer)
-    [said] = answer
-    assert said.get("status") == "completed"
-    forms = read_forms(said)
+    [shown] = answer
+    assert shown.get("status") == "completed"
+    forms = read_forms(shown)
     return forms[0][1] if forms else {}
 
 

@@ -160,7 +160,7 @@ def test_a_disabled_device_is_announced_and_enabled_it_is_announced_once_more_wh
         assert operator_actions.disable([device.pk], now=T0) == 1
         ended = service.find_ended()
         ends.append(len(service.write_ends(ended)))
-        service.note_told(ended)
+        service.note_announced(ended)
         assert operator_actions.enable([device.pk], now=T0) == 1
 
     assert ends == [1, 1]

@@ -167,13 +167,13 @@ def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch)
     async def story() -> None:
         hung_up = asyncio.Event()
 
-        async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def send_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read(-1)
             writer.close()
             await writer.wait_closed()
             hung_up.set()
 
-        silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+        silent = await asyncio.start_server(send_nothing, "127.0.0.1", 0)
         address = connection.Address("127.0.0.1", silent.sockets[0].getsockname()[1], SERVICE, "x")
         stopped = asyncio.Event()
         work = asyncio.create_task(Component(address, IdleHandler()).run(stopped))
@@ -305,20 +305,20 @@ def test_commands_that_come_faster_than_they_are_carried_out_are_told_to_come_ag
 ) -> None:
     """What waits for its time is bounded, so that pushes behind it are read, and is decoded once."""
     monkeypatch.setattr("xmpp_bridge.component.handler.OTHERS_SECONDS", 0.0)
-    service, waiting, told = Service(), [], Counter[str]()
+    service, waiting, reported = Service(), [], Counter[str]()
     decoded = []
     monkeypatch.setattr(handler, "decode", lambda stanza: (decoded.append(stanza), decode(stanza))[1])
     for number in range(10):
         commands = [command("nowhere", {}).replace("'c1'", f"'{number}-{each}'") for each in range(199)]
         answers, waiting = service.answer([*waiting, *map(arrived, [*commands, publish("x", "y", stanza_id="push")])])
-        told.update(parse(each).get("id") or "" for each in answers)
-        assert (told["push"], len(waiting)) == (number + 1, min(199 * (number + 1), MAX_OTHERS))
+        reported.update(parse(each).get("id") or "" for each in answers)
+        assert (reported["push"], len(waiting)) == (number + 1, min(199 * (number + 1), MAX_OTHERS))
     others = [tree for tree in map(parse, answers) if tree.get("id") != "push"]
     assert {error_of(each) for each in others} == {("wait", "resource-constraint")}
     monkeypatch.setattr("xmpp_bridge.component.handler.OTHERS_SECONDS", 60.0)
     answers, waiting = service.answer(waiting)
-    told.update(parse(each).get("id") or "" for each in answers)
-    assert (len(told), set(told.values()) - {10}, waiting) == (1 + 1990, {1}, [])
+    reported.update(parse(each).get("id") or "" for each in answers)
+    assert (len(reported), set(reported.values()) - {10}, waiting) == (1 + 1990, {1}, [])
     assert len(decoded) == 10 * 200
 
 
@@ -343,9 +343,9 @@ def test_pushes_are_answered_over_the_wire_and_nothing_breaks_the_stream() -> No
             await until(ready)
             server.say("".join(stanzas))
             await server.until(lambda: len(server.heard) == 5)
-            told = {each.get("id"): each for each in server.heard}
-            assert told.keys() == {"huge", "good", "unknown", "version", "ping"}
-            assert {told["good"].get("type"), told["ping"].get("type")} == {"result"}
+            reported = {each.get("id"): each for each in server.heard}
+            assert reported.keys() == {"huge", "good", "unknown", "version", "ping"}
+            assert {reported["good"].get("type"), reported["ping"].get("type")} == {"result"}
             assert server.connections == 1
 
     uvloop.run(story())

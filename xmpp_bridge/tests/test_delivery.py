@@ -150,7 +150,7 @@ def test_a_dead_token_is_announced_and_then_told_to_who_pushes_on(service: Servi
     assert (announcement.get("to"), announcement.get("from")) == (SERVER, f"5891b5b522@{SERVICE}")
     assert announcement.get("id")
     assert (error_of(announcement), disabled_client(announcement)) == (("cancel", "gone"), phone.client)
-    service.note_told(ended)
+    service.note_announced(ended)
     assert service.find_ended() == []
     answer = service.say(push2(phone.client, encrypted()))
     assert answer is not None

@@ -86,8 +86,8 @@ def test_a_push_is_stored_and_a_message_has_no_answer(service: Service, phone: R
 
 def test_a_push_without_an_id_has_one_name_however_often_it_is_stored(phone: Registered) -> None:
     """The answer to a commit may be lost, and the push is stored again."""
-    said = push2(phone.client, encrypted(), stanza_id="gone").replace(" id='gone'", "")
-    push, other = (decode(parse(said.encode())) for _ in range(2))
+    shown = push2(phone.client, encrypted(), stanza_id="gone").replace(" id='gone'", "")
+    push, other = (decode(parse(shown.encode())) for _ in range(2))
     assert isinstance(push, PushNotification)
     assert isinstance(other, PushNotification)
     assert push == other
@@ -466,8 +466,8 @@ def everything() -> str:
 
 def test_what_users_wrote_and_who_they_are_is_in_no_table(service: Service, phone: Registered) -> None:
     service.say(push2(phone.client, FORWARDED, sender="juliet@capulet.test"))
-    told = summary(last_message_body="Wherefore art thou?", last_message_sender="romeo@capulet.test/desk")
-    service.say(publish(phone.node, phone.secret, told))
+    reported = summary(last_message_body="Wherefore art thou?", last_message_sender="romeo@capulet.test/desk")
+    service.say(publish(phone.node, phone.secret, reported))
     assert len(stored()) >= 1
     kept = everything()
     assert phone.client not in kept

@@ -17,7 +17,7 @@ def test_what_a_batch_counted_can_be_taken_back() -> None:
         assert limits.take_call("route", 0)
         assert limits.hears_stranger("domain", 0)
         assert limits.wake_at("route", "address", 0) == 0
-        assert limits.tells_gone("route", 0)
+        assert limits.answers_gone("route", 0)
         assert not limits.is_same_again("route", Content(b"content", True), 0)
         limits.note_content("route", Content(b"content", True), 0)
         limits.take_back()

@@ -41,14 +41,14 @@ def test_no_user_is_in_tables_logs_metrics_or_pushes(caplog, capsys) -> None:
     service, gorush = Service(), Gorush()
     with caplog.at_level(logging.DEBUG):
         phone = service.register(device_id="name-of-the-phone", voip_token=CALL_TOKEN)
-        told = summary(last_message_body=TEXT, last_message_sender="romeo@capulet.test/desk")
+        reported = summary(last_message_body=TEXT, last_message_sender="romeo@capulet.test/desk")
         service.hear(
             push2(phone.client, FORWARDED, sender="juliet@capulet.test"),
             push2(phone.client, encrypted(CIPHERTEXT)),
-            publish(phone.node, phone.secret, told),
+            publish(phone.node, phone.secret, reported),
             push2(phone.client, sender="romeo@capulet.test/desk"),
             push2(phone.client, encrypted("juliet@capulet.test")),
-            publish("juliet@capulet.test", "romeo", told),
+            publish("juliet@capulet.test", "romeo", reported),
         )
         waiting = tables()
         DeliveryProcess(gorush).work_off()

@@ -206,9 +206,9 @@ def test_all_devices_at_one_address_together_get_what_one_may_get() -> None:
     accounts = [DEVICE._replace(id=UUID(int=number)) for number in range(40)]
     calls = [decided(CALL, each, limits).verdict for each in accounts]
     assert calls == [Verdict.ACCEPTED] * 3 + [Verdict.BUSY_CALLS] * 37
-    said = [decided(SECRET, each, limits) for each in accounts]
-    assert [each.has_payload for each in said] == [True] * 2 + [False] * 38
-    waits = [(each.due_at - NOW).total_seconds() for each in said[2:] if each.due_at]
+    shown = [decided(SECRET, each, limits) for each in accounts]
+    assert [each.has_payload for each in shown] == [True] * 2 + [False] * 38
+    waits = [(each.due_at - NOW).total_seconds() for each in shown[2:] if each.due_at]
     assert waits == pytest.approx([0] * 4 + list(range(1, 35)))
 
 
@@ -219,8 +219,8 @@ def test_a_wake_up_in_the_background_does_not_put_off_another_one() -> None:
 
 def test_a_wake_up_that_this_batch_has_planned_serves_later_ones() -> None:
     limits = Limits(Rates(wake_seconds=5.0))
-    said = [decided(WAKE, limits=limits, now=NOW + timedelta(seconds=seconds)) for seconds in (0, 2.5, 4.9)]
-    assert said == [
+    shown = [decided(WAKE, limits=limits, now=NOW + timedelta(seconds=seconds)) for seconds in (0, 2.5, 4.9)]
+    assert shown == [
         Decision(Verdict.ACCEPTED, NOW),
         Decision(Verdict.ACCEPTED, NOW + timedelta(seconds=5)),
         Decision(Verdict.MERGED),
@@ -242,8 +242,8 @@ def test_a_device_is_told_the_same_once(
     first: PushNotification, second: PushNotification, changes: dict[str, Any], verdict: Verdict
 ) -> None:
     limits, device = Limits(Rates()), DEVICE._replace(**changes)
-    said = [decided(each, device, limits, now=NOW + timedelta(seconds=at)) for at, each in ((0, first), (0.4, second))]
-    assert [decision.verdict for decision in said] == [Verdict.ACCEPTED, verdict]
+    shown = [decided(each, device, limits, now=NOW + timedelta(seconds=at)) for at, each in ((0, first), (0.4, second))]
+    assert [decision.verdict for decision in shown] == [Verdict.ACCEPTED, verdict]
 
 
 @pytest.mark.parametrize(
@@ -281,8 +281,8 @@ def test_each_domain_has_limits_of_its_own_and_what_names_no_client_of_ours_uses
 def test_each_domain_is_told_of_unknown_clients() -> None:
     limits = Limits(Rates(unknown_per_hour=1))
     usual: Any = {"is_repeated": False, "is_full": False, "has_room": True, "now": NOW}
-    said = [decide(WAKE, domain, None, limits, **usual).verdict for domain in ("capulet.test", "montague.test")]
-    assert said == [Verdict.UNKNOWN] * 2
+    shown = [decide(WAKE, domain, None, limits, **usual).verdict for domain in ("capulet.test", "montague.test")]
+    assert shown == [Verdict.UNKNOWN] * 2
 
 
 @pytest.mark.parametrize(
@@ -297,8 +297,8 @@ def test_what_is_decided_without_knowing_the_device(
     is_server: bool, is_ours: bool, verdicts: list[Verdict | None]
 ) -> None:
     limits = Limits(Rates(domain_per_second=1, domain_burst=1))
-    said = [verify("capulet.test", limits, is_server=is_server, is_ours=is_ours, now=NOW) for _ in range(2)]
-    assert said == verdicts
+    shown = [verify("capulet.test", limits, is_server=is_server, is_ours=is_ours, now=NOW) for _ in range(2)]
+    assert shown == verdicts
 
 
 def test_every_verdict_and_every_refusal_has_its_answer() -> None:
@@ -312,16 +312,16 @@ def test_every_verdict_and_every_refusal_has_its_answer() -> None:
 def test_a_command_comes_from_an_account_that_sends_no_more_than_it_may() -> None:
     limits = Limits(Rates(commands_per_hour=1))
     assert judge_command("romeo", "montague.test", limits, is_account=False, now=NOW) is Refusal.FORBIDDEN
-    said = [judge_command("romeo", "montague.test", limits, is_account=True, now=NOW) for _ in range(2)]
-    assert said == [None, Refusal.BUSY]
+    shown = [judge_command("romeo", "montague.test", limits, is_account=True, now=NOW) for _ in range(2)]
+    assert shown == [None, Refusal.BUSY]
     assert judge_command("benvolio", "montague.test", limits, is_account=True, now=NOW) is None
 
 
 def test_commands_of_one_domain_use_up_none_of_another_one() -> None:
     limits = Limits(Rates(commands_of_domain=(Limit(1, 1.0),)))
     accounts = [("romeo", "montague.test"), ("benvolio", "montague.test"), ("juliet", "capulet.test")]
-    said = [judge_command(account, domain, limits, is_account=True, now=NOW) for account, domain in accounts]
-    assert said == [None, Refusal.BUSY, None]
+    shown = [judge_command(account, domain, limits, is_account=True, now=NOW) for account, domain in accounts]
+    assert shown == [None, Refusal.BUSY, None]
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ def test_a_push_and_its_retry_are_one_trace(settings, monkeypatch: pytest.Monkey
     once = ["Due", "send", "Results"]
     assert [span.name for span in trace] == ["accept", *once, *once]
     sent = [attributes(span.attributes) for span in trace if span.name == "send"]
-    assert [said["pushserver.outcome"] for said in sent] == ["transient", "delivered"]
-    assert [said["pushserver.attempt"] for said in sent] == [1, 2]
+    assert [shown["pushserver.outcome"] for shown in sent] == ["transient", "delivered"]
+    assert [shown["pushserver.attempt"] for shown in sent] == [1, 2]
     assert attributes(trace[0].attributes) == {"pushserver.bridge": "xmpp"}
 
 

@@ -97,9 +97,9 @@ class XmppServer:
         match event:
             case Opened():
                 self._closed = False
-                said = "" if self.refuse == "host-unknown" else stream_id
+                shown = "" if self.refuse == "host-unknown" else stream_id
                 writer.write(
-                    f"<?xml version='1.0'?><stream:stream xmlns='jabber:component:accept' id='{said}' "
+                    f"<?xml version='1.0'?><stream:stream xmlns='jabber:component:accept' id='{shown}' "
                     f"from='{SERVICE}' xmlns:stream='http://etherx.jabber.org/streams'>".encode()
                 )
                 if self.refuse == "host-unknown":

@@ -243,9 +243,9 @@ def test_a_root_that_may_not_give_files_away_is_told_what_to_do(tmp_path, requir
     """As in a container without capabilities, or on a network disk."""
     require_or_skip(bool(shutil.which("setpriv")), "setpriv is missing")
     command = ["setpriv", "--bounding-set=-chown", sys.executable, "-c", PREPARE, tmp_path / "postgres"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
-    [line] = told.stdout.splitlines()[-1:]
-    assert re.fullmatch(r"PostgreSQL does not run as root, and .* start as an ordinary user, or .*", line), told
+    reported = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
+    [line] = reported.stdout.splitlines()[-1:]
+    assert re.fullmatch(r"PostgreSQL does not run as root, and .* start as an ordinary user, or .*", line), reported
 
 
 def test_programs_are_copied_once_for_everybody_whatever_umask_they_came_with(originals, tmp_path, capsys):

@@ -94,10 +94,10 @@ def test_nothing_that_a_batch_worker_asks_is_compiled(system: EmbeddedPostgres) 
     assert "JIT:" not in done.stdout
 
 
-@pytest.mark.parametrize(("days", "is_told"), [(30, False), (120, True)])
-def test_more_days_than_there_are_locks_for_are_told(system: EmbeddedPostgres, days: int, is_told: bool) -> None:
+@pytest.mark.parametrize(("days", "is_reported"), [(30, False), (120, True)])
+def test_more_days_than_there_are_locks_for_are_told(system: EmbeddedPostgres, days: int, is_reported: bool) -> None:
     done = run("-c", FEW_LOCKS, DATABASE_URL=system.url("postgres"), NOTIFICATION_RETENTION_DAYS=str(days))
-    assert ("room for 6400 locks, which 120 days" in done.stdout) is is_told, done.stderr
+    assert ("room for 6400 locks, which 120 days" in done.stdout) is is_reported, done.stderr
 
 
 # Poolers --------------------------------------------------------------------------------------------------------------

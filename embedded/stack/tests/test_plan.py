@@ -83,4 +83,4 @@ def test_the_component_of_xmpp_runs_only_where_it_is_configured():
     assert "xmpp" not in [spec.name for spec in plan()]
     [xmpp] = [spec for spec in plan(has_xmpp=True) if spec.name == "xmpp"]
     assert xmpp.command[-1] == "run_xmpp_bridge"
-    assert xmpp.tells_ready
+    assert xmpp.announces_ready

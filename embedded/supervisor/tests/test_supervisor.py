@@ -130,8 +130,8 @@ def test_lines_that_cannot_be_written_are_counted():
     disk.is_full = False
     log.write("web", "3")
     log.write("web", "4")
-    told = [line.partition("|")[2].strip() for line in disk.getvalue().splitlines()]
-    assert told == ["3 lines could not be written", "3", "4"]
+    reported = [line.partition("|")[2].strip() for line in disk.getvalue().splitlines()]
+    assert reported == ["3 lines could not be written", "3", "4"]
 
 
 def test_a_full_disk_ends_no_child():
@@ -192,8 +192,8 @@ def test_a_process_that_dies_is_started_again_and_that_is_said_in_one_line(monke
             await appears(stream, r"(?s)(alive.*){3}")
             return stream.getvalue()
 
-    said = [line for line in asyncio.run(scenario()).splitlines() if line.startswith("up ")]
-    assert said[:2] == [
+    shown = [line for line in asyncio.run(scenario()).splitlines() if line.startswith("up ")]
+    assert shown[:2] == [
         "up         | short ended with code 3, starting it again in 0.05 s",
         "up         | short ended with code 3, starting it again in 0.1 s",
     ]
@@ -416,20 +416,20 @@ def who(name, **facts):
     return script("worker", f"WHO = {name!r}\n" + textwrap.dedent(READY), **facts)
 
 
-@pytest.mark.parametrize("tells_ready", [True, False])
-def test_a_process_is_replaced_by_one_that_is_ready_if_it_can_tell(tells_ready):
+@pytest.mark.parametrize("announces_ready", [True, False])
+def test_a_process_is_replaced_by_one_that_is_ready_if_it_can_tell(announces_ready):
     async def scenario():
         async with supervised() as (supervisor, stream):
-            await supervisor.start(who("old", tells_ready=tells_ready))
+            await supervisor.start(who("old", announces_ready=announces_ready))
             await appears(stream, "old is ready")
-            await supervisor.replace(who("new", tells_ready=tells_ready))
+            await supervisor.replace(who("new", announces_ready=announces_ready))
             await appears(stream, "new is ready")
             assert len(supervisor._children) == 1
             return re.findall(r"\| (.*)\n", stream.getvalue())
 
     overlapping = ["new starts", "new is ready", "old leaves"]
     apart = ["old leaves", "new starts", "new is ready"]
-    assert asyncio.run(scenario())[2:] == (overlapping if tells_ready else apart)
+    assert asyncio.run(scenario())[2:] == (overlapping if announces_ready else apart)
 
 
 def test_who_was_replaced_is_not_started_again_and_who_replaced_it_is(monkeypatch):
@@ -437,8 +437,8 @@ def test_who_was_replaced_is_not_started_again_and_who_replaced_it_is(monkeypatc
 
     async def scenario():
         async with supervised() as (supervisor, stream):
-            await supervisor.start(who("old", tells_ready=True))
-            await supervisor.replace(who("new", tells_ready=True))
+            await supervisor.start(who("old", announces_ready=True))
+            await supervisor.replace(who("new", announces_ready=True))
             psutil.Process(pid_of(supervisor, "worker")).kill()
             await appears(stream, "(?s)old leaves.*SIGKILL, starting it again.*new is ready")
             return stream.getvalue()
@@ -446,8 +446,8 @@ def test_who_was_replaced_is_not_started_again_and_who_replaced_it_is(monkeypatc
     assert asyncio.run(scenario()).count("old starts") == 1
 
 
-@pytest.mark.parametrize("tells_ready", [True, False])
-def test_who_is_replaced_while_it_waits_to_be_started_again_stays_away(monkeypatch, tells_ready):
+@pytest.mark.parametrize("announces_ready", [True, False])
+def test_who_is_replaced_while_it_waits_to_be_started_again_stays_away(monkeypatch, announces_ready):
     """What crashes again and again is nearly always waiting, and to replace it is why an operator upgrades."""
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 1.0)
 
@@ -455,7 +455,7 @@ def test_who_is_replaced_while_it_waits_to_be_started_again_stays_away(monkeypat
         async with supervised() as (supervisor, stream):
             await supervisor.start(script("worker", "print('old starts')"))
             await appears(stream, "starting it again in 1 s")
-            await supervisor.replace(who("new", tells_ready=tells_ready))
+            await supervisor.replace(who("new", announces_ready=announces_ready))
             await asyncio.sleep(1.2)
             assert len(supervisor._children) == 1
             return stream.getvalue()
@@ -466,10 +466,10 @@ def test_who_is_replaced_while_it_waits_to_be_started_again_stays_away(monkeypat
 def test_who_cannot_be_replaced_stays():
     async def scenario():
         async with supervised() as (supervisor, stream):
-            await supervisor.start(who("old", tells_ready=True))
+            await supervisor.start(who("old", announces_ready=True))
             await appears(stream, "old is ready")
             with pytest.raises(StartError, match="worker ended before it was ready"):
-                await supervisor.replace(script("worker", "print('new fails')", tells_ready=True))
+                await supervisor.replace(script("worker", "print('new fails')", announces_ready=True))
             await appears(stream, "new fails")
             assert len(supervisor._children) == 1
             assert "leaves" not in stream.getvalue()

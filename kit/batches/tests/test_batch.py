@@ -52,7 +52,7 @@ class Numbers(BaseStep):
         self.numbers = list(numbers)
         self.hook = hook
         self.hand = hand
-        self.told = []
+        self.reported = []
         self.limits = []
         self.quarantined_numbers = []
         self.put_off_numbers = []
@@ -70,11 +70,11 @@ class Numbers(BaseStep):
         return Work(batch.taken, handed, is_more_left=len(self.numbers) > batch.limit)
 
     def committed(self, decided):
-        self.told.append(f"committed {len(decided)}")
+        self.reported.append(f"committed {len(decided)}")
         self.numbers = self.numbers[len(decided) :]
 
     def rolled_back(self, batch):
-        self.told.append(f"undone {len(batch.taken)}")
+        self.reported.append(f"undone {len(batch.taken)}")
 
     def quarantine(self, error, batch):
         super().quarantine(error, batch)
@@ -159,7 +159,7 @@ def test_all_stages_work_in_one_transaction():
     assert process_batch_of(one, other, follower) is False
     assert written() == names(1, 2, 3, "answer to 1", "answer to 2")
     assert transaction_count() == 1
-    assert (one.told, other.told, follower.sent) == (["committed 2"], ["committed 1"], [1, 2])
+    assert (one.reported, other.reported, follower.sent) == (["committed 2"], ["committed 1"], [1, 2])
 
 
 def test_a_batch_takes_no_more_of_a_stage_than_its_limit_and_says_that_there_is_more():
@@ -191,9 +191,9 @@ def test_stages_without_rows_cost_one_look_for_all_of_them():
 def test_nothing_is_sent_before_the_commit():
     step = Numbers(1)
     seen = []
-    step.hook = lambda _: seen.append(list(step.told))
+    step.hook = lambda _: seen.append(list(step.reported))
     process_batch_of(step)
-    assert (seen, step.told) == ([[]], ["committed 1"])
+    assert (seen, step.reported) == ([[]], ["committed 1"])
 
 
 def test_a_stage_that_fails_after_the_commit_keeps_no_other_from_sending():
@@ -204,7 +204,7 @@ def test_a_stage_that_fails_after_the_commit_keeps_no_other_from_sending():
     broken.committed = fail
     process_batch_of(broken, other)
     assert written() == names(1, 2)
-    assert other.told == ["committed 1"]
+    assert other.reported == ["committed 1"]
 
 
 class TimedRows(Rows):
@@ -325,7 +325,7 @@ def test_items_are_halved_until_the_one_is_alone():
     step = Numbers(*range(5), hook=refuse(0))
     process_batch_of(step)
     assert step.limits == [LIMIT, LIMIT, 2, 1]
-    assert step.told == ["undone 5"] * 2 + ["undone 2", "undone 1"]
+    assert step.reported == ["undone 5"] * 2 + ["undone 2", "undone 1"]
 
 
 def test_a_stage_that_trips_does_not_keep_the_others_from_working_in_the_same_batch():
@@ -363,7 +363,7 @@ def test_who_causes_what_follows_to_trip_is_to_blame():
 def test_every_stage_that_had_begun_gets_its_batch_back_when_nothing_was_written():
     first, broken, later = Numbers(1), Numbers(2, hook=refuse(2)), Numbers(3)
     process_batch_of(first, broken, later)
-    assert (first.told, broken.told[:2], later.told) == (
+    assert (first.reported, broken.reported[:2], later.reported) == (
         ["undone 1", "committed 1"],
         ["undone 1"] * 2,
         ["committed 1"],
@@ -897,7 +897,7 @@ def run_until_stopped(*steps, timeout_seconds):
         step.wakeup = wakeup
     thread = threading.Thread(target=worker.run)
     thread.start()
-    eventually(lambda: steps[0].told)
+    eventually(lambda: steps[0].reported)
     worker.stop(timeout_seconds=timeout_seconds)
     thread.join(20)
     assert not thread.is_alive()
@@ -977,5 +977,5 @@ def test_the_time_of_a_batch_is_that_of_the_database_whatever_the_clock_of_this_
     step = Telling()
     worker = Worker([step], Wakeup())
     worker.run()
-    [(told,)] = fetch("SELECT clock_timestamp()")
-    assert abs(told - step.now) < hour / 2
+    [(reported,)] = fetch("SELECT clock_timestamp()")
+    assert abs(reported - step.now) < hour / 2

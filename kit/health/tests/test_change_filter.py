@@ -6,7 +6,7 @@ from kit.health.change_filter import ChangeFilter
 
 
 @pytest.mark.parametrize(
-    ("said", "news"),
+    ("shown", "news"),
     [
         ([""], [False]),
         (["away", "away"], [True, False]),
@@ -14,7 +14,7 @@ from kit.health.change_filter import ChangeFilter
         (["away", "", "", "away"], [True, True, False, True]),
     ],
 )
-def test_it_is_news_when_it_was_not_said_last(said: list[str], news: list[bool]) -> None:
-    told = ChangeFilter()
+def test_it_is_news_when_it_was_not_said_last(shown: list[str], news: list[bool]) -> None:
+    reported = ChangeFilter()
 
-    assert [told.has_changed(words) for words in said] == news
+    assert [reported.has_changed(words) for words in shown] == news

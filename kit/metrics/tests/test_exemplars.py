@@ -32,7 +32,7 @@ def folder(settings, monkeypatch):
     (settings.METRICS_DIR / f"exemplars_{os.getpid()}.json").unlink(missing_ok=True)
 
 
-def told(folder):
+def reported(folder):
     """The exemplars of the histogram, as who reads the page of metrics finds them, by bucket."""
     registry = CollectorRegistry()
     registry.register(Counted(folder))
@@ -44,7 +44,7 @@ def told(folder):
 @pytest.mark.django_db(transaction=True)
 def test_a_bucket_shows_the_trace_of_a_message_that_fell_into_it(folder):
     observe(HISTOGRAM, [0.5, 1.5, 9], "ios", of=KEYS)
-    shown = told(folder)
+    shown = reported(folder)
     assert {bound: example.labels["trace_id"] for bound, example in shown.items()} == {
         bound: trace_of(key).id_hex for bound, key in zip(("1.0", "2.0", "+Inf"), KEYS, strict=True)
     }
@@ -57,8 +57,8 @@ def test_what_goes_below_zero_has_no_sum_so_that_strict_readers_take_the_page(fo
     registry = CollectorRegistry()
     registry.register(Counted(folder))
     families = {each.name: each for each in text_string_to_metric_families(generate_latest(registry).decode())}
-    told = {(sample.name, sample.labels["le"]): sample.value for sample in families["test_skew_seconds"].samples}
-    assert told == {("test_skew_seconds_bucket", bound): n for bound, n in {"-1.0": 1, "1.0": 3, "+Inf": 3}.items()}
+    reported = {(sample.name, sample.labels["le"]): sample.value for sample in families["test_skew_seconds"].samples}
+    assert reported == {("test_skew_seconds_bucket", bound): n for bound, n in {"-1.0": 1, "1.0": 3, "+Inf": 3}.items()}
 
 
 @pytest.mark.django_db(transaction=True)
@@ -66,7 +66,7 @@ def test_without_tracing_there_is_no_file(folder, settings):
     settings.TRACES = False
     observe(HISTOGRAM, [0.5], "ios", of=KEYS)
     assert list(folder.glob("exemplars_*")) == []
-    assert told(folder) == {}
+    assert reported(folder) == {}
 
 
 @pytest.mark.django_db(transaction=True)
@@ -75,7 +75,7 @@ def test_what_is_not_known_or_not_traced_is_no_example(folder, settings):
     observe(HISTOGRAM, [0.5], "ios")
     settings.TRACES_SHARE = 0.0
     observe(HISTOGRAM, [0.5], "ios", of=KEYS)
-    assert told(folder) == {}
+    assert reported(folder) == {}
 
 
 def test_of_several_processes_the_newest_example_is_shown_and_none_that_is_old(tmp_path):

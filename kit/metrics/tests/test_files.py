@@ -54,7 +54,7 @@ def processes(tmp_path: Path) -> Iterator[list[Process]]:
         process.kill()
 
 
-def _told(folder: Path) -> dict[str, float]:
+def _reported(folder: Path) -> dict[str, float]:
     return {
         "".join([sample.name, *sample.labels.values()]): sample.value
         for family in Counted(folder).collect()
@@ -71,10 +71,10 @@ def test_the_processes_are_added_up(tmp_path, processes):
     for process, number in zip(processes, (1, 2), strict=True):
         process.count(number)
 
-    told = _told(tmp_path)
+    reported = _reported(tmp_path)
 
-    assert (told["jobs_totala"], told["held"], told["took_seconds_sum"]) == (3, 3, 3)
-    assert (told["took_seconds_bucket1.0"], told["took_seconds_count"]) == (1, 2)
+    assert (reported["jobs_totala"], reported["held"], reported["took_seconds_sum"]) == (3, 3, 3)
+    assert (reported["took_seconds_bucket1.0"], reported["took_seconds_count"]) == (1, 2)
 
 
 def test_a_killed_process_stays_counted_but_holds_nothing(tmp_path, processes):
@@ -83,10 +83,10 @@ def test_a_killed_process_stays_counted_but_holds_nothing(tmp_path, processes):
     processes[0].kill()
 
     for _ in range(3):
-        told = _told(tmp_path)
-        assert (told["jobs_totala"], told["held"], told["took_seconds_count"]) == (3, 2, 2)
+        reported = _reported(tmp_path)
+        assert (reported["jobs_totala"], reported["held"], reported["took_seconds_count"]) == (3, 2, 2)
     processes[1].count(10)
-    assert _told(tmp_path)["jobs_totala"] == 13
+    assert _reported(tmp_path)["jobs_totala"] == 13
 
 
 def test_files_do_not_pile_up_with_the_dead(tmp_path, processes):
@@ -94,7 +94,7 @@ def test_files_do_not_pile_up_with_the_dead(tmp_path, processes):
         process.count(1)
         process.kill()
 
-    assert _told(tmp_path)["jobs_totala"] == 2
+    assert _reported(tmp_path)["jobs_totala"] == 2
 
     assert sorted(file.name for file in tmp_path.iterdir()) == ["counter_dead.db", "histogram_dead.db", "lock"]
 
@@ -104,18 +104,18 @@ def test_a_process_that_died_before_it_could_write_is_no_trouble(tmp_path, proce
     processes[1].kill()
     (tmp_path / f"counter_{processes[1]._process.pid}.db").write_bytes(b"")
 
-    assert _told(tmp_path)["jobs_totala"] == 1
+    assert _reported(tmp_path)["jobs_totala"] == 1
 
 
 def test_a_folder_that_is_not_there_tells_nothing(tmp_path):
-    assert _told(tmp_path / "missing") == {}
+    assert _reported(tmp_path / "missing") == {}
 
 
 def test_a_new_start_begins_with_nothing(tmp_path, processes):
     processes[0].count(1)
     processes[0].kill()
-    _told(tmp_path)
+    _reported(tmp_path)
 
     clear(tmp_path)
 
-    assert _told(tmp_path) == {}
+    assert _reported(tmp_path) == {}

@@ -41,14 +41,14 @@ def test_a_port_is_opened_once_the_process_ends_that_has_it(taken: socket.socket
 def test_a_port_that_somebody_else_keeps_is_told_once(
     taken: socket.socket, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(port, "TOLD_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(port, "LOG_AFTER_SECONDS", 0.0)
     with capture_logs() as logs:
         port.serve()
         time.sleep(3 * port.RETRY_SECONDS)
         taken.close()
         assert _answers_within(5, f"http://127.0.0.1:{settings.METRICS_PORT}/metrics")
-    told = {"event": "metrics_port_not_opened", "log_level": "error", "port": settings.METRICS_PORT}
-    assert logs == [{**told, "error": "Address already in use"}]
+    reported = {"event": "metrics_port_not_opened", "log_level": "error", "port": settings.METRICS_PORT}
+    assert logs == [{**reported, "error": "Address already in use"}]
 
 
 def test_an_address_that_is_not_ours_is_told_at_once(taken: socket.socket, settings: LazySettings) -> None:

@@ -129,7 +129,7 @@ def test_a_fault_of_tracing_does_not_reach_who_is_traced(settings, monkeypatch, 
     assert "ZeroDivisionError" in caplog.text
 
 
-def told(collecting, say):
+def reported(collecting, say):
     """What the collector gets of an error that ``say`` logs."""
     handler = errors.ErrorHandler()
     logging.getLogger().addHandler(handler)
@@ -147,7 +147,7 @@ def fail(error):
 
 def test_an_error_is_told_with_its_words_and_the_trace_of_its_envelope(collecting):
     log = structlog.get_logger("waku_bridge.inbound.inbound")
-    (error,) = told(collecting, lambda: log.error("envelope_failed", envelope_hash=A.hex(), error="KeyError"))
+    (error,) = reported(collecting, lambda: log.error("envelope_failed", envelope_hash=A.hex(), error="KeyError"))
     assert (error.body.string_value, error.event_name, error.severity_text) == ("envelope_failed",) * 2 + ("ERROR",)
     assert error.trace_id.hex() == trace_of(A).id_hex
     assert attributes(error.attributes)["error.type"] == "KeyError"
@@ -162,10 +162,10 @@ def test_of_an_exception_it_is_told_where_it_came_from_and_not_what_it_says(coll
         except ValueError:
             logging.getLogger("some.library").exception("Cannot store %s", "5ecret")
 
-    (error,) = told(collecting, say)
-    said = attributes(error.attributes)
-    assert (error.body.string_value, said["exception.type"]) == (errors.LIBRARY_ERROR, "ValueError")
-    assert said["exception.stacktrace"].endswith("in fail")
+    (error,) = reported(collecting, say)
+    shown = attributes(error.attributes)
+    assert (error.body.string_value, shown["exception.type"]) == (errors.LIBRARY_ERROR, "ValueError")
+    assert shown["exception.stacktrace"].endswith("in fail")
     assert not [word for word in ("5ecret", "abab", "Cannot store") if word in str(error)]
 
 
@@ -176,7 +176,7 @@ def test_a_task_that_failed_says_where(collecting):
         except TaskFailed:
             logging.getLogger("celery.app.trace").exception("Task %s raised", "name")
 
-    (error,) = told(collecting, say)
+    (error,) = reported(collecting, say)
     assert attributes(error.attributes)["exception.stacktrace"] == "KeyError at tasks.py:3 > rows.py:7"
 
 
@@ -185,7 +185,7 @@ def test_warnings_and_errors_of_exporting_stay_here(collecting):
         structlog.get_logger("kit.tracing.exporting").error("span_refused")
         structlog.get_logger("kit.batches.batch").warning("batch_split")
 
-    assert told(collecting, say) == []
+    assert reported(collecting, say) == []
 
 
 STARTED = """

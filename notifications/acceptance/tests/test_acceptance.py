@@ -58,7 +58,7 @@ def accept(batch, *, now, limits=None, bridge=BRIDGE):
     return acceptance.accept(bridge, batch, sending=Sending(LEASE, limits or ConcurrencyLimits(1000)), now=now)
 
 
-def told(answer):
+def reported(answer):
     return [(report.success, report.error) for report in answer.reports]
 
 
@@ -192,7 +192,7 @@ def test_what_is_not_delivered_is_answered_at_once_and_keeps_no_payload(recipien
     accepted = accept([incoming(push(**asked))], now=NOW)
     [answer] = accepted.answers
     request = NotificationRequest.objects.get()
-    assert told(answer) == [report]
+    assert reported(answer) == [report]
     assert (answer.bridge, answer.reply_address) == (BRIDGE, ADDRESS)
     assert (answer.source_key, answer.message_id) == (b"\x0e" * 32, b"status message")
     assert decided() == [(0, verdict, 1)]
@@ -204,7 +204,7 @@ def test_what_is_not_delivered_is_answered_at_once_and_keeps_no_payload(recipien
 def test_an_installation_with_a_dead_token_is_not_registered():
     make_recipient(route=make_route(state=Route.State.DISABLED))
     [answer] = accept([incoming(push())], now=NOW).answers
-    assert told(answer) == [NOT_REGISTERED]
+    assert reported(answer) == [NOT_REGISTERED]
 
 
 @pytest.mark.django_db
@@ -215,7 +215,7 @@ def test_reports_keep_the_order_of_the_request_whenever_they_become_known():
     accepted = accept([incoming(*pushes)], now=NOW)
     assert accepted.answers == []
     [answer] = settled(accepted)
-    assert told(answer) == [NOT_REGISTERED, SUCCESS, SUCCESS, WRONG_TOKEN]
+    assert reported(answer) == [NOT_REGISTERED, SUCCESS, SUCCESS, WRONG_TOKEN]
     assert [report.public_key_hash for report in answer.reports] == [NOBODY, ALICE, BOB, ALICE]
 
 
@@ -226,7 +226,7 @@ def test_a_worker_answers_in_place_of_another_one_with_all_reports_and_forgets_w
     request = NotificationRequest.objects.get()
     assert NOBODY in bytes(request.decided_names)
     [answer] = settled(accepted)
-    assert told(answer) == [NOT_REGISTERED, SUCCESS, NOT_REGISTERED]
+    assert reported(answer) == [NOT_REGISTERED, SUCCESS, NOT_REGISTERED]
     assert [report.installation_id for report in answer.reports] == ["\u00fc", UUID, UUID]
     request.refresh_from_db()
     assert (request.decided_names, len(request.decided)) == (None, 6)
@@ -248,7 +248,7 @@ def test_a_hundred_refused_notifications_leave_one_row_of_two_bytes_each():
 def test_type_zero_gets_no_report_and_no_push():
     make_recipient()
     [answer] = accept([incoming(push(type=0), push(NOBODY), push(type=0))], now=NOW).answers
-    assert told(answer) == [NOT_REGISTERED]
+    assert reported(answer) == [NOT_REGISTERED]
     assert decided() == [(1, Verdict.NOT_REGISTERED, 1)]
 
 
@@ -291,7 +291,7 @@ def test_a_repeat_is_answered_as_before_even_when_the_recipient_has_changed_mean
     [first] = accept([incoming(push())], now=NOW).answers
     make_recipient()
     [again] = accept([incoming(push())], now=NOW).answers
-    assert told(first) == told(again) == [NOT_REGISTERED]
+    assert reported(first) == reported(again) == [NOT_REGISTERED]
 
 
 @pytest.mark.django_db
@@ -308,7 +308,7 @@ def test_bridges_do_not_know_the_requests_of_each_other():
     accept([incoming(push())], now=NOW)
     elsewhere = accept([incoming(push())], now=NOW, bridge="another-bridge")
     assert NotificationRequest.objects.count() == 2
-    assert [told(answer) for answer in elsewhere.answers] == [[SUCCESS]]
+    assert [reported(answer) for answer in elsewhere.answers] == [[SUCCESS]]
     assert decided() == [(0, Verdict.DUPLICATE, 1)]
 
 
@@ -357,7 +357,7 @@ def test_the_same_push_twice_in_one_request_is_delivered_once():
     assert Notification.objects.get().state == State.IN_FLIGHT
     assert decided() == [(1, Verdict.DUPLICATE, 1)]
     [answer] = settled(accepted)
-    assert told(answer) == [SUCCESS, SUCCESS]
+    assert reported(answer) == [SUCCESS, SUCCESS]
 
 
 @pytest.mark.django_db
@@ -428,7 +428,7 @@ def test_loads_only_the_installations_asked_for_and_not_every_combination():
         accept([incoming(*pushes)], now=NOW)
     [sql] = [sql for sql in sent if "access_token_digest" in sql]
     assert "unnest" in sql
-    assert {told_error for _, told_error in told(accept([incoming(*pushes)], now=NOW).answers[0])} == {1}
+    assert {reported_error for _, reported_error in reported(accept([incoming(*pushes)], now=NOW).answers[0])} == {1}
 
 
 @pytest.mark.django_db
@@ -542,7 +542,7 @@ def overloaded(settings, monkeypatch):
 def test_what_is_refused_for_overload_is_told_and_never_delivered(overloaded):
     make_recipient()
     accepted = accept([incoming(push())], now=NOW)
-    assert [told(answer) for answer in accepted.answers] == [[(False, ReportError.INTERNAL_ERROR)]]
+    assert [reported(answer) for answer in accepted.answers] == [[(False, ReportError.INTERNAL_ERROR)]]
     assert (accepted.claims, accepted.waiting) == ([], [])
     assert decided() == [(0, Verdict.OVERLOADED, 1)]
     assert not Notification.objects.filter(request__request_key=b"\x01" * 32).exists()

@@ -23,7 +23,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from kit.admin.editing import Told, UnhurriedForm
+from kit.admin.editing import LoggedEdits, UnhurriedForm
 from kit.admin.facts import FactAdmin, Narrowed
 from kit.admin.lists.columns import age, moment, state, word, yes_no
 from kit.admin.lists.filters import WordFilter, during
@@ -90,7 +90,7 @@ def url_of(rule: GatewayErrorRule) -> str:
 
 
 @admin.register(GatewayErrorRule)
-class GatewayErrorRuleAdmin(Told, Narrowed, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+class GatewayErrorRuleAdmin(LoggedEdits, Narrowed, ModelAdmin):  # type: ignore[misc]  # unfold has no types
     form = RuleForm
     edited = EDITED
     list_display = (
@@ -158,9 +158,9 @@ class GatewayErrorRuleAdmin(Told, Narrowed, ModelAdmin):  # type: ignore[misc]  
         return bool(is_changed) and form.instance.outcome in CONFIRMED and form.instance.is_enabled
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
-        said = super().construct_change_message(request, form, formsets, add)
+        message = super().construct_change_message(request, form, formsets, add)
         why = request.POST.get("why") if "confirmed" in request.POST else ""
-        return f"{said}. Why: {why}" if why else said
+        return f"{message}. Why: {why}" if why else message
 
     def save_model(self, request: HttpRequest, obj: GatewayErrorRule, form: Any, change: bool) -> None:
         if form.changed_data or not change:

@@ -85,7 +85,7 @@ def ask(*phones, limits=None, now=NOW):
     return acceptance.accept("test-bridge", batch, sending=Sending(LEASE, limits or ConcurrencyLimits(1000)), now=now)
 
 
-def told(accepted):
+def reported(accepted):
     return [report.error for answer in accepted.answers for report in answer.reports]
 
 
@@ -101,7 +101,7 @@ def test_strangers_who_fill_their_queue_refuse_nobody_whose_phone_was_reached_be
     settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 20, 0.1
     prove(GOOGLE)
     make_waiting(GOOGLE, 2, is_proven=False)
-    assert told(ask(make_phone(GOOGLE, is_proven=False))) == [OVERLOADED]
+    assert reported(ask(make_phone(GOOGLE, is_proven=False))) == [OVERLOADED]
     assert len(ask(make_phone(GOOGLE)).claims) == 1
     assert len(ask(make_phone(OTHER_APP, is_proven=False)).claims) == 1
 
@@ -110,7 +110,7 @@ def test_one_app_that_is_full_refuses_no_other_one(settings):
     settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 5, 0.2
     prove(APPLE, GOOGLE)
     make_waiting(APPLE, 2)
-    assert told(ask(make_phone(APPLE))) == [OVERLOADED]
+    assert reported(ask(make_phone(APPLE))) == [OVERLOADED]
     assert len(ask(make_phone(GOOGLE)).claims) == 1
 
 
@@ -119,7 +119,7 @@ def test_all_made_up_apps_share_one_queue(settings):
     prove(APPLE)
     for topic in ("made.up.1", "made.up.2"):
         make_waiting(ChannelKey(1, topic), 1)
-    assert told(ask(make_phone(ChannelKey(1, "made.up.3")))) == [OVERLOADED]
+    assert reported(ask(make_phone(ChannelKey(1, "made.up.3")))) == [OVERLOADED]
     assert len(ask(make_phone(APPLE)).claims) == 1
     assert Queue.objects.filter(app_topic=None).count() == 1
 
@@ -130,7 +130,7 @@ def test_what_waits_behind_a_halt_counts_as_what_waits_anywhere(settings):
     prove(APPLE)
     make_waiting(APPLE, 2)
     halts.pause(APPLE, by="ann", why="new key", now=timezone.now())
-    assert told(ask(make_phone(APPLE))) == [OVERLOADED]
+    assert reported(ask(make_phone(APPLE))) == [OVERLOADED]
 
 
 def test_all_queues_together_have_room_for_no_more_than_may_wait(settings):
@@ -150,7 +150,7 @@ def test_what_comes_between_two_counts_is_counted_by_the_process(monkeypatch, se
     admission = Admission()
     monkeypatch.setattr(acceptance, "own_admission", lambda: admission)
     phones = [make_phone(is_proven=False) for _ in range(3)]
-    answers = [told(ask(phone, limits=ConcurrencyLimits(0))) for phone in phones]
+    answers = [reported(ask(phone, limits=ConcurrencyLimits(0))) for phone in phones]
     assert answers == [[], [], [OVERLOADED]]
 
 
@@ -235,9 +235,9 @@ def test_a_flood_of_one_address_stores_as_much_as_may_wait_and_tells_success(set
     settings.MAX_OPEN_PER_ROUTE = 3
     phone = make_phone()
     accepted = ask(*[phone] * 10, limits=ConcurrencyLimits(0))
-    assert (told(accepted), verdicts()) == ([SUCCESS] * 7, [Verdict.COALESCED] * 7)
+    assert (reported(accepted), verdicts()) == ([SUCCESS] * 7, [Verdict.COALESCED] * 7)
     assert Notification.objects.filter(state=State.PENDING).count() == 3
-    assert told(ask(*[phone] * 10, limits=ConcurrencyLimits(0))) == [SUCCESS] * 9
+    assert reported(ask(*[phone] * 10, limits=ConcurrencyLimits(0))) == [SUCCESS] * 9
     assert Notification.objects.filter(state=State.PENDING).count() == 3
     assert Notification.objects.count() == 4
 

@@ -62,8 +62,8 @@ def api() -> Api:
 
 def is_problem(response: Any, status: int) -> bool:
     assert response.headers["Content-Type"] == "application/problem+json"
-    told = response.json()
-    return (response.status_code, told["status"], told["type"]) == (status, status, "about:blank")
+    reported = response.json()
+    return (response.status_code, reported["status"], reported["type"]) == (status, status, "about:blank")
 
 
 @every_endpoint
@@ -118,11 +118,15 @@ def test_the_registrations_of_a_key_are_told(api: Api) -> None:
     registration = factories.make_registration()
     factories.make_registration()
 
-    (told,) = api("registrations/", key_hash=bytes(registration.public_key_hash).hex()).json()["results"]
+    (reported,) = api("registrations/", key_hash=bytes(registration.public_key_hash).hex()).json()["results"]
 
-    assert told["installation_id"] == registration.installation_id
-    assert (told["state"], told["route"]["state"], told["version"]) == ("active", "active", registration.version)
-    assert api("registrations/", installation_id=registration.installation_id).json()["results"] == [told]
+    assert reported["installation_id"] == registration.installation_id
+    assert (reported["state"], reported["route"]["state"], reported["version"]) == (
+        "active",
+        "active",
+        registration.version,
+    )
+    assert api("registrations/", installation_id=registration.installation_id).json()["results"] == [reported]
 
 
 @pytest.mark.parametrize("spell", [str, str.upper, lambda text: text.replace("-", "")])
@@ -133,20 +137,20 @@ def test_an_installation_is_found_however_its_id_is_spelled(
     installation_id = str(uuid4())
     factories.make_registration(installation_id=sent(installation_id))
 
-    (told,) = api("registrations/", installation_id=spell(installation_id)).json()["results"]
+    (reported,) = api("registrations/", installation_id=spell(installation_id)).json()["results"]
 
-    assert told["installation_id"] == sent(installation_id)
+    assert reported["installation_id"] == sent(installation_id)
 
 
 def test_the_whole_way_of_a_notification_is_told(api: Api) -> None:
     notification = factories.make_notification()
     factories.make_attempt(notification, outcome="transient", code="unreachable", latency_ms=12)
 
-    told = api(f"notifications/{notification.pk}/").json()
+    reported = api(f"notifications/{notification.pk}/").json()
     message_id = bytes(notification.request.message_id).hex()
 
-    assert [attempt["code"] for attempt in told["attempts"]] == ["unreachable"]
-    assert told["request"]["amm_message_id"] == bytes(notification.request.request_key).hex()
+    assert [attempt["code"] for attempt in reported["attempts"]] == ["unreachable"]
+    assert reported["request"]["amm_message_id"] == bytes(notification.request.request_key).hex()
     assert [row["id"] for row in api("notifications/", message_id=message_id).json()["results"]] == [notification.pk]
 
 
@@ -228,9 +232,9 @@ def test_without_redis_the_status_is_told_and_nobody_is_slowed_down(api: Api, se
         away = f"redis://127.0.0.1:{free.getsockname()[1]}/0"  # bound, and not listened to
         settings.REDIS_URL, settings.CACHES = away, {"default": {**settings.CACHES["default"], "LOCATION": away}}
 
-        told = api("status/")
-        assert (told.status_code, told.json()["status"]) == (200, "not ready")
-        [broker] = [found for found in told.json()["indicators"] if found["id"] == "broker"]
+        reported = api("status/")
+        assert (reported.status_code, reported.json()["status"]) == (200, "not ready")
+        [broker] = [found for found in reported.json()["indicators"] if found["id"] == "broker"]
         assert (broker["state"], broker["sentence"]) == ("act now", "Redis does not answer")
         assert is_problem(Client().get(f"{V1}/channels/"), 401)
 
@@ -276,9 +280,9 @@ def test_channels_are_told(api: Api) -> None:
     factories.make_channel((2, ""))
     factories.make_halt("paused", (1, "im.status"), by="ann", reason="x")
 
-    told = {row["app_topic"]: row for row in api("channels/").json()["results"]}
+    reported = {row["app_topic"]: row for row in api("channels/").json()["results"]}
 
-    paused, running = told["im.status"], told[""]
+    paused, running = reported["im.status"], reported[""]
     assert (paused["platform"], paused["state"]) == ("APN", "paused")
     assert (paused["reason"], paused["changed_by"]) == ("x", "ann")
     assert (running["state"], running["since"], running["deaths_distrusted_since"]) == ("running", None, None)

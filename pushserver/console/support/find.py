@@ -161,8 +161,8 @@ def _envelopes(digits: str) -> Iterator[Found]:
     rows = InboundEnvelope.objects.filter(by_hash(digits, (("hash", ID_BYTES),)))
     for envelope_hash, message_id in rows.values_list("hash", "message_id")[:MAX_HITS]:
         asked = NotificationRequest.objects.filter(request_key=message_id).values_list("pk", "request_key")
-        told = list(_of_requests(asked)) if message_id else []
-        yield from told or [
+        found_requests = list(_of_requests(asked)) if message_id else []
+        yield from found_requests or [
             Found("envelope", hex_of(envelope_hash)[:SHORT_DIGITS], envelope_url(envelope_hash), ENVELOPES)
         ]
 

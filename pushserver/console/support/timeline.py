@@ -109,8 +109,8 @@ def show_timeline(request: HttpRequest, object_id: str) -> HttpResponse:
 
 def _page(request: HttpRequest, title: str, steps: Sequence[Step], own: dict[str, object]) -> TemplateResponse:
     total = in_words(steps[-1].at - steps[0].at)
-    told = {"title": title, "table": _table(steps), "total": total, **own}
-    return TemplateResponse(request, "console/timeline.html", {**admin.site.each_context(request), **told})
+    context = {"title": title, "table": _table(steps), "total": total, **own}
+    return TemplateResponse(request, "console/timeline.html", {**admin.site.each_context(request), **context})
 
 
 @require_safe
@@ -213,9 +213,9 @@ def steps_of(story: Story, request: HttpRequest) -> Iterator[Step]:
     """Yield the steps by time. Steps of the same moment stay in the order of their causes."""
     created = Step(story.notification.created_at, "Notification created", _kind(story.notification))
     asked = [*_arrival(story.envelope, story.request), created, *_decided(story.request)]
-    told = _answer(story.request, story.replies, story.notification)
+    answer = _answer(story.request, story.replies, story.notification)
     yield from sorted(
-        [*asked, *_attempts(story), *_acted(story.staff, request), *_end(story), *told], key=lambda step: step.at
+        [*asked, *_attempts(story), *_acted(story.staff, request), *_end(story), *answer], key=lambda step: step.at
     )
 
 
@@ -241,8 +241,8 @@ def _acted(staff: Sequence[LogEntry], request: HttpRequest) -> Iterator[Step]:
     """Yield what staff did, linked to the log of changes for those who may read it."""
     may_read = request.user.has_perm("admin.view_logentry")
     for entry in staff:
-        said = entry.get_change_message()
-        what = f"{entry.content_type.name}: {said}" if entry.content_type else said
+        message = entry.get_change_message()
+        what = f"{entry.content_type.name}: {message}" if entry.content_type else message
         linked = format_html('<a href="{}">{}</a>', change_url(entry), what)
         yield Step(entry.action_time, f"By {entry.user.get_username()}:", linked if may_read else what)
 
@@ -278,11 +278,11 @@ def _error(attempt: Attempt, story: Story) -> str:
     """Return the code of an attempt, what the gateway said, and the rule by which it was read."""
     if not attempt.code:
         return ""
-    said = format_html(", “{}”", attempt.error) if attempt.error else ""
+    message = format_html(", “{}”", attempt.error) if attempt.error else ""
     url = story.rule_urls.get(attempt.pk)
     if url is None:
-        return format_html(" ({}{})", attempt.code, said)
-    return format_html(' ({}{}, by <a href="{}">its rule</a>)', attempt.code, said, url)
+        return format_html(" ({}{})", attempt.code, message)
+    return format_html(' ({}{}, by <a href="{}">its rule</a>)', attempt.code, message, url)
 
 
 def _end(story: Story) -> Iterator[Step]:
@@ -308,11 +308,11 @@ def _why_withdrawn(story: Story) -> str:
 def _answer(
     request: NotificationRequest, replies: Sequence[OutboundReply], notification: Notification | None = None
 ) -> Iterator[Step]:
-    told = f"the sender is told {notification.report}" if notification and notification.report else ""
+    report = f"the sender is told {notification.report}" if notification and notification.report else ""
     if notification and notification.grade:
         yield Step(request.received_at, "Answered", "the user's server is told that it is stored")
     elif request.answered_at:
-        yield Step(request.answered_at, "Reply recorded", told)
+        yield Step(request.answered_at, "Reply recorded", report)
     for reply in replies:
         if reply.published_at:
             tries = "" if reply.attempt_count == 1 else f", with try {reply.attempt_count}"
@@ -327,13 +327,13 @@ def _table(steps: Sequence[Step]) -> dict[str, object]:
     return {
         "headers": ["time (UTC)", "since the last", "what", "detail"],
         "rows": [
-            [_clock(step), f"+{in_words(gap)}", _said(step), step.detail or NOTHING]
+            [_clock(step), f"+{in_words(gap)}", _heading(step), step.detail or NOTHING]
             for step, gap in zip(steps, gaps, strict=True)
         ],
     }
 
 
-def _said(step: Step) -> SafeString:
+def _heading(step: Step) -> SafeString:
     return format_html("<strong>{}</strong> {}", step.what, label(step.state) if step.state else "")
 
 

@@ -89,9 +89,9 @@ def test_manage_tells_our_version_and_not_that_of_django() -> None:
     """Without a database, too: an installation that does not start is the one whose version is asked for."""
     environment = os.environ | {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"}
     command = [sys.executable, str(PROJECT / "manage.py"), "version"]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
-    assert told.stdout.splitlines()[0] == f"pushserver {version()}"
-    assert told.stdout.splitlines()[2] == "database cannot be reached"
+    reported = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert reported.stdout.splitlines()[0] == f"pushserver {version()}"
+    assert reported.stdout.splitlines()[2] == "database cannot be reached"
 
 
 @pytest.mark.django_db

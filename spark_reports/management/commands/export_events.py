@@ -50,9 +50,9 @@ class Command(BaseCommand):
 
             manifest = export_day(day, lake, now=database_now(), on_rows=on_rows, replace=replace)
             bars.advance(task)
-            self._tell(day, manifest)
+            self._print(day, manifest)
 
-    def _tell(self, day: date, manifest: Manifest) -> None:
+    def _print(self, day: date, manifest: Manifest) -> None:
         rows = ", ".join(f"{number} {name}" for name, number in manifest.rows.items())
         self.stdout.write(f"{day}: {rows}; pseudonym key {manifest.key_id}")
         if not manifest.is_complete:

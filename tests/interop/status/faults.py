@@ -28,14 +28,14 @@ def network_time(folder: Path, *, offset_seconds: float) -> Iterator[list[str]]:
     hosts.write_text("127.0.0.1 localhost " + " ".join(TIME_SERVERS) + "\n")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", NTP_PORT))
-        thread = threading.Thread(target=_tell_time, args=(server, offset_seconds))
+        thread = threading.Thread(target=_shift_time, args=(server, offset_seconds))
         thread.start()
         yield ["unshare", "--mount", "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$0"']
         server.sendto(b"", ("127.0.0.1", NTP_PORT))  # ends the thread
         thread.join()
 
 
-def _tell_time(server: socket.socket, offset_seconds: float) -> None:
+def _shift_time(server: socket.socket, offset_seconds: float) -> None:
     while True:
         question, address = server.recvfrom(512)
         if not question:

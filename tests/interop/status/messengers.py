@@ -70,12 +70,12 @@ class Messenger:
             )
         names = ("private_key", "installation_id", "is_light", "has_network_time", "is_service")
         settings = {name: getattr(self, name) for name in names}
-        self.address = self._say(settings | {"folder": str(self.folder), "peers": list(self.peers)}) or ""
+        self.address = self._submit(settings | {"folder": str(self.folder), "peers": list(self.peers)}) or ""
 
     def ask(self, command: str, **arguments: Any) -> Any:
         """Run a command of the program and return its result."""
         self._count += 1
-        return self._say({"id": self._count, "do": command} | arguments)
+        return self._submit({"id": self._count, "do": command} | arguments)
 
     def stop(self) -> None:
         """End the process, as the app ends."""
@@ -116,7 +116,7 @@ class Messenger:
     def reports(self, message_id: str) -> list[Report]:
         return [Report(row[0], bool(row[1]), *row[2:]) for row in self.ask("reports", text=message_id)]
 
-    def _say(self, line: dict[str, Any]) -> Any:
+    def _submit(self, line: dict[str, Any]) -> Any:
         assert self._process
         assert self._process.stdin
         assert self._process.stdout

@@ -89,7 +89,7 @@ class Group:
             (writer, reader)
             for writer in self.people
             for _, reader, message_id in writer.sent
-            if is_told(writer, message_id)
+            if is_set(writer, message_id)
         ]
         if known:
             self._write(*self.chance.choice(known))
@@ -145,7 +145,7 @@ def check(world: World, group: Group) -> None:
     expected = sum((person.expected for person in group.people), Counter())
     for writer in group.people:
         for first, token in writer.firsts.values():
-            if not is_told(writer, first):
+            if not is_set(writer, first):
                 print("no answer in time for a first message", writer.messenger.folder.name, first)
                 writer.sent = [each for each in writer.sent if each[-1] != first]
                 expected[token] -= 1
@@ -153,11 +153,11 @@ def check(world: World, group: Group) -> None:
     while expected - counts(world) and time.monotonic() < deadline:
         time.sleep(1)
     world.settle()
-    untold = [
+    unreported = [
         _describe(world, at, writer, reader, message_id)
         for writer in group.people
         for at, reader, message_id in writer.sent
-        if not is_told(writer, message_id)
+        if not is_set(writer, message_id)
     ]
     missing, beyond = expected - counts(world), counts(world) - expected
     sent = {each.hash for each in published(world)}
@@ -166,12 +166,12 @@ def check(world: World, group: Group) -> None:
     print(
         f"{len(sent)} messages to the server, of which the network lost {len(unstored)}",
         dict(missing),
-        *untold,
+        *unreported,
         sep="\n",
     )
     assert unread == unstored, "the server has all that its store has"
     assert not beyond
-    assert max(missing.total(), len(untold)) <= len(unstored), (dict(missing), untold)
+    assert max(missing.total(), len(unreported)) <= len(unstored), (dict(missing), unreported)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ def _describe(world: World, at: datetime, writer: Person, reader: Person, messag
     return f"{at:%T.%f} {who} {writer.messenger.reports(message_id)}, {requests} requests stored; {around}"
 
 
-def is_told(writer: Person, message_id: str) -> bool:
+def is_set(writer: Person, message_id: str) -> bool:
     return [report.success for report in writer.messenger.reports(message_id)] == [True]
 
 

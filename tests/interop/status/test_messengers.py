@@ -32,7 +32,7 @@ def key_hash_of(messenger: Messenger) -> str:
     return "0x" + key_hash(PrivateKey(bytes.fromhex(messenger.private_key)).public_key.format()).hex()
 
 
-def assert_tells_of_a_message(push: dict[str, Any], receiver: Messenger, sender: Messenger) -> None:
+def assert_shows_a_message(push: dict[str, Any], receiver: Messenger, sender: Messenger) -> None:
     """Check the text, and what the app is told: hashes by which it finds the chat and the receiver."""
     body = push["body"]
     text = body["aps"]["alert"] if push["platform"] == "ios" else body["message"]["notification"]["body"]
@@ -47,7 +47,7 @@ def test_a_message_wakes_the_phone_once(world: World, token_type: int) -> None:
     alice = world.messenger()
     message_id = alice.ask("send", key=bob.key, text="Hello!")
     (push,) = world.wait_for_pushes(token)
-    assert_tells_of_a_message(push, bob, alice)
+    assert_shows_a_message(push, bob, alice)
     assert alice.reports(message_id) == [delivered(bob)]
 
 

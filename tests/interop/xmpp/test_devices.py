@@ -113,7 +113,7 @@ async def test_a_command_can_be_cancelled(push_service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "said", "named"),
+    ("device", "shown", "named"),
     [
         (Device(Platform.FCM, "short", "d", "messenger"), "modify/bad-request", "token"),
         (Device(Platform.FCM, "t" * 40 + " ", "d", "messenger"), "modify/bad-request", "token"),
@@ -126,11 +126,11 @@ async def test_a_command_can_be_cancelled(push_service: Service) -> None:
     ],
     ids=["short token", "space", "no hex", "odd", "no device id", "long device id", "unknown app", "environment"],
 )
-async def test_a_wrong_field_is_named(push_service: Service, device: Device, said: str, named: str) -> None:
+async def test_a_wrong_field_is_named(push_service: Service, device: Device, shown: str, named: str) -> None:
     async with push_service.user_server() as server:
         answer = await server.register(f"user-{uuid.uuid4().hex}", SERVICE, device)
     assert isinstance(answer, Refused)
-    assert str(answer) == said
+    assert str(answer) == shown
     assert named in answer.text
     assert device.token not in answer.text
 

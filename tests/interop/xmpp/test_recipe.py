@@ -56,9 +56,9 @@ def is_open(port: int) -> bool:
     return False
 
 
-def ask(connection: socket.socket, said: str, answer: str) -> str:
+def ask(connection: socket.socket, shown: str, answer: str) -> str:
     """Return what is said to us until it matches, or the other side hangs up."""
-    connection.sendall(said.encode())
+    connection.sendall(shown.encode())
     heard = ""
     while not re.search(answer, heard) and (received := connection.recv(4096).decode()):
         heard += received

@@ -180,7 +180,7 @@ async def test_a_user_cannot_speak_for_the_domain(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("domain", "secret", "said_by_prosody", "said_by_ejabberd"),
+    ("domain", "secret", "sent_by_prosody", "sent_by_ejabberd"),
     [
         (DOUBLES[0], "wrong", "not-authorized", "not-authorized"),
         ("nobody.test", "s3cret", "host-unknown", "not-authorized"),
@@ -188,9 +188,9 @@ async def test_a_user_cannot_speak_for_the_domain(peer: Peer) -> None:
     ids=["wrong secret", "unknown domain"],
 )
 async def test_a_component_that_is_not_known_is_told_so(
-    peer: Peer, domain: str, secret: str, said_by_prosody: str, said_by_ejabberd: str
+    peer: Peer, domain: str, secret: str, sent_by_prosody: str, sent_by_ejabberd: str
 ) -> None:
-    with pytest.raises(ConnectionFailed, match=said_by_prosody if peer.name == "prosody" else said_by_ejabberd):
+    with pytest.raises(ConnectionFailed, match=sent_by_prosody if peer.name == "prosody" else sent_by_ejabberd):
         await peer.component(domain, secret).connect()
 
 

@@ -201,11 +201,11 @@ class SendingClient:
             return Step(events=(heard,))
         events = self._judge(heard, message, now_ns)
         author = heard.decoded.author
-        told = tuple(
+        by_server = tuple(
             Ignored(event, message.content_topic, author) if isinstance(event, Reason) else event for event in events
         )
         step = self.tick(now_ns)
-        return Step(step.messages, (*told, *step.events), step.history)
+        return Step(step.messages, (*by_server, *step.events), step.history)
 
     # Reading answers
 
@@ -233,8 +233,8 @@ class SendingClient:
             return [Reason.WRONG_SIGNER]
         heard_at_ns = min(message.timestamp_ns, now_ns)
         infos = heard.decoded.body.info
-        told = ((info, info.server_public_key) for info in infos[:MAX_INFOS])
-        return self._learn(client, told, heard_at_ns, is_advertised=True) + _too_many(infos)
+        by_server = ((info, info.server_public_key) for info in infos[:MAX_INFOS])
+        return self._learn(client, by_server, heard_at_ns, is_advertised=True) + _too_many(infos)
 
     def _read_answer(
         self, response: QueryResponse, question: Question, server: bytes, now_ns: int
@@ -244,17 +244,17 @@ class SendingClient:
         question.answered_by.add(server)
         if not response.success:
             return [Reason.FAILED_QUERY]
-        told = ((info, server) for info in response.info[:MAX_INFOS])
-        events = self._learn(question.client, told, now_ns, is_advertised=False)
+        by_server = ((info, server) for info in response.info[:MAX_INFOS])
+        events = self._learn(question.client, by_server, now_ns, is_advertised=False)
         if any(isinstance(event, Learned) for event in events):
             self._queries.note_useful(question, now_ns)
         return events + _too_many(response.info)
 
     def _learn(
-        self, client: bytes, told: Iterable[tuple[QueryInfo, bytes]], heard_at_ns: int, *, is_advertised: bool
+        self, client: bytes, by_server: Iterable[tuple[QueryInfo, bytes]], heard_at_ns: int, *, is_advertised: bool
     ) -> list[Event | Reason]:
         events: list[Event | Reason] = []
-        for info, server in told:
+        for info, server in by_server:
             found = verify_info(info, client, server, self.identity)
             if isinstance(found, Reason):
                 events.append(found)

@@ -254,13 +254,13 @@ class RegisteringClient:
             random_bytes=self._random_bytes,
         )
         attempts = slot.attempts + 1
-        told = replace(
+        with_change = replace(
             slot,
             attempts=attempts,
             due_ns=now_ns + self._schedule.delay_ns(attempts),
             request_ids=(*slot.request_ids, encoded.request_id)[-MAX_REQUEST_IDS:],
         )
-        self._put(slot, told)
+        self._put(slot, with_change)
         messages.append(encoded.message)
 
     def _advertise(self, now_ns: int, messages: list[WakuMessage], events: list[Event]) -> None:

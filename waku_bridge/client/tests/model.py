@@ -158,7 +158,7 @@ class World:
         self.run(core)
         return self.events[begin:]
 
-    def tell(self, core: Core, message: WakuMessage) -> list[Event]:
+    def report(self, core: Core, message: WakuMessage) -> list[Event]:
         """Put a message on the network that no server wrote."""
         begin = len(self.events)
         self._carry(core, core.receive(message, self.now_ns))

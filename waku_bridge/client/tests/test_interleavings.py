@@ -264,13 +264,13 @@ def test_with_fail_over_a_device_is_asked_for_again_only_after_failure_or_silenc
     for later in network.requests:
         for earlier in network.requests:
             if earlier.installation_id == later.installation_id and earlier.moment < later.moment:
-                told = [
+                reported = [
                     success
                     for moment, key, installation_id, success in network.reports
                     if (key, installation_id) == (earlier.key, earlier.installation_id) and moment < later.moment
                 ]
-                assert True not in told
-                assert told or later.at_ns - earlier.at_ns >= ANSWER_SECONDS * SECOND
+                assert True not in reported
+                assert reported or later.at_ns - earlier.at_ns >= ANSWER_SECONDS * SECOND
 
 
 @settings(max_examples=examples(150), deadline=None)

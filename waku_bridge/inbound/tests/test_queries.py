@@ -74,7 +74,7 @@ def info(contacts: int = 0, installation: str = "one") -> QueryInfo:
     return QueryInfo(ALICE, installation, 1, b"g" * 65, allowed_key_list=(b"e" * 64,) * contacts)
 
 
-def told(limits: OneWorker, *infos: QueryInfo, query: Asked = QUERY) -> int:
+def reported(limits: OneWorker, *infos: QueryInfo, query: Asked = QUERY) -> int:
     verdicts = limits.ask(query)
     number = len(list(verdicts.fitting(query, infos)))
     verdicts.take()
@@ -110,20 +110,20 @@ def test_what_is_not_committed_is_not_taken(limits: OneWorker) -> None:
 
 def test_a_short_answer_needs_no_room(limits: OneWorker, clock: Clock) -> None:
     limits.take([], 60 * EXCESS_BYTES_PER_SECOND)  # somebody else's
-    assert told(limits, info(100), info(100)) == 2
-    assert told(limits, info(278)) == 1  # 64 times 300 bytes
-    assert told(limits, info(290)) == 0
+    assert reported(limits, info(100), info(100)) == 2
+    assert reported(limits, info(278)) == 1  # 64 times 300 bytes
+    assert reported(limits, info(290)) == 0
 
 
 def test_a_long_answer_takes_the_rest_from_what_all_share(limits: OneWorker, clock: Clock) -> None:
-    numbers = [told(limits, info(1900), query=QUERY._replace(author=bytes([n]) * 33)) for n in range(40)]
+    numbers = [reported(limits, info(1900), query=QUERY._replace(author=bytes([n]) * 33)) for n in range(40)]
     assert sum(numbers) == 60 * EXCESS_BYTES_PER_SECOND // (256 + 1900 * 68 - 64 * 300) == 27
     clock.now += 60
-    assert told(limits, info(1900)) == 1
+    assert reported(limits, info(1900)) == 1
 
 
 def test_an_answer_has_at_most_what_one_message_carries(limits: OneWorker) -> None:
-    assert told(limits, *[info(1000, str(number)) for number in range(5)]) == 2
+    assert reported(limits, *[info(1000, str(number)) for number in range(5)]) == 2
     assert 2 * (256 + 68_000) <= MAX_ANSWER_BYTES < 3 * (256 + 68_000)
 
 
@@ -142,8 +142,8 @@ def test_names_that_nobody_knows_leave_the_memory_bounded_and_no_key_is_answered
 
 def test_keys_that_are_as_long_as_a_message_are_remembered_by_no_more_bytes_than_others(limits: OneWorker) -> None:
     """A row of a bucket cannot have a key of more than some 2 700 bytes."""
-    said = [asked(bytes([number]) * 100_000, size=100_300) for number in range(4)]
-    assert [answered(limits, each)[0] == TOO_MANY for each in said] == [False, False, True, True]
+    shown = [asked(bytes([number]) * 100_000, size=100_300) for number in range(4)]
+    assert [answered(limits, each)[0] == TOO_MANY for each in shown] == [False, False, True, True]
     assert all(isinstance(name, str) or len(name) == 32 for name in limits._buckets._full_at)
 
 

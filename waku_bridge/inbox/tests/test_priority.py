@@ -38,17 +38,17 @@ def behind(priority: Priority) -> Priority:
     return priority
 
 
-def said(body: Body) -> Decoded:
+def shown(body: Body) -> Decoded:
     return Decoded(AUTHOR, b"i" * 32, body)
 
 
 def request(count: int) -> Decoded:
     notification = PushNotification(b"h" * 64, "one", "token", NotificationType.MESSAGE)
-    return said(PushRequest(b"m", (notification,) * count))
+    return shown(PushRequest(b"m", (notification,) * count))
 
 
 def registered(message: RegistrationMessage | None) -> Decoded:
-    return said(Registration(b"r" * 64, b"content", message))
+    return shown(Registration(b"r" * 64, b"content", message))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def registered(message: RegistrationMessage | None) -> Decoded:
         (request(5), 2),
         (request(100), 21),
         (registered(None), 1),
-        (said(Query((b"h" * 64,))), 1),
+        (shown(Query((b"h" * 64,))), 1),
     ],
 )
 def test_a_message_costs_what_its_kind_and_its_notifications_cost(decoded: Decoded | None, units: int) -> None:
@@ -71,7 +71,7 @@ def test_a_message_costs_what_its_kind_and_its_notifications_cost(decoded: Decod
     ("decoded", "names"),
     [
         (None, []),
-        (said(Query((b"h" * 64,))), []),
+        (shown(Query((b"h" * 64,))), []),
         (registered(None), []),
         (registered(RegistrationMessage("one", 1, access_token="t")), [Named(key_hash(AUTHOR), "one", version=1)]),
         (registered(RegistrationMessage("o\0ne", 1)), []),

@@ -28,8 +28,8 @@ class Command(BaseCommand):
     def _check(self, url: str, *, with_size: bool) -> None:
         reading, complaints = check(url, with_size=with_size)
         facts = {name: value for name, value in memory_of(reading).items() if value}
-        said = ", ".join(f"{name} {value}" for name, value in facts.items())
-        self.stdout.write(f"{host_of(url)}: {said or 'says nothing'}")
+        facts_in_words = ", ".join(f"{name} {value}" for name, value in facts.items())
+        self.stdout.write(f"{host_of(url)}: {facts_in_words or 'says nothing'}")
         if with_size and reading.size_limit_bytes is None:
             self.stdout.write("  It does not say how large messages may be.")
         for complaint in complaints:

@@ -121,7 +121,7 @@ class _Client:
                 node,
                 pubsub_topic=settings.WAKU_PUBSUB_TOPICS[0],
                 poll_seconds=POLL_SECONDS,
-                on_event=lambda _core, event: self._tell(event),
+                on_event=lambda _core, event: self._print(event),
             )
             await steps[step](session)
 
@@ -131,10 +131,10 @@ class _Client:
         contacts = tuple(self._somebody(who) for who in self._options["only"].split(",") if who)
         phone.change(self._address(), Preferences(contacts_only=bool(contacts), contacts=contacts))
         self._keep(phone)
-        self._say(f"{self._name} is {chat_key(phone.identity.pub33)}")
-        self._say(f"→ registration, version {phone.version}, for {short(self._server)} alone to read")
+        self._print_line(f"{self._name} is {chat_key(phone.identity.pub33)}")
+        self._print_line(f"→ registration, version {phone.version}, for {short(self._server)} alone to read")
         await self._speak(session, phone)
-        self._say(f"Kept in {self._path}")
+        self._print_line(f"Kept in {self._path}")
 
     async def _unregister(self, session: Session) -> None:
         kept = read(self._path)
@@ -143,7 +143,7 @@ class _Client:
         phone = self._phone(kept)
         phone.unregister()
         self._keep(phone)
-        self._say(f"→ unregistering, version {phone.version}")
+        self._print_line(f"→ unregistering, version {phone.version}")
         await self._speak(session, phone)
 
     async def _speak(self, session: Session, phone: RegisteringClient) -> None:
@@ -154,10 +154,10 @@ class _Client:
 
     async def _query(self, session: Session) -> None:
         sender, client = self._sender(), self._somebody(self._options["who"])
-        self._say(f"→ query for the key hash of {short(client)}, signed by a key used for nothing else")
+        self._print_line(f"→ query for the key hash of {short(client)}, signed by a key used for nothing else")
         found = await session.look_up(sender, client, timeout_seconds=TIMEOUT_SECONDS)
         if not found:
-            self._say("The answer is for contacts, and we are none.")
+            self._print_line("The answer is for contacts, and we are none.")
             return
         self._console.print(_table(found))
 
@@ -165,12 +165,12 @@ class _Client:
         sender, client = self._sender(), self._somebody(self._options["who"])
         text, chat = self._options["text"].encode(), self._options["mention"]
         content = sender.mention(chat_hash(chat), text) if chat else sender.one_to_one(text)
-        self._say(f"→ query for {short(client)}, then a request to its server")
+        self._print_line(f"→ query for {short(client)}, then a request to its server")
         result = await session.notify(sender, client, content, os.urandom(32))
         if not result.installations:
             raise CommandError(nobody(result))
         for settled in result.installations:
-            self._say(f"← {settled.installation_id}: {OUTCOMES[settled.outcome]}")
+            self._print_line(f"← {settled.installation_id}: {OUTCOMES[settled.outcome]}")
         if not result.is_notified:
             raise CommandError("Nobody was notified.")
 
@@ -181,7 +181,7 @@ class _Client:
         watching = [self._follow(session, sender)]
         if kept.state:
             watching.append(self._follow(session, self._phone(kept)))
-        self._say("Watching. Ctrl-C ends it.")
+        self._print_line("Watching. Ctrl-C ends it.")
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*watching), self._options["seconds"] or None)
 
@@ -218,11 +218,11 @@ class _Client:
     def _name(self) -> str:
         return str(self._options["name"])
 
-    def _tell(self, event: Event) -> None:
+    def _print(self, event: Event) -> None:
         if text := words(event):
-            self._say(f"{'→' if isinstance(event, Advertised) else '←'} {text}")
+            self._print_line(f"{'→' if isinstance(event, Advertised) else '←'} {text}")
 
-    def _say(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         ms = round((time.monotonic() - self._started) * 1000)
         self._console.print(f"[dim]{ms:>6} ms[/dim]  {escape(text)}", highlight=False, soft_wrap=True)
 

@@ -45,9 +45,9 @@ class Command(BaseCommand):
                 transaction.set_rollback(options["dry_run"])
         except (OSError, sqlite3.Error, sqlcipher.NotReadableError, NotStatusGoError) as error:
             raise CommandError(f"Nothing was imported from {options['file']}: {error}.") from error
-        self._tell(ends, is_dry_run=options["dry_run"])
+        self._print(ends, is_dry_run=options["dry_run"])
 
-    def _tell(self, ends: Counter[str], *, is_dry_run: bool) -> None:
+    def _print(self, ends: Counter[str], *, is_dry_run: bool) -> None:
         for end, count in ends.most_common():
             note = "" if is_carried_over(end) else "  not carried over"
             self.stdout.write(f"{count:>9,} {end}{note}")

@@ -18,7 +18,7 @@ from django.core.management.base import BaseCommand, CommandError
 from kit.http.connections import new_client
 from kit.http.urls import host_of
 from kit.metrics import port
-from kit.processes.ready import tell_ready
+from kit.processes.ready import announce_ready
 from kit.processes.starting import wait_until_fit
 from waku_bridge.reading.bridge import MAX_PAGE_BYTES, STOP_SECONDS, TIMEOUT_SECONDS, Bridge, Plan
 
@@ -65,7 +65,7 @@ async def _read_all(plan: Plan) -> None:
     nodes, stores = (list(map(host_of, urls)) for urls in (plan.nodes, plan.store_nodes))
     log.info("bridge_started", nodes=nodes, store_nodes=stores, pubsub_topics=plan.pubsub_topics)
     async with new_client(timeout_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_PAGE_BYTES) as client:
-        tell_ready()  # to stand by is enough: the bridge that it replaces stops then, and leaves it the lock
+        announce_ready()  # to stand by is enough: the bridge that it replaces stops then, and leaves it the lock
         await Bridge(plan, client).run(stopped)
     log.info("bridge_stopped")
 

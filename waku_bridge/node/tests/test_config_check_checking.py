@@ -158,14 +158,14 @@ def test_the_watch_publishes_nothing(serve) -> None:
 
 def test_an_operator_may_ask_how_large_messages_may_be(serve) -> None:
     url, node = devnode(serve, Settings(shards=(SHARD,), max_message_bytes=153_600))
-    said = StringIO()
-    call_command("check_node", "--size", stdout=said)
-    assert "153600 bytes at most" in said.getvalue()
-    assert "--max-msg-size=1024KiB" in said.getvalue()
+    shown = StringIO()
+    call_command("check_node", "--size", stdout=shown)
+    assert "153600 bytes at most" in shown.getvalue()
+    assert "--max-msg-size=1024KiB" in shown.getvalue()
     node.settings = GOOD
-    said = StringIO()
-    call_command("check_node", url, "--size", stdout=said)
-    assert "as it should be" in said.getvalue()
+    shown = StringIO()
+    call_command("check_node", url, "--size", stdout=shown)
+    assert "as it should be" in shown.getvalue()
     left = httpx.get(f"{url}/dev/stats").json()
     assert (left["ring"], left["archived"], left["subscriptions"]) == (0, 0, [SHARD])
 

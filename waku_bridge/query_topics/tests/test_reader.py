@@ -21,14 +21,14 @@ def topic_of(public_key_hash):
 
 
 @pytest.fixture
-def told():
+def reported():
     """The content topics that were called new, in order."""
     return []
 
 
 @pytest.fixture
-def listening(told):
-    reader = Listening(on_new=told.extend)
+def listening(reported):
+    reader = Listening(on_new=reported.extend)
     yield reader
     reader.close()
 
@@ -81,24 +81,24 @@ def test_does_not_learn_of_what_was_rolled_back(listening):
 # What is new ----------------------------------------------------------------------------------------------------------
 
 
-def test_tells_what_was_registered_since_it_started_once(listening, told):
+def test_tells_what_was_registered_since_it_started_once(listening, reported):
     listen_to(HASHES[:1], now=NOW)
     listening.refresh()
-    assert told == []
+    assert reported == []
     listen_to(HASHES[:2], now=NOW)
     listening.refresh()
     listen_to(HASHES[:2], now=NOW)
     listening.refresh()
-    assert told == [topic_of(HASHES[1])]
+    assert reported == [topic_of(HASHES[1])]
 
 
-def test_a_second_name_on_a_known_topic_is_nothing_new(listening, told):
+def test_a_second_name_on_a_known_topic_is_nothing_new(listening, reported):
     listen_to(HASHES[:1], now=NOW)
     listening.refresh()
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify('query_topics', topic::text) FROM registrations_topickey")
     listening.refresh()
-    assert told == []
+    assert reported == []
 
 
 # What is gone ---------------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def forget(public_key_hash):
     stop_listening_to(topics.query_name(public_key_hash))
 
 
-def test_a_forgotten_topic_is_dropped_and_new_when_it_is_registered_again(listening, told):
+def test_a_forgotten_topic_is_dropped_and_new_when_it_is_registered_again(listening, reported):
     listen_to(HASHES[:2], now=NOW)
     listening.refresh()
     forget(HASHES[0])
@@ -117,7 +117,7 @@ def test_a_forgotten_topic_is_dropped_and_new_when_it_is_registered_again(listen
     listen_to(HASHES[:1], now=NOW)
     listening.refresh()
     assert topic_of(HASHES[0]) in listening
-    assert told == [topic_of(HASHES[0])]
+    assert reported == [topic_of(HASHES[0])]
 
 
 def test_a_topic_that_was_forgotten_and_registered_again_before_the_next_look_stays(listening):
@@ -152,7 +152,7 @@ def test_forgetting_that_was_rolled_back_drops_nothing(listening):
 # Lost connections -----------------------------------------------------------------------------------------------------
 
 
-def test_after_a_lost_connection_it_knows_and_tells_what_it_missed(listening, told):
+def test_after_a_lost_connection_it_knows_and_tells_what_it_missed(listening, reported):
     listen_to(HASHES[:1], now=NOW)
     listening.refresh()
     listen_to(HASHES[1:2], now=NOW)
@@ -160,7 +160,7 @@ def test_after_a_lost_connection_it_knows_and_tells_what_it_missed(listening, to
     listen_to(HASHES[2:3], now=NOW)
     listening.refresh()
     assert all(topic_of(public_key_hash) in listening for public_key_hash in HASHES)
-    assert sorted(told) == sorted(topic_of(public_key_hash) for public_key_hash in HASHES[1:])
+    assert sorted(reported) == sorted(topic_of(public_key_hash) for public_key_hash in HASHES[1:])
 
 
 def test_while_the_database_is_away_it_knows_what_it_knew(listening):
@@ -171,7 +171,7 @@ def test_while_the_database_is_away_it_knows_what_it_knew(listening):
     assert len(listening) == 1
 
 
-def test_a_reload_that_breaks_leaves_what_was_known_and_is_repeated(listening, told):
+def test_a_reload_that_breaks_leaves_what_was_known_and_is_repeated(listening, reported):
     listen_to(HASHES[:1], now=NOW)
     listening.refresh()
     lose_connection(listening)
@@ -180,12 +180,12 @@ def test_a_reload_that_breaks_leaves_what_was_known_and_is_repeated(listening, t
         cursor.execute("ALTER TABLE registrations_topickey RENAME TO elsewhere")
     with pytest.raises(psycopg.Error):
         listening.refresh()
-    assert (topic_of(HASHES[0]) in listening, topic_of(HASHES[1]) in listening, told) == (True, False, [])
+    assert (topic_of(HASHES[0]) in listening, topic_of(HASHES[1]) in listening, reported) == (True, False, [])
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE elsewhere RENAME TO registrations_topickey")
     listening.refresh()
     assert topic_of(HASHES[1]) in listening
-    assert told == [topic_of(HASHES[1])]
+    assert reported == [topic_of(HASHES[1])]
 
 
 def test_a_connection_that_the_server_ends_is_made_anew(listening):

@@ -281,9 +281,9 @@ def test_what_is_too_old_to_ask_for_is_said(run):
         await watermark(world, seconds_ago=3 * HOUR)
         with capture_logs() as logs:
             await go(world, world.walker(recovery=timedelta(hours=1)))
-        [said] = [entry for entry in logs if entry["event"] == "store_gap_unrecoverable"]
-        assert said["log_level"] == "error"
-        assert abs(said["seconds"] - 2 * HOUR - 90) < 30
+        [shown] = [entry for entry in logs if entry["event"] == "store_gap_unrecoverable"]
+        assert shown["log_level"] == "error"
+        assert abs(shown["seconds"] - 2 * HOUR - 90) < 30
 
     run(scenario)
 

@@ -58,12 +58,12 @@ def test_what_was_registered_over_http_is_pushed_to(post: Post) -> None:
     make_app()
     response = post(REGISTER, {**ASKED, "voip_token": CALL_TOKEN, "environment": "development"})
 
-    told = response.json()
+    reported = response.json()
     device = Device.objects.get()
-    assert (response.status_code, told["outcome"], told["id"]) == (200, "registered", str(device.pk))
-    assert (told["jid"], device.domain) == (SERVICE, "capulet.test")
+    assert (response.status_code, reported["outcome"], reported["id"]) == (200, "registered", str(device.pk))
+    assert (reported["jid"], device.domain) == (SERVICE, "capulet.test")
     assert "no-store" in response.headers["Cache-Control"]
-    assert Service().say(push2(told["client"])) is None  # accepted
+    assert Service().say(push2(reported["client"])) is None  # accepted
     assert device.route.app_topic == "org.example.chat"
 
 
@@ -99,9 +99,9 @@ def test_firebase_and_one_of_several_apps(post: Post) -> None:
     make_app()
     make_app("talk")
 
-    told = post(REGISTER, {**DEVICE, "platform": "fcm", "token": FCM_TOKEN, "app": "talk"}).json()
+    reported = post(REGISTER, {**DEVICE, "platform": "fcm", "token": FCM_TOKEN, "app": "talk"}).json()
 
-    device = Device.objects.get(pk=told["id"])
+    device = Device.objects.get(pk=reported["id"])
     assert (device.app.slug, device.route.token_type) == ("talk", 2)
 
 
@@ -126,8 +126,8 @@ def test_firebase_and_one_of_several_apps(post: Post) -> None:
 )
 def test_a_wrong_field_is_named_and_nothing_is_stored(post: Post, fields: dict[str, Any], wrong: str) -> None:
     make_app()
-    told = refused(post(REGISTER, ASKED | fields), 400)
-    assert (list(told["errors"]), Device.objects.count()) == ([wrong], 0)
+    reported = refused(post(REGISTER, ASKED | fields), 400)
+    assert (list(reported["errors"]), Device.objects.count()) == ([wrong], 0)
 
 
 def test_one_of_several_apps_has_to_be_named(post: Post) -> None:
@@ -189,12 +189,12 @@ def test_it_is_noted_who_did_it_and_to_which_device(post: Post) -> None:
 def test_neither_account_nor_secrets_are_stored_or_logged(post: Post, caplog: Any, capsys: Any) -> None:
     make_app()
     with caplog.at_level(logging.DEBUG):
-        told = post(REGISTER, {**ASKED, "voip_token": CALL_TOKEN}).json()
+        reported = post(REGISTER, {**ASKED, "voip_token": CALL_TOKEN}).json()
         post(REGISTER, {**ASKED, "token": "zz"})
         post(REGISTER, {**ASKED, "app": "nothing"})
 
     logged = caplog.text + "".join(capsys.readouterr())
-    words = ("juliet", DEVICE["device_id"], APN_TOKEN, CALL_TOKEN, told["client"], told["secret"])
+    words = ("juliet", DEVICE["device_id"], APN_TOKEN, CALL_TOKEN, reported["client"], reported["secret"])
     assert [found(words, text) for text in (tables(), logged)] == [[], []]
     assert "capulet" not in logged
 

@@ -6,8 +6,8 @@ from kit.canary.engine import Diagnosis
 from notifications.canary import Push
 from xmpp_bridge.canary.diagnosis import Cause, Link, Stanza, diagnose, diagnose_push
 
-SAID = {"is_said": True}
-ANSWERED = {"is_said": True, "is_answered": True}
+SENT = {"is_sent": True}
+ANSWERED = {"is_sent": True, "is_answered": True}
 
 
 @pytest.mark.parametrize(
@@ -15,9 +15,9 @@ ANSWERED = {"is_said": True, "is_answered": True}
     [
         (Stanza(component="no component is running"), Cause.COMPONENT, "no component is running"),
         (Stanza(), Cause.COMPONENT, "it is connected, and does not take up its errands"),
-        (Stanza(**SAID), Cause.XMPP_SERVER, "it took the stanza, and did not hand it back"),
-        (Stanza(**SAID, component="the connection was lost"), Cause.COMPONENT, "the connection was lost"),
-        (Stanza(**SAID, has_effect=True), Cause.REPLY, "the component has carried it out"),
+        (Stanza(**SENT), Cause.XMPP_SERVER, "it took the stanza, and did not hand it back"),
+        (Stanza(**SENT, component="the connection was lost"), Cause.COMPONENT, "the connection was lost"),
+        (Stanza(**SENT, has_effect=True), Cause.REPLY, "the component has carried it out"),
         (Stanza(**ANSWERED, error="service-unavailable"), Cause.XMPP_SERVER, "refused: service-unavailable"),
         (
             Stanza(**ANSWERED, error="internal-server-error", is_own_error=True),

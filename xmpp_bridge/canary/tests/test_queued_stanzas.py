@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db
 FIELDS = {"token": APN_TOKEN, "device-id": "phone"}
 
 
-def say_and_hear(service: Service, answer: str) -> CanaryStanza:
+def send_and_receive(service: Service, answer: str) -> CanaryStanza:
     """Have the service take up an errand, and hear this answer to it."""
     queued_stanzas.want("errand-1", "<iq/>")
     assert service.take_queued() == [b"<iq/>"]
@@ -43,22 +43,22 @@ def test_an_queued_stanza_is_said_once() -> None:
 
 
 def test_an_answer_is_noted() -> None:
-    said = say_and_hear(Service(), answer())
-    assert said.sent_at is not None
-    assert said.answered_at is not None
-    assert (said.error, said.is_own_error) == ("", False)
+    shown = send_and_receive(Service(), answer())
+    assert shown.sent_at is not None
+    assert shown.answered_at is not None
+    assert (shown.error, shown.is_own_error) == ("", False)
 
 
 @pytest.mark.parametrize(("by", "is_own"), [(SERVICE, True), ("montague.test", False)])
 def test_an_error_is_noted_with_who_made_it(by: str, is_own: bool) -> None:
     condition = "<internal-server-error xmlns='urn:ietf:params:xml:ns:xmpp-stanzas'/>"
     error = f"<error type='wait' by='{by}'>{condition}</error>"
-    said = say_and_hear(Service(), answer(kind="error", inside=error))
-    assert (said.error, said.is_own_error) == ("internal-server-error", is_own)
+    shown = send_and_receive(Service(), answer(kind="error", inside=error))
+    assert (shown.error, shown.is_own_error) == ("internal-server-error", is_own)
 
 
 def test_the_answer_of_somebody_else_counts_for_nothing() -> None:
-    assert say_and_hear(Service(), answer(sender="evil.test")).answered_at is None
+    assert send_and_receive(Service(), answer(sender="evil.test")).answered_at is None
 
 
 def test_an_answer_that_nobody_waits_for_counts_for_nothing() -> None:
@@ -94,14 +94,14 @@ def test_the_canary_registers_more_often_than_an_account_may() -> None:
     for _ in range(service.limits.rates.commands_per_hour + 1):
         fields = FIELDS | {"app": canary_apps()[0]}
         stanza = write_command("c", REGISTER, fields, account=Talk(SERVICE, 1).account, service=SERVICE)
-        said = service.say(stanza)
-        assert said is not None
-        assert result_of(said)["secret"]
+        shown = service.say(stanza)
+        assert shown is not None
+        assert result_of(shown)["secret"]
 
 
 def test_the_form_does_not_offer_the_app_of_the_canary() -> None:
     make_app()
     traces.make_app()
-    said = Service().say(command(REGISTER, None))
-    assert said is not None
-    assert canary_apps()[0] not in "".join(said.itertext())
+    shown = Service().say(command(REGISTER, None))
+    assert shown is not None
+    assert canary_apps()[0] not in "".join(shown.itertext())

@@ -42,7 +42,7 @@ def test_unregisters_by_the_id_of_the_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stanza", "said"),
+    ("stanza", "shown"),
     [
         (
             answer("completed", submitted({"jid": SERVICE, "client": "c", "node": "n", "secret": "s"})),
@@ -58,8 +58,8 @@ def test_unregisters_by_the_id_of_the_device() -> None:
         (element("iq", "", {"type": "result"}), Refused("", "", "no command in the answer")),
     ],
 )
-def test_reads_every_answer(stanza: Element, said: registering.Answer) -> None:
-    assert registering.read_answer(stanza) == said
+def test_reads_every_answer(stanza: Element, shown: registering.Answer) -> None:
+    assert registering.read_answer(stanza) == shown
 
 
 def test_goes_on_with_the_session_of_a_form() -> None:

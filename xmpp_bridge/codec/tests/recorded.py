@@ -28,8 +28,8 @@ def transcript(name: str) -> list[tuple[str, str]]:
         if line[:3] in {"C: ", "S: "}:
             batches.append((line[0], line[3:]))
         elif line.strip():
-            who, said = batches.pop()
-            batches.append((who, f"{said}\n{line}"))
+            who, shown = batches.pop()
+            batches.append((who, f"{shown}\n{line}"))
     return batches
 
 

@@ -49,9 +49,9 @@ def named(entry: dict[str, Any]) -> str:
 
 
 def push(entry: dict[str, Any]) -> PushNotification:
-    said = decode(stanza(entry["file"]))
-    assert isinstance(said, PushNotification)
-    return said
+    shown = decode(stanza(entry["file"]))
+    assert isinstance(shown, PushNotification)
+    return shown
 
 
 def expected_grade(entry: dict[str, Any]) -> Grade:
@@ -70,17 +70,17 @@ def test_the_corpus_is_whole() -> None:
 
 @pytest.mark.parametrize("entry", PUSHES, ids=named)
 def test_a_recorded_push_says_what_the_manifest_says(entry: dict[str, Any]) -> None:
-    said = push(entry)
+    shown = push(entry)
     payload = entry.get("payload") or {}
-    assert said.dialect is DIALECTS[entry["dialect"]]
-    assert said.origin == Origin(entry["stanza"], entry["id"], entry["from"], entry["to"])
-    assert (said.client, said.node) == (entry.get("client", ""), entry.get("node", ""))
-    assert said.secret == (entry.get("publish_options") or {}).get("secret", "")
-    assert said.grade is expected_grade(entry)
+    assert shown.dialect is DIALECTS[entry["dialect"]]
+    assert shown.origin == Origin(entry["stanza"], entry["id"], entry["from"], entry["to"])
+    assert (shown.client, shown.node) == (entry.get("client", ""), entry.get("node", ""))
+    assert shown.secret == (entry.get("publish_options") or {}).get("secret", "")
+    assert shown.grade is expected_grade(entry)
     kind = Kind.FORWARD if payload.get("kind") == "forward" else Kind.ENCRYPTED if payload else Kind.WAKE
-    assert said.kind is kind
-    assert (said.payload.format if said.payload else None) == FORMATS.get(payload.get("kind", ""))
-    assert said.body == ((entry.get("summary") or {}).get("last-message-body") or _forwarded(entry))
+    assert shown.kind is kind
+    assert (shown.payload.format if shown.payload else None) == FORMATS.get(payload.get("kind", ""))
+    assert shown.body == ((entry.get("summary") or {}).get("last-message-body") or _forwarded(entry))
 
 
 def _forwarded(entry: dict[str, Any]) -> str:
@@ -125,26 +125,31 @@ def _open_rfc8291(body: bytes, keys) -> bytes:
 
 @pytest.mark.parametrize("entry", PUSHES, ids=named)
 def test_nothing_secret_and_no_text_is_in_the_repr_of_a_push(entry: dict[str, Any]) -> None:
-    said = push(entry)
-    hidden = [said.client, said.secret, said.body, *([said.payload.text, said.payload.iv] if said.payload else [])]
-    assert [each for each in hidden if each and each in repr(said)] == []
+    shown = push(entry)
+    hidden = [
+        shown.client,
+        shown.secret,
+        shown.body,
+        *([shown.payload.text, shown.payload.iv] if shown.payload else []),
+    ]
+    assert [each for each in hidden if each and each in repr(shown)] == []
 
 
 def test_a_recorded_registration_is_a_command() -> None:
-    said = decode(stanza("prosody13-adhoc-register-set.xml"))
-    assert isinstance(said, Command)
-    assert (said.node, said.action, said.fields) == (
+    shown = decode(stanza("prosody13-adhoc-register-set.xml"))
+    assert isinstance(shown, Command)
+    assert (shown.node, shown.action, shown.fields) == (
         "register-push-fcm",
         "execute",
         {"token": "tok", "device-id": "dev"},
     )
-    assert "tok" not in repr(said.fields is not None and said)
+    assert "tok" not in repr(shown.fields is not None and shown)
 
 
 def test_a_recorded_question_is_one() -> None:
-    said = decode(stanza("prosody13-disco-info-get.xml"))
-    assert isinstance(said, Query)
-    assert (said.question, said.node) == (Question.DISCO_INFO, "")
+    shown = decode(stanza("prosody13-disco-info-get.xml"))
+    assert isinstance(shown, Query)
+    assert (shown.question, shown.node) == (Question.DISCO_INFO, "")
 
 
 @pytest.mark.parametrize("name", ["gone", "wait", "unknown"])

@@ -74,16 +74,16 @@ CLIENT = "<client>c</client>"
     ],
 )
 def test_the_grade_of_push2(inside: str, attributes: str, grade: Grade) -> None:
-    said = push2(inside, attributes)
-    assert isinstance(said, PushNotification)
-    assert said.grade is grade
+    shown = push2(inside, attributes)
+    assert isinstance(shown, PushNotification)
+    assert shown.grade is grade
 
 
 def test_space_around_client_string_and_ciphertext_is_stripped_and_nothing_else_changed() -> None:
-    said = push2(f"<client>\n a&amp;b c \n</client><encrypted iv='{IV}'>\n AA\nAA \n</encrypted>")
-    assert isinstance(said, PushNotification)
-    assert said.payload is not None
-    assert (said.client, said.payload.text, said.payload.iv) == ("a&b c", "AA\nAA", IV)
+    shown = push2(f"<client>\n a&amp;b c \n</client><encrypted iv='{IV}'>\n AA\nAA \n</encrypted>")
+    assert isinstance(shown, PushNotification)
+    assert shown.payload is not None
+    assert (shown.client, shown.payload.text, shown.payload.iv) == ("a&b c", "AA\nAA", IV)
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_a_push_that_is_wrong_is_malformed(inside: str) -> None:
 
 
 def test_the_longest_client_string_and_a_ciphertext_without_iv_are_fine() -> None:
-    said = push2(f"<client>{'c' * 1024}</client><encrypted>AAAA</encrypted>")
-    assert isinstance(said, PushNotification)
-    assert said.payload is not None
-    assert said.payload.iv == ""
+    shown = push2(f"<client>{'c' * 1024}</client><encrypted>AAAA</encrypted>")
+    assert isinstance(shown, PushNotification)
+    assert shown.payload is not None
+    assert shown.payload.iv == ""
 
 
 def test_two_pushes_in_one_message_are_malformed() -> None:
@@ -146,9 +146,9 @@ def test_options_are_found_inside_and_outside_of_pubsub() -> None:
 
 def test_a_forwarded_stanza_without_a_message_or_a_body_is_a_forward_without_text() -> None:
     for forwarded in ("", "<message xmlns='jabber:client'/>", "<presence xmlns='jabber:client'/>"):
-        said = push2(f"{CLIENT}<forwarded xmlns='urn:xmpp:forward:0'>{forwarded}</forwarded>")
-        assert isinstance(said, PushNotification)
-        assert (said.kind, said.body) == (Kind.FORWARD, "")
+        shown = push2(f"{CLIENT}<forwarded xmlns='urn:xmpp:forward:0'>{forwarded}</forwarded>")
+        assert isinstance(shown, PushNotification)
+        assert (shown.kind, shown.body) == (Kind.FORWARD, "")
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_a_forwarded_stanza_without_a_message_or_a_body_is_a_forward_without_tex
     ],
 )
 def test_questions(inside: str, question: Question, node: str) -> None:
-    said = iq(inside, "type='get' from='a.test' to='push.test' id='1'")
-    assert said == Query(Origin("iq", "1", "a.test", "push.test"), question, node)
+    shown = iq(inside, "type='get' from='a.test' to='push.test' id='1'")
+    assert shown == Query(Origin("iq", "1", "a.test", "push.test"), question, node)
 
 
 @pytest.mark.parametrize(
@@ -181,8 +181,8 @@ def test_questions(inside: str, question: Question, node: str) -> None:
     ],
 )
 def test_a_request_that_nobody_serves_is_answered_all_the_same(iq_type: str, inside: str, condition: str) -> None:
-    said = iq(inside, f"type='{iq_type}' from='a.test' to='push.test' id='1'")
-    assert said == Unsupported(Origin("iq", "1", "a.test", "push.test"), condition)
+    shown = iq(inside, f"type='{iq_type}' from='a.test' to='push.test' id='1'")
+    assert shown == Unsupported(Origin("iq", "1", "a.test", "push.test"), condition)
 
 
 @pytest.mark.parametrize(
@@ -207,15 +207,15 @@ def test_silence(xml: str) -> None:
     assert isinstance(say(xml), Ignored)
 
 
-@pytest.mark.parametrize("said", ["type='odd'", ""])
-def test_an_iq_of_no_type_is_a_bad_request(said: str) -> None:
-    assert isinstance(say(f"<iq {said} from='a.test' to='push.test' id='1'/>"), Malformed)
+@pytest.mark.parametrize("shown", ["type='odd'", ""])
+def test_an_iq_of_no_type_is_a_bad_request(shown: str) -> None:
+    assert isinstance(say(f"<iq {shown} from='a.test' to='push.test' id='1'/>"), Malformed)
 
 
 @pytest.mark.parametrize(("iq_type", "is_error"), [("result", False), ("error", True)])
 def test_an_answer_is_not_answered(iq_type: str, is_error: bool) -> None:
-    said = iq("", f"type='{iq_type}' from='a.test' to='push.test' id='ours'")
-    assert said == IqAnswer("ours", "a.test", is_error)
+    shown = iq("", f"type='{iq_type}' from='a.test' to='push.test' id='ours'")
+    assert shown == IqAnswer("ours", "a.test", is_error)
 
 
 @pytest.mark.parametrize(
@@ -237,10 +237,10 @@ def test_what_is_too_large_is_malformed_unless_it_asks_nothing(name: str, attrib
 def test_commands() -> None:
     fields = "<field var='token'><value>t</value></field><field var='empty'/><field><value>x</value></field>"
     commands = "xmlns='http://jabber.org/protocol/commands'"
-    said = iq(f"<command {commands} node='n' action='complete' sessionid='s'>{DATA_FORM % fields}</command>")
-    assert isinstance(said, Command)
-    assert (said.node, said.action, said.session) == ("n", "complete", "s")
-    assert said.fields == {"token": "t", "empty": "", "": "x"}
+    shown = iq(f"<command {commands} node='n' action='complete' sessionid='s'>{DATA_FORM % fields}</command>")
+    assert isinstance(shown, Command)
+    assert (shown.node, shown.action, shown.session) == ("n", "complete", "s")
+    assert shown.fields == {"token": "t", "empty": "", "": "x"}
     unsubmitted = iq(f"<command {commands} node='n'><x xmlns='jabber:x:data' type='cancel'/></command>")
     assert isinstance(unsubmitted, Command)
     assert (unsubmitted.action, unsubmitted.fields) == ("execute", None)
@@ -275,10 +275,14 @@ _ATTRIBUTES = st.dictionaries(
 )
 _TREES = st.recursive(
     st.builds(
-        lambda name, space, text, said: write(name, xmlns=space, text=text, **said), _NAMES, _SPACES, _TEXT, _ATTRIBUTES
+        lambda name, space, text, shown: write(name, xmlns=space, text=text, **shown),
+        _NAMES,
+        _SPACES,
+        _TEXT,
+        _ATTRIBUTES,
     ),
     lambda inside: st.builds(
-        lambda name, space, children, said: write(name, *children, xmlns=space, **said),
+        lambda name, space, children, shown: write(name, *children, xmlns=space, **shown),
         _NAMES,
         _SPACES,
         st.lists(inside, max_size=4),

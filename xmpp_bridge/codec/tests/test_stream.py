@@ -58,7 +58,7 @@ def known_as(events: list[Event]) -> list[object]:
 @pytest.mark.parametrize("entry", STREAMS, ids=named)
 def test_a_recorded_opening_is_understood(entry: dict[str, Any]) -> None:
     lines = transcript(entry["file"])
-    heard = "".join(said for who, said in lines if who == "S").encode()
+    heard = "".join(shown for who, shown in lines if who == "S").encode()
     condition = next(c for name, c in CONDITIONS.items() if entry["file"].endswith(f"{name}.txt"))
     ends: list[Event] = [Ready()] if condition is None else [Failed(condition), Closed()]
     assert feed(heard) == feed(heard, *range(len(heard))) == [Opened(entry["stream_id"]), *ends]
@@ -67,13 +67,13 @@ def test_a_recorded_opening_is_understood(entry: dict[str, Any]) -> None:
 @pytest.mark.parametrize("entry", [e for e in STREAMS if "handshake" in e], ids=named)
 def test_the_handshake_is_the_recorded_one(entry: dict[str, Any]) -> None:
     ours = handshake(entry["stream_id"], entry["secret_used"]).decode()
-    said = [said for who, said in transcript(entry["file"]) if who == "C"]
-    assert ours == f"<handshake>{entry['handshake']}</handshake>" == said[1]
+    shown = [shown for who, shown in transcript(entry["file"]) if who == "C"]
+    assert ours == f"<handshake>{entry['handshake']}</handshake>" == shown[1]
 
 
 def test_the_opening_is_the_recorded_one() -> None:
-    said = transcript("prosody13-component-stream-ok.txt")[0][1].encode()
-    [ours, recorded] = (each.partition(b"?>")[2] for each in (opening("push.montague.test"), said))
+    shown = transcript("prosody13-component-stream-ok.txt")[0][1].encode()
+    [ours, recorded] = (each.partition(b"?>")[2] for each in (opening("push.montague.test"), shown))
     assert same_tree(parse(ours + CLOSING), parse(recorded + CLOSING))
 
 

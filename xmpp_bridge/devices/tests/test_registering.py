@@ -41,11 +41,11 @@ def address_of(route: Route) -> bytes:
 
 def test_an_app_registers_and_is_given_what_its_server_needs() -> None:
     make_app()
-    told = Service().register(voip_token=CALL_TOKEN.upper(), environment="development")
+    reported = Service().register(voip_token=CALL_TOKEN.upper(), environment="development")
     device = Device.objects.get()
-    assert told.jid == SERVICE
-    assert verify_client(told.client, client_keys()) == device.pk
-    assert verify_node(told.node, told.secret, client_keys()) == device.pk
+    assert reported.jid == SERVICE
+    assert verify_client(reported.client, client_keys()) == device.pk
+    assert verify_node(reported.node, reported.secret, client_keys()) == device.pk
     assert (device.domain, device.state, device.route.gateway) == ("capulet.test", "active", "gorush")
     assert (device.route.token_type, device.route.app_topic) == (1, "org.example.chat")
     assert address_of(device.route) == DeviceAddress(APN_TOKEN, CALL_TOKEN, "development").encode()
@@ -79,14 +79,14 @@ def test_another_device_account_or_app_is_another_route() -> None:
     make_app()
     make_app("talk")
     service = Service()
-    told = [
+    reported = [
         service.register(app="chat"),
         service.register(app="talk"),
         service.register(app="chat", device_id="tablet"),
         service.register(app="chat", sender="romeo@capulet.test/x"),
         service.register(app="chat", sender="juliet@montague.test/x"),
     ]
-    assert len({each.client for each in told}) == Route.objects.count() == 5
+    assert len({each.client for each in reported}) == Route.objects.count() == 5
 
 
 def test_android_id_is_the_older_name_of_device_id() -> None:

@@ -15,7 +15,7 @@ from django.db import connection
 
 from kit.metrics import port
 from kit.processes.leader import Leader, key_of
-from kit.processes.ready import tell_ready
+from kit.processes.ready import announce_ready
 from kit.processes.starting import wait_until_fit
 from xmpp_bridge.component.connection import Address
 from xmpp_bridge.component.handler import StanzaHandler
@@ -56,7 +56,7 @@ async def _run(component: Component) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     log.info("component_started", domain=settings.XMPP_COMPONENT_JID)
-    tell_ready()  # to stand by is enough: the component that it replaces stops then, and leaves it its place
+    announce_ready()  # to stand by is enough: the component that it replaces stops then, and leaves it its place
     # Who is connected stays so while the database is away, and tells users' servers to wait: if nobody were there, an
     # ejabberd would take the routes for gone. A server that allows one component of a name refuses another.
     leader = Leader(key_of(f"component {settings.XMPP_COMPONENT_JID}"), "push-xmpp", LEADING, survives_outage=True)

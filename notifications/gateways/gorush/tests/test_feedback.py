@@ -219,8 +219,8 @@ def test_no_token_message_or_header_is_stored_or_logged(
     with caplog.at_level("DEBUG"):
         for body, secret in [(entry, SECRET), (entry, "wrong-secret"), (b"secret text", SECRET)]:
             call(body, secret)
-    said = caplog.text + "".join(capfd.readouterr()) + repr(Attempt.objects.values())
-    assert not [secret for secret in (TOKEN, "secret text", SECRET, "wrong-secret") if secret in said]
+    shown = caplog.text + "".join(capfd.readouterr()) + repr(Attempt.objects.values())
+    assert not [secret for secret in (TOKEN, "secret text", SECRET, "wrong-secret") if secret in shown]
     assert late_codes() == ["connection_lost"]
 
 

@@ -82,9 +82,13 @@ def test_a_message_is_an_alert_at_apple_that_the_app_may_change(grade: Grade) ->
 
 
 def test_what_nobody_is_to_be_shown_wakes_the_app_in_the_background() -> None:
-    told = body(APPLE, Grade.LOW)
-    assert (told["push_type"], told["priority"], told["content_available"]) == ("background", "normal", True)
-    assert {"message", "sound", "badge", "mutable_content"} & told.keys() == set()
+    reported = body(APPLE, Grade.LOW)
+    assert (reported["push_type"], reported["priority"], reported["content_available"]) == (
+        "background",
+        "normal",
+        True,
+    )
+    assert {"message", "sound", "badge", "mutable_content"} & reported.keys() == set()
 
 
 @pytest.mark.parametrize(
@@ -97,19 +101,19 @@ def test_what_nobody_is_to_be_shown_wakes_the_app_in_the_background() -> None:
     ],
 )
 def test_at_google_everything_is_a_data_message(grade: Grade, priority: str, ttl: str | None) -> None:
-    told = body(GOOGLE, grade)
+    reported = body(GOOGLE, grade)
     android = {"priority": priority, "collapse_key": "c" * 16} | ({"ttl": ttl} if ttl else {})
-    assert (told["priority"], told["android"], told["data"]) == (priority, android, message().data)
-    assert {"topic", "message", "title", "notification"} & told.keys() == set()
+    assert (reported["priority"], reported["android"], reported["data"]) == (priority, android, message().data)
+    assert {"topic", "message", "title", "notification"} & reported.keys() == set()
 
 
 @pytest.mark.parametrize("channel", [APPLE, GOOGLE])
 @pytest.mark.parametrize("grade", list(Grade))
 def test_gorush_knows_every_field_by_its_type(channel: ChannelKey, grade: Grade) -> None:
-    told = body(channel, grade, address=DeviceAddress(TOKEN, CALL_TOKEN, "production"))
-    unknown = told.keys() - FIELD_TYPES.keys()
+    reported = body(channel, grade, address=DeviceAddress(TOKEN, CALL_TOKEN, "production"))
+    unknown = reported.keys() - FIELD_TYPES.keys()
     assert unknown <= {"push_type", "mutable_content", "expiration", "development", "production", "sound"}
-    assert [name for name in told.keys() - unknown if type(told[name]) is not FIELD_TYPES[name]] == []
+    assert [name for name in reported.keys() - unknown if type(reported[name]) is not FIELD_TYPES[name]] == []
 
 
 def test_a_call_to_a_device_without_a_token_for_calls_is_an_alert() -> None:
@@ -155,9 +159,9 @@ def test_beyond_the_budget_the_device_is_woken_with_a_marker(channel: ChannelKey
 
 
 def test_the_size_is_that_of_what_apple_gets() -> None:
-    told = body(APPLE, Grade.NORMAL)
+    reported = body(APPLE, Grade.NORMAL)
     sent = {"aps": {"alert": "New message", "sound": "default", "mutable-content": 1}, **message().data}
-    assert apple_size_bytes(told) == len(orjson.dumps(sent))
+    assert apple_size_bytes(reported) == len(orjson.dumps(sent))
 
 
 @pytest.mark.parametrize(

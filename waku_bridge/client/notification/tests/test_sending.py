@@ -217,7 +217,7 @@ def test_answers_that_come_in_parts_and_from_several_servers_are_put_together(se
     answers = [(INFO, SERVER), (tablet, SERVER), (replace(INFO, grant=grant), SECOND_SERVER)]
     world, question = _asked(sender)
     for info, server in answers:
-        world.tell(sender, _answer(question, info, server=server))
+        world.report(sender, _answer(question, info, server=server))
     found = {(place.installation_id, place.server) for place in sender.destinations(CLIENT.pub33)}
     assert found == {(UUID, SERVER.pub33), (TABLET, SERVER.pub33), (UUID, SECOND_SERVER.pub33)}
 
@@ -231,21 +231,21 @@ def test_silence_ends_the_question_after_three_seconds(sender: SendingClient) ->
 def test_a_useful_answer_ends_the_question_a_moment_later() -> None:
     sender = _sender(timeouts=Timeouts(gather_seconds=0.3))
     world, question = _asked(sender)
-    world.tell(sender, _answer(question, INFO))
+    world.report(sender, _answer(question, INFO))
     assert world.wait(sender, 0.29) == []
     assert world.wait(sender, 0.01) == [LookedUp(CLIENT.pub33, 1)]
 
 
 def test_an_answer_of_somebody_who_knows_nothing_does_not_end_it(sender: SendingClient) -> None:
     world, question = _asked(sender)
-    world.tell(sender, _answer(question, server=STRANGER))
+    world.report(sender, _answer(question, server=STRANGER))
     assert sender.is_looking_up(CLIENT.pub33)
 
 
 def test_a_server_that_failed_to_look_is_no_answer_to_believe(sender: SendingClient) -> None:
     world, question = _asked(sender)
     response = QueryResponse(question.message_id, success=False, info=(INFO,))
-    assert _reasons(world.tell(sender, _sealed(response, question.author))) == [Reason.FAILED_QUERY]
+    assert _reasons(world.report(sender, _sealed(response, question.author))) == [Reason.FAILED_QUERY]
 
 
 # Contact codes
@@ -459,7 +459,7 @@ def test_a_success_that_comes_too_late_corrects_the_outcome(sender: SendingClien
     world, answer = _unanswered(sender, server)
     world.wait(sender, 10)
     assert sender.result(CLIENT.pub33, MESSAGE_ID).installations[0].outcome is Outcome.NO_ANSWER
-    world.tell(sender, answer)
+    world.report(sender, answer)
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
 
@@ -565,7 +565,7 @@ def test_reports_that_come_in_parts_are_put_together(sender: SendingClient, serv
     assert len(reports) == 2
     for report in reports:
         assert sender.result(CLIENT.pub33, MESSAGE_ID) is None
-        world.tell(sender, _sealed(PushResponse(MESSAGE_ID, (report,)), request.author))
+        world.report(sender, _sealed(PushResponse(MESSAGE_ID, (report,)), request.author))
     assert [each.outcome for each in sender.result(CLIENT.pub33, MESSAGE_ID).installations] == [Outcome.NOTIFIED] * 2
 
 
@@ -574,14 +574,14 @@ def test_reports_that_come_in_parts_are_put_together(sender: SendingClient, serv
 
 def test_reports_of_a_forged_signer_are_not_believed(sender: SendingClient, server: ModelServer) -> None:
     world, request = _request(sender, server)
-    events = world.tell(sender, _sealed(_success(), request.author, server=STRANGER))
+    events = world.report(sender, _sealed(_success(), request.author, server=STRANGER))
     assert _reasons(events) == [Reason.WRONG_SIGNER]
     assert sender.result(CLIENT.pub33, MESSAGE_ID) is None
 
 
 def test_reports_on_another_message_are_not_believed(sender: SendingClient, server: ModelServer) -> None:
     world, request = _request(sender, server)
-    events = world.tell(sender, _sealed(replace(_success(), message_id=OTHER_ID), request.author))
+    events = world.report(sender, _sealed(replace(_success(), message_id=OTHER_ID), request.author))
     assert _reasons(events) == [Reason.UNKNOWN_REQUEST]
 
 
@@ -593,7 +593,7 @@ def test_reports_on_foreign_installations_are_not_believed(
 ) -> None:
     world, request = _request(sender, server)
     report = Report(key_hash, installation_id, success=True)
-    events = world.tell(sender, _sealed(PushResponse(MESSAGE_ID, (report,)), request.author))
+    events = world.report(sender, _sealed(PushResponse(MESSAGE_ID, (report,)), request.author))
     assert _reasons(events) == [Reason.FOREIGN_INSTALLATION]
     assert sender.result(CLIENT.pub33, MESSAGE_ID) is None
 
@@ -601,21 +601,21 @@ def test_reports_on_foreign_installations_are_not_believed(
 def test_an_answer_to_a_query_of_somebody_else_is_not_ours(sender: SendingClient) -> None:
     world, question = _asked(sender)
     response = QueryResponse(b"\x0f" * 32, success=True, info=(INFO,))
-    assert _reasons(world.tell(sender, _sealed(response, question.author))) == [Reason.UNKNOWN_REQUEST]
+    assert _reasons(world.report(sender, _sealed(response, question.author))) == [Reason.UNKNOWN_REQUEST]
 
 
 def test_an_answer_of_the_wrong_kind_is_not_ours(sender: SendingClient, server: ModelServer) -> None:
     world, question = _asked(sender)
     bodies = [PushResponse(MESSAGE_ID), RegistrationResponse(b"\x0f" * 64, success=True)]
-    events = [event for body in bodies for event in world.tell(sender, _sealed(body, question.author))]
+    events = [event for body in bodies for event in world.report(sender, _sealed(body, question.author))]
     assert _reasons(events) == [Reason.UNKNOWN_REQUEST, Reason.UNEXPECTED_TYPE]
 
 
 def test_replayed_answers_are_passed_over(sender: SendingClient, server: ModelServer) -> None:
     world, answer = _unanswered(sender, server)
-    world.tell(sender, answer)
+    world.report(sender, answer)
     again = _sealed(_success(), server.heard[-1].author)
-    events = [event for replay in (answer, retimed(answer, 7), again) for event in world.tell(sender, replay)]
+    events = [event for replay in (answer, retimed(answer, 7), again) for event in world.report(sender, replay)]
     assert _reasons(events) == [Reason.DUPLICATE] * 3
     assert len(sender.result(CLIENT.pub33, MESSAGE_ID).installations) == 1
 
@@ -623,8 +623,8 @@ def test_replayed_answers_are_passed_over(sender: SendingClient, server: ModelSe
 def test_a_server_that_changes_its_mind_is_not_listened_to(sender: SendingClient, server: ModelServer) -> None:
     world, request = _request(sender, server)
     failure = PushResponse(MESSAGE_ID, (Report(CLIENT.key_hash, UUID, success=False, error=ReportError.WRONG_TOKEN),))
-    world.tell(sender, _sealed(_success(), request.author))
-    assert _reasons(world.tell(sender, _sealed(failure, request.author))) == [Reason.ALREADY_SETTLED]
+    world.report(sender, _sealed(_success(), request.author))
+    assert _reasons(world.report(sender, _sealed(failure, request.author))) == [Reason.ALREADY_SETTLED]
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
 
@@ -643,10 +643,10 @@ def test_a_failure_that_comes_too_late_does_not_disturb_the_request_to_another_s
     before = len(world.sent)
     refusal = Report(CLIENT.key_hash, UUID, success=False, error=ReportError.INTERNAL_ERROR)
     late = _sealed(PushResponse(MESSAGE_ID, (refusal,)), first.author, server=SECOND_SERVER)
-    assert _reasons(world.tell(sender, late)) == [Reason.ALREADY_SETTLED]
+    assert _reasons(world.report(sender, late)) == [Reason.ALREADY_SETTLED]
     world.mute.clear()
     (answer,) = server.receive(world.sent[before - 1], world.now_ns)
-    world.tell(sender, answer)
+    world.report(sender, answer)
     world.wait(sender, 1000)
     assert len(world.sent) == before
     (settled,) = sender.result(CLIENT.pub33, MESSAGE_ID).installations
@@ -657,8 +657,8 @@ def test_a_success_counts_though_the_same_server_said_no_before(sender: SendingC
     """Otherwise the device would be asked for once more."""
     world, request = _request(sender, server)
     refusal = Report(CLIENT.key_hash, UUID, success=False, error=ReportError.INTERNAL_ERROR)
-    world.tell(sender, _sealed(PushResponse(MESSAGE_ID, (refusal,)), request.author))
-    world.tell(sender, _sealed(_success(), request.author))
+    world.report(sender, _sealed(PushResponse(MESSAGE_ID, (refusal,)), request.author))
+    world.report(sender, _sealed(_success(), request.author))
     before = len(world.sent)
     world.wait(sender, 1000)
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
@@ -668,7 +668,7 @@ def test_a_success_counts_though_the_same_server_said_no_before(sender: SendingC
 def test_an_answer_that_comes_much_too_late_finds_nobody_listening(sender: SendingClient, server: ModelServer) -> None:
     world, answer = _unanswered(sender, server)
     world.wait(sender, LISTEN_SECONDS + 10)
-    assert _reasons(world.tell(sender, answer)) == [Reason.FOREIGN_TOPIC]
+    assert _reasons(world.report(sender, answer)) == [Reason.FOREIGN_TOPIC]
     assert sender.subscriptions() == {}
 
 
@@ -689,8 +689,8 @@ def test_garbage_is_passed_over_with_a_reason(sender: SendingClient, server: Mod
     }
     for reason, messages in bad.items():
         for message in messages:
-            assert _reasons(world.tell(sender, message)) == [reason]
-    world.tell(sender, good)
+            assert _reasons(world.report(sender, message)) == [reason]
+    world.report(sender, good)
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
 
@@ -721,7 +721,7 @@ def _asked(sender: SendingClient):
 
 def _answered(sender: SendingClient, *info: QueryInfo, server: Identity = SERVER):
     world, question = _asked(sender)
-    return world.tell(sender, _answer(question, *info, server=server))
+    return world.report(sender, _answer(question, *info, server=server))
 
 
 def _answer(question, *info: QueryInfo, server: Identity = SERVER):
@@ -778,7 +778,7 @@ def _advertised(
         timestamp_ns=world.now_ns - round(age_seconds * SECOND),
         random_bytes=RANDOM,
     )
-    return world.tell(sender, replace(message, content_topic=topics.content_topic(CODE_NAME)))
+    return world.report(sender, replace(message, content_topic=topics.content_topic(CODE_NAME)))
 
 
 RANDOM = repeatable()

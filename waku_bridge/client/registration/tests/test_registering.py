@@ -86,14 +86,14 @@ def test_every_change_is_a_higher_version(client: RegisteringClient) -> None:
     versions = []
     for step in (lambda: client.change(ADDRESS), lambda: client.change(ADDRESS), client.unregister):
         step()
-        versions.append(_said(client).version)
+        versions.append(_shown(client).version)
     assert all(earlier < later for earlier, later in pairwise(versions))
 
 
 def test_versions_go_on_from_where_an_earlier_run_stopped() -> None:
     client = _client(SERVER, version=41)
     client.change(ADDRESS)
-    assert _said(client).version == 42
+    assert _shown(client).version == 42
 
 
 def test_a_repeat_says_the_same_to_the_byte_in_another_envelope(client: RegisteringClient) -> None:
@@ -130,16 +130,16 @@ def test_what_was_given_up_is_said_again_on_request(client: RegisteringClient, s
 
 def test_contacts_alone_can_open_the_access_token(client: RegisteringClient) -> None:
     client.change(ADDRESS, FRIENDS)
-    entries = _said(client).allowed_key_list
+    entries = _shown(client).allowed_key_list
     assert find_access_token(entries, SENDER.private_key, CLIENT.pub33) == client.access_token
     assert find_access_token(entries, SERVER.private_key, CLIENT.pub33) is None
 
 
 def test_open_to_all_means_that_no_contact_is_named(client: RegisteringClient) -> None:
     client.change(ADDRESS, Preferences(contacts=(SENDER.pub33,)))
-    said = _said(client)
-    assert said.allowed_key_list == ()
-    assert not said.allow_from_contacts_only
+    shown = _shown(client)
+    assert shown.allowed_key_list == ()
+    assert not shown.allow_from_contacts_only
 
 
 def test_what_the_phone_wishes_is_what_the_server_reads(client: RegisteringClient) -> None:
@@ -151,20 +151,20 @@ def test_what_the_phone_wishes_is_what_the_server_reads(client: RegisteringClien
         mention_chats=(b"a" * 64,),
     )
     client.change(ADDRESS, wishes)
-    said = _said(client)
-    assert (said.token_type, said.device_token, said.app_topic) == (1, ADDRESS.device_token, "im.status.ethereum")
-    assert (said.enabled, said.block_mentions) == (False, True)
-    assert said.blocked_chat_list == wishes.blocked_chats
-    assert said.muted_chat_list == wishes.muted_chats
-    assert said.allowed_mentions_chat_list == wishes.mention_chats
+    shown = _shown(client)
+    assert (shown.token_type, shown.device_token, shown.app_topic) == (1, ADDRESS.device_token, "im.status.ethereum")
+    assert (shown.enabled, shown.block_mentions) == (False, True)
+    assert shown.blocked_chat_list == wishes.blocked_chats
+    assert shown.muted_chat_list == wishes.muted_chats
+    assert shown.allowed_mentions_chat_list == wishes.mention_chats
 
 
 def test_a_new_device_token_keeps_the_wishes_and_the_access_token(client: RegisteringClient) -> None:
     client.change(ADDRESS, Preferences(block_mentions=True))
     token = client.access_token
     client.change(replace(ADDRESS, device_token=apn_token("device-token-2")))
-    said = _said(client)
-    assert (said.device_token, said.block_mentions, said.access_token) == (apn_token("device-token-2"), True, token)
+    shown = _shown(client)
+    assert (shown.device_token, shown.block_mentions, shown.access_token) == (apn_token("device-token-2"), True, token)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +194,9 @@ def test_the_access_token_changes_when_some_must_not_use_it_any_more(
 def test_unregistering_tells_no_token(client: RegisteringClient) -> None:
     client.change(ADDRESS)
     client.unregister()
-    said = _said(client)
-    assert said.unregister
-    assert (said.device_token, said.access_token, said.grant) == ("", "", b"")
+    shown = _shown(client)
+    assert shown.unregister
+    assert (shown.device_token, shown.access_token, shown.grant) == ("", "", b"")
 
 
 def test_before_the_first_version_there_is_nothing_to_say(client: RegisteringClient) -> None:
@@ -309,7 +309,7 @@ def test_an_internal_error_is_met_with_exponential_backoff(
 def test_a_refusal_without_a_reason_is_a_refusal(client: RegisteringClient) -> None:
     world, request_id = _asked(client)
     response = RegistrationResponse(request_id, success=False)
-    events = world.tell(client, ModelServer(SERVER).seal(response, CLIENT.pub33, world.now_ns))
+    events = world.report(client, ModelServer(SERVER).seal(response, CLIENT.pub33, world.now_ns))
     assert events == [Refused(SERVER.pub33, 1, RegistrationError.INTERNAL_ERROR, is_final=False)]
 
 
@@ -342,8 +342,8 @@ def test_a_success_that_was_overtaken_by_a_refusal_of_the_repeat_still_counts(cl
     (repeat,) = client.tick(client.deadline_ns).messages
     server = ModelServer(SERVER)
     mismatch = RegistrationResponse(_opened(repeat).request_id, success=False, error=RegistrationError.VERSION_MISMATCH)
-    world.tell(client, server.seal(mismatch, CLIENT.pub33, NOW_NS))
-    world.tell(client, server.seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, NOW_NS))
+    world.report(client, server.seal(mismatch, CLIENT.pub33, NOW_NS))
+    world.report(client, server.seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, NOW_NS))
     assert client.standing(SERVER.pub33).standing is Standing.ACCEPTED
     world.wait(client, 1000)
     assert client.version == 1
@@ -357,7 +357,7 @@ def test_a_stored_state_is_the_same_client_again(server: ModelServer) -> None:
     revived = RegisteringClient(CLIENT, load_state(dump_state(client.state)), repeatable())
     assert revived.state == client.state
     (answer,) = server.receive(message, world.now_ns)
-    assert Accepted(SERVER.pub33, 1, is_registered=True) in world.tell(revived, answer)
+    assert Accepted(SERVER.pub33, 1, is_registered=True) in world.report(revived, answer)
     (again,) = _repeated(revived, world)
     assert _opened(again).content == _opened(message).content
 
@@ -423,7 +423,7 @@ def test_who_asks_again_for_days_remembers_the_last_questions_only(client: Regis
 def test_a_forged_signer_is_not_believed(client: RegisteringClient) -> None:
     world, request_id = _asked(client)
     forged = ModelServer(STRANGER).seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, world.now_ns)
-    (ignored,) = world.tell(client, forged)
+    (ignored,) = world.report(client, forged)
     assert (ignored.reason, ignored.author) == (Reason.WRONG_SIGNER, STRANGER.pub33)
     assert client.standing(SERVER.pub33).standing is Standing.PENDING
 
@@ -433,7 +433,7 @@ def test_one_server_cannot_answer_for_another() -> None:
     client.change(ADDRESS)
     first, _ = client.tick(world.now_ns).messages
     response = RegistrationResponse(_opened(first).request_id, success=True)
-    (ignored,) = world.tell(client, ModelServer(STRANGER).seal(response, CLIENT.pub33, world.now_ns))
+    (ignored,) = world.report(client, ModelServer(STRANGER).seal(response, CLIENT.pub33, world.now_ns))
     assert ignored.reason is Reason.WRONG_SIGNER
     assert client.standing(STRANGER.pub33).standing is Standing.PENDING
 
@@ -441,7 +441,7 @@ def test_one_server_cannot_answer_for_another() -> None:
 def test_an_unknown_request_id_is_not_believed(client: RegisteringClient) -> None:
     world, _ = _asked(client)
     response = RegistrationResponse(b"\x0f" * 64, success=True)
-    (ignored,) = world.tell(client, ModelServer(SERVER).seal(response, CLIENT.pub33, world.now_ns))
+    (ignored,) = world.report(client, ModelServer(SERVER).seal(response, CLIENT.pub33, world.now_ns))
     assert ignored.reason is Reason.UNKNOWN_REQUEST
 
 
@@ -449,7 +449,7 @@ def test_an_answer_to_an_older_version_is_out_of_date(client: RegisteringClient)
     world, request_id = _asked(client)
     client.change(ADDRESS)
     answer = ModelServer(SERVER).seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, world.now_ns)
-    (ignored,) = world.tell(client, answer)
+    (ignored,) = world.report(client, answer)
     assert ignored.reason is Reason.UNKNOWN_REQUEST
     assert client.standing(SERVER.pub33).standing is Standing.PENDING
 
@@ -459,11 +459,11 @@ def test_a_replayed_answer_is_passed_over(client: RegisteringClient) -> None:
     server = ModelServer(SERVER)
     answer = server.seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, world.now_ns)
     same_words = server.seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, world.now_ns)
-    world.tell(client, answer)
+    world.report(client, answer)
     reasons = [
         event.reason
         for replay in (answer, retimed(answer, world.now_ns + 1), same_words)
-        for event in world.tell(client, replay)
+        for event in world.report(client, replay)
     ]
     assert reasons == [Reason.DUPLICATE] * 3
 
@@ -472,14 +472,14 @@ def test_a_refusal_after_the_success_changes_nothing(client: RegisteringClient) 
     world, request_id = _asked(client)
     server = ModelServer(SERVER)
     for response in (RegistrationResponse(request_id, success=True), RegistrationResponse(request_id, success=False)):
-        events = world.tell(client, server.seal(response, CLIENT.pub33, world.now_ns))
+        events = world.report(client, server.seal(response, CLIENT.pub33, world.now_ns))
     assert [event.reason for event in events] == [Reason.ALREADY_SETTLED]
     assert client.standing(SERVER.pub33).standing is Standing.ACCEPTED
 
 
 def test_another_kind_of_message_is_no_answer(client: RegisteringClient) -> None:
     world, _ = _asked(client)
-    (ignored,) = world.tell(client, ModelServer(SERVER).seal(PushResponse(b"\x0a" * 32), CLIENT.pub33, NOW_NS))
+    (ignored,) = world.report(client, ModelServer(SERVER).seal(PushResponse(b"\x0a" * 32), CLIENT.pub33, NOW_NS))
     assert ignored.reason is Reason.UNEXPECTED_TYPE
 
 
@@ -502,10 +502,10 @@ def test_garbage_on_its_topics_is_passed_over_with_a_reason(client: RegisteringC
     }
     for reason, messages in bad.items():
         for message in messages:
-            (ignored,) = world.tell(client, message)
+            (ignored,) = world.report(client, message)
             assert isinstance(ignored, Ignored)
             assert ignored.reason is reason
-    assert isinstance(world.tell(client, good)[0], Accepted)
+    assert isinstance(world.report(client, good)[0], Accepted)
 
 
 def _client(*servers: Identity, version: int = 0, **options: object) -> RegisteringClient:
@@ -514,7 +514,7 @@ def _client(*servers: Identity, version: int = 0, **options: object) -> Register
     return RegisteringClient(CLIENT, state, repeatable(), **options)
 
 
-def _said(client: RegisteringClient):
+def _shown(client: RegisteringClient):
     (message,) = client.tick(NOW_NS).messages
     return _opened(message).registration
 
