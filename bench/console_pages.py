@@ -119,8 +119,8 @@ def _admins() -> list[Any]:
     return list(admin.site._registry.values())  # noqa: SLF001 - there is no other list of all pages
 
 
-def _name(page: Any, what: str) -> str:
-    return f"admin:{page.opts.app_label}_{page.opts.model_name}_{what}"
+def _name(page: Any, suffix: str) -> str:
+    return f"admin:{page.opts.app_label}_{page.opts.model_name}_{suffix}"
 
 
 # Console --------------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def _lists() -> Iterator[Page]:
 def _deep_urls(model: type[Model], url: str, changes: Any) -> list[str]:
     """Return pages that begin at rows all over the table, in both directions."""
     places = _sample(model, *dict.fromkeys([*changes.ordered_by, "pk"]))
-    keys = [place if isinstance(place, tuple) else (place,) for place in places]
+    keys = [position if isinstance(position, tuple) else (position,) for position in places]
     return [url + changes.url(("older", "newer")[number % 2], [key]) for number, key in enumerate(keys)]
 
 
@@ -210,8 +210,8 @@ def _heaviest() -> list[str]:
 
 def _users() -> Iterator[Page]:
     people = {"ordinary user": _hexes(_sample(Registration, "public_key_hash"))}
-    max_installations, most_history = _heaviest()
-    people |= {"user with most installations": [max_installations], "user with most history": [most_history]}
+    max_installations, max_history = _heaviest()
+    people |= {"user with most installations": [max_installations], "user with most history": [max_history]}
     for name, hashes in people.items():
         yield _gets("user", name, *(reverse("user", args=[digits]) for digits in hashes))
         yield _gets("forget", name, *(reverse("forget_user", args=[digits]) for digits in hashes))

@@ -87,11 +87,11 @@ def run(requests: int = REQUESTS, minutes: int = MINUTES) -> dict[str, object]:
     return {"requests": requests, "minutes": minutes, **figures}
 
 
-def _measured(running: Fleet, phones: Phones, what: str, *, after_chunks: int = 0) -> dict[str, float]:
+def _measured(running: Fleet, phones: Phones, moment: str, *, after_chunks: int = 0) -> dict[str, float]:
     """Return the figures of a chunk, after others of which only the delays are printed. They are printed at once, too:
     a run that fails after an hour has told something.
     """
-    print(f"{datetime.now(UTC):%H:%M:%S} {what}", flush=True)
+    print(f"{datetime.now(UTC):%H:%M:%S} {moment}", flush=True)
     for _ in range(after_chunks):
         _paced(running, phones)
     figures = _look(running) | _paced(running, phones)

@@ -36,22 +36,22 @@ LOOP = "event loop: two POSTs"
 def run() -> dict[str, object]:
     """Measure, print and return the figures."""
     with servers_of_one_process() as postgres:
-        least = least_of(ROUNDS, postgres)
-    total_ms = sum(least.values())
+        minimum = minimum_of(ROUNDS, postgres)
+    total_ms = sum(minimum.values())
     floor = floors.measure()
-    _print(least, floor, total_ms)
+    _print(minimum, floor, total_ms)
     return {
         "crypto_floor_ms": floor.crypto_ms,
         "http_floor_ms": floor.http_ms,
         "gorush_post_floor_ms": floor.gorush_post_ms,
-        "stages_ms": least,
-        "loop_ms": least[LOOP],
+        "stages_ms": minimum,
+        "loop_ms": minimum[LOOP],
         "total_ms": total_ms,
         "efficiency": floor.total_ms / total_ms,
     }
 
 
-def least_of(rounds: int, postgres: psutil.Process) -> dict[str, float]:
+def minimum_of(rounds: int, postgres: psutil.Process) -> dict[str, float]:
     """Return the least CPU milliseconds that each part of a request took in some rounds, 0 for what was not needed."""
     measured = [_measure_round(postgres) for _ in range(rounds)]
     parts = dict.fromkeys(part for times in measured for part in times)

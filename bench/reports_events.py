@@ -24,14 +24,14 @@ SHARES = {
 SNAPSHOTS = {"active_tokens": 20, "token_spells": 5000, "unknown_errors": 200}
 CHUNK_ROWS = 1_000_000
 DAY_US = 86_400 * 10**6
-PLACES = [
+CHANNELS = [
     ("android", "", "waku"),
     ("ios", "im.status.ethereum", "waku"),
     ("ios", "im.status.ethereum.pr", "waku"),
     ("android", "", "xmpp"),
     ("none", "", "waku"),
 ]
-PLACE_WEIGHTS = [0.5, 0.3, 0.07, 0.1, 0.03]
+CHANNEL_WEIGHTS = [0.5, 0.3, 0.07, 0.1, 0.03]
 Columns = dict[str, pa.Array]
 
 
@@ -141,12 +141,12 @@ def _registration_events(day: date, rows: int, _actors: int) -> Columns:
 
 def _active_tokens(_day: date, rows: int, actors: int) -> Columns:
     at_start = _integers(rows, max(1, 2 * actors // rows))
-    return _place(rows) | {"at_start": at_start, "at_end": at_start}
+    return _channel_columns(rows) | {"at_start": at_start, "at_end": at_start}
 
 
 def _token_spells(day: date, rows: int, actors: int) -> Columns:
     began_on = _days_before(day, rows, 170)
-    return _place(rows) | {
+    return _channel_columns(rows) | {
         "began_on": began_on,
         "last_day": pa.array([day], pa.date32()).take(_constant(0, rows)),
         "end": pa.array(["alive", "ended", "left"]).take(_pick([0, 1, 2], [0.8, 0.15, 0.05], rows)),
@@ -158,7 +158,7 @@ def _unknown_errors(day: date, rows: int, _actors: int) -> Columns:
     moments = _moments(day, rows)
     signatures = pa.array([f"gateway said something new: {n}" for n in range(rows)])
     return {
-        "platform": _place(rows)["platform"],
+        "platform": _channel_columns(rows)["platform"],
         "signature": signatures,
         "total": _integers(rows, 1000),
         "first_seen_at": moments,
@@ -180,15 +180,15 @@ MAKERS: dict[str, Callable[[date, int, int], Columns]] = {
 
 
 def _placed(day: date, rows: int) -> Columns:
-    return {"at": _moments(day, rows)} | _place(rows)
+    return {"at": _moments(day, rows)} | _channel_columns(rows)
 
 
-def _place(rows: int) -> Columns:
-    place = _pick(PLACES, PLACE_WEIGHTS, rows)
+def _channel_columns(rows: int) -> Columns:
+    index = _pick(CHANNELS, CHANNEL_WEIGHTS, rows)
     return {
-        "platform": pa.array([platform for platform, _, _ in PLACES]).take(place),
-        "app_topic": pa.array([topic for _, topic, _ in PLACES]).take(place),
-        "bridge": pa.array([name for _, _, name in PLACES]).take(place),
+        "platform": pa.array([platform for platform, _, _ in CHANNELS]).take(index),
+        "app_topic": pa.array([topic for _, topic, _ in CHANNELS]).take(index),
+        "bridge": pa.array([name for _, _, name in CHANNELS]).take(index),
     }
 
 

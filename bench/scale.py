@@ -63,7 +63,7 @@ def _measure(size: int) -> float:
     """Return the CPU milliseconds of one request, as the sum of the least that each part took."""
     with path.servers_of_one_process() as postgres:
         _fill(size)
-        return sum(path.least_of(ROUNDS, postgres).values())
+        return sum(path.minimum_of(ROUNDS, postgres).values())
 
 
 def _fill(size: int) -> None:

@@ -54,8 +54,8 @@ def standby(folder: Path, url: str) -> Iterator[tuple[str, psutil.Process]]:
     """
     copy_of(installed.postgres(Path(str(conninfo_to_dict(url)["host"])), {}), folder / "postgres")
     with psycopg.connect(url) as primary:
-        [(most,)] = primary.execute("SHOW max_connections").fetchall()  # a standby takes no fewer
-    with postgres(folder, hot_standby="on", hot_standby_feedback="on", max_connections=str(most)) as running:
+        [(max_connections,)] = primary.execute("SHOW max_connections").fetchall()  # a standby takes no fewer
+    with postgres(folder, hot_standby="on", hot_standby_feedback="on", max_connections=str(max_connections)) as running:
         yield running
 
 

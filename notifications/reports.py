@@ -109,11 +109,11 @@ def unpack_reports(packed: bytes | None, names: bytes | None) -> dict[int, Repor
 
 
 def _parts(packed: bytes) -> Iterator[bytes]:
-    place = 0
-    while place < len(packed):
-        start = place + LENGTH_BYTES
-        place = start + int.from_bytes(packed[place:start])
-        yield packed[start:place]
+    offset = 0
+    while offset < len(packed):
+        start = offset + LENGTH_BYTES
+        offset = start + int.from_bytes(packed[offset:start])
+        yield packed[start:offset]
 
 
 def _report(public_key_hash: bytes, installation_id: str, error: ReportError) -> Report:

@@ -53,7 +53,7 @@ _FIND: LiteralString = f"""
     ), bounded AS (
         SELECT *, sum(bytes) OVER (PARTITION BY public_key_hash ORDER BY recency) AS of_key,
                sum(bytes) OVER (ORDER BY recency, bytes, id) AS of_batch
-        FROM asked WHERE recency <= %(most)s
+        FROM asked WHERE recency <= %(limit)s
     )
     SELECT registration.public_key_hash, installation_id, version::text, signature, allow_from_contacts_only,
            access_token_encrypted, CASE WHEN allow_from_contacts_only THEN allowed_key_list END,
@@ -77,7 +77,7 @@ def find(public_key_hashes: Iterable[bytes], *, server_public_keys: Sequence[byt
         {
             "hashes": list(asked),
             "servers": list(server_public_keys),
-            "most": MAX_INSTALLATIONS_PER_KEY,
+            "limit": MAX_INSTALLATIONS_PER_KEY,
             "key_bytes": MAX_KEY_BYTES,
             "batch_bytes": MAX_BATCH_BYTES,
         },

@@ -54,8 +54,8 @@ def account() -> Finding:
     if os.geteuid() != 0:
         return OK, "not root: all runs as you; system packages are named, and not installed"
     name = "nobody" if shutil.which("useradd") is None else "an account of its own"
-    place = "/var/cache" if os.access("/var/cache", os.W_OK) else tempfile.gettempdir()
-    return OK, "root: PostgreSQL runs as {}, with a copy of its programs in {}/pushserver".format(name, place)
+    folder = "/var/cache" if os.access("/var/cache", os.W_OK) else tempfile.gettempdir()
+    return OK, "root: PostgreSQL runs as {}, with a copy of its programs in {}/pushserver".format(name, folder)
 
 
 def data() -> Finding:
@@ -118,14 +118,14 @@ def go() -> Finding:
     return _program("Go 1.21 or newer", ["go", "version"], r"go1\.(2[1-9]|[3-9]\d)", "no tests against real peers")
 
 
-def _program(what: str, command: Sequence[str], pattern: str, without: str) -> Finding:
+def _program(name: str, command: Sequence[str], pattern: str, without: str) -> Finding:
     try:
         ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return OPTIONAL, "no {}: {}".format(what, without)
+        return OPTIONAL, "no {}: {}".format(name, without)
     if not re.search(pattern, ended.stdout.decode(errors="replace")):
-        return OPTIONAL, "no {}, but another one: {}".format(what, without)
-    return OK, what
+        return OPTIONAL, "no {}, but another one: {}".format(name, without)
+    return OK, name
 
 
 def settings() -> Iterator[Finding]:

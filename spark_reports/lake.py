@@ -188,8 +188,8 @@ class Lake:
             raise LakeError(f"{file.path} is missing. {_repair(kind, day)}")
         size, digest = self._size_and_digest(file.path)
         if (size, digest) != (file.size_bytes, file.sha256):
-            what = "is cut off or grown" if size != file.size_bytes else "was altered"
-            raise LakeError(f"{file.path} {what}. {_repair(kind, day)}")
+            fault = "is cut off or grown" if size != file.size_bytes else "was altered"
+            raise LakeError(f"{file.path} {fault}. {_repair(kind, day)}")
         self.check_schema(table, file.path, _repair(kind, day))
 
     def check_schema(self, table: Table, path: str, repair: str = "Run it again.") -> None:

@@ -100,7 +100,7 @@ class Operation(forms.Form):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OperationPage:
     """Where an operation is confirmed: the address of its form, the page it was started from (``back``), and the page
     that comes after it where that is a different one (``after``).
     """
@@ -113,7 +113,7 @@ class Place:
 
 @sensitive_post_parameters("why")
 def confirm(
-    request: HttpRequest, form_class: type[Operation], rows: Sequence[Model], place: Place, **initial: Any
+    request: HttpRequest, form_class: type[Operation], rows: Sequence[Model], page: OperationPage, **initial: Any
 ) -> HttpResponse:
     """Show what an operation would change, and carry it out when the operator has confirmed it."""
     if not request.user.has_perm(form_class.permission):
@@ -123,16 +123,16 @@ def confirm(
     if "confirmed" in request.POST and form.is_valid():
         done = _carry_out(request, form, rows)
         messages.add_message(request, messages.SUCCESS if done.is_change else messages.WARNING, done.message)
-        return HttpResponseRedirect(place.after or place.back)
+        return HttpResponseRedirect(page.after or page.back)
     if "preview" in request.POST:
         form.errors.pop("why", None)  # the reason is asked for when the operation is confirmed
     context = {
         **admin.site.each_context(request),
-        "title": place.title,
+        "title": page.title,
         "form": form,
         "touched": list(form.touched(rows)),
         "ids": [id_of(row) for row in rows if row.pk],
-        "place": place,
+        "page": page,
     }
     return TemplateResponse(request, "console/confirm.html", context)
 
@@ -242,10 +242,10 @@ class Operated:
             return HttpResponseRedirect(all_rows)
         is_from_page = len(rows) == 1 and not narrowed
         back = reverse(f"{pages}_change", args=[id_of(rows[0])]) if is_from_page else all_rows
-        what = str(rows[0]) if len(rows) == 1 else f"{len(rows)} {self.opts.verbose_name_plural}"
+        subject = str(rows[0]) if len(rows) == 1 else f"{len(rows)} {self.opts.verbose_name_plural}"
         after = all_rows if form_class.removes_rows else back
-        place = Place(f"{form_class.label}: {what}", self._url_of(name, rows, narrowed), back, after)
-        return confirm(request, form_class, rows, place)
+        page = OperationPage(f"{form_class.label}: {subject}", self._url_of(name, rows, narrowed), back, after)
+        return confirm(request, form_class, rows, page)
 
     def _url_of(self, name: str, rows: Sequence[Model], narrowed: str = "") -> str:
         """Return the address of an operation.

@@ -213,10 +213,10 @@ class Wakeup:
         return self._file
 
 
-def wake(what: str = "") -> None:
+def wake(payload: str = "") -> None:
     """Tell every worker that rows wait, or `OLD` ones: at the commit of this transaction, or at once without one."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, what])
+        cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, payload])
 
 
 class Worker:
@@ -308,16 +308,16 @@ class Worker:
         if monotonic() >= self._oldest_at:
             self._find_oldest(now)
         asked = [(n, step) for n, step in enumerate(self._steps) if self._is_leader or not step.is_for_leader]
-        waiting = [place for place, step in asked if step.waits]
-        conditions = "".join(f", EXISTS ({_numbered(self._steps[place].waits, place)})" for place in waiting)
+        waiting = [index for index, step in asked if step.waits]
+        conditions = "".join(f", EXISTS ({_numbered(self._steps[index].waits, index)})" for index in waiting)
         sql: LiteralString = f"SELECT clock_timestamp(), {HELD if self._is_leader else TRY}{conditions}"
-        times = {f"nothing_before_{place}": self._nothing_before.get(step, LONG_AGO) for place, step in asked}
+        times = {f"nothing_before_{index}": self._nothing_before.get(step, LONG_AGO) for index, step in asked}
         [(database_time, is_leader, *found)] = fetch(sql, {"key": BATCHES, "now": now, **times})
         clock.set(database_time)
         if database_time < now - RECENT / 2:  # the clock was put back: rows are older from now on than what is known
             self._nothing_before = {}
             self._begin_anew()
-        self._with_rows |= {place for place, is_so in zip(waiting, found, strict=True) if is_so}
+        self._with_rows |= {index for index, is_so in zip(waiting, found, strict=True) if is_so}
         if is_leader != self._is_leader:
             self._is_leader = is_leader
             write(f"LISTEN {CHANNEL}" if is_leader else f"UNLISTEN {CHANNEL}")
@@ -350,8 +350,8 @@ class Worker:
         """Return the times of the oldest rows from these times on, or nothing when PostgreSQL reads for too long."""
         if not begin:
             return ()
-        times = {f"nothing_before_{place}": time for place, time in enumerate(begin.values())}
-        columns = ", ".join(f"({_numbered(step.oldest, place)})" for place, step in enumerate(begin))
+        times = {f"nothing_before_{index}": time for index, time in enumerate(begin.values())}
+        columns = ", ".join(f"({_numbered(step.oldest, index)})" for index, step in enumerate(begin))
         write(f"SET statement_timeout = '{OLDEST_TIMEOUT}'")
         try:
             [found] = fetch(f"SELECT {columns}", {"now": now, **times})
@@ -383,7 +383,7 @@ class Worker:
     def _hear(self) -> None:
         """Note for which steps rows were announced; look at once when that was not said."""
         payloads = {notice.payload for notice in self._listening.notifies(timeout=0)} if self._listening else set()
-        announced = {place for place, step in enumerate(self._steps) if step.announced_as in payloads - {"", OLD}}
+        announced = {index for index, step in enumerate(self._steps) if step.announced_as in payloads - {"", OLD}}
         self._with_rows |= announced
         if payloads & {"", OLD}:
             self._look_at = 0.0
@@ -400,9 +400,9 @@ class Worker:
             with transaction.atomic(durable=True):
                 if monotonic() < self._wary_until:
                     write(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-                for place, step in self._active():
-                    if made.concerns(step, has_rows=place in waited) and made.let_work(step):
-                        left.add(place)
+                for index, step in self._active():
+                    if made.concerns(step, has_rows=index in waited) and made.let_work(step):
+                        left.add(index)
                 left = set() if self._stopping.is_set() else left
                 if left and self._is_leader:
                     write(f"NOTIFY {WAKE_PEERS}")
@@ -417,9 +417,9 @@ class Worker:
 
     def _active(self) -> Iterator[tuple[int, Step]]:
         """Yield the steps with their positions. In a process that ends, only those that take no rows are left."""
-        for place, step in enumerate(self._steps):
+        for index, step in enumerate(self._steps):
             if not (step.waits and self._stopping.is_set()):
-                yield place, step
+                yield index, step
 
     def _work_apart(self, now: datetime) -> None:
         """Give each step transactions of its own. A conflict or lock that is waited out is raised once the others have
@@ -427,8 +427,8 @@ class Worker:
         """
         waited, self._with_rows = self._with_rows, set()
         met: Exception | None = None
-        for place, step in self._active():
-            if not step.follows and (place in waited or _is_due(step)):
+        for index, step in self._active():
+            if not step.follows and (index in waited or _is_due(step)):
                 try:
                     self._work_in_parts(step, now)
                 except Exception as error:
@@ -569,9 +569,9 @@ class _Run:
         self._traced.committed()
 
 
-def _numbered(waits: LiteralString, place: int) -> LiteralString:
+def _numbered(waits: LiteralString, index: int) -> LiteralString:
     """Return the condition with a parameter of its own, beside those of other steps."""
-    return waits.replace("%(nothing_before)s", f"%(nothing_before_{place})s")
+    return waits.replace("%(nothing_before)s", f"%(nothing_before_{index})s")
 
 
 def _is_due(step: Step) -> bool:

@@ -11,6 +11,6 @@ class Complaint:
     """
 
     id: str
-    what: str
+    problem: str
     why: str
     action: str

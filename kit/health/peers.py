@@ -47,5 +47,5 @@ def deviating(kind: Kind, peer: Peer, up: str) -> Indicator:
         first_step = "Is there a worker for the queue `maintenance`, and beat?"
         return Indicator(kind, State.YELLOW, sentence, first_step, subject=peer.host)
     (first, since), *others = peer.complaints
-    sentence = f"{first.what} (and {len(others)} more)" if others else first.what
+    sentence = f"{first.problem} (and {len(others)} more)" if others else first.problem
     return Indicator(kind, State.YELLOW, sentence, first.action, since, peer.host)

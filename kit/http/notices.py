@@ -80,7 +80,7 @@ class NoticeCache:
         went = f"{self.peer}_deviates_no_more"
         for complaint in complaints:
             if complaint.id not in before:
-                log.warning(came, **peer, complaint=complaint.id, what=complaint.what, todo=complaint.action)
+                log.warning(came, **peer, complaint=complaint.id, problem=complaint.problem, todo=complaint.action)
         for complaint_id in before.keys() - {complaint.id for complaint in complaints}:
             log.info(went, **peer, complaint=complaint_id)
 

@@ -31,8 +31,8 @@ COMPLAIN_EVERY_SECONDS = 60.0
 class Sender(Generic[T]):
     """Takes spans or errors from any thread. A process that was forked meanwhile begins with none of its own."""
 
-    def __init__(self, what: str, url: str, headers: Mapping[str, str], encode: Callable[[Sequence[T]], bytes]) -> None:
-        self._what = what
+    def __init__(self, kind: str, url: str, headers: Mapping[str, str], encode: Callable[[Sequence[T]], bytes]) -> None:
+        self._kind = kind
         self._url = url
         self._headers = {**headers, "Content-Type": "application/x-protobuf"}
         self._encode = encode
@@ -56,7 +56,7 @@ class Sender(Generic[T]):
         with self._starting:
             if not self._is_started:
                 self._is_started = True
-                threading.Thread(target=self._run, name=f"sender of {self._what}", daemon=True).start()
+                threading.Thread(target=self._run, name=f"sender of {self._kind}", daemon=True).start()
 
     def _run(self) -> None:
         while True:
@@ -91,4 +91,4 @@ class Sender(Generic[T]):
         if monotonic() >= self._complain_at:
             self._complain_at = monotonic() + COMPLAIN_EVERY_SECONDS
             status = getattr(error, "code", type(error).__name__)
-            log.warning("collector_takes_nothing", what=self._what, error=status, count=count)
+            log.warning("collector_takes_nothing", kind=self._kind, error=status, count=count)

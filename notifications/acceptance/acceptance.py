@@ -218,7 +218,7 @@ def accept(bridge: str, batch: Sequence[Incoming], *, sending: Sending, now: dat
     crowded = _coalesce(requests)
     _store(bridge, requests, free_ids, sending, now=now)
     if crowded:
-        coalescing.leave_out_oldest(crowded, most=settings.MAX_OPEN_PER_ROUTE, now=now)
+        coalescing.leave_out_oldest(crowded, limit=settings.MAX_OPEN_PER_ROUTE, now=now)
     repeats = [i for i in batch if i.request_key in known.requests and known.requests[i.request_key].is_answered]
     answered = _within_limits(repeats, now=now)
     replayed = {i.source_key for i in batch if i.request_key in known.replayed}
@@ -411,11 +411,11 @@ def _hold_back(
     still_at = now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS / 2)
     woken = coalescing.find_wake_ups(routes, still_at=still_at)
     for _, draft, keys in beyond:
-        place = _addressee(draft).route_id, draft.notification.type in APART
-        if place in woken:
+        bucket_place = _addressee(draft).route_id, draft.notification.type in APART
+        if bucket_place in woken:
             draft.verdict = Verdict.COALESCED
         else:
-            woken.add(place)
+            woken.add(bucket_place)
             draft.wakes_at = spending.book(keys[0], keys)
     held = sum(draft.wakes_at is not None for _, draft, _ in beyond)
     count(metrics.BEYOND_LIMITS, {("wake_up",): held, ("coalesced",): len(beyond) - held})
@@ -583,8 +583,8 @@ def _push(draft: _Draft, addressee: Addressee) -> Push:
 def _waiting(bridge: str, request: _Request, *, now: datetime) -> WaitingRequest:
     incoming = request.incoming
     untried = {
-        draft.id: (place, draft.notification.public_key_hash, draft.notification.installation_id)
-        for place, draft in enumerate(request.drafts)
+        draft.id: (bucket_place, draft.notification.public_key_hash, draft.notification.installation_id)
+        for bucket_place, draft in enumerate(request.drafts)
         if draft.error is None
     }
     return WaitingRequest(

@@ -23,7 +23,7 @@ _LEAVE_OUT_OLDEST = f"""
             AND {OF_A_ROUTE} AND state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
     ), locked AS (
         SELECT id FROM notifications_notification_under_way
-        WHERE id = ANY (ARRAY(SELECT id FROM ranked WHERE place > %(most)s))
+        WHERE id = ANY (ARRAY(SELECT id FROM ranked WHERE place > %(limit)s))
         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE notifications_notification AS n
@@ -50,7 +50,7 @@ def find_wake_ups(route_ids: Collection[int], *, still_at: datetime) -> set[tupl
     return {(route_id, type_ in APART) for route_id, type_ in rows}
 
 
-def leave_out_oldest(route_ids: Collection[int], *, most: int, now: datetime) -> None:
+def leave_out_oldest(route_ids: Collection[int], *, limit: int, now: datetime) -> None:
     """Coalesce the oldest notifications of these routes, until ``most`` of each wait."""
-    left_out = fetch(_LEAVE_OUT_OLDEST, {"routes": list(route_ids), "most": most, "now": now, "today": day_of(now)})
+    left_out = fetch(_LEAVE_OUT_OLDEST, {"routes": list(route_ids), "limit": limit, "now": now, "today": day_of(now)})
     count(FINISHED, {(Notification.State.COALESCED,): len(left_out)})

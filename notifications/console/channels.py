@@ -16,7 +16,7 @@ from kit.admin.facts import FactPage
 from kit.admin.links import Link
 from kit.admin.lists.columns import NOTHING, age, moment, number, state, word
 from kit.admin.lists.filters import Alone
-from kit.admin.operations import Done, Operation, Place, confirm
+from kit.admin.operations import Done, Operation, OperationPage, confirm
 from kit.admin.times import exact
 from kit.db.clock import database_now
 from notifications import disabling
@@ -228,6 +228,6 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
         if channel is None or form_class is None:
             raise Http404
         back = reverse("admin:notifications_channel_change", args=[channel_id])
-        place = Place(f"{form_class.label}: {channel}", request.path, back)
+        page = OperationPage(f"{form_class.label}: {channel}", request.path, back)
         halted_at = getattr(channel, "since", None) or database_now()
-        return confirm(request, form_class, [channel], place, since=halted_at - UNDO_FROM)
+        return confirm(request, form_class, [channel], page, since=halted_at - UNDO_FROM)

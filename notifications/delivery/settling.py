@@ -63,13 +63,13 @@ class WaitingRequest:
         """Take in one result, and return whether all are known now."""
         if recorded.claim.source_key not in {b"", self.source_key}:  # of a request whose number this one was given
             return False
-        place = self.positions.pop(recorded.claim.notification_id, None)
-        if place is not None:
-            position, public_key_hash, installation_id = place
+        asked = self.positions.pop(recorded.claim.notification_id, None)
+        if asked is not None:
+            position, public_key_hash, installation_id = asked
             self.is_open |= recorded.standing is not Standing.ENDED
             error = report_error(is_token_dead=recorded.is_token_dead)
             self.reports[position] = Report(public_key_hash, installation_id, success=not error, error=error)
-        return place is not None and not self.positions
+        return asked is not None and not self.positions
 
     def answer(self) -> Answer:
         """Return the answer, once all reports are known."""

@@ -252,7 +252,7 @@ class _Sorting:
     def sort(self, alive: Sequence[Due]) -> Iterator[Claimable]:
         """Yield what may be sent now. The rest waits in its queue."""
         for due in alive:
-            key = self.place(due)
+            key = self.queue_of(due)
             if self.known.covering(key):
                 continue
             # What was not sorted yet has not waited behind anything.
@@ -260,7 +260,7 @@ class _Sorting:
             if claimable := self.prepare(due, key, slot):
                 yield claimable
 
-    def place(self, due: Due) -> QueueKey:
+    def queue_of(self, due: Due) -> QueueKey:
         """Return the queue that a notification belongs to, and note when it is in another one."""
         key = self.known.key(due.gateway, _app(due), is_proven=due.is_route_proven)
         queue_id = self.known.id_of(key)
@@ -318,7 +318,7 @@ def _probe(sorting: _Sorting, queue_ids: Sequence[int], limit: int, *, now: date
         return None
     taken = _take_due(dict.fromkeys(queue_ids, max(1, limit // len(queue_ids))), limit, now=now)
     for due in sorted(_close_what_needs_no_push(taken, now=now), key=lambda due: due.next_attempt_at):
-        key = sorting.place(due)
+        key = sorting.queue_of(due)
         if sorting.known.id_of(key) == due.queue_id:
             is_taken = halts.take_probe(sorting.known.covering(key), now=now)
             return sorting.prepare(due, key, Slot(due.queue_id), is_probe=True) if is_taken else None

@@ -46,8 +46,8 @@ class Switch(NamedTuple):
     @property
     def words(self) -> str:
         """Return what is stopped, by whom and why, for those who may know it."""
-        what = "stopped" if self.state == DRAINED else f"{self.name} {self.state}"
-        return f"{what} by {self.stopper} since {exact(self.since)}: {self.why or 'no reason given'}"
+        state = "stopped" if self.state == DRAINED else f"{self.name} {self.state}"
+        return f"{state} by {self.stopper} since {exact(self.since)}: {self.why or 'no reason given'}"
 
 
 def read(rows: Iterable[Sequence[Any]]) -> list[Switch]:

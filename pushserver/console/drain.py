@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
-from kit.admin.operations import Done, Operation, Place, confirm
+from kit.admin.operations import Done, Operation, OperationPage, confirm
 from kit.admin.times import exact
 from kit.db.clock import database_now
 from notifications.models import Halt
@@ -70,5 +70,5 @@ def change_drain(request: HttpRequest, operation: str) -> HttpResponse:
     """
     if operation not in OPERATIONS:
         raise Http404
-    place = Place("Drain", request.path, reverse("admin:index"))
-    return confirm(request, OPERATIONS[operation], [Halt(kind=Halt.Kind.DRAINED)], place)
+    page = OperationPage("Drain", request.path, reverse("admin:index"))
+    return confirm(request, OPERATIONS[operation], [Halt(kind=Halt.Kind.DRAINED)], page)

@@ -9,8 +9,8 @@ from django.apps import apps
 class Words(NamedTuple):
     """The name of one row and of the list."""
 
-    one: str
-    many: str
+    singular: str
+    plural: str
 
 
 NAMES: Mapping[str, Words] = {

@@ -50,13 +50,13 @@ def sending(facts: DeliveryFacts) -> Indicator:
     if not stopped:
         return Indicator(SENDING, State.GREEN, "pushes are sent")
     is_drained = stopped[0].state == DRAINED
-    what = "Start it" if is_drained else "Resume the channels"
+    action = "Start it" if is_drained else "Resume the channels"
     wait = duration(facts.time_to_live.total_seconds())
     return Indicator(
         SENDING,
         State.RED,
         _each(stopped),
-        f"{what} again before what waits expires, {wait} after it came.",
+        f"{action} again before what waits expires, {wait} after it came.",
         max(switch.since for switch in stopped),
         own_page=pages.DRAIN if is_drained else pages.HALTED,
         headline=headline(stopped),

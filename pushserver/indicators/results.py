@@ -101,5 +101,7 @@ def _failing(channel: str, facts: ResultFacts) -> State:
 def _failing_words(tries: ChannelTries, channel: str) -> str:
     total, failed = _failures(tries, channel)
     (outcome, code), _ = failed.most_common(1)[0]
-    most = f"{outcome} ({code})" if code else outcome
-    return f"{failed.total():,} of {total:,} tries failed in the last {JUDGED_MINUTES} minutes, most of them {most}"
+    commonest = f"{outcome} ({code})" if code else outcome
+    return (
+        f"{failed.total():,} of {total:,} tries failed in the last {JUDGED_MINUTES} minutes, most of them {commonest}"
+    )

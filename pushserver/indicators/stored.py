@@ -135,6 +135,6 @@ def _reports(now: datetime, *, is_blind: bool) -> ReportsFacts:
 def _anomalies(day: date) -> Iterator[str]:
     """Yield each anomaly of a day with its figure and its usual band. All figures are shares."""
     for row in Anomaly.objects.filter(day=day).order_by("-z_score")[:MAX_ANOMALIES]:
-        place = " ".join(filter(None, (row.stage, row.platform, row.app_topic, row.bridge)))
+        location = " ".join(filter(None, (row.stage, row.platform, row.app_topic, row.bridge)))
         usual = f"usually {percent(row.band_low)} to {percent(row.band_high)}"
-        yield f"{row.figure.replace('_', ' ')} of {place} {percent(row.value)}, {usual}"
+        yield f"{row.figure.replace('_', ' ')} of {location} {percent(row.value)}, {usual}"

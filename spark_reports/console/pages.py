@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from kit.admin.links import Link
-from kit.admin.operations import Place, confirm
+from kit.admin.operations import OperationPage, confirm
 from kit.db.clock import database_now
 from spark_reports.console.asking import DaysForm, read_choice
 from spark_reports.console.choice import Choice, newest_day
@@ -123,7 +123,7 @@ def request_run(request: HttpRequest) -> HttpResponse:
     rows = [PublishedDay(day=day) for day in days]
     title = f"Make the reports of {days[0]}" + (f" to {days[-1]}" if len(days) > 1 else "")
     back = reverse("admin:spark_reports_reportrun_changelist")
-    return confirm(request, RequestRun, rows, Place(title, request.get_full_path(), back))
+    return confirm(request, RequestRun, rows, OperationPage(title, request.get_full_path(), back))
 
 
 def _requested_days(request: HttpRequest) -> list[date]:

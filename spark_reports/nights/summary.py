@@ -94,7 +94,7 @@ def summarise(day: date) -> Summary:
         latencies=list(Latency.objects.filter(day=day, platform="all", bridge="all").order_by("stage")),
         signatures=list(signatures.order_by("-events")[:MAX_SIGNATURES]),
         loads=list(LoadProfile.objects.filter(day=day).order_by("role")),
-        band_days=ErrorRate.objects.filter(day=day, hour=None).aggregate(most=Max("usual_days"))["most"] or 0,
+        band_days=ErrorRate.objects.filter(day=day, hour=None).aggregate(days=Max("usual_days"))["days"] or 0,
     )
 
 

@@ -44,8 +44,8 @@ def words(event: Event) -> str:
     text = ""
     match event:
         case Accepted(server, version, is_registered):
-            what = "registered" if is_registered else "unregistered"
-            text = f"version {version} accepted by {short(server)}: {what}"
+            outcome = "registered" if is_registered else "unregistered"
+            text = f"version {version} accepted by {short(server)}: {outcome}"
         case Refused(server, version, error, _):
             text = f"version {version} refused by {short(server)}: {refusal(error)}"
         case GivenUp(server, version):

@@ -24,18 +24,18 @@ from waku_bridge.messages import (
 )
 
 
-def has_more_fields(data: bytes, most: int) -> bool:
+def has_more_fields(data: bytes, limit: int) -> bool:
     """Return whether a message has more fields than that, without parsing it, so that a body of a hundred thousand
     empty entries costs as much as one with as many as are allowed. What is not well-formed is left to the parser.
     """
     at = count = 0
     try:
-        while at < len(data) and count <= most:
+        while at < len(data) and count <= limit:
             at = _skip(data, at)
             count += 1
     except (IndexError, ValueError):
         return False
-    return count > most
+    return count > limit
 
 
 def _skip(data: bytes, at: int) -> int:

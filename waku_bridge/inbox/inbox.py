@@ -63,14 +63,14 @@ BOUND = f"""
                     WHERE state = '{State.POSTPONED}' ORDER BY received_at DESC, timestamp_ns DESC
                     OFFSET %(limit)s LIMIT 1
                 )
-                ORDER BY received_at, timestamp_ns LIMIT %(most)s FOR UPDATE SKIP LOCKED
+                ORDER BY received_at, timestamp_ns LIMIT %(max_dropped)s FOR UPDATE SKIP LOCKED
             ) || ARRAY(
                 SELECT hash FROM waku_bridge_inboundenvelope_under_way
                 WHERE state = '{State.PENDING_KEY}' AND received_at <= (
                     SELECT received_at FROM waku_bridge_inboundenvelope_under_way
                     WHERE state = '{State.PENDING_KEY}' ORDER BY received_at DESC OFFSET %(limit)s LIMIT 1
                 )
-                ORDER BY received_at LIMIT %(most)s FOR UPDATE SKIP LOCKED
+                ORDER BY received_at LIMIT %(max_dropped)s FOR UPDATE SKIP LOCKED
             )
         )
         RETURNING hash

@@ -46,8 +46,8 @@ def read(database: sqlite3.Connection) -> Iterator[Row]:
     """Yield the rows of a database. Raises NotStatusGoError."""
     found = {name for _, name, *_ in database.execute(f"PRAGMA table_info({TABLE})")}
     if missing := COLUMNS - found:
-        what = f"its registrations have no {', '.join(sorted(missing))}" if found else "it has no registrations"
-        raise NotStatusGoError(what)
+        fault = f"its registrations have no {', '.join(sorted(missing))}" if found else "it has no registrations"
+        raise NotStatusGoError(fault)
     (verdict,) = database.execute(f"PRAGMA quick_check({TABLE})").fetchone()
     if verdict != "ok":
         raise NotStatusGoError(f"its registrations are damaged: {verdict}")

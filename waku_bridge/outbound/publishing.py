@@ -209,7 +209,7 @@ _CLAIM = f"""
     )
     UPDATE waku_bridge_outboundreply_under_way AS reply
     SET attempt_count = attempt_count + 1,
-        next_attempt_at = %(now)s + %(retry_after)s * least(attempt_count + 1, %(most_apart)s),
+        next_attempt_at = %(now)s + %(retry_after)s * least(attempt_count + 1, %(max_apart)s),
         timestamp_ns = CASE WHEN %(now_ns)s - timestamp_ns > %(fresh_ns)s THEN %(now_ns)s ELSE timestamp_ns END
     WHERE reply.id = ANY (ARRAY(SELECT id FROM due))
     RETURNING reply.id, pubsub_topic, content_topic, payload, timestamp_ns, created_at, attempt_count, repeat_count,
@@ -228,7 +228,7 @@ def claim_pending(*, limit: int, now: datetime, nothing_before: datetime = LONG_
             "now_ns": clock.now_ns(),
             "fresh_ns": FRESH_NS,
             "retry_after": RETRY_AFTER,
-            "most_apart": MAX_RETRIES_APART,
+            "max_apart": MAX_RETRIES_APART,
         },
     )
     return [Outgoing._make(row) for row in rows]

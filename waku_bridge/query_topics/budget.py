@@ -12,13 +12,13 @@ NEVER_SECONDS = 1e9
 
 
 class CpuBudget:
-    """Gets ``per_second`` back, up to ``most`` seconds, and is full at the beginning. Any thread may spend of it.
+    """Gets ``per_second`` back, up to ``maximum`` seconds, and is full at the beginning. Any thread may spend of it.
 
     What is begun is finished: the last expense may overdraw the budget, and it recovers from there.
     """
 
-    def __init__(self, per_second: float, most: float, clock: Callable[[], float] = monotonic) -> None:
-        self._limits = (Limit(most, most / per_second if per_second else NEVER_SECONDS),) if most else ()
+    def __init__(self, per_second: float, maximum: float, clock: Callable[[], float] = monotonic) -> None:
+        self._limits = (Limit(maximum, maximum / per_second if per_second else NEVER_SECONDS),) if maximum else ()
         self._full_at: FullAt = ()
         self._clock = clock
         self._lock = threading.Lock()

@@ -37,8 +37,8 @@ class TopicSet:
     def __contains__(self, topic: int) -> bool:
         lower = self._lower[topic >> LOWER_BITS]
         last = topic & LOWER_MASK
-        place = bisect_left(lower, last)
-        return place < len(lower) and lower[place] == last
+        index = bisect_left(lower, last)
+        return index < len(lower) and lower[index] == last
 
     def __iter__(self) -> Iterator[int]:
         for upper, lower in enumerate(self._lower):
@@ -62,11 +62,11 @@ class TopicSet:
         """Add a topic, and return whether it is new."""
         lower = self._lower[topic >> LOWER_BITS]
         last = topic & LOWER_MASK
-        place = bisect_left(lower, last)
-        if place < len(lower) and lower[place] == last:
+        index = bisect_left(lower, last)
+        if index < len(lower) and lower[index] == last:
             return False
         if lower:
-            lower.insert(place, last)
+            lower.insert(index, last)
         else:
             self._lower[topic >> LOWER_BITS] = array("H", [last])
         self._size += 1
@@ -79,8 +79,8 @@ class TopicSet:
         """
         if topic in self:
             lower = self._lower[topic >> LOWER_BITS]
-            place = bisect_left(lower, topic & LOWER_MASK)
-            self._lower[topic >> LOWER_BITS] = lower[:place] + lower[place + 1 :]
+            index = bisect_left(lower, topic & LOWER_MASK)
+            self._lower[topic >> LOWER_BITS] = lower[:index] + lower[index + 1 :]
             self._size -= 1
 
 

@@ -143,5 +143,5 @@ class SeenHashes:
 
 
 def _holds(chunk: "array[int]", key: int) -> bool:
-    place = bisect_left(chunk, key)
-    return place < len(chunk) and chunk[place] == key
+    index = bisect_left(chunk, key)
+    return index < len(chunk) and chunk[index] == key

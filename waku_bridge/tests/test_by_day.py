@@ -90,7 +90,7 @@ def test_days_are_those_of_utc_wherever_a_session_is(zone: str) -> None:
     assert put(message(1, BEFORE), message(2, AFTER), now=AFTER) == []
     assert set(EnvelopeHash.objects.values_list("sent_on", flat=True)) == {day_of(BEFORE), day_of(AFTER)}
     factories.make_envelope(state=State.POSTPONED, at=BEFORE)
-    fetch(inbox.BOUND, {"now": AFTER, "limit": 0, "most": 10, "nothing_before": LONG_AGO})
+    fetch(inbox.BOUND, {"now": AFTER, "limit": 0, "max_dropped": 10, "nothing_before": LONG_AGO})
     assert InboundEnvelope.objects.get(reason="overload").ended_on == day_of(AFTER)
 
 

@@ -111,7 +111,7 @@ class Stream:
         self._header = self._footer = b""  # the server's first tag, and what closes it
         self._data = b""
         self._start = 0  # where in the data the stanza begins that has not ended
-        self._place = 0  # up to where tags are counted
+        self._offset = 0  # up to where tags are counted
         self._depth = 0
         self._first = b""  # the first tag of a stanza that is beyond a limit, whose data are dropped as they come
 
@@ -120,7 +120,7 @@ class Stream:
 
         Raises BrokenStream behind what came before the fault; nothing more can be read then.
         """
-        is_in_tag = len(self._data) - self._place > len(_SECTION)
+        is_in_tag = len(self._data) - self._offset > len(_SECTION)
         self._data += data
         if is_in_tag and not (b"<" in data or b">" in data):  # it is not over, and is not read again for each piece
             self._check_length()
@@ -182,7 +182,7 @@ class Stream:
         return Opened(root.get("id", ""))
 
     def _close(self) -> Event:
-        if self._data[self._start + 2 : self._place - 1].rstrip() != self._footer[2:-1]:
+        if self._data[self._start + 2 : self._offset - 1].rstrip() != self._footer[2:-1]:
             raise BrokenStream
         return Closed()
 
@@ -201,18 +201,18 @@ class Stream:
         data = self._data
         kind: str | None = ""
         while self._depth > 1 and kind is not None:
-            tag = _INSIDE.match(data, self._place)
+            tag = _INSIDE.match(data, self._offset)
             assert tag is not None
-            self._place, kind = tag.end(), tag.lastgroup
+            self._offset, kind = tag.end(), tag.lastgroup
             self._depth += _DEEPER[kind]
-        if self._place > self._start + MAX_STANZA_BYTES:
+        if self._offset > self._start + MAX_STANZA_BYTES:
             self._skip()
         if kind is None:
             self._check_rest(_SECTION)
         return kind is not None
 
     def _finish(self) -> Event | bytes:
-        stanza = self._data[max(self._start, 0) : self._place]
+        stanza = self._data[max(self._start, 0) : self._offset]
         if len(stanza) > MAX_STANZA_BYTES or stanza.count(b"<") > MAX_TAGS:
             self._skip()
         if not self._first:
@@ -223,9 +223,9 @@ class Stream:
 
     def _match(self, pattern: "re.Pattern[bytes]") -> "re.Match[bytes]":
         """Go on with a pattern that also matches nothing."""
-        match = pattern.match(self._data, self._place)
+        match = pattern.match(self._data, self._offset)
         assert match is not None
-        self._place = match.end()
+        self._offset = match.end()
         return match
 
     def _skip(self) -> None:
@@ -245,21 +245,21 @@ class Stream:
     def _check_rest(self, also: bytes = b"") -> None:
         """Refuse what no more bytes make a tag, or what begins with ``also``, and a tag that no server passes on."""
         self._check_length()
-        rest = self._data[self._place :]
+        rest = self._data[self._offset :]
         is_other = bool(also) and also.startswith(rest[: len(also)])
         if rest and not (is_other or _UNFINISHED.fullmatch(rest)):
             raise BrokenStream
 
     def _check_length(self) -> None:
-        if len(self._data) - self._place > MAX_TAG_BYTES:
+        if len(self._data) - self._offset > MAX_TAG_BYTES:
             raise BrokenStream
 
     def _drop(self) -> None:
         """Forget what was read."""
-        read = self._start if self._depth > 1 and not self._first else self._place
+        read = self._start if self._depth > 1 and not self._first else self._offset
         self._data = self._data[read:]
         self._start -= read
-        self._place -= read
+        self._offset -= read
 
 
 def _event(stanza: Element | None, size: int) -> Event:

@@ -244,8 +244,8 @@ def _cells(figures: Distribution | None) -> tuple[str, ...]:
 
 
 def _show_histogram(name: str, figures: Distribution, console: Console) -> None:
-    most = max(count for _, count in figures.histogram)
+    highest = max(count for _, count in figures.histogram)
     console.print(f"\n{name}")
     for bound, count in figures.histogram:
         label = f"≤ {bound}" if bound else "more"
-        console.print(f"{label:>8} ms {'█' * max(1, round(count / most * BAR_WIDTH))} {count}")
+        console.print(f"{label:>8} ms {'█' * max(1, round(count / highest * BAR_WIDTH))} {count}")

@@ -74,20 +74,20 @@ class UncountedChangeList(ChangeList):
         self.older_url = self.url(OLDER, keys[-1:]) if has_older else ""
         return keys
 
-    def _look(self, place: tuple[Any, ...] | None, *, newer: bool = False) -> tuple[list[tuple[Any, ...]], bool]:
+    def _look(self, position: tuple[Any, ...] | None, *, newer: bool = False) -> tuple[list[tuple[Any, ...]], bool]:
         """Return the keys of one page, newest first, and whether there are more behind it.
 
         It asks for one row more than is shown, to know that without a count.
         """
         rows = self.queryset.order_by(*self.ordered_by) if newer else self.queryset
-        if place:
-            rows = rows.filter(self._beyond(place, "gt" if newer else "lt"))
+        if position:
+            rows = rows.filter(self._beyond(position, "gt" if newer else "lt"))
         keys = list(rows.values_list(*self.ordered_by)[: self.list_per_page + 1])
         page = keys[: self.list_per_page]
         return page[::-1] if newer else page, len(keys) > self.list_per_page
 
-    def _beyond(self, place: tuple[Any, ...], way: str) -> Q:
-        *first, pk = place
+    def _beyond(self, position: tuple[Any, ...], way: str) -> Q:
+        *first, pk = position
         if not first:
             return Q(**{f"pk__{way}": pk})
         name = self.ordered_by[0]

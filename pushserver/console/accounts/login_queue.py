@@ -42,15 +42,15 @@ class LoginQueue:
                 self._known.pop(next(iter(self._known)))
 
     @contextmanager
-    def place(self, network: str) -> Iterator[bool]:
+    def slot(self, network: str) -> Iterator[bool]:
         """Take a place for what somebody of this network sends, and tell whether there was one."""
-        place = self._enter(network)
+        slot = self._enter(network)
         try:
-            yield place is not None
+            yield slot is not None
         finally:
-            if place is not None:
+            if slot is not None:
                 with self._lock:
-                    self._here.discard(place)
+                    self._here.discard(slot)
 
     @contextmanager
     def wait(self) -> Iterator[bool]:
@@ -65,11 +65,11 @@ class LoginQueue:
     def _enter(self, network: str) -> str | None:
         """Return the place that a login has got, or None."""
         with self._lock:
-            places = {KNOWN: network in self._known, network: len(self._here - {KNOWN}) < MAX_STRANGERS}
-            place = next((place for place, is_free in places.items() if is_free and place not in self._here), None)
-            if place is not None:
-                self._here.add(place)
-            return place
+            slots = {KNOWN: network in self._known, network: len(self._here - {KNOWN}) < MAX_STRANGERS}
+            slot = next((slot for slot, is_free in slots.items() if is_free and slot not in self._here), None)
+            if slot is not None:
+                self._here.add(slot)
+            return slot
 
 
 KNOWN = "known"  # the place of those that are remembered: no network is written so
@@ -88,8 +88,8 @@ class StrangersFormsMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         if request.method in SAFE or _is_for_programs(request) or request.user.is_authenticated:
             return self._get_response(request)
-        with LOGINS.place(client_network(request) or "") as has_place:
-            return self._get_response(request) if has_place else too_many_logins(request)
+        with LOGINS.slot(client_network(request) or "") as has_slot:
+            return self._get_response(request) if has_slot else too_many_logins(request)
 
 
 def _is_for_programs(request: HttpRequest) -> bool:

@@ -18,7 +18,7 @@ from kit.admin.links import Link
 from kit.admin.lists.columns import NOTHING, age, as_digits, short_hash, state, word, yes_no
 from kit.admin.lists.first_lines import FirstLine
 from kit.admin.lists.search import KEY_HASH_DIGITS, hash_digits
-from kit.admin.operations import Done, Operation, Place, confirm
+from kit.admin.operations import Done, Operation, OperationPage, confirm
 from kit.db.clock import database_now
 from notifications.admin import type_name
 from notifications.models import Notification
@@ -237,5 +237,5 @@ def forget_user(request: HttpRequest, key_hash_hex: str) -> HttpResponse:
     if key_hash is None:
         messages.warning(request, NO_SUCH_USER)
         return HttpResponseRedirect(reverse("find"))
-    place = Place("Forget a user", request.path, back=user_url(key_hash_hex), after=reverse("find"))
-    return confirm(request, ForgetUser, [Registration(public_key_hash=key_hash)], place)
+    page = OperationPage("Forget a user", request.path, back=user_url(key_hash_hex), after=reverse("find"))
+    return confirm(request, ForgetUser, [Registration(public_key_hash=key_hash)], page)

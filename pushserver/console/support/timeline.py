@@ -89,7 +89,7 @@ class Step:
     """One step of the timeline. ``state`` is its outcome."""
 
     at: datetime
-    what: str
+    heading: str
     detail: str = ""
     state: str = ""
 
@@ -242,9 +242,9 @@ def _acted(staff: Sequence[LogEntry], request: HttpRequest) -> Iterator[Step]:
     may_read = request.user.has_perm("admin.view_logentry")
     for entry in staff:
         message = entry.get_change_message()
-        what = f"{entry.content_type.name}: {message}" if entry.content_type else message
-        linked = format_html('<a href="{}">{}</a>', change_url(entry), what)
-        yield Step(entry.action_time, f"By {entry.user.get_username()}:", linked if may_read else what)
+        heading = f"{entry.content_type.name}: {message}" if entry.content_type else message
+        linked = format_html('<a href="{}">{}</a>', change_url(entry), heading)
+        yield Step(entry.action_time, f"By {entry.user.get_username()}:", linked if may_read else heading)
 
 
 def _kind(notification: Notification) -> str:
@@ -325,7 +325,7 @@ def _table(steps: Sequence[Step]) -> dict[str, object]:
     """Return the table of the steps, each with the time since the one before."""
     gaps = [timedelta(0), *(later.at - earlier.at for earlier, later in pairwise(steps))]
     return {
-        "headers": ["time (UTC)", "since the last", "what", "detail"],
+        "headers": ["time (UTC)", "since the last", "heading", "detail"],
         "rows": [
             [_clock(step), f"+{in_words(gap)}", _heading(step), step.detail or NOTHING]
             for step, gap in zip(steps, gaps, strict=True)
@@ -334,7 +334,7 @@ def _table(steps: Sequence[Step]) -> dict[str, object]:
 
 
 def _heading(step: Step) -> SafeString:
-    return format_html("<strong>{}</strong> {}", step.what, label(step.state) if step.state else "")
+    return format_html("<strong>{}</strong> {}", step.heading, label(step.state) if step.state else "")
 
 
 def _clock(step: Step) -> str:

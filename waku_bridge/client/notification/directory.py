@@ -68,20 +68,20 @@ class Directory:
     def learn(self, destination: Destination, *, heard_at_ns: int) -> Reason | None:
         """Believe a verified destination, unless a newer one is known. ``heard_at_ns`` is how old the news is."""
         person = self._people.setdefault(destination.client, _Person())
-        place = (destination.installation_id, destination.server)
-        known = person.destinations.get(place)
+        key = (destination.installation_id, destination.server)
+        known = person.destinations.get(key)
         if known and known.version > destination.version:
             return Reason.STALE_VERSION
-        person.destinations[place] = destination
+        person.destinations[key] = destination
         person.heard_at_ns = max(person.heard_at_ns, heard_at_ns)
         return None
 
     def forget(self, destination: Destination) -> None:
         """Remove a destination, because a server said that it is wrong. What has been learned since is kept."""
         person = self._people.get(destination.client, _Person())
-        place = (destination.installation_id, destination.server)
-        if person.destinations.get(place) == destination:
-            del person.destinations[place]
+        key = (destination.installation_id, destination.server)
+        if person.destinations.get(key) == destination:
+            del person.destinations[key]
 
     def is_fresh(self, client: bytes, *, now_ns: int, fresh_seconds: float) -> bool:
         """Return whether we heard about this client lately, so that no server need be asked."""

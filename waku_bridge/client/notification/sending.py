@@ -152,11 +152,11 @@ class SendingClient:
         else.
         """
         wanted = None if installation_ids is None else tuple(installation_ids)
-        place = (message_id, client)
-        notice = self._notices.setdefault(place, Notice(message_id, client, content, wanted))
+        key = (message_id, client)
+        notice = self._notices.setdefault(key, Notice(message_id, client, content, wanted))
         notice.reopen(wanted)
-        self._open[place] = notice
-        self._notices.move_to_end(place)
+        self._open[key] = notice
+        self._notices.move_to_end(key)
         if len(self._notices) > MAX_NOTICES:
             self._open.pop(self._notices.popitem(last=False)[0], None)
 
@@ -276,13 +276,13 @@ class SendingClient:
         """Read one report. The first answer of a server about a device in one request counts, but a success always
         does.
         """
-        place = (report.public_key_hash, report.installation_id)
-        if place not in request.asked:
+        key = (report.public_key_hash, report.installation_id)
+        if key not in request.asked:
             return [Reason.FOREIGN_INSTALLATION]
-        notice, device = request.asked[place]
-        if device.is_notified or (place in request.reported and not report.success):
+        notice, device = request.asked[key]
+        if device.is_notified or (key in request.reported and not report.success):
             return [Reason.ALREADY_SETTLED]
-        request.reported.add(place)
+        request.reported.add(key)
         if report.success:
             notice.note_success(device)
             return [notice.settled(device)]

@@ -38,4 +38,4 @@ class Command(BaseCommand):
             self.stdout.write("  It is as it should be.")
 
     def _show(self, complaint: Complaint) -> None:
-        self.stdout.write(f"  {complaint.id}: {complaint.what}. {complaint.why} {complaint.action}")
+        self.stdout.write(f"  {complaint.id}: {complaint.problem}. {complaint.why} {complaint.action}")

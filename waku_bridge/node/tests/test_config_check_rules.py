@@ -88,6 +88,6 @@ def test_a_node_that_is_only_read_needs_no_store() -> None:
 def test_a_text_names_what_is_missing() -> None:
     expected = replace(EXPECTED, pubsub_topics=("/waku/2/rs/16/32", "/waku/2/rs/16/0", "/waku/2/rs/16/7"))
     (complaint,) = complaints(GOOD, expected)
-    assert complaint.what == "its record does not name shard 0, 7"
+    assert complaint.problem == "its record does not name shard 0, 7"
     (skewed,) = complaints(replace(GOOD, skew_seconds=-31.4), EXPECTED)
-    assert skewed.what == "its clock is 31 s behind ours"
+    assert skewed.problem == "its clock is 31 s behind ours"

@@ -41,7 +41,12 @@ class Bound:
 
     async def _enforce(self) -> float:
         """Drop what is too much, note whether there is room, and return when to look again, in seconds."""
-        values = {"now": clock.now(), "limit": self._limit, "most": MAX_DROPPED, "nothing_before": self._nothing_before}
+        values = {
+            "now": clock.now(),
+            "limit": self._limit,
+            "max_dropped": MAX_DROPPED,
+            "nothing_before": self._nothing_before,
+        }
         try:
             [(dropped, is_full, oldest, now)] = await self._intake.session.execute(inbox.BOUND, values)
         except psycopg.Error as error:  # the readers say what is wrong with the database

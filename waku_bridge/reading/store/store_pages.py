@@ -36,7 +36,7 @@ class StuckStoreError(NodeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PagePosition:
     """Where in a window to go on.
 
     ``cursor`` names the next page (empty: the first). ``with_messages`` asks for messages rather than for hashes first.
@@ -61,26 +61,26 @@ class StorePages:
         self._path = path
         self._session = intake.session
 
-    async def read(self, window: Window, place: Place, *, loop: str) -> Place | None:
-        """Take in the page at ``place``; return the place of the next one, or None when this was the last.
+    async def read(self, window: Window, position: PagePosition, *, loop: str) -> PagePosition | None:
+        """Take in the page at ``position``; return the place of the next one, or None when this was the last.
 
         Raises NodeError, and what the database raises; then nothing of the page counts as read.
         """
-        page = await self._ask(window, place, include_data=place.with_messages)
+        page = await self._ask(window, position, include_data=position.with_messages)
         STORE_PAGES.labels(self.reader.name, loop).inc()
-        if not place.with_messages:
+        if not position.with_messages:
             MESSAGES_READ.labels(self.reader.name, "hashes").inc(len(page.entries))
         unknown = [entry for entry in page.entries if not self._was_taken(entry.message_hash)]
-        if not place.with_messages and not all(entry.message_hash for entry in unknown):
+        if not position.with_messages and not all(entry.message_hash for entry in unknown):
             # A message without a hash, or with one that we cannot read, cannot be fetched by its hash.
-            return await self.read(window, replace(place, with_messages=True), loop=loop)
+            return await self.read(window, replace(position, with_messages=True), loop=loop)
         if unknown:
-            await (self._take(unknown) if place.with_messages else self._fetch(unknown))
+            await (self._take(unknown) if position.with_messages else self._fetch(unknown))
         if not page.cursor:
             return None
-        if page.cursor == place.cursor:
+        if page.cursor == position.cursor:
             raise StuckStoreError(f"{self.reader.name} repeats a cursor")
-        return Place(page.cursor, len(unknown) > len(page.entries) * MANY_UNKNOWN)
+        return PagePosition(page.cursor, len(unknown) > len(page.entries) * MANY_UNKNOWN)
 
     async def read_again(self, window: Window, cursor: str, content_topics: Sequence[str]) -> str:
         """Take in a page whether we saw its messages or not; return the next cursor, empty when this was the last.
@@ -88,14 +88,14 @@ class StorePages:
         The page has these topics only (10 at most), or all when there are none.
         """
         more = {"contentTopics": ",".join(content_topics)} if content_topics else {}
-        page = await self._ask(window, Place(cursor), include_data=True, **more)
+        page = await self._ask(window, PagePosition(cursor), include_data=True, **more)
         STORE_PAGES.labels(self.reader.name, "topics").inc()
         await self._take(page.entries)
         if page.cursor and page.cursor == cursor:
             raise StuckStoreError(f"{self.reader.name} repeats a cursor")
         return page.cursor
 
-    async def _ask(self, window: Window, place: Place, *, include_data: bool, **more: str) -> StorePage:
+    async def _ask(self, window: Window, position: PagePosition, *, include_data: bool, **more: str) -> StorePage:
         return await self._node.store_page(
             pubsubTopic=self.reader.pubsub_topic,
             startTime=window.start_ns,
@@ -103,7 +103,7 @@ class StorePages:
             ascending="true",
             pageSize=PAGE_SIZE,
             includeData="true" if include_data else "false",
-            **({"cursor": place.cursor} if place.cursor else {}),
+            **({"cursor": position.cursor} if position.cursor else {}),
             **more,
         )
 

@@ -29,7 +29,7 @@ from waku_bridge.reading.intake import Intake
 from waku_bridge.reading.reader import Reader
 from waku_bridge.reading.store import windows
 from waku_bridge.reading.store.progress import Pending, Progress, Reason, StoreProgress
-from waku_bridge.reading.store.store_pages import Place, Store, StorePages
+from waku_bridge.reading.store.store_pages import PagePosition, Store, StorePages
 from waku_bridge.reading.store.windows import Plan, Window
 
 log = structlog.get_logger(__name__)
@@ -208,9 +208,9 @@ class StoreWalker:
         raise NodeError(f"{self.reader.name} lost the place {ATTEMPTS} times")
 
     async def _read_through(self, window: Window, term: Term, loop: str) -> None:
-        place: Place | None = Place()
-        while place and not term.is_over:
-            place = await self._pages.read(window, place, loop=loop)
+        position: PagePosition | None = PagePosition()
+        while position and not term.is_over:
+            position = await self._pages.read(window, position, loop=loop)
 
     def _warn(self, plan: Plan) -> None:
         if plan.missed:
@@ -233,9 +233,9 @@ class StoreWalker:
         self._begun_at.setdefault(first.pk, monotonic())
         found = self._pages.found
         try:
-            place = await self._pages.read(
+            position = await self._pages.read(
                 windows.newest_slice(first.window),
-                Place(first.cursor, self._with_messages),
+                PagePosition(first.cursor, self._with_messages),
                 loop=LOOPS[first.reason],
             )
         except CursorLost:
@@ -243,9 +243,9 @@ class StoreWalker:
             raise
         if self._pages.found > found:
             self._late_at = clock.now()
-        if place:
-            self._with_messages = place.with_messages
-            return [await self._progress.turn_page(first, place.cursor, number=self._connection), *others]
+        if position:
+            self._with_messages = position.with_messages
+            return [await self._progress.turn_page(first, position.cursor, number=self._connection), *others]
         if left := await self._progress.finish_slice(first, number=self._connection):
             return [left, *others]
         self._finish(first)

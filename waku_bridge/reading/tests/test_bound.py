@@ -145,7 +145,8 @@ def test_counting_what_waits_reads_indexes_alone_and_locks_nothing_that_stays(db
         cursor.execute("REINDEX TABLE waku_bridge_inboundenvelope_under_way; ANALYZE waku_bridge_inboundenvelope")
         cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
         cursor.execute(
-            f"EXPLAIN {inbox.BOUND}", {"now": timezone.now(), "limit": 1000, "most": 10, "nothing_before": LONG_AGO}
+            f"EXPLAIN {inbox.BOUND}",
+            {"now": timezone.now(), "limit": 1000, "max_dropped": 10, "nothing_before": LONG_AGO},
         )
         plan = "\n".join(line for (line,) in cursor.fetchall())
     waiting, postponed, pending_key = (index_of(UNDER_WAY, f"envelope_{name}") for name in WAITS)

@@ -17,7 +17,7 @@ from waku_bridge.codec.topics import message_hash
 from waku_bridge.models import StoreWatermark, StoreWindow
 from waku_bridge.node import StoreEntry, StorePage, to_json
 from waku_bridge.query_topics import listen_to
-from waku_bridge.reading.store.store_pages import HASHES_PER_QUERY, Place
+from waku_bridge.reading.store.store_pages import HASHES_PER_QUERY, PagePosition
 from waku_bridge.reading.store.walker import BUSY_SECONDS, MAX_SECONDS
 from waku_bridge.reading.store.windows import AHEAD, OVERLAP, SETTLE, Window
 from waku_bridge.reading.tests import conftest
@@ -407,7 +407,7 @@ def test_nonsense_on_a_page_does_not_stop_its_neighbours(run, nonsense):
         ]
         pages = world.walker(Telling(StorePage(tuple(entries))))._pages
         window = Window(timezone.now(), timezone.now())
-        assert await pages.read(window, Place(with_messages=True), loop="fast") is None
+        assert await pages.read(window, PagePosition(with_messages=True), loop="fast") is None
         assert world.new == [message_hash(PUBSUB_TOPIC, good)]
 
     run(scenario)
@@ -433,7 +433,7 @@ def test_a_message_without_a_hash_is_not_passed_over(run):
     async def scenario(world):
         named, nameless = messages(2)
         pages = world.walker(HalfNameless(named, nameless))._pages
-        assert await pages.read(Window(timezone.now(), timezone.now()), Place(), loop="fast") is None
+        assert await pages.read(Window(timezone.now(), timezone.now()), PagePosition(), loop="fast") is None
         assert world.new == [message_hash(PUBSUB_TOPIC, each) for each in (named, nameless)]
 
     run(scenario)
@@ -463,7 +463,9 @@ def test_what_one_store_misnames_is_taken_from_another_and_asked_of_the_first_on
         store = Misnaming(real, message(topic))
         pages = world.walker(store)._pages
         for _ in range(3):
-            await pages.read(Window(timezone.now(), timezone.now()), Place(with_messages=with_messages), loop="fast")
+            await pages.read(
+                Window(timezone.now(), timezone.now()), PagePosition(with_messages=with_messages), loop="fast"
+            )
         assert with_messages or store.fetched == 1
         await go(world, world.walker())
         assert ours in await world.paths()

@@ -86,20 +86,20 @@ def _flatten(events: Iterator[Any]) -> Iterator[tuple[str, str]]:
     Raises ValueError for what gorush never writes: anchors, aliases, tags, keys that are no text or long, several
     documents, great depth.
     """
-    place: list[_Collection] = []
+    path: list[_Collection] = []
     for event in events:
-        if getattr(event, "anchor", None) or getattr(event, "tag", None) or len(place) > MAX_DEPTH:
+        if getattr(event, "anchor", None) or getattr(event, "tag", None) or len(path) > MAX_DEPTH:
             raise ValueError
         match event:
             case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
-                name = place[-1].name_of_value() if place else ""
-                place.append(_Collection(name, is_list=isinstance(event, yaml.SequenceStartEvent)))
+                name = path[-1].name_of_value() if path else ""
+                path.append(_Collection(name, is_list=isinstance(event, yaml.SequenceStartEvent)))
             case yaml.CollectionEndEvent():
-                place.pop()
-            case yaml.ScalarEvent() if place and place[-1].takes_key():
-                place[-1].key = event.value
-            case yaml.ScalarEvent() if place:
-                yield place[-1].name_of_value(), event.value
+                path.pop()
+            case yaml.ScalarEvent() if path and path[-1].takes_key():
+                path[-1].key = event.value
+            case yaml.ScalarEvent() if path:
+                yield path[-1].name_of_value(), event.value
 
 
 @dataclass(slots=True)

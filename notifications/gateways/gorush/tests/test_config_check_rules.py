@@ -140,5 +140,5 @@ def test_nothing_that_gorush_says_in_words_is_repeated() -> None:
 def test_every_complaint_says_what_why_and_what_to_do() -> None:
     values = {"core__sync": "false", "queue__engine": "nats", "core__address": "", "core__worker_num": "2"}
     for complaint in complaints(saying(**values), EXPECTED):
-        assert all([complaint.what, complaint.why, complaint.action]), complaint
+        assert all([complaint.problem, complaint.why, complaint.action]), complaint
         assert complaint.action.endswith(".")
