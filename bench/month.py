@@ -94,7 +94,7 @@ def _measured(running: Fleet, phones: Phones, moment: str, *, after_chunks: int 
     print(f"{datetime.now(UTC):%H:%M:%S} {moment}", flush=True)
     for _ in range(after_chunks):
         _paced(running, phones)
-    figures = _look(running) | _paced(running, phones)
+    figures = _poll(running) | _paced(running, phones)
     print({name: round(value, 2) for name, value in figures.items()}, flush=True)
     return figures
 
@@ -120,7 +120,7 @@ def _paced(running: Fleet, phones: Phones) -> dict[str, float]:
     return {"p50_ms": found.p50_ms, "p99_ms": found.p99_ms, "cpu_ms": found.run.cpu_ms, **by_process}
 
 
-def _look(running: Fleet) -> dict[str, float]:
+def _poll(running: Fleet) -> dict[str, float]:
     """Return what rows, scans and processes take now."""
     memory = {f"{name}_mb": value for name, value in _memory(running).items()}
     return {**_scans_ms(running), **memory, "dead_rows": running.count(DEAD), "database_mb": _database_mb(running)}

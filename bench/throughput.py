@@ -59,7 +59,7 @@ OPEN = """
          + (SELECT count(*) FROM waku_bridge_outboundreply_under_way WHERE state = 'pending')
 """
 # Looking reads whole tables, at the cost of the server's PostgreSQL: at 50 a second it took a third of that.
-LOOK_EVERY_SECONDS = 0.5
+CHECK_EVERY_SECONDS = 0.5
 ANALYZE = "ANALYZE"
 MAX_PUSHES = 1_000_000  # of a run, those of others included
 
@@ -257,7 +257,7 @@ def _wait_for(running: Fleet, replies: int) -> None:
     def is_done() -> bool:
         return not running.count(OPEN) and running.count(PUBLISHED) >= replies
 
-    wait_until(is_done, TIMEOUT_SECONDS, every=LOOK_EVERY_SECONDS)
+    wait_until(is_done, TIMEOUT_SECONDS, every=CHECK_EVERY_SECONDS)
 
 
 def _spent(running: Fleet, before: Mapping[str, float]) -> dict[str, float]:
@@ -326,7 +326,7 @@ async def _pushes(session: aiohttp.ClientSession, url: str, number: int) -> list
     """
     async with asyncio.timeout(TIMEOUT_SECONDS):
         while len(pushes := await _read_pushes(session, url)) < number:  # noqa: ASYNC110 - gorush announces nothing
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
+            await asyncio.sleep(CHECK_EVERY_SECONDS)
     return pushes
 
 

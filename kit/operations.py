@@ -129,7 +129,7 @@ class Operations:
         """Return the facts that the servers and the cache know. Without Redis (``is_blind``) no cache is asked."""
         return asked
 
-    def judge_reached(self, reached: Any, *, is_redis_away: bool) -> Iterator[Indicator]:
+    def judge_reached(self, reached: Any, *, is_redis_down: bool) -> Iterator[Indicator]:
         """Yield the indicators of these facts, those that decide readiness among them. Does no I/O."""
         return iter(())
 

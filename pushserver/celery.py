@@ -93,7 +93,7 @@ def refuse_other_work(sender: Any, **_kwargs: Any) -> None:
 
 
 @signals.worker_init.connect
-def wait_for_what_fits(**_kwargs: Any) -> None:
+def begin_when_fit(**_kwargs: Any) -> None:
     """Take no message, and call nobody, before database, keys and code fit each other."""
     from kit.processes.starting import wait_until_fit  # noqa: PLC0415 - possible once apps are loaded
 

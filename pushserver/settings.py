@@ -475,7 +475,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "pushserver.console.accounts.login_queue.StrangersFormsMiddleware",
+    "pushserver.console.accounts.login_queue.AnonymousFormsMiddleware",
     "django_otp.middleware.OTPMiddleware",
     "pushserver.console.accounts.second_factor.SecondFactorMiddleware",
     "pushserver.console.accounts.sessions.WorkingSessionMiddleware",

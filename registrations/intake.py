@@ -20,7 +20,7 @@ from registrations.keys.keyring import keyring
 from registrations.messages import RegistrationMessage
 from registrations.models import Grant, Registration, RegistrationEvent, Route
 from registrations.pairs import InstallationKey, IsOneOf
-from registrations.quotas import Changes, Room, RoomFor, VersionOf, room_for, take
+from registrations.quotas import Capacity, CapacityFor, Changes, VersionOf, capacity_for, take
 from registrations.routes.routes import is_at, point
 from registrations.rules import Acceptance, CheckAddress, Known, Refusal, check_device_token, decide
 
@@ -94,7 +94,7 @@ class _Batch:
     further_grants: list[Grant] = field(default_factory=list)  # for other identities, to what is registered already
     regranted: set[int] = field(default_factory=set)  # registrations whose earlier grants are for another token
     events: list[RegistrationEvent] = field(default_factory=list)
-    room: Room | None = None  # none is needed by a batch that brings nothing new, as most
+    capacity: Capacity | None = None  # none is needed by a batch that brings nothing new, as most
 
 
 def register(
@@ -102,7 +102,7 @@ def register(
     *,
     gateway: str,
     check_address: CheckAddress = check_device_token,
-    room_for: RoomFor = room_for,
+    capacity_for: CapacityFor = capacity_for,
     now: datetime,
 ) -> list[Outcome]:
     """Decide about each submission in turn, store what was accepted, and return one outcome each, in order.
@@ -114,12 +114,12 @@ def register(
         known = _lock_known(submissions)
         batch = _Batch(known, _changes(submissions, known, check_address, now=now), gateway, check_address, now)
         if new := _something_new(batch, submissions):
-            batch.room = room_for({public_key_hash for public_key_hash, _ in new}, len(new), now=now)
+            batch.capacity = capacity_for({public_key_hash for public_key_hash, _ in new}, len(new), now=now)
         outcomes = [_take_in(batch, submission) for submission in submissions]
         _write(batch)
         batch.changes.write()
-        if batch.room:
-            take(batch.room, now=now)
+        if batch.capacity:
+            take(batch.capacity, now=now)
         count(metrics.REGISTRATIONS, ((outcome.decision,) for outcome in outcomes))
         count(metrics.REGISTRATION_EVENTS, ((event.kind,) for event in batch.events))
     return outcomes
@@ -191,9 +191,9 @@ def _take_in(batch: _Batch, submission: Submission) -> Outcome:
     decision = _decide(message, what_is_known, batch.check_address, is_granted=submission.grant_verified)
     if not batch.changes.take(*_version_of(submission, message, batch.check_address)):
         return Outcome(Refusal.TOO_MANY_CHANGES)
-    refusal, removed = _refused_for_room(batch, submission, registration, decision), list[int]()
-    if refusal is Refusal.TOO_MANY_INSTALLATIONS and (removed := _make_room(batch, submission)):
-        refusal = _refused_for_room(batch, submission, registration, decision)
+    refusal, removed = _refused_for_capacity(batch, submission, registration, decision), list[int]()
+    if refusal is Refusal.TOO_MANY_INSTALLATIONS and (removed := _free_capacity(batch, submission)):
+        refusal = _refused_for_capacity(batch, submission, registration, decision)
     if refusal:
         return Outcome(refusal, removed)
     match decision:
@@ -214,26 +214,28 @@ def _something_new(batch: _Batch, submissions: Iterable[Submission]) -> set[Inst
     return named - active
 
 
-def _refused_for_room(
+def _refused_for_capacity(
     batch: _Batch, submission: Submission, registration: Registration | None, decision: Acceptance | Refusal
 ) -> Refusal | None:
     """Return why there is no room for what was decided, or None and take the room."""
     is_active = registration is not None and registration.state == Registration.State.ACTIVE
-    if batch.room is None or decision not in {Acceptance.REGISTER, Acceptance.UNREGISTER}:
+    if batch.capacity is None or decision not in {Acceptance.REGISTER, Acceptance.UNREGISTER}:
         return None
     if is_active and decision is Acceptance.UNREGISTER:
-        batch.room.leave(submission.public_key_hash)
+        batch.capacity.leave(submission.public_key_hash)
     becomes_active = decision is Acceptance.REGISTER and not is_active
-    return batch.room.refusal(submission.public_key_hash, is_new=registration is None, becomes_active=becomes_active)
+    return batch.capacity.refusal(
+        submission.public_key_hash, is_new=registration is None, becomes_active=becomes_active
+    )
 
 
-def _make_room(batch: _Batch, submission: Submission) -> list[int]:
+def _free_capacity(batch: _Batch, submission: Submission) -> list[int]:
     """End the longest dead installation of a key that nothing else is said of in this batch, and return its route."""
     public_key_hash = submission.public_key_hash
     named = [installation_id for key, installation_id in batch.registrations if key == public_key_hash]
     ended = retention.end_longest_dead(public_key_hash, but=named, now=batch.now)
-    if batch.room and ended:
-        batch.room.leave(public_key_hash)
+    if batch.capacity and ended:
+        batch.capacity.leave(public_key_hash)
     return ended
 
 

@@ -67,7 +67,7 @@ class Changes:
 
 
 @dataclass(slots=True)
-class Room:
+class Capacity:
     """What one batch may still add. ``active`` are the installations by key hash that can be pushed to, and ``silent``
     the new ones that are taken from the bucket already. ``registrations`` and ``tombstones`` are how many more there
     may be of each, and ``rows`` how many new ones may become registrations.
@@ -118,10 +118,10 @@ class Room:
         self.ended += 1
 
 
-class RoomFor(Protocol):
+class CapacityFor(Protocol):
     """Says what may be added by a batch that has something new about these keys."""
 
-    def __call__(self, public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Room: ...
+    def __call__(self, public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Capacity: ...
 
 
 _TABLE: LiteralString = "registrations_registration"
@@ -150,22 +150,22 @@ def _max_tombstones() -> int:
     return round(TOMBSTONE_SHARE * settings.MAX_REGISTRATIONS)
 
 
-def room_for(public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Room:
+def capacity_for(public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Capacity:
     """Return what may be added now, for a batch that has something new about these keys, and at most so many new
     installations. Belongs into the batch's transaction.
     """
-    room = room_for_import(public_key_hashes, new, now=now)
-    room.spending = own_buckets().open({NEW: _limits()}, {NEW: new}, at=now)
-    room.silent = 0 if room.spending else new
-    room.is_paced = True
-    return room
+    capacity = capacity_for_import(public_key_hashes, new, now=now)
+    capacity.spending = own_buckets().open({NEW: _limits()}, {NEW: new}, at=now)
+    capacity.silent = 0 if capacity.spending else new
+    capacity.is_paced = True
+    return capacity
 
 
-def room_for_import(public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Room:  # noqa: ARG001
-    """Return what may be added, as `room_for` does, however many that is in a minute: an operator asks for it."""
+def capacity_for_import(public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Capacity:  # noqa: ARG001
+    """Return what may be added, as `capacity_for` does, however many that is in a minute: an operator asks for it."""
     taken = {bytes(name): count for name, count in fetch(_TAKEN, {"hashes": list(public_key_hashes)})}
     registrations, tombstones = taken.pop(b""), taken.pop(TOMBSTONES.encode())
-    return Room(
+    return Capacity(
         per_key=settings.INSTALLATIONS_PER_KEY,
         silent=new,
         spending=None,
@@ -177,14 +177,14 @@ def room_for_import(public_key_hashes: Collection[bytes], new: int, *, now: date
     )
 
 
-def take(room: Room, *, now: datetime) -> None:
+def take(capacity: Capacity, *, now: datetime) -> None:
     """Take what was added from the bucket of new installations, and give back what was not."""
-    if not room.is_paced:
+    if not capacity.is_paced:
         return
-    if room.spending:
-        room.spending.write()
+    if capacity.spending:
+        capacity.spending.write()
     else:
-        own_buckets().give_back(NEW, _limits(), room.silent - room.added, at=now)
+        own_buckets().give_back(NEW, _limits(), capacity.silent - capacity.added, at=now)
 
 
 def _limits() -> BucketLimits:

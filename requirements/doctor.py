@@ -29,7 +29,7 @@ Finding = Tuple[str, str]
 TIMEOUT_SECONDS = 5
 MAX_PORT = 65_535
 # What this process may be off by before it matters: nodes refuse messages at 20 s.
-CLOCK_DOUBT_SECONDS, CLOCK_WRONG_SECONDS = 5, 20
+CLOCK_SKEW_SECONDS, CLOCK_WRONG_SECONDS = 5, 20
 
 
 def machine(*parts: str) -> List[Finding]:
@@ -96,7 +96,7 @@ def clock() -> Finding:
     off = abs(time.time() - theirs)
     if off >= CLOCK_WRONG_SECONDS:
         return BAD, "the clock is {:.0f} s off: repair NTP, or nodes refuse our messages.".format(off)
-    if off >= CLOCK_DOUBT_SECONDS:
+    if off >= CLOCK_SKEW_SECONDS:
         return OPTIONAL, "the clock is {:.0f} s off: repair NTP".format(off)
     return OK, "the clock is right"
 

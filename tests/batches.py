@@ -54,7 +54,7 @@ class Process(DeliveryProcess):
         return Sending(self.delivery.lease, self.delivery.limits)
 
 
-def look_and_process(steps: Sequence[Step]) -> bool:
+def poll_and_process(steps: Sequence[Step]) -> bool:
     """Process one batch of a worker that has just started: it looks for rows, whatever was announced."""
     return Worker(steps, WAKEUP).process_batch(now=timezone.now())
 

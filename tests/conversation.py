@@ -24,10 +24,10 @@ from waku_bridge.models import OutboundReply
 from waku_bridge.query_topics import CpuBudget
 
 PUBSUB_TOPIC = "/waku/2/rs/16/32"
-CLIENT, SERVER, EPHEMERAL, SENDER, CONTACT, STRANGER = (
+CLIENT, SERVER, EPHEMERAL, SENDER, CONTACT, OUTSIDER = (
     Identity(PrivateKey(bytes([number]) * 32)) for number in (1, 2, 3, 4, 5, 7)
 )
-IDENTITIES = {"client": CLIENT, "stranger": STRANGER}
+IDENTITIES = {"client": CLIENT, "outsider": OUTSIDER}
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "vectors.json").read_text())
 
 

@@ -68,7 +68,7 @@ class DeliveryProcess:
 
     def process_batch(self, *, now=None) -> bool:
         """Process one batch that looks for rows, too; return whether there is more to do."""
-        self.worker._look_at = self.worker._oldest_at = self.worker._beginning_at = 0.0
+        self.worker._poll_at = self.worker._oldest_at = self.worker._beginning_at = 0.0
         return self.worker.process_batch(now=now or timezone.now())
 
     def process_until(self, is_over: Callable[[], object], *, seconds: float = 20, now=None) -> None:
@@ -87,7 +87,7 @@ class DeliveryProcess:
 
     def work_off(self, *, now=None) -> None:
         """Process batches until nothing is left to do."""
-        while self.process_batch(now=now) or self.delivery.sends.under_way or self.delivery.limits.has_room_again():
+        while self.process_batch(now=now) or self.delivery.sends.under_way or self.delivery.limits.has_capacity_again():
             if not self.delivery.sends.has_results():
                 self.wait()
 

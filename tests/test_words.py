@@ -31,6 +31,18 @@ WORDS = {
     "turns": "batches",
     "undone": "rolled back",
 }
+# What no name of the code says, but a sentence may, and the name of a test is one.
+IN_SENTENCES = {
+    "doubt": "ambiguous",
+    "doubts": "ambiguities",
+    "room": "budget or capacity",
+    "rooms": "budgets",
+    "said": "the message itself",
+    "stranger": "unproven, unknown or anonymous",
+    "strangers": "unproven, unknown or anonymous",
+    "told": "the report, answer or context itself",
+    "untold": "unreported",
+}
 ALLOWED = {
     "turn_page": "the verb",
     "TURN_PAGE": "the verb",
@@ -63,10 +75,10 @@ def words_of(name: str) -> set[str]:
 
 def test_no_name_has_a_word_that_was_given_up() -> None:
     found = {
-        (file, name): WORDS[word]
+        (file, name): word
         for file, name in names()
         if not any(allowed in name for allowed in ALLOWED)
-        for word in words_of(name) & WORDS.keys()
+        for word in words_of(name) & {*WORDS, *(() if name.startswith("test_") else IN_SENTENCES)}
     }
     assert found == {}
 

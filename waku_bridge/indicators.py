@@ -8,7 +8,7 @@ from math import ceil
 from kit.health import peers
 from kit.health.canaries import CanaryFacts
 from kit.health.indicators import (
-    REDIS_AWAY,
+    REDIS_DOWN,
     Group,
     Indicator,
     Kind,
@@ -112,11 +112,11 @@ class WakuFacts:
     lost_replies: int = 0
 
 
-def nodes(found: Sequence[Peer], *, is_redis_away: bool) -> list[Indicator]:
+def nodes(found: Sequence[Peer], *, is_redis_down: bool) -> list[Indicator]:
     if not found:
         return [Indicator(NODE, State.RED, "no node is configured: nothing comes in", "Set WAKU_NODES.")]
-    if is_redis_away:
-        return [Indicator(NODE, State.GREY, REDIS_AWAY, subject=node.host) for node in found]
+    if is_redis_down:
+        return [Indicator(NODE, State.GREY, REDIS_DOWN, subject=node.host) for node in found]
     return [peers.judge(node, found, ABOUT_NODES) for node in found]
 
 

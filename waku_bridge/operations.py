@@ -101,9 +101,9 @@ class WakuOperations(Operations):
         is_up = {url: url in read for url in settings.WAKU_NODES}
         return Reached(list(NOTICES.peers(is_up, is_blind=is_blind)), canary.facts(is_blind=is_blind))
 
-    def judge_reached(self, reached: Reached, *, is_redis_away: bool) -> Iterator[Indicator]:
-        yield from indicators.nodes(reached.nodes, is_redis_away=is_redis_away)
-        yield canaries.judge(indicators.CANARY, reached.canary, is_redis_away=is_redis_away)
+    def judge_reached(self, reached: Reached, *, is_redis_down: bool) -> Iterator[Indicator]:
+        yield from indicators.nodes(reached.nodes, is_redis_down=is_redis_down)
+        yield canaries.judge(indicators.CANARY, reached.canary, is_redis_down=is_redis_down)
 
     def read(self, evidence: Evidence) -> WakuFacts:
         hour_ago = evidence.now - HOUR

@@ -111,7 +111,7 @@ class Inbound:
             self._limits,
             is_repeated=is_repeated,
             is_full=is_full,
-            has_room=device is not None and device.waiting_count < settings.MAX_OPEN_PER_ROUTE,
+            has_capacity=device is not None and device.waiting_count < settings.MAX_OPEN_PER_ROUTE,
             now=now,
         )
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from kit.health.canaries import CanaryFacts
 from kit.health.filling import Filling
-from kit.health.indicators import REDIS_AWAY, Group, Indicator, Kind, State, rows
+from kit.health.indicators import REDIS_DOWN, Group, Indicator, Kind, State, rows
 
 DEVICES_PAGE = rows("XMPP devices", "xmpp_bridge.device")
 XMPP = Kind("xmpp", Group.IN, "XMPP", "PushServerXmppNotConnected", DEVICES_PAGE, decides_readiness=True)
@@ -39,10 +39,10 @@ class XmppFacts:
     devices: Filling = field(default_factory=lambda: Filling("XMPP_MAX_DEVICES", "devices"))
 
 
-def connection(reason: str, *, is_redis_away: bool) -> Indicator:
+def connection(reason: str, *, is_redis_down: bool) -> Indicator:
     """Judge whether we are connected to the XMPP server as its component; ``reason`` says why not."""
-    if is_redis_away:
-        return Indicator(XMPP, State.GREY, REDIS_AWAY)
+    if is_redis_down:
+        return Indicator(XMPP, State.GREY, REDIS_DOWN)
     if reason:
         first_step = "Is `manage.py run_xmpp_bridge` running? Its log and docs/xmpp.md say more."
         return Indicator(XMPP, State.RED, reason, first_step)

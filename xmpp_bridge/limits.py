@@ -121,7 +121,7 @@ class Limits:
         of_day = Limit(self.rates.new_devices_per_day, DAY_SECONDS)
         return self._buckets.take(own, *_in_all(ROUTES, domain, (*burst, of_day)), now=now)
 
-    def hears_stranger(self, domain: str, now: float) -> bool:
+    def answers_unknown(self, domain: str, now: float) -> bool:
         """Return whether a push of this domain for an unknown client is answered."""
         limits = (Limit(self.rates.unknown_per_hour, HOUR_SECONDS),)
         return self._buckets.take(Charge(("unknown", domain), limits), now=now)

@@ -56,9 +56,9 @@ class XmppOperations(Operations):
     def reach(self, asked: Any, *, is_blind: bool) -> Reached:
         return Reached("" if is_blind else component_state().reason, canary.facts(is_blind=is_blind))
 
-    def judge_reached(self, reached: Reached, *, is_redis_away: bool) -> Iterator[Indicator]:
-        yield indicators.connection(reached.component, is_redis_away=is_redis_away)
-        yield canaries.judge(indicators.CANARY, reached.canary, is_redis_away=is_redis_away)
+    def judge_reached(self, reached: Reached, *, is_redis_down: bool) -> Iterator[Indicator]:
+        yield indicators.connection(reached.component, is_redis_down=is_redis_down)
+        yield canaries.judge(indicators.CANARY, reached.canary, is_redis_down=is_redis_down)
 
     def read(self, evidence: Evidence) -> XmppFacts:
         [(stored,)] = fetch(STORED_DEVICES)

@@ -137,7 +137,7 @@ def verify(domain: str, limits: Limits, *, is_server: bool, is_ours: bool, now: 
         return Verdict.FORBIDDEN
     if not (limits.take_from_domain(domain, seconds) if is_ours else limits.take_unverified(seconds)):
         return Verdict.BUSY_DOMAIN
-    return None if is_ours else _stranger(domain, limits, seconds)
+    return None if is_ours else _unknown(domain, limits, seconds)
 
 
 def decide(
@@ -148,24 +148,24 @@ def decide(
     *,
     is_repeated: bool,
     is_full: bool,
-    has_room: bool,
+    has_capacity: bool,
     now: datetime,
 ) -> Decision:
     """Decide about a push of this domain that `verify` let pass, with the device that it names.
 
-    ``is_full`` says that too much waits in its queue, and ``has_room`` that its device may have one more waiting.
+    ``is_full`` says that too much waits in its queue, and ``has_capacity`` that its device may have one more waiting.
     """
     seconds = now.timestamp()
     if device is None or device.domain != domain:
-        return Decision(_stranger(domain, limits, seconds))
+        return Decision(_unknown(domain, limits, seconds))
     if is_repeated:
         return Decision(Verdict.REPEATED)
     refusal = next(_refusals(push, device, limits, seconds, is_full=is_full), None)
-    return Decision(refusal) if refusal else _send(push, device, limits, has_room=has_room, now=now)
+    return Decision(refusal) if refusal else _send(push, device, limits, has_capacity=has_capacity, now=now)
 
 
-def _stranger(domain: str, limits: Limits, seconds: float) -> Verdict:
-    return Verdict.UNKNOWN if limits.hears_stranger(domain, seconds) else Verdict.IGNORED
+def _unknown(domain: str, limits: Limits, seconds: float) -> Verdict:
+    return Verdict.UNKNOWN if limits.answers_unknown(domain, seconds) else Verdict.IGNORED
 
 
 def _refusals(
@@ -184,11 +184,11 @@ def _refusals(
         yield Verdict.BUSY_CALLS
 
 
-def _send(push: PushNotification, device: Known, limits: Limits, *, has_room: bool, now: datetime) -> Decision:
+def _send(push: PushNotification, device: Known, limits: Limits, *, has_capacity: bool, now: datetime) -> Decision:
     """Decide how a push goes to its device, by what the device has got lately."""
     seconds, has_payload = now.timestamp(), _has_payload(push, device)
     limits.note_content(device.id, _content(push, device), seconds)
-    if push.grade is Grade.VOIP or (has_payload and has_room and limits.take_payload(device.address, seconds)):
+    if push.grade is Grade.VOIP or (has_payload and has_capacity and limits.take_payload(device.address, seconds)):
         return Decision(Verdict.ACCEPTED, now, has_payload=has_payload)
     return _wake(push, device, limits, now=now)
 

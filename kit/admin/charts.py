@@ -169,15 +169,15 @@ def _path(values: Sequence[float | None], x: Sequence[float], top: float, frame:
 
 def _bar(number: int, name: str, value: float, longest: float, show: Show) -> SafeString:
     y = BAR_GAP + number * (BAR_HEIGHT + BAR_GAP)
-    room = WIDE.width - NAME_WIDTH - VALUE_WIDTH
+    capacity = WIDE.width - NAME_WIDTH - VALUE_WIDTH
     figures: dict[str, Any] = {
         "name": name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…",
         "whole": name,
         "value": show(value),
         "y": y,
         "middle": y + BAR_HEIGHT - 5,
-        "width": f"{max(1.0, room * value / longest):.1f}",
-        "after": f"{NAME_WIDTH + max(1.0, room * value / longest) + 6:.1f}",
+        "width": f"{max(1.0, capacity * value / longest):.1f}",
+        "after": f"{NAME_WIDTH + max(1.0, capacity * value / longest) + 6:.1f}",
     }
     return format_html(
         '<g class="bar"><title>{whole}: {value}</title><text class="name" x="{left}" y="{middle}">{name}</text>'

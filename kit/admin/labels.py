@@ -15,7 +15,7 @@ class Family(StrEnum):
 
     GOOD = "good"  # as it should be
     WAITING = "waiting"  # under way: ends by itself, usually soon
-    DOUBT = "doubt"  # not well, or not known to be, and nothing is lost by that
+    CAUTION = "doubt"  # not well, or not known to be, and nothing is lost by that
     BAD = "bad"  # lost, or somebody has to do something
     QUIET = "quiet"  # over, or out of use, and nobody's fault
 
@@ -24,7 +24,7 @@ _WORDS = {
     Family.GOOD: """active answered confirmed delivered fine passed present processed registered revived running
         succeeded success""",
     Family.WAITING: "in_flight pending postponed published received pending_key waiting",
-    Family.DOUBT: """ambiguous dead dead_token deviates disabled drained interrupted paused retrying token_died
+    Family.CAUTION: """ambiguous dead dead_token deviates disabled drained interrupted paused retrying token_died
         transient unconfirmed""",
     Family.BAD: """abandoned broken config expired failed internal_error missing payload tripped undeliverable
         unreachable wrong_token""",

@@ -46,10 +46,10 @@ from kit.db.clock import clock
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from kit.db.reasons import (
     STATEMENT_TIMEOUT,
-    is_away,
     is_collision,
     is_conflict,
     is_lock_timeout,
+    is_unavailable,
     reason,
     sqlstate,
 )
@@ -69,7 +69,7 @@ LIMIT = 200
 # A batch has some fixed cost. Under light load it waits so long after the last one began, and takes a few items more.
 PAUSE_SECONDS = 0.02
 # A wake-up is lost with a connection or a process: rows are looked for so often in any case.
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 # Another worker may insert the same row at the same moment. It is committed by the time this one fails on it.
 ATTEMPTS = 3
 # A conflict that one item meets alone is waited out. A row that is still in its way after so many waits, some 20 s, is
@@ -226,7 +226,7 @@ class Worker:
         self._steps = steps
         self._wakeup = wakeup
         self._with_rows: set[int] = set()  # positions of the steps that rows wait for
-        self._look_at = self._count_at = 0.0
+        self._poll_at = self._count_at = 0.0
         self._wary_until = 0.0
         self._oldest_at = self._oldest_not_before = self._beginning_at = 0.0
         self._nothing_before: dict[Step, datetime] = {}
@@ -273,18 +273,18 @@ class Worker:
         """Begin with a new connection, which does not listen yet."""
         connection.close()
         self._listening, self._is_leader = None, False
-        self._look_at = 0.0
+        self._poll_at = 0.0
         self._begin_anew()
 
     def process_batch(self, *, now: datetime) -> bool:
         """Process one batch; return whether there is more to do at once."""
-        if monotonic() >= self._look_at:
-            self._look(now)
+        if monotonic() >= self._poll_at:
+            self._poll(now)
         for _ in range(ATTEMPTS):
             try:
                 return self._work_together(now)
             except Exception as error:
-                if is_away(error):
+                if is_unavailable(error):
                     raise
                 if is_lock_timeout(error) and monotonic() >= self._wary_until:  # it has waited for the whole second
                     self._wary_until = monotonic() + WARY_SECONDS
@@ -295,10 +295,10 @@ class Worker:
         self._work_apart(now)
         return True
 
-    def _look(self, now: datetime) -> None:
+    def _poll(self, now: datetime) -> None:
         """Ask what time it is, whether we are the leader, and which steps rows wait for, all in one statement."""
         self._listen()
-        self._look_at = monotonic() + LOOK_SECONDS
+        self._poll_at = monotonic() + POLL_SECONDS
         if self._stopping.is_set():
             self._hand_over()
             return
@@ -321,7 +321,7 @@ class Worker:
         if is_leader != self._is_leader:
             self._is_leader = is_leader
             write(f"LISTEN {CHANNEL}" if is_leader else f"UNLISTEN {CHANNEL}")
-            self._look_at = 0.0  # also for the steps of one worker, and for what came before we listened
+            self._poll_at = 0.0  # also for the steps of one worker, and for what came before we listened
             self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -386,7 +386,7 @@ class Worker:
         announced = {index for index, step in enumerate(self._steps) if step.announced_as in payloads - {"", OLD}}
         self._with_rows |= announced
         if payloads & {"", OLD}:
-            self._look_at = 0.0
+            self._poll_at = 0.0
         if OLD in payloads:
             self._beginning_at = 0.0
             self._oldest_at = min(self._oldest_at, self._oldest_not_before)
@@ -450,7 +450,7 @@ class Worker:
                 is_more_left = self._work_alone(step, made)
             except Exception as error:
                 made.undo()
-                if is_away(error):
+                if is_unavailable(error):
                     raise
                 is_held_up = is_held_up or is_lock_timeout(error)
                 if part > 1:
@@ -499,7 +499,7 @@ class Worker:
         self._hear()
         while not self._with_rows:
             next_at = self._next_at()
-            seconds = (self._look_at if next_at is None else min(self._look_at, next_at)) - monotonic()
+            seconds = (self._poll_at if next_at is None else min(self._poll_at, next_at)) - monotonic()
             if seconds <= 0:
                 return
             files: list[Any] = [self._wakeup, *([self._listening] if self._listening else [])]

@@ -177,14 +177,14 @@ class Buckets:
     def _put(self, name: Hashable, full_at: FullAt, at: float) -> bool:
         before = self._full_at.get(name)
         if before is None:
-            if not (self._has_room(at) or self._is_root(name)):
+            if not (self._has_capacity(at) or self._is_root(name)):
                 return False
             heapq.heappush(self._oldest, (max(full_at), next(self._numbers), name))
         self._before.setdefault(name, before or ())
         self._full_at[name] = full_at
         return True
 
-    def _has_room(self, at: float) -> bool:
+    def _has_capacity(self, at: float) -> bool:
         """Return whether there is room for another bucket, after making it with full ones."""
         while len(self._full_at) >= self._capacity:
             earliest, _, name = self._oldest[0]

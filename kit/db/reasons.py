@@ -22,7 +22,7 @@ REASONS = {
     "57P02": "PostgreSQL ended all its sessions after a fault of its own: its log says which",
     "57P03": "PostgreSQL is starting or stopping",
 }
-AWAY = "PostgreSQL does not answer"
+UNAVAILABLE = "PostgreSQL does not answer"
 POOLED = "a pooler before PostgreSQL refuses what our sessions set: PgBouncer needs ignore_startup_parameters = options"
 # The database itself is not as it must be, whatever is stored there.
 UNFIT = {"42501", "42703", "42P01"}
@@ -45,7 +45,7 @@ def sqlstate(error: BaseException) -> str:
 def reason(error: BaseException) -> str:
     """Return why a statement failed, or PostgreSQL's code where that says nothing to an operator."""
     code = sqlstate(error)
-    return REASONS.get(code) or (f"PostgreSQL says {code}" if code else _unfit(error) or AWAY)
+    return REASONS.get(code) or (f"PostgreSQL says {code}" if code else _unfit(error) or UNAVAILABLE)
 
 
 def _unfit(error: BaseException) -> str:
@@ -55,7 +55,7 @@ def _unfit(error: BaseException) -> str:
     return POOLED if isinstance(error, OperationalError) and "unsupported startup parameter" in str(error) else ""
 
 
-def is_away(error: BaseException) -> bool:
+def is_unavailable(error: BaseException) -> bool:
     """Return whether an error is about the database rather than about what it was asked to store.
 
     An answer that did not come in time says nothing about an item either: it is worked off later, never quarantined.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from kit.health.indicators import REDIS_AWAY, Indicator, Kind, State
+from kit.health.indicators import REDIS_DOWN, Indicator, Kind, State
 
 # A dry run ends at the gateway, and is in no channel of an app.
 LIMITS = "; as far as the gateway: nothing is shown about Apple, Google and halted channels"
@@ -28,11 +28,11 @@ class CanaryFacts:
     last: RoundTrip | None = None
 
 
-def judge(kind: Kind, canary: CanaryFacts, *, is_redis_away: bool) -> Indicator:
+def judge(kind: Kind, canary: CanaryFacts, *, is_redis_down: bool) -> Indicator:
     """Judge a canary by its last round trip."""
     last = canary.last
-    if is_redis_away:
-        return Indicator(kind, State.GREY, REDIS_AWAY)
+    if is_redis_down:
+        return Indicator(kind, State.GREY, REDIS_DOWN)
     if last and last.is_broken:
         first_step = "Messages of real clients break there, too. The page of the run says more."
         return Indicator(kind, State.RED, f"broken: {last.words}", first_step)

@@ -14,7 +14,7 @@ from typing import Any
 
 # How many indicators the dashboard puts first.
 FIRST = 3
-REDIS_AWAY = "not known while Redis is away"
+REDIS_DOWN = "not known while Redis is away"
 DATABASE_SILENT = "not known while PostgreSQL does not answer in time"
 
 

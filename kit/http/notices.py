@@ -12,9 +12,9 @@ from kit.health.peers import Peer
 from kit.health.status_cache import StatusCache
 from kit.http.urls import host_of
 
-LOOK_EVERY_SECONDS = 300
+CHECK_EVERY_SECONDS = 300
 # A notice survives two checks that did not take place, but not the end of the checks.
-TTL_SECONDS = 3 * LOOK_EVERY_SECONDS
+TTL_SECONDS = 3 * CHECK_EVERY_SECONDS
 
 log = structlog.get_logger(__name__)
 

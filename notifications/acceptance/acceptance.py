@@ -426,7 +426,7 @@ def _choose(requests: Iterable[_Request], known: Queues, limits: ConcurrencyLimi
     for draft in (draft for request in requests for draft in request.stored):
         _put_into_queue(draft, known)
         if not draft.wakes_at:
-            _take_room(draft, known, limits)
+            _take_capacity(draft, known, limits)
 
 
 def _put_into_queue(draft: _Draft, known: Queues) -> None:
@@ -435,7 +435,7 @@ def _put_into_queue(draft: _Draft, known: Queues) -> None:
     draft.queue_id = known.id_of(draft.queue)
 
 
-def _take_room(draft: _Draft, known: Queues, limits: ConcurrencyLimits) -> None:
+def _take_capacity(draft: _Draft, known: Queues, limits: ConcurrencyLimits) -> None:
     """Take room for one notification. What a halt covers, is unreadable or finds no room, is left to the next claim."""
     addressee = _addressee(draft)
     if draft.queue is None or known.covering(draft.queue):

@@ -98,7 +98,7 @@ class WaitingRequests:
             if request and request.note(recorded):
                 self._ready[request.request_id] = request
 
-    def doubt(self, request_ids: Iterable[int]) -> None:
+    def mark_ambiguous(self, request_ids: Iterable[int]) -> None:
         """Have these requests settled from what is stored, because what is remembered of them may be wrong."""
         for request_id in request_ids:
             if request_id in self._by_id:

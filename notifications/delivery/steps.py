@@ -183,7 +183,7 @@ class Due(BaseStep):
         self._delivery = delivery
 
     def next_at(self) -> float | None:
-        return 0.0 if self._delivery.limits.has_room_again() else None
+        return 0.0 if self._delivery.limits.has_capacity_again() else None
 
     def work(self, batch: Batch) -> Work[Claimed]:
         delivery = self._delivery
@@ -252,7 +252,7 @@ class Results(BaseStep):
         self._delivery.sends.refresh_gateways(claim for claim, _ in decided)
 
     def rolled_back(self, batch: Batch) -> None:
-        self._delivery.waiting.doubt(claim.request_id for claim, _ in batch.taken)
+        self._delivery.waiting.mark_ambiguous(claim.request_id for claim, _ in batch.taken)
 
     def quarantine(self, error: Exception, batch: Batch) -> None:
         """Drop a result that cannot be stored. Its push counts as lost when its lease ends."""

@@ -164,11 +164,11 @@ def claim(
         return Claimed()
     sorting = _Sorting(known, limits)
     claimable = list(_probes(sorting, limit, now=now))
-    rooms = _rooms(known, limits, limit)
-    open_rooms = {queue_id: room for queue_id, room in rooms.items() if room}
-    taken = _take_due(open_rooms, limit, now=now, nothing_before=nothing_before)
+    budgets = _budgets(known, limits, limit)
+    open_budgets = {queue_id: capacity for queue_id, capacity in budgets.items() if capacity}
+    taken = _take_due(open_budgets, limit, now=now, nothing_before=nothing_before)
     counts = Counter(due.queue_id for due in taken)
-    limits.note_crowded([pk for pk, room in rooms.items() if pk != UNSORTED and counts[pk] >= room])
+    limits.note_crowded([pk for pk, capacity in budgets.items() if pk != UNSORTED and counts[pk] >= capacity])
     alive = _close_what_needs_no_push(taken, now=now)
     claimable += sorting.sort(alive)
     sorting.write(now=now)
@@ -188,21 +188,21 @@ def postpone_first(*, limits: ConcurrencyLimits, now: datetime, nothing_before: 
     ids = [probe.due.notification_id for probe in _probes(_Sorting(known, limits), 1, now=now)]
     limits.give_back()
     if not ids:
-        taken = _take_due(_rooms(known, limits, 1), 1, now=now, nothing_before=nothing_before)
+        taken = _take_due(_budgets(known, limits, 1), 1, now=now, nothing_before=nothing_before)
         ids = [due.notification_id for due in taken]
     next_attempt_at = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
     Notification.objects.filter(pk__in=ids, ended_on=UNDER_WAY).update(next_attempt_at=next_attempt_at)
 
 
-def _rooms(known: Queues, limits: ConcurrencyLimits, limit: int) -> dict[int, int]:
+def _budgets(known: Queues, limits: ConcurrencyLimits, limit: int) -> dict[int, int]:
     """Return how much each open queue has room for. What is not sorted yet takes room where it belongs."""
-    return {queue_id: limits.backlog_room(queue_id) for queue_id in known.open_ids} | {UNSORTED: limit}
+    return {queue_id: limits.backlog_budget(queue_id) for queue_id in known.open_ids} | {UNSORTED: limit}
 
 
-def _take_due(rooms: dict[int, int], limit: int, *, now: datetime, nothing_before: datetime = LONG_AGO) -> list[Due]:
+def _take_due(budgets: dict[int, int], limit: int, *, now: datetime, nothing_before: datetime = LONG_AGO) -> list[Due]:
     """Lock what is due at the heads of some of these queues, of each as many as its room."""
     # In any order, as the first ones are taken; but one alone is the same each time, so that it can be put off.
-    queue_ids = sorted(rooms) if limit == 1 else random.sample(sorted(rooms), len(rooms))
+    queue_ids = sorted(budgets) if limit == 1 else random.sample(sorted(budgets), len(budgets))
     rows = fetch(
         _TAKE_DUE,
         {
@@ -212,7 +212,7 @@ def _take_due(rooms: dict[int, int], limit: int, *, now: datetime, nothing_befor
             "limit": limit,
             "queues_at_once": QUEUES_AT_ONCE,
             "queue_ids": queue_ids,
-            "rooms": [min(rooms[queue_id], limit) for queue_id in queue_ids],
+            "budgets": [min(budgets[queue_id], limit) for queue_id in queue_ids],
         },
     )
     return [Due._make(row) for row in rows]

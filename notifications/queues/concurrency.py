@@ -54,7 +54,7 @@ class ConcurrencyLimits:
     def enter(self, slot: Slot) -> bool:
         """Take room for one push, and return whether there was any."""
         self._free_completed()
-        if not self._has_room(slot):
+        if not self._has_capacity(slot):
             self._crowded.add(slot.queue_id)
             return False
         self._taken[slot.queue_id] += 1
@@ -80,7 +80,7 @@ class ConcurrencyLimits:
         """
         self._completed.append((slot, seconds))
 
-    def backlog_room(self, queue_id: int) -> int:
+    def backlog_budget(self, queue_id: int) -> int:
         """Return how many pushes that waited in a queue may be sent now."""
         self._free_completed()
         limit = self._limit(queue_id)
@@ -90,9 +90,9 @@ class ConcurrencyLimits:
         """Take in which queues have more than they have room for. From now on these are crowded, and no others."""
         self._crowded = set(queue_ids)
 
-    def has_room_again(self) -> bool:
+    def has_capacity_again(self) -> bool:
         """Return whether a queue in which something found no room has some now."""
-        return any(self.backlog_room(queue_id) for queue_id in self._crowded)
+        return any(self.backlog_budget(queue_id) for queue_id in self._crowded)
 
     def _free_completed(self) -> None:
         while self._completed:
@@ -110,7 +110,7 @@ class ConcurrencyLimits:
         self._taken_by_all -= 1
         self._backlog[slot.queue_id] -= slot.is_backlog
 
-    def _has_room(self, slot: Slot) -> bool:
+    def _has_capacity(self, slot: Slot) -> bool:
         limit = self._limit(slot.queue_id)
         is_half_free = not slot.is_backlog or self._backlog[slot.queue_id] < _half(limit)
         return self._taken[slot.queue_id] < limit and is_half_free

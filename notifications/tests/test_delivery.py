@@ -472,12 +472,12 @@ def test_each_push_goes_to_the_gateway_of_its_route():
 @pytest.mark.django_db
 def test_takes_what_is_due_and_nobody_holds():
     retry = make_due(state=State.RETRYING, next_attempt_at=NOW)
-    in_doubt = make_due(state=State.AMBIGUOUS, next_attempt_at=NOW)
+    is_ambiguous = make_due(state=State.AMBIGUOUS, next_attempt_at=NOW)
     new = make_due()
     make_due(state=State.RETRYING, next_attempt_at=NOW + timedelta(seconds=1))
     make_due(state=State.IN_FLIGHT, next_attempt_at=None)
     make_due(state=State.DELIVERED, next_attempt_at=None)
-    assert {held.notification_id for held in take()} == {retry.pk, in_doubt.pk, new.pk}
+    assert {held.notification_id for held in take()} == {retry.pk, is_ambiguous.pk, new.pk}
     assert take() == []
 
 
@@ -551,7 +551,7 @@ def test_drained_delivery_takes_nothing_and_looks_for_nothing():
     limits.note_crowded([1])
     halts.start_draining(by="ann", why="gorush moves", now=NOW)
     assert take(limits=limits) == []
-    assert not limits.has_room_again()
+    assert not limits.has_capacity_again()
     halts.stop_draining()
     assert [held.notification_id for held in take()] == [waiting.pk]
 
@@ -584,7 +584,7 @@ def test_what_a_killed_worker_held_is_ambiguous():
 
 
 KILLED = "killed"
-UNCERTAIN, BROKEN, STOPPED, LOST, LATER = (
+AMBIGUOUS_RESULT, BROKEN, STOPPED, LOST, LATER = (
     Result(Outcome.AMBIGUOUS, "timeout"),
     Result(Outcome.AMBIGUOUS, "cut_off"),
     Result(Outcome.AMBIGUOUS, "cancelled"),
@@ -610,18 +610,24 @@ def gone_through(notification, *ends):
 @pytest.mark.parametrize(
     ("ends", "state"),
     [
-        ([UNCERTAIN], State.AMBIGUOUS),
-        ([UNCERTAIN] * 3, State.AMBIGUOUS),
-        ([UNCERTAIN] * 4, State.UNCONFIRMED),
-        ([UNCERTAIN, LATER, UNCERTAIN, LATER, UNCERTAIN, LATER], State.RETRYING),
-        ([UNCERTAIN, LATER, UNCERTAIN, LATER, UNCERTAIN, LATER, UNCERTAIN], State.UNCONFIRMED),
+        ([AMBIGUOUS_RESULT], State.AMBIGUOUS),
+        ([AMBIGUOUS_RESULT] * 3, State.AMBIGUOUS),
+        ([AMBIGUOUS_RESULT] * 4, State.UNCONFIRMED),
+        ([AMBIGUOUS_RESULT, LATER, AMBIGUOUS_RESULT, LATER, AMBIGUOUS_RESULT, LATER], State.RETRYING),
+        (
+            [AMBIGUOUS_RESULT, LATER, AMBIGUOUS_RESULT, LATER, AMBIGUOUS_RESULT, LATER, AMBIGUOUS_RESULT],
+            State.UNCONFIRMED,
+        ),
         ([BROKEN, STOPPED, LOST], State.AMBIGUOUS),
-        ([BROKEN, STOPPED, LOST, UNCERTAIN], State.UNCONFIRMED),
+        ([BROKEN, STOPPED, LOST, AMBIGUOUS_RESULT], State.UNCONFIRMED),
         ([KILLED, KILLED], State.AMBIGUOUS),
         ([KILLED] * 6, State.AMBIGUOUS),
-        ([UNCERTAIN, KILLED, UNCERTAIN, KILLED, UNCERTAIN, KILLED], State.AMBIGUOUS),
-        ([UNCERTAIN, KILLED, UNCERTAIN, KILLED, UNCERTAIN, KILLED, UNCERTAIN], State.UNCONFIRMED),
-        ([KILLED, UNCERTAIN, UNCERTAIN, UNCERTAIN], State.AMBIGUOUS),
+        ([AMBIGUOUS_RESULT, KILLED, AMBIGUOUS_RESULT, KILLED, AMBIGUOUS_RESULT, KILLED], State.AMBIGUOUS),
+        (
+            [AMBIGUOUS_RESULT, KILLED, AMBIGUOUS_RESULT, KILLED, AMBIGUOUS_RESULT, KILLED, AMBIGUOUS_RESULT],
+            State.UNCONFIRMED,
+        ),
+        ([KILLED, AMBIGUOUS_RESULT, AMBIGUOUS_RESULT, AMBIGUOUS_RESULT], State.AMBIGUOUS),
     ],
 )
 def test_three_further_attempts_are_made_and_a_crash_of_ours_counts_for_none(ends, state):
@@ -642,7 +648,7 @@ def test_a_push_that_kills_whoever_sends_it_ends_with_its_time_to_live():
 def test_interruptions_of_others_do_not_count():
     left, other = make_due(), make_due()
     gone_through(other, KILLED)
-    assert gone_through(left, *[UNCERTAIN] * 4).state == State.UNCONFIRMED
+    assert gone_through(left, *[AMBIGUOUS_RESULT] * 4).state == State.UNCONFIRMED
 
 
 @pytest.mark.django_db

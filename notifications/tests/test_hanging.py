@@ -77,7 +77,7 @@ def queue_id(app, *, is_proven=False):
     return queues.load().id_of(QueueKey("gorush", *app, is_proven))
 
 
-def room_in(limits, queue, *, is_backlog=False):
+def budget_in(limits, queue, *, is_backlog=False):
     """How many pushes the queue has room for."""
     count = 0
     while limits.enter(Slot(queue, is_backlog)):
@@ -93,9 +93,9 @@ def carry(limits, queue, *, at_once, seconds=0.05):
     limits.keep()
     for _ in range(entered.count(True)):
         limits.complete(Slot(queue), seconds)
-    limits.has_room_again()
+    limits.has_capacity_again()
     limits.note_crowded([])
-    return room_in(limits, queue)
+    return budget_in(limits, queue)
 
 
 def delivered(deliverer, *notifications):
@@ -146,7 +146,7 @@ def test_a_channel_that_hangs_does_not_slow_down_what_waits_for_room_in_another(
     """No look at the table is needed: the first one finds all of it."""
     hanging, google = [make_due_to_app() for _ in range(5)], [make_due() for _ in range(20)]
     deliverer.process_batch()
-    deliverer.worker._look_at = float("inf")
+    deliverer.worker._poll_at = float("inf")
     while states(*google) != [State.DELIVERED] * 20:
         if not deliverer.worker.process_batch(now=timezone.now()) and deliverer.worker._next_at() is None:
             deliverer.wait()
@@ -207,9 +207,9 @@ def test_a_result_that_comes_after_its_lease_does_not_touch_the_next_attempt(gat
 
 @pytest.mark.django_db(transaction=True)
 def test_made_up_apps_share_one_queue_and_take_no_room_from_those_that_work(deliverer):
-    strangers = [make_due_to_app(f"made.up.{number}") for number in range(5)]
+    foreign = [make_due_to_app(f"made.up.{number}") for number in range(5)]
     deliverer.process_batch()
-    assert states(*strangers).count(State.IN_FLIGHT) == 3
+    assert states(*foreign).count(State.IN_FLIGHT) == 3
 
     app = make_due_to_app()
     deliverer.process_batch()
@@ -218,14 +218,14 @@ def test_made_up_apps_share_one_queue_and_take_no_room_from_those_that_work(deli
 
 @pytest.mark.django_db(transaction=True)
 def test_made_up_addresses_of_an_app_take_no_room_from_its_phones(deliverer):
-    strangers = [make_due_to_app() for _ in range(5)]
+    foreign = [make_due_to_app() for _ in range(5)]
     deliverer.process_batch()
-    assert states(*strangers).count(State.IN_FLIGHT) == 3
+    assert states(*foreign).count(State.IN_FLIGHT) == 3
 
     phone = make_due(route=make_registration(route=make_route(token_type=1, app_topic=APP, last_success_at=NOW)).route)
     deliverer.process_batch()
     assert states(phone) == [State.IN_FLIGHT]
-    assert [room_in(deliverer.delivery.limits, queue_id(APPLE, is_proven=p)) for p in (False, True)] == [0, 2]
+    assert [budget_in(deliverer.delivery.limits, queue_id(APPLE, is_proven=p)) for p in (False, True)] == [0, 2]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -236,7 +236,7 @@ def test_a_result_that_cannot_be_stored_is_set_aside_and_the_others_are_recorded
     delivered(deliverer, *others)
     deliverer.process_until(lambda: not deliverer.delivery.sends.under_way)
     assert states(bad) == [State.IN_FLIGHT]
-    assert room_in(deliverer.delivery.limits, queue_id(GOOGLE)) == 3
+    assert budget_in(deliverer.delivery.limits, queue_id(GOOGLE)) == 3
     assert take_up_lost(now=timezone.now() + LEASE, limit=10) == 1
 
 
@@ -261,7 +261,7 @@ def test_a_batch_that_fails_half_way_gives_the_room_of_its_claims_back_and_sends
         deliverer.process_batch()
     assert states(*notifications) == [State.PENDING] * 3
     assert (gateway.pushes, deliverer.delivery.sends.under_way) == ([], 0)
-    assert room_in(deliverer.delivery.limits, queue_id(GOOGLE)) == 3
+    assert budget_in(deliverer.delivery.limits, queue_id(GOOGLE)) == 3
     last.is_locked = False
     delivered(deliverer, *notifications)
     assert len(gateway.pushes) == 3
@@ -279,7 +279,7 @@ def test_a_later_failure_does_not_give_back_the_room_of_pushes_under_way(deliver
         with pytest.raises(OperationalError):
             deliverer.process_batch()
         own.execute("RESET lock_timeout")
-    assert [room_in(deliverer.delivery.limits, queue_id(app)) for app in (APPLE, GOOGLE)] == [0, 3]
+    assert [budget_in(deliverer.delivery.limits, queue_id(app)) for app in (APPLE, GOOGLE)] == [0, 3]
 
 
 # Flights --------------------------------------------------------------------------------------------------------------
@@ -312,9 +312,9 @@ def limits():
 
 def test_a_queue_has_room_again_once_a_push_is_complete(limits):
     assert [limits.enter(Slot(ONE)) for _ in range(4)] == [True, True, True, False]
-    assert not limits.has_room_again()
+    assert not limits.has_capacity_again()
     limits.complete(Slot(ONE))
-    assert limits.has_room_again()
+    assert limits.has_capacity_again()
     assert limits.enter(Slot(ONE))
     assert limits.enter(Slot(TWO))
 
@@ -322,7 +322,7 @@ def test_a_queue_has_room_again_once_a_push_is_complete(limits):
 def test_nobody_is_told_of_room_in_a_queue_that_nobody_missed(limits):
     assert [limits.enter(Slot(ONE)) for _ in range(3)] == [True] * 3
     limits.complete(Slot(ONE))
-    assert not limits.has_room_again()
+    assert not limits.has_capacity_again()
 
 
 def test_a_queue_that_gave_all_it_had_room_for_counts_as_crowded(limits):
@@ -330,34 +330,34 @@ def test_a_queue_that_gave_all_it_had_room_for_counts_as_crowded(limits):
         limits.enter(Slot(queue))
     limits.note_crowded([ONE])
     limits.complete(Slot(TWO))
-    assert not limits.has_room_again()
+    assert not limits.has_capacity_again()
     limits.complete(Slot(ONE))
-    assert limits.has_room_again()
+    assert limits.has_capacity_again()
 
 
 def test_a_backlog_takes_at_most_half_of_a_limit_and_fresh_pushes_the_rest():
     limits = ConcurrencyLimits(8)
-    assert limits.backlog_room(ONE) == 4
+    assert limits.backlog_budget(ONE) == 4
     assert [limits.enter(Slot(ONE, is_backlog=True)) for _ in range(5)] == [True] * 4 + [False]
     assert [limits.enter(Slot(ONE)) for _ in range(5)] == [True] * 4 + [False]
     limits.complete(Slot(ONE))
-    assert limits.backlog_room(ONE) == 0
+    assert limits.backlog_budget(ONE) == 0
     limits.complete(Slot(ONE, is_backlog=True))
-    assert limits.backlog_room(ONE) == 1
+    assert limits.backlog_budget(ONE) == 1
 
 
 def test_fresh_pushes_that_fill_half_of_a_limit_leave_the_other_half_to_a_backlog():
     limits = ConcurrencyLimits(8)
     for _ in range(6):
         limits.enter(Slot(ONE))
-    assert limits.backlog_room(ONE) == 2
+    assert limits.backlog_budget(ONE) == 2
 
 
 def test_a_limit_is_small_at_first_and_grows_with_answers_while_more_waits_than_it_has_room_for():
     limits = ConcurrencyLimits(5, first=2)
     rounds = [carry(limits, ONE, at_once=6) for _ in range(30)]
     assert rounds == [2] * 11 + [3] * 8 + [4] * 6 + [5] * 5
-    assert room_in(limits, TWO) == 2
+    assert budget_in(limits, TWO) == 2
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_a_limit_grows_by_deliveries_that_take_not_much_longer_than_the_quickest
     limits = ConcurrencyLimits(5, first=2)
     for number in range(40):
         carry(limits, ONE, at_once=6, seconds=seconds[0] if number < 15 else seconds[-1])
-    assert room_in(limits, ONE) == largest
+    assert budget_in(limits, ONE) == largest
 
 
 def test_a_limit_that_has_room_for_what_comes_does_not_grow():
@@ -384,10 +384,10 @@ def test_queues_that_hang_together_leave_each_other_queue_the_limit_that_it_bega
         while limits.enter(Slot(queue)):
             limits.keep()
     assert MAX_OF_ALL == MAX_CONNECTIONS - 2 * 32
-    assert [room_in(limits, queue) for queue in (ONE, TWO, 3, 4)] == [0, 0, 32, 32]
+    assert [budget_in(limits, queue) for queue in (ONE, TWO, 3, 4)] == [0, 0, 32, 32]
     for _ in range(64):
         limits.complete(Slot(TWO))
-    assert [room_in(limits, queue) for queue in (ONE, TWO, 3, 4)] == [0, 64, 64, 32]
+    assert [budget_in(limits, queue) for queue in (ONE, TWO, 3, 4)] == [0, 64, 64, 32]
 
 
 def test_a_batch_that_fails_gives_back_what_it_took_and_nothing_else(limits):
@@ -397,7 +397,7 @@ def test_a_batch_that_fails_gives_back_what_it_took_and_nothing_else(limits):
     limits.enter(Slot(TWO))
     limits.give_back()
     limits.give_back()
-    assert (room_in(limits, ONE), room_in(limits, TWO)) == (2, 3)
+    assert (budget_in(limits, ONE), budget_in(limits, TWO)) == (2, 3)
 
 
 def test_only_what_was_delivered_to_before_has_queues_of_its_own():
@@ -423,6 +423,6 @@ def test_a_claim_that_fails_gives_its_room_back(gateway, deliverer):
                 break
             except IntegrityError:  # it may be another worker's row, for a while
                 collisions += 1
-    assert room_in(deliverer.delivery.limits, queue_id(GOOGLE)) == 3
+    assert budget_in(deliverer.delivery.limits, queue_id(GOOGLE)) == 3
     assert gateway.pushes == []
     assert 0 < collisions < 10 * WAITS

@@ -94,12 +94,12 @@ def readiness(reached: Reached) -> list[Indicator]:
 
 
 def _from_reached(reached: Reached) -> Iterator[Indicator]:
-    is_redis_away = bool(reached.broker)
+    is_redis_down = bool(reached.broker)
     yield server.database(reached.database)
     yield server.broker(reached.broker)
-    yield server.workers(reached.queues, is_redis_away=is_redis_away)
+    yield server.workers(reached.queues, is_redis_down=is_redis_down)
     for part, own in reached.parts.items():
-        yield from part.judge_reached(own, is_redis_away=is_redis_away)
+        yield from part.judge_reached(own, is_redis_down=is_redis_down)
 
 
 def _unknown(found: Sequence[Indicator], reached: Reached) -> Iterator[Indicator]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from kit.health.indicators import DATABASE_SILENT, REDIS_AWAY, Group, Indicator, Kind, State, listed
+from kit.health.indicators import DATABASE_SILENT, REDIS_DOWN, Group, Indicator, Kind, State, listed
 
 DATABASE = Kind("database", Group.SERVER, "PostgreSQL", "PushServerDatabaseDown", decides_readiness=True)
 DATABASE_SPEED = Kind("database-speed", Group.SERVER, "PostgreSQL's speed", "PushServerDatabaseDown")
@@ -55,10 +55,10 @@ def broker(reason: str) -> Indicator:
     return Indicator(BROKER, State.GREEN, "answers")
 
 
-def workers(queues: Sequence[Queue], *, is_redis_away: bool) -> Indicator:
+def workers(queues: Sequence[Queue], *, is_redis_down: bool) -> Indicator:
     """Judge whether each queue has a worker. A missing one is red where messages need its queue."""
-    if is_redis_away:
-        return Indicator(WORKERS, State.GREY, REDIS_AWAY)
+    if is_redis_down:
+        return Indicator(WORKERS, State.GREY, REDIS_DOWN)
     away = [queue for queue in queues if not queue.has_worker]
     if not away:
         return Indicator(WORKERS, State.GREEN, "every queue has one")

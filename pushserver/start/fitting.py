@@ -35,7 +35,7 @@ MAX_SKEW_SECONDS = 20
 # A page that looks at all days takes some 20 locks for each, and 16 threads may show one at once. As measured, there is
 # room for five times as many locks as PostgreSQL promises.
 LOCKS_PER_DAY = 64
-_ROOM_FOR_LOCKS = """
+_LOCK_CAPACITY = """
     SELECT current_setting('max_locks_per_transaction')::integer * current_setting('max_connections')::integer
 """
 # Left behind by an index that was interrupted while it was made, or is being made right now.
@@ -91,11 +91,11 @@ def odd_session() -> Iterator[str]:
 
 def few_locks() -> Iterator[str]:
     """Yield a line when pages that look at all days may leave PostgreSQL without room for anybody's locks."""
-    room, wanted = fetch(_ROOM_FOR_LOCKS)[0][0], LOCKS_PER_DAY * settings.NOTIFICATION_RETENTION_DAYS
-    if room < wanted:
+    capacity, wanted = fetch(_LOCK_CAPACITY)[0][0], LOCKS_PER_DAY * settings.NOTIFICATION_RETENTION_DAYS
+    if capacity < wanted:
         yield (
-            f"PostgreSQL has room for {room} locks, which {settings.NOTIFICATION_RETENTION_DAYS} days of notifications "
-            f"may use up: ALTER SYSTEM SET max_locks_per_transaction = 256; and start PostgreSQL anew."
+            f"PostgreSQL has room for {capacity} locks, which {settings.NOTIFICATION_RETENTION_DAYS} days of "
+            f"notifications may use up: ALTER SYSTEM SET max_locks_per_transaction = 256; and start PostgreSQL anew."
         )
 
 

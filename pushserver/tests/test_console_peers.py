@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from embedded.servers.ports import free_port
 from kit.health import status_cache
 from kit.health.complaints import Complaint
-from kit.http.notices import LOOK_EVERY_SECONDS, Notice
+from kit.http.notices import CHECK_EVERY_SECONDS, Notice
 from notifications.gateways.gorush.config_check.saved import NOTICES
 from notifications.gateways.gorush.tasks import check_gorush
 from pushserver import celery
@@ -165,7 +165,7 @@ def test_the_task_looks_at_every_node_of_the_settings(settings: LazySettings) ->
 @pytest.mark.parametrize("task", [check_gorush, check_nodes])
 def test_beat_knows_the_tasks(settings: LazySettings, task: Any) -> None:
     entry = settings.CELERY_BEAT_SCHEDULE[task.name.rpartition(".")[2]]
-    assert (entry["task"], entry["schedule"]) == (task.name, LOOK_EVERY_SECONDS)
+    assert (entry["task"], entry["schedule"]) == (task.name, CHECK_EVERY_SECONDS)
 
 
 def test_a_worker_starts_without_the_broker_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,7 +199,7 @@ def test_what_a_message_needs_decides_readiness(is_unready: bool, changes: dict[
     assert is_ready(indicators(**changes)) == (not is_unready)
 
 
-AWAY = {"broker": "Redis does not answer"}
+UNAVAILABLE = {"broker": "Redis does not answer"}
 SLOW = {"is_slow": True, "inbox": None, "due": None, "outbox": None, "overdue_seconds": None}
 NOT_EXPECTED = CanaryFacts()
 DOWN = Peer("a:1", is_up=False)
@@ -208,8 +208,8 @@ TROUBLED = Peer("a:1", is_up=True, complaints=[WRONG, WRONG])
 CASES = [
     # indicator, state, a part of its sentence, facts
     ("database", RED, "migrations not applied", {"database": "migrations not applied: 1"}),
-    ("broker", RED, "does not answer", AWAY),
-    ("workers", GREY, "while Redis is away", AWAY),
+    ("broker", RED, "does not answer", UNAVAILABLE),
+    ("workers", GREY, "while Redis is away", UNAVAILABLE),
     ("workers", RED, "nobody works on batches", {"queues": [Queue("batches", False), Queue("keys", True)]}),
     ("workers", YELLOW, "nobody works on reports", {"queues": [Queue("reports", False, is_needed=False)]}),
     ("beat", GREY, "nothing yet", {"counted_until": None}),
@@ -222,7 +222,7 @@ CASES = [
     ("node-b:1", GREEN, "is read", {"nodes": [DOWN, OTHER]}),
     ("node-a:1", YELLOW, "the clock is wrong (and 1 more)", {"nodes": [TROUBLED]}),
     ("node-a:1", YELLOW, "was not checked lately", {"nodes": [UNWATCHED]}),
-    ("node-a:1", GREY, "while Redis is away", {**AWAY, "nodes": [DOWN]}),
+    ("node-a:1", GREY, "while Redis is away", {**UNAVAILABLE, "nodes": [DOWN]}),
     ("store-a:1", YELLOW, "never read", {"stores": [Store(Peer("a:1"), None)]}),
     ("store-a:1", GREEN, "is read", {"stores": [Store(Peer("a:1"), ago(60))]}),
     ("store-a:1", YELLOW, "not read any further", {"stores": [Store(Peer("a:1"), ago(61))]}),
@@ -261,7 +261,7 @@ CASES = [
     ("gorush-a:1", RED, "does not answer", {"servers": [DOWN]}),
     ("gorush-a:1", YELLOW, "does not answer", {"servers": [DOWN, GORUSH]}),
     ("gorush-a:1", YELLOW, "the clock is wrong", {"servers": [TROUBLED]}),
-    ("gorush-a:1", GREEN, "answers", {**AWAY, "servers": [UNWATCHED]}),
+    ("gorush-a:1", GREEN, "answers", {**UNAVAILABLE, "servers": [UNWATCHED]}),
     ("channels", GREY, "nothing was delivered yet", {"switches": [DRAIN]}),
     ("channels", RED, "APN old tripped by a breaker since 2026-11-21 12:00:00 UTC: refused; APN beta paused by bea",
      {"switches": [PAUSED, RUNNING, TRIPPED]}),
@@ -308,7 +308,7 @@ CASES = [
     ("canary", OFF, "not set up", {"canary": NOT_EXPECTED}),
     ("canary", YELLOW, "no round trip lately", {"canary": CanaryFacts(is_expected=True)}),
     ("canary", RED, "broken: gorush", {"canary": CanaryFacts(last=RoundTrip(NOW, True, "gorush …", 1))}),
-    ("canary", GREY, "while Redis is away", {**AWAY, "canary": NOT_EXPECTED}),
+    ("canary", GREY, "while Redis is away", {**UNAVAILABLE, "canary": NOT_EXPECTED}),
     ("canary", GREEN, "holds, 800 ms in all", {}),
     ("canary", GREEN,
      "800 ms in all; as far as the gateway: nothing is shown about Apple, Google and halted channels",
@@ -321,7 +321,7 @@ CASES = [
      {"component": "", "xmpp_canary": CanaryFacts(last=replace(CAME_THROUGH, total_ms=90))}),
     ("xmpp", RED, "cannot be reached", {"component": "the XMPP server cannot be reached"}),
     ("xmpp", GREEN, "connected", {"component": ""}),
-    ("xmpp", GREY, "while Redis is away", {**AWAY, "component": ""}),
+    ("xmpp", GREY, "while Redis is away", {**UNAVAILABLE, "component": ""}),
     ("xmpp-apps", YELLOW, "serves no app", {"component": "", "apps": 0}),
     ("xmpp-apps", GREEN, "serves 2; 1,200 pushes in the last hour", {"component": "", "apps": 2, "pushes": 1200}),
     ("registrations", GREEN, "79 of 100 are stored", {"registrations": registrations(79)}),

@@ -187,11 +187,11 @@ def test_tombstones_are_told_from_registrations_by_statistics_too() -> None:
     )
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE registrations_registration")
-        room = quotas.room_for([], 0, now=NOW)
+        capacity = quotas.capacity_for([], 0, now=NOW)
         Registration.objects.all().delete()
         cursor.execute("ANALYZE registrations_registration")  # no rollback undoes what an ANALYZE wrote
-    assert room.registrations == pytest.approx(2_000_000 - 1000, abs=1)
-    assert room.tombstones == pytest.approx(500_000 - 3000, abs=1)
+    assert capacity.registrations == pytest.approx(2_000_000 - 1000, abs=1)
+    assert capacity.tombstones == pytest.approx(500_000 - 3000, abs=1)
 
 
 def test_who_registers_and_unregisters_again_and_again_fills_no_more_rows(settings: LazySettings) -> None:

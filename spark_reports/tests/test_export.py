@@ -619,20 +619,20 @@ def test_a_period_ends_with_its_last_day(period: str, last: date) -> None:
 class FullDisk(io.BytesIO):
     """A file that takes this many bytes and then reports a full disk, once the reader is as far ahead as it may be."""
 
-    room: int
+    capacity: int
     read: list[bytes]
 
     def write(self, data: Any) -> int:
-        if self.tell() >= self.room:
+        if self.tell() >= self.capacity:
             while len(self.read) <= copying.CHUNKS_AHEAD:
                 time.sleep(0.01)
             raise OSError(28, "No space left on device")
         return super().write(data)
 
 
-@pytest.mark.parametrize("room", [0, len("PAR1")])
+@pytest.mark.parametrize("capacity", [0, len("PAR1")])
 def test_a_full_disk_ends_the_export_before_the_whole_table_is_read(
-    lake_url: str, day: date, monkeypatch: pytest.MonkeyPatch, room: int
+    lake_url: str, day: date, monkeypatch: pytest.MonkeyPatch, capacity: int
 ) -> None:
     chunks: list[bytes] = []
 
@@ -646,7 +646,7 @@ def test_a_full_disk_ends_the_export_before_the_whole_table_is_read(
     monkeypatch.setattr(copying, "_read", reading)
     monkeypatch.setattr(copying, "CHUNK_SIZE", 1)
     lake = Lake(lake_url)
-    disk = Disk(lake._files, lambda: FullDisk(room, chunks))
+    disk = Disk(lake._files, lambda: FullDisk(capacity, chunks))
     lake._files = disk  # type: ignore[assignment]
     for _ in range(50):
         factories.make_envelope(at=midnight(day))

@@ -59,8 +59,8 @@ OVER_SECONDS = 400
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """``doubts`` are the codes of attempts that ended uncertainly, ``accepted`` the pushes that Apple or Google took,
-    ``starts`` when our attempts began.
+    """``ambiguities`` are the codes of attempts whose end nobody knows, ``accepted`` the pushes that Apple or Google
+    took, ``starts`` when our attempts began.
     Unix times, in order: the sender asks, we look at it, its answer is fixed, our reply goes out (None: there is none);
     and the end.
     """
@@ -68,7 +68,7 @@ class Story:
     fate: str
     state: str
     route_state: str
-    doubts: tuple[str, ...]
+    ambiguities: tuple[str, ...]
     accepted: tuple[Mapping[str, Any], ...]
     starts: tuple[float, ...]
     sent_at: float
@@ -92,7 +92,7 @@ class Story:
     @property
     def explained_pushes(self) -> int:
         """One, another for each attempt that may have been one, and what the Firebase SDK repeats within an attempt."""
-        return 1 + len(self.doubts) + self.repeated_by_firebase
+        return 1 + len(self.ambiguities) + self.repeated_by_firebase
 
     @property
     def repeated_by_firebase(self) -> int:
@@ -107,7 +107,7 @@ class Story:
     @property
     def may_be_left_alone(self) -> bool:
         """Whether enough of its attempts ended uncertainly."""
-        return is_left_alone(sum(code != WORKER_LOST for code in self.doubts))
+        return is_left_alone(sum(code != WORKER_LOST for code in self.ambiguities))
 
     @property
     def reply_seconds(self) -> float:
@@ -132,12 +132,12 @@ def collect(network: Network, fates: Mapping[bytes, str]) -> dict[bytes, Story]:
             fates[bytes(message_id)],
             _end(state, decided),
             route_state,
-            tuple(doubts),
+            tuple(ambiguities),
             tuple(accepted[bytes(message_id)]),
             tuple(starts),
             *(None if at is None else float(at) for at in times),
         )
-        for message_id, state, decided, route_state, doubts, starts, *times in rows
+        for message_id, state, decided, route_state, ambiguities, starts, *times in rows
     }
     assert len(stories) == len(rows) == len(fates), f"{len(rows)} ends of {len(stories)} notifications of {len(fates)}"
     return stories
@@ -167,7 +167,9 @@ def show(title: str, stories: Iterable[Story]) -> None:
 
 
 def _why(story: Story) -> str:
-    return ", ".join(sorted({*story.doubts, *(["repeated by Firebase's SDK"] if story.repeated_by_firebase else [])}))
+    return ", ".join(
+        sorted({*story.ambiguities, *(["repeated by Firebase's SDK"] if story.repeated_by_firebase else [])})
+    )
 
 
 def _print(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -96,7 +96,7 @@ def _judge(stories: Collection[Story]) -> None:
 
 def _judge_doubles(stories: Collection[Story], blowing: Storm) -> None:
     """Few go out twice. A killed worker leaves in doubt what it had under way, and nothing else."""
-    lost = sum(story.doubts.count(WORKER_LOST) for story in stories)
+    lost = sum(story.ambiguities.count(WORKER_LOST) for story in stories)
     doubled = [story for story in stories if story.is_doubled and story.fate != "slow7000-"]
     say(f"attempts lost with a worker: {lost}; under way when it was killed: {blowing.held_at_kills}")
     say(f"pushed more than once, but for phones that always time out: {len(doubled)} of {len(stories)}")
@@ -148,7 +148,7 @@ def test_a_minute_without_gorush_is_caught_up_within_a_minute_and_every_reply_is
     say(f"slowest answer after {slowest:.2f} s; longest way from question to reply {longest:.2f} s")
     assert {s.state for s in stories} == {"delivered"}
     # What the killed gorush was sending at that moment nobody knows; everything else was pushed once.
-    assert not [s for s in stories if s.is_doubled and not s.doubts]
+    assert not [s for s in stories if s.is_doubled and not s.ambiguities]
     assert last <= CATCH_UP_SECONDS
     assert slowest <= CLIENTS_WAIT_SECONDS
 

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from tests.console.routes import console_pages
 from tests.console.test_browser import show
-from tests.console.world import World, make_world, pin_peers
+from tests.console.world import World, make_world, save_peers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,7 +39,7 @@ OF_SWAGGER = "nested-interactive"
 @pytest.fixture
 def world(settings: LazySettings, transactional_db: None) -> World:
     world = make_world()
-    pin_peers(world, settings)
+    save_peers(world, settings)
     return world
 
 

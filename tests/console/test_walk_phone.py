@@ -10,7 +10,7 @@ from notifications.models import Notification
 from tests import factories
 from tests.console.test_browser import show
 from tests.console.test_walk import log_in
-from tests.console.world import HEROINE, World, make_world, pin_peers
+from tests.console.world import HEROINE, World, make_world, save_peers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PHONE = {"width": 390, "height": 844}
@@ -21,7 +21,7 @@ MAX_LIST_HEIGHT = 9_000
 @pytest.fixture
 def world(settings: LazySettings, transactional_db: None) -> World:
     world = make_world()
-    pin_peers(world, settings)
+    save_peers(world, settings)
     return world
 
 

@@ -28,32 +28,32 @@ ACTIONS = {"Disable", "Enable"}
 
 
 @pytest.fixture
-def stranger(visitor: Page) -> Page:
+def outsider(visitor: Page) -> Page:
     """A window in which refusals are no faults."""
     return visitor.context.new_page()
 
 
 @pytest.mark.parametrize("role", first_everyday(*MENUS))
-def test_the_menu_and_the_pages_offer_what_a_role_may_do(stranger: Page, role: str) -> None:
+def test_the_menu_and_the_pages_offer_what_a_role_may_do(outsider: Page, role: str) -> None:
     registration = factories.make_registration()
-    log_in(stranger, role)
-    show(stranger, f"role-{role}")
-    menu = {text.split("\n")[-1].strip() for text in stranger.locator("#nav-sidebar a").all_inner_texts()}
+    log_in(outsider, role)
+    show(outsider, f"role-{role}")
+    menu = {text.split("\n")[-1].strip() for text in outsider.locator("#nav-sidebar a").all_inner_texts()}
     assert menu & (EVERYBODY | OPERATORS | ADMINS) == MENUS[role]
 
-    stranger.goto(f"/admin/registrations/registration/{registration.pk}/change/")
-    offered = {link for link in ACTIONS if stranger.get_by_role("link", name=link, exact=True).count()}
+    outsider.goto(f"/admin/registrations/registration/{registration.pk}/change/")
+    offered = {link for link in ACTIONS if outsider.get_by_role("link", name=link, exact=True).count()}
     assert offered == (set() if role == "support" else ACTIONS)
 
     operate = f"/admin/registrations/registration/operate/disable/?id={registration.pk}"
     for path, roles in [(operate, ["operator", "admin"]), ("/admin/auth/user/", ["admin"])]:
-        answer = stranger.goto(path)
+        answer = outsider.goto(path)
         assert answer
         assert answer.status == (200 if role in roles else 403)
-        refused = stranger.locator("#refused")
+        refused = outsider.locator("#refused")
         expect(refused).to_have_count(0 if role in roles else 1)
     if role == "support":
-        expect(stranger.locator("#refused")).to_contain_text("Your role does not allow this")
+        expect(outsider.locator("#refused")).to_contain_text("Your role does not allow this")
         assert Route.objects.get().state == Route.State.ACTIVE
 
 
@@ -87,15 +87,15 @@ def code(key: str = "") -> str:
     return f"{totp.token():06}"
 
 
-def test_who_guesses_passwords_is_told_to_wait(stranger: Page) -> None:
+def test_who_guesses_passwords_is_told_to_wait(outsider: Page) -> None:
     User.objects.create_superuser("ann", password=PASSWORD)
     for _ in range(settings.AXES_FAILURE_LIMIT):
-        send_login(stranger, "ann", "wrong")
-    expect(stranger.locator("#refused")).to_contain_text("Too many wrong logins. Wait 15 minutes")
-    show(stranger, "locked-out")
+        send_login(outsider, "ann", "wrong")
+    expect(outsider.locator("#refused")).to_contain_text("Too many wrong logins. Wait 15 minutes")
+    show(outsider, "locked-out")
 
-    send_login(stranger, "ann", PASSWORD)
-    expect(stranger.locator("#refused")).to_be_visible()
+    send_login(outsider, "ann", PASSWORD)
+    expect(outsider.locator("#refused")).to_be_visible()
 
 
 def test_a_form_sent_after_the_session_ended_does_nothing_and_comes_back_after_the_login(visitor: Page) -> None:

@@ -18,7 +18,7 @@ from tests.console.test_browser import show
 from tests.console.test_find import LOST_DIGITS, make_story
 from tests.console.test_operations import staff
 from tests.console.test_walk import PUBLIC_KEY, confirm, find, log_in
-from tests.console.world import World, make_world, pin_peers
+from tests.console.world import World, make_world, save_peers
 from waku_bridge.codec.keys import chat_key, key_hash
 from waku_bridge.models import InboundEnvelope
 
@@ -35,7 +35,7 @@ TITLE = """async url => {
 @pytest.fixture
 def world(settings: LazySettings, transactional_db: None) -> World:
     world = make_world()
-    pin_peers(world, settings)
+    save_peers(world, settings)
     return world
 
 

@@ -269,7 +269,7 @@ def _make_push(world: World, device: Device, number: int) -> None:
     world.pushed = notification.pk
 
 
-def pin_peers(world: World, settings: Any) -> None:
+def save_peers(world: World, settings: Any) -> None:
     """What the watches found. The cache is no part of the database."""
     settings.WAKU_NODES, settings.WAKU_STORE_NODES, settings.GORUSH_URLS = [*NODES], [*NODES], [*GORUSHES]
     shown = {"version": "nwaku 0.38.1", "health": "READY", "shards": "16: 32", "longest_page": 700}

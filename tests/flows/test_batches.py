@@ -22,7 +22,7 @@ from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack import plan
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import ProcessSpec, StopOrder
-from kit.batches.batch import LOOK_SECONDS
+from kit.batches.batch import POLL_SECONDS
 from kit.processes.leader import LIVE_WORKERS
 from tests.budget import first_everyday
 from tests.flows import fleet as processes
@@ -173,7 +173,7 @@ def test_a_statement_that_hangs_does_not_keep_a_stopped_worker(lone: Fleet, lone
     for session in sessions:
         session.suspend()
     try:
-        time.sleep(3 * LOOK_SECONDS)  # until both have asked for rows
+        time.sleep(3 * POLL_SECONDS)  # until both have asked for rows
         lone.stop("batches")
         assert psutil.wait_procs(stopped, timeout=0)[1] == []
     finally:

@@ -52,12 +52,12 @@ def test_a_contact_code_spares_the_query(network: Network, sender: SendingClient
 
 def test_a_contact_learns_a_sealed_token_from_the_contact_code_and_a_stranger_does_not(network: Network) -> None:
     contact = SendingClient(new_identity(), os.urandom, timeouts=QUICK)
-    stranger = SendingClient(new_identity(), os.urandom, timeouts=QUICK)
+    outsider = SendingClient(new_identity(), os.urandom, timeouts=QUICK)
     address = android()
     phone = network.phone(address, Preferences(contacts_only=True, contacts=(contact.identity.pub33,)))
     assert network.follow(contact, phone)
     assert _outcomes(network.send(contact, phone)) == [Outcome.NOTIFIED]
-    nothing = network.send(stranger, phone)
+    nothing = network.send(outsider, phone)
     assert nothing.installations == ()
     assert nothing.answer_count == 1
     assert len(network.pushes_to(address)) == 1

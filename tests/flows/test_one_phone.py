@@ -98,7 +98,7 @@ def test_neither_made_up_tokens_nor_a_token_of_another_app_stop_an_app(settings,
 def test_a_token_that_was_delivered_to_in_one_app_is_proven_in_no_other_one() -> None:
     good, name = apn_token("of the stranger"), secrets.token_bytes(32)
     deliverer = DeliveryProcess(RecordingGateway())
-    register([name], [good], app="org.stranger")
+    register([name], [good], app="org.outsider")
     ask(deliverer, [name])
     assert Route.objects.get().is_proven
     register([name], [good], app=APP)

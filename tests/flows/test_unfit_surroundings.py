@@ -40,7 +40,7 @@ executor = MigrationExecutor(connection)
 executor.migrate([leaf for leaf in executor.loader.graph.leaf_nodes() if leaf[0] != "notifications"])
 """
 MISSING = re.compile(r"\d+ migrations are missing, the first is notifications.0001_initial: run `manage.py migrate`")
-LOOK_SECONDS = 3
+POLL_SECONDS = 3
 DISK_MIB = 160
 FULL = "the disk of PostgreSQL is full"
 REASON = re.compile(r"reason='([^']*)'")
@@ -136,7 +136,7 @@ def test_on_a_half_done_migration_nothing_is_taken_before_it_is_done(cluster: Cl
         wait_until(lambda name=name: MISSING.search(fleet.log(name)), what=f"{name} says what is wrong")
     with closing(network_of(fleet)) as network:
         (envelope,) = network.publish(_request())
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
         assert network.rows("SELECT count(*) FROM waku_bridge_inboundenvelope") == [(0,)]
         fleet.run(processes.migrate())
         assert network.how_it_ended(envelope) == ("processed", "")
@@ -156,7 +156,7 @@ def test_a_full_disk_is_told_in_one_line_and_costs_nothing_but_time(disk: Path, 
         with _filled(disk):
             network.publish(*load.messages)
             wait_until(lambda: FULL in fleet.log("bridge") + fleet.log("batches"), what="somebody says that it is full")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         _all_are_worked_off_once(network, load)
     assert "envelope_failed" not in fleet.log("batches")
     assert "Traceback" not in fleet.log("bridge") + fleet.log("batches")
@@ -229,7 +229,7 @@ def test_credentials_that_apple_and_google_refuse_are_told_and_blamed_on_no_toke
         network.break_gorush(refuses_keys=True)
         network.publish(*later)
         wait_until(lambda: network.rows(TRIPPED) == [(2,)], what="both apps are tripped")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
         assert network.rows(DISABLED) == [(0,)]
         network.mend_gorush()
         _all_are_worked_off_once(network, load)

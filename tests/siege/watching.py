@@ -50,7 +50,7 @@ class Memory:
 
     def __enter__(self) -> Self:
         self._began, self._cpu, self._busy = time.monotonic(), cpu_seconds(self._fleet), _busy_seconds()
-        self._look()
+        self._poll()
         self.first_mb = dict(self.max_mb)
         self._thread.start()
         return self
@@ -64,9 +64,9 @@ class Memory:
 
     def _watch(self) -> None:
         while not self._over.wait(EVERY_SECONDS):
-            self._look()
+            self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         for name, process in self._fleet.running.items():
             try:
                 sizes = [each.memory_full_info().pss for each in _family(process.pid)]

@@ -161,19 +161,19 @@ class Providers:
         self._agenda = agenda
         self._random = random
         self.is_troubled = True
-        self.is_away = False
+        self.is_unavailable = False
         self.dead: set[bytes] = set()
 
     def trouble(self) -> None:
         """Fail everybody for a while."""
-        self.is_away = True
+        self.is_unavailable = True
         self._agenda.add(self._random.uniform(1.0, 10.0), self._recover)
 
     def _recover(self) -> None:
-        self.is_away = False
+        self.is_unavailable = False
 
     def heal(self) -> None:
-        self.is_troubled = self.is_away = False
+        self.is_troubled = self.is_unavailable = False
 
     def latency(self) -> float:
         if self.is_troubled and self._random.random() < 0.06:
@@ -183,7 +183,7 @@ class Providers:
     def answer(self, push: Push) -> Result:
         if push.address in self.dead:
             return Result(Outcome.DEAD, "unregistered", latency_ms=5)
-        if self.is_away or (self.is_troubled and self._random.random() < 0.15):
+        if self.is_unavailable or (self.is_troubled and self._random.random() < 0.15):
             return self._random.choice(FAILURES)
         return Result(Outcome.DELIVERED, latency_ms=5)
 

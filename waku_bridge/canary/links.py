@@ -108,7 +108,7 @@ class Talk:
     def _why(self, answer: Link, refused: list[Refused]) -> Diagnosis:
         if refused:
             return Diagnosis(answer, Cause.WORKER, f"refused: {RegistrationRefused(refused[0].error, b'')}")
-        found = diagnose(answer, traces.look(self.line.published[-1]))
+        found = diagnose(answer, traces.find(self.line.published[-1]))
         is_unheard = found.cause == Cause.REPLY and self.line.deaf
         return replace(found, detail=f"no store can be asked: {self.line.deaf}") if is_unheard else found
 

@@ -36,7 +36,7 @@ def note_pseudonym(run: CanaryRun) -> None:
     run.save(update_fields=["pseudonym"])
 
 
-def look(envelope_hash: bytes) -> Facts:
+def find(envelope_hash: bytes) -> Facts:
     """Return how far one question got."""
     envelope = InboundEnvelope.objects.filter(hash=envelope_hash).values_list("state", "reason").first()
     reply = OutboundReply.objects.filter(envelope_hash=envelope_hash).values_list("state", flat=True).first()

@@ -16,7 +16,7 @@ from django.conf import settings
 from kit.buckets.shared import own_buckets
 from registrations import intake
 from registrations.messages import RegistrationMessage
-from registrations.quotas import room_for_import
+from registrations.quotas import capacity_for_import
 from registrations.rules import Acceptance, check_device_token, check_token_type
 from waku_bridge import query_topics
 from waku_bridge.codec.bodies import parse_registration
@@ -65,7 +65,7 @@ def carry_over(rows: Iterable[Row], *, server_public_key: bytes, now: datetime) 
             submissions,
             gateway=settings.STATUS_GATEWAY,
             check_address=check_device_token if settings.CHECK_DEVICE_TOKENS else check_token_type,
-            room_for=room_for_import,
+            capacity_for=capacity_for_import,
             now=now,
         )
         own_buckets().keep()

@@ -112,7 +112,7 @@ class Confirmations(InFlight[list[Verdicted]]):
                 self._expected.add(reply.key)
                 heappush(self._due, (at, next(self._count), reply))
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Return how many replies of other processes may be asked for, too: stores may be slower than replies come."""
         return max(LIMIT - len(self._expected), 0)
 

@@ -193,7 +193,7 @@ class TakingUp(BaseStep):
         self._confirmations = outbox.confirmations
 
     def work(self, batch: Batch) -> Work[list[Checked]]:
-        limit = min(batch.limit, self._confirmations.room())
+        limit = min(batch.limit, self._confirmations.capacity())
         times = {"now": batch.now, "nothing_before": batch.nothing_before}
         taken = take_up_unconfirmed(limit=limit, **times) if limit else []
         return Work(taken, is_more_left=bool(limit) and len(taken) == limit)

@@ -43,7 +43,7 @@ class DeadLetters:
         self._lock = Lock()
         self._buckets = Buckets()
         self._now = 0.0
-        self._room = 0  # as many letters may be stored now
+        self._capacity = 0  # as many letters may be stored now
         self._known: dict[bytes, None] = {}  # digests of what is stored, the oldest first
 
     def keep(self, rejected: Iterable[Rejected], reader: Reader, *, path: Path, now: datetime) -> None:
@@ -51,12 +51,12 @@ class DeadLetters:
         letters = (_letter(each, reader, path, now) for each in rejected)
         with self._lock:
             self._now = now.timestamp()
-            self._room = int(self._buckets.left(LETTERS, now=self._now))
+            self._capacity = int(self._buckets.left(LETTERS, now=self._now))
             self._store(letters)
 
     def _store(self, letters: Iterator[DeadLetter]) -> None:
-        new = self._without_stored({letter.digest: letter for letter in self._look_at(letters)})
-        rows = sorted(islice(new.values(), self._room), key=lambda row: row.digest)
+        new = self._without_stored({letter.digest: letter for letter in self._poll_at(letters)})
+        rows = sorted(islice(new.values(), self._capacity), key=lambda row: row.digest)
         if rows:
             DeadLetter.objects.bulk_create(rows, ignore_conflicts=True)
             count(DEAD_LETTERS, ((row.reason,) for row in rows))
@@ -64,9 +64,9 @@ class DeadLetters:
         self._buckets.spend(LETTERS, len(rows), now=self._now)
         self._buckets.keep()
 
-    def _look_at(self, letters: Iterator[DeadLetter]) -> Iterator[DeadLetter]:
+    def _poll_at(self, letters: Iterator[DeadLetter]) -> Iterator[DeadLetter]:
         """Yield the letters that this process does not know, while there is room."""
-        while self._may_look() and (letter := next(letters, None)):
+        while self._may_store() and (letter := next(letters, None)):
             characters = max(letter.size_bytes, MAX_RAW_CHARACTERS)  # a short one costs a look, too
             self._buckets.spend(CHARACTERS, characters, now=self._now)
             if letter.digest not in self._known:
@@ -84,8 +84,8 @@ class DeadLetters:
         for digest in list(self._known)[: max(len(self._known) - REMEMBERED, 0)]:
             self._known.pop(digest, None)
 
-    def _may_look(self) -> bool:
-        return self._room > 0 and self._buckets.left(CHARACTERS, now=self._now) > 0
+    def _may_store(self) -> bool:
+        return self._capacity > 0 and self._buckets.left(CHARACTERS, now=self._now) > 0
 
 
 def _letter(rejected: Rejected, reader: Reader, path: Path, now: datetime) -> DeadLetter:

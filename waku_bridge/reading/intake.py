@@ -140,7 +140,7 @@ class Taken:
 class Intake:
     """The way into the inbox, shared by all readers of a process.
 
-    ``keep`` is how long hashes are remembered; nothing older is taken. `bound` says when the inbox ``has_room``.
+    ``keep`` is how long hashes are remembered; nothing older is taken. `bound` says when the inbox ``has_capacity``.
     """
 
     def __init__(self, session: Session, *, keep: timedelta) -> None:
@@ -148,8 +148,8 @@ class Intake:
         self._topics = Topics(own_content_topics(), session.topics)
         self._keep = keep
         self._dead_letters = DeadLetters()
-        self.has_room = asyncio.Event()
-        self.has_room.set()
+        self.has_capacity = asyncio.Event()
+        self.has_capacity.set()
 
     async def take(self, page: Sequence[Any], reader: Reader, *, path: Path, received_at: datetime) -> Taken:
         """Store what is ours once the inbox has room, so that the workers hear of it, and remember the page.
@@ -157,7 +157,7 @@ class Intake:
         All of it goes through one connection. Raises psycopg.Error or an error of the database of Django; then the same
         page can be given again.
         """
-        await self.has_room.wait()
+        await self.has_capacity.wait()
         selection, new = await self._store(page, reader, path, received_at)
         hashes = {*(envelope.hash for envelope in selection.envelopes), *selection.foreign()}
         self.session.seen.add(hashes)
@@ -183,7 +183,7 @@ class Intake:
         number = await self.session.connect()
         while True:
             version = self.session.topics.version
-            selection = self._select(whole.strangers, reader.pubsub_topic, received_at)
+            selection = self._select(whole.unknown_messages, reader.pubsub_topic, received_at)
             if selection.rejected:
                 # This comes first, so that nothing fails between the commit of an envelope and its place in the queue.
                 await in_thread(self._dead_letters.keep, selection.rejected, reader, path=path, now=received_at)
@@ -192,7 +192,7 @@ class Intake:
                 reader.pubsub_topic,
                 whole.envelopes + selection.envelopes,
                 whole.rejected + selection.rejected,
-                selection.strangers,
+                selection.unknown_messages,
             )
             if self.session.topics.version == version:
                 return whole, new

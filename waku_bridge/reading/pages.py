@@ -50,17 +50,17 @@ class Topics:
 class Selection:
     """The messages of a page by what becomes of them.
 
-    ``strangers`` are on topics that are not ours, as the node wrote them.
+    ``unknown_messages`` are on topics that are not ours, as the node wrote them.
     """
 
     pubsub_topic: str
     envelopes: list[Envelope]
     rejected: list[Rejected]
-    strangers: list[Any] = field(repr=False)
+    unknown_messages: list[Any] = field(repr=False)
 
     def foreign(self) -> Iterator[bytes]:
         """Yield the hashes by which a store knows strangers' messages, as far as they can be read."""
-        for raw in self.strangers:
+        for raw in self.unknown_messages:
             with suppress(BadNodeMessage, UnicodeEncodeError):
                 yield message_hash(self.pubsub_topic, from_json(raw))
 
@@ -73,18 +73,18 @@ def select(page: Iterable[Any], pubsub_topic: str, topics: ContentTopics, *, old
     """
     envelopes: list[Envelope] = []
     rejected: list[Rejected] = []
-    strangers: list[Any] = []
+    unknown_messages: list[Any] = []
     for raw in page:
         content_topic = raw.get("contentTopic") if isinstance(raw, dict) else None
         if not isinstance(content_topic, str):
             rejected.append(Rejected(raw, "malformed"))
         elif content_topic not in topics:
-            strangers.append(raw)
+            unknown_messages.append(raw)
         elif isinstance(taken := _take(raw, pubsub_topic, oldest_ns=oldest_ns, now_ns=now_ns), Envelope):
             envelopes.append(taken)
         else:
             rejected.append(Rejected(raw, taken, content_topic))
-    return Selection(pubsub_topic, envelopes, rejected, strangers)
+    return Selection(pubsub_topic, envelopes, rejected, unknown_messages)
 
 
 def _take(raw: Any, pubsub_topic: str, *, oldest_ns: int, now_ns: int) -> Envelope | str:

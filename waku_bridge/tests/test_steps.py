@@ -18,7 +18,7 @@ from notifications.models import Notification, NotificationRequest
 from registrations.models import Registration, Route
 from tests import factories
 from tests.batches import Process
-from tests.conversation import CLIENT, SENDER, STRANGER, put, replies_to, say
+from tests.conversation import CLIENT, OUTSIDER, SENDER, put, replies_to, say
 from tests.delivering import other_session
 from tests.partitions import index_of
 from waku_bridge import bridge
@@ -42,7 +42,7 @@ def states() -> Counter[str]:
 
 def dear(count: int) -> list[WakuMessage]:
     """Requests about nobody, each as dear as twenty others: three of them are all that the share has room for."""
-    return [request(*[push(STRANGER)] * 95, signer=identity_of(number)) for number in range(count)]
+    return [request(*[push(OUTSIDER)] * 95, signer=identity_of(number)) for number in range(count)]
 
 
 def registrations(count: int) -> list[WakuMessage]:
@@ -120,10 +120,10 @@ def test_who_notifies_a_phone_goes_before_a_flood_that_came_first(now: datetime)
         (lambda: request(push(), signer=SENDER), State.PROCESSED),
         (lambda: registration(version=2), State.PROCESSED),
         (lambda: registration(version=2, unregister=True), State.PROCESSED),
-        (lambda: request(push(), *[push(STRANGER)] * 99), State.PROCESSED),
+        (lambda: request(push(), *[push(OUTSIDER)] * 99), State.PROCESSED),
         (lambda: request(push(access_token="guessed"), signer=SENDER), State.POSTPONED),
-        (lambda: request(push(STRANGER), signer=SENDER), State.POSTPONED),
-        (lambda: registration(STRANGER), State.POSTPONED),
+        (lambda: request(push(OUTSIDER), signer=SENDER), State.POSTPONED),
+        (lambda: registration(OUTSIDER), State.POSTPONED),
     ],
 )
 @pytest.mark.usefixtures("proven")
@@ -251,7 +251,7 @@ def test_what_was_postponed_waits_while_the_inbox_is_behind(now: datetime) -> No
 
 @pytest.mark.usefixtures("proven")
 def test_what_is_about_proven_phones_beyond_the_budget_stays_in_the_inbox(now: datetime) -> None:
-    pushes = [push(), *[push(STRANGER)] * 99]
+    pushes = [push(), *[push(OUTSIDER)] * 99]
     put(*(request(*pushes, message_id=b"%d" % number) for number in range(12)), now=now - LATER)
     process = Process()
     assert process.process_batch(now=now)
@@ -356,11 +356,11 @@ def test_an_envelope_about_a_row_that_somebody_keeps_locked_is_processed_later_a
 @pytest.mark.usefixtures("proven")
 def test_a_flood_at_one_victim_waits_behind_the_messages_to_others(settings, now: datetime) -> None:
     settings.ROUTE_LIMITS = (settings.ROUTE_LIMITS[0]._replace(tokens=3), *settings.ROUTE_LIMITS[1:])
-    say(registration(STRANGER), now=now - HOUR)
+    say(registration(OUTSIDER), now=now - HOUR)
     Route.objects.update(delivered_digest=F("address_digest"))
-    pestering = [push(), *[push(STRANGER, access_token="guessed")] * 9]
+    pestering = [push(), *[push(OUTSIDER, access_token="guessed")] * 9]
     put(*(request(*pestering, message_id=b"%d" % number) for number in range(80)), now=now - LATER)
-    [other] = put(request(push(STRANGER), signer=SENDER), now=now)
+    [other] = put(request(push(OUTSIDER), signer=SENDER), now=now)
     Process().worker.process_batch(now=now)
     assert InboundEnvelope.objects.get(hash=other).state == State.PROCESSED
     assert states()[State.POSTPONED] == 80 - 3 - (SHARE + 2) // 3

@@ -15,7 +15,7 @@ from django.db import Error, connection
 from kit.db.clock import clock
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from kit.db.postgresql.timeouts import Timeouts
-from kit.db.reasons import is_away, is_closed, is_conflict, is_lock_timeout
+from kit.db.reasons import is_closed, is_conflict, is_lock_timeout, is_unavailable
 from kit.db.statements import fetch, write
 from kit.db.timeouts import set_timeouts
 from xmpp_bridge import announcing, queued_stanzas
@@ -78,7 +78,7 @@ class Arrived:
     size: int
 
 
-class Away(Exception):  # noqa: N818 - says what is the case
+class Unavailable(Exception):  # noqa: N818 - says what is the case
     """The database is away, or hangs."""
 
 
@@ -128,7 +128,7 @@ class StanzaHandler:
 
     def find_ended(self) -> list[announcing.Ended]:
         """Return routes whose end is to be announced, or none while the database is away."""
-        return self._unless_away(announcing.find_ended) or []
+        return self._unless_unavailable(announcing.find_ended) or []
 
     def write_ends(self, ended: list[announcing.Ended]) -> list[bytes]:
         """Return the announcements of these ends."""
@@ -136,13 +136,13 @@ class StanzaHandler:
 
     def note_announced(self, ended: list[announcing.Ended]) -> None:
         """Note that these ends were announced. When that fails, they are announced once more."""
-        self._unless_away(lambda: announcing.note_announced(ended, now=clock.now()))
+        self._unless_unavailable(lambda: announcing.note_announced(ended, now=clock.now()))
 
     def take_queued(self) -> list[bytes]:
         """Return what the canary has us say to ourselves through the XMPP server, or nothing while the database is
         away.
         """
-        wanted = self._unless_away(queued_stanzas.take) or []
+        wanted = self._unless_unavailable(queued_stanzas.take) or []
         self._unanswered.extend(each.id for each in wanted)
         return [each.text.encode() for each in wanted]
 
@@ -152,7 +152,7 @@ class StanzaHandler:
         if answer.id not in self._unanswered or sender is None or sender.domain != self._domain:
             return
         self._unanswered.remove(answer.id)
-        self._unless_away(lambda: queued_stanzas.note_answer(answer, is_own=answer.by == self._domain))
+        self._unless_unavailable(lambda: queued_stanzas.note_answer(answer, is_own=answer.by == self._domain))
 
     def close(self) -> None:
         """Close the connection to the database."""
@@ -196,27 +196,27 @@ class StanzaHandler:
         """
         for attempt in range(ATTEMPTS):
             if not self._prepare():
-                raise Away
+                raise Unavailable
             began_at = monotonic()
             try:
                 return work()
             except Exception as error:
                 if is_lock_timeout(error):  # the database serves others
                     _hang_up(error)
-                    raise Away from None
-                if is_away(error) and (attempt or not is_closed(error)):
+                    raise Unavailable from None
+                if is_unavailable(error) and (attempt or not is_closed(error)):
                     self._give_up(error, began_at)
-                    raise Away from None
+                    raise Unavailable from None
                 _hang_up(error)
-                if not (is_away(error) or is_conflict(error)) or attempt == ATTEMPTS - 1:
+                if not (is_unavailable(error) or is_conflict(error)) or attempt == ATTEMPTS - 1:
                     raise
-        raise Away
+        raise Unavailable
 
-    def _unless_away(self, work: Callable[[], T]) -> T | None:
+    def _unless_unavailable(self, work: Callable[[], T]) -> T | None:
         """Do something that is done again later anyway."""
         try:
             return self._repeat(work)
-        except (Away, Error):
+        except (Unavailable, Error):
             return None
 
     def _accept(self, pushes: Sequence[PushNotification]) -> list[Verdict]:
@@ -225,7 +225,7 @@ class StanzaHandler:
             return []
         try:
             return self._repeat(lambda: self._inbound.accept(pushes, now=clock.now()))
-        except Away:
+        except Unavailable:
             return self._not_stored(pushes)
         except Exception:  # noqa: BLE001 - it is noted, and whoever asked is answered in any case
             if len(pushes) > 1:

@@ -182,8 +182,8 @@ def carry_out(asked: Asked, terms: Terms, *, now: datetime) -> Done:
 
 def _create(app: App, account: Jid, owners: Sequence[bytes], terms: Terms, *, now: datetime) -> Device:
     owned = Device.objects.filter(owner_key__in=owners, state=State.ACTIVE)
-    is_there_room = owned.count() < terms.max_devices or _end_longest_dead(owned, now=now)
-    if not is_there_room or _is_full() or not terms.take_route():
+    is_below_limit = owned.count() < terms.max_devices or _end_longest_dead(owned, now=now)
+    if not is_below_limit or _is_full() or not terms.take_route():
         raise CommandRefused(Refusal.BUSY)
     return Device(app=app, domain=account.domain)
 

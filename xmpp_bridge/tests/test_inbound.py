@@ -103,7 +103,7 @@ def test_an_iq_is_answered_with_a_result_once_it_is_stored(service: Service, pho
     assert [n.grade for n in stored()] == ["normal"]
 
 
-def strangers(phone: Registered, other: Registered) -> dict[str, str]:
+def unknown_messages(phone: Registered, other: Registered) -> dict[str, str]:
     return {
         "unknown": push2("nope"),
         "forged": push2(phone.client[:-1] + ("A" if phone.client[-1] != "A" else "B")),
@@ -118,11 +118,11 @@ def strangers(phone: Registered, other: Registered) -> dict[str, str]:
 
 def test_whoever_is_not_allowed_learns_nothing(service: Service, phone: Registered) -> None:
     other = service.register(device_id="other")
-    answers = {name: service.say(stanza) for name, stanza in strangers(phone, other).items()}
+    answers = {name: service.say(stanza) for name, stanza in unknown_messages(phone, other).items()}
     assert {name: error_of(answer) for name, answer in answers.items()} == dict.fromkeys(answers, NOT_FOUND)
     assert [disabled_client(answer) for answer in answers.values() if answer is not None] == [None] * len(answers)
     Device.objects.all().delete()
-    again = {name: service.say(stanza) for name, stanza in strangers(phone, other).items()}
+    again = {name: service.say(stanza) for name, stanza in unknown_messages(phone, other).items()}
     assert {name: error_of(answer) for name, answer in again.items()} == dict.fromkeys(answers, NOT_FOUND)
     assert stored() == []
 
@@ -286,9 +286,9 @@ def test_a_wake_up_that_may_have_reached_its_device_before_serves_no_later_one(
     service.say(push2(phone.client))
     pass_time(monkeypatch, seconds=20)
     service.say(push2(phone.client))
-    in_doubt, later = stored()
-    assert (in_doubt.state, later.state) == ("ambiguous", "pending")
-    assert in_doubt.collapse_id == later.collapse_id
+    is_ambiguous, later = stored()
+    assert (is_ambiguous.state, later.state) == ("ambiguous", "pending")
+    assert is_ambiguous.collapse_id == later.collapse_id
 
 
 def test_a_wake_up_that_was_planned_and_sent_early_serves_no_later_one(

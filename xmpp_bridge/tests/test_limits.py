@@ -15,7 +15,7 @@ def test_what_a_batch_counted_can_be_taken_back() -> None:
     limits.keep()
     for _ in range(3):
         assert limits.take_call("route", 0)
-        assert limits.hears_stranger("domain", 0)
+        assert limits.answers_unknown("domain", 0)
         assert limits.wake_at("route", "address", 0) == 0
         assert limits.answers_gone("route", 0)
         assert not limits.is_same_again("route", Content(b"content", True), 0)
@@ -94,13 +94,13 @@ def test_two_hundred_thousand_names_empty_no_limiter() -> None:
     drained = [
         lambda: limits.take_call("victim", 0),
         lambda: limits.take_payload("victim", 0),
-        lambda: limits.hears_stranger("victim", 0),
+        lambda: limits.answers_unknown("victim", 0),
     ]
     for take in drained:
         while take():
             limits.keep()
     for number in range(200_001):
-        limits.hears_stranger(str(number), 0)
+        limits.answers_unknown(str(number), 0)
         limits.keep()
     assert [take() for take in drained] == [False] * 3
     assert len(limits._buckets) <= 200_000 + len(ROOTS)

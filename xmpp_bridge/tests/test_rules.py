@@ -134,7 +134,7 @@ FORWARD = replace(WAKE, kind=Kind.FORWARD, body="readable")
 def decided(
     pushed: PushNotification, device: Known | None = DEVICE, limits: Limits | None = None, **facts: Any
 ) -> Decision:
-    usual = {"is_repeated": False, "is_full": False, "has_room": True, "now": NOW}
+    usual = {"is_repeated": False, "is_full": False, "has_capacity": True, "now": NOW}
     return decide(pushed, "capulet.test", device, limits or Limits(Rates()), **usual | facts)
 
 
@@ -143,13 +143,13 @@ def decided(
     [
         (WAKE, {}, {}, Decision(Verdict.ACCEPTED, NOW)),
         (SECRET, {}, {}, Decision(Verdict.ACCEPTED, NOW, has_payload=True)),
-        (SECRET, {}, {"has_room": False}, Decision(Verdict.ACCEPTED, NOW)),
+        (SECRET, {}, {"has_capacity": False}, Decision(Verdict.ACCEPTED, NOW)),
         (SECRET, {"waiting_wake": 7}, {}, Decision(Verdict.ACCEPTED, NOW, has_payload=True)),
-        (SECRET, {"waiting_wake": 7}, {"has_room": False}, Decision(Verdict.MERGED, served_by=7)),
+        (SECRET, {"waiting_wake": 7}, {"has_capacity": False}, Decision(Verdict.MERGED, served_by=7)),
         (WAKE, {"waiting_wake": 7}, {}, Decision(Verdict.MERGED, served_by=7)),
         (WAKE, {"waiting_background": 7}, {}, Decision(Verdict.ACCEPTED, NOW)),
         (BACKGROUND, {"waiting_background": 7, "waiting_wake": 8}, {}, Decision(Verdict.MERGED, served_by=7)),
-        (CALL, {"waiting_wake": 7}, {"has_room": False}, Decision(Verdict.ACCEPTED, NOW, has_payload=True)),
+        (CALL, {"waiting_wake": 7}, {"has_capacity": False}, Decision(Verdict.ACCEPTED, NOW, has_payload=True)),
         (FORWARD, {}, {}, Decision(Verdict.ACCEPTED, NOW)),
         (FORWARD, {"passes_texts": True}, {}, Decision(Verdict.ACCEPTED, NOW, has_payload=True)),
         (FORWARD, {"refuses_texts": True}, {}, Decision(Verdict.REFUSED)),
@@ -280,7 +280,7 @@ def test_each_domain_has_limits_of_its_own_and_what_names_no_client_of_ours_uses
 
 def test_each_domain_is_told_of_unknown_clients() -> None:
     limits = Limits(Rates(unknown_per_hour=1))
-    usual: Any = {"is_repeated": False, "is_full": False, "has_room": True, "now": NOW}
+    usual: Any = {"is_repeated": False, "is_full": False, "has_capacity": True, "now": NOW}
     shown = [decide(WAKE, domain, None, limits, **usual).verdict for domain in ("capulet.test", "montague.test")]
     assert shown == [Verdict.UNKNOWN] * 2
 

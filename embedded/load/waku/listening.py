@@ -54,12 +54,12 @@ class Ear:
     async def listen(self) -> None:
         """Read what is new until cancelled."""
         while True:
-            await self._look(self._newest_ns - OVERLAP_NS)
+            await self._poll(self._newest_ns - OVERLAP_NS)
             await asyncio.sleep(POLL_SECONDS)
 
     async def listen_again(self) -> None:
         """Read everything once more, for what came out of order."""
-        await self._look(self._begin_ns)
+        await self._poll(self._begin_ns)
 
     def heard(self) -> list[Heard]:
         """Return every answer to a request, opened. Each message is opened once."""
@@ -77,7 +77,7 @@ class Ear:
             return len(message_ids) - self.count
         return len(set(message_ids) - {message_id for message_id, *_ in self.heard()})
 
-    async def _look(self, since_ns: int) -> None:
+    async def _poll(self, since_ns: int) -> None:
         cursor = ""
         while True:
             more = {"cursor": cursor} if cursor else {}

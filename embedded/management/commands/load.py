@@ -40,7 +40,7 @@ from waku_bridge.node import NodeError, WakuNode
 
 TIMEOUT_SECONDS = 30.0
 MAX_RECORD_BYTES = 2**30
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 BAR_WIDTH = 40
 
 
@@ -182,9 +182,9 @@ class _Load:
         deadline = monotonic() + self._job.drain_seconds
         while (unanswered := ear.unanswered(message_ids)) and monotonic() < deadline:
             self._progress.update(task, completed=count - unanswered)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         self._progress.update(task, completed=count - unanswered)
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
     async def _pushes(self, since: int) -> tuple[list[tuple[bytes, int]], int] | None:
         if not self._job.gorush_url:

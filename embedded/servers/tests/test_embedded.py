@@ -106,8 +106,8 @@ def test_postgres_starts_when_a_stranger_has_the_number_of_its_last_life(tmp_pat
     server = EmbeddedPostgres(tmp_path / "postgres", FAST)
     with served(server, guard, tmp_path / "log"):
         pid_file = (tmp_path / "postgres" / "postmaster.pid").read_text()
-    stranger = f"{os.getpid()}\n" + pid_file.split("\n", 1)[1]
-    (tmp_path / "postgres" / "postmaster.pid").write_text(stranger)
+    outsider = f"{os.getpid()}\n" + pid_file.split("\n", 1)[1]
+    (tmp_path / "postgres" / "postmaster.pid").write_text(outsider)
     with served(server, guard, tmp_path / "log"):
         pass
 
@@ -146,10 +146,10 @@ def test_only_we_can_enter_the_folder_of_the_socket(postgres):
 
 def test_valkey_asks_for_a_password_that_stands_only_in_private_files(valkey):
     with (
-        redis.Redis(port=valkey.port, retry=Retry(NoBackoff(), 0)) as stranger,
+        redis.Redis(port=valkey.port, retry=Retry(NoBackoff(), 0)) as outsider,
         pytest.raises(redis.AuthenticationError),
     ):
-        stranger.ping()
+        outsider.ping()
     assert valkey.password not in " ".join(valkey.spec().command)
     assert valkey.password not in valkey.address
     for name in ("valkey.conf", "password"):

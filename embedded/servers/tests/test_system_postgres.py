@@ -86,8 +86,8 @@ def run(*command: str, **environment: str) -> "subprocess.CompletedProcess[str]"
 
 def test_nothing_that_a_batch_worker_asks_is_compiled(system: EmbeddedPostgres) -> None:
     """It would be, without our settings: this server compiles what a plan disables."""
-    with psycopg.connect(system.url("postgres"), autocommit=True) as stranger:
-        *_, plan = [stranger.execute(each.encode()) for each in DISABLED]
+    with psycopg.connect(system.url("postgres"), autocommit=True) as outsider:
+        *_, plan = [outsider.execute(each.encode()) for each in DISABLED]
         assert "JIT:" in {line for (line,) in plan}
     done = run("-c", LOOK, DATABASE_URL=system.url("postgres"))
     assert "Seq Scan on small" in done.stdout, done.stderr

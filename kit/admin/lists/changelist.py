@@ -60,11 +60,11 @@ class UncountedChangeList(ChangeList):
     def _keys_of_page(self, request: HttpRequest) -> Sequence[tuple[Any, ...]]:
         older, newer = request.GET.get(OLDER), request.GET.get(NEWER)
         if newer:
-            keys, has_newer = self._look(self._place_from(newer), newer=True)
+            keys, has_newer = self._poll(self._place_from(newer), newer=True)
             if has_newer:
                 return self._between(keys, has_newer=True, has_older=True)
             older = None  # nothing is newer than this page, so it is the first
-        keys, has_older = self._look(self._place_from(older) if older else None)
+        keys, has_older = self._poll(self._place_from(older) if older else None)
         return self._between(keys, has_newer=bool(older), has_older=has_older)
 
     def _between(
@@ -74,7 +74,7 @@ class UncountedChangeList(ChangeList):
         self.older_url = self.url(OLDER, keys[-1:]) if has_older else ""
         return keys
 
-    def _look(self, position: tuple[Any, ...] | None, *, newer: bool = False) -> tuple[list[tuple[Any, ...]], bool]:
+    def _poll(self, position: tuple[Any, ...] | None, *, newer: bool = False) -> tuple[list[tuple[Any, ...]], bool]:
         """Return the keys of one page, newest first, and whether there are more behind it.
 
         It asks for one row more than is shown, to know that without a count.

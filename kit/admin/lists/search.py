@@ -34,8 +34,8 @@ def is_word(term: str) -> bool:
 def hash_digits(term: str) -> str:
     """Return the term as digits of a hash, without 0x, or an empty string when it is none."""
     digits = term.removeprefix("0x").lower()
-    size_fits = MIN_DIGITS <= len(digits) <= SHORT_ID_DIGITS or len(digits) == KEY_HASH_DIGITS
-    return digits if size_fits and _HEX.fullmatch(digits) else ""
+    has_size = MIN_DIGITS <= len(digits) <= SHORT_ID_DIGITS or len(digits) == KEY_HASH_DIGITS
+    return digits if has_size and _HEX.fullmatch(digits) else ""
 
 
 def is_id(term: str) -> bool:

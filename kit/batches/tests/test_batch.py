@@ -182,7 +182,7 @@ def test_a_batch_without_anything_to_do_writes_nothing():
 def test_stages_without_rows_cost_one_look_for_all_of_them():
     worker = Worker([Rows(), Rows(), Rows()], Wakeup())
     worker.process_batch(now=timezone.now())
-    worker._look_at = 0.0
+    worker._poll_at = 0.0
     with statements() as sent:
         worker.process_batch(now=timezone.now())
     assert len([sql for sql in sent if "EXISTS" in sql]) == 1
@@ -219,7 +219,7 @@ def test_rows_of_any_age_are_found_by_a_worker_that_starts_and_old_ones_that_com
     worker = Worker([step], Wakeup())
 
     def process_after(*, is_oldest_due=False, is_beginning_due=False):
-        worker._look_at = 0.0
+        worker._poll_at = 0.0
         worker._oldest_at = 0.0 if is_oldest_due or is_beginning_due else worker._oldest_at
         worker._beginning_at = 0.0 if is_beginning_due else worker._beginning_at
         worker.process_batch(now=timezone.now())
@@ -251,7 +251,7 @@ def test_the_leader_saves_since_when_rows_wait_for_statements_that_count_them():
     other._find_oldest(timezone.now())
     assert not StepMark.objects.exists()
     for _ in range(2):  # in the first it becomes the leader
-        leader._look(timezone.now())
+        leader._poll(timezone.now())
     assert StepMark.objects.get(step="TimedRows").nothing_before == long_ago
     assert fetch(f"SELECT {since('TimedRows')} = %s, {since('Nobody')} = '-infinity'", [long_ago]) == [(True, True)]
 
@@ -260,13 +260,13 @@ def test_what_comes_after_the_clock_was_put_back_is_found_at_once():
     step = TimedRows()
     worker = Worker([step], Wakeup())
     for _ in range(2):
-        worker._look_at = 0.0
+        worker._poll_at = 0.0
         worker.process_batch(now=timezone.now() + timedelta(hours=1))
         assert worker._nothing_before == {}
-    worker._look_at = 0.0
+    worker._poll_at = 0.0
     worker.process_batch(now=timezone.now())
     add_row()
-    worker._look_at = 0.0
+    worker._poll_at = 0.0
     worker.process_batch(now=timezone.now())
     assert step.counts == [1]
 
@@ -285,7 +285,7 @@ def test_a_search_for_the_oldest_that_takes_too_long_stops_nobody(monkeypatch):
     monkeypatch.setattr("kit.batches.batch.OLDEST_TIMEOUT", "50ms")
     worker = Worker([step], Wakeup())
     for _ in range(3):
-        worker._look_at = worker._oldest_at = worker._beginning_at = 0.0
+        worker._poll_at = worker._oldest_at = worker._beginning_at = 0.0
         add_row()
         worker.process_batch(now=(now := timezone.now()))
         assert worker._nothing_before == {step: now - RECENT}  # from the last mark on it is found out in any case
@@ -569,7 +569,7 @@ def eventually(is_so, seconds=20):
 @pytest.fixture
 def deaf(monkeypatch):
     """What is found in these tests is found because somebody rang."""
-    monkeypatch.setattr("kit.batches.batch.LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr("kit.batches.batch.POLL_SECONDS", 1000.0)
 
 
 @in_threads
@@ -593,7 +593,7 @@ def test_a_wakeup_that_brings_nothing_to_do_makes_no_batch(running, monkeypatch)
     due, step = monotonic() + 1000, Numbers()
     step.next_at = lambda: 0.0 if step.numbers else due
     worker, wakeup = running(step)
-    eventually(lambda: worker._is_leader and worker._look_at > monotonic() + 500)
+    eventually(lambda: worker._is_leader and worker._poll_at > monotonic() + 500)
     before = len(batches)
     for _ in range(20):
         wakeup.set()
@@ -609,7 +609,7 @@ def test_a_wakeup_that_brings_nothing_to_do_makes_no_batch(running, monkeypatch)
 def test_an_announcement_of_rows_wakes_at_once(running):
     rows = Rows()
     worker, _ = running(rows)
-    eventually(lambda: worker._listening is not None and worker._look_at > monotonic() + 500)
+    eventually(lambda: worker._listening is not None and worker._poll_at > monotonic() + 500)
     for _ in range(10):
         with transaction.atomic():
             add_row()
@@ -623,7 +623,7 @@ def test_an_announcement_of_rows_wakes_at_once(running):
 def test_what_somebody_wants_worked_off_again_is_found_at_once_however_old_it_is(running, monkeypatch):
     monkeypatch.setattr("kit.batches.batch.OLDEST_SHARE", 1000)  # on a busy machine a search takes a while
     worker, _ = running(TimedRows())
-    eventually(lambda: worker._is_leader and worker._look_at > monotonic() + 500)
+    eventually(lambda: worker._is_leader and worker._poll_at > monotonic() + 500)
     for age in (timedelta(), timedelta(days=3)):
         with transaction.atomic():
             add_row()
@@ -695,7 +695,7 @@ def test_what_is_announced_does_not_wait_for_what_is_left_of_something_else(runn
     rows = Rows()
     rows.announced_as = "rows"
     worker, _ = running(rows, Endless())
-    eventually(lambda: worker._is_leader and worker._look_at > monotonic() + 500)
+    eventually(lambda: worker._is_leader and worker._poll_at > monotonic() + 500)
     add_row()
     fetch("SELECT pg_notify('batches', 'rows')")
     eventually(lambda: sum(rows.counts) == 1)
@@ -779,7 +779,7 @@ def test_what_is_due_at_once_is_not_waited_for(running):
     eventually(lambda: not step.numbers)
 
 
-class Away:
+class Unavailable:
     """A database that goes away: every session but the test's own is ended, as often as it is told."""
 
     def __call__(self, _number):
@@ -789,7 +789,7 @@ class Away:
 
 @in_threads
 def test_while_the_database_is_away_nothing_is_lost_and_batches_go_on(running):
-    away, kills = Away(), iter(range(3))
+    away, kills = Unavailable(), iter(range(3))
 
     def hook(number):
         for _ in kills:

@@ -24,7 +24,7 @@ def own(name, limits=ONE):
 
 def flood(buckets, number, *, now=0.0):
     """Take for so many names, each new, and return how many were served."""
-    return sum(buckets.take(own(("stranger", name)), PARENT, now=now) for name in range(number))
+    return sum(buckets.take(own(("outsider", name)), PARENT, now=now) for name in range(number))
 
 
 def test_a_path_is_taken_from_as_a_whole_or_not_at_all():

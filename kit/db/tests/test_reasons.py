@@ -8,14 +8,14 @@ from django import db
 from django.db import DataError, OperationalError, ProgrammingError
 
 from kit.db.reasons import (
-    AWAY,
     COLLISIONS,
     LOCK_TIMEOUT,
     REASONS,
+    UNAVAILABLE,
     UNFIT,
-    is_away,
     is_closed,
     is_conflict,
+    is_unavailable,
     reason,
     words,
 )
@@ -45,7 +45,7 @@ def test_another_code_is_told_without_the_text() -> None:
 
 def test_a_connection_that_cannot_be_made_is_told_in_one_line() -> None:
     error = OperationalError("connection failed:\n  Is the server running?")
-    assert reason(error) == AWAY
+    assert reason(error) == UNAVAILABLE
     assert words(error) == "PostgreSQL cannot be reached: connection failed: Is the server running?"
 
 
@@ -69,23 +69,25 @@ def django_error(code: str) -> Exception:
 )
 def test_errors_are_told_apart_by_the_code_of_the_database(codes: str, *, away: bool, conflict: bool) -> None:
     for code in codes.split():
-        assert (code, is_away(django_error(code)), is_conflict(django_error(code))) == (code, away, conflict)
+        assert (code, is_unavailable(django_error(code)), is_conflict(django_error(code))) == (code, away, conflict)
 
 
 # The classes that are about the server, a session or a lock, whatever was to be stored.
-AWAY_CLASSES = {"08", "27", "28", "2F", "38", "39", "3B", "40", "53", "55", "57", "58", "F0", "HV"}
+UNAVAILABLE_CLASSES = {"08", "27", "28", "2F", "38", "39", "3B", "40", "53", "55", "57", "58", "F0", "HV"}
 
 
 def test_each_code_that_psycopg_knows_is_away_by_its_class_but_for_locks_and_those_that_are_named() -> None:
     codes = [code for code in psycopg.errors._sqlcodes if re.fullmatch("[0-9A-Z]{5}", code)]
     assert len(codes) > 200
     for code in codes:
-        expected = (code[:2] in AWAY_CLASSES and code not in COLLISIONS | {LOCK_TIMEOUT}) or code in UNFIT | {"25006"}
-        assert (code, is_away(django_error(code))) == (code, expected)
+        expected = (code[:2] in UNAVAILABLE_CLASSES and code not in COLLISIONS | {LOCK_TIMEOUT}) or code in UNFIT | {
+            "25006"
+        }
+        assert (code, is_unavailable(django_error(code))) == (code, expected)
 
 
 def test_what_is_no_error_of_the_database_is_of_no_kind() -> None:
     for error in (ValueError(), DataError(), db.IntegrityError()):
-        assert [test(error) for test in (is_away, is_conflict, is_closed)] == [False] * 3
-    assert is_away(OperationalError())
-    assert is_away(db.InterfaceError())
+        assert [test(error) for test in (is_unavailable, is_conflict, is_closed)] == [False] * 3
+    assert is_unavailable(OperationalError())
+    assert is_unavailable(db.InterfaceError())

@@ -18,7 +18,7 @@ from django.db import connection
 from prometheus_client import Gauge
 from structlog.testing import capture_logs
 
-from kit.db.reasons import AWAY
+from kit.db.reasons import UNAVAILABLE
 from kit.processes import leader
 from kit.processes.leader import Leader, LeaderLock, Term, holders, key_of, session_parameters
 
@@ -192,7 +192,7 @@ def test_who_survives_an_outage_leads_while_the_database_is_away_and_after_it() 
             await until(lambda: one.leader._session is not None)
             assert (one.leads, len(one.terms)) == (True, 1)
 
-    assert play(story) == [AWAY]
+    assert play(story) == [UNAVAILABLE]
 
 
 @fast
@@ -318,7 +318,7 @@ def test_without_a_database_nobody_leads_and_why_is_said_once(
             await asyncio.sleep(0.5)
             assert not one.terms
 
-    assert play(story) == [AWAY]
+    assert play(story) == [UNAVAILABLE]
 
 
 def test_a_fault_of_the_work_ends_the_process_instead_of_leaving_it_without_work() -> None:

@@ -149,9 +149,9 @@ def test_what_cannot_go_out_at_once_is_stored_and_due():
     assert (row.next_attempt_at, row.lease_until, row.attempt_count) == (NOW, None, 0)
     assert Attempt.objects.count() == 2
     limits.keep()
-    assert not limits.has_room_again()
+    assert not limits.has_capacity_again()
     limits.complete(accepted.claims[0].slot)
-    assert limits.has_room_again()
+    assert limits.has_capacity_again()
 
 
 @pytest.mark.django_db

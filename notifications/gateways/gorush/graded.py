@@ -37,7 +37,7 @@ def fit(push: Push, notif_id: str) -> Fitted:
     address = read_address(push.address)
     if push.message:
         notification = _notification(push, address, Content.decode(push.message), notif_id)
-        if _fits(notification):
+        if _is_within_limit(notification):
             return Fitted(notification, is_truncated=False)
     wake = _notification(push, address, Content.decode(push.wake), notif_id)
     return Fitted(wake, is_truncated=bool(push.message))
@@ -98,7 +98,7 @@ def _environment(address: DeviceAddress) -> dict[str, bool]:
     return {Environment(address.environment).value: True} if address.environment else {}
 
 
-def _fits(notification: Mapping[str, Any]) -> bool:
+def _is_within_limit(notification: Mapping[str, Any]) -> bool:
     if notification["platform"] == NUMBERS[TokenType.APN]:
         is_call = notification["push_type"] == "voip"
         return apple_size_bytes(notification) <= (MAX_CALL_BYTES if is_call else MAX_APPLE_BYTES)

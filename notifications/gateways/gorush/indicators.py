@@ -41,11 +41,11 @@ class GorushFacts:
     unknown_errors: int = 0
 
 
-def gorushes(found: Sequence[Peer], *, is_redis_away: bool) -> list[Indicator]:
+def gorushes(found: Sequence[Peer], *, is_redis_down: bool) -> list[Indicator]:
     """Judge each gorush. Without Redis nothing is known of their configuration."""
     if not found:
         return [Indicator(GORUSH, State.RED, "no gorush is configured: nothing goes out", "Set GORUSH_URL.")]
-    seen = [Peer(one.host, one.is_up) for one in found] if is_redis_away else found
+    seen = [Peer(one.host, one.is_up) for one in found] if is_redis_down else found
     judged = [peers.judge(one, seen, ABOUT_GORUSH) for one in seen]
     if any(one.is_up for one in seen):
         return judged

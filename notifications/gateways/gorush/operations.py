@@ -57,8 +57,8 @@ class GorushOperations(Operations):
     def reach(self, asked: Mapping[str, bool], *, is_blind: bool) -> Reached:
         return Reached(list(NOTICES.peers(asked, is_blind=is_blind)))
 
-    def judge_reached(self, reached: Reached, *, is_redis_away: bool) -> Iterator[Indicator]:
-        yield from indicators.gorushes(reached.servers, is_redis_away=is_redis_away)
+    def judge_reached(self, reached: Reached, *, is_redis_down: bool) -> Iterator[Indicator]:
+        yield from indicators.gorushes(reached.servers, is_redis_down=is_redis_down)
 
     def read(self, evidence: Evidence) -> GorushFacts:
         unreached = Halt.objects.filter(kind=Halt.Kind.UNREACHABLE, gateway=NAME)

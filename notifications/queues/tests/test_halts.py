@@ -36,7 +36,7 @@ APPLE, GOOGLE = ChannelKey(1, APP), ChannelKey(2, "")
 PROBE, GATEWAY_PROBE = timedelta(seconds=30), timedelta(seconds=5)
 SECOND = timedelta(seconds=1)
 State = Notification.State
-AWAY = Result(Outcome.TRANSIENT, UNREACHABLE)
+UNAVAILABLE = Result(Outcome.TRANSIENT, UNREACHABLE)
 BUSY = Result(Outcome.TRANSIENT, "http_503")
 DELIVERED = Result(Outcome.DELIVERED)
 
@@ -251,10 +251,10 @@ def test_a_tripped_app_is_probed_with_one_push_at_a_time():
 
 def test_the_probe_is_the_oldest_that_waits_for_a_proven_address():
     halts.trip(APPLE, reason="", now=NOW)
-    stranger = make_due_to_app(next_attempt_at=LONG_AGO)
+    outsider = make_due_to_app(next_attempt_at=LONG_AGO)
     newer, older = (make_proven(next_attempt_at=NOW - n * SECOND) for n in (1, 2))
     taken = [held.notification_id for n in (1, 2, 3) for held in take(now=NOW + n * PROBE)]
-    assert taken == [older.pk, newer.pk, stranger.pk]
+    assert taken == [older.pk, newer.pk, outsider.pk]
 
 
 def test_what_waits_in_a_wrong_queue_uses_up_no_probe():
@@ -328,7 +328,7 @@ def test_a_dry_run_neither_closes_a_breaker_nor_counts_as_a_success_of_its_app()
 
 @pytest.fixture
 def gateway():
-    return RecordingGateway(lambda _: AWAY)
+    return RecordingGateway(lambda _: UNAVAILABLE)
 
 
 def halted_gateway(*, next_probe_at=None, name="gorush"):
@@ -396,7 +396,7 @@ def test_a_push_that_was_on_its_way_before_ends_no_halt(gateway):
 
 
 def test_a_gateway_that_took_another_push_of_the_batch_is_not_away():
-    replies = iter([AWAY, DELIVERED, AWAY])
+    replies = iter([UNAVAILABLE, DELIVERED, UNAVAILABLE])
     for _ in range(3):
         make_due()
     deliverer = DeliveryProcess(RecordingGateway(lambda _: next(replies)))

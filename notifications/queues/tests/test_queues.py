@@ -157,10 +157,10 @@ def test_a_claim_reads_by_the_index_and_no_more_than_it_takes():
     prove(APPLE, GOOGLE)
     fill(number_of(PROVEN), 1000)
     fill(number_of(UNPROVEN), 2000)
-    rooms = {number_of(UNPROVEN): 5, number_of(QueueKey("gorush", *GOOGLE, is_proven=True)): 5, 0: 200}
+    budgets = {number_of(UNPROVEN): 5, number_of(QueueKey("gorush", *GOOGLE, is_proven=True)): 5, 0: 200}
     read = rows_read(claiming._TAKE_DUE, {
         "now": NOW, "nothing_before": LONG_AGO, "noted_since": NOW, "limit": 200, "queues_at_once": QUEUES_AT_ONCE,
-        "queue_ids": list(rooms), "rooms": list(rooms.values()),
+        "queue_ids": list(budgets), "budgets": list(budgets.values()),
     })  # fmt: skip
     assert read["notifications_notification"] <= 6  # the head that is looked for, and five
     assert set(read["indexes"]) <= {"notification_queue", "registrations_route_pkey"}

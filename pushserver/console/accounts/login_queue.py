@@ -18,7 +18,7 @@ from django.urls import Resolver404, resolve
 from pushserver.console.accounts.addresses import client_network
 from pushserver.console.accounts.refusals import too_many_logins
 
-MAX_STRANGERS = 2
+MAX_ANONYMOUS = 2
 MAX_REMEMBERED = 100
 TIMEOUT_SECONDS = 5.0
 SAFE = {"GET", "HEAD", "OPTIONS"}  # they have no form
@@ -65,7 +65,7 @@ class LoginQueue:
     def _enter(self, network: str) -> str | None:
         """Return the place that a login has got, or None."""
         with self._lock:
-            slots = {KNOWN: network in self._known, network: len(self._here - {KNOWN}) < MAX_STRANGERS}
+            slots = {KNOWN: network in self._known, network: len(self._here - {KNOWN}) < MAX_ANONYMOUS}
             slot = next((slot for slot, is_free in slots.items() if is_free and slot not in self._here), None)
             if slot is not None:
                 self._here.add(slot)
@@ -76,7 +76,7 @@ KNOWN = "known"  # the place of those that are remembered: no network is written
 LOGINS = LoginQueue()
 
 
-class StrangersFormsMiddleware:
+class AnonymousFormsMiddleware:
     """Reads what somebody who is not logged in sends only when there is a place for it, to whichever page: Django reads
     a form to check it against forgeries before the page refuses it. Pages of programs are exempt from that check, and
     refuse who shows no secret before they read anything.

@@ -32,7 +32,7 @@ COLUMNS = ((Group.SERVER, Group.WATCH), (Group.IN,), (Group.OUT,))
 # The colour and the picture beside each word.
 LOOKS = {
     State.RED: (Family.BAD, "error"),
-    State.YELLOW: (Family.DOUBT, "warning"),
+    State.YELLOW: (Family.CAUTION, "warning"),
     State.GREEN: (Family.GOOD, "check_circle"),
     State.GREY: (Family.QUIET, "help"),
     State.OFF: (Family.QUIET, "do_not_disturb_on"),

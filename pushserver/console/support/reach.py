@@ -21,7 +21,7 @@ from registrations.models import Registration, Route
 
 # The entry of the log is written in the transaction that disables, by a clock that was read a little later.
 A_MOMENT = timedelta(seconds=5)
-NOBODY = FirstLine("Cannot be reached: nobody registered with this key, or it was forgotten.", Family.DOUBT)
+NOBODY = FirstLine("Cannot be reached: nobody registered with this key, or it was forgotten.", Family.CAUTION)
 Halted = Mapping[ChannelKey, Halt]
 
 
@@ -93,12 +93,12 @@ def _of_registration(registration: Registration, entry: LogEntry | None, halted:
 
 def _of_route(route: Route, entry: LogEntry | None, halted: Halted) -> FirstLine:
     if route.state == Route.State.DISABLED:
-        return FirstLine(format_html("Cannot be reached: {}", _why_disabled(route, entry)), Family.DOUBT)
+        return FirstLine(format_html("Cannot be reached: {}", _why_disabled(route, entry)), Family.CAUTION)
     app = channel_key(route.token_type, route.app_topic)
     if app in halted:
-        return FirstLine(_why_waiting(app, halted[app]), Family.DOUBT)
+        return FirstLine(_why_waiting(app, halted[app]), Family.CAUTION)
     if route.failing_since:
-        return FirstLine(format_html("Pushes fail since {}.", relative(route.failing_since)), Family.DOUBT)
+        return FirstLine(format_html("Pushes fail since {}.", relative(route.failing_since)), Family.CAUTION)
     if route.is_proven and route.last_success_at:
         known = format_html("Can be reached: something was delivered {}.", relative(route.last_success_at))
         return FirstLine(known, Family.GOOD)

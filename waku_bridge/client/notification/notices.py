@@ -27,7 +27,7 @@ class Phase(StrEnum):
     READY = "ready"  # to be asked for now
     ASKED = "asked"  # asked for, until the answer or `until_ns`
     WAITING = "waiting"  # backing off until `until_ns`
-    LOOKING = "looking"  # waits until the query where it can be notified is over
+    QUERYING = "looking"  # waits until the query where it can be notified is over
     SETTLED = "settled"
 
 
@@ -122,7 +122,7 @@ class Notice:
             open_to_us, key=lambda d: (device.tries.get(d.server, 0), -d.version, self.luck[d.server]), default=None
         )
 
-    def wake(self, device: Device, now_ns: int, *, is_looking: bool, fail_over: bool) -> None:
+    def wake(self, device: Device, now_ns: int, *, is_querying: bool, fail_over: bool) -> None:
         """Let time pass for one device."""
         match device.phase:
             case Phase.ASKED if now_ns >= device.until_ns:
@@ -131,7 +131,7 @@ class Notice:
                 device.phase = Phase.READY if fail_over else Phase.SETTLED
             case Phase.WAITING if now_ns >= device.until_ns:
                 device.phase = Phase.READY
-            case Phase.LOOKING if not is_looking:
+            case Phase.QUERYING if not is_querying:
                 device.phase = Phase.READY
 
     def note_asked(self, device: Device, destination: Destination, request_key: bytes, until_ns: int) -> None:

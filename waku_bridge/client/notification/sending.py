@@ -340,22 +340,22 @@ class SendingClient:
 
     def _next(self, notice: Notice, device: Device, now_ns: int, messages: list[WakuMessage]) -> Destination | None:
         """Return where to ask for a device now, if it is to be asked for now."""
-        is_looking = self._queries.is_open(notice.client)
-        notice.wake(device, now_ns, is_looking=is_looking, fail_over=self._fail_over)
+        is_querying = self._queries.is_open(notice.client)
+        notice.wake(device, now_ns, is_querying=is_querying, fail_over=self._fail_over)
         if device.phase is not Phase.READY:
             return None
         if device.needs_query:
-            self._look_again(notice, device, now_ns, messages)
+            self._repeat_query(notice, device, now_ns, messages)
             return None
         destination = notice.pick(device, self.directory.destinations(notice.client), self._draw)
         if destination is None and not notice.has_queried:
-            self._look_again(notice, device, now_ns, messages)
+            self._repeat_query(notice, device, now_ns, messages)
         elif destination is None:
             device.phase = Phase.SETTLED
         return destination
 
-    def _look_again(self, notice: Notice, device: Device, now_ns: int, messages: list[WakuMessage]) -> None:
-        device.phase = Phase.LOOKING
+    def _repeat_query(self, notice: Notice, device: Device, now_ns: int, messages: list[WakuMessage]) -> None:
+        device.phase = Phase.QUERYING
         device.needs_query = False
         self._query(notice, now_ns, messages)
 

@@ -35,9 +35,9 @@ from waku_bridge.codec.tests.examples import (
     CLIENT,
     INFO,
     NOW_NS,
+    OUTSIDER,
     SENDER,
     SERVER,
-    STRANGER,
     UUID,
     repeatable,
 )
@@ -198,13 +198,13 @@ class Network:
         asked_id = question.body.message_id if isinstance(question.body, PushRequest) else question.message_id
         forgeries = [
             PushResponse(asked_id, (Report(CLIENT.key_hash, UUID, success=True),)),
-            PushResponse(asked_id, (Report(STRANGER.key_hash, TABLET, success=True),)),
+            PushResponse(asked_id, (Report(OUTSIDER.key_hash, TABLET, success=True),)),
             QueryResponse(asked_id, success=True, info=(INFO,)),
             QueryResponse(asked_id, success=True, info=(replace(INFO, version=99, access_token=UUID),)),
             RegistrationResponse(getattr(question.body, "request_id", b""), success=True),
             RegistrationResponse(b"\x0f" * 64, success=False),
         ]
-        message = ModelServer(STRANGER).seal(forgeries[kind % len(forgeries)], question.author, self.now_ns)
+        message = ModelServer(OUTSIDER).seal(forgeries[kind % len(forgeries)], question.author, self.now_ns)
         self.step(self.core.receive(message, self.now_ns))
 
     def note_reports(self, message: WakuMessage) -> None:

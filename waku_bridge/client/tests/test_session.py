@@ -29,7 +29,7 @@ from waku_bridge.client import (
     new_state,
 )
 from waku_bridge.client.tests.model import ModelServer
-from waku_bridge.codec.tests.examples import ACCESS_TOKEN, CLIENT, NOW_NS, SENDER, SERVER, STRANGER, UUID, repeatable
+from waku_bridge.codec.tests.examples import ACCESS_TOKEN, CLIENT, NOW_NS, OUTSIDER, SENDER, SERVER, UUID, repeatable
 from waku_bridge.messages import PushResponse, RegistrationError, WakuMessage
 from waku_bridge.node import NodeError, WakuNode, from_json, to_json
 
@@ -107,7 +107,7 @@ def test_a_refusal_of_an_unknown_kind_is_told_by_its_number(node: Node, server: 
 
 def test_silence_ends_with_an_exception_and_asking_again_repeats_the_question(node: Node) -> None:
     client = _client()
-    node.server = ModelServer(STRANGER)
+    node.server = ModelServer(OUTSIDER)
     with pytest.raises(NoAnswer):
         _run(node, lambda session: session.register(client, timeout_seconds=0.05))
     node.server = ModelServer(SERVER)
@@ -122,7 +122,7 @@ def test_an_answer_that_is_dated_before_its_question_is_found(node: Node) -> Non
 
 
 def test_an_answer_behind_pages_of_other_messages_is_found(node: Node) -> None:
-    noise = [ModelServer(STRANGER).seal(PushResponse(MESSAGE_ID), CLIENT.pub33, NOW_NS + n) for n in range(250)]
+    noise = [ModelServer(OUTSIDER).seal(PushResponse(MESSAGE_ID), CLIENT.pub33, NOW_NS + n) for n in range(250)]
     node.archive(*noise)
     node.clock = count(NOW_NS + 300)
     events: list = []

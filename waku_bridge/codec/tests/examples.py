@@ -20,7 +20,7 @@ from waku_bridge.messages import (
     RegistrationResponse,
 )
 
-CLIENT, SERVER, SENDER, STRANGER = (Identity(PrivateKey(bytes([secret]) * 32)) for secret in (1, 2, 4, 7))
+CLIENT, SERVER, SENDER, OUTSIDER = (Identity(PrivateKey(bytes([secret]) * 32)) for secret in (1, 2, 4, 7))
 TOPIC_KEY = b"\x09" * 32
 UUID = "11111111-1111-4111-8111-111111111111"
 ACCESS_TOKEN = "c0ffee00-0000-4000-8000-000000000001"

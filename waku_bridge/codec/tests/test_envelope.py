@@ -16,12 +16,12 @@ from waku_bridge.codec.tests.examples import (
     INFO,
     NOTIFICATION,
     NOW_NS,
+    OUTSIDER,
     QUERY,
     REGISTRATION,
     REQUEST,
     SENDER,
     SERVER,
-    STRANGER,
     TOPIC_KEY,
     UUID,
     repeatable,
@@ -93,7 +93,7 @@ def test_tries_each_key_because_names_may_share_a_topic():
     assert decode(payload, [SERVER, b"\x08" * 32, TOPIC_KEY]).body == QUERY
 
 
-@pytest.mark.parametrize("keys", [[], [STRANGER], [b"\x08" * 32], [STRANGER, b"\x08" * 32]])
+@pytest.mark.parametrize("keys", [[], [OUTSIDER], [b"\x08" * 32], [OUTSIDER, b"\x08" * 32]])
 def test_drops_what_no_key_opens(keys):
     assert_dropped(sent(REQUEST).message.payload, errors.NotDecryptable, keys)
 
@@ -176,7 +176,7 @@ def test_says_for_whom_a_message_was_sealed():
 
 
 def test_the_key_that_opens_a_registration_is_the_server_that_its_grant_names():
-    body = envelope.decode(sent(REGISTRATION).message.payload, [STRANGER, SERVER], STRANGER).body
+    body = envelope.decode(sent(REGISTRATION).message.payload, [OUTSIDER, SERVER], OUTSIDER).body
     assert body.grant_verified
 
 
@@ -257,11 +257,11 @@ class TestRegistration:
         assert not self.opened(replace(REGISTRATION, **differences)).grant_verified
 
     def test_does_not_verify_a_grant_of_another_client(self):
-        assert not decode(sent(REGISTRATION, signer=STRANGER).message.payload).body.grant_verified
+        assert not decode(sent(REGISTRATION, signer=OUTSIDER).message.payload).body.grant_verified
 
     def test_does_not_verify_a_grant_for_another_server(self):
-        payload = sent(REGISTRATION, recipient=STRANGER.pub33).message.payload
-        decoded = envelope.decode(payload, [STRANGER], STRANGER)
+        payload = sent(REGISTRATION, recipient=OUTSIDER.pub33).message.payload
+        decoded = envelope.decode(payload, [OUTSIDER], OUTSIDER)
         assert decoded.body.registration == REGISTRATION
         assert not decoded.body.grant_verified
 
@@ -270,7 +270,7 @@ class TestRegistration:
 
     def test_drops_a_body_sealed_for_somebody_else(self):
         content = bodies.serialize(REGISTRATION)[1]
-        shared = shared_key(CLIENT.private_key, parse_public_key(STRANGER.pub33))
+        shared = shared_key(CLIENT.private_key, parse_public_key(OUTSIDER.pub33))
         payload = sent_payload(symmetric.seal_body(content, shared, repeatable()), MessageType.REGISTRATION)
         assert_dropped(payload, errors.BodyNotDecryptable)
 
@@ -278,7 +278,7 @@ class TestRegistration:
         content = bodies.serialize(REGISTRATION)[1]
         shared = shared_key(CLIENT.private_key, parse_public_key(SERVER.pub33))
         sealed = symmetric.seal_body(content, shared, repeatable())
-        assert_dropped(sent_payload(sealed, MessageType.REGISTRATION, signer=STRANGER), errors.BodyNotDecryptable)
+        assert_dropped(sent_payload(sealed, MessageType.REGISTRATION, signer=OUTSIDER), errors.BodyNotDecryptable)
 
     @pytest.mark.parametrize("sealed", [b"x", b"x" * 11, b"x" * 27, b"x" * 100])
     def test_drops_a_body_that_was_never_sealed(self, sealed):
@@ -390,14 +390,14 @@ class TestEncode:
         assert getattr(encoded, "message", encoded).timestamp_ns == NOW_NS
 
     def test_the_frame_of_a_query_or_a_request_may_be_signed_by_another_key(self, stamped):
-        names = {"signer": SENDER, "outer_signer": STRANGER}
+        names = {"signer": SENDER, "outer_signer": OUTSIDER}
         query = envelope.encode_query(QUERY, topic_key=TOPIC_KEY, **names, **stamped)
         request = envelope.encode_request(REQUEST, server=SERVER.pub33, **names, **stamped)
         opened = [
             symmetric.unseal_frame(query.message.payload, TOPIC_KEY),
             ecies.unseal(request.message.payload, SERVER.private_key),
         ]
-        assert [frame.parse(each)[1].format() for each in opened] == [STRANGER.pub33] * 2
+        assert [frame.parse(each)[1].format() for each in opened] == [OUTSIDER.pub33] * 2
 
     def test_a_contact_code_may_be_empty_and_still_wrapped(self):
         with pytest.raises(errors.EmptyPayload):

@@ -22,7 +22,7 @@ from registrations.models import Registration as RegistrationRow
 from registrations.models import Route, TopicKey
 from registrations.rules import Refusal
 from tests.batches import Process
-from tests.conversation import CLIENT, EPHEMERAL, SENDER, STRANGER, put, replies_to, say, to_server
+from tests.conversation import CLIENT, EPHEMERAL, OUTSIDER, SENDER, put, replies_to, say, to_server
 from tests.delivering import RecordingGateway
 from tests.factories import apn_token, firebase_token
 from waku_bridge.codec import topics
@@ -137,7 +137,7 @@ DROPPED = {
             encode_registration(
                 RegistrationMessage(UUID, 1),
                 identity=CLIENT,
-                server=STRANGER.pub33,
+                server=OUTSIDER.pub33,
                 timestamp_ns=1,
                 random_bytes=os.urandom,
             ).message,
@@ -145,7 +145,7 @@ DROPPED = {
         ),
         "not_decryptable",
     ),
-    "query for a topic of nobody": (lambda: query(STRANGER.key_hash), "not_decryptable"),
+    "query for a topic of nobody": (lambda: query(OUTSIDER.key_hash), "not_decryptable"),
     "unknown type": (unsigned, "unknown_type"),
     "registration sealed with another key": (
         lambda: to_server(b"\x01" * 100, MessageType.REGISTRATION, CLIENT),
@@ -288,17 +288,17 @@ def test_a_query_that_finds_nothing_is_silent():
 @pytest.mark.django_db
 def test_a_query_asked_twice_for_one_key_tells_it_once():
     say(registration())
-    say(query(CLIENT.key_hash, CLIENT.key_hash, STRANGER.key_hash))
+    say(query(CLIENT.key_hash, CLIENT.key_hash, OUTSIDER.key_hash))
     [answer] = bodies(EPHEMERAL)
     assert len(answer.info) == 1
 
 
 @pytest.mark.django_db
 def test_every_author_of_a_batch_gets_its_own_answer():
-    say(registration(CLIENT), registration(STRANGER))
-    say(request(push(message=b"m", type=9), signer=SENDER), request(push(STRANGER, access_token="x"), signer=EPHEMERAL))
+    say(registration(CLIENT), registration(OUTSIDER))
+    say(request(push(message=b"m", type=9), signer=SENDER), request(push(OUTSIDER, access_token="x"), signer=EPHEMERAL))
     assert [type(body) for body in bodies(CLIENT)] == [RegistrationResponse]
-    assert [type(body) for body in bodies(STRANGER)] == [RegistrationResponse]
+    assert [type(body) for body in bodies(OUTSIDER)] == [RegistrationResponse]
     assert [report.error for body in bodies(EPHEMERAL) for report in body.reports] == [1]
     assert bodies(SENDER) == []  # waits for the first attempt
 
@@ -365,7 +365,7 @@ def test_what_is_under_way_while_somebody_unregisters_is_not_sent_again():
 
 @pytest.mark.django_db
 def test_processing_again_does_nothing():
-    process = say(registration(), registration(STRANGER))
+    process = say(registration(), registration(OUTSIDER))
     assert OutboundReply.objects.count() == 2
     assert inbound.take(10) == inbound.Taken([], is_more_left=False)
     assert not process.process_batch()
@@ -539,11 +539,11 @@ def test_a_batch_that_collides_with_another_one_is_repeated_and_not_lost(caplog)
 
 def poison():
     """A query for a registration whose token does not decrypt: nobody can answer it."""
-    say(registration(STRANGER))
+    say(registration(OUTSIDER))
     derive_newest(budget=CpuBudget(0, 60))
     sealed = Keyring([b"\x77" * 32]).encrypt(Purpose.ACCESS_TOKEN, TOKEN.encode())
     RegistrationRow.objects.update(access_token_encrypted=sealed)
-    return query(STRANGER.key_hash, signer=SENDER)
+    return query(OUTSIDER.key_hash, signer=SENDER)
 
 
 @pytest.mark.django_db
@@ -607,8 +607,8 @@ def test_a_topic_key_that_does_not_decrypt_stops_nobody():
     say(registration())
     say(query())
     TopicKey.objects.update(key_encrypted=Keyring([b"\x77" * 32]).encrypt(Purpose.TOPIC_KEY, b"k" * 32))
-    say(query(signer=SENDER), registration(STRANGER))
-    assert len(bodies(SENDER)) == len(bodies(STRANGER)) == 1
+    say(query(signer=SENDER), registration(OUTSIDER))
+    assert len(bodies(SENDER)) == len(bodies(OUTSIDER)) == 1
 
 
 @pytest.mark.django_db
@@ -617,9 +617,9 @@ def test_a_value_too_large_for_an_index_is_a_fault_of_its_envelope_and_no_outage
     say(registration())
     with connection.cursor() as cursor:
         cursor.execute("CREATE INDEX too_small ON notifications_notification (message)")
-    put(request(push(message=os.urandom(5000))), registration(STRANGER), now=NOW)
+    put(request(push(message=os.urandom(5000))), registration(OUTSIDER), now=NOW)
     process_until_nothing_is_left()
-    assert len(bodies(STRANGER)) == 1
+    assert len(bodies(OUTSIDER)) == 1
     assert (State.FAILED, "OperationalError") in reasons()
 
 

@@ -61,7 +61,7 @@ class Served:
 
 
 @pytest.fixture(autouse=True)
-def empty_board() -> Iterator[None]:
+def empty_cache() -> Iterator[None]:
     cache.clear()
     yield
     cache.clear()

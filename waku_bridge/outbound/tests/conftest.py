@@ -16,7 +16,7 @@ from embedded.servers.ports import free_port
 from kit.batches.batch import BaseStep, Batch, Work
 from kit.db import clock as batches
 from kit.http.connections import new_client, submit
-from tests.batches import TIMEOUT_SECONDS, WAKEUP, hear, look_and_process
+from tests.batches import TIMEOUT_SECONDS, WAKEUP, hear, poll_and_process
 from tests.factories.envelopes import PUBSUB_TOPIC
 from tests.faulty.node import create_app
 from waku_bridge.node import WakuNode
@@ -130,7 +130,7 @@ class OutboxProcess:
         self.steps = [Deciding(self.replies), *self.outbox.steps()]
 
     def process_batch(self) -> bool:
-        return look_and_process(self.steps)
+        return poll_and_process(self.steps)
 
     def works(self) -> None:
         """Process batches until nothing is under way and nothing is due, neither in memory nor in the database."""

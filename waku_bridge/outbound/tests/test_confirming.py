@@ -159,7 +159,7 @@ def test_stores_that_are_slower_than_replies_come_are_asked_once_for_each_and_no
     for _ in range(5):
         clock.goes(2 * LATE.total_seconds())
         process.process_batch()
-    assert (len(confirmations._due), confirmations.room()) == (3, 0)
+    assert (len(confirmations._due), confirmations.capacity()) == (3, 0)
 
 
 def test_no_more_are_taken_up_than_asked_for_however_postgresql_joins(clock):

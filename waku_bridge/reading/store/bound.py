@@ -37,7 +37,7 @@ class Bound:
             while not term.is_over:
                 await term.pause(await self._enforce())
         finally:
-            self._intake.has_room.set()
+            self._intake.has_capacity.set()
 
     async def _enforce(self) -> float:
         """Drop what is too much, note whether there is room, and return when to look again, in seconds."""
@@ -63,10 +63,10 @@ class Bound:
         return 0.0 if dropped >= MAX_DROPPED else PERIOD_SECONDS
 
     def _note(self, *, is_full: bool) -> None:
-        has_room = self._intake.has_room
-        if is_full and has_room.is_set():
+        has_capacity = self._intake.has_capacity
+        if is_full and has_capacity.is_set():
             log.error("inbox_full", limit=self._limit)
-            has_room.clear()
-        elif not is_full and not has_room.is_set():
+            has_capacity.clear()
+        elif not is_full and not has_capacity.is_set():
             log.info("inbox_has_room")
-            has_room.set()
+            has_capacity.set()

@@ -66,7 +66,7 @@ class StoreWalker:
         # What is to be searched now, what has to be read a last time later, and when the store itself was last found
         # to be without something that it should have had.
         self._urgent: Window | None = None
-        self._doubt: Window | None = None
+        self._suspect: Window | None = None
         self._late_at: datetime | None = None
         self._settled_at = monotonic()
         self._wanted = asyncio.Event()
@@ -78,7 +78,7 @@ class StoreWalker:
         """
         now = clock.now()
         self._urgent = windows.urgent(lost_since=since, now=now).hull(self._urgent)
-        self._doubt = windows.doubt(since=since, now=now).hull(self._doubt)
+        self._suspect = windows.suspect(since=since, now=now).hull(self._suspect)
         self._wanted.set()
 
     async def run(self, term: Term) -> None:
@@ -118,7 +118,7 @@ class StoreWalker:
         if not self._backoff.failures:
             log.warning("store_lost", node=self.reader.name, error=str(error))
         self._late_at = now = clock.now()
-        self._doubt = windows.doubt(since=now, now=now).hull(self._doubt)
+        self._suspect = windows.suspect(since=now, now=now).hull(self._suspect)
         pause = self._backoff.next()
         return self._postpone(BUSY_SECONDS + pause if isinstance(error, Busy) else pause)
 
@@ -153,7 +153,7 @@ class StoreWalker:
         found = await self._read_whole(plan.fresh, term, loop="fast")
         if found or self._is_first:
             since = before.now if self._is_first else plan.fresh.start_at
-            self._doubt = windows.doubt(since=since, now=before.now).hull(self._doubt)
+            self._suspect = windows.suspect(since=since, now=before.now).hull(self._suspect)
         if not self._is_first:
             self._missed_live(found)
         await self._settle(before.now, term)
@@ -182,14 +182,14 @@ class StoreWalker:
 
     async def _settle(self, now: datetime, term: Term) -> None:
         """Read for the last time what is in doubt and old enough."""
-        window = windows.settled(self._doubt, now=now) if self._doubt else None
+        window = windows.settled(self._suspect, now=now) if self._suspect else None
         if not window or monotonic() - self._settled_at < windows.SETTLE_PERIOD.total_seconds():
             return
         if found := await self._read_whole(window, term, loop="settle"):
             self._missed_live(found)
             self._late_at = now
-        if not term.is_over and self._doubt:
-            self._settled_at, self._doubt = monotonic(), self._doubt.after(window)
+        if not term.is_over and self._suspect:
+            self._settled_at, self._suspect = monotonic(), self._suspect.after(window)
 
     async def _read_whole(self, window: Window, term: Term, *, loop: str) -> int:
         """Read it, unless the term ends meanwhile, and return how much in it was new to the inbox. When the store lost

@@ -138,7 +138,7 @@ def urgent(*, lost_since: datetime, now: datetime) -> Window:
     return Window(max(lost_since - URGENT_OVERLAP, now - REACH), now + AHEAD)
 
 
-def doubt(*, since: datetime, now: datetime) -> Window:
+def suspect(*, since: datetime, now: datetime) -> Window:
     """Return the timestamps of messages that came, or should have come, since then."""
     return Window(since - OVERLAP, now + AHEAD)
 

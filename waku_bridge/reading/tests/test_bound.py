@@ -80,7 +80,7 @@ def test_as_many_as_may_wait_are_taken_in(run):
         world.publish(*messages(3))
         await read(world, world.live())
         await Bound(world.intake, limit=3)._enforce()
-        assert world.intake.has_room.is_set()
+        assert world.intake.has_capacity.is_set()
 
     run(scenario)
 
@@ -91,10 +91,10 @@ def test_a_bridge_that_loses_its_lock_does_not_wait_for_room(run):
         await read(world, world.live())
         term = Term(asyncio.Event())
         keeping = asyncio.create_task(Bound(world.intake, limit=1).run(term))
-        await until(lambda: asyncio.sleep(0, not world.intake.has_room.is_set()), "the inbox is full")
+        await until(lambda: asyncio.sleep(0, not world.intake.has_capacity.is_set()), "the inbox is full")
         term.ended.set()
         await keeping
-        assert world.intake.has_room.is_set()
+        assert world.intake.has_capacity.is_set()
 
     run(scenario)
 
@@ -130,7 +130,7 @@ def test_of_what_waits_for_keys_the_oldest_beyond_the_bound_are_dropped_and_coun
         kept = await in_thread(lambda: set(InboundEnvelope.objects.filter(state=State.PENDING_KEY).values_list("hash")))
         assert {bytes(each) for (each,) in kept} == set(hashes[5:])
         assert DROPPED._value.get() - before == 5
-        assert world.intake.has_room.is_set()
+        assert world.intake.has_capacity.is_set()
 
     run(scenario)
 

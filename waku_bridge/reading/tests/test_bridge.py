@@ -84,10 +84,10 @@ async def until_there_once(world, ours):
 async def until_heard_of(heard, bridges):
     """Each writes on one connection, whose announcements tell where they are from."""
 
-    async def are_heard_of():
+    async def are_announced():
         return len({notice.pid for notice in heard}) >= bridges
 
-    await until(are_heard_of, f"announcements of {bridges} bridges")
+    await until(are_announced, f"announcements of {bridges} bridges")
 
 
 async def until_held():

@@ -174,7 +174,7 @@ def test_what_the_store_inserts_late_is_found_a_minute_after_the_live_path_may_h
         walker._settled_at = 0.0
         await go(world, walker)
         assert late in await world.paths()
-        assert walker._doubt.start_at > timezone.now() - OVERLAP - timedelta(seconds=1), "the rest is settled later"
+        assert walker._suspect.start_at > timezone.now() - OVERLAP - timedelta(seconds=1), "the rest is settled later"
 
     run(scenario)
 
@@ -184,14 +184,14 @@ def test_what_only_the_store_had_puts_its_neighbours_in_doubt(run):
         await watermark(world)
         walker = world.walker(period_seconds=0.0)
         await go(world, walker)
-        walker._doubt = None
+        walker._suspect = None
         await go(world, walker)
-        assert walker._doubt is None
+        assert walker._suspect is None
         world.archive(message())
         await asyncio.to_thread(lambda: StoreWatermark.objects.update(watermark_at=timezone.now() - 2 * SETTLE))
         await go(world, walker)
-        assert walker._doubt.start_at < timezone.now() - OVERLAP
-        assert walker._doubt.end_at > timezone.now() + AHEAD - timedelta(seconds=10)
+        assert walker._suspect.start_at < timezone.now() - OVERLAP
+        assert walker._suspect.end_at > timezone.now() + AHEAD - timedelta(seconds=10)
 
     run(scenario)
 

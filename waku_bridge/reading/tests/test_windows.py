@@ -7,12 +7,12 @@ import pytest
 from waku_bridge.reading.store.windows import (
     EPOCH,
     Window,
-    doubt,
     newest_slice,
     plan,
     rest,
     searched_until,
     settled,
+    suspect,
     urgent,
 )
 
@@ -117,7 +117,7 @@ def test_a_store_that_was_away_is_taken_for_late():
 def test_what_a_live_read_may_have_lost_is_searched_at_once_and_all_around_it_later():
     assert urgent(lost_since=at(-10), now=NOW) == span(-12, 25)
     assert urgent(lost_since=at(-3600), now=NOW) == span(-180, 25)
-    assert doubt(since=at(-10), now=NOW) == span(-70, 25)
+    assert suspect(since=at(-10), now=NOW) == span(-70, 25)
 
 
 @pytest.mark.parametrize(

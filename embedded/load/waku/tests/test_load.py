@@ -158,10 +158,10 @@ def answer(message_id, recipient):
 
 
 def test_answers_to_strangers_on_the_same_topic_are_no_answers_to_the_load():
-    sender, stranger, store = new_identity(os.urandom), new_identity(os.urandom), Store()
+    sender, outsider, store = new_identity(os.urandom), new_identity(os.urandom), Store()
     ear = Ear(store, "/shard", [sender])
     topic = answer(b"1", sender).content_topic
-    store.hold(*(replace(answer(each, stranger), content_topic=topic) for each in (b"1", b"2")), answer(b"1", sender))
+    store.hold(*(replace(answer(each, outsider), content_topic=topic) for each in (b"1", b"2")), answer(b"1", sender))
     asyncio.run(ear.listen_again())
     assert (ear.count, ear.unanswered([b"1", b"2"])) == (3, 1)
     store.hold(*([answer(b"0", sender)] * 3), answer(b"2", sender))

@@ -14,7 +14,7 @@ from django.db import OperationalError, connection, transaction
 from embedded.servers.postgres import SOCKET_NAME, EmbeddedPostgres
 from kit.batches.batch import BaseStep, Batch, Wakeup, Work, Worker
 from kit.db.postgresql.timeouts import Timeouts
-from kit.db.reasons import is_away, is_lock_timeout, sqlstate
+from kit.db.reasons import is_lock_timeout, is_unavailable, sqlstate
 from kit.db.statements import fetch, write
 from kit.db.timeouts import MIGRATIONS, REPORTS, RETENTION, timeouts
 from kit.processes import leader
@@ -144,7 +144,7 @@ def test_who_waits_too_long_gives_up_and_tries_again_later(wanted: Timeouts, sta
 
     error = in_thread(ask)
 
-    assert (sqlstate(error), is_away(error) or is_lock_timeout(error)) == (code, True)
+    assert (sqlstate(error), is_unavailable(error) or is_lock_timeout(error)) == (code, True)
     fetch("SELECT pg_advisory_unlock(77)")
 
 

@@ -181,9 +181,9 @@ def count_unknown(platform: str, signature: str, count: int, *, now: datetime) -
     rows.update(count=F("count") + count)
     if is_new:
         log.warning("gateway_error_unknown", platform=platform, signature=signature)
-        _make_room()
+        _free_capacity()
 
 
-def _make_room() -> None:
+def _free_capacity() -> None:
     newest_first = UnknownGatewayError.objects.order_by("-last_seen_at", "-pk").values_list("pk", flat=True)
     UnknownGatewayError.objects.filter(pk__in=list(newest_first[MAX_SIGNATURES_STORED:])).delete()

@@ -33,7 +33,7 @@ NO_ERRORS = b'{"ios": {"push_error": 0}, "android": {"push_error": 0}}'
 
 
 @pytest.fixture(autouse=True)
-def empty_board(settings: LazySettings) -> Iterator[None]:
+def empty_cache(settings: LazySettings) -> Iterator[None]:
     settings.GORUSH_HOOK_SECRET = ""
     settings.GORUSH_SHIELDED = False
     cache.clear()

@@ -35,9 +35,9 @@ from waku_bridge.codec.tests.examples import (
     CLIENT,
     INFO,
     NOW_NS,
+    OUTSIDER,
     SENDER,
     SERVER,
-    STRANGER,
     UUID,
     repeatable,
 )
@@ -127,7 +127,7 @@ def test_a_mention_names_the_chat(sender: SendingClient, server: ModelServer) ->
 def test_a_request_built_twice_is_the_same_message_in_another_envelope(server: ModelServer) -> None:
     random_bytes, place = repeatable(), [destination(server, CLIENT, UUID)]
     content = one_to_one(SENDER.pub33)
-    arguments = {"signer": STRANGER, "timestamp_ns": NOW_NS, "random_bytes": random_bytes}
+    arguments = {"signer": OUTSIDER, "timestamp_ns": NOW_NS, "random_bytes": random_bytes}
     first, again = (ask_to_push(place, content, MESSAGE_ID, **arguments) for _ in range(2))
     assert first.message_id == again.message_id
     assert first.message.payload != again.message.payload
@@ -138,7 +138,7 @@ def test_one_request_goes_to_exactly_one_server(server: ModelServer, second: Mod
     places = [destination(each, CLIENT, UUID) for each in (server, second)][:count]
     content = one_to_one(SENDER.pub33)
     with pytest.raises(ValueError, match="exactly one server"):
-        ask_to_push(places, content, MESSAGE_ID, signer=STRANGER, timestamp_ns=NOW_NS, random_bytes=repeatable())
+        ask_to_push(places, content, MESSAGE_ID, signer=OUTSIDER, timestamp_ns=NOW_NS, random_bytes=repeatable())
 
 
 # Finding out
@@ -153,13 +153,13 @@ def test_an_open_installation_is_found(sender: SendingClient, server: ModelServe
 
 
 def test_a_token_sealed_for_this_contact_is_found(sender: SendingClient) -> None:
-    events = _answered(sender, _for_contacts(STRANGER, SENDER))
+    events = _answered(sender, _for_contacts(OUTSIDER, SENDER))
     assert isinstance(events[0], Learned)
     assert events[0].destination.access_token == ACCESS_TOKEN
 
 
 def test_a_token_sealed_for_others_is_not(sender: SendingClient) -> None:
-    assert _reasons(_answered(sender, _for_contacts(STRANGER))) == [Reason.NO_TOKEN]
+    assert _reasons(_answered(sender, _for_contacts(OUTSIDER))) == [Reason.NO_TOKEN]
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_a_token_sealed_for_others_is_not(sender: SendingClient) -> None:
     [
         (replace(INFO, grant=b""), Reason.BAD_GRANT),
         (replace(INFO, grant=b"\x01" * 65), Reason.BAD_GRANT),
-        (replace(INFO, grant=sign_grant(STRANGER.private_key, SERVER.pub33, ACCESS_TOKEN)), Reason.BAD_GRANT),
-        (replace(INFO, grant=sign_grant(CLIENT.private_key, STRANGER.pub33, ACCESS_TOKEN)), Reason.BAD_GRANT),
+        (replace(INFO, grant=sign_grant(OUTSIDER.private_key, SERVER.pub33, ACCESS_TOKEN)), Reason.BAD_GRANT),
+        (replace(INFO, grant=sign_grant(CLIENT.private_key, OUTSIDER.pub33, ACCESS_TOKEN)), Reason.BAD_GRANT),
         (replace(INFO, access_token=UUID), Reason.BAD_GRANT),
         (
             replace(INFO, access_token="no", grant=sign_grant(CLIENT.private_key, SERVER.pub33, "no")),
@@ -176,7 +176,7 @@ def test_a_token_sealed_for_others_is_not(sender: SendingClient) -> None:
         ),
         (replace(INFO, access_token=""), Reason.NO_TOKEN),
         (replace(INFO, access_token="", allowed_key_list=(b"", b"short", bytes(64))), Reason.NO_TOKEN),
-        (replace(INFO, public_key_hash=STRANGER.key_hash), Reason.FOREIGN_CLIENT),
+        (replace(INFO, public_key_hash=OUTSIDER.key_hash), Reason.FOREIGN_CLIENT),
         (replace(INFO, installation_id="no uuid"), Reason.BAD_INSTALLATION),
     ],
     ids=[
@@ -208,7 +208,7 @@ def test_an_endless_answer_is_looked_at_as_far_as_anybody_has_devices(sender: Se
 
 
 def test_a_server_that_repeats_the_grant_of_another_is_not_believed(sender: SendingClient) -> None:
-    assert _reasons(_answered(sender, INFO, server=STRANGER)) == [Reason.BAD_GRANT]
+    assert _reasons(_answered(sender, INFO, server=OUTSIDER)) == [Reason.BAD_GRANT]
 
 
 def test_answers_that_come_in_parts_and_from_several_servers_are_put_together(sender: SendingClient) -> None:
@@ -238,7 +238,7 @@ def test_a_useful_answer_ends_the_question_a_moment_later() -> None:
 
 def test_an_answer_of_somebody_who_knows_nothing_does_not_end_it(sender: SendingClient) -> None:
     world, question = _asked(sender)
-    world.report(sender, _answer(question, server=STRANGER))
+    world.report(sender, _answer(question, server=OUTSIDER))
     assert sender.is_looking_up(CLIENT.pub33)
 
 
@@ -270,13 +270,13 @@ def test_what_a_client_advertises_is_used_without_a_query(sender: SendingClient,
 
 
 def test_an_advertisement_for_contacts_is_opened_by_a_contact(sender: SendingClient) -> None:
-    (learned,) = _advertised(sender, World(), _for_contacts(STRANGER, SENDER))
+    (learned,) = _advertised(sender, World(), _for_contacts(OUTSIDER, SENDER))
     assert learned.destination.access_token == ACCESS_TOKEN
 
 
 def test_the_contact_code_of_somebody_else_on_this_topic_is_not_believed(sender: SendingClient) -> None:
     """Everybody who knows the client's key can write there."""
-    assert _reasons(_advertised(sender, World(), INFO, author=STRANGER)) == [Reason.WRONG_SIGNER]
+    assert _reasons(_advertised(sender, World(), INFO, author=OUTSIDER)) == [Reason.WRONG_SIGNER]
     assert sender.destinations(CLIENT.pub33) == ()
 
 
@@ -287,7 +287,7 @@ def test_an_advertised_server_must_be_a_compressed_key(sender: SendingClient, se
 
 
 def test_an_advertised_grant_must_be_for_the_advertised_server(sender: SendingClient) -> None:
-    assert _reasons(_advertised(sender, World(), INFO, server_key=STRANGER.pub33)) == [Reason.BAD_GRANT]
+    assert _reasons(_advertised(sender, World(), INFO, server_key=OUTSIDER.pub33)) == [Reason.BAD_GRANT]
 
 
 def test_an_old_contact_code_does_not_bring_an_old_token_back(sender: SendingClient) -> None:
@@ -574,7 +574,7 @@ def test_reports_that_come_in_parts_are_put_together(sender: SendingClient, serv
 
 def test_reports_of_a_forged_signer_are_not_believed(sender: SendingClient, server: ModelServer) -> None:
     world, request = _request(sender, server)
-    events = world.report(sender, _sealed(_success(), request.author, server=STRANGER))
+    events = world.report(sender, _sealed(_success(), request.author, server=OUTSIDER))
     assert _reasons(events) == [Reason.WRONG_SIGNER]
     assert sender.result(CLIENT.pub33, MESSAGE_ID) is None
 
@@ -586,7 +586,7 @@ def test_reports_on_another_message_are_not_believed(sender: SendingClient, serv
 
 
 @pytest.mark.parametrize(
-    ("key_hash", "installation_id"), [(CLIENT.key_hash, TABLET), (STRANGER.key_hash, UUID)], ids=["device", "client"]
+    ("key_hash", "installation_id"), [(CLIENT.key_hash, TABLET), (OUTSIDER.key_hash, UUID)], ids=["device", "client"]
 )
 def test_reports_on_foreign_installations_are_not_believed(
     sender: SendingClient, server: ModelServer, key_hash: bytes, installation_id: str

@@ -30,7 +30,7 @@ from waku_bridge.codec import topics
 from waku_bridge.codec.crypto.access_tokens import find_access_token
 from waku_bridge.codec.envelope import Identity, decode
 from waku_bridge.codec.keys import author_hash
-from waku_bridge.codec.tests.examples import CLIENT, NOW_NS, SENDER, SERVER, STRANGER, UUID, repeatable, sent_payload
+from waku_bridge.codec.tests.examples import CLIENT, NOW_NS, OUTSIDER, SENDER, SERVER, UUID, repeatable, sent_payload
 from waku_bridge.messages import (
     ContactCodeAdvertisement,
     MessageType,
@@ -41,7 +41,7 @@ from waku_bridge.messages import (
 )
 
 ADDRESS = Address(TokenType.APN, apn_token("device-token-1"), "im.status.ethereum")
-FRIENDS = Preferences(contacts_only=True, contacts=(SENDER.pub33, STRANGER.pub33))
+FRIENDS = Preferences(contacts_only=True, contacts=(SENDER.pub33, OUTSIDER.pub33))
 SHORT = Schedule(base_seconds=1.0, max_attempts=3)
 SIX_HOURS = 6 * 3600
 
@@ -53,7 +53,7 @@ def server() -> ModelServer:
 
 @pytest.fixture
 def second() -> ModelServer:
-    return ModelServer(STRANGER)
+    return ModelServer(OUTSIDER)
 
 
 @pytest.fixture
@@ -62,13 +62,13 @@ def client() -> RegisteringClient:
 
 
 def test_a_registration_carries_a_grant_for_each_server_and_the_same_about_the_device() -> None:
-    client = _client(SERVER, STRANGER)
+    client = _client(SERVER, OUTSIDER)
     client.change(ADDRESS)
     first, second = client.tick(NOW_NS).messages
-    to_server, to_stranger = _opened(first, SERVER), _opened(second, STRANGER)
+    to_server, to_outsider = _opened(first, SERVER), _opened(second, OUTSIDER)
     assert to_server.grant_verified
-    assert to_stranger.grant_verified
-    assert replace(to_server.registration, grant=b"") == replace(to_stranger.registration, grant=b"")
+    assert to_outsider.grant_verified
+    assert replace(to_server.registration, grant=b"") == replace(to_outsider.registration, grant=b"")
 
 
 def test_a_registration_goes_to_the_personal_topic_of_its_server(client: RegisteringClient) -> None:
@@ -146,7 +146,7 @@ def test_what_the_phone_wishes_is_what_the_server_reads(client: RegisteringClien
     wishes = Preferences(
         enabled=False,
         block_mentions=True,
-        blocked_chats=(author_hash(STRANGER.pub33),),
+        blocked_chats=(author_hash(OUTSIDER.pub33),),
         muted_chats=(b"m" * 64,),
         mention_chats=(b"a" * 64,),
     )
@@ -207,12 +207,12 @@ def test_before_the_first_version_there_is_nothing_to_say(client: RegisteringCli
 def test_an_accepted_registration_is_advertised_at_once_with_a_grant_for_each_server(
     server: ModelServer, second: ModelServer
 ) -> None:
-    client, world = _client(SERVER, STRANGER), World(server, second)
+    client, world = _client(SERVER, OUTSIDER), World(server, second)
     client.change(ADDRESS)
     events = world.run(client)
     assert [type(event) for event in events] == [Accepted, Advertised, Accepted, Advertised]
     code = _contact_code(world.sent[-1])
-    assert {info.server_public_key for info in code.info} == {SERVER.pub33, STRANGER.pub33}
+    assert {info.server_public_key for info in code.info} == {SERVER.pub33, OUTSIDER.pub33}
     assert {info.access_token for info in code.info} == {client.access_token}
     assert {info.version for info in code.info} == {1}
 
@@ -256,10 +256,10 @@ def test_after_unregistering_nothing_is_advertised(client: RegisteringClient, se
 
 
 def test_until_a_server_has_the_new_version_it_is_not_advertised(server: ModelServer, second: ModelServer) -> None:
-    client, world = _client(SERVER, STRANGER), World(server, second)
+    client, world = _client(SERVER, OUTSIDER), World(server, second)
     client.change(ADDRESS)
     world.run(client)
-    world.mute = {STRANGER.pub33}
+    world.mute = {OUTSIDER.pub33}
     client.change(replace(ADDRESS, device_token=apn_token("device-token-2")))
     world.run(client)
     (info,) = client.advertisement().info
@@ -273,9 +273,9 @@ def test_a_server_that_is_left_is_told_to_forget_and_a_new_one_to_remember(
     world = World(server, second)
     client.change(ADDRESS)
     world.run(client)
-    client.use([STRANGER.pub33])
+    client.use([OUTSIDER.pub33])
     events = world.run(client)
-    assert Accepted(STRANGER.pub33, 1, is_registered=True) in events
+    assert Accepted(OUTSIDER.pub33, 1, is_registered=True) in events
     assert Accepted(SERVER.pub33, 2, is_registered=False) in events
     assert client.standing(SERVER.pub33) is None
     client.change(ADDRESS)
@@ -399,12 +399,12 @@ def test_a_server_that_is_left_and_knows_a_newer_version_forgets_all_the_same(
     world.run(client)
     known = server.registrations[CLIENT.key_hash, UUID]
     server.registrations[CLIENT.key_hash, UUID] = replace(known, version=9)
-    client.use([STRANGER.pub33])
+    client.use([OUTSIDER.pub33])
     world.run(client)
     world.wait(client, 10_000)
     assert server.registrations[CLIENT.key_hash, UUID].unregister
     assert client.standing(SERVER.pub33) is None
-    assert client.standing(STRANGER.pub33).standing is Standing.ACCEPTED
+    assert client.standing(OUTSIDER.pub33).standing is Standing.ACCEPTED
 
 
 def test_who_asks_again_for_days_remembers_the_last_questions_only(client: RegisteringClient) -> None:
@@ -422,20 +422,20 @@ def test_who_asks_again_for_days_remembers_the_last_questions_only(client: Regis
 
 def test_a_forged_signer_is_not_believed(client: RegisteringClient) -> None:
     world, request_id = _asked(client)
-    forged = ModelServer(STRANGER).seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, world.now_ns)
+    forged = ModelServer(OUTSIDER).seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, world.now_ns)
     (ignored,) = world.report(client, forged)
-    assert (ignored.reason, ignored.author) == (Reason.WRONG_SIGNER, STRANGER.pub33)
+    assert (ignored.reason, ignored.author) == (Reason.WRONG_SIGNER, OUTSIDER.pub33)
     assert client.standing(SERVER.pub33).standing is Standing.PENDING
 
 
 def test_one_server_cannot_answer_for_another() -> None:
-    client, world = _client(SERVER, STRANGER), World()
+    client, world = _client(SERVER, OUTSIDER), World()
     client.change(ADDRESS)
     first, _ = client.tick(world.now_ns).messages
     response = RegistrationResponse(_opened(first).request_id, success=True)
-    (ignored,) = world.report(client, ModelServer(STRANGER).seal(response, CLIENT.pub33, world.now_ns))
+    (ignored,) = world.report(client, ModelServer(OUTSIDER).seal(response, CLIENT.pub33, world.now_ns))
     assert ignored.reason is Reason.WRONG_SIGNER
-    assert client.standing(STRANGER.pub33).standing is Standing.PENDING
+    assert client.standing(OUTSIDER.pub33).standing is Standing.PENDING
 
 
 def test_an_unknown_request_id_is_not_believed(client: RegisteringClient) -> None:

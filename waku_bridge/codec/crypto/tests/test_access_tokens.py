@@ -4,7 +4,7 @@ from waku_bridge.codec.crypto.access_tokens import find_access_token, seal_acces
 from waku_bridge.codec.crypto.symmetric import seal_body
 from waku_bridge.codec.errors import BadPublicKey
 from waku_bridge.codec.keys import parse_public_key, shared_key
-from waku_bridge.codec.tests.examples import ACCESS_TOKEN, CLIENT, SENDER, STRANGER, repeatable
+from waku_bridge.codec.tests.examples import ACCESS_TOKEN, CLIENT, OUTSIDER, SENDER, repeatable
 
 
 def entry_for(contact, token=ACCESS_TOKEN):
@@ -12,12 +12,12 @@ def entry_for(contact, token=ACCESS_TOKEN):
 
 
 def test_a_contact_finds_the_token_among_entries_for_others():
-    entries = [b"", b"too short", entry_for(STRANGER), entry_for(SENDER)]
+    entries = [b"", b"too short", entry_for(OUTSIDER), entry_for(SENDER)]
     assert find_access_token(entries, SENDER.private_key, CLIENT.pub33) == ACCESS_TOKEN
 
 
 def test_a_stranger_learns_nothing():
-    assert find_access_token([entry_for(SENDER)], STRANGER.private_key, CLIENT.pub33) is None
+    assert find_access_token([entry_for(SENDER)], OUTSIDER.private_key, CLIENT.pub33) is None
 
 
 def test_passes_over_an_entry_that_holds_no_uuid():
