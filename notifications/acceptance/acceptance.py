@@ -285,7 +285,7 @@ _FIND_ADDRESSEES = f"""
            (SELECT count(*) FROM (
                SELECT FROM notifications_notification_under_way AS n
                WHERE n.route_id = route.id AND n.{OF_A_ROUTE} AND n.state IN ('{State.PENDING}', '{State.RETRYING}')
-               LIMIT %(most_waiting)s
+               LIMIT %(max_waiting)s
            ) AS waiting)
     FROM unnest(%(hashes)b::bytea[], %(installations)b::text[]) AS wanted (public_key_hash, installation_id)
     JOIN registrations_registration AS registration USING (public_key_hash, installation_id)
@@ -298,7 +298,7 @@ def _find_addressees(batch: Iterable[Incoming], *, now: datetime) -> Statement:
     wanted = list({(n.public_key_hash, n.installation_id) for i in batch for n in i.request.notifications})
     return _FIND_ADDRESSEES, {
         "noted_since": now - NOTED_FOR,
-        "most_waiting": settings.MAX_OPEN_PER_ROUTE,
+        "max_waiting": settings.MAX_OPEN_PER_ROUTE,
         "hashes": [public_key_hash for public_key_hash, _ in wanted],
         "installations": [installation_id for _, installation_id in wanted],
     }

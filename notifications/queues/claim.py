@@ -125,8 +125,8 @@ class Claimable:
 # From each of a few queues as many as there is room for. Nothing is read of any other queue.
 _TAKE_DUE: LiteralString = f"""
     WITH head AS MATERIALIZED (
-        SELECT queue.id, queue.room
-        FROM unnest(%(queue_ids)b::integer[], %(rooms)b::integer[]) AS queue (id, room)
+        SELECT queue.id, queue.capacity
+        FROM unnest(%(queue_ids)b::integer[], %(budgets)b::integer[]) AS queue (id, capacity)
         CROSS JOIN LATERAL (
             SELECT FROM notifications_notification_under_way
             WHERE queue_id = queue.id AND {DUE} ORDER BY next_attempt_at LIMIT 1
@@ -142,7 +142,7 @@ _TAKE_DUE: LiteralString = f"""
            route.is_proven
     FROM head CROSS JOIN LATERAL (
         SELECT * FROM notifications_notification_under_way WHERE queue_id = head.id AND {DUE}
-        ORDER BY next_attempt_at LIMIT head.room FOR UPDATE SKIP LOCKED
+        ORDER BY next_attempt_at LIMIT head.capacity FOR UPDATE SKIP LOCKED
     ) AS n
     LEFT JOIN registrations_route AS route ON route.id = n.route_id
     LIMIT %(limit)s

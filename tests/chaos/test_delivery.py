@@ -67,7 +67,7 @@ def test_ten_thousand_notifications_under_faults_end_in_one_state_each_and_none_
 ) -> None:
     targets = targets_of(network, FATES)
     with storm(stack) as blowing:
-        fates = _send_steadily(network, targets, seconds=COUNT / RATE_PER_SECOND, at_most_waiting=MAX_WAITING)
+        fates = _send_steadily(network, targets, seconds=COUNT / RATE_PER_SECOND, max_waiting=MAX_WAITING)
     wait_until_over(network, fates, [message_id for message_id, fate in fates.items() if fate in REFUSED])
     _let_a_day_pass(network)
     stories = collect(network, fates)
@@ -154,16 +154,16 @@ def test_a_minute_without_gorush_is_caught_up_within_a_minute_and_every_reply_is
 
 
 def _send_steadily(
-    network: Network, targets: Sequence[Target], *, seconds: float, at_most_waiting: int = COUNT
+    network: Network, targets: Sequence[Target], *, seconds: float, max_waiting: int = COUNT
 ) -> dict[bytes, str]:
     """Ten times a second, at RATE_PER_SECOND, to each phone in turn. Returns the fate of each message.
 
-    Slower while more than ``at_most_waiting`` requests were not even looked at, as on a machine busy with other things.
+    Slower while more than ``max_waiting`` requests were not even looked at, as on a machine busy with other things.
     """
     fates: dict[bytes, str] = {}
     started = time.monotonic()
     for step in range(round(seconds * 10)):
-        while len(fates) - known(network) > at_most_waiting:
+        while len(fates) - known(network) > max_waiting:
             time.sleep(0.5)
         wave = {os.urandom(32): targets[(len(fates) + i) % len(targets)] for i in range(RATE_PER_SECOND // 10)}
         network.publish(*(target.request(message_id) for message_id, target in wave.items()))

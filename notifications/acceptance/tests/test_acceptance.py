@@ -94,13 +94,6 @@ def test_version_0_1_0_reads_the_verdicts_of_what_was_against_a_wish():
     assert [(place, *pair) for place, pair in as_by_0_1_0 if pair[0]] == [(0, 3, 1), (2, 1, 2)]
 
 
-def test_a_wish_in_place_of_a_verdict_is_read():
-    assert unpack(bytes([3, 1, 11, 2])) == [
-        Decided(0, Verdict.WRONG_TOKEN, 1),
-        Decided(1, Verdict.SUPPRESSED, 2, Wish.CHAT_MUTED),
-    ]
-
-
 def claimed_ids(accepted):
     return [claim.notification_id for claim in accepted.claims]
 
