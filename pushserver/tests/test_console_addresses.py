@@ -114,7 +114,7 @@ def queue(monkeypatch: Any) -> LoginQueue:
 @contextmanager
 def logging_in(queue: LoginQueue, network: str) -> Iterator[bool]:
     """Log in from a network, and tell whether it has its turn."""
-    with queue.place(network) as has_place, queue.wait() if has_place else nullcontext(False) as is_ours:
+    with queue.slot(network) as has_slot, queue.wait() if has_slot else nullcontext(False) as is_ours:
         yield is_ours
 
 
