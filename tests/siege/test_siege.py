@@ -39,8 +39,8 @@ SECONDS = int(os.environ.get("SIEGE_SECONDS") or 300)
 DEVICES = 50
 WARM_UP_SECONDS = 3
 MAX_MB = 400
-# A registration that is taken leaves most: envelope and hash, registration, route, grant, event, query topic, reply. On a
-# quick machine, which drops less of the siege, the mean comes near it.
+# A registration that is taken leaves most: envelope and hash, registration, route, grant, event, query topic, reply. On
+# a quick machine, which drops less of the siege, the mean comes near it.
 MAX_ROWS_EACH = 8
 # The flood of messages as cheap to decide as any, beside few requests about phones that were reached before.
 BACKLOG = int(os.environ.get("SIEGE_BACKLOG") or 100_000)
