@@ -20,7 +20,7 @@ from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack import plan
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import StopOrder
-from kit.db.reasons import AWAY
+from kit.db.reasons import UNAVAILABLE
 from tests.clusters import UNSYNCED, Cluster
 from tests.flows import fleet as processes
 from tests.flows.conftest import SERVER, environment_of, network_of, start
@@ -185,7 +185,7 @@ def test_a_full_disk_that_ends_postgresql_is_told_in_one_line_and_costs_nothing_
         _all_are_worked_off_once(network, load)
     for name in WITHOUT_IT:
         reported = _reasons(fleet, name)
-        assert any(AWAY in why or FULL in why for why in reported), reported
+        assert any(UNAVAILABLE in why or FULL in why for why in reported), reported
         assert reported
         assert all(before != after for before, after in pairwise(reported)), reported
     for name in PROCESSES:
