@@ -129,19 +129,6 @@ class NotificationRequestAdmin(Operated, FactAdmin):
         return super().get_queryset(request).annotate(notification_count=Subquery(own.values(count=Count("pk"))))
 
 
-class MutedFilter(Alone, admin.SimpleListFilter):
-    """A filter that a partial index covers."""
-
-    title = "muted"
-    parameter_name = "muted"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [("yes", "muted")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
-        return queryset.filter(muted_at__isnull=False) if self.value() else queryset
-
-
 class AttemptInline(FactInline):
     model = Attempt
     shown = (

@@ -1,4 +1,4 @@
-"""Admission: how much may wait, so that nobody's flood refuses anybody else's requests, and which senders are muted.
+"""Admission: how much may wait, so that nobody's flood refuses anybody else's requests.
 
     MAX_OPEN_NOTIFICATIONS ── for each gateway an equal part ─┬── UNPROVEN_SHARE of it, in equal parts: queues of
                                                               │   addresses that nothing was delivered to yet
@@ -10,9 +10,6 @@ makes no difference.
 
 The leader counts (`Counts`) and writes what it finds into the rows of the queues. Each process reads them every few
 seconds, and adds what it stored since they were counted.
-
-A sender is known by the keyed digest of its key, which says nothing about who it is. It has a row once it was beyond a
-limit, its own or that of an address, or once an operator muted it.
 """
 
 from collections import Counter

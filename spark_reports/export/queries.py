@@ -41,7 +41,7 @@ _IS_OUT = f"kind IN {_ENDS} OR (platform, app_topic) <> (first_platform, first_t
 State = Notification.State
 # How reports name what was decided at once; whatever is not here was refused.
 REFUSED = "refused"
-_STATES = {
+VERDICT_STATES = {
     Verdict.SUPPRESSED: "suppressed",
     Verdict.DUPLICATE: "duplicate",
     Verdict.COALESCED: "coalesced",
@@ -187,7 +187,7 @@ def _decided_byte(number: int) -> str:
 def _decided(hours: Hours) -> str:
     """Select what was decided at once."""
     verdict, type_ = _decided_byte(0), _decided_byte(1)
-    state = " ".join(f"WHEN {code} THEN '{_STATES.get(v, REFUSED)}'" for code, v in VERDICTS.items())
+    state = " ".join(f"WHEN {code} THEN '{VERDICT_STATES.get(v, REFUSED)}'" for code, v in VERDICTS.items())
     report = " ".join(
         f"WHEN {code} THEN '{REPORTS[v.error].value}'" for code, v in VERDICTS.items() if v.error is not None
     )

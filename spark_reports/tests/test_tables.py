@@ -6,6 +6,7 @@ from django.db import models
 
 from notifications.models import Attempt, Notification
 from registrations.models import RegistrationEvent
+from spark_reports.export.queries import REFUSED, VERDICT_STATES
 from spark_reports.jobs import anomalies, statistics
 from spark_reports.jobs.labels import KNOWN
 from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, Table, Type
@@ -63,7 +64,7 @@ def test_every_report_is_shown() -> None:
 def test_the_words_that_jobs_judge_by_are_those_of_the_models() -> None:
     states = {
         ("envelopes", "state"): set(InboundEnvelope.State.values),
-        ("notifications", "state"): set(Notification.State.values),
+        ("notifications", "state"): {*Notification.State.values, *VERDICT_STATES.values(), REFUSED},
         ("attempts", "outcome"): {*Attempt.Outcome.values, "open"},
         ("replies", "state"): set(OutboundReply.State.values),
         ("registration_events", "kind"): set(RegistrationEvent.Kind.values),

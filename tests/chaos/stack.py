@@ -47,7 +47,7 @@ def environment_for(database_url: str, valkey: EmbeddedValkey, ports: Sequence[i
         "GORUSH_TIMEOUT_SECONDS": "5",
         # Every single push is counted, so that none may be coalesced with another one.
         "MAX_OPEN_PER_ROUTE": "10000",
-        **{f"{name}_LIMITS": "1000000/1,100000000/60" for name in ("ROUTE", "ROUTE_APART", "SENDER", "GLOBAL")},
+        **{f"{name}_LIMITS": "1000000/1,100000000/60" for name in ("ROUTE", "SENDER", "GLOBAL")},
     }
 
 

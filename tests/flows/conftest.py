@@ -52,7 +52,7 @@ def environment_of(database_url: str, redis_url: str, tmp_path_factory: pytest.T
         "REPLY_DEADLINE_SECONDS": "5",
         "METRICS_DIR": str(tmp_path_factory.mktemp("metrics")),
         "MAX_OPEN_PER_ROUTE": "10000",
-        **{f"{name}_LIMITS": "1000000/1,100000000/60" for name in ("ROUTE", "ROUTE_APART", "SENDER", "GLOBAL")},
+        **{f"{name}_LIMITS": "1000000/1,100000000/60" for name in ("ROUTE", "SENDER", "GLOBAL")},
     }
 
 

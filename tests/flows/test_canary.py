@@ -104,7 +104,7 @@ def test_a_phone_of_the_operator_gets_a_real_push(network: Network, canary: Run)
 def test_a_phone_of_the_operator_that_is_gone_is_told(network: Network, canary: Run) -> None:
     code, printed = canary(CANARY_DEVICE_TOKEN=DEAD_PHONE, CANARY_APP_TOPIC="im.status")
     assert code == 1
-    assert "gorush does not take the push" in printed
+    assert "the gateway does not take the push" in printed
     assert last(network, "broken_link", "cause") == ("gateway", "gateway")
     assert network.rows("SELECT count(*) FROM registrations_registrationevent WHERE kind = 'token_died'") == [(0,)]
 
@@ -116,7 +116,7 @@ def test_a_phone_of_the_operator_that_is_gone_is_told(network: Network, canary: 
         ("node", "register", "node", "no node takes messages"),
         ("batches", "register_answer", "worker", "the workers do not process what the bridge read"),
         ("tasks", "query_answer", "worker", "queue keys: it waits for the key of its topic"),
-        ("gorush", "gorush", "gorush", "gorush does not take the push"),
+        ("gorush", "gateway", "gateway", "the gateway does not take the push"),
     ),
 )
 def test_the_broken_link_is_named(

@@ -219,7 +219,7 @@ def test_credentials_that_apple_and_google_refuse_are_told_and_blamed_on_no_toke
     url = postgres.url(new_database("refused"))
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(SOONER)
-    fleet = new_fleet(url, CHANNEL_PROBE_SECONDS="1")
+    fleet = new_fleet(url)
     start(fleet)
     with closing(network_of(fleet)) as network:
         load = prepare(network, REQUESTS, senders_count=RECIPIENTS)

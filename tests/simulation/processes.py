@@ -21,7 +21,7 @@ from kit.db.clock import clock
 from kit.processes.leader import Term
 from notifications.delivery.steps import Delivery
 from notifications.messages import Push, Result
-from notifications.queues.admission import Admission, Senders
+from notifications.queues.admission import Admission
 from notifications.queues.concurrency import ConcurrencyLimits
 from tests.conversation import PUBSUB_TOPIC
 from tests.simulation.agenda import Agenda, Loop
@@ -58,7 +58,6 @@ class Process:
         self.loop = Loop(scene.agenda, self, self._as_thread)
         self.admission = Admission()
         self.buckets = SharedBuckets()
-        self.senders = Senders()
         self.query_limits = Limits(1000, (Limit(10_000, 10.0),), scene.agenda.monotonic)
         self.killed_after: int | None = None  # so many places
         self.cut_after: int | None = None  # so many places, the connection is lost

@@ -109,7 +109,7 @@ def _environment(postgres: EmbeddedPostgres, valkey: EmbeddedValkey, folder: Pat
         "METRICS_PORT": str(free_port()),
         "MAX_OPEN_PER_ROUTE": "10000",
         **{name: os.environ[name] for name in SECRETS},
-        **{f"{name}_LIMITS": "1000000/1,100000000/60" for name in ("ROUTE", "ROUTE_APART", "SENDER", "GLOBAL")},
+        **{f"{name}_LIMITS": "1000000/1,100000000/60" for name in ("ROUTE", "SENDER", "GLOBAL")},
     }
 
 
