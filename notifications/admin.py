@@ -80,7 +80,7 @@ class NotificationInline(FactInline):
 
 
 @admin.register(NotificationRequest)
-class NotificationRequestAdmin(Operated, FactAdmin):
+class NotificationRequestAdmin(FactAdmin):
     list_display = (
         short_hash("request_key", "request"),
         word("bridge", "bridge"),

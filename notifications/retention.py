@@ -5,10 +5,8 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import LiteralString
 
-from django.conf import settings
-
 from kit.db.deleting import SET_SIZE, remove
-from kit.db.partitions import DAY, HAS_ENDED, WRITTEN_ONCE, DayTable
+from kit.db.partitions import DAY, WRITTEN_ONCE, DayTable
 from kit.db.statements import fetch
 
 REQUESTS = DayTable("notifications_notificationrequest", "ended_on", storage=WRITTEN_ONCE)
@@ -16,9 +14,8 @@ NOTIFICATIONS = DayTable("notifications_notification", "ended_on", storage=WRITT
 ATTEMPTS = DayTable("notifications_attempt", "started_at")
 BY_DAY = (REQUESTS, NOTIFICATIONS, ATTEMPTS)
 
-# The first ids were given out first, and each partition has an index of them. That of what is under way also has what
-# an old snapshot keeps, and is not read.
-_OLDEST: LiteralString = f"SELECT created_at FROM notifications_notification WHERE {HAS_ENDED} ORDER BY id LIMIT 1"
+# The first ids were given out first, and each partition has an index of them.
+_OLDEST: LiteralString = "SELECT created_at FROM notifications_notification ORDER BY id LIMIT 1"
 _PURGE_DIGESTS: LiteralString = f"""
     WITH gone AS (
         DELETE FROM notifications_requestdigest WHERE ctid = ANY (ARRAY(
@@ -37,10 +34,11 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
     """
     for table in BY_DAY:
         table.make_ahead(now=now)
-    yield from chain(ATTEMPTS.drop_before(now - keep), NOTIFICATIONS.drop_before(now - keep))
-    under_way = now - timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS)
-    oldest = min([under_way, *(created_at for (created_at,) in fetch(_OLDEST))])
-    yield from REQUESTS.drop_before(min(now - keep, oldest - DAY))  # ids follow the clock, but not to the second
+    before = now - keep
+    yield from chain(ATTEMPTS.drop_before(before), NOTIFICATIONS.drop_before(before))
+    if REQUESTS.has_before(before):  # once a day, as it may read all that an old snapshot keeps
+        oldest = [created_at - DAY for (created_at,) in fetch(_OLDEST)]  # ids follow the clock, but not to the second
+        yield from REQUESTS.drop_before(min([before, *oldest]))
 
 
 def purge_digests(*, now: datetime, keep: timedelta) -> Iterator[int]:

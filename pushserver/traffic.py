@@ -150,8 +150,9 @@ def _owed(now: datetime) -> list[datetime]:
 def _born_at(now: datetime) -> datetime:
     """Return since when there is something to count. Before that nothing was not zero, but nobody there."""
     counted = TrafficMinute.objects.order_by("begin_at").values_list("begin_at", flat=True).first()
-    ended = NotificationRequest.objects.filter(ended_on__lt=UNDER_WAY)  # beside it stands what old snapshots keep
-    asked = ended.order_by("received_at").values_list("received_at", flat=True).first()
+    if counted and counted <= now - SHOWN:
+        return counted  # without reading what an old snapshot keeps of the requests
+    asked = NotificationRequest.objects.order_by("received_at").values_list("received_at", flat=True).first()
     return min(counted or now - MINUTE, asked or now - MINUTE)
 
 

@@ -27,7 +27,7 @@ PUBSUB_TOPIC = "/waku/2/rs/16/32"
 CLIENT, SERVER, EPHEMERAL, SENDER, CONTACT, OUTSIDER = (
     Identity(PrivateKey(bytes([number]) * 32)) for number in (1, 2, 3, 4, 5, 7)
 )
-IDENTITIES = {"client": CLIENT, "outsider": OUTSIDER}
+IDENTITIES = {"client": CLIENT, "stranger": OUTSIDER}  # by the names of the vectors
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "vectors.json").read_text())
 
 

@@ -52,6 +52,8 @@ PUT_TOGETHER = {
     "registrations/rotation.py": "names of the models' columns",
     "spark_reports/export/queries.py": "expressions of ours, and days",
     "spark_reports/running/loading.py": "names of tables and columns",
+    "notifications/gauges.py": "what the token types are called",
+    "pushserver/traffic.py": "what the token types are called",
     "pushserver/indicators/stored.py": "statements of other modules and of gauges, and their labels",
 }
 # Tables that are named without their models. This one is a gateway's own: nobody may import it.

@@ -59,7 +59,6 @@ UNDER_WAY = date.max
 # and this condition, which has PostgreSQL plan for that partition and for no other. While it has no statistics it takes
 # an equality for rare, and looks for that instead of a row's key.
 IS_UNDER_WAY: LiteralString = "ended_on >= '9999-12-31'"
-HAS_ENDED: LiteralString = "ended_on < '9999-12-31'"
 _NAME = re.compile(r"_d(\d{8})$")
 _PARTITIONS: LiteralString = """
     SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = %s::regclass
@@ -138,6 +137,12 @@ class DayTable:
         begin = self._first(first)
         return [begin + n * DAY for n in range(0, (last - begin).days + 1, self.width)]
 
+    def has_before(self, at: datetime) -> bool:
+        """Return whether there is a partition, or a row in the default one, of a day that was over at that time."""
+        sql = f"SELECT EXISTS (SELECT FROM {self.name}_default WHERE {self.key} < %s)"
+        [(has_rows,)] = fetch(sql, [_midnight(at)])
+        return has_rows or bool(self._over(at))
+
     def drop_before(self, at: datetime) -> Iterator[int]:
         """Drop the partitions of days that were over at that time, and delete the rows of such days that are in the
         default partition. Yield how many rows each step removed, as far as that is known.
@@ -152,17 +157,20 @@ class DayTable:
                 )
                 SELECT count(*) FROM gone
             """,
-            before=datetime.combine(day_of(at), time(), UTC),
+            before=_midnight(at),
         )
 
     def drop_days(self, at: datetime, *, kept: Callable[[str], Sequence[int]] = lambda _: ()) -> Iterator[int]:
         """Drop the partitions of days that were over at that time. Rows whose ids ``kept`` returns for the name of a
         partition go to the default one. Yield 0 for each partition.
         """
-        for day in sorted(day for day in self.days() if day + self.width * DAY <= day_of(at)):
+        for day in self._over(at):
             if self._change(partial(self._drop, day, kept(self.partition(day)))):
                 log.info("partition_dropped", table=self.name, day=day.isoformat())
                 yield 0
+
+    def _over(self, at: datetime) -> list[date]:
+        return sorted(day for day in self.days() if day + self.width * DAY <= day_of(at))
 
     def _make_unless_large(self, day: date, *, is_to_come: bool) -> bool:
         """Make the partition of a day, unless the default partition is large and the day has begun or begins soon.
@@ -254,6 +262,10 @@ def _execute(sql: str) -> None:
 def day_of(at: datetime) -> date:
     """Return the day that a time belongs to, whose partition has what ended then."""
     return at.astimezone(UTC).date()
+
+
+def _midnight(at: datetime) -> datetime:
+    return datetime.combine(day_of(at), time(), UTC)
 
 
 def with_days(sql: LiteralString, now: datetime) -> LiteralString:

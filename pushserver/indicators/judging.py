@@ -70,7 +70,7 @@ class Facts:
 
 def all_kinds() -> list[Kind]:
     """Return every kind that there may be, causes before effects: an earlier one may be the reason for a later one."""
-    return _in_order([*(kind for part in parts() for kind in part.kinds), *OWN_KINDS])
+    return _in_order([*OWN_KINDS, *(kind for part in parts() for kind in part.kinds)])
 
 
 def _in_order(kinds: Sequence[Kind]) -> list[Kind]:

@@ -247,7 +247,7 @@ def test_the_indicator_of_xmpp_says_how_the_connection_ended(
 
 def come_by(bridge: str, number: int, *, replies: int = 0) -> None:
     """Have a bridge take so many requests, and send so many replies, in the last counted minute."""
-    begin_at = minutes(timezone.now())[-2]
+    begin_at = TrafficMinute.objects.latest("begin_at").begin_at
     BridgeMinute.objects.create(begin_at=begin_at, bridge=bridge, request_count=number, reply_count=replies)
 
 

@@ -79,7 +79,9 @@ def test_when_every_channel_is_paused_each_is_named_and_the_canary_says_what_it_
     for indicator in ("#indicator-sending", "#indicator-channels"):
         expect(operator.locator(indicator)).to_contain_text("APN certificates change")
         expect(operator.locator(indicator)).to_contain_text("Firebase certificates change")
-    expect(operator.locator("#indicator-canary")).to_contain_text("nothing is shown about Apple, Google and the halted")
+    expect(operator.locator("#indicator-canary")).to_contain_text(
+        "nothing is shown about Apple, Google and halted channels"
+    )
     show(operator, "no-pushes-paused")
 
     operator.locator("#worst-sending").click()

@@ -78,7 +78,6 @@ PAGES: dict[str, tuple[Who, int]] = {
     "admin:notifications_channel_operate": (Who.OPERATOR, 200),
     "admin:notifications_gatewayerrorrule_try": (Who.SUPPORT, 200),
     "admin:notifications_notification_operate": (Who.OPERATOR, 200),
-    "admin:notifications_notificationrequest_operate": (Who.OPERATOR, 200),
     "admin:registrations_registration_operate": (Who.OPERATOR, 200),
     "admin:waku_bridge_deadletter_operate": (Who.OPERATOR, 200),
     "admin:xmpp_bridge_device_operate": (Who.OPERATOR, 200),
