@@ -36,7 +36,6 @@ from pushserver.indicators.judging import all_kinds
 from pushserver.indicators.snapshot import take_snapshot
 from pushserver.models import ApiToken, AttemptMinute, BridgeMinute, Incident, TrafficMinute
 from pushserver.tasks import count_traffic
-from pushserver.traffic import minutes
 from spark_reports.models import Anomaly, PublishedDay
 from spark_reports.nights.closing import last_closed_day
 from tests import factories
