@@ -36,6 +36,7 @@ from pushserver.indicators.judging import all_kinds
 from pushserver.indicators.snapshot import take_snapshot
 from pushserver.models import ApiToken, AttemptMinute, BridgeMinute, Incident, TrafficMinute
 from pushserver.tasks import count_traffic
+from pushserver.traffic import minutes
 from spark_reports.models import Anomaly, PublishedDay
 from spark_reports.nights.closing import last_closed_day
 from tests import factories
@@ -246,7 +247,7 @@ def test_the_indicator_of_xmpp_says_how_the_connection_ended(
 
 def come_by(bridge: str, number: int, *, replies: int = 0) -> None:
     """Have a bridge take so many requests, and send so many replies, in the last counted minute."""
-    begin_at = TrafficMinute.objects.latest("begin_at").begin_at
+    begin_at = minutes(timezone.now())[-1]
     BridgeMinute.objects.create(begin_at=begin_at, bridge=bridge, request_count=number, reply_count=replies)
 
 
