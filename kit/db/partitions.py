@@ -59,6 +59,7 @@ UNDER_WAY = date.max
 # and this condition, which has PostgreSQL plan for that partition and for no other. While it has no statistics it takes
 # an equality for rare, and looks for that instead of a row's key.
 IS_UNDER_WAY: LiteralString = "ended_on >= '9999-12-31'"
+HAS_ENDED: LiteralString = "ended_on < '9999-12-31'"
 _NAME = re.compile(r"_d(\d{8})$")
 _PARTITIONS: LiteralString = """
     SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = %s::regclass

@@ -100,3 +100,16 @@ def test_as_many_statements_remove_a_hundred_requests_as_one() -> None:
         table.make_ahead(now=NOW)
     sent_for(1)
     assert len(sent_for(100)) == len(sent_for(1))
+
+
+def test_what_is_under_way_is_looked_through_only_when_requests_would_go() -> None:
+    """An old snapshot makes it expensive."""
+    make_ended(at=NOW - KEEP)
+    purge()
+    with statements() as sent:
+        purge()
+    assert retention._OLDEST_UNDER_WAY not in sent
+    factories.make_answered_request(at=OLD - 2 * DAY)
+    with statements() as sent:
+        purge()
+    assert retention._OLDEST_UNDER_WAY in sent

@@ -9,6 +9,7 @@ from notifications.models import Attempt, Notification, NotificationRequest
 from pushserver import traffic
 from pushserver.models import AttemptMinute, BridgeMinute, TrafficMinute
 from tests import factories
+from tests.statements import statements
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -190,6 +191,18 @@ def test_each_minute_is_counted_when_it_is_over_and_once_more_when_its_pushes_ar
     assert count_all(NOON + ms(60_000)) == 1
     assert count_all(NOON + ms(61_000)) == 0
     assert not TrafficMinute.objects.filter(begin_at__gt=NOON).exists()
+
+
+def test_the_first_request_is_looked_for_until_an_hour_was_counted() -> None:
+    """An old snapshot makes it expensive."""
+    first = 'SELECT "notifications_notificationrequest"."received_at"'
+    factories.make_request(at=NOON - timedelta(days=1))
+    looked_for = []
+    for now in (NOON, NOON + MINUTE):
+        with statements() as sent:
+            assert count_all(now)
+        looked_for.append(any(first in statement for statement in sent))
+    assert looked_for == [True, False]
 
 
 def test_after_a_pause_the_newest_minute_is_counted_first() -> None:
