@@ -6,7 +6,7 @@ from itertools import chain
 from typing import LiteralString
 
 from kit.db.deleting import SET_SIZE, remove
-from kit.db.partitions import DAY, HAS_ENDED, IS_UNDER_WAY, WRITTEN_ONCE, DayTable
+from kit.db.partitions import DAY, HAS_ENDED, WRITTEN_ONCE, DayTable
 from kit.db.statements import fetch
 
 REQUESTS = DayTable("notifications_notificationrequest", "ended_on", storage=WRITTEN_ONCE)
@@ -15,9 +15,10 @@ ATTEMPTS = DayTable("notifications_attempt", "started_at")
 BY_DAY = (REQUESTS, NOTIFICATIONS, ATTEMPTS)
 
 # The first ids were given out first, and each partition has an index of them.
-_OLDEST: LiteralString = "SELECT created_at FROM notifications_notification"
-_OLDEST_ENDED: LiteralString = f"{_OLDEST} WHERE {HAS_ENDED} ORDER BY id LIMIT 1"
-_OLDEST_UNDER_WAY: LiteralString = f"{_OLDEST} WHERE {IS_UNDER_WAY} ORDER BY id LIMIT 1"
+_OLDEST: LiteralString = "SELECT created_at FROM notifications_notification ORDER BY id LIMIT 1"
+_OLDEST_ENDED: LiteralString = (
+    f"SELECT created_at FROM notifications_notification WHERE {HAS_ENDED} ORDER BY id LIMIT 1"
+)
 _PURGE_DIGESTS: LiteralString = f"""
     WITH gone AS (
         DELETE FROM notifications_requestdigest WHERE ctid = ANY (ARRAY(
@@ -40,7 +41,7 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
     yield from chain(ATTEMPTS.drop_before(before), NOTIFICATIONS.drop_before(before))
     without_any = min([before, *_oldest(_OLDEST_ENDED)])
     if REQUESTS.has_before(without_any):  # once a day: the other question reads all that an old snapshot keeps
-        yield from REQUESTS.drop_before(min([without_any, *_oldest(_OLDEST_UNDER_WAY)]))
+        yield from REQUESTS.drop_before(min([without_any, *_oldest(_OLDEST)]))
 
 
 def _oldest(sql: LiteralString) -> list[datetime]:
