@@ -9,6 +9,9 @@ import psycopg
 import pytest
 from django.db import connection
 
+# Other test processes wait for locks on this server, too.
+WAITS_HERE = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
 
 @contextmanager
 def before_each_statement(function: Callable[[str], object]) -> Iterator[None]:

@@ -11,6 +11,7 @@ from notifications.models import TRANSITIONS, Notification
 from notifications.transitions import DUE, OPEN, end, move
 from tests.delivering import NOW, make_due, other_session
 from tests.factories import make_notification
+from tests.statements import WAITS_HERE
 
 State = Notification.State
 EVERY_PAIR = [(start, to) for start in State for to in State]
@@ -46,10 +47,6 @@ def test_what_is_over_stays_over():
 
 def test_every_notification_can_come_to_an_end():
     assert all(any(to.is_terminal for to in targets) for targets in TRANSITIONS.values())
-
-
-# Other test processes wait for locks on this server, too.
-WAITS_HERE = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
 @pytest.mark.django_db(transaction=True)

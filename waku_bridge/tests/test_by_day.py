@@ -23,6 +23,7 @@ from tests import factories
 from tests.batches import Process
 from tests.conversation import EPHEMERAL, PUBSUB_TOPIC, put
 from tests.plans import generic_plan
+from tests.statements import WAITS_HERE
 from waku_bridge.console import operator_actions
 from waku_bridge.inbound import inbound
 from waku_bridge.inbox import inbox
@@ -238,7 +239,7 @@ def in_background(work: Callable[[], object]) -> threading.Thread:
 def until_somebody_waits() -> None:
     with psycopg.connect(**connection_parameters(), autocommit=True) as watcher:
         for _ in range(200):
-            if watcher.execute("SELECT FROM pg_locks WHERE NOT granted").fetchall():
+            if watcher.execute(WAITS_HERE).fetchall():
                 return
             watcher.execute("SELECT pg_sleep(0.02)")
     raise AssertionError("nobody waits")
