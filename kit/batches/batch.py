@@ -12,8 +12,8 @@ its peers, and each takes the rows that it can lock (`SKIP LOCKED`). So a messag
 load all of them work. Each looks for rows once a second in any case, so that a worker that hangs or died delays rows,
 and stops nothing.
 A row that was processed keeps its place in the index until a vacuum, and for as long as anybody keeps an old snapshot
-open. So no statement reads what is older than the oldest row that waits. Each worker finds that out once a minute, from
-the last one on; and from the beginning on where it is told that an old row waits, or may not have heard that.
+open. So no statement reads what is older than the oldest row that waits. Each worker finds that out every 15 seconds,
+from the last one on; and from the beginning on where it is told that an old row waits, or may not have heard that.
 A batch takes what has gathered since the last one. It never waits for a POST: a later batch takes the results, as it
 takes rows. The steps of a batch work in their order, and each returns what it decided:
 
@@ -81,9 +81,11 @@ WARY_SECONDS = 60
 # How long a step works in parts, one after the other, while the others of the process wait.
 PARTS_SECONDS = 2.0
 MAX_BACKOFF_SECONDS = 2.0
-# What comes may be a little older than it should be: transactions take time, and clocks differ.
-RECENT = timedelta(minutes=2)
-OLDEST_EVERY_SECONDS = 60
+# What comes may be a little older than it should be: transactions take time, and clocks differ. The shorter both times,
+# the less is read of what was processed. A transaction that takes a large part of it announces its rows as old ones.
+RECENT = timedelta(seconds=45)
+LONG = RECENT / 4
+OLDEST_EVERY_SECONDS = 15
 BEGINNING_EVERY_SECONDS = 600
 OLDEST_TIMEOUT = "2s"
 # A worker that cannot find out when the oldest row came reads what came since then, until it can.
@@ -217,6 +219,12 @@ def wake(payload: str = "") -> None:
     """Tell every worker that rows wait, or `OLD` ones: at the commit of this transaction, or at once without one."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, payload])
+
+
+def _announce_if_old(now: datetime) -> None:
+    """Tell the leader when rows that a transaction wrote with this time may be older than the marks by now."""
+    if clock.now() - now > LONG:
+        wake(OLD)
 
 
 class Worker:
@@ -406,6 +414,7 @@ class Worker:
                 left = set() if self._stopping.is_set() else left
                 if left and self._is_leader:
                     write(f"NOTIFY {WAKE_PEERS}")
+                _announce_if_old(now)
         except BaseException:
             self._with_rows |= waited
             made.undo()
@@ -447,7 +456,7 @@ class Worker:
         while is_more_left:
             made = _Run(part, now, self._nothing_before, is_part=True)
             try:
-                is_more_left = self._work_alone(step, made)
+                is_more_left = self._work_alone(step, made, now)
             except Exception as error:
                 made.undo()
                 if is_unavailable(error):
@@ -462,7 +471,7 @@ class Worker:
                 return
             part = min(2 * part, LIMIT)
 
-    def _work_alone(self, step: Step, made: "_Run") -> bool:
+    def _work_alone(self, step: Step, made: "_Run", now: datetime) -> bool:
         """Let one step work, and those that follow it; return whether more is left for it."""
         with transaction.atomic(durable=True):
             write(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
@@ -470,6 +479,7 @@ class Worker:
             for follower in self._steps:
                 if follower.follows and made.concerns(follower):
                     made.let_work(follower)
+            _announce_if_old(now)
         made.log_step_failures()
         return is_more_left
 

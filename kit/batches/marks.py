@@ -1,8 +1,8 @@
 """Low-water marks of the steps, which keep statements of other processes from reading what was processed long ago.
 
 An index keeps the entry of a processed row until a vacuum, and for as long as anybody keeps an old snapshot open. The
-leader finds out once a minute since when rows wait for each step, and saves it here. Where no leader has for a while,
-a mark is only less useful: rows that come later are newer.
+leader finds out every 15 seconds since when rows wait for each step, and saves it here. Where no leader has for a
+while, a mark is only less useful: rows that come later are newer.
 """
 
 from collections.abc import Mapping

@@ -633,6 +633,23 @@ def test_what_somebody_wants_worked_off_again_is_found_at_once_however_old_it_is
 
 
 @in_threads
+@pytest.mark.usefixtures("deaf")
+def test_what_a_batch_writes_after_a_long_time_is_found_at_once(running, monkeypatch):
+    """By then the marks may be past the time that it writes into its rows."""
+    monkeypatch.setattr("kit.batches.batch.OLDEST_SHARE", 1000)  # on a busy machine a search takes a while
+    began = timezone.now() - timedelta(days=3)
+
+    def add_old_row(_number):
+        add_row()
+        TopicKey.objects.update(created_at=began)
+
+    worker, _ = running(TimedRows())
+    eventually(lambda: worker._is_leader and worker._poll_at > monotonic() + 500)
+    Worker([Numbers(1, hook=add_old_row)], Wakeup()).process_batch(now=began)
+    eventually(lambda: not TopicKey.objects.filter(topic=7).exists())
+
+
+@in_threads
 def test_what_is_told_all_the_time_makes_nobody_ask_for_the_oldest(monkeypatch):
     """That reads what was worked off, as long as somebody keeps an old snapshot."""
     step = TimedRows()
