@@ -84,7 +84,7 @@ MAX_BACKOFF_SECONDS = 2.0
 # What comes may be a little older than it should be: transactions take time, and clocks differ. The shorter both times,
 # the less is read of what was processed. A transaction that takes a large part of it announces its rows as old ones.
 RECENT = timedelta(seconds=45)
-LONG = RECENT / 4
+LONG_SECONDS = 11
 OLDEST_EVERY_SECONDS = 15
 BEGINNING_EVERY_SECONDS = 600
 OLDEST_TIMEOUT = "2s"
@@ -223,7 +223,7 @@ def wake(payload: str = "") -> None:
 
 def _announce_if_old(now: datetime) -> None:
     """Tell the leader when rows that a transaction wrote with this time may be older than the marks by now."""
-    if clock.now() - now > LONG:
+    if clock.now() - now > timedelta(seconds=LONG_SECONDS):
         wake(OLD)
 
 

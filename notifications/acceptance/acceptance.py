@@ -33,6 +33,7 @@ from notifications.acceptance.storing import (
     release_old,
     store,
 )
+from notifications.deadlines import expires_at, reply_due_at, stands_for_others_until
 from notifications.delivery.settling import WaitingRequest
 from notifications.messages import (
     APART,
@@ -408,8 +409,7 @@ def _hold_back(
     if not beyond:
         return
     routes = {_addressee(draft).route_id for _, draft, _ in beyond}
-    still_at = now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS / 2)
-    woken = coalescing.find_wake_ups(routes, still_at=still_at)
+    woken = coalescing.find_wake_ups(routes, still_at=stands_for_others_until(now))
     for _, draft, keys in beyond:
         bucket_place = _addressee(draft).route_id, draft.notification.type in APART
         if bucket_place in woken:
@@ -476,8 +476,7 @@ def _store(bridge: str, requests: Sequence[_Request], free: Ids, sending: Sendin
     if not requests:
         return
     new = [_new_request(request, lease_until=now + sending.lease, now=now) for request in requests]
-    reply_due_at = now + timedelta(seconds=settings.REPLY_DEADLINE_SECONDS)
-    ids = store(bridge, new, free, now=now, reply_due_at=reply_due_at)
+    ids = store(bridge, new, free, now=now, reply_due_at=reply_due_at(now))
     for request, request_id in zip(requests, ids.requests, strict=True):
         request.id = request_id
     drafts = [draft for request in requests for draft in request.stored]
@@ -530,13 +529,9 @@ def _new_notification(draft: _Draft, *, lease_until: datetime, now: datetime) ->
         lease_until=lease_until if is_claimed else None,
         is_wake_up=draft.wakes_at is not None,
         report=Notification.Reports.SUCCESS.value if draft.wakes_at else None,
-        expires_at=_expires_at(now),
+        expires_at=expires_at(now),
         attempt=NewAttempt(**app._asdict(), gateway=addressee.gateway) if is_claimed else None,
     )
-
-
-def _expires_at(now: datetime) -> datetime:
-    return now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS)
 
 
 # What follows ---------------------------------------------------------------------------------------------------------
@@ -553,7 +548,7 @@ def _claim(request: _Request, draft: _Draft, *, now: datetime) -> Claim:
         attempt_id=draft.attempt_id,
         started_at=now,
         ambiguous_count=0,
-        expires_at=_expires_at(now),
+        expires_at=expires_at(now),
         gateway=addressee.gateway,
         address_digest=addressee.address_digest,
         push=_push(draft, addressee),
@@ -594,7 +589,7 @@ def _waiting(bridge: str, request: _Request, *, now: datetime) -> WaitingRequest
         reply_address=incoming.reply_address,
         message_id=incoming.request.message_id,
         received_at=now,
-        due_at=now + timedelta(seconds=settings.REPLY_DEADLINE_SECONDS),
+        due_at=reply_due_at(now),
         reports=[_report(draft) for draft in request.drafts],
         positions=untried,
     )

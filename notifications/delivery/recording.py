@@ -21,6 +21,7 @@ from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.statements import array_value, fetch, unindexed, write, write_rows
 from kit.metrics.batches import count, count_returned, observe
 from notifications import disabling
+from notifications.deadlines import has_expired
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.metrics import ATTEMPTS, FINISHED, GATEWAY_SECONDS
 from notifications.models import Attempt, Notification
@@ -234,7 +235,7 @@ def _retry(
     ambiguous_count: int | None = None,
     is_payload_dropped: bool = False,
 ) -> Change:
-    if next_attempt_at >= claim.expires_at:
+    if has_expired(claim.expires_at, next_attempt_at):
         return Change(claim, State.EXPIRED)
     return Change(
         claim,

@@ -8,7 +8,7 @@ is settled from what is stored.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from heapq import heappop, heappush
 from typing import LiteralString, NamedTuple
 
@@ -16,6 +16,7 @@ from kit.batches.batch import LONG_AGO
 from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of, first_day
 from kit.db.statements import array_value, fetch, unindexed, write, write_rows
 from kit.metrics.batches import observe
+from notifications.deadlines import IS_OVERDUE
 from notifications.delivery.recording import Recorded
 from notifications.messages import Answer, Report
 from notifications.metrics import ANSWER_SECONDS
@@ -26,14 +27,12 @@ from notifications.transitions import DUE
 from registrations.models import Route
 
 State = Notification.State
-# Another worker settles a request only when the one that accepted it is late by this much.
-GRACE = timedelta(seconds=0.5)
 _WAITS: LiteralString = f"state = '{NotificationRequest.State.WAITING}'"
 _WAITS_BY_KEY: LiteralString = f"{unindexed('state')} = '{NotificationRequest.State.WAITING}'"
 _WAITS_SINCE: LiteralString = f"{_WAITS} AND reply_due_at >= %(nothing_before)s"
 OVERDUE = f"""
     SELECT FROM notifications_notificationrequest_under_way
-    WHERE {_WAITS_SINCE} AND reply_due_at <= %(now)s - interval '0.5 seconds'
+    WHERE {_WAITS_SINCE} AND {IS_OVERDUE}
 """
 OLDEST_REPLY_DUE: LiteralString = f"""
     SELECT min(reply_due_at) FROM notifications_notificationrequest_under_way WHERE {_WAITS_SINCE}
@@ -278,13 +277,13 @@ def _answer(request: Stored, reports: dict[int, Report]) -> Answer:
 
 _OVERDUE_IDS = f"""
     SELECT id FROM notifications_notificationrequest_under_way
-    WHERE {_WAITS_SINCE} AND reply_due_at <= %(late)s ORDER BY reply_due_at LIMIT %(limit)s
+    WHERE {_WAITS_SINCE} AND {IS_OVERDUE} ORDER BY reply_due_at LIMIT %(limit)s
 """
 
 
 def overdue_request_ids(*, now: datetime, limit: int, nothing_before: datetime = LONG_AGO) -> list[int]:
     """Return requests that the worker which accepted them should have answered: it died, or it hangs."""
-    values = {"late": now - GRACE, "limit": limit, "nothing_before": nothing_before}
+    values = {"now": now, "limit": limit, "nothing_before": nothing_before}
     return [request_id for (request_id,) in fetch(_OVERDUE_IDS, values)]
 
 

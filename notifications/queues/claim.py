@@ -17,6 +17,7 @@ from kit.db.partitions import UNDER_WAY, day_of
 from kit.db.statements import array_value, fetch, write, write_rows
 from kit.metrics.batches import observe
 from kit.tracing.spans import is_on
+from notifications.deadlines import has_expired
 from notifications.messages import ChannelKey, Push, QueueKey, Result, channel_key
 from notifications.metrics import DISPATCH_SECONDS
 from notifications.models import Notification
@@ -223,8 +224,8 @@ def _close_what_needs_no_push(taken: Sequence[Due], *, now: datetime) -> list[Du
     _close([due for due in taken if due.route_state is None], State.WITHDRAWN, now=now)
     _close([due for due in taken if due.route_state == Route.State.DISABLED], State.DEAD_TOKEN, now=now)
     active = [due for due in taken if due.route_state == Route.State.ACTIVE]
-    _close([due for due in active if due.expires_at <= now], State.EXPIRED, now=now)
-    return [due for due in active if due.expires_at > now]
+    _close([due for due in active if has_expired(due.expires_at, now)], State.EXPIRED, now=now)
+    return [due for due in active if not has_expired(due.expires_at, now)]
 
 
 def _close(over: Sequence[Due], state: Notification.State, *, now: datetime) -> None:

@@ -20,6 +20,7 @@ from kit.batches.batch import LONG_AGO
 from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.postgresql.base import Rows
 from kit.db.statements import Statement, fetch, write
+from notifications.deadlines import HAS_EXPIRED
 from notifications.messages import ChannelKey, QueueKey, queue_key
 from notifications.models import Channel, Halt, Notification
 
@@ -239,7 +240,7 @@ def _is_stale(last_success_at: datetime | None, now: datetime) -> bool:
 _CLOSE_EXPIRED = f"""
     WITH over AS (
         SELECT id FROM notifications_notification_under_way
-        WHERE {EXPIRING} AND expires_at <= %(now)s AND expires_at >= %(nothing_before)s
+        WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND {HAS_EXPIRED}
         ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
     UPDATE notifications_notification AS n
@@ -250,12 +251,12 @@ _CLOSE_EXPIRED = f"""
 EXPIRED: LiteralString = f"""
     SELECT FROM (
         SELECT expires_at FROM notifications_notification_under_way
-        WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND expires_at <= %(now)s ORDER BY expires_at LIMIT 1
+        WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND {HAS_EXPIRED} ORDER BY expires_at LIMIT 1
     ) AS first
 """
 OLDEST_EXPIRY: LiteralString = f"""
     SELECT min(expires_at) FROM notifications_notification_under_way
-    WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND expires_at <= %(now)s
+    WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND {HAS_EXPIRED}
 """
 
 

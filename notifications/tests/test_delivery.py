@@ -9,8 +9,9 @@ import pytest
 from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
+from notifications.deadlines import GRACE
 from notifications.delivery.recording import FINISHED_BY, record, take_up_lost
-from notifications.delivery.settling import GRACE, overdue_request_ids, settle
+from notifications.delivery.settling import overdue_request_ids, settle
 from notifications.gateways.registry import gateway_for
 from notifications.messages import ChannelKey, Outcome, Push, QueueKey, ReportError, Result
 from notifications.models import Attempt, Channel, Notification, NotificationRequest

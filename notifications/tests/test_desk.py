@@ -13,7 +13,7 @@ from kit.batches.batch import BaseStep, Work, Worker
 from kit.db.statements import fetch
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Incoming, Sending
-from notifications.delivery.settling import GRACE
+from notifications.deadlines import GRACE
 from notifications.messages import ChannelKey, Outcome, PushNotification, PushRequest, ReportError, Result
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from notifications.reports import unpack

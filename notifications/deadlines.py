@@ -1,0 +1,32 @@
+"""Until when a request is answered, and until when a push is tried. Nobody else reckons with either."""
+
+from datetime import datetime, timedelta
+from typing import LiteralString
+
+from django.conf import settings
+
+# Another worker answers a request only when the one that accepted it is late by this much.
+GRACE_SECONDS = 0.5
+GRACE = timedelta(seconds=GRACE_SECONDS)
+IS_OVERDUE: LiteralString = f"reply_due_at <= %(now)s - interval '{GRACE_SECONDS} seconds'"
+HAS_EXPIRED: LiteralString = "expires_at <= %(now)s"
+
+
+def reply_due_at(received_at: datetime) -> datetime:
+    """Return when a request is answered, whatever is known by then."""
+    return received_at + timedelta(seconds=settings.REPLY_DEADLINE_SECONDS)
+
+
+def expires_at(accepted_at: datetime) -> datetime:
+    """Return when a push of the messenger is given up."""
+    return accepted_at + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS)
+
+
+def stands_for_others_until(now: datetime) -> datetime:
+    """Return how long a wake-up has to be tried still, for later ones to be left to it."""
+    return now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS / 2)
+
+
+def has_expired(expires_at: datetime, at: datetime) -> bool:
+    """Return whether a push is not tried any more at a time."""
+    return expires_at <= at
