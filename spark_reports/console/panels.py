@@ -14,7 +14,7 @@ from django.db.models import Max, Min, Q, QuerySet, Sum
 from kit.admin.charts import Chart, Series, bar_chart, line_chart
 from spark_reports.console import formats as f
 from spark_reports.console.choice import Choice
-from spark_reports.console.tables import MAX_ROWS, Table
+from spark_reports.console.tables import MAX_ROWS, Cell, Shown, Table, cell_of, interval, table_of
 from spark_reports.models import (
     Anomaly,
     ErrorRate,
@@ -31,6 +31,12 @@ from spark_reports.nights.summary import USUAL_DAYS
 MAX_LINES = 8
 MAX_BARS = 10
 AGES = (1, 2, 4, 8, 13, 26)
+PERCENTILES = tuple((f"p{number}_ms", f"p{number}") for number in (50, 90, 95, 99))
+STAGE_COLUMNS: Sequence[Shown] = (
+    *("stage", ("total", "events"), Cell("failures#", lambda row: f.count(row["failures"]))),
+    Cell("rate#", lambda row: f.percent(row["failures"] / row["total"])),
+    Cell("95 % interval#", lambda row: f.interval(*f.wilson(row["failures"], row["total"]))),
+)
 FLOWS = (
     *("active_at_start", "new", "returned", "moved_in", "refreshed", "token_changed"),
     *("unregistered", "died", "expired", "moved_out", "active_at_end", "unexplained", "net_growth"),
@@ -105,48 +111,20 @@ def error_rates(choice: Choice) -> Sequence[Panel]:
 
 
 def _rates_table(title: str, moment: str, sums: Sequence[Mapping[str, Any]]) -> Table:
-    rows = [
-        (
-            f"{row['hour']:02}:00" if moment == "hour" else row["day"],
-            row["stage"],
-            f.count(row["total"]),
-            f.count(row["failures"]),
-            f.percent(row["failures"] / row["total"]),
-            f.interval(*f.wilson(row["failures"], row["total"])),
-        )
-        for row in _newest_first(sums, itemgetter(moment))
-    ]
-    headers = (f"{moment} (UTC)", "stage", "events#", "failures#", "rate#", "95 % interval#")
-    return _cut(title, headers, rows)
+    at = Cell(f"{moment} (UTC)", lambda row: f"{row['hour']:02}:00" if moment == "hour" else row["day"])
+    return table_of(title, (at, *STAGE_COLUMNS), _newest_first(sums, itemgetter(moment)))
 
 
 def _outcomes(choice: Choice) -> Panel:
     rows = choice.rows_of_last_day(ErrorRate).filter(hour=None).order_by("-is_failure", "-events")[: MAX_ROWS + 1]
-    cells = [
-        (
-            row.stage,
-            f.text(row.platform),
-            f.text(row.app_topic),
-            row.bridge,
-            row.outcome,
-            f.text(row.code),
-            f.count(row.events),
-            f.percent(row.rate),
-            f.interval(row.rate_low, row.rate_high),
-            f.percent(row.usual_rate),
-            f.points(row.change),
-            f.score(row.z_score),
-        )
-        for row in rows
-    ]
-    headers = (
-        *("stage", "platform", "app topic", "bridge", "outcome", "code"),
-        *("events#", "rate#", "95 % interval#", "usual#", "change#", "z#"),
+    columns = (
+        *("stage", *PLACE, "outcome", "code", "events", "rate", interval("95 % interval", "rate_low", "rate_high")),
+        *(("usual_rate", "usual"), "change", ("z_score", "z")),
     )
     note = (
         "Failures first. Usual: median of the seven days before; change in percentage points; z: beyond 3.5 is unusual."
     )
-    return Panel(None, _cut(f"Outcomes of {choice.last_day}", headers, cells, f"{note} {_band_words(rows)}"))
+    return Panel(None, table_of(f"Outcomes of {choice.last_day}", columns, rows, f"{note} {_band_words(rows)}"))
 
 
 def _band_words(rows: Iterable[ErrorRate]) -> str:
@@ -187,12 +165,8 @@ def _churn(row: Mapping[str, Any]) -> float | None:
 
 
 def _churn_table(caption: str, keys: Sequence[str], rows: Iterable[Mapping[str, Any]], note: str = "") -> Table:
-    cells = [
-        (*[f.text(row[key]) for key in keys], *[f.count(row[name]) for name in FLOWS[:-1]], f.percent(_churn(row)))
-        for row in rows
-    ]
-    names = [f"{name.removeprefix('active_').replace('_', ' ')}#" for name in FLOWS[:-1]]
-    return _cut(caption, (*[key.replace("_", " ") for key in keys], *names, "churn rate#"), cells, note)
+    flows = [(name, name.removeprefix("active_").replace("_", " ")) for name in FLOWS[:-1]]
+    return table_of(caption, (*keys, *flows, Cell("churn rate#", lambda row: f.percent(_churn(row)))), rows, note)
 
 
 def token_lifetime(choice: Choice) -> Sequence[Panel]:
@@ -206,14 +180,18 @@ def token_lifetime(choice: Choice) -> Sequence[Panel]:
     series = [Series(_cohort(found[0]), _curve(found, weeks)) for found in largest]
     title = "Survival of device tokens by age"
     chart = _chart(f"{title}, largest cohorts", [f"{week} w" for week in weeks], series, f.percent) if rows else None
-    cells = [_lifetime_cells(found) for found in cohorts.values()]
-    headers = (
-        *("platform", "app topic", "bridge", "first registered in week of", "tokens#", "weeks seen#"),
-        *(f"{age}\u00a0w#" for age in AGES),
-        "95 % interval of the last#",
+    columns = (
+        *(_of_first(name) for name in PLACE),
+        *(_of_first(("cohort", "first registered in week of")), _of_first("tokens")),
+        Cell("weeks seen#", lambda rows: rows[-1].age_weeks),
+        *(_survival_at(age) for age in AGES),
+        Cell(
+            "95 % interval of the last#", lambda cohort: f.interval(cohort[-1].survival_low, cohort[-1].survival_high)
+        ),
     )
     note = "Kaplan-Meier: the share of tokens that are neither dead, expired nor replaced at this age."
-    return [Panel(chart, _cut(f"{title}, as known at the end of {choice.last_day}", headers, cells, note))]
+    caption = f"{title}, as known at the end of {choice.last_day}"
+    return [Panel(chart, table_of(caption, columns, cohorts.values(), note))]
 
 
 def _cohort(row: TokenLifetime) -> str:
@@ -225,15 +203,16 @@ def _curve(cohort: Sequence[TokenLifetime], weeks: Iterable[int]) -> list[float 
     return [known.get(week, 1.0 if week == 0 else None) for week in weeks]
 
 
-def _lifetime_cells(cohort: Sequence[TokenLifetime]) -> tuple[object, ...]:
-    first, last = cohort[0], cohort[-1]
-    at = {row.age_weeks: row.survival for row in cohort}
-    return (
-        *(first.platform, f.text(first.app_topic), first.bridge),
-        *(first.cohort, f.count(first.tokens), last.age_weeks),
-        *(f.percent(at.get(age)) for age in AGES),
-        f.interval(last.survival_low, last.survival_high),
-    )
+def _of_first(column: Shown) -> Cell:
+    cell = cell_of(column)
+    return Cell(cell.heading, lambda rows: cell.show(rows[0]))
+
+
+def _survival_at(age: int) -> Cell:
+    def show(cohort: Sequence[TokenLifetime]) -> str:
+        return f.percent(next((row.survival for row in cohort if row.age_weeks == age), None))
+
+    return Cell(f"{age}\u00a0w#", show)
 
 
 # Latency --------------------------------------------------------------------------------------------------------------
@@ -269,24 +248,10 @@ def _percentile(choice: Choice, rows: Iterable[Latency], column: str) -> list[Se
 
 
 def _latency_table(rows: Sequence[Latency]) -> Table:
-    cells = [
-        (
-            row.day,
-            row.stage,
-            row.platform,
-            row.bridge,
-            f.count(row.events),
-            *(f.milliseconds(value) for value in (row.p50_ms, row.p90_ms, row.p95_ms, row.p99_ms, row.max_us / 1000)),
-            f.percent(row.within_deadline),
-        )
-        for row in _newest_first(rows, attrgetter("day"))
-    ]
-    headers = (
-        *("day", "stage", "platform", "bridge", "events#"),
-        *("p50#", "p90#", "p95#", "p99#", "longest#", "within deadline#"),
-    )
+    figures: Sequence[Shown] = ("events", *PERCENTILES, ("max_us", "longest"), "within_deadline")
+    columns = ("day", "stage", *TOGETHER, *figures)
     note = "What each stage measures is in docs/reports.md; only answer and reply have a deadline."
-    return _cut("Latency by day and stage", headers, cells, note)
+    return table_of("Latency by day and stage", columns, _newest_first(rows, attrgetter("day")), note)
 
 
 def _pivot(caption: str, choice: Choice, rows: Sequence[Latency], column: str, show: Callable[..., str]) -> Table:
@@ -294,8 +259,11 @@ def _pivot(caption: str, choice: Choice, rows: Sequence[Latency], column: str, s
     known = {(row.day, row.stage): getattr(row, column) for row in rows}
     stages = sorted({stage for (_, stage), value in known.items() if value is not None})
     days = [day for day in reversed(choice.days) if any((day, stage) in known for stage in stages)]
-    cells = [(day, *[show(known.get((day, stage))) for stage in stages]) for day in days]
-    return _cut(caption, ("day", *[f"{stage}#" for stage in stages]), cells)
+
+    def of_stage(stage: str) -> Cell:
+        return Cell(f"{stage}#", lambda day: show(known.get((day, stage))))
+
+    return table_of(caption, (Cell("day", str), *[of_stage(stage) for stage in stages]), days)
 
 
 # Failures and load ----------------------------------------------------------------------------------------------------
@@ -315,25 +283,17 @@ def failure_signatures(choice: Choice) -> Sequence[Panel]:
     )
     rows = list(found)
     bars = [(f"{row['platform']} {f.text(row['signature'])}", row["total"]) for row in rows[:MAX_BARS]]
-    cells = [
-        (
-            row["signature"] or f.NOTHING,
-            row["source"],
-            row["platform"],
-            f.count(row["total"]),
-            "new" if row["fresh"] else "rising" if row["rising"] else f.NOTHING,
-            row["first"],
-            row["last"],
-        )
-        for row in rows
-    ]
-    headers = ("signature", "source", "platform", "events#", "trend", "first seen", "last seen")
+    trend = Cell("trend", lambda row: "new" if row["fresh"] else "rising" if row["rising"] else f.NOTHING)
+    columns = (
+        *("signature", "source", "platform", ("total", "events")),
+        *(trend, ("first", "first seen"), ("last", "last seen")),
+    )
     note = (
         "Signatures hold nothing of one device. Source unknown: texts that no error rule knows. "
         "New: not seen in the thirty days before; rising: twice as often as usual, and at least 10 times."
     )
     chart = bar_chart("Most frequent failures", bars, f.count)
-    return [Panel(chart, _cut("Failures in these days", headers, cells, note))]
+    return [Panel(chart, table_of("Failures in these days", columns, rows, note))]
 
 
 def load_profile(choice: Choice) -> Sequence[Panel]:
@@ -347,35 +307,22 @@ def load_profile(choice: Choice) -> Sequence[Panel]:
             retries["attempts per notification"][row.day] = row.retry_amplification
     labels = _day_labels(choice)
     title = "Share of notifications of the heaviest 1 %"
-    cells = [
-        (
-            *(row.day, row.role, f.count(row.actors), f.count(row.notifications), f.count(row.top_actors)),
-            *(f.percent(row.top_share), f.count(row.tried), f.count(row.attempts), f.ratio(row.retry_amplification)),
-        )
-        for row in _newest_first(rows, attrgetter("day"))
-    ]
-    headers = (
-        *("day", "role", "actors#", "notifications#", "heaviest 1 %#", "their share#"),
-        *("tried#", "attempts#", "attempts per notification#"),
+    columns = (
+        *("day", "role", "actors", "notifications", ("top_actors", "heaviest 1 %"), ("top_share", "their share")),
+        *("tried", "attempts", ("retry_amplification", "attempts per notification")),
     )
+    table = table_of("Load by day and role", columns, _newest_first(rows, attrgetter("day")))
     return [
-        Panel(_chart(title, labels, _by_day(choice, shares), f.percent), _cut("Load by day and role", headers, cells)),
+        Panel(_chart(title, labels, _by_day(choice, shares), f.percent), table),
         Panel(_chart("Retries", labels, _by_day(choice, retries), f.ratio), _heaviest(choice)),
     ]
 
 
 def _heaviest(choice: Choice) -> Table:
     rows = choice.rows_of_last_day(HeavyActor).order_by("role", "rank")
-    cells = [
-        (
-            *(row.role, row.rank, row.actor, f.count(row.notifications), f.count(row.attempts)),
-            *(f.count(row.refused), f.percent(row.share)),
-        )
-        for row in rows
-    ]
-    headers = ("role", "rank#", "pseudonym", "notifications#", "attempts#", "refused#", "share#")
+    columns = ("role", "rank", ("actor", "pseudonym"), "notifications", "attempts", "refused", "share")
     note = "Pseudonyms lead to nobody, and change with their key (REPORTS_PSEUDONYM_PERIOD)."
-    return _cut(f"Heaviest senders and recipients of {choice.last_day}", headers, cells, note)
+    return table_of(f"Heaviest senders and recipients of {choice.last_day}", columns, rows, note)
 
 
 def _flags(choice: Choice, figure: str) -> Panel:
@@ -393,25 +340,12 @@ def _heavy_actors(choice: Choice) -> QuerySet[Any]:
 
 def anomaly_table(rows: Iterable[Anomaly]) -> Table:
     """Return the table of anomalies with the figures behind them."""
-    cells = [
-        (
-            *(row.day, row.figure.replace("_", " "), row.stage, row.platform),
-            *(f.text(row.app_topic), row.bridge),
-            *(f.count(row.events), f.count(row.total), f.percent(row.value), f.percent(row.usual)),
-            *(f.interval(row.band_low, row.band_high), f.score(row.z_score)),
-        )
-        for row in rows
-    ]
-    headers = (
-        *("day", "figure", "stage", "platform", "app topic", "bridge"),
-        *("events#", "of#", "rate#", "usual#", "usual band#", "z#"),
+    columns = (
+        *("day", Cell("figure", lambda row: row.figure.replace("_", " ")), "stage", *PLACE),
+        *("events", ("total", "of"), ("value", "rate"), "usual"),
+        *(interval("usual band", "band_low", "band_high"), ("z_score", "z")),
     )
-    return _cut("Outside of the usual band", headers, cells)
-
-
-def _cut(caption: str, headers: Sequence[str], rows: Sequence[Sequence[object]], note: str = "") -> Table:
-    more = f"The first {MAX_ROWS} rows; the CSV file has all. " if len(rows) > MAX_ROWS else ""
-    return Table(caption, headers, rows[:MAX_ROWS], more + note)
+    return table_of("Outside of the usual band", columns, rows)
 
 
 PAGES = {

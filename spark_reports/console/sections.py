@@ -1,11 +1,10 @@
 """The tables of a night's summary, which are the same on the page and in the mail."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from spark_reports.console import formats as f
-from spark_reports.console.panels import anomaly_table
-from spark_reports.console.tables import Table
+from spark_reports.console.panels import STAGE_COLUMNS, anomaly_table
+from spark_reports.console.tables import Cell, Table, table_of
 from spark_reports.models import DataQuality
 from spark_reports.nights.summary import FAILING_RATE, Summary
 
@@ -34,36 +33,14 @@ def finding_words(finding: DataQuality) -> str:
 
 def _all(night: Summary) -> Iterator[Table]:
     yield anomaly_table(night.anomalies)
-    yield _failing(night)
+    failing = f"More than {FAILING_RATE:.0%} failures, while nothing is known to be usual"
+    yield table_of(failing, STAGE_COLUMNS, night.failing)
     yield Table("Doubts about the data", ("what",), [(finding_words(finding),) for finding in night.findings])
-    yield _stages(night)
+    yield table_of("Failures by stage", STAGE_COLUMNS, night.stages)
     yield _churn(night)
     yield _latencies(night)
     yield _signatures(night)
     yield _loads(night)
-
-
-def _failing(night: Summary) -> Table:
-    return _stage_table(f"More than {FAILING_RATE:.0%} failures, while nothing is known to be usual", night.failing)
-
-
-def _stages(night: Summary) -> Table:
-    return _stage_table("Failures by stage", night.stages)
-
-
-def _stage_table(caption: str, stages: Sequence[Mapping[str, Any]]) -> Table:
-    return Table(
-        caption,
-        ("stage", "events#", "failures#", "rate#", "95 % interval#"),
-        [
-            (
-                row["stage"],
-                *(f.count(row["total"]), f.count(row["failures"]), f.percent(row["rate"])),
-                f.interval(*f.wilson(row["failures"], row["total"])),
-            )
-            for row in stages
-        ],
-    )
 
 
 def _churn(night: Summary) -> Table:
@@ -77,43 +54,19 @@ def _churn(night: Summary) -> Table:
 
 
 def _latencies(night: Summary) -> Table:
-    return Table(
-        "Latency",
-        ("stage", "events#", "median#", "p95#", "p99#", "within deadline#"),
-        [
-            (
-                *(row.stage, f.count(row.events)),
-                *(f.milliseconds(value) for value in (row.p50_ms, row.p95_ms, row.p99_ms)),
-                f.percent(row.within_deadline),
-            )
-            for row in night.latencies
-        ],
-    )
+    columns = ("stage", "events", ("p50_ms", "median"), ("p95_ms", "p95"), ("p99_ms", "p99"), "within_deadline")
+    return table_of("Latency", columns, night.latencies)
 
 
 def _signatures(night: Summary) -> Table:
-    return Table(
-        "New and rising failures",
-        ("signature", "platform", "events#", "usual#", "trend"),
-        [
-            (
-                *(row.signature or f.NOTHING, row.platform, f.count(row.events), f.count(row.usual_events)),
-                "new" if row.is_new else "rising",
-            )
-            for row in night.signatures
-        ],
-    )
+    trend = Cell("trend", lambda row: "new" if row.is_new else "rising")
+    columns = ("signature", "platform", "events", ("usual_events", "usual"), trend)
+    return table_of("New and rising failures", columns, night.signatures)
 
 
 def _loads(night: Summary) -> Table:
-    return Table(
-        "Load",
-        ("role", "actors#", "notifications#", "share of the heaviest 1 %#", "attempts per notification#"),
-        [
-            (
-                *(row.role, f.count(row.actors), f.count(row.notifications)),
-                *(f.percent(row.top_share), f.ratio(row.retry_amplification)),
-            )
-            for row in night.loads
-        ],
+    columns = (
+        *("role", "actors", "notifications", ("top_share", "share of the heaviest 1 %")),
+        ("retry_amplification", "attempts per notification"),
     )
+    return table_of("Load", columns, night.loads)

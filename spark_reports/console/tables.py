@@ -1,11 +1,15 @@
 """The table below a chart, and the CSV file of a whole report."""
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.db.models import Model
 from django.http import StreamingHttpResponse
+
+from spark_reports.console import formats as f
+from spark_reports.jobs.tables import REPORT_TABLES, Unit
 
 # The most rows of a table; the CSV file has all of them.
 MAX_ROWS = 200
@@ -44,6 +48,58 @@ class Table:
         pairs = [zip(names, row[1:], strict=True) for row in self.rows]
         cells = [", ".join(f"{name} {cell}" for name, cell in row) for row in pairs]
         return [f"{row[0]}: {text}" if text else str(row[0]) for row, text in zip(self.rows, cells, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A column that a page makes of several of the report's: ``show`` returns the text for a row."""
+
+    heading: str
+    show: Callable[[Any], object]
+
+
+# A column by its name in `jobs/tables.py`, alone or with another heading, or one that the page makes.
+Shown = str | tuple[str, str] | Cell
+FORMATS: dict[Unit | None, Callable[[Any], object]] = {
+    None: lambda value: f.NOTHING if value in {None, ""} else value,
+    Unit.COUNT: f.count,
+    Unit.SHARE: f.percent,
+    Unit.POINTS: f.points,
+    Unit.MILLISECONDS: f.milliseconds,
+    Unit.MICROSECONDS: lambda value: f.milliseconds(value / 1000),
+    Unit.RATIO: f.ratio,
+    Unit.SCORE: f.score,
+}
+_UNITS = {column.name: column.unit for table in REPORT_TABLES for column in table.columns}
+
+
+def table_of(caption: str, columns: Sequence[Shown], rows: Iterable[Any], note: str = "") -> Table:
+    """Return a table of rows, which are rows of a report or mappings with the names of its columns.
+
+    It has the first of them when there are too many.
+    """
+    cells = [cell_of(column) for column in columns]
+    shown = [[cell.show(row) for cell in cells] for row in rows]
+    more = f"The first {MAX_ROWS} rows; the CSV file has all. " if len(shown) > MAX_ROWS else ""
+    return Table(caption, [cell.heading for cell in cells], shown[:MAX_ROWS], more + note)
+
+
+def interval(heading: str, low: str, high: str) -> Cell:
+    """Return a column with both ends of an interval."""
+    return Cell(f"{heading}#", lambda row: f.interval(_value(row, low), _value(row, high)))
+
+
+def cell_of(column: Shown) -> Cell:
+    """Return how a column is shown."""
+    if isinstance(column, Cell):
+        return column
+    name, heading = column if isinstance(column, tuple) else (column, column.replace("_", " "))
+    unit = _UNITS.get(name)
+    return Cell(f"{heading}#" if unit else heading, lambda row: FORMATS[unit](_value(row, name)))
+
+
+def _value(row: Any, name: str) -> Any:
+    return row[name] if isinstance(row, Mapping) else getattr(row, name)
 
 
 def columns_of(model: type[Model]) -> list[str]:

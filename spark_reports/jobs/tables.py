@@ -25,12 +25,28 @@ class Type(StrEnum):
     BOOLEAN = "boolean"
 
 
+class Unit(StrEnum):
+    """What the figures of a report's column are, by which pages and mails write them for people."""
+
+    COUNT = "count"
+    SHARE = "share"
+    POINTS = "points"  # a difference of two shares
+    MILLISECONDS = "ms"
+    MICROSECONDS = "us"
+    RATIO = "ratio"
+    SCORE = "z"
+
+
+USUAL_UNITS = {Type.LONG: Unit.COUNT, Type.INT: Unit.COUNT, Type.DOUBLE: Unit.SHARE}
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     name: str
     type: Type
     meaning: str
     is_nullable: bool = False
+    unit: Unit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +62,12 @@ class Table:
         return [column.name for column in self.columns]
 
 
-def required(name: str, type_: Type, meaning: str) -> Column:
-    return Column(name, type_, meaning)
+def required(name: str, type_: Type, meaning: str, unit: Unit | None = None) -> Column:
+    return Column(name, type_, meaning, unit=unit or USUAL_UNITS.get(type_))
 
 
-def optional(name: str, type_: Type, meaning: str) -> Column:
-    return Column(name, type_, meaning, is_nullable=True)
+def optional(name: str, type_: Type, meaning: str, unit: Unit | None = None) -> Column:
+    return Column(name, type_, meaning, is_nullable=True, unit=unit or USUAL_UNITS.get(type_))
 
 
 PLATFORM = required("platform", Type.STRING, "`ios`, `android`, or `none` where nothing tells")
@@ -252,8 +268,8 @@ ERROR_RATES = Table(
             "median of the rates of the seven days before, of the same hour; 0 where the cell had events and this "
             "outcome none",
         ),
-        optional("change", Type.DOUBLE, "rate - usual rate"),
-        optional("z_score", Type.DOUBLE, _Z),
+        optional("change", Type.DOUBLE, "rate - usual rate", Unit.POINTS),
+        optional("z_score", Type.DOUBLE, _Z, Unit.SCORE),
         USUAL_DAYS,
     ),
 )
@@ -311,11 +327,16 @@ LATENCY = Table(
         required("platform", Type.STRING, "as above, or `all`"),
         required("bridge", Type.STRING, "as above, or `all`"),
         required("events", Type.LONG, "how many were measured"),
-        required("p50_ms", Type.DOUBLE, "median, of durations rounded down to 1 ms below 10 s and to 1 s above"),
-        required("p90_ms", Type.DOUBLE, "90th percentile, likewise"),
-        required("p95_ms", Type.DOUBLE, "95th percentile, likewise"),
-        required("p99_ms", Type.DOUBLE, "99th percentile, likewise"),
-        required("max_us", Type.LONG, "longest, in microseconds as the database has it"),
+        required(
+            "p50_ms",
+            Type.DOUBLE,
+            "median, of durations rounded down to 1 ms below 10 s and to 1 s above",
+            Unit.MILLISECONDS,
+        ),
+        required("p90_ms", Type.DOUBLE, "90th percentile, likewise", Unit.MILLISECONDS),
+        required("p95_ms", Type.DOUBLE, "95th percentile, likewise", Unit.MILLISECONDS),
+        required("p99_ms", Type.DOUBLE, "99th percentile, likewise", Unit.MILLISECONDS),
+        required("max_us", Type.LONG, "longest, in microseconds as the database has it", Unit.MICROSECONDS),
         optional("within_deadline", Type.DOUBLE, "share within the reply deadline; only `answer` and `reply` have one"),
     ),
 )
@@ -331,6 +352,7 @@ FAILURE_SIGNATURES = Table(
             "usual_events",
             Type.DOUBLE,
             "median of the seven days before; 0 where others of its source came and this did not",
+            Unit.COUNT,
         ),
         required("is_new", Type.BOOLEAN, "not seen in the thirty days before"),
         required("is_rising", Type.BOOLEAN, "new, or at least 10 and twice as often as usual"),
@@ -352,7 +374,7 @@ LOAD_PROFILE = Table(
         required("top_share", Type.DOUBLE, "their share of the notifications"),
         required("tried", Type.LONG, "notifications with at least one attempt"),
         required("attempts", Type.LONG, "attempts at the gateway"),
-        optional("retry_amplification", Type.DOUBLE, "attempts / tried"),
+        optional("retry_amplification", Type.DOUBLE, "attempts / tried", Unit.RATIO),
     ),
 )
 HEAVY_ACTORS = Table(
@@ -383,7 +405,7 @@ ANOMALIES = Table(
         required("usual", Type.DOUBLE, "median of the seven days before"),
         required("band_low", Type.DOUBLE, "lower end of the usual band"),
         required("band_high", Type.DOUBLE, "upper end of the usual band"),
-        required("z_score", Type.DOUBLE, _Z),
+        required("z_score", Type.DOUBLE, _Z, Unit.SCORE),
         USUAL_DAYS,
     ),
 )
