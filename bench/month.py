@@ -244,7 +244,7 @@ def _routes(now: datetime) -> list[int]:
         digest = keyring().digest(Purpose.ADDRESS, identity_of(*CLOSED, token))
         encrypted = keyring().encrypt(Purpose.ADDRESS, token)
         known = {"address_encrypted": encrypted, "address_digest": digest, "delivered_digest": digest}
-        return Route(gateway="gorush", **CLOSED._asdict(), created_at=now, last_success_at=now, **known)
+        return Route(bridge="waku", gateway="gorush", **CLOSED._asdict(), created_at=now, last_success_at=now, **known)
 
     return [route.pk for route in Route.objects.bulk_create(map(route, range(PHONES)))]
 

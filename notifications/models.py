@@ -261,8 +261,7 @@ class Attempt(models.Model):
     # Nothing depends on it.
     error = models.TextField(blank=True, default="", db_default="")
     is_guarded = models.BooleanField(default=False)  # the same verdict also comes when the set-up is wrong
-    # The same as `code`, but from the gateway's feedback hook. It is shown to operators, and nothing depends on it. The
-    # default in the database is for workers that do not know the column yet.
+    # The same as `code`, but from the gateway's feedback hook. It is shown to operators, and nothing depends on it.
     late_code = models.TextField(blank=True, default="", db_default="")
 
     class Meta:

@@ -111,7 +111,7 @@ class AttemptMinute(models.Model):
     """
 
     begin_at = models.DateTimeField()
-    channel = models.TextField(blank=True, default="", db_default="")
+    channel = models.TextField(blank=True)
     outcome = models.TextField()
     code = models.TextField(blank=True)
     count = models.PositiveIntegerField()

@@ -82,6 +82,7 @@ class _Batch:
 
     registrations: dict[InstallationKey, Registration]
     changes: Changes
+    bridge: str
     gateway: str
     check_address: CheckAddress
     now: datetime
@@ -100,6 +101,7 @@ class _Batch:
 def register(
     submissions: Sequence[Submission],
     *,
+    bridge: str,
     gateway: str,
     check_address: CheckAddress = check_device_token,
     capacity_for: CapacityFor = capacity_for,
@@ -107,12 +109,13 @@ def register(
 ) -> list[Outcome]:
     """Decide about each submission in turn, store what was accepted, and return one outcome each, in order.
 
-    ``gateway`` names the gateway that the addresses belong to: what this bridge calls a device token is an address
-    of that gateway, and ``check_address`` refuses what can be none.
+    ``gateway`` names the gateway that the addresses belong to: what ``bridge`` calls a device token is an address of
+    that gateway, and ``check_address`` refuses what can be none.
     """
     with transaction.atomic():
         known = _lock_known(submissions)
-        batch = _Batch(known, _changes(submissions, known, check_address, now=now), gateway, check_address, now)
+        changes = _changes(submissions, known, check_address, now=now)
+        batch = _Batch(known, changes, bridge, gateway, check_address, now)
         if new := _something_new(batch, submissions):
             batch.capacity = capacity_for({public_key_hash for public_key_hash, _ in new}, len(new), now=now)
         outcomes = [_take_in(batch, submission) for submission in submissions]
@@ -316,7 +319,7 @@ def _comparable(value: bool | Iterable[bytes]) -> object:
 def _set_route(batch: _Batch, registration: Registration, message: RegistrationMessage) -> None:
     """Point the registration to its address. This also revives an address whose token had died."""
     if registration.route is None:
-        registration.route = Route(generation=0, created_at=batch.now)
+        registration.route = Route(generation=0, bridge=batch.bridge, created_at=batch.now)
         batch.new_routes.append(registration.route)
     elif registration.route.pk:
         batch.changed_routes[registration.route.pk] = registration.route

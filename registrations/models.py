@@ -51,7 +51,7 @@ class Route(models.Model):
     # Whoever registered it is to be told when it is disabled, and has not been told yet.
     is_end_awaited = models.BooleanField(default=False, db_default=False)
     # The bridge that its device registered at.
-    bridge = models.TextField(default="waku", db_default="waku")
+    bridge = models.TextField()
     # Names it in events and reports, where no registration does. It is random, as a registration's is.
     pseudonym = models.UUIDField(null=True)
     created_at = models.DateTimeField()
@@ -155,7 +155,7 @@ class RegistrationEvent(models.Model):
     pseudonym = models.UUIDField()
     token_type = models.PositiveSmallIntegerField()
     app_topic = models.TextField(blank=True)
-    bridge = models.TextField(default="waku", db_default="waku")
+    bridge = models.TextField()
     at = models.DateTimeField(db_index=True)
 
     class Meta:

@@ -87,10 +87,7 @@ class PseudonymSeed(models.Model):
 
 
 class Report(models.Model):
-    """The common part of all report tables.
-
-    The defaults are what rows from before their columns mean; 0 ``usual_days`` are not known.
-    """
+    """The common part of all report tables. Their columns are those of `jobs/tables.py`."""
 
     day = models.DateField()
 
@@ -106,7 +103,7 @@ class ErrorRate(Report):
     stage = models.TextField()
     platform = models.TextField()
     app_topic = models.TextField(blank=True)
-    bridge = models.TextField(default="waku", db_default="waku")
+    bridge = models.TextField()
     outcome = models.TextField()
     code = models.TextField(blank=True)
     is_failure = models.BooleanField()
@@ -118,7 +115,7 @@ class ErrorRate(Report):
     usual_rate = models.FloatField(null=True)
     change = models.FloatField(null=True)
     z_score = models.FloatField(null=True)
-    usual_days = models.PositiveSmallIntegerField(default=0, db_default=0)
+    usual_days = models.PositiveSmallIntegerField()
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["day", "hour"], name="error_rate_day")]
@@ -127,7 +124,7 @@ class ErrorRate(Report):
 class TokenChurn(Report):
     platform = models.TextField()
     app_topic = models.TextField(blank=True)
-    bridge = models.TextField(default="waku", db_default="waku")
+    bridge = models.TextField()
     active_at_start = models.BigIntegerField()
     new = models.BigIntegerField()
     returned = models.BigIntegerField()
@@ -151,7 +148,7 @@ class TokenChurn(Report):
 class TokenLifetime(Report):
     platform = models.TextField()
     app_topic = models.TextField(blank=True)
-    bridge = models.TextField(default="waku", db_default="waku")
+    bridge = models.TextField()
     cohort = models.DateField()
     age_weeks = models.PositiveSmallIntegerField()
     tokens = models.BigIntegerField()
@@ -160,7 +157,7 @@ class TokenLifetime(Report):
     survival = models.FloatField()
     survival_low = models.FloatField()
     survival_high = models.FloatField()
-    is_complete = models.BooleanField(default=True, db_default=True)
+    is_complete = models.BooleanField()
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["day"], name="token_lifetime_day")]
@@ -169,7 +166,7 @@ class TokenLifetime(Report):
 class Latency(Report):
     stage = models.TextField()
     platform = models.TextField()
-    bridge = models.TextField(default="all", db_default="all")
+    bridge = models.TextField()
     events = models.BigIntegerField()
     p50_ms = models.FloatField()
     p90_ms = models.FloatField()
@@ -193,8 +190,8 @@ class FailureSignature(Report):
     is_rising = models.BooleanField()
     first_seen_on = models.DateField()
     last_seen_on = models.DateField()
-    usual_days = models.PositiveSmallIntegerField(default=0, db_default=0)
-    known_days = models.PositiveSmallIntegerField(default=0, db_default=0)
+    usual_days = models.PositiveSmallIntegerField()
+    known_days = models.PositiveSmallIntegerField()
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["day"], name="failure_signature_day")]
@@ -232,7 +229,7 @@ class Anomaly(Report):
     stage = models.TextField()
     platform = models.TextField()
     app_topic = models.TextField(blank=True)
-    bridge = models.TextField(default="waku", db_default="waku")
+    bridge = models.TextField()
     events = models.BigIntegerField()
     total = models.BigIntegerField()
     value = models.FloatField()
@@ -240,7 +237,7 @@ class Anomaly(Report):
     band_low = models.FloatField()
     band_high = models.FloatField()
     z_score = models.FloatField()
-    usual_days = models.PositiveSmallIntegerField(default=0, db_default=0)
+    usual_days = models.PositiveSmallIntegerField()
 
     class Meta:
         verbose_name_plural = "anomalies"

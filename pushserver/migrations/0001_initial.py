@@ -62,7 +62,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('begin_at', models.DateTimeField()),
-                ('channel', models.TextField(blank=True, db_default='', default='')),
+                ('channel', models.TextField(blank=True)),
                 ('outcome', models.TextField()),
                 ('code', models.TextField(blank=True)),
                 ('count', models.PositiveIntegerField()),

@@ -28,7 +28,7 @@ class Migration(migrations.Migration):
                 ('pseudonym', models.UUIDField()),
                 ('token_type', models.PositiveSmallIntegerField()),
                 ('app_topic', models.TextField(blank=True)),
-                ('bridge', models.TextField(db_default='waku', default='waku')),
+                ('bridge', models.TextField()),
                 ('at', models.DateTimeField(db_index=True)),
             ],
             options={
@@ -54,7 +54,7 @@ class Migration(migrations.Migration):
                 ('last_failure_at', models.DateTimeField(null=True)),
                 ('last_success_at', models.DateTimeField(null=True)),
                 ('is_end_awaited', models.BooleanField(db_default=False, default=False)),
-                ('bridge', models.TextField(db_default='waku', default='waku')),
+                ('bridge', models.TextField()),
                 ('pseudonym', models.UUIDField(null=True)),
                 ('created_at', models.DateTimeField()),
             ],

@@ -52,7 +52,7 @@ def unregistration(version, **fields):
 
 
 def register(*submissions, now=NOW, gateway="a gateway"):
-    outcomes = intake.register(submissions, gateway=gateway, now=now)
+    outcomes = intake.register(submissions, bridge="waku", gateway=gateway, now=now)
     return [outcome.decision for outcome in outcomes]
 
 

@@ -37,7 +37,7 @@ def left(number: int, installation: int = 1, *, version: int = 2) -> Submission:
 
 
 def register(*submissions: Submission) -> list[Acceptance | Refusal]:
-    outcomes = intake.register(submissions, gateway="a gateway", now=NOW)
+    outcomes = intake.register(submissions, bridge="waku", gateway="a gateway", now=NOW)
     return [outcome.decision for outcome in outcomes]
 
 
@@ -85,7 +85,9 @@ def test_the_longest_dead_installation_makes_room(settings: LazySettings, is_one
         routes.append(route.pk)
     submissions = [shown(1, installation) for installation in (3, 4, 5)]
     batches = [submissions] if is_one_batch else [[each] for each in submissions]
-    outcomes = [each for batch in batches for each in intake.register(batch, gateway="a gateway", now=NOW)]
+    outcomes = [
+        each for batch in batches for each in intake.register(batch, bridge="waku", gateway="a gateway", now=NOW)
+    ]
     assert [each.decision for each in outcomes] == [Acceptance.REGISTER] * 2 + [Refusal.TOO_MANY_INSTALLATIONS]
     assert [list(each.removed_route_ids) for each in outcomes] == [[routes[1]], [routes[0]], []]
     active = Registration.objects.filter(public_key_hash=key(1), state=Registration.State.ACTIVE)

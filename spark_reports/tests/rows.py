@@ -57,21 +57,22 @@ def make_churn(day: date, **facts: Any) -> TokenChurn:
 def make_lifetime(day: date, **facts: Any) -> TokenLifetime:
     return TokenLifetime.objects.create(
         **{"day": day, "cohort": day - timedelta(days=28), "age_weeks": 1, "tokens": 500, "at_risk": 3500, "ended": 20,
-           "survival": 0.96, "survival_low": 0.94, "survival_high": 0.98} | IOS | facts
+           "survival": 0.96, "survival_low": 0.94, "survival_high": 0.98, "is_complete": True} | IOS | facts
     )  # fmt: skip
 
 
 def make_latency(day: date, **facts: Any) -> Latency:
     return Latency.objects.create(
-        **{"day": day, "stage": "answer", "platform": "all", "events": 321, "p50_ms": 87.0, "p90_ms": 140.0,
-           "p95_ms": 180.0, "p99_ms": 1234.0, "max_us": 2_900_000, "within_deadline": 0.987} | facts
+        **{"day": day, "stage": "answer", "platform": "all", "bridge": "all", "events": 321, "p50_ms": 87.0,
+           "p90_ms": 140.0, "p95_ms": 180.0, "p99_ms": 1234.0, "max_us": 2_900_000, "within_deadline": 0.987} | facts
     )  # fmt: skip
 
 
 def make_signature(day: date, **facts: Any) -> FailureSignature:
     return FailureSignature.objects.create(
         **{"day": day, "source": "unknown", "platform": "ios", "signature": "=HYPERLINK(x)", "events": 42,
-           "usual_events": 3.0, "is_new": True, "is_rising": True, "first_seen_on": day, "last_seen_on": day} | facts
+           "usual_events": 3.0, "is_new": True, "is_rising": True, "first_seen_on": day, "last_seen_on": day,
+           "usual_days": 7, "known_days": 30} | facts
     )  # fmt: skip
 
 
@@ -92,7 +93,7 @@ def make_actor(day: date, **facts: Any) -> HeavyActor:
 def make_anomaly(day: date, **facts: Any) -> Anomaly:
     return Anomaly.objects.create(
         **{"day": day, "figure": "error_rate", "stage": "dispatch", "events": 60, "total": 200, "value": 0.3,
-           "usual": 0.05, "band_low": 0.0, "band_high": 0.12, "z_score": 12.5} | IOS | facts
+           "usual": 0.05, "band_low": 0.0, "band_high": 0.12, "z_score": 12.5, "usual_days": 7} | IOS | facts
     )  # fmt: skip
 
 

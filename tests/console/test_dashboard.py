@@ -570,8 +570,8 @@ def test_reports_tell_what_is_outside_of_its_band_with_the_numbers(settings: Laz
     day = last_closed_day(now)
     PublishedDay.objects.create(day=day, event_count=1, published_at=now)
     Anomaly.objects.create(
-        day=day, figure="error_rate", stage="dispatch", platform="ios", events=31, total=400, value=0.0775,
-        usual=0.01, band_low=0.0, band_high=0.021, z_score=5.5,
+        day=day, figure="error_rate", stage="dispatch", platform="ios", bridge="waku", events=31, total=400,
+        value=0.0775, usual=0.01, band_low=0.0, band_high=0.021, z_score=5.5, usual_days=7,
     )  # fmt: skip
 
     found = indicators()["anomalies"]

@@ -67,7 +67,7 @@ def register(endpoint: str = ENDPOINT, *, version: int = 1, gateway: str = NAME)
         enabled=True,
     )
     submission = intake.Submission(b"k" * 64, endpoint.encode(), message, grant_verified=True)
-    [outcome] = intake.register([submission], gateway=gateway, check_address=check_address, now=NOW)
+    [outcome] = intake.register([submission], bridge="waku", gateway=gateway, check_address=check_address, now=NOW)
     assert outcome.is_accepted
     return Registration.objects.get().route
 

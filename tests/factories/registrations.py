@@ -26,6 +26,7 @@ def make_route(
     identity = identity_of(token_type, fields.get("app_topic", ""), token)
     digest = keyring().digest(Purpose.ADDRESS, identity)
     defaults: dict[str, Any] = {
+        "bridge": "waku",
         "address_encrypted": keyring().encrypt(Purpose.ADDRESS, token),
         "address_digest": digest,
         "delivered_digest": digest if fields.get("last_success_at") else None,
@@ -78,7 +79,11 @@ def make_grant(registration: Registration | None = None, **fields: Any) -> Grant
 
 
 def make_event(*, pseudonym: UUID | None = None, at: datetime | None = None, **fields: Any) -> RegistrationEvent:
-    defaults: dict[str, Any] = {"kind": RegistrationEvent.Kind.REGISTERED, "token_type": TokenType.FIREBASE}
+    defaults: dict[str, Any] = {
+        "kind": RegistrationEvent.Kind.REGISTERED,
+        "token_type": TokenType.FIREBASE,
+        "bridge": "waku",
+    }
     return RegistrationEvent.objects.create(
         pseudonym=pseudonym or uuid4(), at=at or timezone.now(), **defaults | fields
     )

@@ -48,7 +48,7 @@ def register(names: list[bytes], tokens: list[str], *, app: str = APP) -> None:
         Submission(name * 2, secrets.token_bytes(8), message, grant_verified=True)
         for name, message in zip(names, messages, strict=True)
     ]
-    outcomes = intake.register(shown, gateway="gorush", now=timezone.now())
+    outcomes = intake.register(shown, bridge="waku", gateway="gorush", now=timezone.now())
     assert {outcome.decision for outcome in outcomes} == {Acceptance.REGISTER}
 
 
@@ -111,6 +111,8 @@ def test_unregistering_leaves_nothing_proven() -> None:
     register([name], [good])
     ask(deliverer, [name])
     message = RegistrationMessage(installation(name), next(versions), unregister=True)
-    intake.register([Submission(name * 2, b"u", message, grant_verified=False)], gateway="gorush", now=timezone.now())
+    intake.register(
+        [Submission(name * 2, b"u", message, grant_verified=False)], bridge="waku", gateway="gorush", now=timezone.now()
+    )
     register([name], [good])
     assert not Route.objects.get().is_proven

@@ -344,7 +344,9 @@ def _register(items: Iterable[Item], *, now: datetime) -> list[Reply]:
     ]
     if not submissions:
         return []
-    outcomes = intake.register(submissions, gateway=settings.STATUS_GATEWAY, check_address=_check_address, now=now)
+    outcomes = intake.register(
+        submissions, bridge=BRIDGE, gateway=settings.STATUS_GATEWAY, check_address=_check_address, now=now
+    )
     accepted = {s.public_key_hash for s, outcome in zip(submissions, outcomes, strict=True) if outcome.is_accepted}
     query_topics.listen_to(accepted, now=now)
     acceptance.withdraw({route_id for each in outcomes for route_id in each.removed_route_ids}, now=now)

@@ -21,6 +21,7 @@ from registrations.rules import Acceptance, check_device_token, check_token_type
 from waku_bridge import query_topics
 from waku_bridge.codec.bodies import parse_registration
 from waku_bridge.codec.errors import CodecError
+from waku_bridge.messages import BRIDGE
 
 BATCH_SIZE = 500
 KEY_HASH_BYTES = 64
@@ -63,6 +64,7 @@ def carry_over(rows: Iterable[Row], *, server_public_key: bytes, now: datetime) 
         ends["unreadable"] += len(batch) - len(submissions)
         outcomes = intake.register(
             submissions,
+            bridge=BRIDGE,
             gateway=settings.STATUS_GATEWAY,
             check_address=check_device_token if settings.CHECK_DEVICE_TOKENS else check_token_type,
             capacity_for=capacity_for_import,

@@ -267,12 +267,30 @@ def test_reports_are_told_by_day(api: Api) -> None:
 
 
 def make_reports(day: date) -> None:
-    rates = {"rate": 0.5, "rate_low": 0.4, "rate_high": 0.6, "events": 5, "total": 10, "is_failure": True}
-    ErrorRate.objects.create(day=day, stage="dispatch", platform="apn", outcome="dead", **rates)
+    place = {"day": day, "platform": "apn", "bridge": "waku"}
+    rates = {
+        "usual_days": 7,
+        "rate": 0.5,
+        "rate_low": 0.4,
+        "rate_high": 0.6,
+        "events": 5,
+        "total": 10,
+        "is_failure": True,
+    }
+    ErrorRate.objects.create(stage="dispatch", outcome="dead", **place, **rates)
     zero = [field.name for field in TokenChurn._meta.fields if field.get_internal_type() == "BigIntegerField"]
-    TokenChurn.objects.create(day=day, platform="apn", **dict.fromkeys(zero, 0))
-    band = {"value": 0.5, "usual": 0.1, "band_low": 0.0, "band_high": 0.2, "z_score": 9.0, "events": 5, "total": 10}
-    Anomaly.objects.create(day=day, figure="error rate", stage="dispatch", platform="apn", **band)
+    TokenChurn.objects.create(**place, **dict.fromkeys(zero, 0))
+    band = {
+        "usual_days": 7,
+        "value": 0.5,
+        "usual": 0.1,
+        "band_low": 0.0,
+        "band_high": 0.2,
+        "z_score": 9.0,
+        "events": 5,
+        "total": 10,
+    }
+    Anomaly.objects.create(figure="error rate", stage="dispatch", **place, **band)
 
 
 def test_channels_are_told(api: Api) -> None:
