@@ -24,7 +24,7 @@ from tests.flows.network import Network
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.service import APP, Service
 from tests.up import Up
-from tests.upgrades.releases import copy_working_tree, last_release, pull, unpack_release
+from tests.upgrades.releases import copy_working_tree, last_release, make_up_a_migration, pull, unpack_release
 
 SECRETS = ("SECRET_KEY", "FIELD_ENCRYPTION_KEYS", "SERVER_PRIVATE_KEY")
 CANNOT = "this clone lacks the last release: `git fetch --unshallow --tags` gets it"
@@ -73,6 +73,7 @@ def installation(
     folder, old, new = (tmp_path / name for name in ("installed", "old", "new"))
     unpack_release(release, old)
     copy_working_tree(new)
+    make_up_a_migration(old, new)
     pull(old, folder)
     (tmp_path / "logs").mkdir()
     require_or_skip(prosody.is_installed(), "there is no Prosody: `make xmpp-interop` as root installs it")

@@ -10,13 +10,35 @@ from pushserver.start.release import PROJECT
 
 GIT = shutil.which("git") or ""
 TAGS = "v[0-9]*"
+# No installation of an earlier commit can be upgraded: see CHANGELOG.
+FIRST = "3378c8a989d231d435de89bc96f16a57f4c0827b"
+# Does what an upgrade may do, while no version has brought a migration yet.
+MADE_UP = """
+from django.db import migrations, models
 
 
-def last_release(clone: Path = PROJECT) -> str:
-    """Return the tag of the newest release before this commit, else nothing: a shallow clone and a copy without `.git`
-    have none.
+class Migration(migrations.Migration):
+    dependencies = [("registrations", "0001_initial")]
+    operations = [migrations.AddField("route", "made_up", models.TextField(null=True))]
+"""
+
+
+def last_release(clone: Path = PROJECT, *, first: str = FIRST) -> str:
+    """Return the tag of the newest release before this commit, or else the first commit that can be upgraded. A shallow
+    clone and a copy without `.git` have neither.
     """
-    return _asked(clone, "describe", "--tags", "--abbrev=0", f"--match={TAGS}", "HEAD~")
+    tags = _asked(clone, "tag", "--list", TAGS, "--merged=HEAD~", f"--contains={first}", "--sort=-version:refname")
+    return tags.partition("\n")[0] or _asked(clone, "rev-parse", "--verify", f"{first}^{{commit}}")
+
+
+def make_up_a_migration(old: Path, new: Path) -> None:
+    """Add a migration to the new code, unless it has one that the old code lacks."""
+    if _migrations(old) == _migrations(new):
+        (new / "registrations" / "migrations" / "0002_made_up.py").write_text(MADE_UP)
+
+
+def _migrations(code: Path) -> set[Path]:
+    return {file.relative_to(code) for file in code.glob("*/migrations/*.py")}
 
 
 def _asked(clone: Path, *arguments: str) -> str:
