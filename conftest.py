@@ -63,14 +63,16 @@ os.environ |= {
 django.setup()
 # WhiteNoise would look through all static files (30 ms) for each client that a test makes.
 settings.WHITENOISE_AUTOREFRESH = True
-settings.READYZ_SECONDS = 0  # tests change what it looks at, and ask again at once
 # A fast hash is enough as nobody guesses these passwords; the real one takes 0.3 s each time.
 settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 # Imported late, since they read the settings.
 from django.test import TransactionTestCase  # noqa: E402
 
+from pushserver.indicators import asking  # noqa: E402
 from tests import budget, databases, schedule  # noqa: E402
+
+asking.KEPT_SECONDS = 0.0  # tests change what it asks, and ask again at once
 
 budget.register_profiles()
 hypothesis_settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -29,6 +29,8 @@ STOP_SECONDS = 8.0
 # Pushes of a queue that are under way before anything was answered: at 50 ms each that is 640 a second. A backlog gets
 # half of them; with eight, addresses that always time out kept it waiting for minutes.
 FIRST_LIMIT = 32
+# What is left of a request that is removed, so that its recording is not carried out again: 16 bytes.
+KEYS_KEPT = timedelta(days=90)
 SOFTWARE_ERROR = 70  # sysexits.h
 
 
@@ -98,7 +100,7 @@ def close_exports(**_kwargs: object) -> None:
 def purge() -> None:
     """Remove what is older than the settings promise. What is left when the time is over waits for the next run."""
     keep = timedelta(days=settings.NOTIFICATION_RETENTION_DAYS)
-    keep_keys = max(keep, timedelta(days=settings.REQUEST_KEY_RETENTION_DAYS))  # a request is known by its key alone
+    keep_keys = max(keep, KEYS_KEPT)  # a request is known by its key alone
     now = database_now()
     forget_full(now=now)
     run_for_a_while(retention.purge(now=now, keep=keep))

@@ -169,8 +169,6 @@ if not all(topic.startswith("/waku/2/rs/") for topic in WAKU_PUBSUB_TOPICS):
 # are told otherwise; the development node is told what stands here.
 USUAL_RING = 50 if env.text("WAKU_NODES") else 10_000
 WAKU_RING_CAPACITY = env.count("WAKU_RING_CAPACITY", USUAL_RING, minimum=1, maximum=1_000_000)
-# The share of one core that derives the keys of query topics in advance; each key takes 15 ms.
-TOPIC_KEY_CPU_SHARE = 0.1
 
 # XMPP: a component of the operator's own XMPP server, if there is one ------------------------------------------------
 XMPP_COMPONENT_JID = env.domain("XMPP_COMPONENT_JID")
@@ -202,14 +200,9 @@ STRICT_VERSION_CHECK = env.flag("STRICT_VERSION_CHECK")
 # Device tokens that Apple or Firebase cannot have made are refused. To be switched off should they begin to look
 # different before this server knows it.
 CHECK_DEVICE_TOKENS = env.flag("CHECK_DEVICE_TOKENS", default=True)
-# How much may be registered: by one key, of what nobody knew before, and in all.
-INSTALLATIONS_PER_KEY = 20
+# How much may be registered of what nobody knew before, and in all.
 NEW_INSTALLATIONS_PER_MINUTE = env.count("NEW_INSTALLATIONS_PER_MINUTE", 1200, minimum=1, maximum=10_000_000)
-# 84 minutes' worth: a wave of a day, and not twice as many as there are in weeks.
-NEW_INSTALLATIONS_PER_DAY = 84 * NEW_INSTALLATIONS_PER_MINUTE
 MAX_REGISTRATIONS = env.count("MAX_REGISTRATIONS", 2_000_000, minimum=100, maximum=1_000_000_000)
-# How often a key may be asked about.
-QUERIES_PER_KEY_PER_MINUTE = 120
 REPLY_DEADLINE_SECONDS = env.number("REPLY_DEADLINE_SECONDS", 2.0, minimum=0.1, maximum=60)
 NOTIFICATION_TTL_SECONDS = env.count("NOTIFICATION_TTL_SECONDS", 86_400, minimum=60, maximum=2_592_000)
 
@@ -236,12 +229,10 @@ DELIVERY_LEASE_SECONDS = 1.2 * GORUSH_TIMEOUT_SECONDS + 12
 # Pushes of one queue (an app on its platform, to addresses that are proven or not) under way in one process, whose 256
 # connections are shared by all.
 CHANNEL_IN_FLIGHT = env.count("CHANNEL_IN_FLIGHT", 128, minimum=1, maximum=256)
-# How much may wait: altogether, by default what comes at 100 a second until it expires; the part of it for addresses
-# that nothing was delivered to yet; and for one address.
+# How much may wait: altogether, by default what comes at 100 a second until it expires; and for one address.
 MAX_OPEN_NOTIFICATIONS = env.count(
     "MAX_OPEN_NOTIFICATIONS", min(100 * NOTIFICATION_TTL_SECONDS, 100_000_000), minimum=1, maximum=100_000_000
 )
-UNPROVEN_SHARE = 0.1
 MAX_OPEN_PER_ROUTE = env.count("MAX_OPEN_PER_ROUTE", 50, minimum=1, maximum=10_000)
 # How often an address is woken, a sender is served, and anything is sent at all: at once, and in the long run. Mentions
 # and requests of people have limits of their own.
@@ -251,8 +242,6 @@ GLOBAL_LIMITS = env.limits("GLOBAL_LIMITS", "30000/10,7200000/3600")
 
 # Canary: a round trip through all of it, every so many seconds (0: never) ---------------------------------------------
 CANARY_PERIOD_SECONDS = env.number("CANARY_PERIOD_SECONDS", 60.0, minimum=0, maximum=86_400)
-# How long the canary waits for each answer.
-CANARY_TIMEOUT_SECONDS = 10.0
 # A phone of the operator's own that is notified each time. Without one, gorush is told to drop the canary's pushes.
 CANARY_DEVICE_TOKEN = env.secret("CANARY_DEVICE_TOKEN")
 CANARY_APP_TOPIC = env.text("CANARY_APP_TOPIC")  # of the app on it; none: it is an Android phone
@@ -266,12 +255,7 @@ CANARY_DRY_RUN_TOPIC = "canary." + hmac.digest(SERVER_PRIVATE_KEY, b"canary dry 
 # Retention, in days ---------------------------------------------------------------------------------------------------
 # Each day of envelopes and notifications is a partition, and what looks at all days locks all of them.
 ENVELOPE_RETENTION_DAYS = env.count("ENVELOPE_RETENTION_DAYS", 3, minimum=3, maximum=60)
-# How much of an outage is caught up with from stores: what is read again must still be known, or it would be processed
-# twice.
-WAKU_STORE_RECOVERY_HOURS = 24 * (ENVELOPE_RETENTION_DAYS - 1)
 NOTIFICATION_RETENTION_DAYS = env.count("NOTIFICATION_RETENTION_DAYS", 30, minimum=2, maximum=120)
-# What is left of a request that is removed, so that its recording is not carried out again: 16 bytes.
-REQUEST_KEY_RETENTION_DAYS = 90
 EVENT_RETENTION_DAYS = env.count("EVENT_RETENTION_DAYS", 400, minimum=2, maximum=3650)
 # A registration ends when it was neither repeated nor reached by a push for so long.
 REGISTRATION_EXPIRY_DAYS = env.count("REGISTRATION_EXPIRY_DAYS", 180, minimum=30, maximum=3650)
@@ -393,8 +377,6 @@ METRICS_DIR = Path(env.text("METRICS_DIR", str(DATA_DIR / "metrics"))).resolve()
 # The files are mapped into memory: a process that counts while the disk is full gets SIGBUS.
 MIN_FREE_FOR_METRICS_BYTES = 2**20
 METRICS_TOKEN = env.secret("METRICS_TOKEN")
-# `/readyz` is open to anybody. However often it is asked, the servers behind are asked once in so many seconds.
-READYZ_SECONDS = 2.0
 METRICS_HOST = env.text("METRICS_HOST", "127.0.0.1")
 METRICS_PORT = env.count("METRICS_PORT", 0, minimum=0, maximum=65535)  # 0: none
 if METRICS_TOKEN and not re.fullmatch(r"[A-Za-z0-9._~+/-]{16,200}=*", METRICS_TOKEN):

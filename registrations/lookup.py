@@ -11,9 +11,8 @@ from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
 from registrations.messages import QueryInfo
 from registrations.models import Registration, Route
+from registrations.rules import INSTALLATIONS_PER_KEY
 
-# A client keeps three devices per user. A user who registers thousands must not make every answer about their key huge.
-MAX_INSTALLATIONS_PER_KEY = 20
 # Of one key as much as one message carries, and of all keys of a batch as much as a process can hold. The newest
 # installation of each key comes first, and of these the one that takes least: no long list keeps out a short one.
 MAX_KEY_BYTES = 140_000
@@ -77,7 +76,7 @@ def find(public_key_hashes: Iterable[bytes], *, server_public_keys: Sequence[byt
         {
             "hashes": list(asked),
             "servers": list(server_public_keys),
-            "limit": MAX_INSTALLATIONS_PER_KEY,
+            "limit": INSTALLATIONS_PER_KEY,
             "key_bytes": MAX_KEY_BYTES,
             "batch_bytes": MAX_BATCH_BYTES,
         },

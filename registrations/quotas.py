@@ -19,11 +19,13 @@ from kit.db.estimates import stored
 from kit.db.statements import fetch
 from registrations.models import Registration
 from registrations.pairs import InstallationKey
-from registrations.rules import Refusal
+from registrations.rules import INSTALLATIONS_PER_KEY, Refusal
 
 # New installations that nobody registered for a while are saved up for as many minutes: a wave after an outage.
 MINUTES_SAVED_UP = 10
 DAY_SECONDS = 86_400.0
+# A wave of a day is taken in, and not twice as many as there are in weeks.
+MINUTES_WORTH_A_DAY = 84
 NEW = b"n"  # the bucket of new installations
 # Anybody can unregister what we do not know, which leaves a row, too. There may be so many of these as a part of
 # MAX_REGISTRATIONS. What is unregistered of what we know is not refused for it.
@@ -166,7 +168,7 @@ def capacity_for_import(public_key_hashes: Collection[bytes], new: int, *, now: 
     taken = {bytes(name): count for name, count in fetch(_TAKEN, {"hashes": list(public_key_hashes)})}
     registrations, tombstones = taken.pop(b""), taken.pop(TOMBSTONES.encode())
     return Capacity(
-        per_key=settings.INSTALLATIONS_PER_KEY,
+        per_key=INSTALLATIONS_PER_KEY,
         silent=new,
         spending=None,
         registrations=settings.MAX_REGISTRATIONS - registrations,
@@ -189,4 +191,9 @@ def take(capacity: Capacity, *, now: datetime) -> None:
 
 def _limits() -> BucketLimits:
     burst = per_minute(settings.NEW_INSTALLATIONS_PER_MINUTE, minutes=MINUTES_SAVED_UP)
-    return (*burst, Limit(settings.NEW_INSTALLATIONS_PER_DAY, DAY_SECONDS))
+    return (*burst, Limit(new_per_day(), DAY_SECONDS))
+
+
+def new_per_day() -> int:
+    """Return how many installations and devices that nobody knew before are taken in a day."""
+    return MINUTES_WORTH_A_DAY * int(settings.NEW_INSTALLATIONS_PER_MINUTE)

@@ -18,6 +18,8 @@ DEVICE_TOKENS = {
 }
 # A bundle id, with `.voip` and the like behind it. PostgreSQL's indexes take no text of some kilobytes.
 APP_TOPIC = re.compile(r"[0-9A-Za-z.-]{1,255}")
+# A client keeps three devices per user. One key must not fill the table, nor make every answer about it huge.
+INSTALLATIONS_PER_KEY = 20
 
 
 class Refusal(StrEnum):

@@ -27,6 +27,8 @@ from waku_bridge.removal import expiring, retention
 PENDING_LIMIT = 2000
 # `derive_topic_keys` runs this often, and may take this much CPU time for keys that envelopes wait for.
 KEYS_PERIOD_SECONDS = 10.0
+# The share of one core that derives the keys of query topics in advance; each key takes 15 ms.
+KEYS_CPU_SHARE = 0.1
 WANTED_KEYS_SECONDS = 2.5
 # Held by the thread that asks the broker for keys, so that there is one at a time.
 ASKING_FOR_KEYS = threading.Lock()
@@ -46,7 +48,7 @@ def derive_wanted_keys() -> None:
 def derive_topic_keys() -> None:
     """Derive the keys that envelopes wait for first, then those that a message may need later."""
     _call_back_pending(CpuBudget(0, WANTED_KEYS_SECONDS))
-    derive_newest(budget=CpuBudget(0, settings.TOPIC_KEY_CPU_SHARE * KEYS_PERIOD_SECONDS))
+    derive_newest(budget=CpuBudget(0, KEYS_CPU_SHARE * KEYS_PERIOD_SECONDS))
 
 
 def _call_back_pending(budget: CpuBudget) -> None:

@@ -31,6 +31,8 @@ KEPT = timedelta(days=7)
 MISSED_RUNS = 3
 MIN_TTL_SECONDS = 300.0
 POLL_SECONDS = 0.05
+# How long a canary waits for each answer.
+ANSWER_SECONDS = 10.0
 T = TypeVar("T")
 RunT = TypeVar("RunT", bound=BaseRun)
 # The links that held, one after the other, each with its name and the milliseconds that it took.

@@ -26,6 +26,8 @@ from notifications.messages import ChannelKey, QueueKey
 from notifications.queues import queues
 from notifications.queues.queues import QUEUED, Queues
 
+# The part of what may wait that is for addresses which nothing was delivered to yet.
+UNPROVEN_SHARE = 0.1
 READ_EVERY_SECONDS = 3.0
 COUNTED_EVERY: LiteralString = "3 seconds"
 # Rows of one queue that one step of the count reads, by the index alone: some milliseconds.
@@ -57,7 +59,7 @@ def limits_of(keys: Iterable[QueueKey]) -> Mapping[QueueKey, int]:
 
 def _limit(key: QueueKey, gateways: int, alike: int) -> int:
     """Return how much may wait in one of ``alike`` queues of one of so many gateways."""
-    part = 1 - settings.UNPROVEN_SHARE if key.is_proven else settings.UNPROVEN_SHARE
+    part = 1 - UNPROVEN_SHARE if key.is_proven else UNPROVEN_SHARE
     return max(1, int(settings.MAX_OPEN_NOTIFICATIONS / gateways * part / alike))
 
 

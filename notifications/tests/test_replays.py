@@ -87,19 +87,23 @@ def test_a_request_is_answered_again_so_often_and_others_are_answered_meanwhile(
     assert len(accept([incoming(push(), amm=b"\0" * 32, message_id=b"0")], now=minute).answers) == 1
 
 
-def test_the_task_keeps_the_keys_of_all_requests_that_are_there(settings: LazySettings):
-    settings.REQUEST_KEY_RETENTION_DAYS, settings.NOTIFICATION_RETENTION_DAYS = 1, 30
+def test_the_task_keeps_the_keys_of_all_requests_that_are_there(
+    settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+):
+    settings.NOTIFICATION_RETENTION_DAYS = 30
+    monkeypatch.setattr(tasks, "KEYS_KEPT", DAY)
     for days in (29, 31):
         RequestDigest.objects.create(digest=b"%016d" % days, received_at=timezone.now() - days * DAY)
     tasks.purge()
     assert [bytes(each.digest) for each in RequestDigest.objects.all()] == [b"%016d" % 29]
 
 
-def test_the_task_keeps_the_keys_for_as_long_as_the_setting_says(settings: LazySettings):
+def test_the_task_keeps_the_keys_for_longer_than_the_requests(settings: LazySettings, monkeypatch: pytest.MonkeyPatch):
+    settings.NOTIFICATION_RETENTION_DAYS = 2
     RequestDigest.objects.create(digest=b"d" * DIGEST_BYTES, received_at=NOW)
-    settings.REQUEST_KEY_RETENTION_DAYS = 36_500
+    monkeypatch.setattr(tasks, "KEYS_KEPT", 36_500 * DAY)
     tasks.purge()
     assert RequestDigest.objects.exists()
-    settings.REQUEST_KEY_RETENTION_DAYS = 2
+    monkeypatch.setattr(tasks, "KEYS_KEPT", 2 * DAY)
     tasks.purge()
     assert not RequestDigest.objects.exists()

@@ -55,8 +55,10 @@ def ask() -> Reached:
     )
 
 
-# However often the dashboard, `/readyz`, the API and `/metrics` are asked, the servers are asked once in a while.
-RECENT = Recent(ask, lambda: float(settings.READYZ_SECONDS))
+# However often the dashboard, `/readyz`, which is open to anybody, the API and `/metrics` are asked, the servers are
+# asked once in so many seconds.
+KEPT_SECONDS = 2.0
+RECENT = Recent(ask, lambda: KEPT_SECONDS)
 
 
 # PostgreSQL and Redis -------------------------------------------------------------------------------------------------

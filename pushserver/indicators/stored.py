@@ -27,7 +27,7 @@ from pushserver.indicators.hour import Hour
 from pushserver.indicators.judging import Stored
 from pushserver.indicators.reports import ReportsFacts
 from pushserver.indicators.results import ResultFacts
-from registrations.quotas import STORED_REGISTRATIONS, STORED_TOMBSTONES, filled
+from registrations.quotas import STORED_REGISTRATIONS, STORED_TOMBSTONES, filled, new_per_day
 from spark_reports.console.formats import percent
 from spark_reports.models import Anomaly
 from spark_reports.nights.status import SAVED, State, status
@@ -86,7 +86,7 @@ def _registrations() -> Filling:
         "registrations",
         filled(*registrations),
         settings.MAX_REGISTRATIONS,
-        settings.NEW_INSTALLATIONS_PER_DAY,
+        new_per_day(),
         expiring("registrations"),
     )
 

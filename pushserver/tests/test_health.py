@@ -106,10 +106,10 @@ def test_no_probe_is_cached(client: Client) -> None:
 
 @pytest.mark.usefixtures("all_well")
 def test_however_often_it_is_asked_the_servers_behind_are_asked_once(
-    client: Client, settings: LazySettings, gorush: ThreadingHTTPServer
+    client: Client, monkeypatch: pytest.MonkeyPatch, gorush: ThreadingHTTPServer
 ) -> None:
     client.get("/readyz")
-    settings.READYZ_SECONDS = 60
+    monkeypatch.setattr("pushserver.indicators.asking.KEPT_SECONDS", 60.0)
 
     answers = [client.get("/readyz") for _ in range(100)]
 

@@ -53,16 +53,16 @@ class OneOfEight(Share):
 
 
 @pytest.mark.parametrize("is_one_batch", [True, False])
-def test_a_key_has_so_many_installations_and_no_more(settings: LazySettings, is_one_batch: bool) -> None:
-    settings.INSTALLATIONS_PER_KEY = 3
+def test_a_key_has_so_many_installations_and_no_more(monkeypatch: pytest.MonkeyPatch, is_one_batch: bool) -> None:
+    monkeypatch.setattr(quotas, "INSTALLATIONS_PER_KEY", 3)
     submissions = [shown(1, installation) for installation in range(5)]
     decisions = register(*submissions) if is_one_batch else [register(each)[0] for each in submissions]
     assert decisions == [Acceptance.REGISTER] * 3 + [Refusal.TOO_MANY_INSTALLATIONS] * 2
     assert register(shown(2)) == [Acceptance.REGISTER]
 
 
-def test_who_has_them_all_can_change_them_and_replace_one(settings: LazySettings) -> None:
-    settings.INSTALLATIONS_PER_KEY = 2
+def test_who_has_them_all_can_change_them_and_replace_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "INSTALLATIONS_PER_KEY", 2)
     register(shown(1, 1), shown(1, 2))
     assert register(shown(1, 1, version=2), left(1, 2), shown(1, 3)) == [
         Acceptance.REGISTER,
@@ -73,8 +73,8 @@ def test_who_has_them_all_can_change_them_and_replace_one(settings: LazySettings
 
 
 @pytest.mark.parametrize("is_one_batch", [True, False])
-def test_the_longest_dead_installation_makes_room(settings: LazySettings, is_one_batch: bool) -> None:
-    settings.INSTALLATIONS_PER_KEY = 3
+def test_the_longest_dead_installation_makes_room(monkeypatch: pytest.MonkeyPatch, is_one_batch: bool) -> None:
+    monkeypatch.setattr(quotas, "INSTALLATIONS_PER_KEY", 3)
     register(*[shown(1, installation) for installation in range(3)], shown(2))
     routes = []
     for installation, day in ((0, 3), (1, 2)):
@@ -108,7 +108,8 @@ def test_what_nobody_knew_is_taken_so_often_a_minute(settings: LazySettings) -> 
 def test_in_a_day_no_more_are_taken_than_would_fill_the_table_in_weeks(
     settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.NEW_INSTALLATIONS_PER_MINUTE, settings.NEW_INSTALLATIONS_PER_DAY = 10, 150
+    settings.NEW_INSTALLATIONS_PER_MINUTE = 10
+    monkeypatch.setattr(quotas, "MINUTES_WORTH_A_DAY", 15)
     decisions, began_at = [], NOW
     for hour in range(24):
         monkeypatch.setattr("registrations.tests.test_quotas.NOW", began_at + timedelta(hours=hour))
@@ -128,8 +129,9 @@ def test_a_batch_that_is_rolled_back_takes_nothing_from_the_bucket(
     assert register(*map(shown, range(40, 50))) == [Acceptance.REGISTER] * 10
 
 
-def test_what_is_refused_takes_nothing_from_the_bucket(settings: LazySettings) -> None:
-    settings.NEW_INSTALLATIONS_PER_MINUTE, settings.INSTALLATIONS_PER_KEY = 1, 1
+def test_what_is_refused_takes_nothing_from_the_bucket(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.NEW_INSTALLATIONS_PER_MINUTE = 1
+    monkeypatch.setattr(quotas, "INSTALLATIONS_PER_KEY", 1)
     register(shown(1))
     for _ in range(20):
         refused = register(shown(1, 2), shown(1, 3))

@@ -12,7 +12,16 @@ from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from kit.canary.engine import POLL_SECONDS, Canary, ChainBroken, Diagnosis, Links, milliseconds, wait_for
+from kit.canary.engine import (
+    ANSWER_SECONDS,
+    POLL_SECONDS,
+    Canary,
+    ChainBroken,
+    Diagnosis,
+    Links,
+    milliseconds,
+    wait_for,
+)
 from notifications.canary import find_push
 from registrations.messages import TokenType
 from waku_bridge.canary import traces
@@ -56,14 +65,14 @@ class WakuCanary(Canary[CanaryRun]):
             settings.WAKU_PUBSUB_TOPICS[0],
             lambda envelope_hash: traces.mark(envelope_hash, now=timezone.now()),
         ) as line:
-            yield from walk(Talk(line, settings.CANARY_TIMEOUT_SECONDS), run)
+            yield from walk(Talk(line, ANSWER_SECONDS), run)
 
     def remove_traces(self) -> None:
         traces.remove_traces(now=timezone.now())
 
     def longest(self) -> timedelta:
         peers = len(settings.WAKU_NODES) + len(settings.WAKU_STORE_NODES)
-        seconds = (EXCHANGES + 1) * (settings.CANARY_TIMEOUT_SECONDS + 2 * peers * TIMEOUT_SECONDS) + 60
+        seconds = (EXCHANGES + 1) * (ANSWER_SECONDS + 2 * peers * TIMEOUT_SECONDS) + 60
         return timedelta(seconds=seconds)
 
     def is_expected(self) -> bool:

@@ -58,6 +58,8 @@ State = InboundEnvelope.State
 # Bytes that one batch loads at most, whatever the number of envelopes.
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 PROCESS_DIED = "process_died"
+# How often a key may be asked about.
+QUERIES_PER_KEY_PER_MINUTE = 120
 
 # What a refused registration is told (71/STATUS-PUSH-NOTIFICATION-SERVER, PushNotificationRegistrationResponse).
 REGISTRATION_ERRORS = {
@@ -382,7 +384,7 @@ def _answer_queries(items: Iterable[Item], *, now: datetime) -> list[Reply]:
         Asked(d.author, body.public_key_hashes, len(i.envelope.payload), i.envelope.content_topic)
         for i, d, body in queries
     ]
-    limits = _query_limits(settings.QUERIES_PER_KEY_PER_MINUTE, settings.GLOBAL_LIMITS)
+    limits = _query_limits(QUERIES_PER_KEY_PER_MINUTE, settings.GLOBAL_LIMITS)
     verdicts = limits.judge(asked, own_buckets(), at=now)
     wanted = {key for keys in verdicts.wanted if not isinstance(keys, str) for key in keys}
     own_keys = [identity.pub33 for identity in server_identities()]

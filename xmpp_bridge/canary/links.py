@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 from django.conf import settings
 from django.db.models import QuerySet
 
-from kit.canary.engine import Canary, ChainBroken, Links, wait_for
+from kit.canary.engine import ANSWER_SECONDS, Canary, ChainBroken, Links, wait_for
 from notifications.canary import Push, find_push
 from notifications.models import Attempt, Notification
 from xmpp_bridge import queued_stanzas
@@ -33,13 +33,13 @@ class XmppCanary(Canary[CanaryRun]):
 
     def links(self, run: CanaryRun) -> Links:
         traces.make_app()
-        yield from walk(Talk(settings.XMPP_COMPONENT_JID, settings.CANARY_TIMEOUT_SECONDS), run)
+        yield from walk(Talk(settings.XMPP_COMPONENT_JID, ANSWER_SECONDS), run)
 
     def remove_traces(self) -> None:
         traces.remove_traces()
 
     def longest(self) -> timedelta:
-        return timedelta(seconds=len(Link) * settings.CANARY_TIMEOUT_SECONDS + 60)
+        return timedelta(seconds=len(Link) * ANSWER_SECONDS + 60)
 
     def is_expected(self) -> bool:
         return bool(settings.CANARY_PERIOD_SECONDS and settings.XMPP_COMPONENT_JID)

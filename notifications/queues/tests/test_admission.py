@@ -96,9 +96,10 @@ def verdicts():
 # Queues ---------------------------------------------------------------------------------------------------------------
 
 
-def test_strangers_who_fill_their_queue_refuse_nobody_whose_phone_was_reached_before(settings):
+def test_strangers_who_fill_their_queue_refuse_nobody_whose_phone_was_reached_before(settings, monkeypatch):
     """Their registrations cost nothing. They used to fill the only number there was, and every sender heard of it."""
-    settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 20, 0.1
+    settings.MAX_OPEN_NOTIFICATIONS = 20
+    monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.1)
     prove(GOOGLE)
     make_waiting(GOOGLE, 2, is_proven=False)
     assert reported(ask(make_phone(GOOGLE, is_proven=False))) == [OVERLOADED]
@@ -106,16 +107,18 @@ def test_strangers_who_fill_their_queue_refuse_nobody_whose_phone_was_reached_be
     assert len(ask(make_phone(OTHER_APP, is_proven=False)).claims) == 1
 
 
-def test_one_app_that_is_full_refuses_no_other_one(settings):
-    settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 5, 0.2
+def test_one_app_that_is_full_refuses_no_other_one(settings, monkeypatch):
+    settings.MAX_OPEN_NOTIFICATIONS = 5
+    monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.2)
     prove(APPLE, GOOGLE)
     make_waiting(APPLE, 2)
     assert reported(ask(make_phone(APPLE))) == [OVERLOADED]
     assert len(ask(make_phone(GOOGLE)).claims) == 1
 
 
-def test_all_made_up_apps_share_one_queue(settings):
-    settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 40, 0.1
+def test_all_made_up_apps_share_one_queue(settings, monkeypatch):
+    settings.MAX_OPEN_NOTIFICATIONS = 40
+    monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.1)
     prove(APPLE)
     for topic in ("made.up.1", "made.up.2"):
         make_waiting(ChannelKey(1, topic), 1)
@@ -124,17 +127,19 @@ def test_all_made_up_apps_share_one_queue(settings):
     assert Queue.objects.filter(app_topic=None).count() == 1
 
 
-def test_what_waits_behind_a_halt_counts_as_what_waits_anywhere(settings):
+def test_what_waits_behind_a_halt_counts_as_what_waits_anywhere(settings, monkeypatch):
     """A gateway that is away for hours used to fill the table without any bound."""
-    settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 4, 0.5
+    settings.MAX_OPEN_NOTIFICATIONS = 4
+    monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.5)
     prove(APPLE)
     make_waiting(APPLE, 2)
     halts.pause(APPLE, by="ann", why="new key", now=timezone.now())
     assert reported(ask(make_phone(APPLE))) == [OVERLOADED]
 
 
-def test_all_queues_together_have_room_for_no_more_than_may_wait(settings):
-    settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 1000, 0.1
+def test_all_queues_together_have_room_for_no_more_than_may_wait(settings, monkeypatch):
+    settings.MAX_OPEN_NOTIFICATIONS = 1000
+    monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.1)
     prove(APPLE, OTHER_APP, GOOGLE)
     queues.create([QueueKey("gorush", 1, None, is_proven=False), QueueKey("other", 2, "", is_proven=True)])
     assert sum(share.limit for share in shares(queues.load())) <= 1000
@@ -146,7 +151,8 @@ def test_by_default_as_much_may_wait_as_comes_at_100_a_second_until_it_expires(s
 
 
 def test_what_comes_between_two_counts_is_counted_by_the_process(monkeypatch, settings):
-    settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 20, 0.1
+    settings.MAX_OPEN_NOTIFICATIONS = 20
+    monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.1)
     admission = Admission()
     monkeypatch.setattr(acceptance, "own_admission", lambda: admission)
     phones = [make_phone(is_proven=False) for _ in range(3)]
@@ -156,7 +162,8 @@ def test_what_comes_between_two_counts_is_counted_by_the_process(monkeypatch, se
 
 def test_while_nobody_counts_a_process_remembers_what_it_stored(monkeypatch, settings):
     """No worker runs, and what comes in by XMPP is stored all the same."""
-    settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 20, 0.1
+    settings.MAX_OPEN_NOTIFICATIONS = 20
+    monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.1)
     admission = Admission()
     prove(GOOGLE)
     monkeypatch.setattr("notifications.queues.admission.READ_EVERY_SECONDS", 0)
@@ -181,8 +188,9 @@ def test_counts_are_read_now_and_then_only():
     assert not sent
 
 
-def test_the_leader_counts_what_waits_in_each_queue(settings):
-    settings.MAX_OPEN_NOTIFICATIONS, settings.UNPROVEN_SHARE = 100, 0.1
+def test_the_leader_counts_what_waits_in_each_queue(settings, monkeypatch):
+    settings.MAX_OPEN_NOTIFICATIONS = 100
+    monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.1)
     prove(APPLE, GOOGLE)
     make_waiting(APPLE, 2)
     make_waiting(APPLE, 1, is_proven=False)

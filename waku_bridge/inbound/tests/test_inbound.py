@@ -247,9 +247,9 @@ def test_the_same_question_within_seconds_is_answered_once():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_key_is_answered_about_so_often_a_minute(settings, monkeypatch):
+def test_a_key_is_answered_about_so_often_a_minute(monkeypatch):
     monkeypatch.setattr(inbound, "own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
-    settings.QUERIES_PER_KEY_PER_MINUTE = 3
+    monkeypatch.setattr(inbound, "QUERIES_PER_KEY_PER_MINUTE", 3)
     say(registration())
     say(*(query(signer=Identity(PrivateKey(bytes([number]) * 32))) for number in range(10, 15)))
     assert OutboundReply.objects.filter(message_type=MessageType.QUERY_RESPONSE).count() == 3

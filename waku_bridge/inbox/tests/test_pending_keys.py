@@ -147,12 +147,12 @@ def test_an_envelope_that_waits_for_a_key_has_it_asked_for(keys_queue):
     assert keys_queue() == "waku_bridge.tasks.derive_wanted_keys"
 
 
-def test_the_background_task_makes_keys_before_anybody_asks(settings):
-    settings.TOPIC_KEY_CPU_SHARE = 1e-9
+def test_the_background_task_makes_keys_before_anybody_asks(monkeypatch):
+    monkeypatch.setattr(tasks, "KEYS_CPU_SHARE", 1e-9)
     registered(3 * THREADS)
     tasks.derive_topic_keys()
     assert TopicKey.objects.filter(key_encrypted__isnull=False).count() == THREADS
-    settings.TOPIC_KEY_CPU_SHARE = 0
+    monkeypatch.setattr(tasks, "KEYS_CPU_SHARE", 0)
     tasks.derive_topic_keys()
     assert TopicKey.objects.filter(key_encrypted__isnull=False).count() == THREADS
 

@@ -51,7 +51,8 @@ def _plan() -> Plan:
         pubsub_topics=settings.WAKU_PUBSUB_TOPICS,
         ring_capacity=settings.WAKU_RING_CAPACITY,
         store_period_seconds=STORE_PERIOD_SECONDS,
-        recovery=timedelta(hours=settings.WAKU_STORE_RECOVERY_HOURS),
+        # What is read again after an outage must still be known, or it would be processed twice.
+        recovery=timedelta(days=settings.ENVELOPE_RETENTION_DAYS - 1),
         backfill=BACKFILL,
         keep=timedelta(days=settings.ENVELOPE_RETENTION_DAYS),
         max_waiting=MAX_WAITING,

@@ -18,8 +18,9 @@ State = CanaryRun.State
 
 
 @pytest.fixture(autouse=True)
-def _nobody_there(settings: LazySettings) -> Iterator[None]:
-    settings.XMPP_COMPONENT_JID, settings.CANARY_TIMEOUT_SECONDS = "push.montague.test", 0.1
+def _nobody_there(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    settings.XMPP_COMPONENT_JID = "push.montague.test"
+    monkeypatch.setattr("xmpp_bridge.canary.links.ANSWER_SECONDS", 0.1)
     cache.clear()
     yield
     cache.clear()
