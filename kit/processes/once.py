@@ -1,5 +1,6 @@
 """Values of which each process has exactly one."""
 
+import os
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,10 +11,17 @@ T = TypeVar("T")
 def once(make: Callable[[], T]) -> Callable[[], T]:
     """Return a function that makes a value at its first call and keeps it for the life of the process.
 
-    `functools.cache` would let several threads make one each. Nothing here may be made before a worker's fork.
+    `functools.cache` would let several threads make one each, and a forked process would have its parent's: a loop
+    whose thread it has not.
     """
     lock = threading.Lock()
     made: list[T] = []
+    of_parents: list[list[T]] = []  # whose end would do something to what is the parent's
+
+    def begin_anew() -> None:
+        nonlocal lock, made
+        of_parents.append(made)
+        lock, made = threading.Lock(), []
 
     def get() -> T:
         with lock:
@@ -21,4 +29,5 @@ def once(make: Callable[[], T]) -> Callable[[], T]:
                 made.append(make())
         return made[0]
 
+    os.register_at_fork(after_in_child=begin_anew)
     return get

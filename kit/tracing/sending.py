@@ -7,13 +7,15 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from http.client import HTTPException
+from http import HTTPStatus
 from time import monotonic, sleep
 from typing import Generic, TypeVar
-from urllib.request import Request, urlopen
 
+import httpx
 import structlog
 from django.conf import settings
+
+from kit.http.connections import PlainClient, new_client, submit
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -45,6 +47,7 @@ class Sender(Generic[T]):
         self._waiting: deque[T] = deque(maxlen=MAX_WAITING)
         self._starting, self._sending = threading.Lock(), threading.Lock()
         self._is_started = False
+        self._client: PlainClient = new_client(timeout_seconds=EXPORT_SECONDS)
 
     def add(self, item: T) -> None:
         """Take something that is to be sent within some seconds."""
@@ -80,15 +83,16 @@ class Sender(Generic[T]):
     def _send(self, seconds: float) -> None:
         """Send one batch. One that the collector does not take is dropped."""
         batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_IN_A_BATCH))]
-        request = Request(self._url, self._encode(batch), self._headers)  # noqa: S310 - of the settings, http or https
+        asking = submit(self._client.request("POST", self._url, content=self._encode(batch), headers=self._headers))
         try:
-            with urlopen(request, timeout=seconds):  # noqa: S310 - see above
-                return
-        except (OSError, HTTPException) as error:
-            self._complain(error, len(batch))
+            status = asking.result(seconds).status_code
+            if status >= HTTPStatus.MULTIPLE_CHOICES:
+                self._complain(status, len(batch))
+        except (httpx.TransportError, TimeoutError) as error:
+            asking.cancel()
+            self._complain(type(error).__name__, len(batch))
 
-    def _complain(self, error: Exception, count: int) -> None:
+    def _complain(self, error: str | int, count: int) -> None:
         if monotonic() >= self._complain_at:
             self._complain_at = monotonic() + COMPLAIN_EVERY_SECONDS
-            status = getattr(error, "code", type(error).__name__)
-            log.warning("collector_takes_nothing", kind=self._kind, error=status, count=count)
+            log.warning("collector_takes_nothing", kind=self._kind, error=error, count=count)

@@ -1,3 +1,4 @@
+import os
 import threading
 import time
 
@@ -19,3 +20,26 @@ def test_makes_a_lasting_value_once_even_when_threads_ask_together():
     for thread in threads:
         thread.join()
     assert len(made) == 1
+
+
+def test_a_forked_process_makes_its_own_although_its_parent_was_making_one():
+    making, is_over = threading.Event(), threading.Event()
+
+    @once
+    def pid() -> int:
+        if os.getpid() == parent:
+            making.set()
+            assert is_over.wait(60)
+        return os.getpid()
+
+    parent = os.getpid()
+    thread = threading.Thread(target=pid)
+    thread.start()
+    assert making.wait(60)
+    if not (child := os.fork()):
+        os._exit(7 if pid() == os.getpid() else 1)
+    status = os.waitpid(child, 0)[1]
+    is_over.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert pid() == parent
