@@ -142,8 +142,8 @@ def _scans_ms(running: Fleet) -> dict[str, float]:
     """Return how long each look takes that a worker makes every second."""
     from notifications.delivery import recording, settling  # noqa: PLC0415 - Django is set up only now
     from notifications.queues.queues import EXPIRED, IS_DUE  # noqa: PLC0415 - as above
+    from waku_bridge.inbound.steps import Inbox  # noqa: PLC0415 - as above
     from waku_bridge.outbound.publishing import PENDING  # noqa: PLC0415 - as above
-    from waku_bridge.steps import Inbox  # noqa: PLC0415 - as above
 
     looks = {"inbox": Inbox.waits, "due": IS_DUE, "expired": EXPIRED, "lost": recording.LOST}
     looks |= {"overdue": settling.OVERDUE, "replies": PENDING}

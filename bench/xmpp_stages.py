@@ -27,10 +27,10 @@ from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.codec.stream import Received, Stream
 from xmpp_bridge.component.handler import Arrived, StanzaHandler
 from xmpp_bridge.identity import client_keys
-from xmpp_bridge.limits import Limits, Rates
 from xmpp_bridge.messages import BRIDGE
 from xmpp_bridge.models import App, Device
-from xmpp_bridge.rules import Domains
+from xmpp_bridge.rules.decisions import Domains
+from xmpp_bridge.rules.limits import Limits, Rates
 
 DOMAIN, SERVER = "push.bench.test", "bench.test"
 HEADER = (

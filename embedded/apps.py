@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 from django.apps import AppConfig
 
-from pushserver import demonstration
+from pushserver.console import demonstration
 
 
 class EmbeddedConfig(AppConfig):

@@ -15,13 +15,13 @@ from kit.admin.lists.columns import NOTHING, age, full_hash, link, moment, numbe
 from kit.admin.lists.filters import Alone, OnlyFilter, RecentValuesFilter, WordFilter, during
 from kit.admin.lists.search import spellings
 from kit.admin.operations import Operated
-from notifications import reports
 from notifications.console import channels  # noqa: F401 - registers its page
 from notifications.console.operations import DisableRegistration, DropNotifications, EnableRegistration, TryNow
 from notifications.messages import FAILURES, NotificationType
 from notifications.models import Attempt, Notification, NotificationRequest
 from notifications.queues import queues
-from notifications.transitions import DUE
+from notifications.rules import reports
+from notifications.rules.transitions import DUE
 from registrations.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url
 from registrations.models import Registration
 from registrations.token_types import name_of

@@ -104,7 +104,7 @@ def begin_when_fit(**_kwargs: Any) -> None:
 def start_beat(**_kwargs: Any) -> None:
     """Run beat beside what it calls for. It ends first, as what it sends then would have to wait."""
     if _serves_maintenance():
-        from pushserver.beat import Beat  # noqa: PLC0415 - possible once apps are loaded
+        from kit.processes.beat import Beat  # noqa: PLC0415 - possible once apps are loaded
 
         beat = Beat(app)
         signals.worker_shutting_down.connect(lambda **_: beat.stop(), weak=False)

@@ -582,7 +582,7 @@ CSRF_TRUSTED_ORIGINS = env.urls("CSRF_TRUSTED_ORIGINS")
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if IS_BEHIND_HTTPS_PROXY else None
 
 if SHOWS_PAGES:
-    from pushserver.console.theme import THEME as UNFOLD  # noqa: F401 - read by unfold
+    from pushserver.console.frame.theme import THEME as UNFOLD  # noqa: F401 - read by unfold
 else:
     # System checks would import what these settings name.
     ROOT_URLCONF, MIDDLEWARE, AUTHENTICATION_BACKENDS = "", [], []

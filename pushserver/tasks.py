@@ -8,7 +8,7 @@ from django.conf import settings
 
 from kit.db.clock import database_now
 from kit.processes.tasks import MessageTask, run_for_a_while
-from pushserver import retention, traffic
+from pushserver.history import retention, traffic
 from pushserver.indicators.snapshot import take_snapshot
 
 log = structlog.get_logger(__name__)

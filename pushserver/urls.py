@@ -11,7 +11,7 @@ from pushserver.console.peers import peer_urls
 from pushserver.console.support.find import find, found
 from pushserver.console.support.search import search_facts
 from pushserver.console.support.timeline import show_request_timeline, show_timeline
-from pushserver.health import healthz, readyz
+from pushserver.indicators.health import healthz, readyz
 from pushserver.metrics.exposition import metrics
 
 urlpatterns = [

@@ -20,7 +20,7 @@ from notifications.models import Attempt, Notification
 from notifications.queues import queues
 from notifications.queues.claim import Claim, claim
 from notifications.queues.concurrency import ConcurrencyLimits
-from notifications.transitions import DUE
+from notifications.rules.transitions import DUE
 from tests.factories import make_channel, make_notification, make_registration, make_route
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,10 +10,10 @@ from kit.http.connections import lasting_client
 from kit.processes.once import once
 from notifications import bridges
 from notifications.delivery.steps import Delivery
+from waku_bridge.inbound.steps import InboxIntake
 from waku_bridge.messages import BRIDGE
 from waku_bridge.node import WakuNode
 from waku_bridge.outbound import Nodes, Outbox
-from waku_bridge.steps import InboxIntake
 from waku_bridge.tasks import want_keys
 
 # nwaku's relay answers within 5 seconds, or not at all. Identical bytes given to another node meanwhile do no harm.

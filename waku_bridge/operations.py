@@ -85,7 +85,7 @@ class WakuOperations(Operations):
     )
     canary_pseudonyms = f"SELECT pseudonym FROM {table(CanaryRun)} WHERE pseudonym IS NOT NULL"
     # A reply that was published again says when that was: how long the first took is not known any more. `LATERAL`
-    # finds each envelope by its key, see `pushserver.traffic`.
+    # finds each envelope by its key, see `pushserver.history.traffic`.
     replies = f"""
         SELECT CASE WHEN reply.repeat_count = 0 AND envelope.received_at IS NOT NULL THEN
             greatest(0, extract(epoch FROM reply.published_at - envelope.received_at) * 1000) END AS ms

@@ -14,7 +14,7 @@ from kit.db.clock import database_now
 from kit.db.partitions import UNDER_WAY
 from kit.expiry.asking import waiting
 from kit.processes.tasks import MessageTask, run_for_a_while
-from registrations.retention import remove_tombstones
+from registrations.upkeep.retention import remove_tombstones
 from waku_bridge import query_topics
 from waku_bridge.canary import canary
 from waku_bridge.inbox import inbox, pending_keys

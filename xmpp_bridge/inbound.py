@@ -27,13 +27,13 @@ from notifications.queues.queues import WAITS
 from registrations.models import Route
 from xmpp_bridge.codec.client_strings import verify_client, verify_node
 from xmpp_bridge.codec.jids import NOBODY, Jid, parse_jid
-from xmpp_bridge.content import Look, payload_content, text_content, wake_content
 from xmpp_bridge.identity import client_keys, route_tag
-from xmpp_bridge.limits import Limits
 from xmpp_bridge.messages import BRIDGE, Dialect, Kind, PushNotification
 from xmpp_bridge.metrics import FORWARDS_DROPPED, PUSHES
 from xmpp_bridge.models import Device
-from xmpp_bridge.rules import Decision, Domains, Known, Verdict, decide, time_to_live, verify
+from xmpp_bridge.rules.content import Look, payload_content, text_content, wake_content
+from xmpp_bridge.rules.decisions import Decision, Domains, Known, Verdict, decide, time_to_live, verify
+from xmpp_bridge.rules.limits import Limits
 
 # Our own address that a push was written to is remembered, when it is no longer than this.
 MAX_LOCAL_CHARACTERS = 64

@@ -25,9 +25,9 @@ from xmpp_bridge.devices.lookup import count_by_key, find_device
 from xmpp_bridge.devices.registering import STORED_DEVICES
 from xmpp_bridge.identity import client_keys
 from xmpp_bridge.indicators import Reached, XmppFacts
-from xmpp_bridge.limits import RATES
 from xmpp_bridge.messages import BRIDGE
 from xmpp_bridge.models import App, CanaryRun, Device
+from xmpp_bridge.rules.limits import RATES
 
 SECTION = "XMPP"
 

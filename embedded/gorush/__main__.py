@@ -11,7 +11,7 @@ import structlog
 from aiohttp import web
 
 from embedded.gorush.gateway import Settings
-from embedded.gorush.server import create_app
+from embedded.gorush.http.server import create_app
 
 STOP_SECONDS = 1.0
 

@@ -33,7 +33,6 @@ from notifications.acceptance.storing import (
     release_old,
     store,
 )
-from notifications.deadlines import expires_at, reply_due_at, stands_for_others_until
 from notifications.delivery.settling import WaitingRequest
 from notifications.messages import (
     APART,
@@ -49,18 +48,19 @@ from notifications.messages import (
     channel_key,
 )
 from notifications.models import Notification, NotificationRequest
-from notifications.policy import Recipient, Verdict, Wish, evaluate, wish_against
 from notifications.queues import queues
 from notifications.queues.admission import own_admission
 from notifications.queues.claim import NOTED_FOR, Claim, open_address
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
 from notifications.queues.queues import OF_A_ROUTE, Queues
-from notifications.reports import Decided, load_errors, pack, pack_names, repeat_reports
-from notifications.transitions import end
+from notifications.rules.deadlines import expires_at, reply_due_at, stands_for_others_until
+from notifications.rules.policy import Recipient, Verdict, Wish, evaluate, wish_against
+from notifications.rules.reports import Decided, load_errors, pack, pack_names, repeat_reports
+from notifications.rules.transitions import end
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
 from registrations.models import Registration, Route
-from registrations.pairs import InstallationKey
+from registrations.registering.pairs import InstallationKey
 
 DEDUP_WINDOW = timedelta(hours=24)
 # How often an address is woken for mentions and requests of people, whatever else comes.

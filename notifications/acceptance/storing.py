@@ -26,8 +26,8 @@ from kit.db.statements import Statement, array_value, fetch, new_ids, write, wri
 from kit.metrics.batches import count
 from notifications import metrics
 from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
-from notifications.policy import Verdict
 from notifications.queues.queues import UNSORTED, WAITS
+from notifications.rules.policy import Verdict
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
 

@@ -19,10 +19,9 @@ from kit.admin.lists.filters import Alone
 from kit.admin.operations import Done, Operation, OperationPage, confirm
 from kit.admin.times import exact
 from kit.db.clock import database_now
-from notifications import disabling
 from notifications.messages import ChannelKey
 from notifications.models import Channel, Halt
-from notifications.queues import halts, queues
+from notifications.queues import disabling, halts, queues
 from notifications.queues.admission import Share, shares
 
 # Undoing offers this much time before the trip, because tokens die for a while before the breaker notices.

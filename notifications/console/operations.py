@@ -6,7 +6,7 @@ from kit.admin.operations import Done, Operation
 from kit.db.clock import database_now
 from notifications.console import operator_actions
 from notifications.models import Notification
-from notifications.transitions import DUE
+from notifications.rules.transitions import DUE
 from registrations.models import Registration, Route
 
 State = Route.State

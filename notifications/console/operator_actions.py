@@ -11,9 +11,9 @@ import structlog
 from django.db import transaction
 
 from kit.db.partitions import UNDER_WAY
-from notifications.disabling import BY_OPERATOR, record_events
 from notifications.models import Notification
-from notifications.transitions import DUE, end
+from notifications.queues.disabling import BY_OPERATOR, record_events
+from notifications.rules.transitions import DUE, end
 from registrations.models import RegistrationEvent, Route
 
 log = structlog.get_logger(__name__)

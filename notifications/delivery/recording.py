@@ -20,12 +20,14 @@ from kit.batches.batch import LONG_AGO
 from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.statements import array_value, fetch, unindexed, write, write_rows
 from kit.metrics.batches import count, count_returned, observe
-from notifications import disabling
-from notifications.deadlines import has_expired
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.metrics import ATTEMPTS, FINISHED, GATEWAY_SECONDS
 from notifications.models import Attempt, Notification
-from notifications.policy import (
+from notifications.queues import breakers, disabling, halts, queues
+from notifications.queues.claim import Claim, Done
+from notifications.queues.queues import OF_A_ROUTE, OVER, Queues
+from notifications.rules.deadlines import has_expired
+from notifications.rules.policy import (
     CONFIG_RETRY_SECONDS,
     USUAL_ATTEMPTS,
     WORKER_LOST,
@@ -40,10 +42,7 @@ from notifications.policy import (
     retry_max_seconds,
     unreached,
 )
-from notifications.queues import breakers, halts, queues
-from notifications.queues.claim import Claim, Done
-from notifications.queues.queues import OF_A_ROUTE, OVER, Queues
-from notifications.reports import REPORTS
+from notifications.rules.reports import REPORTS
 from registrations.routes import routes
 from registrations.token_types import platform_of
 

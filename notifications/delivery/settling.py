@@ -16,14 +16,14 @@ from kit.batches.batch import LONG_AGO
 from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of, first_day
 from kit.db.statements import array_value, fetch, unindexed, write, write_rows
 from kit.metrics.batches import observe
-from notifications.deadlines import IS_OVERDUE
 from notifications.delivery.recording import Recorded
 from notifications.messages import Answer, Report
 from notifications.metrics import ANSWER_SECONDS
 from notifications.models import Notification, NotificationRequest
-from notifications.policy import Standing, is_answerable, report_error
-from notifications.reports import REPORTS, report_of, unpack_reports
-from notifications.transitions import DUE
+from notifications.rules.deadlines import IS_OVERDUE
+from notifications.rules.policy import Standing, is_answerable, report_error
+from notifications.rules.reports import REPORTS, report_of, unpack_reports
+from notifications.rules.transitions import DUE
 from registrations.models import Route
 
 State = Notification.State

@@ -24,10 +24,10 @@ import structlog
 from kit.db.statements import fetch, table
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.models import Attempt
-from notifications.policy import MIN_SENDERS, is_dying, is_misconfigured
 from notifications.queues import halts, queues
 from notifications.queues.claim import Claim
 from notifications.queues.queues import Queues
+from notifications.rules.policy import MIN_SENDERS, is_dying, is_misconfigured
 from registrations.models import Route
 
 log = structlog.get_logger(__name__)

@@ -17,15 +17,15 @@ from kit.db.partitions import UNDER_WAY, day_of
 from kit.db.statements import array_value, fetch, write, write_rows
 from kit.metrics.batches import observe
 from kit.tracing.spans import is_on
-from notifications.deadlines import has_expired
 from notifications.messages import ChannelKey, Push, QueueKey, Result, channel_key
 from notifications.metrics import DISPATCH_SECONDS
 from notifications.models import Notification
-from notifications.policy import CONFIG_RETRY_SECONDS
 from notifications.queues import halts, queues
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
 from notifications.queues.queues import DUE, UNSORTED, WAITS, Queues
-from notifications.transitions import end, move
+from notifications.rules.deadlines import has_expired
+from notifications.rules.policy import CONFIG_RETRY_SECONDS
+from notifications.rules.transitions import end, move
 from registrations.keys.encryption import DecryptionError, Purpose
 from registrations.keys.keyring import keyring
 from registrations.models import Route

@@ -20,9 +20,9 @@ from kit.batches.batch import LONG_AGO
 from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.postgresql.base import Rows
 from kit.db.statements import Statement, fetch, write
-from notifications.deadlines import HAS_EXPIRED
 from notifications.messages import ChannelKey, QueueKey, queue_key
 from notifications.models import Channel, Halt, Notification
+from notifications.rules.deadlines import HAS_EXPIRED
 
 UNSORTED = 0
 # The last success of an app is written at most this often: nobody needs it more exactly, and every worker writes it.

@@ -28,7 +28,7 @@ from notifications.acceptance.tests.test_acceptance import (
 from notifications.acceptance.tests.test_storing import pushed
 from notifications.messages import Outcome
 from notifications.models import Notification, NotificationRequest, RequestDigest
-from notifications.transitions import end
+from notifications.rules.transitions import end
 from tests.delivering import DeliveryProcess, RecordingGateway, make_due
 from tests.factories import make_notification, make_request
 from tests.plans import generic_plan

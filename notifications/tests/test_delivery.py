@@ -9,7 +9,6 @@ import pytest
 from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
-from notifications.deadlines import GRACE
 from notifications.delivery.recording import FINISHED_BY, record, take_up_lost
 from notifications.delivery.settling import overdue_request_ids, settle
 from notifications.gateways.registry import gateway_for
@@ -17,6 +16,7 @@ from notifications.messages import ChannelKey, Outcome, Push, QueueKey, ReportEr
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from notifications.queues import halts, queues
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
+from notifications.rules.deadlines import GRACE
 from registrations.keys.encryption import Keyring, Purpose
 from registrations.models import Registration, RegistrationEvent, Route
 from tests.delivering import (

@@ -13,10 +13,10 @@ from kit.batches.batch import BaseStep, Work, Worker
 from kit.db.statements import fetch
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Incoming, Sending
-from notifications.deadlines import GRACE
 from notifications.messages import ChannelKey, Outcome, PushNotification, PushRequest, ReportError, Result
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
-from notifications.reports import unpack
+from notifications.rules.deadlines import GRACE
+from notifications.rules.reports import unpack
 from tests.delivering import APP, DeliveryProcess, RecordingGateway, make_due, prove
 from tests.factories import make_registration, make_route
 from tests.statements import statements

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 from django.db import OperationalError, connection
 
-from notifications import disabling
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.models import Channel
+from notifications.queues import disabling
 from registrations.models import RegistrationEvent, Route
 from registrations.routes.routes import point
 from tests.delivering import APP, NOW, answered, claimed, fresh, make_due, make_due_to_app, other_session, recorded

@@ -13,9 +13,9 @@ from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Incoming, Sending
 from notifications.messages import PushNotification, PushRequest, ReportError
 from notifications.models import Attempt, Notification, NotificationRequest
-from notifications.policy import Verdict
 from notifications.queues.concurrency import ConcurrencyLimits
-from notifications.reports import unpack
+from notifications.rules.policy import Verdict
+from notifications.rules.reports import unpack
 from tests.delivering import LEASE, DeliveryProcess, claimed, make_due
 from tests.factories import make_registration
 from tests.statements import statements

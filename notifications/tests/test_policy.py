@@ -17,7 +17,7 @@ from notifications.messages import (
     ReportError,
     Result,
 )
-from notifications.policy import (
+from notifications.rules.policy import (
     CONFIG_RETRY_SECONDS,
     MAX_RETRY_SECONDS,
     Recipient,

@@ -6,7 +6,7 @@ import pytest
 from django.conf import LazySettings
 from django.utils import timezone
 
-from notifications import retention, tasks, transitions
+from notifications import retention, tasks
 from notifications.acceptance.storing import DIGEST_BYTES, digest_of, find_repeats
 from notifications.acceptance.tests.test_acceptance import (
     BRIDGE,
@@ -19,6 +19,7 @@ from notifications.acceptance.tests.test_acceptance import (
     settled,
 )
 from notifications.models import Notification, NotificationRequest, RequestDigest
+from notifications.rules import transitions
 
 pytestmark = pytest.mark.django_db
 MONTH = 30 * DAY

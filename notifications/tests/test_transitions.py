@@ -8,7 +8,7 @@ from django.db import DatabaseError, connection
 from kit.db.reasons import is_collision
 from kit.db.statements import fetch
 from notifications.models import TRANSITIONS, Notification
-from notifications.transitions import DUE, OPEN, end, move
+from notifications.rules.transitions import DUE, OPEN, end, move
 from tests.delivering import NOW, make_due, other_session
 from tests.factories import make_notification
 from tests.statements import WAITS_HERE

@@ -5,7 +5,7 @@ class ConsoleConfig(AdminConfig):
     """Django's admin with our own site in it."""
 
     default = False
-    default_site = "pushserver.console.site.ConsoleSite"
+    default_site = "pushserver.console.frame.site.ConsoleSite"
 
     def ready(self) -> None:
         super().ready()

@@ -24,7 +24,7 @@ from kit.health.recent import Recent
 from kit.operations import parts_in_use
 from pushserver.celery import HEARTBEAT_KEY, QUEUES
 from pushserver.indicators.judging import Reached
-from pushserver.indicators.server import Queue
+from pushserver.indicators.kinds.server import Queue
 from pushserver.start.release import Migration, known_migrations
 
 TIMEOUT_SECONDS = 2

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from django.db.models import Sum
 
 from notifications.models import Attempt
-from pushserver import traffic
-from pushserver.indicators.results import ChannelTries
+from pushserver.history import traffic
+from pushserver.indicators.kinds.results import ChannelTries
 from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, TrafficMinute
 
 DELIVERED = Attempt.Outcome.DELIVERED

@@ -14,7 +14,6 @@ from django.db.models import Q
 from kit.health.indicators import Indicator, State, dated
 from pushserver.models import Incident
 
-KEPT = timedelta(days=30)
 # An indicator has to be green for so long before it has been well.
 WELL_AFTER = timedelta(minutes=1)
 

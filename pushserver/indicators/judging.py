@@ -13,10 +13,10 @@ from kit.health import filling
 from kit.health.filling import Filling
 from kit.health.indicators import DATABASE_SILENT, Group, Indicator, Kind, State, rows
 from kit.operations import Operations, parts
-from pushserver.indicators import delivery, reports, results, server
-from pushserver.indicators.delivery import DeliveryFacts
-from pushserver.indicators.reports import ReportsFacts
-from pushserver.indicators.results import ResultFacts
+from pushserver.indicators.kinds import delivery, reports, results, server
+from pushserver.indicators.kinds.delivery import DeliveryFacts
+from pushserver.indicators.kinds.reports import ReportsFacts
+from pushserver.indicators.kinds.results import ResultFacts
 
 REGISTRATIONS = Kind(
     "registrations",

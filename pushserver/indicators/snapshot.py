@@ -8,7 +8,7 @@ from django.db import Error, transaction
 
 from kit.db.timeouts import timeouts
 from kit.health.indicators import Indicator, dated
-from pushserver import traffic
+from pushserver.history import traffic
 from pushserver.indicators import asking, judging, stored
 from pushserver.indicators.hour import Hour, read_hour
 from pushserver.indicators.incidents import recall, remember

@@ -21,13 +21,14 @@ from kit.operations import Evidence, parts_in_use
 from notifications import gauges as delivery_gauges
 from notifications.models import Channel
 from notifications.queues import standstill
-from pushserver.indicators import results
-from pushserver.indicators.delivery import DeliveryFacts
 from pushserver.indicators.hour import Hour
 from pushserver.indicators.judging import Stored
-from pushserver.indicators.reports import ReportsFacts
-from pushserver.indicators.results import ResultFacts
-from registrations.quotas import STORED_REGISTRATIONS, STORED_TOMBSTONES, filled, new_per_day
+from pushserver.indicators.kinds import results
+from pushserver.indicators.kinds.delivery import DeliveryFacts
+from pushserver.indicators.kinds.reports import ReportsFacts
+from pushserver.indicators.kinds.results import ResultFacts
+from registrations.registering.quotas import filled, new_per_day
+from registrations.upkeep.estimates import STORED_REGISTRATIONS, STORED_TOMBSTONES
 from spark_reports.console.formats import percent
 from spark_reports.models import Anomaly
 from spark_reports.nights.status import SAVED, State, status

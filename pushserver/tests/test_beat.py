@@ -21,8 +21,8 @@ from structlog.testing import capture_logs
 from embedded.servers.postgres import EmbeddedPostgres
 from embedded.stack.plan import services
 from embedded.supervisor.guard import Guard
+from kit.processes.beat import FIRST_AFTER, Beat, OneBeat
 from kit.processes.leader import BEAT
-from pushserver.beat import FIRST_AFTER, Beat, OneBeat
 from tests.flows.fleet import Fleet, wait_until
 from tests.statements import statements
 
@@ -139,7 +139,7 @@ def test_a_fault_ends_no_beat(app: Celery, settings: LazySettings, monkeypatch: 
         return 1.0
 
     works = Event()
-    monkeypatch.setattr("pushserver.beat.AFTER_FAULT_SECONDS", 0.01)
+    monkeypatch.setattr("kit.processes.beat.AFTER_FAULT_SECONDS", 0.01)
     monkeypatch.setattr(OneBeat, "tick", tick)
     beat = Beat(app)
     with capture_logs() as logs:

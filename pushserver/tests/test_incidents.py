@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from kit.health.indicators import Indicator, State
-from pushserver import retention
+from pushserver.history import retention
 from pushserver.indicators.incidents import Memory, recall, remember
-from pushserver.indicators.server import BROKER
+from pushserver.indicators.kinds.server import BROKER
 from pushserver.models import Incident
 
 pytestmark = pytest.mark.django_db

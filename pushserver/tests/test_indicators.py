@@ -17,11 +17,11 @@ from notifications.gateways.gorush import indicators as gorush
 from notifications.gateways.gorush.indicators import GorushFacts
 from notifications.queues.standstill import Switch
 from pushserver.indicators import judging, pages
-from pushserver.indicators.delivery import DeliveryFacts
 from pushserver.indicators.judging import Facts, Reached, Stored, judge
-from pushserver.indicators.reports import ReportsFacts
-from pushserver.indicators.results import ResultFacts
-from pushserver.indicators.server import Queue
+from pushserver.indicators.kinds.delivery import DeliveryFacts
+from pushserver.indicators.kinds.reports import ReportsFacts
+from pushserver.indicators.kinds.results import ResultFacts
+from pushserver.indicators.kinds.server import Queue
 from waku_bridge import indicators as waku
 from waku_bridge.indicators import Failed, Store, WakuFacts
 from xmpp_bridge import indicators as xmpp

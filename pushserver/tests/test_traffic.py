@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 
 from notifications.models import Attempt, Notification, NotificationRequest
-from pushserver import traffic
+from pushserver.history import traffic
 from pushserver.models import AttemptMinute, BridgeMinute, TrafficMinute
 from tests import factories
 from tests.statements import statements

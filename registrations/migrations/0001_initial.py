@@ -9,7 +9,7 @@ from django.db import migrations, models
 
 
 from kit.db.partitions import PartitionByDay
-from registrations.retention import EVENTS
+from registrations.upkeep.retention import EVENTS
 
 
 class Migration(migrations.Migration):

@@ -9,14 +9,15 @@ from django.db import IntegrityError, connection, transaction
 from django.forms.models import model_to_dict
 
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
-from registrations import intake, retention
-from registrations.intake import Submission
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Grant, Registration, RegistrationEvent, Route
-from registrations.pairs import IsOneOf
+from registrations.registering import intake
+from registrations.registering.intake import Submission
+from registrations.registering.pairs import IsOneOf
 from registrations.rules import Acceptance, Refusal
+from registrations.upkeep import retention
 from tests.factories import apn_token, firebase_token, make_registration
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

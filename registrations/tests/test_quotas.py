@@ -11,9 +11,9 @@ from django.db import connection, transaction
 
 from kit.buckets.share import Share
 from kit.buckets.shared import SharedBuckets
-from registrations import intake, quotas
-from registrations.intake import Submission
 from registrations.models import Registration, Route
+from registrations.registering import intake, quotas
+from registrations.registering.intake import Submission
 from registrations.rules import Acceptance, Refusal
 from registrations.tests.test_intake import MESSAGE, NOW
 from tests import factories

@@ -4,8 +4,8 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
-from registrations import retention
 from registrations.models import RegistrationEvent
+from registrations.upkeep import retention
 from tests import factories
 
 NOW = timezone.now()

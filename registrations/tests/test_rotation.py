@@ -9,7 +9,7 @@ from django.utils import timezone
 from registrations.keys.encryption import Keyring, Purpose
 from registrations.keys.keyring import keyring
 from registrations.models import Grant, Registration, Route, TopicKey
-from registrations.rotation import COLUMNS, rotate
+from registrations.upkeep.rotation import COLUMNS, rotate
 from tests import factories
 
 OLD, NEW, LOST = b"o" * 32, b"n" * 32, b"l" * 32

@@ -18,8 +18,8 @@ from itertools import pairwise
 from kit.db.statements import table
 from kit.operations import parts
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
-from notifications.policy import Verdict
-from notifications.reports import BYTES_EACH, REPORTS, VERDICTS
+from notifications.rules.policy import Verdict
+from notifications.rules.reports import BYTES_EACH, REPORTS, VERDICTS
 from registrations.models import RegistrationEvent, Route
 from registrations.token_types import sql_platform, sql_with_topic
 from spark_reports.export.copying import OTHER

@@ -16,20 +16,18 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_reports.jobs import (
+from spark_reports.jobs import sinks, sources, tables
+from spark_reports.jobs.plan import Plan
+from spark_reports.jobs.reports import (
     anomalies,
     data_quality,
     error_rates,
     failure_signatures,
     latency,
     load_profile,
-    sinks,
-    sources,
-    tables,
     token_churn,
     token_lifetime,
 )
-from spark_reports.jobs.plan import Plan
 from spark_reports.jobs.session import expect_small_frames, make_session
 from spark_reports.jobs.tables import Table
 

@@ -90,7 +90,7 @@ def package(folder: Path) -> tuple[Path, Path]:
     """Write the jobs as a zip file that executors of a cluster can be sent, and the script that starts them."""
     archive, entry = folder / "jobs.zip", folder / "entry.py"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as jobs:
-        for path in [PACKAGE / "__init__.py", *sorted((PACKAGE / "jobs").glob("*.py"))]:
+        for path in [PACKAGE / "__init__.py", *sorted((PACKAGE / "jobs").rglob("*.py"))]:
             jobs.write(path, path.relative_to(PACKAGE.parent))
     entry.write_text(ENTRY, encoding="ascii")
     return archive, entry

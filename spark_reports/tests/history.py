@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 
 from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.models import Attempt, Notification, NotificationRequest
-from notifications.policy import Verdict, Wish
-from notifications.reports import CODES, Decided, pack
+from notifications.rules.policy import Verdict, Wish
+from notifications.rules.reports import CODES, Decided, pack
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
 from registrations.models import RegistrationEvent

@@ -26,8 +26,8 @@ from django.utils import timezone
 
 from kit.db.timeouts import REPORTS
 from notifications.gateways.gorush.rules.file import seed_rules
-from notifications.policy import Verdict, Wish
-from notifications.reports import Decided, pack
+from notifications.rules.policy import Verdict, Wish
+from notifications.rules.reports import Decided, pack
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
 from registrations.models import RegistrationEvent

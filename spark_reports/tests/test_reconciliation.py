@@ -91,7 +91,8 @@ class Fleet:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("count", first_everyday(6_000, 1_000_000))
 def test_random_events_reconcile(spark: Any, lake_url: str, count: int) -> None:
-    from spark_reports.jobs import tables, token_churn
+    from spark_reports.jobs import tables
+    from spark_reports.jobs.reports import token_churn
     from spark_reports.jobs.sources import read_facts
 
     last = last_closed_day(timezone.now())

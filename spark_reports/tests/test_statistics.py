@@ -20,7 +20,7 @@ def test_the_wilson_interval_is_that_of_the_textbook(
 ) -> None:
     from pyspark.sql import functions as F
 
-    from spark_reports.jobs.statistics import wilson_high, wilson_low
+    from spark_reports.jobs.reports.statistics import wilson_high, wilson_low
 
     frame = spark.createDataFrame([(events, total)], "events bigint, total bigint")
     [row] = frame.select(
@@ -34,7 +34,7 @@ def test_the_wilson_interval_is_that_of_the_textbook(
 def test_the_median_of_an_array(spark: Any, values: list[float], median: float | None) -> None:
     from pyspark.sql import functions as F
 
-    from spark_reports.jobs.statistics import median_of
+    from spark_reports.jobs.reports.statistics import median_of
 
     frame = spark.createDataFrame([(values,)], "numbers array<double>")
 
@@ -42,7 +42,7 @@ def test_the_median_of_an_array(spark: Any, values: list[float], median: float |
 
 
 def test_the_usual_value_is_that_of_the_seven_days_before(spark: Any) -> None:
-    from spark_reports.jobs.statistics import with_usual
+    from spark_reports.jobs.reports.statistics import with_usual
 
     rates = {-8: 0.9, -7: 0.1, -3: 0.2, -1: 0.4, 0: 0.8, 1: 0.9}
     history = [(DAY + timedelta(days=n), "a", rate) for n, rate in rates.items()]
@@ -60,7 +60,7 @@ def test_the_usual_value_is_that_of_the_seven_days_before(spark: Any) -> None:
 def test_a_rate_that_was_always_zero_has_a_scale(spark: Any) -> None:
     from pyspark.sql import functions as F
 
-    from spark_reports.jobs.statistics import scale
+    from spark_reports.jobs.reports.statistics import scale
 
     frame = spark.createDataFrame([(0.0, 0.0, 100)], "usual double, deviation double, total bigint")
     [[value]] = frame.select(scale(F.col("usual"), F.col("deviation"), F.col("total"))).collect()

@@ -43,7 +43,8 @@ def day() -> date:
 
 def survival_by_spark(spark: Any, lake_url: str, day: date) -> list[Any]:
     """Export the day and compute its survival, as a night does."""
-    from spark_reports.jobs import tables, token_lifetime
+    from spark_reports.jobs import tables
+    from spark_reports.jobs.reports import token_lifetime
     from spark_reports.jobs.sources import read_facts
 
     lake = Lake(lake_url)

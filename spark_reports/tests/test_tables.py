@@ -7,8 +7,8 @@ from django.db import models
 from notifications.models import Attempt, Notification
 from registrations.models import RegistrationEvent
 from spark_reports.export.queries import REFUSED, VERDICT_STATES
-from spark_reports.jobs import anomalies, statistics
 from spark_reports.jobs.labels import KNOWN
+from spark_reports.jobs.reports import anomalies, statistics
 from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, Table, Type
 from spark_reports.lake import arrow_schema
 from spark_reports.nights import summary

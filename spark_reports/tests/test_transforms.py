@@ -13,14 +13,14 @@ YESTERDAY = DAY - timedelta(days=1)
 
 # error_rates ----------------------------------------------------------------------------------------------------------
 def outcomes(spark: Any, **facts: Any) -> Any:
-    from spark_reports.jobs import error_rates
+    from spark_reports.jobs.reports import error_rates
 
     names = (tables.ENVELOPES, tables.NOTIFICATIONS, tables.ATTEMPTS, tables.REPLIES)
     return error_rates.count_outcomes(*[frame(spark, table, facts.get(table.name, [])) for table in names]).cache()
 
 
 def error_rates_of(spark: Any, earlier: Any = (), **facts: Any) -> Any:
-    from spark_reports.jobs import error_rates
+    from spark_reports.jobs.reports import error_rates
 
     return error_rates.transform(outcomes(spark, **facts), frame(spark, tables.ERROR_RATES, earlier)).cache()
 
@@ -74,7 +74,7 @@ def test_every_event_counts_in_its_stage_with_outcome_and_code(spark: Any) -> No
 
 def test_a_word_that_this_version_does_not_know_is_told_and_not_guessed_at(spark: Any) -> None:
     """A state of tomorrow is neither accepted nor a failure, and an end of tomorrow is no death."""
-    from spark_reports.jobs import data_quality, token_churn
+    from spark_reports.jobs.reports import data_quality, token_churn
 
     new = {"state": "of tomorrow"}
     facts = {"envelopes": [new | {"type": "query"}], "notifications": [new], "replies": [new]}
@@ -150,7 +150,7 @@ def test_two_days_of_comparison_prove_nothing(spark: Any) -> None:
 
 # anomalies ------------------------------------------------------------------------------------------------------------
 def test_a_bridge_is_compared_with_itself(spark: Any) -> None:
-    from spark_reports.jobs import anomalies
+    from spark_reports.jobs.reports import anomalies
 
     def of_day(days_before: int, bridge: str, events: int) -> dict[str, Any]:
         day = DAY - timedelta(days=days_before)
@@ -166,7 +166,7 @@ def test_a_bridge_is_compared_with_itself(spark: Any) -> None:
 
 
 def anomalies_of(spark: Any, *, failures: int, total: int = 1000) -> list[tuple[Any, ...]]:
-    from spark_reports.jobs import anomalies
+    from spark_reports.jobs.reports import anomalies
 
     def of_day(days_before: int, events: int) -> list[dict[str, Any]]:
         cell = {"day": DAY - timedelta(days=days_before), "stage": "dispatch", "total": total}
@@ -193,7 +193,7 @@ def test_few_events_are_no_anomaly(spark: Any) -> None:
 
 
 def test_a_churn_rate_outside_its_usual_band_is_flagged(spark: Any) -> None:
-    from spark_reports.jobs import anomalies
+    from spark_reports.jobs.reports import anomalies
 
     nothing = frame(spark, tables.ERROR_RATES, [])
     usual = {"active_at_start": 10_000, "unregistered": 20, "died": 30, "churn_rate": 0.005}
@@ -229,7 +229,7 @@ FLOWS = ["new", "returned", "moved_in", "refreshed", "token_changed", "unregiste
     ],
 )
 def test_an_event_is_one_flow_by_what_it_changed(spark: Any, event: dict[str, Any], flow: str | None) -> None:
-    from spark_reports.jobs import token_churn
+    from spark_reports.jobs.reports import token_churn
 
     counted = token_churn.count_flows(frame(spark, tables.REGISTRATION_EVENTS, [event]))
 
@@ -238,7 +238,7 @@ def test_an_event_is_one_flow_by_what_it_changed(spark: Any, event: dict[str, An
 
 
 def test_a_move_leaves_one_place_and_enters_another(spark: Any) -> None:
-    from spark_reports.jobs import token_churn
+    from spark_reports.jobs.reports import token_churn
 
     event = {"kind": "token_changed", "platform": "android", "previous_platform": "ios"} | ACTIVE
     counted = token_churn.count_flows(frame(spark, tables.REGISTRATION_EVENTS, [event]))
@@ -250,7 +250,7 @@ def test_a_move_leaves_one_place_and_enters_another(spark: Any) -> None:
 
 
 def test_tokens_of_two_bridges_at_one_place_are_counted_apart(spark: Any) -> None:
-    from spark_reports.jobs import token_churn, token_lifetime
+    from spark_reports.jobs.reports import token_churn, token_lifetime
 
     left = {"kind": "token_died", "was_active": True}
     events = frame(spark, tables.REGISTRATION_EVENTS, [left, left | {"bridge": "xmpp"}])
@@ -270,7 +270,7 @@ def test_tokens_of_two_bridges_at_one_place_are_counted_apart(spark: Any) -> Non
 
 
 def test_what_does_not_reconcile_is_shown(spark: Any) -> None:
-    from spark_reports.jobs import token_churn
+    from spark_reports.jobs.reports import token_churn
 
     events = frame(spark, tables.REGISTRATION_EVENTS, [{"kind": "token_died", "was_active": True}])
     active = frame(spark, tables.ACTIVE_TOKENS, [{"at_start": 4, "at_end": 2}, {"at_start": 6, "at_end": 6}])
@@ -284,7 +284,7 @@ def test_what_does_not_reconcile_is_shown(spark: Any) -> None:
 # token_lifetime -------------------------------------------------------------------------------------------------------
 def test_survival_is_that_of_the_textbook(spark: Any) -> None:
     """Ten tokens of one day: one ends after 3 days, two are censored after 8, three end after 9."""
-    from spark_reports.jobs import token_lifetime
+    from spark_reports.jobs.reports import token_lifetime
 
     born = date(2026, 11, 2)  # a Monday
     ends = [(3, "ended", 1), (8, "left", 2), (9, "ended", 3), (18, "alive", 4)]
@@ -305,7 +305,7 @@ def test_survival_is_that_of_the_textbook(spark: Any) -> None:
 
 
 def test_a_cohort_that_is_all_gone_survives_no_more(spark: Any) -> None:
-    from spark_reports.jobs import token_lifetime
+    from spark_reports.jobs.reports import token_lifetime
 
     lives = [{"began_on": YESTERDAY, "last_day": YESTERDAY, "end": "ended", "tokens": 2}]
     survival = token_lifetime.transform(frame(spark, tables.TOKEN_SPELLS, lives), {DAY: YESTERDAY})
@@ -314,7 +314,7 @@ def test_a_cohort_that_is_all_gone_survives_no_more(spark: Any) -> None:
 
 
 def test_a_cohort_that_began_before_the_history_is_marked(spark: Any) -> None:
-    from spark_reports.jobs import token_lifetime
+    from spark_reports.jobs.reports import token_lifetime
 
     monday = date(2026, 11, 16)
     lives = [{"began_on": monday - timedelta(days=n), "last_day": DAY, "end": "alive", "tokens": 1} for n in (0, 1)]
@@ -328,7 +328,7 @@ def test_a_cohort_that_began_before_the_history_is_marked(spark: Any) -> None:
 
 # latency --------------------------------------------------------------------------------------------------------------
 def latency_of(spark: Any, **facts: Any) -> Any:
-    from spark_reports.jobs import latency
+    from spark_reports.jobs.reports import latency
 
     names = (tables.ENVELOPES, tables.NOTIFICATION_TIMES, tables.ATTEMPTS, tables.REPLIES)
     frames = [frame(spark, table, facts.get(table.name, [])) for table in names]
@@ -391,7 +391,7 @@ def test_durations_that_cannot_be_are_left_out(spark: Any) -> None:
 def signatures_of(
     spark: Any, today: int, before: dict[int, int], snapshots: Any = (), earlier: Any = (), known_days: int = 30
 ) -> list[tuple[Any, ...]]:
-    from spark_reports.jobs import failure_signatures
+    from spark_reports.jobs.reports import failure_signatures
 
     failed = {"stage": "dispatch", "outcome": "transient", "code": "unavailable", "is_failure": True}
     other = failed | {"code": "other", "events": 5}
@@ -465,7 +465,7 @@ def test_an_unknown_text_is_new_that_was_not_seen_for_thirty_days(spark: Any) ->
 
 # load_profile ---------------------------------------------------------------------------------------------------------
 def test_the_top_percent_and_retries_of_senders_and_recipients(spark: Any) -> None:
-    from spark_reports.jobs import load_profile
+    from spark_reports.jobs.reports import load_profile
 
     light = [{"recipient": n, "attempts": 1} for n in range(1, 101)]
     heavy = [{"recipient": -1, "attempts": 3, "sender": 7}] * 50
@@ -480,7 +480,7 @@ def test_the_top_percent_and_retries_of_senders_and_recipients(spark: Any) -> No
 
 
 def test_the_heaviest_are_named_by_pseudonym_only(spark: Any) -> None:
-    from spark_reports.jobs import load_profile
+    from spark_reports.jobs.reports import load_profile
 
     rows = [{"recipient": -1, "attempts": 1}] * 3 + [{"recipient": 255, "attempts": 2}]
     actors = load_profile.by_actor(frame(spark, tables.NOTIFICATIONS, rows))
@@ -493,7 +493,7 @@ def test_the_heaviest_are_named_by_pseudonym_only(spark: Any) -> None:
 
 # data_quality ---------------------------------------------------------------------------------------------------------
 def test_missing_rows_and_absurd_times_are_found(spark: Any) -> None:
-    from spark_reports.jobs import data_quality
+    from spark_reports.jobs.reports import data_quality
 
     tries = [{}, {"at": NOON - timedelta(days=400)}, {"latency_us": -1}, {"queued_us": 10**16}]
     attempts = frame(spark, tables.ATTEMPTS, tries)
@@ -515,7 +515,7 @@ def test_missing_rows_and_absurd_times_are_found(spark: Any) -> None:
 def test_rows_of_the_plan_start_no_python_on_executors(spark: Any) -> None:
     from py4j.protocol import Py4JJavaError
 
-    from spark_reports.jobs.data_quality import EXPECTED
+    from spark_reports.jobs.reports.data_quality import EXPECTED
     from spark_reports.jobs.sources import local_rows
 
     some, none = local_rows(spark, [(DAY.isoformat(), "attempts", 5)], EXPECTED), local_rows(spark, [], EXPECTED)
@@ -528,7 +528,7 @@ def test_rows_of_the_plan_start_no_python_on_executors(spark: Any) -> None:
 
 
 def test_a_report_that_rests_on_fewer_days_than_it_could_is_found(spark: Any) -> None:
-    from spark_reports.jobs import data_quality
+    from spark_reports.jobs.reports import data_quality
 
     days = {"error_rates": {DAY.isoformat(): (7, 6)}, "token_churn": {DAY.isoformat(): (7, 7)}}
 
@@ -553,7 +553,7 @@ def test_rows_outside_of_their_day_are_not_counted(spark: Any) -> None:
 def test_every_transform_ends_with_the_columns_of_its_report(spark: Any) -> None:
     from pyspark.testing import assertSchemaEqual
 
-    from spark_reports.jobs import (
+    from spark_reports.jobs.reports import (
         anomalies,
         data_quality,
         error_rates,

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from notifications.policy import WORKER_LOST, is_left_alone
-from notifications.reports import unpack
+from notifications.rules.policy import WORKER_LOST, is_left_alone
+from notifications.rules.reports import unpack
 from tests.flows.fleet import wait_until
 from tests.flows.network import Network
 

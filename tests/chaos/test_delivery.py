@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 import pytest
 
 from notifications.models import Notification
-from notifications.policy import WORKER_LOST
+from notifications.rules.policy import WORKER_LOST
 from tests.chaos.faults import WORKER_ENDS, Storm, storm
 from tests.chaos.stack import Stack
 from tests.chaos.stories import Story, collect, known, say, show, wait_until_over

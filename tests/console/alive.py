@@ -16,8 +16,8 @@ from django.utils import timezone
 from kit.health.complaints import Complaint
 from kit.http.notices import Notice, NoticeCache
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
-from pushserver import traffic
 from pushserver.celery import HEARTBEAT_KEY, QUEUES
+from pushserver.history import traffic
 from pushserver.indicators import asking, stored
 from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
 from tests import factories

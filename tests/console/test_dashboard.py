@@ -31,12 +31,12 @@ from notifications.queues import halts
 from pushserver.api.tests.test_api import caller
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.console.dashboard.showing import url_of
+from pushserver.history.traffic import minutes
 from pushserver.indicators import pages, stored
 from pushserver.indicators.judging import all_kinds
 from pushserver.indicators.snapshot import take_snapshot
 from pushserver.models import ApiToken, AttemptMinute, BridgeMinute, Incident, TrafficMinute
 from pushserver.tasks import count_traffic
-from pushserver.traffic import minutes
 from spark_reports.models import Anomaly, PublishedDay
 from spark_reports.nights.closing import last_closed_day
 from tests import factories

@@ -17,7 +17,7 @@ from django.utils import timezone
 from kit.db.partitions import UNDER_WAY
 from kit.tracing.spans import trace_of
 from notifications.queues import halts
-from pushserver.console.links import request_timeline_url
+from pushserver.console.frame.links import request_timeline_url
 from pushserver.console.support.find import hits_for
 from pushserver.models import OpenedRecord
 from tests import factories

@@ -21,7 +21,7 @@ from embedded.servers.ports import free_port
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules.table import load_seed
-from pushserver import traffic
+from pushserver.history import traffic
 from pushserver.models import AttemptMinute, Incident, NotificationMinute, TrafficMinute
 from pushserver.tasks import count_traffic
 from registrations.models import Registration

@@ -13,12 +13,12 @@ from playwright.sync_api import Page, expect
 
 from notifications.acceptance.tests.test_acceptance import accept, incoming, make_recipient, push
 from notifications.gateways.gorush.models import GatewayErrorRule
-from notifications.gateways.gorush.push_api import read_response
 from notifications.gateways.gorush.rules.table import current_rules, load_seed
+from notifications.gateways.gorush.sending.push_api import read_response
 from notifications.messages import Outcome, Result
 from notifications.models import Notification
-from notifications.policy import Verdict
-from notifications.reports import WISH_CODES
+from notifications.rules.policy import Verdict
+from notifications.rules.reports import WISH_CODES
 from pushserver.console.support.labels import CLASSES, ENDS, VERDICTS, WISHES
 from registrations.messages import TokenType
 from registrations.models import Registration

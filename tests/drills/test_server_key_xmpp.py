@@ -11,16 +11,16 @@ from django.conf import LazySettings
 from django.core.management import call_command
 from django.utils import timezone
 
-from notifications.disabling import disable_dead
+from notifications.queues.disabling import disable_dead
 from registrations.models import Route
 from waku_bridge import identity as waku_identity
 from waku_bridge.codec.keys import Identity, chat_key
 from xmpp_bridge import identity
-from xmpp_bridge.announcing import find_ended, write_ends
 from xmpp_bridge.canary import traces
 from xmpp_bridge.codec.elements import parse
-from xmpp_bridge.limits import Rates
+from xmpp_bridge.component.announcing import find_ended, write_ends
 from xmpp_bridge.models import App, Device
+from xmpp_bridge.rules.limits import Rates
 from xmpp_bridge.tests.talking import (
     SERVICE,
     Registered,

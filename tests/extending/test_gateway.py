@@ -14,11 +14,12 @@ from kit import operations
 from kit.db.statements import fetch
 from notifications.gateways import registry
 from notifications.models import Attempt
-from pushserver import traffic
+from pushserver.history import traffic
 from pushserver.models import AttemptMinute
-from registrations import intake, token_types
+from registrations import token_types
 from registrations.messages import RegistrationMessage
 from registrations.models import Registration, RegistrationEvent, Route
+from registrations.registering import intake
 from registrations.rules import Refusal, check_device_token, check_token_type
 from spark_reports.export.queries import Hours, attempts
 from tests.delivering import DeliveryProcess, fresh, make_due

@@ -8,9 +8,9 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from embedded.gorush import api, server
 from embedded.gorush.__main__ import main
 from embedded.gorush.gateway import GATEWAY, Gateway, Settings, Settled
+from embedded.gorush.http import api, server
 from embedded.gorush.outcomes import Platform, Refusal, refuse
 from embedded.gorush.request import Notification
 from tests.faulty.gorush_faults import Faults, InvalidFaultError

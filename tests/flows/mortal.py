@@ -99,7 +99,7 @@ def _process(recorder: Recorder) -> Any:
 
 def _is_done(fate: Fate) -> bool:
     from notifications.models import Notification, NotificationRequest
-    from notifications.transitions import OPEN
+    from notifications.rules.transitions import OPEN
     from waku_bridge.models import InboundEnvelope, OutboundReply
 
     fate.is_armed = False

@@ -11,10 +11,10 @@ from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Incoming
 from notifications.messages import Outcome, Push, PushNotification, PushRequest, Result
 from notifications.models import Channel, Halt, Notification
-from registrations import intake
-from registrations.intake import Submission
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Route
+from registrations.registering import intake
+from registrations.registering.intake import Submission
 from registrations.rules import Acceptance
 from tests.budget import first_everyday
 from tests.delivering import DeliveryProcess, RecordingGateway

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
 from kit.http.connections import new_client
-from notifications.gateways.gorush.client import GorushGateway
-from notifications.gateways.gorush.push_api import Presentation
+from notifications.gateways.gorush.sending.client import GorushGateway
+from notifications.gateways.gorush.sending.push_api import Presentation
 from notifications.messages import NotificationType, Push, Result, channel_key
 from registrations.messages import TokenType
 from tests.flows import fleet as processes

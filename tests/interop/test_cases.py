@@ -2,7 +2,7 @@
 
 import pytest
 
-from notifications.gateways.gorush.push_api import device_token
+from notifications.gateways.gorush.sending.push_api import device_token
 from tests.interop.cases import CASES, Case
 from tests.interop.servers import Server, new_push, send
 

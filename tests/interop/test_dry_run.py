@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from kit.http.connections import new_client
-from notifications.gateways.gorush.client import GorushGateway
-from notifications.gateways.gorush.push_api import device_token
+from notifications.gateways.gorush.sending.client import GorushGateway
+from notifications.gateways.gorush.sending.push_api import device_token
 from notifications.messages import DRY_RUN, Outcome, Push, Result
 from registrations.messages import TokenType
 from tests.interop.servers import PRESENTATION, Server, new_push

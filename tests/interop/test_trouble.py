@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from embedded.servers.ports import free_port
-from notifications.gateways.gorush.push_api import device_token
+from notifications.gateways.gorush.sending.push_api import device_token
 from notifications.messages import Outcome
 from registrations.messages import TokenType
 from tests.interop.servers import Server, Servers, ask, new_push, send

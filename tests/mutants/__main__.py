@@ -1,4 +1,4 @@
-"""Mutation testing of the pure decisions and of the codec: `make mutants`, or `make mutants ARGS=xmpp_bridge/rules.py`.
+"""Mutation testing of the pure decisions and of the codec: `make mutants`, or `make mutants ARGS=<file>`.
 
 mutmut changes one expression of a function at a time and runs the tests that call this function: those of `make test`
 that need neither PostgreSQL nor another process. A mutant that no test notices has survived. The score is the share of
@@ -62,9 +62,9 @@ PARTS = [
         without=["waku_bridge/codec/bodies.py", "waku_bridge/codec/envelope.py"],
         **CODEC,
     ),
-    Part("notifications/policy.py", ["notifications/policy.py"], ["notifications/tests/test_policy.py"]),
+    Part("notifications/rules/policy.py", ["notifications/rules/policy.py"], ["notifications/tests/test_policy.py"]),
     Part("registrations/rules.py", ["registrations/rules.py"], ["registrations/tests/test_rules.py"]),
-    Part("xmpp_bridge/rules.py", ["xmpp_bridge/rules.py"], ["xmpp_bridge/tests/test_rules.py"]),
+    Part("xmpp_bridge/rules/decisions.py", ["xmpp_bridge/rules/decisions.py"], ["xmpp_bridge/tests/test_rules.py"]),
 ]
 
 

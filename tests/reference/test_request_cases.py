@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from notifications.gateways.gorush.push_api import Presentation, build_request
+from notifications.gateways.gorush.sending.push_api import Presentation, build_request
 from notifications.messages import Push, PushRequest, channel_key
 from notifications.models import Notification
 from registrations import token_types

@@ -18,7 +18,7 @@ from django.conf import settings
 from notifications.acceptance.acceptance import dedup_key
 from notifications.messages import Outcome, Push, PushNotification, Report, ReportError, Result
 from notifications.models import Notification
-from notifications.policy import MAX_FURTHER_ATTEMPTS
+from notifications.rules.policy import MAX_FURTHER_ATTEMPTS
 from tests.simulation.processes import IN_FLIGHT
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import NotDecryptable

@@ -26,8 +26,8 @@ from kit.db.clock import Clock
 from kit.db.postgresql.base import DatabaseWrapper
 from notifications.acceptance import acceptance
 from notifications.messages import Push, PushNotification, PushRequest, ReportError
-from registrations import quotas
 from registrations.messages import RegistrationMessage, TokenType
+from registrations.registering import quotas
 from tests.conversation import PUBSUB_TOPIC
 from tests.factories import make_channel, make_watermark
 from tests.simulation.agenda import Agenda
@@ -36,14 +36,13 @@ from tests.simulation.ledger import Asked, Broken, Ledger
 from tests.simulation.network import Network, Providers
 from tests.simulation.processes import Process, Scene, SimulatedBridge, SimulatedWorker
 from waku_bridge import bridge as waku
-from waku_bridge import steps
 from waku_bridge.codec import topics
 from waku_bridge.codec.crypto.grants import sign_grant
 from waku_bridge.codec.envelope import encode_query, encode_registration, encode_request
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import server_identity
-from waku_bridge.inbound import inbound
+from waku_bridge.inbound import inbound, steps
 from waku_bridge.inbox import pending_keys
 from waku_bridge.messages import Query, WakuMessage
 from waku_bridge.query_topics import CpuBudget, reader

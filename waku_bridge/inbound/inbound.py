@@ -27,8 +27,9 @@ from kit.tracing.spans import note
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Accepted, Sending
 from notifications.messages import PushRequest
-from registrations import intake, lookup
+from registrations import lookup
 from registrations.messages import QueryInfo, RegistrationMessage
+from registrations.registering import intake
 from registrations.rules import Acceptance, Refusal, check_device_token, check_token_type
 from waku_bridge import query_topics
 from waku_bridge.codec.envelope import decode

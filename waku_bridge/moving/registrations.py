@@ -14,9 +14,9 @@ from typing import NamedTuple
 from django.conf import settings
 
 from kit.buckets.shared import own_buckets
-from registrations import intake
 from registrations.messages import RegistrationMessage
-from registrations.quotas import capacity_for_import
+from registrations.registering import intake
+from registrations.registering.quotas import capacity_for_import
 from registrations.rules import Acceptance, check_device_token, check_token_type
 from waku_bridge import query_topics
 from waku_bridge.codec.bodies import parse_registration

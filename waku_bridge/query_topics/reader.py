@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import psycopg
 import structlog
 
-from registrations.topic_keys import ALL_TOPICS, SOMEBODYS
+from registrations.keys.topic_keys import ALL_TOPICS, SOMEBODYS
 from waku_bridge.codec import topics
 from waku_bridge.metrics import QUERY_TOPICS
 from waku_bridge.query_topics.registering import CHANNEL, GONE_CHANNEL, read_notice

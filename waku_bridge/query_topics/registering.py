@@ -9,7 +9,7 @@ from datetime import datetime
 from django.db import transaction
 
 from kit.db.statements import write
-from registrations import topic_keys
+from registrations.keys import topic_keys
 from registrations.models import TopicKey
 from waku_bridge.codec import topics
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from notifications.acceptance import acceptance
-from registrations import retention
+from registrations.upkeep import retention
 
 
 def expire(*, now: datetime, keep: timedelta) -> Iterator[int]:

@@ -337,7 +337,7 @@ def test_an_envelope_about_a_row_that_somebody_keeps_locked_is_processed_later_a
     state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That is an operator with an open transaction, or a command that changes many rows."""
-    monkeypatch.setattr("waku_bridge.steps.MAX_PUT_OFF_SECONDS", 2)
+    monkeypatch.setattr("waku_bridge.inbound.steps.MAX_PUT_OFF_SECONDS", 2)
     say(*registrations(8), now=timezone.now() - HOUR)
     renewals = [registration(identity_of(number), version=2) for number in range(8)]
     put(*renewals[:4], *(registration(identity_of(100 + number)) for number in range(20)), *renewals[4:])

@@ -11,12 +11,11 @@ from django.db.models import QuerySet
 from kit.canary.engine import ANSWER_SECONDS, Canary, ChainBroken, Links, wait_for
 from notifications.canary import Push, find_push
 from notifications.models import Attempt, Notification
-from xmpp_bridge import queued_stanzas
 from xmpp_bridge.canary import traces
 from xmpp_bridge.canary.diagnosis import Link, Stanza, diagnose, diagnose_push
 from xmpp_bridge.canary.stanzas import REGISTER, UNREGISTER, write_command, write_push
 from xmpp_bridge.codec.client_strings import issue
-from xmpp_bridge.component import status
+from xmpp_bridge.component import queued_stanzas, status
 from xmpp_bridge.identity import canary_apps, client_keys, device_keys
 from xmpp_bridge.models import CanaryRun, Device
 

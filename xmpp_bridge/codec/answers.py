@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 from xmpp_bridge.codec.elements import write
-from xmpp_bridge.codec.forms import FormField, write_form, write_result
 from xmpp_bridge.codec.names import COMMANDS, DISCO_INFO, DISCO_ITEMS, PING, PUSH, PUSH2, STANZA_ERRORS
+from xmpp_bridge.codec.pushes.forms import FormField, write_form, write_result
 from xmpp_bridge.messages import Origin, StanzaError
 
 FEATURES = (DISCO_INFO, DISCO_ITEMS, COMMANDS, PING, PUSH, PUSH2)

@@ -5,11 +5,11 @@ from xml.etree.ElementTree import Element
 
 from xmpp_bridge.codec.elements import child, local_name
 from xmpp_bridge.codec.errors import MalformedStanza
-from xmpp_bridge.codec.forms import read_forms
 from xmpp_bridge.codec.limits import MAX_ID_CHARACTERS
 from xmpp_bridge.codec.names import COMMANDS, DISCO_INFO, DISCO_ITEMS, PING, PUBSUB, STANZA_ERRORS
-from xmpp_bridge.codec.push2 import read_message
-from xmpp_bridge.codec.xep0357 import read_publish
+from xmpp_bridge.codec.pushes.forms import read_forms
+from xmpp_bridge.codec.pushes.push2 import read_message
+from xmpp_bridge.codec.pushes.xep0357 import read_publish
 from xmpp_bridge.messages import (
     Command,
     Ignored,

@@ -18,16 +18,15 @@ from kit.db.postgresql.timeouts import Timeouts
 from kit.db.reasons import is_closed, is_conflict, is_lock_timeout, is_unavailable
 from kit.db.statements import fetch, write
 from kit.db.timeouts import set_timeouts
-from xmpp_bridge import announcing, queued_stanzas
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.jids import parse_jid
 from xmpp_bridge.codec.names import COMMANDS as COMMANDS_NODE
 from xmpp_bridge.codec.stanzas import decode, decode_too_large
 from xmpp_bridge.codec.stream import Received, TooLarge, Unreadable
+from xmpp_bridge.component import announcing, queued_stanzas
 from xmpp_bridge.devices.commands import ACTIONS
 from xmpp_bridge.devices.registering import Registering
 from xmpp_bridge.inbound import Inbound
-from xmpp_bridge.limits import Limits
 from xmpp_bridge.messages import (
     Command,
     Ignored,
@@ -41,7 +40,8 @@ from xmpp_bridge.messages import (
     Unsupported,
 )
 from xmpp_bridge.metrics import ANSWER_SECONDS, PUSHES, STANZAS
-from xmpp_bridge.rules import BAD_REQUEST, NOT_FOUND, Domains, Refusal, Verdict, answer_to
+from xmpp_bridge.rules.decisions import BAD_REQUEST, NOT_FOUND, Domains, Refusal, Verdict, answer_to
+from xmpp_bridge.rules.limits import Limits
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

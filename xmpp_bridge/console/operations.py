@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from kit.admin.operations import Done, Operation
 from kit.db.clock import database_now
 from notifications.models import Notification
-from notifications.transitions import DUE
+from notifications.rules.transitions import DUE
 from registrations.models import Route
 from xmpp_bridge.console import operator_actions
 from xmpp_bridge.models import Device

@@ -14,9 +14,9 @@ from registrations.models import Route
 from xmpp_bridge.codec.jids import parse_jid
 from xmpp_bridge.devices.commands import ACTIONS
 from xmpp_bridge.devices.registering import Asked, CommandRefused, Done, Terms, carry_out, end
-from xmpp_bridge.limits import RATES
 from xmpp_bridge.models import Device
-from xmpp_bridge.rules import Domains, Refusal
+from xmpp_bridge.rules.decisions import Domains, Refusal
+from xmpp_bridge.rules.limits import RATES
 
 log = structlog.get_logger(__name__)
 State = Device.State

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from registrations.messages import TokenType
 from registrations.routes.addresses import DeviceAddress, Environment
-from xmpp_bridge.codec.forms import FormField
 from xmpp_bridge.codec.limits import MAX_DEVICE_ID_CHARACTERS
+from xmpp_bridge.codec.pushes.forms import FormField
 
 APN_TOKEN = re.compile(r"(?:[0-9a-fA-F]{2}){32,100}")
 FIREBASE_TOKEN = re.compile(r"[A-Za-z0-9_:\-]{32,4096}")

@@ -27,11 +27,11 @@ from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.codec.jids import NOBODY, Jid, parse_jid
 from xmpp_bridge.devices.commands import ACTIONS, Action, BadField, form_fields, read_submission
 from xmpp_bridge.identity import canary_apps, client_keys, device_keys, owner_keys, session_ids
-from xmpp_bridge.limits import Limits
 from xmpp_bridge.messages import BRIDGE, Command
 from xmpp_bridge.metrics import COMMANDS
 from xmpp_bridge.models import App, Device
-from xmpp_bridge.rules import COMMAND_ERRORS, PHASES, Domains, Refusal, choose_app, judge_command
+from xmpp_bridge.rules.decisions import COMMAND_ERRORS, PHASES, Domains, Refusal, choose_app, judge_command
+from xmpp_bridge.rules.limits import Limits
 
 STORED_DEVICES: LiteralString = stored("xmpp_bridge_device")
 UNKNOWN_SESSION = "sessionid: of no command of yours"

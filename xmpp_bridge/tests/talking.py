@@ -8,12 +8,12 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from xmpp_bridge.codec.elements import parse
-from xmpp_bridge.codec.forms import read_forms
+from xmpp_bridge.codec.pushes.forms import read_forms
 from xmpp_bridge.codec.stream import Received
 from xmpp_bridge.component.handler import Arrived, StanzaHandler
-from xmpp_bridge.limits import Limits, Rates
 from xmpp_bridge.models import App
-from xmpp_bridge.rules import Domains
+from xmpp_bridge.rules.decisions import Domains
+from xmpp_bridge.rules.limits import Limits, Rates
 
 SERVICE = "push.montague.test"
 SERVER = "capulet.test"

@@ -23,8 +23,8 @@ from xmpp_bridge.component import connection, handler, status
 from xmpp_bridge.component.backoff import HOPELESS, MAX_SECONDS, Backoff
 from xmpp_bridge.component.handler import MAX_OTHERS, Arrived, StanzaHandler
 from xmpp_bridge.component.running import Component
-from xmpp_bridge.limits import Limits, Rates
-from xmpp_bridge.rules import Domains
+from xmpp_bridge.rules.decisions import Domains
+from xmpp_bridge.rules.limits import Limits, Rates
 from xmpp_bridge.tests.talking import SERVER, SERVICE, Service, arrived, command, error_of, make_app, publish, push2
 from xmpp_bridge.tests.xmpp_server import XmppServer
 

@@ -10,14 +10,14 @@ import orjson
 import pytest
 from django.utils import timezone
 
-from notifications import disabling
-from notifications.gateways.gorush.client import GorushGateway
-from notifications.gateways.gorush.push_api import Presentation
+from notifications.gateways.gorush.sending.client import GorushGateway
+from notifications.gateways.gorush.sending.push_api import Presentation
 from notifications.models import Attempt, Channel, Notification
+from notifications.queues import disabling
 from registrations.models import Route
 from tests.delivering import DeliveryProcess
-from xmpp_bridge.announcing import find_ended
 from xmpp_bridge.codec.elements import parse
+from xmpp_bridge.component.announcing import find_ended
 from xmpp_bridge.devices import retention
 from xmpp_bridge.models import Device
 from xmpp_bridge.tests.talking import (

@@ -6,8 +6,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from notifications import disabling
 from notifications.console import operator_actions
+from notifications.queues import disabling
 from registrations.models import RegistrationEvent, Route
 from xmpp_bridge.devices import retention
 from xmpp_bridge.models import Device

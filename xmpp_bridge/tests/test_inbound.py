@@ -17,10 +17,10 @@ from xmpp_bridge.codec.jids import NOBODY
 from xmpp_bridge.codec.stanzas import decode
 from xmpp_bridge.identity import route_tag
 from xmpp_bridge.inbound import MAX_CONTENT_BYTES, Item, _key
-from xmpp_bridge.limits import Rates
 from xmpp_bridge.messages import PushNotification
 from xmpp_bridge.models import App, Device
-from xmpp_bridge.rules import Decision, Domains, Verdict
+from xmpp_bridge.rules.decisions import Decision, Domains, Verdict
+from xmpp_bridge.rules.limits import Rates
 from xmpp_bridge.tests.talking import (
     CALL_TOKEN,
     SERVER,

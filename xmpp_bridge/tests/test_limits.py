@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.buckets.bucket import Limit
-from xmpp_bridge.limits import ROOTS, Content, Limits, Rates
+from xmpp_bridge.rules.limits import ROOTS, Content, Limits, Rates
 
 
 def test_what_a_batch_counted_can_be_taken_back() -> None:

@@ -11,9 +11,8 @@ import pytest
 from kit.buckets.bucket import Limit
 from notifications.messages import Grade
 from registrations.messages import TokenType
-from xmpp_bridge.limits import Limits, Rates
 from xmpp_bridge.messages import Dialect, Format, Kind, Origin, Payload, PushNotification, StanzaError
-from xmpp_bridge.rules import (
+from xmpp_bridge.rules.decisions import (
     ANSWERS,
     COMMAND_ERRORS,
     Decision,
@@ -28,6 +27,7 @@ from xmpp_bridge.rules import (
     time_to_live,
     verify,
 )
+from xmpp_bridge.rules.limits import Limits, Rates
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

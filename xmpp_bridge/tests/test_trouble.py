@@ -20,7 +20,7 @@ from xmpp_bridge.component import handler
 from xmpp_bridge.inbound import Inbound
 from xmpp_bridge.management.commands import run_xmpp_bridge
 from xmpp_bridge.models import Device
-from xmpp_bridge.rules import ANSWERS, Verdict
+from xmpp_bridge.rules.decisions import ANSWERS, Verdict
 from xmpp_bridge.tests.talking import APN_TOKEN, Service, encrypted, error_of, make_app, publish, push2
 
 pytestmark = pytest.mark.django_db(transaction=True)

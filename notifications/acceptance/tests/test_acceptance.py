@@ -15,11 +15,11 @@ from notifications.delivery.recording import take_up_lost
 from notifications.delivery.settling import settle
 from notifications.messages import ChannelKey, PushNotification, PushRequest, QueueKey, ReportError
 from notifications.models import Attempt, Notification, NotificationRequest, Queue
-from notifications.policy import Verdict, Wish
 from notifications.queues import halts, queues
 from notifications.queues.admission import Admission, own_admission
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
-from notifications.reports import CODES, REPORT_ERRORS, WISH_CODES, Decided, pack, unpack
+from notifications.rules.policy import Verdict, Wish
+from notifications.rules.reports import CODES, REPORT_ERRORS, WISH_CODES, Decided, pack, unpack
 from registrations.keys.encryption import Keyring, Purpose
 from registrations.models import Registration, Route
 from tests.delivering import APP, LEASE, make_due, prove, take

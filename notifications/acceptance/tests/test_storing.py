@@ -16,7 +16,7 @@ from notifications.acceptance import storing
 from notifications.acceptance.storing import NewNotification, NewRequest
 from notifications.messages import Content, Grade, Outcome, Push, Result
 from notifications.models import Notification, NotificationRequest
-from notifications.policy import may_help_to_drop_payload
+from notifications.rules.policy import may_help_to_drop_payload
 from registrations.models import Route
 from tests.delivering import DeliveryProcess, RecordingGateway, fresh
 from tests.factories import make_notification, make_route

@@ -5,11 +5,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from notifications import disabling
 from notifications.console import operator_actions
 from notifications.messages import ChannelKey
 from notifications.models import Notification
-from notifications.queues import halts
+from notifications.queues import disabling, halts
 from registrations.models import RegistrationEvent, Route
 from tests.delivering import LONG_AGO, NOW, due_ids, fresh, make_due, send
 from tests.factories import make_notification, make_registration, make_route

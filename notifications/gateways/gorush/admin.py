@@ -28,13 +28,13 @@ from kit.admin.facts import FactAdmin, Narrowed
 from kit.admin.lists.columns import age, moment, state, word, yes_no
 from kit.admin.lists.filters import WordFilter, during
 from kit.admin.operations import Operation
-from notifications.gateways.gorush.errors import UNKNOWN, classify
+from notifications.gateways.gorush.answers.errors import UNKNOWN, classify
+from notifications.gateways.gorush.answers.redaction import longest_literal, signature, without_token
 from notifications.gateways.gorush.models import GatewayErrorRule, GatewayPlatform, UnknownGatewayError
-from notifications.gateways.gorush.platforms import NAMES
-from notifications.gateways.gorush.redaction import longest_literal, signature, without_token
 from notifications.gateways.gorush.rules.file import POSITION_STEP, TOKEN_TYPES
 from notifications.gateways.gorush.rules.preview import preview
 from notifications.gateways.gorush.rules.table import current_rules, rule_of
+from notifications.gateways.gorush.sending.platforms import NAMES
 
 EDITED = (
     *("position", "platform", "match", "text", "outcome", "code"),

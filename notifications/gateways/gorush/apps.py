@@ -26,7 +26,7 @@ class GorushConfig(AppConfig):
 
 
 def _open() -> Gateway:
-    from notifications.gateways.gorush.client import open_gateway  # noqa: PLC0415 - only processes that send need it
+    from notifications.gateways.gorush.sending.client import open_gateway  # noqa: PLC0415 - only processes that send need it
 
     return open_gateway()
 

@@ -1,5 +1,5 @@
 from django.urls import path
 
-from notifications.gateways.gorush.feedback import receive_feedback
+from notifications.gateways.gorush.answers.feedback import receive_feedback
 
 urlpatterns = [path("gorush", receive_feedback, name="gorush_feedback")]

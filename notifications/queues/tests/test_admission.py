@@ -11,11 +11,11 @@ from notifications.acceptance.acceptance import Incoming, Sending
 from notifications.delivery.settling import settle
 from notifications.messages import ChannelKey, PushNotification, PushRequest, QueueKey, ReportError
 from notifications.models import Notification, NotificationRequest, Queue
-from notifications.policy import Verdict
 from notifications.queues import halts, queues
 from notifications.queues.admission import Admission, Counts, shares
 from notifications.queues.concurrency import ConcurrencyLimits
-from notifications.reports import unpack
+from notifications.rules.policy import Verdict
+from notifications.rules.reports import unpack
 from registrations.models import Route
 from tests.delivering import APP, LEASE, LONG_AGO, DeliveryProcess, make_due, prove
 from tests.factories import make_registration, make_route

@@ -22,7 +22,7 @@ from kit.admin.operations import Done, Operation, OperationPage, confirm
 from kit.db.clock import database_now
 from notifications.admin import type_name
 from notifications.models import Notification
-from pushserver.console.links import timeline_url, user_url
+from pushserver.console.frame.links import timeline_url, user_url
 from pushserver.console.support.reach import NOBODY, reach_of
 from pushserver.models import OpenedRecord
 from registrations.admin import ROUTE_SECRETS, registration_url

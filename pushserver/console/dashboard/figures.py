@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kit.admin.charts import Chart, Frame, Series, line_chart
+from pushserver.history.traffic import MINUTE
 from pushserver.indicators.hour import DELIVERED, Hour
-from pushserver.traffic import MINUTE
 from spark_reports.console.formats import NOTHING, count, milliseconds
 
 FRAME = Frame(width=440, height=150, left=56, steps=2, max_labels=5, has_dots=False)

@@ -18,7 +18,7 @@ from kit.operations import parts_in_use
 from pushserver.console.dashboard.figures import ErrorClass, error_classes, figures
 from pushserver.console.documentation import RUNBOOKS
 from pushserver.indicators import pages
-from pushserver.indicators.delivery import DELIVERY, state_of_due
+from pushserver.indicators.kinds.delivery import DELIVERY, state_of_due
 from pushserver.indicators.snapshot import Snapshot, take_snapshot
 from spark_reports.console.formats import count, percent
 

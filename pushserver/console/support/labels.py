@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from notifications.messages import Outcome
 from notifications.models import Notification
-from notifications.policy import Verdict, Wish
+from notifications.rules.policy import Verdict, Wish
 
 State, Reports = Notification.State, Notification.Reports
 

@@ -13,9 +13,9 @@ from kit.admin.labels import Family
 from kit.admin.lists.first_lines import FirstLine, first_line_for
 from kit.admin.times import relative
 from kit.operations import parts
-from notifications.disabling import BY_OPERATOR, FAILING
 from notifications.messages import ChannelKey, channel_key
 from notifications.models import Channel, Halt
+from notifications.queues.disabling import BY_OPERATOR, FAILING
 from notifications.queues.halts import halted_apps
 from registrations.models import Registration, Route
 

@@ -35,9 +35,9 @@ from notifications.admin import notification_url, request_url, type_name
 from notifications.messages import channel_key
 from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest
 from notifications.queues import halts
-from notifications.reports import unpack
+from notifications.rules.reports import unpack
 from pushserver.console.drain import DRAIN_ID
-from pushserver.console.links import links_to_recipient
+from pushserver.console.frame.links import links_to_recipient
 from pushserver.console.support.labels import CLASSES, ENDS, VERDICTS, WISHES
 from registrations.admin import ROUTE_SECRETS, route_url
 from registrations.models import Registration, Route

@@ -16,7 +16,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from registrations.keys.keyring import keyring
-from registrations.rotation import COLUMNS, Column, rotate, still_needing_old_keys
+from registrations.upkeep.rotation import COLUMNS, Column, rotate, still_needing_old_keys
 
 # Each pass finds the rows that were in use during the pass before.
 MAX_PASSES = 10

@@ -10,7 +10,7 @@ from kit.health.indicators import State
 from notifications.models import Notification
 from pushserver.indicators.snapshot import take_snapshot
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
-from registrations.retention import remove_tombstones
+from registrations.upkeep.retention import remove_tombstones
 from tests import factories
 from waku_bridge import query_topics
 from waku_bridge.removal import expiring

@@ -16,8 +16,8 @@ from pushserver.models import ApiToken, OpenedRecord
 from registrations.models import Route
 from xmpp_bridge.console import operator_actions
 from xmpp_bridge.devices.registering import carry_out
-from xmpp_bridge.limits import Rates
 from xmpp_bridge.models import Device
+from xmpp_bridge.rules.limits import Rates
 from xmpp_bridge.tests.talking import APN_TOKEN, CALL_TOKEN, FCM_TOKEN, JULIET, SERVICE, Service, make_app, push2
 from xmpp_bridge.tests.test_privacy import found, tables
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from xmpp_bridge import queued_stanzas
 from xmpp_bridge.canary import traces
 from xmpp_bridge.canary.links import Talk
 from xmpp_bridge.canary.stanzas import REGISTER, write_command
+from xmpp_bridge.component import queued_stanzas
 from xmpp_bridge.identity import canary_apps
 from xmpp_bridge.models import CanaryStanza, Device
 from xmpp_bridge.tests.talking import (

@@ -2,7 +2,7 @@
 
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.elements import parse
-from xmpp_bridge.codec.forms import FormField
+from xmpp_bridge.codec.pushes.forms import FormField
 from xmpp_bridge.codec.tests.recorded import same_tree
 from xmpp_bridge.messages import Origin, StanzaError
 

@@ -20,9 +20,9 @@ from kit.processes.starting import wait_until_fit
 from xmpp_bridge.component.connection import Address
 from xmpp_bridge.component.handler import StanzaHandler
 from xmpp_bridge.component.running import Component
-from xmpp_bridge.limits import Limits, Rates
 from xmpp_bridge.metrics import LEADING
-from xmpp_bridge.rules import Domains
+from xmpp_bridge.rules.decisions import Domains
+from xmpp_bridge.rules.limits import Limits, Rates
 
 log = structlog.get_logger(__name__)
 # A database that cannot be reached counts as away after this, and users' servers are told to wait.

@@ -9,7 +9,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from embedded.gorush.gateway import Settings
-from embedded.gorush.server import create_app
+from embedded.gorush.http.server import create_app
 from embedded.load.waku import (
     Ear,
     LoadRequests,

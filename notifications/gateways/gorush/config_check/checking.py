@@ -19,7 +19,7 @@ from notifications.gateways.gorush.config_check.readings import (
 )
 from notifications.gateways.gorush.config_check.rules import Expectations, complaints
 from notifications.gateways.gorush.config_check.saved import NOTICES
-from notifications.gateways.gorush.platforms import NAMES
+from notifications.gateways.gorush.sending.platforms import NAMES
 from notifications.models import Attempt
 from registrations.models import Route
 

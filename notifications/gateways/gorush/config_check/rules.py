@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from kit.health.complaints import Complaint
 from notifications.gateways.gorush.config_check.readings import Config, Counters, Reading
-from notifications.gateways.gorush.platforms import NAMES
+from notifications.gateways.gorush.sending.platforms import NAMES
 
 TESTED_VERSION = (1, 22, 0)
 DEFAULT_QUEUE_NUM = 8192

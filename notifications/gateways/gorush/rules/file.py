@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from notifications.gateways.gorush import platforms
-from notifications.gateways.gorush.errors import ErrorRule, Match
+from notifications.gateways.gorush.answers.errors import ErrorRule, Match
+from notifications.gateways.gorush.sending import platforms
 from notifications.messages import Outcome
 
 PATH = Path(__file__).with_name("error_rules.yaml")

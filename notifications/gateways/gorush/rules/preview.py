@@ -11,7 +11,7 @@ from typing import LiteralString
 from django.db import OperationalError, connection, transaction
 
 from kit.db.statements import fetch
-from notifications.gateways.gorush.errors import ErrorRule, classify
+from notifications.gateways.gorush.answers.errors import ErrorRule, classify
 from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules.table import rule_of
 from notifications.models import Attempt

@@ -17,11 +17,11 @@ from django.db import DatabaseError, InterfaceError, transaction
 from django.db.models import F
 
 from kit.processes.once import once
-from notifications.gateways.gorush.errors import ErrorRule
+from notifications.gateways.gorush.answers.errors import ErrorRule
 from notifications.gateways.gorush.metrics import UNKNOWN_ERRORS
 from notifications.gateways.gorush.models import GatewayErrorRule, UnknownGatewayError
-from notifications.gateways.gorush.platforms import NAMES
 from notifications.gateways.gorush.rules.file import SeedRule, error_rule, seed_rules, shipped_rules
+from notifications.gateways.gorush.sending.platforms import NAMES
 
 log = structlog.get_logger(__name__)
 

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from kit.http.connections import MAX_CONNECTIONS
+from notifications.gateways.gorush.answers.feedback import SECRET_HEADER
 from notifications.gateways.gorush.config_check import rules
 from notifications.gateways.gorush.config_check.readings import Counters, Reading, read_config
 from notifications.gateways.gorush.config_check.rules import Expectations, complaints
-from notifications.gateways.gorush.feedback import SECRET_HEADER
 
 ROOT = Path(__file__).parents[4]
 DOCUMENT = (ROOT / "docs" / "gorush.md").read_text(encoding="utf-8")

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifications.gateways.gorush import errors
-from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule, Match
+from notifications.gateways.gorush.answers import errors
+from notifications.gateways.gorush.answers.errors import UNKNOWN, ErrorRule, Match
 from notifications.gateways.gorush.rules.file import shipped_rules
 from notifications.messages import Outcome
 

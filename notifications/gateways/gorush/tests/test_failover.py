@@ -4,7 +4,7 @@ import asyncio
 
 import httpx
 
-from notifications.gateways.gorush.client import GorushGateway
+from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.gateways.gorush.tests.test_request import APPLE, PRESENTATION
 from notifications.messages import Outcome
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from notifications.gateways.gorush.push_api import FAULTS, find_fault
+from notifications.gateways.gorush.sending.push_api import FAULTS, find_fault
 from notifications.messages import ChannelKey, Push
 
 PUSH = Push(1, 1, ChannelKey(2, ""), b"token", 1, b"key", b"chat", b"message", "c" * 64)

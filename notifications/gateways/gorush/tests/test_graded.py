@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from embedded.gorush.request import FIELD_TYPES
-from notifications.gateways.gorush.graded import MAX_APPLE_BYTES, MAX_CALL_BYTES, apple_size_bytes, fit
-from notifications.gateways.gorush.push_api import device_token, find_fault
+from notifications.gateways.gorush.sending.graded import MAX_APPLE_BYTES, MAX_CALL_BYTES, apple_size_bytes, fit
+from notifications.gateways.gorush.sending.push_api import device_token, find_fault
 from notifications.messages import ChannelKey, Content, Grade, Outcome, Push
 from registrations.routes.addresses import DeviceAddress
 

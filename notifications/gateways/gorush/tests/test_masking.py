@@ -1,6 +1,6 @@
 import pytest
 
-from notifications.gateways.gorush.masking import mask
+from notifications.gateways.gorush.answers.masking import mask
 
 HIDDEN = "*" * 10
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from notifications.gateways.gorush.push_api import (
+from notifications.gateways.gorush.sending.push_api import (
     _TEXT_KEYS,
     MAX_PAYLOAD_BYTES,
     Presentation,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifications.gateways.gorush import push_api
 from notifications.gateways.gorush.rules.file import shipped_rules
+from notifications.gateways.gorush.sending import push_api
 from notifications.gateways.gorush.tests.test_request import APPLE, FIREBASE
 from notifications.messages import Outcome, Result
 

@@ -8,7 +8,7 @@ import pytest
 from django.core.management import call_command
 from django.db import OperationalError
 
-from notifications.gateways.gorush.errors import ErrorRule, classify
+from notifications.gateways.gorush.answers.errors import ErrorRule, classify
 from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules.file import seed_rules, shipped_rules
 from notifications.gateways.gorush.rules.table import REFRESH_SECONDS, CurrentRules, Loaded, load_rules, load_seed

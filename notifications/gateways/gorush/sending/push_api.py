@@ -11,10 +11,10 @@ from typing import Any
 
 import orjson
 
-from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule, classify
-from notifications.gateways.gorush.graded import fit, rings
-from notifications.gateways.gorush.platforms import NUMBERS
-from notifications.gateways.gorush.redaction import signature_of, without_token
+from notifications.gateways.gorush.answers.errors import UNKNOWN, ErrorRule, classify
+from notifications.gateways.gorush.answers.redaction import signature_of, without_token
+from notifications.gateways.gorush.sending.graded import fit, rings
+from notifications.gateways.gorush.sending.platforms import NUMBERS
 from notifications.messages import DRY_RUN, NotificationType, Outcome, Push, Result
 from registrations.messages import TokenType
 from registrations.routes.addresses import read_address

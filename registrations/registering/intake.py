@@ -14,15 +14,16 @@ from django.conf import settings
 from django.db import transaction
 
 from kit.metrics.batches import count
-from registrations import metrics, retention
+from registrations import metrics
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
 from registrations.messages import RegistrationMessage
 from registrations.models import Grant, Registration, RegistrationEvent, Route
-from registrations.pairs import InstallationKey, IsOneOf
-from registrations.quotas import Capacity, CapacityFor, Changes, VersionOf, capacity_for, take
+from registrations.registering.pairs import InstallationKey, IsOneOf
+from registrations.registering.quotas import Capacity, CapacityFor, Changes, VersionOf, capacity_for, take
 from registrations.routes.routes import is_at, point
 from registrations.rules import Acceptance, CheckAddress, Known, Refusal, check_device_token, decide
+from registrations.upkeep import retention
 
 SETTINGS_FIELDS = (
     "enabled",

@@ -10,7 +10,7 @@ from kit.expiry.asking import may_end
 from kit.metrics.batches import count
 from registrations import metrics
 from registrations.models import Registration, RegistrationEvent, Route
-from registrations.quotas import STORED_REGISTRATIONS
+from registrations.upkeep.estimates import STORED_REGISTRATIONS
 
 Kind = RegistrationEvent.Kind
 # After one of these events an installation cannot be pushed to.

@@ -5,10 +5,10 @@ from xml.etree.ElementTree import Element
 from notifications.messages import Grade
 from xmpp_bridge.codec.elements import child, text_of
 from xmpp_bridge.codec.errors import MalformedStanza
-from xmpp_bridge.codec.forms import FORM_TYPE, read_forms
 from xmpp_bridge.codec.limits import MAX_CLIENT_CHARACTERS
 from xmpp_bridge.codec.names import PUBLISH_OPTIONS, PUBSUB, PUSH, PUSH_SUMMARY, TIGASE_ENCRYPT, TIGASE_PRIORITY
-from xmpp_bridge.codec.payloads import read_ciphertext
+from xmpp_bridge.codec.pushes.forms import FORM_TYPE, read_forms
+from xmpp_bridge.codec.pushes.payloads import read_ciphertext
 from xmpp_bridge.messages import Dialect, Format, Kind, Origin, Payload, PushNotification
 
 

@@ -18,10 +18,10 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 from kit.db.clock import database_now
-from notifications.gateways.gorush.errors import classify
-from notifications.gateways.gorush.platforms import TOKEN_TYPES
-from notifications.gateways.gorush.redaction import without_token
+from notifications.gateways.gorush.answers.errors import classify
+from notifications.gateways.gorush.answers.redaction import without_token
 from notifications.gateways.gorush.rules.table import current_rules
+from notifications.gateways.gorush.sending.platforms import TOKEN_TYPES
 from notifications.models import Attempt
 
 SECRET_HEADER = "X-Gorush-Secret"  # noqa: S105 - a name

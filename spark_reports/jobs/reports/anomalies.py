@@ -9,8 +9,8 @@ Late data: as for `error_rates` and `token_churn`, of which this is computed.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from spark_reports.jobs.reports.statistics import scale, with_usual
 from spark_reports.jobs.sources import union
-from spark_reports.jobs.statistics import scale, with_usual
 
 LIMIT = 3.5
 # A total below this proves nothing, however unusual its rate is.

@@ -16,7 +16,7 @@ from datetime import date
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_reports.jobs.statistics import Z_95, of_day
+from spark_reports.jobs.reports.statistics import Z_95, of_day
 
 PLACE = ["platform", "app_topic", "bridge"]
 COHORT = ["day", *PLACE, "cohort"]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from notifications.messages import PushNotification, Report, ReportError
 from notifications.models import Notification
-from notifications.policy import Verdict, Wish
+from notifications.rules.policy import Verdict, Wish
 
 # The only table between what is stored and what goes over the wire.
 REPORT_ERRORS = {

@@ -15,11 +15,11 @@ from django.conf import settings
 
 from kit.buckets.bucket import BucketLimits, Limit, per_minute
 from kit.buckets.shared import Spending, own_buckets
-from kit.db.estimates import stored
 from kit.db.statements import fetch
 from registrations.models import Registration
-from registrations.pairs import InstallationKey
+from registrations.registering.pairs import InstallationKey
 from registrations.rules import INSTALLATIONS_PER_KEY, Refusal
+from registrations.upkeep.estimates import STORED_REGISTRATIONS, STORED_TOMBSTONES
 
 # New installations that nobody registered for a while are saved up for as many minutes: a wave after an outage.
 MINUTES_SAVED_UP = 10
@@ -126,11 +126,6 @@ class CapacityFor(Protocol):
     def __call__(self, public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Capacity: ...
 
 
-_TABLE: LiteralString = "registrations_registration"
-STORED_TOMBSTONES: LiteralString = stored(
-    _TABLE, where=f"state = '{Registration.State.UNREGISTERED}'", index="registration_tombstone"
-)
-STORED_REGISTRATIONS: LiteralString = f"greatest(0, {stored(_TABLE)} - {STORED_TOMBSTONES})"
 _TAKEN: LiteralString = f"""
     SELECT ''::bytea, {STORED_REGISTRATIONS}
     UNION ALL

@@ -8,7 +8,7 @@ import json
 import re
 from urllib.parse import quote, quote_plus, unquote
 
-from notifications.gateways.gorush.masking import MARK, mask
+from notifications.gateways.gorush.answers.masking import MARK, mask
 
 # Long enough for a percent-encoded token of 4 KiB, which stands before the part that matters.
 MAX_ERROR_LENGTH = 32_768

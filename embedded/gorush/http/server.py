@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from embedded.gorush import api, dev
 from embedded.gorush.gateway import GATEWAY, Gateway, Settings
+from embedded.gorush.http import api, dev
 from embedded.gorush.statistics import RESPONSES, Responses, count_response
 
 MAX_BODY_BYTES = 64 * 1024 * 1024

@@ -13,7 +13,7 @@ from pushserver.console.accounts.refusals import too_many_logins
 from pushserver.console.accounts.second_factor import is_missing
 from pushserver.console.accounts.sessions import REFRESH_HEADER
 from pushserver.console.dashboard.showing import status_page
-from pushserver.console.menu import may_find
+from pushserver.console.frame.menu import may_find
 
 
 class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types

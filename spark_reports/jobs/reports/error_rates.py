@@ -14,8 +14,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_reports.jobs import labels, tables
+from spark_reports.jobs.reports.statistics import scale, wilson_high, wilson_low, with_usual
 from spark_reports.jobs.sources import union
-from spark_reports.jobs.statistics import scale, wilson_high, wilson_low, with_usual
 from spark_reports.jobs.tables import Table
 
 PLACE = ["platform", "app_topic", "bridge"]

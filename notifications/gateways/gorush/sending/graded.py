@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from notifications.gateways.gorush.platforms import NUMBERS
+from notifications.gateways.gorush.sending.platforms import NUMBERS
 from notifications.messages import Content, Grade, Push
 from registrations.messages import TokenType
 from registrations.routes.addresses import DeviceAddress, Environment, read_address

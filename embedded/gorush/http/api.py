@@ -12,7 +12,7 @@ from embedded.gorush.gateway import GATEWAY, Gateway, Settled
 from embedded.gorush.outcomes import Answer, Platform
 from embedded.gorush.request import BadRequestError, count, is_enabled, read_push
 from embedded.gorush.statistics import METRICS_TYPE, RESPONSES, as_prometheus
-from notifications.gateways.gorush.masking import mask
+from notifications.gateways.gorush.answers.masking import mask
 
 VERSION = "v1.22.0-devserver"
 JSON = "application/json"

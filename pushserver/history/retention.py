@@ -7,8 +7,9 @@ from django.contrib.sessions.models import Session
 from django.db import connection
 
 from kit.db.deleting import CHUNK_SIZE, delete_in_chunks
-from pushserver.indicators.incidents import KEPT
 from pushserver.models import Incident, OpenedRecord
+
+INCIDENTS_KEPT = timedelta(days=30)
 
 
 def purge_opened_records(*, now: datetime, keep: timedelta) -> Iterator[int]:
@@ -18,7 +19,7 @@ def purge_opened_records(*, now: datetime, keep: timedelta) -> Iterator[int]:
 
 def purge_incidents(*, now: datetime) -> Iterator[int]:
     """Delete incidents that are over and older than they are kept. Yields how many rows each step deleted."""
-    return delete_in_chunks(Incident.objects.filter(ended_at__lt=now - KEPT).order_by("ended_at"))
+    return delete_in_chunks(Incident.objects.filter(ended_at__lt=now - INCIDENTS_KEPT).order_by("ended_at"))
 
 
 def purge_sessions(*, now: datetime) -> Iterator[int]:

@@ -10,9 +10,9 @@ from uuid import UUID
 
 from notifications.messages import Grade
 from registrations.messages import TokenType
-from xmpp_bridge.content import Style
-from xmpp_bridge.limits import Content, Limits
 from xmpp_bridge.messages import Dialect, Kind, PushNotification, StanzaError
+from xmpp_bridge.rules.content import Style
+from xmpp_bridge.rules.limits import Content, Limits
 
 
 class Verdict(StrEnum):

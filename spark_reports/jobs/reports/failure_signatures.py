@@ -14,8 +14,8 @@ from datetime import date
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from spark_reports.jobs.reports.statistics import of_day, with_usual
 from spark_reports.jobs.sources import union
-from spark_reports.jobs.statistics import of_day, with_usual
 
 KEY = ["source", "platform", "signature"]
 NEW_AFTER_DAYS = 30

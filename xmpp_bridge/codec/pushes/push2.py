@@ -7,7 +7,7 @@ from xmpp_bridge.codec.elements import child, children, text_of
 from xmpp_bridge.codec.errors import MalformedStanza
 from xmpp_bridge.codec.limits import MAX_CLIENT_CHARACTERS
 from xmpp_bridge.codec.names import FORWARD, PUSH2, SCE_RFC8291
-from xmpp_bridge.codec.payloads import forwarded_body, read_ciphertext
+from xmpp_bridge.codec.pushes.payloads import forwarded_body, read_ciphertext
 from xmpp_bridge.messages import Dialect, Format, Kind, Origin, Payload, PushNotification
 
 _GRADES = {"high": Grade.HIGH, "normal": Grade.NORMAL, "low": Grade.LOW}

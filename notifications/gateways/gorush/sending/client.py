@@ -11,10 +11,12 @@ from django.conf import settings
 
 from kit.http.connections import HttpClient, is_tls_wrong, lasting_client, was_never_sent
 from kit.http.failover import Peers
-from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule
-from notifications.gateways.gorush.graded import fit, rings
+from notifications.gateways.gorush.answers.errors import UNKNOWN, ErrorRule
 from notifications.gateways.gorush.metrics import PAYLOADS_LEFT_OUT
-from notifications.gateways.gorush.push_api import (
+from notifications.gateways.gorush.rules.file import shipped_rules
+from notifications.gateways.gorush.rules.table import current_rules, unknown_errors
+from notifications.gateways.gorush.sending.graded import fit, rings
+from notifications.gateways.gorush.sending.push_api import (
     OF_STATUS,
     Presentation,
     build_dry_run,
@@ -25,8 +27,6 @@ from notifications.gateways.gorush.push_api import (
     read_dry_run,
     read_response,
 )
-from notifications.gateways.gorush.rules.file import shipped_rules
-from notifications.gateways.gorush.rules.table import current_rules, unknown_errors
 from notifications.messages import CUT_OFF, UNREACHABLE, Outcome, Push, Result
 from registrations.routes.addresses import read_address
 from registrations.token_types import platform_of

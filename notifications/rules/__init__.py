@@ -1,0 +1,1 @@
+"""Rules of the life of a notification: decisions, deadlines, the changes of a state, and what a sender is told."""

@@ -1,0 +1,1 @@
+"""What is kept of the past: counts of each minute, and how long incidents, visits and log-ins are."""

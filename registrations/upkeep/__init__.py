@@ -1,0 +1,1 @@
+"""Upkeep of what is stored: what ends or is removed with time, and new keys for encrypted fields."""

@@ -1,0 +1,1 @@
+"""Rules of the bridge: whether a push wakes a device, what a command may do, how much, and what a push shows."""
