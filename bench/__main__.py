@@ -15,29 +15,11 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from bench import (
-    away,
-    codec,
-    console,
-    databases,
-    growth,
-    life,
-    live,
-    load,
-    month,
-    path,
-    reading_costs,
-    reports,
-    request_files,
-    retention,
-    scale,
-    sizes,
-    throughput,
-    topics,
-    tracing,
-    walker,
-    xmpp,
-)
+from bench.lake import reports
+from bench.nodes import live, load, reading_costs, topics, walker
+from bench.pages import console
+from bench.request import codec, path, request_files, tracing, xmpp
+from bench.whole import away, databases, growth, life, month, retention, scale, sizes, throughput
 
 FORK = multiprocessing.get_context("fork")
 RESULTS = Path(__file__).parent / "results"

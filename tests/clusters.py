@@ -8,7 +8,7 @@ from signal import SIGQUIT
 
 import psycopg
 
-from bench.servers import copy_of
+from bench.running.servers import copy_of
 from embedded.servers import installed
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import DATABASE_NAME, EmbeddedPostgres

@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from bench.scale import END_WHAT_IS_OPEN
+from bench.whole.scale import END_WHAT_IS_OPEN
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey

@@ -1,0 +1,1 @@
+"""What the nightly reports and their export cost."""

@@ -1,0 +1,1 @@
+"""What reading from nodes and stores costs, and what the load generator needs."""

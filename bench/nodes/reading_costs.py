@@ -1,0 +1,151 @@
+"""Measure how often a message is read, and what reading costs: an idle bridge, 20 messages per second, and a flood.
+
+A whole bridge as `manage.py up` starts it, one development node with the ring of 50 that nodes have by default, a real
+PostgreSQL and Valkey run as processes of their own. Half of the messages are for us. A read is a message that the node
+handed out on any way: live, from the store, or only its hash from the store. What happens once in ten minutes (the
+search for late messages, one more read of each message) does not show in a run this short. Run alone with ``python -m
+bench reading``.
+"""
+
+import os
+import random
+import sys
+import tempfile
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import psycopg
+from prometheus_client.mmap_dict import MmapedDict
+from rich.console import Console
+from rich.table import Table
+
+from bench.nodes.reading import environment_for, manage, own_topic
+from bench.running import servers
+
+SHARD = "/waku/2/rs/16/32"
+PAYLOAD_BYTES = 560
+WAVE_SECONDS = 0.01
+# Messages per second (0: none) and how long.
+PHASES = {
+    "idle": (0, 10.0),
+    "20 per second": (20, 20.0),
+    "500 per second": (500, 10.0),
+    "1 000 per second": (1000, 8.0),
+}
+SETTLE_SECONDS = 12.0
+READ = "pushserver_bridge_messages_read_total"
+
+
+def run() -> dict[str, object]:
+    """Measure, print and return the figures."""
+    with a_world() as world:
+        result: dict[str, object] = {name: world.measure(rate, seconds) for name, (rate, seconds) in PHASES.items()}
+    _print(result)
+    return result
+
+
+class World:
+    """A bridge that reads, and what it and its servers have used so far. All of its nodes hear every message."""
+
+    def __init__(self, folder: Path, urls: Sequence[str], database: Any, processes: dict[str, psutil.Process]) -> None:
+        self._metrics = folder / "data" / "metrics"
+        self._urls = urls
+        self._client = httpx.Client(trust_env=False)
+        self._database = database
+        self._processes = processes
+
+    def measure(self, rate: int, seconds: float) -> dict[str, float]:
+        """Send messages at this rate for this long, and return what they cost."""
+        time.sleep(2)
+        cpu, reads, known, began = self._cpu(), self._reads(), self.known(), time.perf_counter()
+        sent = ours = 0
+        while (elapsed := time.perf_counter() - began) < seconds:
+            wave = [_message(is_ours=number % 2 == 0) for number in range(sent, round(elapsed * rate))]
+            if wave:
+                self.gossip(wave)
+            sent, ours = sent + len(wave), ours + sum(each["isOurs"] for each in wave)
+            time.sleep(max(0.0, began + elapsed + WAVE_SECONDS - time.perf_counter()))
+        spent = {name: value - cpu[name] for name, value in self._cpu().items()}
+        if sent:
+            servers.wait_until(lambda: self.known() - known == ours)
+            time.sleep(SETTLE_SECONDS)  # until the last of them was read from the store, too
+        figures = {f"{name}_share": value / seconds for name, value in spent.items()}
+        if sent:
+            figures |= {f"{name}_ms": value / sent * 1e3 for name, value in spent.items()}
+            figures |= {"messages": sent, "reads": (self._reads() - reads) / sent}
+        return figures
+
+    def gossip(self, wave: Sequence[dict[str, Any]]) -> None:
+        """Let all nodes hear these messages."""
+        for url in self._urls:
+            self._client.post(f"{url}/dev/gossip", json=wave).raise_for_status()
+
+    def known(self) -> int:
+        """Return the number of envelopes in the inbox."""
+        row = self._database.execute("SELECT count(*) FROM waku_bridge_inboundenvelope").fetchone()
+        return int(row[0])
+
+    def _cpu(self) -> dict[str, float]:
+        return {name: servers.cpu_seconds(process) for name, process in self._processes.items()}
+
+    def _reads(self) -> float:
+        """Return how many messages the bridge has read, from the files in which it counts."""
+        return sum(
+            value
+            for file in self._metrics.glob("counter_*.db")
+            for key, value, *_ in MmapedDict.read_all_values_from_file(str(file))  # type: ignore[no-untyped-call]
+            if READ in key
+        )
+
+
+@contextmanager
+def a_world(stores: int = 1) -> Iterator[World]:
+    """Run a bridge that reads one node live, and so many stores, that of this node first."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        database_url, postgres = stack.enter_context(servers.postgres(folder))
+        before = set(psutil.Process().children())
+        redis_url = stack.enter_context(servers.valkey(folder))
+        [valkey] = set(psutil.Process().children()) - before
+        urls = [stack.enter_context(servers.node("--shard", SHARD)) for _ in range(stores)]
+        environment = environment_for(folder, database_url, redis_url, urls[0]) | {"WAKU_STORE_NODES": ",".join(urls)}
+        manage("migrate", "--verbosity=0", environment=environment)
+        command = [sys.executable, "manage.py", "run_waku_bridge"]
+        bridge = psutil.Process(stack.enter_context(servers.process(command, env=environment)).pid)
+        database = stack.enter_context(psycopg.connect(database_url, autocommit=True))
+        world = World(folder, urls, database, {"bridge": bridge, "postgres": postgres, "valkey": valkey})
+        world.gossip([_message(is_ours=True)])
+        servers.wait_until(lambda: world.known() == 1)
+        yield world
+
+
+def _message(*, is_ours: bool) -> dict[str, Any]:
+    topic = own_topic() if is_ours else f"/waku/1/0x{random.getrandbits(32):08x}/rfc26"
+    message = {
+        "payload": b64encode(os.urandom(PAYLOAD_BYTES)).decode(),
+        "contentTopic": topic,
+        "version": 1,
+        "timestamp": time.time_ns(),
+    }
+    return {"pubsubTopic": SHARD, "message": message, "isOurs": is_ours}
+
+
+def _print(result: dict[str, Any]) -> None:
+    table = Table(title="Reading")
+    for column in ("phase", "messages", "reads of each", "bridge", "PostgreSQL", "Valkey", "bridge, share of a core"):
+        table.add_column(column, justify="left" if column == "phase" else "right")
+    for phase, figures in result.items():
+        costs = (f"{figures[f'{name}_ms']:.3f} ms" if "reads" in figures else "" for name in NAMES)
+        reads = f"{figures['reads']:.2f}" if "reads" in figures else ""
+        count = f"{figures.get('messages', 0):,.0f}"
+        table.add_row(phase, count, reads, *costs, f"{figures['bridge_share']:.2%}")
+    Console().print(table)
+
+
+NAMES = ("bridge", "postgres", "valkey")

@@ -1,0 +1,1 @@
+"""How fast console and API are with much in the database."""

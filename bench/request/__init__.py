@@ -1,0 +1,1 @@
+"""What one request costs, step by step, in one process."""

@@ -1,0 +1,202 @@
+"""Measure what the codec costs per message, next to the cryptography it cannot avoid.
+
+The floor of a message is its elliptic-curve and cipher work in a bare loop with the same libraries: recoveries and
+signatures of digests that are already known, key agreements, AES and HMAC. Keccak, protobuf, dataclasses and topic
+names are not in it; they are what the ratio shows. Times are CPU times of this process (``time.process_time``), floor
+and codec measured in turn, median of the rounds. Run alone with ``python -m bench.request.codec``.
+"""
+
+import hmac
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from statistics import median
+from time import process_time
+from typing import Any
+
+from coincurve import PrivateKey, PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from rich.console import Console
+from rich.table import Table
+
+from notifications.messages import NotificationType, PushNotification, PushRequest, Report
+from registrations.messages import QueryInfo, RegistrationMessage, TokenType
+from waku_bridge.codec import envelope
+from waku_bridge.codec.crypto.ecies import OVERHEAD_BYTES
+from waku_bridge.codec.crypto.grants import sign_grant
+from waku_bridge.codec.envelope import DecryptionKey, Identity, Reply
+from waku_bridge.codec.keys import shake256
+from waku_bridge.messages import PushResponse, Query, QueryResponse, RegistrationResponse, WakuMessage
+
+ROUNDS = 30
+MESSAGES_PER_ROUND = 100
+DECODE_TARGET = 1.6
+
+SERVER = Identity(PrivateKey(b"\2" * 32))
+CLIENT = Identity(PrivateKey(b"\1" * 32))
+SENDER = Identity(PrivateKey(b"\3" * 32))
+TOPIC_KEY = b"\7" * 32  # deriving a real one costs 15 ms and is never on this path
+UUID = "11111111-1111-4111-8111-111111111111"
+HASH = shake256(b"a chat")
+DIGEST = b"\5" * 32
+IV = b"\6" * 16
+TIMESTAMP_NS = 1_700_000_000_000_000_000
+
+NOTIFICATION = PushNotification(CLIENT.key_hash, UUID, UUID, NotificationType.MESSAGE, HASH, HASH)
+REGISTRATION = RegistrationMessage(
+    UUID,
+    1,
+    TokenType.FIREBASE,
+    "t" * 163,
+    access_token=UUID,
+    grant=sign_grant(CLIENT.private_key, SERVER.pub33, UUID),
+    enabled=True,
+    blocked_chat_list=(HASH,) * 5,
+)
+INFO = QueryInfo(CLIENT.key_hash, UUID, 1, REGISTRATION.grant, UUID)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One message in one direction: the codec's work, and the bare cryptography of the same message."""
+
+    name: str
+    work: Callable[[], object]
+    floor: Callable[[], object]
+
+
+def run() -> dict[str, object]:
+    """Measure and print all cases. Return the CPU microseconds of codec and floor, and their ratio, for each."""
+    results = {case.name: _measure(case) for case in _cases()}
+    Console().print(_table(results))
+    return dict(results)
+
+
+def request_floor() -> Callable[[], None]:
+    """Return the bare cryptography of a request and its answer."""
+    floors = [case.floor for case in _cases() if case.name in {"decode request", "encode response"}]
+
+    def work() -> None:
+        for floor in floors:
+            floor()
+
+    return work
+
+
+def _cases() -> list[Case]:
+    stamp: dict[str, Any] = {"timestamp_ns": TIMESTAMP_NS, "random_bytes": os.urandom}
+    request = PushRequest(b"\4" * 32, (NOTIFICATION,))
+    encode_request = partial(envelope.encode_request, request, signer=SENDER, server=SERVER.pub33, **stamp)
+    encode_registration = partial(
+        envelope.encode_registration, REGISTRATION, identity=CLIENT, server=SERVER.pub33, **stamp
+    )
+    query = envelope.encode_query(Query((CLIENT.key_hash,)), signer=SENDER, topic_key=TOPIC_KEY, **stamp)
+    response = PushResponse(b"\4" * 32, (Report(CLIENT.key_hash, UUID, success=True),))
+    return [
+        _decoding("decode request", encode_request().message, SERVER, _Floor.open_request),
+        _decoding("decode registration", encode_registration().message, SERVER, _Floor.open_registration),
+        _decoding("decode query", query.message, TOPIC_KEY, _Floor.open_query),
+        _replying("encode response", response),
+        _replying("encode registration response", RegistrationResponse(HASH, success=True)),
+        _replying("encode query response", QueryResponse(b"\4" * 32, success=True, info=(INFO,))),
+        Case(
+            "encode request",
+            encode_request,
+            partial(_Floor.seal_signed, len(encode_request().message.payload) - OVERHEAD_BYTES),
+        ),
+    ]
+
+
+def _decoding(name: str, message: WakuMessage, key: DecryptionKey, floor: Callable[[bytes], object]) -> Case:
+    work = partial(envelope.decode, message.payload, [key], SERVER)
+    return Case(name, work, partial(floor, message.payload))
+
+
+def _replying(name: str, body: Reply) -> Case:
+    encode = partial(
+        envelope.encode_reply,
+        body,
+        identity=SERVER,
+        recipient=SENDER.pub33,
+        timestamp_ns=TIMESTAMP_NS,
+        random_bytes=os.urandom,
+    )
+    return Case(name, encode, partial(_Floor.seal_signed, len(encode().payload) - OVERHEAD_BYTES))
+
+
+class _Floor:
+    """The bare cryptography, with nothing around it."""
+
+    signature = CLIENT.private_key.sign_recoverable(DIGEST, hasher=None)
+    sealed = AESGCM(TOPIC_KEY).encrypt(IV[:12], b"\0" * 711, None)
+
+    @classmethod
+    def recover(cls) -> PublicKey:
+        return PublicKey.from_signature_and_message(cls.signature, DIGEST, hasher=None)
+
+    @classmethod
+    def open_request(cls, payload: bytes) -> None:
+        """Open a request: key agreement, MAC, decryption, and two recoveries."""
+        shared = PublicKey(payload[:65]).multiply(SERVER.private_key.secret).format()[1:]
+        block = sha256(b"\0\0\0\1" + shared).digest()
+        hmac.compare_digest(hmac.digest(sha256(block[16:]).digest(), payload[65:-32], "sha256"), payload[-32:])
+        Cipher(algorithms.AES(block[:16]), modes.CTR(payload[65:81])).decryptor().update(payload[81:-32])
+        cls.recover()
+        cls.recover()
+
+    @classmethod
+    def open_registration(cls, payload: bytes) -> None:
+        """Open a registration: that of a request, one more recovery, and the inner message."""
+        cls.open_request(payload)
+        cls.recover()  # the grant
+        CLIENT.private_key.public_key.multiply(SERVER.private_key.secret).format()
+        AESGCM(TOPIC_KEY).decrypt(IV[:12], cls.sealed, None)
+
+    @classmethod
+    def open_query(cls, payload: bytes) -> None:
+        """Open a query: decryption and two recoveries."""
+        AESGCM(TOPIC_KEY).decrypt(payload[-12:], payload[:-12], None)
+        cls.recover()
+        cls.recover()
+
+    @classmethod
+    def seal_signed(cls, frame_bytes: int) -> None:
+        """Sign twice and seal a message of this size."""
+        SERVER.private_key.sign_recoverable(DIGEST, hasher=None)
+        SERVER.private_key.sign_recoverable(DIGEST, hasher=None)
+        ephemeral = os.urandom(32)
+        shared = PublicKey(SENDER.pub33).multiply(ephemeral).format()[1:]
+        block = sha256(b"\0\0\0\1" + shared).digest()
+        sealed = Cipher(algorithms.AES(block[:16]), modes.CTR(IV)).encryptor().update(b"\0" * frame_bytes)
+        hmac.digest(sha256(block[16:]).digest(), sealed, "sha256")
+        PublicKey.from_secret(ephemeral).format(compressed=False)
+
+
+def _measure(case: Case) -> dict[str, float]:
+    rounds = [(_microseconds(case.work), _microseconds(case.floor)) for _ in range(ROUNDS)]
+    work, floor = (median(column) for column in zip(*rounds, strict=True))
+    return {"codec_us": round(work, 1), "floor_us": round(floor, 1), "ratio": round(work / floor, 2)}
+
+
+def _microseconds(work: Callable[[], object]) -> float:
+    started = process_time()
+    for _ in range(MESSAGES_PER_ROUND):
+        work()
+    return (process_time() - started) / MESSAGES_PER_ROUND * 1e6
+
+
+def _table(results: dict[str, dict[str, float]]) -> Table:
+    table = Table(title=f"Codec, CPU per message (decode target: at most {DECODE_TARGET} x floor)")
+    table.add_column("message")
+    for column in ("codec us", "floor us", "ratio"):
+        table.add_column(column, justify="right")
+    for name, row in results.items():
+        table.add_row(name, f"{row['codec_us']:.1f}", f"{row['floor_us']:.1f}", f"{row['ratio']:.2f}")
+    return table
+
+
+if __name__ == "__main__":
+    run()

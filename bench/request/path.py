@@ -1,0 +1,116 @@
+"""What one request costs on its whole way through the server, next to what cannot be avoided.
+
+The way: inbox → batches of one worker (decode, decide, push, record, reply, note) → node, with one notification per
+request, on a real PostgreSQL, the development gorush and the development node. Counted is the CPU time of this process,
+which does what the bridge and a worker process do, and of PostgreSQL; not the development servers. Of a batch the table
+shows each stage, what is left of the thread (looking for rows, commits), and the event loop with its POSTs. The floor
+is the request's own cryptography in a bare loop, and two keep-alive POSTs by aiohttp. Every figure is the least of
+several rounds: other tenants of the machine only ever add. Run alone with ``python -m bench path``.
+"""
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import django
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from bench.running import floors, servers
+from bench.running.floors import Floor
+
+ROUNDS = 8
+REQUESTS = 1000
+CLIENTS = 200
+BATCH = 200
+EFFICIENCY_TARGET = 0.5
+TOPIC = "/waku/2/rs/16/32"
+# The name of a figure: the event loop that sends our POSTs.
+LOOP = "event loop: two POSTs"
+
+
+def run() -> dict[str, object]:
+    """Measure, print and return the figures."""
+    with servers_of_one_process() as postgres:
+        minimum = minimum_of(ROUNDS, postgres)
+    total_ms = sum(minimum.values())
+    floor = floors.measure()
+    _print(minimum, floor, total_ms)
+    return {
+        "crypto_floor_ms": floor.crypto_ms,
+        "http_floor_ms": floor.http_ms,
+        "gorush_post_floor_ms": floor.gorush_post_ms,
+        "stages_ms": minimum,
+        "loop_ms": minimum[LOOP],
+        "total_ms": total_ms,
+        "efficiency": floor.total_ms / total_ms,
+    }
+
+
+def minimum_of(rounds: int, postgres: psutil.Process) -> dict[str, float]:
+    """Return the least CPU milliseconds that each part of a request took in some rounds, 0 for what was not needed."""
+    measured = [_measure_round(postgres) for _ in range(rounds)]
+    parts = dict.fromkeys(part for times in measured for part in times)
+    return {part: min(times.get(part, 0.0) for times in measured) for part in parts}
+
+
+@contextmanager
+def servers_of_one_process() -> Iterator[psutil.Process]:
+    """Run a PostgreSQL with its usual safety, a node and a gorush, and return the process of PostgreSQL."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, ExitStack() as stack:
+        folder = Path(name)
+        database_url, database = stack.enter_context(servers.postgres(folder))
+        node_url = stack.enter_context(servers.node("--shard", TOPIC))
+        gorush_url = stack.enter_context(servers.gorush())
+        _set_up_django(folder, database_url, node_url, gorush_url)
+        yield database
+        _close_connections()
+
+
+def _set_up_django(folder: Path, database_url: str, node_url: str, gorush_url: str) -> None:
+    os.environ |= {
+        "DJANGO_SETTINGS_MODULE": "pushserver.settings",
+        "DATA_DIR": str(folder / "data"),
+        "DATABASE_URL": database_url,
+        "WAKU_NODES": node_url,
+        "GORUSH_URL": gorush_url,
+        "DEBUG": "0",
+        "SECRET_KEY": "only-for-the-benchmark-and-long-enough-for-it",
+        "FIELD_ENCRYPTION_KEYS": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+        "SERVER_PRIVATE_KEY": "02" * 32,
+    }
+    django.setup()
+    logging.disable(logging.INFO)
+    from django.core.management import call_command  # noqa: PLC0415 - once Django is set up
+
+    call_command("migrate", verbosity=0)
+
+
+def _close_connections() -> None:
+    from django.db import connections  # noqa: PLC0415
+
+    connections.close_all()
+
+
+def _measure_round(postgres: psutil.Process) -> dict[str, float]:
+    """Return the CPU milliseconds per request of each stage, and of PostgreSQL for all of them."""
+    from bench.request.path_stages import Parts  # noqa: PLC0415 - it imports models, so after Django is set up
+
+    seconds = Parts(postgres, clients=CLIENTS, requests=REQUESTS, batch=BATCH, topic=TOPIC).run()
+    return {name: each * 1000 / REQUESTS for name, each in seconds.items()}
+
+
+def _print(stages: dict[str, float], floor: Floor, total_ms: float) -> None:
+    table = Table(title="One request, inbox → gorush → reply: CPU time")
+    table.add_column("part")
+    table.add_column("ms", justify="right")
+    parts = {"floor: cryptography": floor.crypto_ms, "floor: two POSTs": floor.http_ms, **stages, "total": total_ms}
+    for name, value in parts.items():
+        table.add_row(name, f"{value:.3f}")
+    table.add_row("event loop / two POSTs", f"{stages[LOOP] / floor.http_ms:.1f}")
+    table.add_row("efficiency = floor / total", f"{floor.total_ms / total_ms:.2f} (target {EFFICIENCY_TARGET})")
+    Console().print(table)

@@ -1,0 +1,146 @@
+"""The steps that ``bench.request.path`` measures: the batches of a real worker. Imported once Django is set up."""
+
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from time import process_time, thread_time
+from typing import Any, LiteralString, TypeVar
+from uuid import uuid4
+
+import psutil
+from coincurve import PrivateKey
+from django.utils import timezone
+
+from bench.running.servers import cpu_seconds
+from bench.running.waiting import is_waku_over
+from kit.batches.batch import Batch, Step, Wakeup, Work, Worker
+from notifications.messages import NotificationType, PushNotification, PushRequest
+from notifications.tasks import new_steps
+from registrations.messages import RegistrationMessage, TokenType
+from waku_bridge.codec.crypto.grants import sign_grant
+from waku_bridge.codec.envelope import Identity, encode_registration, encode_request
+from waku_bridge.codec.topics import message_hash
+from waku_bridge.identity import server_identity
+from waku_bridge.inbox import inbox
+from waku_bridge.messages import Envelope, WakuMessage
+
+T = TypeVar("T")
+LOOP = "event loop: two POSTs"
+
+
+class Timed:
+    """A step that counts the CPU time it takes of the thread that processes the batches."""
+
+    def __init__(self, step: Step, seconds: dict[str, float]) -> None:
+        self.waits: LiteralString = step.waits
+        self.oldest: LiteralString = step.oldest
+        self.is_for_leader = step.is_for_leader
+        self.follows = step.follows
+        self.announced_as = step.announced_as
+        self._step = step
+        self._seconds = seconds
+        self.next_at, self.is_under_way = step.next_at, step.is_under_way
+        self.rolled_back, self.quarantine, self.put_off = step.rolled_back, step.quarantine, step.put_off
+
+    def work(self, batch: Batch) -> Work[Any]:
+        started = thread_time()
+        try:
+            return self._step.work(batch)
+        finally:
+            self._seconds[type(self._step).__name__] += thread_time() - started
+
+    def committed(self, decided: Any) -> None:
+        started = thread_time()
+        self._step.committed(decided)
+        self._seconds[type(self._step).__name__] += thread_time() - started
+
+
+class Parts:
+    """A server with registered clients, and requests on their way to them."""
+
+    def __init__(self, postgres: psutil.Process, *, clients: int, requests: int, batch: int, topic: str) -> None:
+        self._postgres = postgres
+        self._batch = batch
+        self._topic = topic
+        self._sender = Identity(PrivateKey(os.urandom(32)))
+        self._notifications = [self._register() for _ in range(clients)]
+        envelopes = (self._request(number) for number in range(requests))
+        self.incoming = [Envelope(message_hash(topic, message), topic, message) for message in envelopes]
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._process_until_done()
+
+    def run(self) -> dict[str, float]:
+        """Let the requests go all the way; return the CPU seconds of this process, by what it did, and PostgreSQL's."""
+        before, process_started, started = cpu_seconds(self._postgres), process_time(), thread_time()
+        for batch in _batches(self.incoming, self._batch):
+            inbox.store(batch, source="bench", now=timezone.now())
+        stored = thread_time()
+        self._seconds.clear()
+        spent = self._process_until_done() - before
+        looking_on = thread_time() - stored
+        self._seconds["inbox"] = stored - started
+        self._seconds[LOOP] = process_time() - process_started - looking_on - sum(self._seconds.values())
+        return {**self._seconds, "postgres": spent}
+
+    def _register(self) -> PushNotification:
+        """Store one registration, and return what a sender would ask for it."""
+        client = Identity(PrivateKey(os.urandom(32)))
+        server = server_identity().pub33
+        installation_id, access_token = str(uuid4()), str(uuid4())
+        registration = RegistrationMessage(
+            installation_id,
+            1,
+            TokenType.FIREBASE,
+            installation_id.ljust(163, "t"),
+            access_token=access_token,
+            grant=sign_grant(client.private_key, server, access_token),
+            enabled=True,
+        )
+        message = encode_registration(
+            registration, identity=client, server=server, timestamp_ns=time.time_ns(), random_bytes=os.urandom
+        ).message
+        self._post(message)
+        return PushNotification(client.key_hash, installation_id, access_token, NotificationType.MESSAGE)
+
+    def _post(self, message: WakuMessage) -> None:
+        envelope = Envelope(message_hash(self._topic, message), self._topic, message)
+        inbox.store([envelope], source="bench", now=timezone.now())
+
+    def _request(self, number: int) -> WakuMessage:
+        notification = self._notifications[number % len(self._notifications)]
+        return encode_request(
+            PushRequest(os.urandom(32), (notification,)),
+            signer=self._sender,
+            server=server_identity().pub33,
+            timestamp_ns=time.time_ns(),
+            random_bytes=os.urandom,
+        ).message
+
+    def _process_until_done(self) -> float:
+        """Process batches until every push is over and every reply noted; the worker sleeps while it has nothing to do.
+
+        Return what PostgreSQL had spent by then, in CPU seconds. It is asked before the worker closes its connection,
+        as nobody knows the time of a session that is just ending.
+        """
+        wakeup = Wakeup()
+        worker = Worker([Timed(step, self._seconds) for step in new_steps(wakeup)], wakeup)
+        thread = threading.Thread(target=self._process_batches, args=[worker])
+        thread.start()
+        while not is_waku_over():
+            time.sleep(0.05)
+        spent = cpu_seconds(self._postgres)
+        worker.stop(timeout_seconds=30)
+        thread.join()
+        return spent
+
+    def _process_batches(self, worker: Worker) -> None:
+        started = thread_time()
+        worker.run()
+        self._seconds["batches without their steps"] = thread_time() - started - sum(self._seconds.values())
+
+
+def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

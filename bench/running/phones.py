@@ -1,0 +1,64 @@
+"""Phones that are registered and notified, for benchmarks: everything is sealed before a clock starts."""
+
+import os
+import time
+from uuid import uuid4
+
+from coincurve import PrivateKey
+
+from bench.nodes.reading import SERVER_KEY
+from notifications.messages import NotificationType, PushNotification, PushRequest
+from registrations.messages import RegistrationMessage, TokenType
+from waku_bridge.codec.crypto.grants import sign_grant
+from waku_bridge.codec.envelope import encode_registration, encode_request
+from waku_bridge.codec.keys import Identity
+from waku_bridge.messages import WakuMessage
+
+
+class Phones:
+    """Android phones, each of another user, and one sender that notifies them in turn."""
+
+    def __init__(self, count: int) -> None:
+        self._server = PrivateKey(bytes.fromhex(SERVER_KEY)).public_key.format()
+        self._sender = Identity(PrivateKey(os.urandom(32)))
+        self._registered: list[PushNotification] = []
+        self._tokens: list[str] = []
+        self.registrations = [self._register() for _ in range(count)]
+
+    def token(self, number: int) -> str:
+        """Return the device token that the request of this number notifies."""
+        return self._tokens[number % len(self._tokens)]
+
+    def requests(self, count: int) -> list[WakuMessage]:
+        """Return so many requests, to one phone after the other."""
+        return [self.request(number) for number in range(count)]
+
+    def request(self, number: int) -> WakuMessage:
+        """Return a request to notify one phone about a message of its own."""
+        return encode_request(
+            PushRequest(os.urandom(32), (self._registered[number % len(self._registered)],)),
+            signer=self._sender,
+            server=self._server,
+            timestamp_ns=time.time_ns(),
+            random_bytes=os.urandom,
+        ).message
+
+    def _register(self) -> WakuMessage:
+        client = Identity(PrivateKey(os.urandom(32)))
+        installation_id, access_token = str(uuid4()), str(uuid4())
+        self._tokens.append(installation_id.ljust(163, "t"))
+        self._registered.append(
+            PushNotification(client.key_hash, installation_id, access_token, NotificationType.MESSAGE)
+        )
+        registration = RegistrationMessage(
+            installation_id,
+            1,
+            TokenType.FIREBASE,
+            self._tokens[-1],
+            access_token=access_token,
+            grant=sign_grant(client.private_key, self._server, access_token),
+            enabled=True,
+        )
+        return encode_registration(
+            registration, identity=client, server=self._server, timestamp_ns=time.time_ns(), random_bytes=os.urandom
+        ).message

@@ -1,0 +1,170 @@
+"""Run real servers for the length of a benchmark, in folders that are removed with it.
+
+With DATABASE=system PostgreSQL is the one that Debian installs, with its defaults, instead of the embedded one.
+"""
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from bench.nodes.reading import SERVER_KEY
+from embedded.servers import installed
+from embedded.servers.accounts import own_folder
+from embedded.servers.ports import free_port, is_free
+from embedded.servers.postgres import EMBEDDED, SOCKET_NAME, EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
+
+# Of an operator who sets DATABASE_URL. They protect nothing.
+SECRETS = {
+    "SECRET_KEY": "of-a-benchmark-only-and-long-enough-for-the-checks-of-django-itself",
+    "FIELD_ENCRYPTION_KEYS": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+    "SERVER_PRIVATE_KEY": SERVER_KEY,
+}
+
+
+@contextmanager
+def postgres(folder: Path, **settings: str) -> Iterator[tuple[str, psutil.Process]]:
+    """Run PostgreSQL with its usual safety. The value is its URL and its first process."""
+    server = installed.postgres(folder / "postgres", settings)
+    spec = server.spec()
+    spec.prepare()
+    with process(spec.command, **spec.arguments()) as running:
+        wait_until(server.is_ready)
+        try:
+            yield server.url(), psutil.Process(running.pid)
+        finally:
+            running.send_signal(signal.SIGINT)  # at once, whoever is still connected
+
+
+@contextmanager
+def standby(folder: Path, url: str) -> Iterator[tuple[str, psutil.Process]]:
+    """Run a standby of the database that has a socket there, and have it say which rows its own queries need. The value
+    is its URL and its first process.
+    """
+    copy_of(installed.postgres(Path(str(conninfo_to_dict(url)["host"])), {}), folder / "postgres")
+    with psycopg.connect(url) as primary:
+        [(max_connections,)] = primary.execute("SHOW max_connections").fetchall()  # a standby takes no fewer
+    with postgres(folder, hot_standby="on", hot_standby_feedback="on", max_connections=str(max_connections)) as running:
+        yield running
+
+
+def copy_of(primary: EmbeddedPostgres, data_dir: Path) -> None:
+    """Make the data folder of a standby, with the program of PostgreSQL itself."""
+    shutil.rmtree(data_dir, ignore_errors=True)
+    source = f"host={primary.socket_dir} port={primary.settings.get('port', 5432)} user=postgres"
+    options = ["--write-recovery-conf", "--checkpoint=fast", "--wal-method=stream"]
+    command = [str(primary.programs / "pg_basebackup"), "--dbname", source, "--pgdata", str(data_dir), *options]
+    subprocess.run(command, check=True, capture_output=True)
+    for left_over in data_dir.glob(f"{SOCKET_NAME}*"):  # with it a copy of the same port takes itself for running
+        left_over.unlink()
+    own_folder(data_dir, primary.account)
+
+
+@contextmanager
+def configured_database(folder: Path, *, away_ms: float = 0.0) -> Iterator[tuple[dict[str, str], list[psutil.Process]]]:
+    """Run the database for `manage.py up` unless it brings its own. It may be so many milliseconds away.
+
+    The value is what an operator sets in the environment, secrets among it, and the processes beside those of `up`.
+    """
+    if installed.chosen() is EMBEDDED and not away_ms:
+        yield {"DATABASE_URL": ""}, []
+        return
+    with postgres(folder) as (url, process), _away(url, away_ms) if away_ms else nullcontext(url) as url_there:
+        yield SECRETS | {"DATABASE_URL": url_there}, [process]
+
+
+@contextmanager
+def _away(url: str, milliseconds: float) -> Iterator[str]:
+    """Put a database further away. The value is its URL there."""
+    parts = conninfo_to_dict(url)
+    command = [sys.executable, "-m", "bench.running.delaying", "--port", str(port := free_port())]
+    command += ["--socket", f"{parts['host']}/{SOCKET_NAME}", "--milliseconds", str(milliseconds)]
+    there = f"postgresql://{parts['user']}@127.0.0.1:{port}/{parts['dbname']}"
+    with process(command):
+        wait_until(lambda: not is_free("127.0.0.1", port))
+        yield there
+
+
+@contextmanager
+def valkey(folder: Path) -> Iterator[str]:
+    """Run Valkey. The value is its URL."""
+    server = EmbeddedValkey(folder / "valkey", free_port())
+    spec = server.spec()
+    spec.prepare()
+    with process(spec.command, **spec.arguments()):
+        wait_until(server.is_ready)
+        yield server.url
+
+
+@contextmanager
+def node(*options: str) -> Iterator[str]:
+    """Run a development node. The value is its URL."""
+    with _module("embedded.node", "/health", options) as url:
+        yield url
+
+
+@contextmanager
+def gorush() -> Iterator[str]:
+    """Run a development gorush. The value is its URL."""
+    with _module("embedded.gorush", "/healthz", ()) as url:
+        yield url
+
+
+@contextmanager
+def _module(name: str, health: str, options: Sequence[str]) -> Iterator[str]:
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    with process([sys.executable, "-m", name, "--port", str(port), *options]):
+        wait_until(lambda: answers(url + health))
+        yield url
+
+
+@contextmanager
+def process(command: Sequence[str], **arguments: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command until the block ends."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **arguments) as running:
+        try:
+            yield running
+        finally:
+            running.terminate()
+
+
+def wait_until(is_true: Callable[[], bool], seconds: float = 30, *, every: float = 0.02) -> None:
+    """Wait until ``is_true`` returns true, asking again after ``every`` seconds. Raises TimeoutError."""
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        if time.monotonic() > deadline:
+            raise TimeoutError("a server of the benchmark does not do what it waits for")
+        time.sleep(every)
+
+
+def answers(url: str) -> bool:
+    """Return whether the URL answers with success."""
+    try:
+        return httpx.get(url, trust_env=False).is_success
+    except httpx.TransportError:
+        return False
+
+
+def cpu_seconds(*roots: psutil.Process) -> float:
+    """Return the CPU time of these processes and their children, those that have ended included."""
+    return sum(spent_by(each) for root in roots for each in [root, *root.children(recursive=True)])
+
+
+def spent_by(process: psutil.Process) -> float:
+    """Return the CPU time of a process and of its children that have ended, 0 when it has ended itself."""
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system + times.children_user + times.children_system)
