@@ -1,8 +1,8 @@
 """Measure what one request costs with a thousand, a hundred thousand and a million registrations in the database.
 
 It is the request of ``bench.request.path``, on a database that holds as many others, with as many attempts of earlier
-requests. Each size has a process and a PostgreSQL of its own. Filling the largest one takes some minutes. Run alone with
-``python -m bench scale``.
+requests. Each size has a process and a PostgreSQL of its own. Filling the largest one takes some minutes.
+Run alone with ``python -m bench scale``.
 """
 
 import json

@@ -25,7 +25,7 @@ from pushserver.models import OpenedRecord
 from registrations.admin import RegistrationAdmin
 from registrations.models import Registration
 
-# Written as the index over the log is: `pushserver/migrations/0006_changes_by_subject.py`.
+# Written as the index over the log is: `pushserver/migrations/0001_initial.py`.
 WORDS = SearchVector("change_message", config="simple")
 # More registrations than this begin with the same digits only when hardly any digits were typed.
 MAX_REGISTRATIONS = 100
