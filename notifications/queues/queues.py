@@ -141,10 +141,6 @@ class Queues:
         )
 
     @cached_property
-    def by_id(self) -> Mapping[int, QueueRow]:
-        return {row.id: row for row in self.rows.values()}
-
-    @cached_property
     def open_ids(self) -> frozenset[int]:
         """Return the numbers of the queues that are open, queue 0 among them."""
         if self.is_drained:

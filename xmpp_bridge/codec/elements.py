@@ -1,6 +1,5 @@
 """Reading XML trees, and writing XML without prefixes, as XMPP servers do."""
 
-from collections.abc import Iterator
 from xml.etree.ElementTree import Element, ParseError, fromstring
 from xml.sax.saxutils import escape, quoteattr
 
@@ -52,9 +51,3 @@ def write(name: str, /, *inside: str, xmlns: str = "", text: str = "", **attribu
     head = "".join(f" {key.rstrip('_')}={quoteattr(value)}" for key, value in all_attributes.items() if value)
     content = escape(text) + "".join(inside)
     return f"<{name}{head}>{content}</{name}>" if content else f"<{name}{head}/>"
-
-
-def walk_text(element: Element) -> Iterator[str]:
-    """Yield every text and every value of an attribute in a tree."""
-    for each in element.iter():
-        yield from (value for value in (each.text, each.tail, *each.attrib.values()) if value)

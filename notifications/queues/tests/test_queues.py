@@ -48,8 +48,8 @@ def number_of(key):
 
 
 def queue_of(notification):
-    row = queues.load().by_id.get(fresh(notification).queue_id)
-    return row.key if row else None
+    queue_id = fresh(notification).queue_id
+    return next((row.key for row in queues.load().rows.values() if row.id == queue_id), None)
 
 
 def fill(queue_id, count, *, at=LONG_AGO):

@@ -113,10 +113,6 @@ class SendingClient:
             self._followed[client] = (topics.content_topic(name), topic_key(name))
             self._history.append(topics.content_topic(name))
 
-    def unfollow(self, client: bytes) -> None:
-        """Stop listening to a client's contact code. What is known about the client stays known."""
-        self._followed.pop(client, None)
-
     def look_up(self, client: bytes) -> None:
         """Ask every server that knows this client, at the next tick, whatever is known already."""
         if not self._queries.is_open(client):
