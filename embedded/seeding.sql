@@ -289,7 +289,7 @@ INSERT INTO notifications_channel (token_type, app_topic, last_success_at)
     SELECT token_type, app_topic, now()
     FROM (VALUES (1, 'im.status.ethereum'), (1, 'im.status.ethereum.pr'), (2, '')) AS channel (token_type, app_topic);
 
-INSERT INTO pushserver_openedrecord (username, page, object_id, at)
+INSERT INTO pushserver_accessrecord (username, page, object_id, at)
     SELECT 'support-' || n % 20, 'registrations.registration', (1 + pg_temp.pick(n, 22, pg_temp.registrations()))::text,
     now() - interval '400 days' * (1 - n::float8 / last)
     FROM (SELECT greatest(200, pg_temp.registrations() / 10) AS last) p, generate_series(1, last) n;

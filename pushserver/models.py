@@ -11,7 +11,7 @@ from kit.admin.times import exact
 from kit.db.fields import BytesField
 
 
-class OpenedRecord(models.Model):
+class AccessRecord(models.Model):
     """A staff member opened the page of a row. It is kept as text, as the row may be gone by the time somebody asks."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, db_index=False)
@@ -21,7 +21,8 @@ class OpenedRecord(models.Model):
     at = models.DateTimeField(db_index=True)
 
     class Meta:
-        indexes: ClassVar = [models.Index(fields=["page", "object_id"], name="opened_record_row")]
+        verbose_name, verbose_name_plural = "entry of the access log", "access log"
+        indexes: ClassVar = [models.Index(fields=["page", "object_id"], name="access_record_row")]
 
     def __str__(self) -> str:
         return f"{self.username}: {self.page} {self.object_id[:16]}"
@@ -65,8 +66,8 @@ class ApiToken(models.Model):
     def note_opened(self, page: str, object_ids: Iterable[str], *, at: datetime) -> None:
         """Note which rows about people a program has read or changed, as staff are noted in the console."""
         caller = f"API token {self}"
-        rows = [OpenedRecord(username=caller, page=page, object_id=object_id, at=at) for object_id in object_ids]
-        OpenedRecord.objects.bulk_create(rows)
+        rows = [AccessRecord(username=caller, page=page, object_id=object_id, at=at) for object_id in object_ids]
+        AccessRecord.objects.bulk_create(rows)
 
 
 class TrafficMinute(models.Model):
@@ -154,7 +155,7 @@ class Incident(models.Model):
     indicator = models.TextField()  # its id
     name = models.TextField()
     state = models.TextField()  # the word of `kit.health.indicators.State`
-    sentence = models.TextField()  # what was the case when it began
+    sentence = models.TextField()  # what happened when it began
     incident_at = models.DateTimeField()  # when the indicator was green the last time
     began_at = models.DateTimeField(db_index=True)
     ended_at = models.DateTimeField(null=True)

@@ -260,7 +260,7 @@ EVENT_RETENTION_DAYS = env.count("EVENT_RETENTION_DAYS", 400, minimum=2, maximum
 # A registration ends when it was neither repeated nor reached by a push for so long.
 REGISTRATION_EXPIRY_DAYS = env.count("REGISTRATION_EXPIRY_DAYS", 180, minimum=30, maximum=3650)
 # Records of which staff member or program looked at which user.
-OPENED_RECORD_RETENTION_DAYS = env.count("OPENED_RECORD_RETENTION_DAYS", 400, minimum=7, maximum=3650)
+ACCESS_LOG_RETENTION_DAYS = env.count("ACCESS_LOG_RETENTION_DAYS", 400, minimum=7, maximum=3650)
 
 # Reports --------------------------------------------------------------------------------------------------------------
 REPORTS_LAKE = env.lake("REPORTS_LAKE", str(DATA_DIR / "lake"))

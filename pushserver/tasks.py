@@ -18,9 +18,9 @@ log = structlog.get_logger(__name__)
 def purge_visits() -> None:
     """Delete what visits to the console leave behind, for as long as one task may run."""
     now = database_now()
-    keep = timedelta(days=settings.OPENED_RECORD_RETENTION_DAYS)
+    keep = timedelta(days=settings.ACCESS_LOG_RETENTION_DAYS)
     removed = {
-        "opened_records": run_for_a_while(retention.purge_opened_records(now=now, keep=keep)),
+        "access_log": run_for_a_while(retention.purge_access_log(now=now, keep=keep)),
         "incidents": run_for_a_while(retention.purge_incidents(now=now)),
         "sessions": run_for_a_while(retention.purge_sessions(now=now)),
         "failed_logins": run_for_a_while(retention.purge_failed_logins(now=now, cooloff=settings.AXES_COOLOFF_TIME)),

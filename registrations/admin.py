@@ -79,7 +79,7 @@ class RegistrationAdmin(Operated, FactAdmin):
             moment("created_at", "first registered"),
             moment("updated_at", "last change"),
         ),
-        "Wishes of the user": (
+        "User preferences": (
             yes_no("enabled", "notified"),
             yes_no("allow_from_contacts_only"),
             yes_no("block_mentions"),

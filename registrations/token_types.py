@@ -9,7 +9,8 @@ UNKNOWN_PLATFORM = "none"
 
 @dataclass(frozen=True, slots=True)
 class TokenKind:
-    """A kind of device token. ``number`` is stored, ``name`` is for people, ``platform`` for metrics and reports.
+    """A kind of device token. ``number`` is stored, ``name`` is for people, ``platform`` for metrics and reports;
+    ``devices`` are what people call those that have one, such as "iPhone".
 
     Where it ``has_topic`` a token belongs to one app, whose pushes are set up, break and are mended together.
     Otherwise an app topic that a client sends means nothing.
@@ -19,6 +20,7 @@ class TokenKind:
     name: str
     platform: str
     has_topic: bool = False
+    devices: str = ""
 
 
 def register(*kinds: TokenKind) -> None:
@@ -44,6 +46,11 @@ def name_of(number: int) -> str:
 def platform_of(number: int) -> str:
     """Return the word for a platform in metrics and reports."""
     return _kinds[number].platform if number in _kinds else UNKNOWN_PLATFORM
+
+
+def devices_of(number: int) -> str:
+    """Return what people call the devices with tokens of this kind."""
+    return (_kinds[number].devices or _kinds[number].name) if number in _kinds else str(number)
 
 
 def has_topic(number: int) -> bool:

@@ -114,10 +114,14 @@ class WakuFacts:
 
 def nodes(found: Sequence[Peer], *, is_redis_down: bool) -> list[Indicator]:
     if not found:
-        return [Indicator(NODE, State.RED, "no node is configured: nothing comes in", "Set WAKU_NODES.")]
+        headline = "Nothing comes in through Waku: no node is configured"
+        return [Indicator(NODE, State.RED, "no node is configured", "Set WAKU_NODES.", headline=headline)]
     if is_redis_down:
         return [Indicator(NODE, State.GREY, REDIS_DOWN, subject=node.host) for node in found]
-    return [peers.judge(node, found, ABOUT_NODES) for node in found]
+    judged = [peers.judge(node, found, ABOUT_NODES) for node in found]
+    if any(node.is_up for node in found):
+        return judged
+    return [replace(one, headline="Nothing comes in through Waku: no node answers") for one in judged]
 
 
 def store(found: Store, now: datetime) -> Indicator:
@@ -136,7 +140,7 @@ def store(found: Store, now: datetime) -> Indicator:
 def inbox(waiting: Waiting | None, now: datetime) -> Indicator:
     """Judge the inbox by the age of its oldest envelope."""
     first_step = "Workers of the queue `batches` are away or too few, or wait for the database."
-    return judge_queue(INBOX, state_of_inbox(waiting), waiting, first_step, now)
+    return judge_queue(INBOX, state_of_inbox(waiting), waiting, first_step, now, late="Messages from Waku")
 
 
 def state_of_inbox(waiting: Waiting | None) -> State:
@@ -160,17 +164,19 @@ def failed(found: Failed) -> Indicator:
     if not found.count:
         return Indicator(FAILED, State.GREEN, "none")
     state = State.RED if found.lately >= MANY_FAILED else State.YELLOW
-    sentence = f"{found.count:,} {'waits' if found.count == 1 else 'wait'} for a repair of ours"
+    sentence = f"{found.count:,} failed because of a bug in this server"
     if found.fault:
         sentence += f", the newest of {found.fault} ({found.times:,} {'time' if found.times == 1 else 'times'})"
     first_step = "Mend what failed, then process them again: their payload is kept for ENVELOPE_RETENTION_DAYS."
-    return Indicator(FAILED, state, sentence, first_step, own_page=FAULTS_PAGE if found.fault else None)
+    headline = "Messages fail because of a bug in this server"
+    page = FAULTS_PAGE if found.fault else None
+    return Indicator(FAILED, state, sentence, first_step, own_page=page, headline=headline)
 
 
 def replies(waiting: Waiting | None, now: datetime) -> Indicator:
     """Judge the replies that wait for a node by the age of the oldest."""
     first_step = "Does a node take messages, and is there a worker for the queue `batches`?"
-    return judge_queue(REPLIES, state_of_outbox(waiting), waiting, first_step, now)
+    return judge_queue(REPLIES, state_of_outbox(waiting), waiting, first_step, now, late="Replies")
 
 
 def state_of_outbox(waiting: Waiting | None) -> State:

@@ -45,7 +45,7 @@ def connection(reason: str, *, is_redis_down: bool) -> Indicator:
         return Indicator(XMPP, State.GREY, REDIS_DOWN)
     if reason:
         first_step = "Is `manage.py run_xmpp_bridge` running? Its log and docs/xmpp.md say more."
-        return Indicator(XMPP, State.RED, reason, first_step)
+        return Indicator(XMPP, State.RED, reason, first_step, headline=f"Nothing comes in through XMPP: {reason}")
     return Indicator(XMPP, State.GREEN, "connected")
 
 

@@ -83,7 +83,7 @@ class Operation(forms.Form):
         """
         why: str = self.cleaned_data["why"]
         if _SECRET.search(why):
-            raise ValidationError("This holds something as long as a key or an id. Say it without.")
+            raise ValidationError("Remove the key or id from the reason.")
         return why
 
     def logged_as(self, row: Any) -> tuple[str, str]:

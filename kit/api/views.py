@@ -19,7 +19,7 @@ PROBLEMS: dict[Any, Any] = {
     for status, description in {
         400: "A parameter is wrong.",
         401: "No token, or one that is not accepted.",
-        403: "The token has not the scope for this.",
+        403: "The token lacks the required scope.",
         404: "There is no such thing.",
         406: "Answers are JSON.",
         429: "Too many calls.",

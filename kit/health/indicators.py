@@ -80,11 +80,12 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Indicator:
-    """What is the case with one part of the server, in a ``sentence``, and the first step when that is bad.
+    """The state of one part of the server, in a ``sentence``, and the first step when that is bad.
 
     ``subject`` is the host where several servers have an indicator of the same kind. ``own_page`` is for a case that
-    another page is about; ``during`` narrows the list there down to what the sentence counts. The ``headline`` stands
-    above everything while this is the case. ``first_step`` may have commands between backticks.
+    another page is about; ``during`` narrows the list there down to what the sentence counts. The ``headline`` says
+    what users do not get, and ``late`` what they get late: the first of these stands above everything. ``first_step``
+    may have commands between backticks.
     """
 
     kind: Kind
@@ -95,6 +96,7 @@ class Indicator:
     subject: str = ""
     own_page: Page | None = None
     headline: str = ""
+    late: str = ""
     during: tuple[datetime, datetime] | None = None
 
     @property
@@ -149,26 +151,21 @@ def dated(indicators: Sequence[Indicator], since: Mapping[str, datetime]) -> lis
     ]
 
 
-def worst(indicators: Sequence[Indicator]) -> list[Indicator]:
+def worst(indicators: Sequence[Indicator], *, first: int = FIRST) -> list[Indicator]:
     """Return the indicators to begin with: red before yellow, and causes before effects, in whose order they are."""
-    return sorted((found for found in indicators if found.is_bad), key=lambda found: BAD.index(found.state))[:FIRST]
+    return sorted((found for found in indicators if found.is_bad), key=lambda found: BAD.index(found.state))[:first]
 
 
 def verdict(indicators: Sequence[Indicator]) -> tuple[State, str]:
     """Return the state of the whole server and a sentence about it."""
     red, yellow = (sum(found.state == state for found in indicators) for state in BAD)
-    if red:
-        rest = f", {yellow} can wait" if yellow else ""
-        things = f"{_things(red, 'needs', 'need')} somebody now{rest}"
-        headlines = [found.headline for found in indicators if found.headline]
-        return State.RED, f"{headlines[0]}. {things}" if headlines else things
-    if yellow:
-        return State.YELLOW, f"Messages get through; {_things(yellow, 'is', 'are').lower()} to be looked at"
-    return State.GREEN, "Messages get through, and nothing needs you"
-
-
-def _things(number: int, one: str, several: str) -> str:
-    return f"One thing {one}" if number == 1 else f"{number} things {several}"
+    state = State.RED if red else State.YELLOW if yellow else State.GREEN
+    if state == State.GREEN:
+        return state, "Messages get through, and nothing needs you"
+    bad = worst(indicators, first=len(indicators))
+    headline = next(filter(None, [*(found.headline for found in bad), *(found.late for found in bad)]), "")
+    counts = ", ".join(f"{number} {word}" for number, word in ((red, "urgent"), (yellow, "can wait")) if number)
+    return state, f"{headline}. {counts}" if headline else counts if red else f"Messages get through; {counts}"
 
 
 def last_hour(now: datetime) -> tuple[datetime, datetime]:

@@ -28,14 +28,18 @@ class Waiting:
         return f"{self.number} waiting, the oldest for {duration(self.oldest_seconds)}"
 
 
-def judge_queue(kind: Kind, state: State, waiting: Waiting | None, first_step: str, now: datetime) -> Indicator:
-    """Return the indicator of a queue whose oldest row has this state."""
+def judge_queue(
+    kind: Kind, state: State, waiting: Waiting | None, first_step: str, now: datetime, *, late: str
+) -> Indicator:
+    """Return the indicator of a queue whose oldest row has this state. ``late`` names what users get late by it."""
     if waiting is None:
         return Indicator(kind, State.GREY, DATABASE_SILENT)
     found = Indicator(kind, state, waiting.sentence)
     if not found.is_bad:
         return found
-    return replace(found, first_step=first_step, since=now - timedelta(seconds=waiting.oldest_seconds))
+    late = f"{late} are {duration(waiting.oldest_seconds)} late"
+    since = now - timedelta(seconds=waiting.oldest_seconds)
+    return replace(found, first_step=first_step, since=since, late=late)
 
 
 @dataclass(frozen=True, slots=True)

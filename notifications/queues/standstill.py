@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 from typing import Any, LiteralString, NamedTuple
 
 from kit.admin.times import exact
+from kit.health.indicators import duration
 from notifications.models import Channel, Halt
 from notifications.queues.halts import RUNNING
+from registrations import token_types
 
 DRAINED = Halt.Kind.DRAINED.value
 SWITCHES: LiteralString = f"""
@@ -34,6 +36,7 @@ class Switch(NamedTuple):
     by: str
     why: str
     since: datetime
+    devices: str = ""  # that its pushes go to, for people
 
     @property
     def is_on(self) -> bool:
@@ -53,7 +56,10 @@ class Switch(NamedTuple):
 def read(rows: Iterable[Sequence[Any]]) -> list[Switch]:
     """Return the rows of `SWITCHES`, whatever connection read them."""
     return [
-        Switch(state, str(Channel(token_type=kind, app_topic=topic)), by, why, since.astimezone(UTC))
+        Switch(
+            *(state, str(Channel(token_type=kind, app_topic=topic)), by, why, since.astimezone(UTC)),
+            token_types.devices_of(kind),
+        )
         for state, kind, topic, by, why, since in rows
     ]
 
@@ -64,6 +70,18 @@ def stops(switches: Iterable[Switch]) -> list[Switch]:
     drains = [switch for switch in found if switch.state == DRAINED]
     channels = [switch for switch in found if switch.state != DRAINED]
     return drains or ([] if any(channel.is_on for channel in channels) else channels)
+
+
+def stopped_words(switches: Iterable[Switch], *, now: datetime) -> str:
+    """Return in one line which pushes are not sent, since when and why: those of all apps of a kind of device, or of
+    the app that was stopped last.
+    """
+    halted = [switch for switch in switches if not switch.is_on and switch.state != DRAINED]
+    running = {switch.devices for switch in switches if switch.is_on}
+    last = max(halted, key=lambda switch: (switch.devices not in running, switch.since))
+    pushes = f"Pushes of {last.name}" if last.devices in running else f"{last.devices or last.name} pushes"
+    ago = duration((now - last.since).total_seconds())
+    return f"{pushes} stopped {ago} ago: {last.state} by {last.stopper}"
 
 
 def headline(stopped: Sequence[Switch]) -> str:

@@ -57,7 +57,7 @@ class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
 class HasScope(BasePermission):
     """Allow a request whose token has the scope that the view names in ``scope``."""
 
-    message = "The token has not the scope for this."
+    message = "The token lacks the required scope."
 
     def has_permission(self, request: Request, view: Any) -> bool:
         return isinstance(request.auth, ApiToken) and view.scope in request.auth.scopes

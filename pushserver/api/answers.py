@@ -143,12 +143,12 @@ class AnomalyAnswer(serializers.ModelSerializer[Anomaly]):
 
 
 class IndicatorAnswer(serializers.Serializer[Any]):
-    """What is the case with one part of the server. The dashboard shows the same."""
+    """The state of one part of the server. The dashboard shows the same."""
 
     id = serializers.CharField()
     state = serializers.ChoiceField(choices=[(state.value, state.name.lower()) for state in State])
     since = serializers.DateTimeField(allow_null=True, help_text="Since when it is bad, where that is known.")
-    sentence = serializers.CharField(help_text="What is the case.")
+    sentence = serializers.CharField(help_text="What happens.")
     first_step = serializers.CharField(allow_blank=True, help_text="What to do first; empty while it is fine.")
     runbook = serializers.CharField(help_text="The page in docs/runbooks that says what to do step by step.")
     decides_readiness = serializers.BooleanField()

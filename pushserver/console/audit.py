@@ -6,7 +6,7 @@ from django.urls import ResolverMatch
 from django.utils import timezone
 from django.utils.deprecation import MiddlewareMixin
 
-from pushserver.models import OpenedRecord
+from pushserver.models import AccessRecord
 
 PAGE_OF_A_ROW = "_change"
 # Pages about one user or one notification that are not pages of a row.
@@ -22,7 +22,7 @@ class AuditMiddleware(MiddlewareMixin):
         match = request.resolver_match
         page = _page_of(match) if match and response.status_code == HttpResponse.status_code else ""
         if match and page and isinstance(request.user, User):
-            OpenedRecord.objects.create(
+            AccessRecord.objects.create(
                 user=request.user,
                 username=request.user.get_username(),
                 page=page,

@@ -1,4 +1,4 @@
-"""The list of incidents: when each health indicator was not green, for how long, and what was the case."""
+"""The list of incidents: when each health indicator was not green, for how long, and what happened."""
 
 from typing import Any, ClassVar
 
@@ -17,10 +17,10 @@ from pushserver.models import Incident
 
 @admin.register(Incident)
 class IncidentAdmin(FactAdmin):
-    list_display = ("name", "colour", "began", "ended", "lasted", word("sentence", "what was the case"))
+    list_display = ("name", "colour", "began", "ended", "lasted", word("sentence", "what happened"))
     list_filter = (("indicator", RecentValuesFilter),)
     shown: ClassVar[Any] = {
-        "Incident": ("name", "colour", word("sentence", "what was the case"), "lasted"),
+        "Incident": ("name", "colour", word("sentence", "what happened"), "lasted"),
         "Times": (
             moment("incident_at", "green until"),
             moment("began_at", "began"),

@@ -7,14 +7,14 @@ from django.contrib.sessions.models import Session
 from django.db import connection
 
 from kit.db.deleting import CHUNK_SIZE, delete_in_chunks
-from pushserver.models import Incident, OpenedRecord
+from pushserver.models import AccessRecord, Incident
 
 INCIDENTS_KEPT = timedelta(days=30)
 
 
-def purge_opened_records(*, now: datetime, keep: timedelta) -> Iterator[int]:
+def purge_access_log(*, now: datetime, keep: timedelta) -> Iterator[int]:
     """Delete records of opened pages that are older than ``keep``. Yields how many rows each step deleted."""
-    return delete_in_chunks(OpenedRecord.objects.filter(at__lt=now - keep).order_by("at"))
+    return delete_in_chunks(AccessRecord.objects.filter(at__lt=now - keep).order_by("at"))
 
 
 def purge_incidents(*, now: datetime) -> Iterator[int]:

@@ -116,7 +116,7 @@ def _from_database(stored: Stored, facts: Facts) -> Iterator[Indicator]:
     yield filling.judge(REGISTRATIONS, stored.registrations)
     yield delivery.sending(stored.delivery)
     yield delivery.delivery(stored.delivery.due, now)
-    yield delivery.channels(stored.delivery)
+    yield delivery.channels(stored.delivery, now)
     yield delivery.dead_tokens(stored.delivery.deaths_distrusted)
     yield results.results(stored.results, _advice)
     yield delivery.answers(stored.delivery.overdue_seconds, now)

@@ -12,6 +12,6 @@ INDICATOR = AskedGauge(
     "pushserver_indicator_state",
     "Each health indicator: 0 while it is fine or off, 1 where somebody should look at it, 2 where somebody has to act "
     "now. One that is not known is missing. "
-    "When it moves: the dashboard says what is the case, since when and what to do first.",
+    "When it moves: the dashboard says what happens, since when and what to do first.",
     ("indicator",),
 )

@@ -114,7 +114,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name='OpenedRecord',
+            name='AccessRecord',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('username', models.TextField()),
@@ -124,7 +124,9 @@ class Migration(migrations.Migration):
                 ('user', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.SET_NULL, to=settings.AUTH_USER_MODEL)),
             ],
             options={
-                'indexes': [models.Index(fields=['page', 'object_id'], name='opened_record_row')],
+                'verbose_name': 'entry of the access log',
+                'verbose_name_plural': 'access log',
+                'indexes': [models.Index(fields=['page', 'object_id'], name='access_record_row')],
             },
         ),
         migrations.RunSQL(BY_SUBJECT, 'DROP INDEX log_entry_subject'),

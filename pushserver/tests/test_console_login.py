@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from pushserver.console.accounts.passwords import NoWordOfOurs
 from pushserver.console.accounts.second_factor import KEY_IN_SESSION
-from pushserver.models import OpenedRecord
+from pushserver.models import AccessRecord
 from tests import factories
 
 PASSWORD = "correct horse battery staple"
@@ -208,7 +208,7 @@ def test_every_opened_row_is_noted_with_who_opened_it(admin_client: Client) -> N
     admin_client.get(f"/admin/waku_bridge/inboundenvelope/{bytes(envelope.hash).hex()}/change/")
     admin_client.get("/admin/registrations/registration/99999999/change/")
 
-    opened = OpenedRecord.objects.order_by("pk").values_list("username", "page", "object_id")
+    opened = AccessRecord.objects.order_by("pk").values_list("username", "page", "object_id")
     assert list(opened) == [
         ("admin", "registrations.registration", str(registration.pk)),
         ("admin", "waku_bridge.inboundenvelope", bytes(envelope.hash).hex()),
@@ -229,7 +229,7 @@ def test_roles_look_act_and_manage() -> None:
     ]
     staff = [name for name in may["operator"] if name.startswith(("auth.", "pushserver.", "otp_totp."))]
     assert staff == ["pushserver.view_incident"]
-    assert {"auth.add_user", "otp_totp.delete_totpdevice", "pushserver.view_openedrecord"} <= may["admin"]
+    assert {"auth.add_user", "otp_totp.delete_totpdevice", "pushserver.view_accessrecord"} <= may["admin"]
     assert "admin.view_logentry" in may["operator"] - may["support"]
     for name in ("registrations.delete_registration", "notifications.change_attempt", "waku_bridge.add_deadletter"):
         assert name not in may["admin"]

@@ -11,23 +11,23 @@ from django.test import Client
 from django.utils import timezone
 
 from pushserver import tasks
-from pushserver.models import OpenedRecord
+from pushserver.models import AccessRecord
 
 pytestmark = pytest.mark.django_db
 
 
-def opened(age: timedelta) -> OpenedRecord:
-    return OpenedRecord.objects.create(username="ann", page="user", object_id="1", at=timezone.now() - age)
+def opened(age: timedelta) -> AccessRecord:
+    return AccessRecord.objects.create(username="ann", page="user", object_id="1", at=timezone.now() - age)
 
 
 def test_who_opened_what_is_kept_as_long_as_the_setting_says() -> None:
-    keep = timedelta(days=settings.OPENED_RECORD_RETENTION_DAYS)
+    keep = timedelta(days=settings.ACCESS_LOG_RETENTION_DAYS)
     opened(keep + timedelta(minutes=1))
     young = opened(keep - timedelta(minutes=1))
 
     tasks.purge_visits()
 
-    assert OpenedRecord.objects.get() == young
+    assert AccessRecord.objects.get() == young
 
 
 def test_sessions_that_ended_are_removed_and_others_go_on(client: Client) -> None:

@@ -33,9 +33,11 @@ COMPLAINT = Complaint("clock", "the clock is wrong", "why", "Run NTP.")
 WRONG = (COMPLAINT, NOW - timedelta(hours=1))
 NODE, OTHER = Peer("a:1", is_up=True), Peer("b:1", is_up=True)
 GORUSH = Peer("g:1", is_up=True)
-RUNNING = Switch("running", "APN app", "", "", NOW)
-TRIPPED = Switch("tripped", "APN old", "", "refused", NOW)
-PAUSED = Switch("paused", "APN beta", "bea", "", NOW)
+RUNNING = Switch("running", "APN app", "", "", NOW, "iPhone")
+ANDROID = Switch("running", "Firebase", "", "", NOW, "Android")
+TRIPPED = Switch("tripped", "APN old", "", "refused", NOW, "iPhone")
+PAUSED = Switch("paused", "APN beta", "bea", "", NOW, "iPhone")
+LONG_PAUSED = PAUSED._replace(since=NOW - timedelta(minutes=4))
 DRAIN = Switch("drained", "", "ann", "gorush moves", NOW)
 WAS_RED, WAS_YELLOW = {"results": RED}, {"results": YELLOW}
 
@@ -214,7 +216,7 @@ CASES = [
     ("workers", YELLOW, "nobody works on reports", {"queues": [Queue("reports", False, is_needed=False)]}),
     ("beat", GREY, "nothing yet", {"counted_until": None}),
     ("beat", GREEN, "runs", {"counted_until": ago(180)}),
-    ("beat", RED, "nothing done since", {"counted_until": ago(181)}),
+    ("beat", RED, "has scheduled nothing since 11:56", {"counted_until": ago(181)}),
     ("beat", GREY, "not known", {"counted_until": ago(181), "queues": [Queue("maintenance", False)]}),
     ("node", RED, "no node is configured", {"nodes": []}),
     ("node-a:1", RED, "was not read", {"nodes": [DOWN]}),
@@ -244,10 +246,10 @@ CASES = [
     ("dead-letters", GREEN, "19 in the last hour", {"dead_letters": 19}),
     ("dead-letters", YELLOW, "20 messages of the last hour could not be read", {"dead_letters": 20}),
     ("failed", GREEN, "none", {}),
-    ("failed", YELLOW, "1 waits for a repair of ours, the newest of KeyError at a.py:7 in f (3 times)",
+    ("failed", YELLOW, "1 failed because of a bug in this server, the newest of KeyError at a.py:7 in f (3 times)",
      {"failed": Failed(1, 1, "KeyError at a.py:7 in f", 3)}),
-    ("failed", YELLOW, "900 wait for a repair", {"failed": Failed(900, 19, "KeyError", 1)}),
-    ("failed", RED, "20 wait for a repair", {"failed": Failed(20, 20, "KeyError", 20)}),
+    ("failed", YELLOW, "900 failed because of a bug", {"failed": Failed(900, 19, "KeyError", 1)}),
+    ("failed", RED, "20 failed because of a bug", {"failed": Failed(20, 20, "KeyError", 20)}),
     ("delivery", GREEN, "nothing is overdue", {"due": Waiting(9, 0)}),
     ("delivery", GREEN, "due for 10 s", {"due": Waiting(9, 10)}),
     ("delivery", YELLOW, "due for 11 s", {"due": Waiting(9, 11)}),
@@ -399,29 +401,36 @@ def test_the_worst_are_three_red_before_yellow_and_causes_before_what_follows() 
         due=Waiting(1, 99),
     )
     assert [indicator.id for indicator in worst(found)] == ["inbox", "gorush-a:1", "delivery"]
-    assert verdict(found) == (RED, "No pushes are sent: no gorush answers. 4 things need somebody now, 1 can wait")
+    assert verdict(found) == (RED, "No pushes are sent: no gorush answers. 4 urgent, 1 can wait")
 
 
 @pytest.mark.parametrize(
     ("known", "words"),
     [
-        ({"switches": [PAUSED, RUNNING]}, "Messages get through; one thing is to be looked at"),
-        ({"switches": [PAUSED, RUNNING], "unknown_errors": 1}, "Messages get through; 2 things are to be looked at"),
-        ({"switches": [TRIPPED, RUNNING]}, "One thing needs somebody now"),
+        ({"unknown_errors": 1}, "Messages get through; 1 can wait"),
+        ({"due": Waiting(1, 20), "overdue_seconds": 4.0}, "Pushes are 20 s late. 2 can wait"),
+        (
+            {"inbox": Waiting(1, 99), "switches": [LONG_PAUSED, ANDROID]},
+            "iPhone pushes stopped 4 min ago: paused by bea. 1 urgent, 1 can wait",
+        ),
+        ({"switches": [LONG_PAUSED, RUNNING]}, "Pushes of APN beta stopped 4 min ago: paused by bea. 1 can wait"),
+        ({"switches": [LONG_PAUSED, ANDROID]}, "iPhone pushes stopped 4 min ago: paused by bea. 1 can wait"),
+        ({"switches": [TRIPPED, RUNNING]}, "Pushes of APN old stopped 0 s ago: tripped by a breaker. 1 urgent"),
+        (
+            {"switches": [TRIPPED, LONG_PAUSED._replace(devices="Android"), RUNNING]},
+            "Android pushes stopped 4 min ago: paused by bea. 1 urgent",
+        ),
         (
             {"switches": [DRAIN, RUNNING]},
-            "No pushes are sent: stopped by ann since 2026-11-21 12:00:00 UTC. One thing needs somebody now",
+            "No pushes are sent: stopped by ann since 2026-11-21 12:00:00 UTC. 1 urgent",
         ),
         (
             {"switches": [PAUSED, TRIPPED._replace(since=ago(-60))]},
-            (
-                "No pushes are sent: stopped by bea and a breaker since 2026-11-21 12:01:00 UTC. "
-                "2 things need somebody now"
-            ),
+            ("No pushes are sent: stopped by bea and a breaker since 2026-11-21 12:01:00 UTC. 2 urgent"),
         ),
         (
             {"servers": [replace(GORUSH, is_up=False)]},
-            "No pushes are sent: no gorush answers. One thing needs somebody now",
+            "No pushes are sent: no gorush answers. 1 urgent",
         ),
     ],
 )

@@ -22,7 +22,7 @@ from notifications.gateways.gorush.rules.table import load_seed
 from notifications.models import Channel, Notification, NotificationRequest
 from pushserver.api import tokens
 from pushserver.console.drain import OPERATIONS as DRAIN_OPERATIONS
-from pushserver.models import Incident, OpenedRecord
+from pushserver.models import AccessRecord, Incident
 from registrations.models import Registration
 from spark_reports.console.panels import PAGES
 from spark_reports.nights.closing import last_closed_day
@@ -180,7 +180,7 @@ def _make_staff() -> None:
     TOTPDevice.objects.create(user=person, name="authenticator", confirmed=True)
     AccessAttempt.objects.create(username="ann", ip_address="192.0.2.1", failures_since_start=1)
     tokens.issue("status page", ["status"], by="ann", now=now)
-    OpenedRecord.objects.create(user=person, username="ann", page="user", object_id="1", at=now)
+    AccessRecord.objects.create(user=person, username="ann", page="user", object_id="1", at=now)
     LogEntry.objects.create(
         user=person,
         content_type=ContentType.objects.get_for_model(Registration),

@@ -19,7 +19,7 @@ from kit.tracing.spans import trace_of
 from notifications.queues import halts
 from pushserver.console.frame.links import request_timeline_url
 from pushserver.console.support.find import hits_for
-from pushserver.models import OpenedRecord
+from pushserver.models import AccessRecord
 from tests import factories
 from waku_bridge.codec.keys import chat_key, key_hash
 from waku_bridge.models import InboundEnvelope, OutboundReply
@@ -297,7 +297,7 @@ def test_it_is_noted_who_opened_whom(admin_client: Client) -> None:
     admin_client.get(f"/admin/timelines/{notification.pk}/")
     admin_client.get("/admin/timelines/987654/")
 
-    opened = OpenedRecord.objects.order_by("pk").values_list("page", "object_id")
+    opened = AccessRecord.objects.order_by("pk").values_list("page", "object_id")
     assert list(opened) == [("user", key_hash(PUBLIC_KEY).hex()), ("timeline", str(notification.pk))]
 
 

@@ -221,7 +221,7 @@ def test_envelopes_that_failed_lead_to_their_fault_and_are_processed_again_in_tw
         operator.goto("/admin/")
         indicator = operator.locator("#indicator-failed")
         expect(indicator).to_contain_text("look at it")
-        expect(indicator).to_contain_text("3 wait for a repair of ours")
+        expect(indicator).to_contain_text("3 failed because of a bug in this server")
         expect(indicator).to_contain_text(
             re.compile(r"IntegrityError \(nobody\) at registrations/\S+:\d+ in \w+ \(3 times\)")
         )

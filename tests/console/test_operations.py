@@ -15,7 +15,7 @@ from django.utils import timezone
 from notifications.console import operator_actions
 from notifications.models import Channel, Notification
 from notifications.queues import halts
-from pushserver.models import OpenedRecord
+from pushserver.models import AccessRecord
 from pushserver.roles import seed_roles
 from registrations.models import Registration, Route
 from tests import factories
@@ -317,7 +317,7 @@ def test_neither_the_log_nor_what_was_opened_says_who_was_forgotten() -> None:
     entry = LogEntry.objects.get()
     assert "1 registrations" in entry.change_message
     logged = f"{entry.object_id} {entry.object_repr} {entry.change_message}"
-    assert KEY_HASH.hex()[:16] not in logged + OpenedRecord.objects.get().object_id
+    assert KEY_HASH.hex()[:16] not in logged + AccessRecord.objects.get().object_id
 
 
 @pytest.mark.parametrize("why", ["for zQ3shabcdefghijklmnopqrstuvwxyz0123456789", "ab" * 32, "0x" + "0" * 64])

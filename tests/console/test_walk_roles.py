@@ -22,7 +22,7 @@ from tests.console.test_walk import confirm, log_in
 pytestmark = pytest.mark.django_db(transaction=True)
 EVERYBODY = {"Overview", "Find", "gorush configuration", "Waku nodes", "Registrations", "Dead letters", "Canary runs"}
 OPERATORS = {"Drain", "Changes"}
-ADMINS = {"Accounts", "Roles", "Second factors", "Failed logins", "API tokens", "Opened records"}
+ADMINS = {"Accounts", "Roles", "Second factors", "Failed logins", "API tokens", "Access log"}
 MENUS = {"support": EVERYBODY, "operator": EVERYBODY | OPERATORS, "admin": EVERYBODY | OPERATORS | ADMINS}
 ACTIONS = {"Disable", "Enable"}
 

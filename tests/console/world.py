@@ -22,7 +22,7 @@ from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_N
 from notifications.gateways.gorush.rules.table import load_seed
 from notifications.models import Channel, Notification
 from pushserver.api import tokens
-from pushserver.models import OpenedRecord
+from pushserver.models import AccessRecord
 from registrations.messages import TokenType
 from registrations.models import Registration, RegistrationEvent, Route
 from spark_reports.nights.closing import last_closed_day
@@ -303,7 +303,7 @@ def _make_staff(world: World) -> None:
     attempt = {"ip_address": "192.0.2.7", "failures_since_start": 3, "attempt_time": world.before(minutes=50)}
     AccessAttempt.objects.create(username="bob", **attempt)
     opened = {"page": "user", "object_id": HEROINE.hex(), "at": world.before(hours=1)}
-    OpenedRecord.objects.create(user=ann, username="ann", **opened)
+    AccessRecord.objects.create(user=ann, username="ann", **opened)
     LogEntry.objects.create(
         user=ann,
         content_type=ContentType.objects.get_for_model(Channel),

@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from notifications.models import Notification
-from pushserver.models import OpenedRecord
+from pushserver.models import AccessRecord
 from registrations.models import Route
 from tests import factories
 from xmpp_bridge.console import operator_actions
@@ -81,7 +81,7 @@ def test_no_page_shows_who_has_a_device(admin_client: Client) -> None:
     digests = [bytes(key).hex()[:16] for key in (device.device_key, device.owner_key, device.route.address_digest)]
     assert [word for word in (*secrets, *digests) if word in page + listed] == []
     assert ("capulet.test" in page, "capulet.test" in listed) == (True, False)
-    assert OpenedRecord.objects.get().page == "xmpp_bridge.device"
+    assert AccessRecord.objects.get().page == "xmpp_bridge.device"
 
 
 @pytest.mark.parametrize("way", ["client", "node"])

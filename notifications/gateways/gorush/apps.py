@@ -19,8 +19,8 @@ class GorushConfig(AppConfig):
         registry.register("gorush", _open)
         operations.register("gorush", "notifications.gateways.gorush.operations.GorushOperations")
         token_types.register(
-            TokenKind(TokenType.APN, "APN", "ios", has_topic=True),
-            TokenKind(TokenType.FIREBASE, "Firebase", "android"),
+            TokenKind(TokenType.APN, "APN", "ios", has_topic=True, devices="iPhone"),
+            TokenKind(TokenType.FIREBASE, "Firebase", "android", devices="Android"),
         )
         post_migrate.connect(_load_error_rules, sender=self, dispatch_uid="error_rules")
 

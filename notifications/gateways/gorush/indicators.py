@@ -44,7 +44,8 @@ class GorushFacts:
 def gorushes(found: Sequence[Peer], *, is_redis_down: bool) -> list[Indicator]:
     """Judge each gorush. Without Redis nothing is known of their configuration."""
     if not found:
-        return [Indicator(GORUSH, State.RED, "no gorush is configured: nothing goes out", "Set GORUSH_URL.")]
+        headline = "No pushes are sent: no gorush is configured"
+        return [Indicator(GORUSH, State.RED, "no gorush is configured", "Set GORUSH_URL.", headline=headline)]
     seen = [Peer(one.host, one.is_up) for one in found] if is_redis_down else found
     judged = [peers.judge(one, seen, ABOUT_GORUSH) for one in seen]
     if any(one.is_up for one in seen):
@@ -60,7 +61,8 @@ def reach(unreached_since: datetime | None, found: Sequence[Peer]) -> Indicator:
         return Indicator(REACH, State.GREEN, "pushes reach it")
     first_step = "Is the way from the workers to gorush open, and GORUSH_URL the same there? Pushes wait meanwhile."
     sentence = "gorush answers, but no push reaches it"
-    return Indicator(REACH, State.RED, sentence, first_step, unreached_since)
+    headline = "No pushes are sent: none reaches gorush"
+    return Indicator(REACH, State.RED, sentence, first_step, unreached_since, headline=headline)
 
 
 def unknown_errors(count: int, now: datetime) -> Indicator:

@@ -19,7 +19,7 @@ from drf_spectacular.generators import SchemaGenerator
 
 from kit.buckets.shared import SharedBuckets
 from pushserver.api import tokens
-from pushserver.models import ApiToken, OpenedRecord
+from pushserver.models import AccessRecord, ApiToken
 from spark_reports.models import Anomaly, ErrorRate, TokenChurn
 from tests import factories
 from waku_bridge.models import CanaryRun
@@ -349,7 +349,7 @@ def test_what_was_read_of_people_is_noted(api: Api) -> None:
     api(f"notifications/{notification.pk}/")
     api("channels/")
 
-    noted = OpenedRecord.objects.get()
+    noted = AccessRecord.objects.get()
     assert (noted.page, noted.object_id, noted.user) == ("api.notifications", str(notification.pk), None)
 
 

@@ -21,7 +21,7 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminR
 from kit.admin.facts import FactAdmin, FactPage, Narrowed, ReadOnly
 from kit.admin.lists.columns import NOTHING, age, link, moment, word, yes_no
 from kit.admin.lists.search import by_hash, hash_digits, is_id, spellings
-from pushserver.models import OpenedRecord
+from pushserver.models import AccessRecord
 from registrations.admin import RegistrationAdmin
 from registrations.models import Registration
 
@@ -173,8 +173,8 @@ class FailedLoginAdmin(RemovableOnly):
     }
 
 
-@admin.register(OpenedRecord)
-class OpenedRecordAdmin(FactAdmin):
+@admin.register(AccessRecord)
+class AccessRecordAdmin(FactAdmin):
     """Which staff member opened the page of which row."""
 
     list_display = (word("username", "who"), "page", "object_id", age("at", "when"))

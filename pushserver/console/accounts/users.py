@@ -24,7 +24,7 @@ from notifications.admin import type_name
 from notifications.models import Notification
 from pushserver.console.frame.links import timeline_url, user_url
 from pushserver.console.support.reach import NOBODY, reach_of
-from pushserver.models import OpenedRecord
+from pushserver.models import AccessRecord
 from registrations.admin import ROUTE_SECRETS, registration_url
 from registrations.models import Grant, Registration, RegistrationEvent, TopicKey
 from registrations.token_types import name_of
@@ -227,7 +227,7 @@ class ForgetUser(Operation):
     def run(self, rows: Sequence[Registration], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         key_hash = rows[0].public_key_hash
         found = erasure.forget(key_hash, now=database_now())
-        OpenedRecord.objects.filter(page="user", object_id=key_hash.hex()).update(object_id="forgotten")
+        AccessRecord.objects.filter(page="user", object_id=key_hash.hex()).update(object_id="forgotten")
         return Done(f"Forgot a user: {found}.") if found else Done("Nobody was there any more.", is_change=False)
 
 

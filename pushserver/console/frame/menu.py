@@ -105,7 +105,7 @@ MENU: list[dict[str, Any]] = [
             _list("Second factors", "key", "otp_totp.totpdevice"),
             _list("Failed logins", "lock", "axes.accessattempt"),
             _list("API tokens", "api", "pushserver.apitoken"),
-            _list("Opened records", "visibility", "pushserver.openedrecord"),
+            _list("Access log", "visibility", "pushserver.accessrecord"),
             _list("Changes", "edit_note", "admin.logentry"),
         ],
     },

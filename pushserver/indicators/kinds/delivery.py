@@ -1,12 +1,12 @@
 """Judge delivery: whether pushes are sent, apps, what is due, and requests that wait for their answer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from kit.health.indicators import DATABASE_SILENT, Group, Indicator, Kind, State, above, duration, listed
 from kit.health.waiting import Waiting
-from notifications.queues.standstill import DRAINED, Switch, headline, stops
+from notifications.queues.standstill import DRAINED, Switch, headline, stopped_words, stops
 from pushserver.indicators import pages
 
 SENDING = Kind("sending", Group.OUT, "Sending", "PushServerNoPushes", pages.CHANNELS)
@@ -79,17 +79,18 @@ def delivery(due: Waiting | None, now: datetime) -> Indicator:
     if state == State.GREEN:
         return Indicator(DELIVERY, state, sentence)
     first_step = "Workers of the queue `batches` are away or too few, or a gateway is slow."
-    return Indicator(DELIVERY, state, sentence, first_step, now - timedelta(seconds=seconds))
+    since, late = now - timedelta(seconds=seconds), f"Pushes are {duration(seconds)} late"
+    return Indicator(DELIVERY, state, sentence, first_step, since, late=late)
 
 
 def state_of_due(due: Waiting | None) -> State:
     return above(due.oldest_seconds, red=DUE_RED, yellow=DUE_YELLOW) if due else State.GREY
 
 
-def channels(facts: DeliveryFacts) -> Indicator:
+def channels(facts: DeliveryFacts, now: datetime) -> Indicator:
     """Judge the channels by the worst that is halted, and name each."""
     if facts.halted:
-        return _halted(facts.halted)
+        return replace(_halted(facts.halted), headline=stopped_words(facts.switches, now=now))
     running = sum(switch.is_on for switch in facts.switches)
     if running:
         return Indicator(CHANNELS, State.GREEN, f"{running} running")
@@ -129,4 +130,5 @@ def answers(overdue_seconds: float | None, now: datetime) -> Indicator:
         return Indicator(ANSWERS, state, "no request waits for its answer")
     sentence = f"a request has waited for its answer for {duration(overdue_seconds)} too long"
     first_step = "Nobody answers: look for the workers of the queue `batches`."
-    return Indicator(ANSWERS, state, sentence, first_step, now - timedelta(seconds=overdue_seconds))
+    since, late = now - timedelta(seconds=overdue_seconds), f"Answers are {duration(overdue_seconds)} late"
+    return Indicator(ANSWERS, state, sentence, first_step, since, late=late)

@@ -30,7 +30,9 @@ class Queue:
 def database(reason: str) -> Indicator:
     """Judge whether PostgreSQL answers, with all migrations; ``reason`` says why not."""
     if reason:
-        return Indicator(DATABASE, State.RED, reason, "Run `manage.py migrate`, or repair PostgreSQL.")
+        is_old = reason.startswith("migrations")
+        first_step = "Run `manage.py migrate`." if is_old else "Start PostgreSQL, or correct DATABASE_URL."
+        return Indicator(DATABASE, State.RED, reason, first_step, headline=f"Nothing is processed: {reason}")
     return Indicator(DATABASE, State.GREEN, "answers, migrations are applied")
 
 
@@ -63,10 +65,12 @@ def workers(queues: Sequence[Queue], *, is_redis_down: bool) -> Indicator:
     if not away:
         return Indicator(WORKERS, State.GREEN, "every queue has one")
     state = State.RED if any(queue.is_needed for queue in away) else State.YELLOW
+    is_standstill = any(queue.name == "batches" for queue in away)
     names = [queue.name for queue in away]
     commands = listed([f"`celery -A pushserver.worker worker -Q {name}`" for name in names])  # `batches` has its own
     first_step = f"Start {commands}; the log of the one that ended says why."
-    return Indicator(WORKERS, state, f"nobody works on {listed(names)}", first_step)
+    headline = "Nothing is processed: nobody works on batches" if is_standstill else ""
+    return Indicator(WORKERS, state, f"nobody works on {listed(names)}", first_step, headline=headline)
 
 
 def beat(counted_until: datetime | None, queues: Sequence[Queue], now: datetime) -> Indicator:
@@ -78,4 +82,4 @@ def beat(counted_until: datetime | None, queues: Sequence[Queue], now: datetime)
     if any(queue.name == "maintenance" and not queue.has_worker for queue in queues):
         return Indicator(BEAT, State.GREY, "not known while nobody works on maintenance")
     first_step = "Start the worker for `maintenance` again, which has beat: nothing is watched, forgotten or reported."
-    return Indicator(BEAT, State.RED, "has had nothing done since", first_step, counted_until)
+    return Indicator(BEAT, State.RED, f"has scheduled nothing since {counted_until:%H:%M}", first_step, counted_until)

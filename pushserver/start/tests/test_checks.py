@@ -85,7 +85,7 @@ WRONG = {
     "OTEL_TRACES_SAMPLER_ARG": ("10", "bad_number"),
     "TRACE_PAGE": ("jaeger/{trace_id}", "bad_trace_page"),
     "REPORTS_LAKE": ("ftp://5ecret", "bad_lake"),
-    "OPENED_RECORD_RETENTION_DAYS": ("6", "bad_number"),
+    "ACCESS_LOG_RETENTION_DAYS": ("6", "bad_number"),
     "CANARY_PATIENCE_SECONDS": ("10", "retired_setting"),
     "GORUSH_HOOK_SECRET": ("5ecret: with a colon, which gorush would drop", "bad_hook_secret"),
 }

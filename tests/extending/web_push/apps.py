@@ -13,4 +13,4 @@ class WebPushConfig(AppConfig):
     def ready(self) -> None:
         registry.register(NAME, WebPushGateway)
         operations.register(NAME, "tests.extending.web_push.operations.WebPushOperations")
-        token_types.register(TokenKind(TOKEN_TYPE, "Browser", "web"))
+        token_types.register(TokenKind(TOKEN_TYPE, "Browser", "web", devices="Browser"))

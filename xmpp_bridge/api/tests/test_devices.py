@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from kit.buckets.shared import SharedBuckets
 from pushserver.api import tokens
-from pushserver.models import ApiToken, OpenedRecord
+from pushserver.models import AccessRecord, ApiToken
 from registrations.models import Route
 from xmpp_bridge.console import operator_actions
 from xmpp_bridge.devices.registering import carry_out
@@ -178,7 +178,7 @@ def test_it_is_noted_who_did_it_and_to_which_device(post: Post) -> None:
     post(UNREGISTER, DEVICE)
     refused(post(UNREGISTER, DEVICE), 404)
 
-    noted = OpenedRecord.objects.order_by("pk").values_list("page", "object_id", "username")
+    noted = AccessRecord.objects.order_by("pk").values_list("page", "object_id", "username")
     caller = f"API token {ApiToken.objects.get()}"
     assert list(noted) == [
         ("api.xmpp_device.registered", device_id, caller),
