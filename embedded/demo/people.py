@@ -12,7 +12,7 @@ from random import Random
 
 from coincurve import PrivateKey
 
-from pushserver.console.demonstration import Person
+from pushserver.start.demonstration import Person
 from registrations.messages import TokenType
 from waku_bridge.client import Address, Preferences, RegisteringClient, Schedule, SendingClient, new_state
 from waku_bridge.client.registration.addresses import android, iphone

@@ -19,10 +19,10 @@ from kit.admin.lists.search import KEY_HASH_DIGITS, by_hash, hash_digits, is_id,
 from kit.operations import Found, parts
 from notifications.admin import ID_BYTES, type_name
 from notifications.models import Notification, NotificationRequest
-from pushserver.console.demonstration import Person, people
 from pushserver.console.frame.links import request_timeline_url, timeline_url, user_url
 from pushserver.console.frame.menu import ENVELOPES, NOTIFICATIONS, USERS, may_find
 from pushserver.console.support.search import NOT_UNDERSTOOD, NotUnderstoodError, for_url
+from pushserver.start.demonstration import Person, people
 from registrations.admin import KEY_HASH_BYTES
 from registrations.models import Registration, TopicKey
 from waku_bridge.admin import envelope_url
