@@ -1,4 +1,4 @@
-"""How long things took, as numbers that fit on a screen. Pure."""
+"""Figures for people: distributions of durations, and numbers with their nouns. Pure."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -43,3 +43,8 @@ def distribution(milliseconds: Sequence[float]) -> Distribution | None:
 def _percentile(ordered: Sequence[float], percent: int) -> float:
     """Return a percentile by nearest rank: a value that was measured."""
     return round(ordered[max(0, -(-len(ordered) * percent // 100) - 1)], 3)
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: "1 process", "1,200 processes"; the plural has an s unless it is given."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

@@ -13,10 +13,15 @@ from kit.processes.once import once
 COUNTED_EVERY_SECONDS = 5.0
 
 _SHOW: LiteralString = f"SELECT pg_advisory_lock_shared({LIVE_WORKERS}::bigint)"
-_COUNT: LiteralString = f"""
-    SELECT count(*) FROM pg_locks
-    WHERE locktype = 'advisory' AND classid = 0 AND objid = {LIVE_WORKERS} AND objsubid = 1
+_SHOWN: LiteralString = f"""
+    locktype = 'advisory' AND classid = 0 AND objid = {LIVE_WORKERS} AND objsubid = 1
     AND mode = 'ShareLock' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+_COUNT: LiteralString = f"SELECT count(*) FROM pg_locks WHERE {_SHOWN}"
+# For how many seconds each worker that lives has asked the database nothing. One that works asks once a second.
+SILENT_SECONDS: LiteralString = f"""
+    SELECT extract(epoch FROM clock_timestamp() - greatest(query_start, state_change))::float
+    FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE {_SHOWN}
 """
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from kit.admin.operations import Done, Operation
 from kit.db.clock import database_now
+from kit.figures import counted
 from notifications.console import operator_actions
 from notifications.models import Notification
 from notifications.rules.transitions import DUE
@@ -54,7 +55,7 @@ def _routes_of(rows: Sequence[Registration]) -> list[int]:
 
 
 def _registrations(count: int) -> str:
-    return "1 registration" if count == 1 else f"{count} registrations"
+    return counted(count, "registration")
 
 
 class TryNow(Operation):
@@ -87,4 +88,4 @@ class DropNotifications(Operation):
 
 
 def _notifications(count: int) -> str:
-    return "1 notification" if count == 1 else f"{count} notifications"
+    return counted(count, "notification")

@@ -4,7 +4,7 @@ The answers are those of `/readyz`, which is open to anybody: they name queues, 
 text, and hosts as subjects only, which it leaves out.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime
@@ -17,21 +17,23 @@ from django.conf import settings
 from django.core.cache import cache as shared_cache
 from django.db import connection
 
+from kit.buckets.share import SILENT_SECONDS
 from kit.db.connections import is_marked_ready
 from kit.db.postgresql.base import TimedConnection
 from kit.db.postgresql.versions import TooOldError, refuse_too_old
 from kit.health.recent import Recent
 from kit.operations import parts_in_use
-from pushserver.celery import HEARTBEAT_KEY, QUEUES
+from pushserver.celery import BATCHES, HEARTBEAT_KEY, QUEUES
 from pushserver.indicators.judging import Reached
 from pushserver.indicators.kinds.server import Queue
 from pushserver.start.release import Migration, known_migrations
 
 TIMEOUT_SECONDS = 2
 # Without a worker for one of these queues messages or their answers are not processed. Reports can wait.
-NEEDED_QUEUES = ("batches", "maintenance", "keys")
+NEEDED_QUEUES = ("maintenance", "keys")
 INCIDENTS: LiteralString = "SELECT indicator, incident_at FROM pushserver_incident WHERE ended_at IS NULL"
 Incidents = Mapping[str, datetime]
+SilentSeconds = Sequence[float] | None  # None: not known
 
 
 def ask() -> Reached:
@@ -44,12 +46,13 @@ def ask() -> Reached:
         asked_database, asked_broker = pool.submit(ask_database), pool.submit(ask_broker)
         asked = [pool.submit(part.ask) for part in parts]
         beats = _fresh(_queue_keys().values())
-        (database, incidents), broker = asked_database.result(), asked_broker.result()
+        (database, incidents, silent_seconds), broker = asked_database.result(), asked_broker.result()
     is_blind = bool(broker)  # each question to Redis would take its time-out
     return Reached(
         database=database,
         broker=broker,
         queues=list(_queues(beats)),
+        silent_seconds=silent_seconds,
         parts={part: part.reach(own.result(), is_blind=is_blind) for part, own in zip(parts, asked, strict=True)},
         incidents=incidents,
     )
@@ -62,22 +65,23 @@ RECENT = Recent(ask, lambda: KEPT_SECONDS)
 
 
 # PostgreSQL and Redis -------------------------------------------------------------------------------------------------
-def ask_database() -> tuple[str, Incidents]:
-    """Return why PostgreSQL is of no use, or nothing when it answers and all migrations are applied; and since when
-    indicators are bad, as far as it is noted.
+def ask_database() -> tuple[str, Incidents, SilentSeconds]:
+    """Return why PostgreSQL is of no use, or nothing when it answers and all migrations are applied; since when
+    indicators are bad, as far as it is noted; and for how long each process of `batches` has asked it nothing.
     """
     if _is_marked_unready():
-        return "PostgreSQL is not ready", {}
+        return "PostgreSQL is not ready", {}, None
     try:
         with closing(_connect()) as own:
             refuse_too_old(own.info.server_version)
             missing = len(_known_migrations() - _applied_migrations(own))
             incidents = {} if missing else dict(own.execute(INCIDENTS).fetchall())
+            silent_seconds = [seconds for (seconds,) in own.execute(SILENT_SECONDS)]
     except TooOldError as error:
-        return str(error), {}
+        return str(error), {}, None
     except psycopg.Error:
-        return "PostgreSQL does not answer", {}
-    return (f"migrations not applied: {missing}" if missing else ""), incidents
+        return "PostgreSQL does not answer", {}, None
+    return (f"migrations not applied: {missing}" if missing else ""), incidents, silent_seconds
 
 
 def _is_marked_unready() -> bool:
@@ -142,8 +146,10 @@ def _queue_keys() -> dict[str, str]:
 
 
 def _queues(beats: Collection[str]) -> Iterator[Queue]:
-    """Yield the queues that need a worker, or whose work is wanted by the settings."""
+    """Yield the queues that need a worker, or whose work is wanted by the settings. The processes of `batches` show
+    themselves.
+    """
     is_wanted = {"reports": settings.REPORTS_NIGHTLY, "canary": bool(settings.CANARY_PERIOD_SECONDS)}
     for queue, key in _queue_keys().items():
-        if queue in NEEDED_QUEUES or is_wanted.get(queue, True):
+        if queue != BATCHES and (queue in NEEDED_QUEUES or is_wanted.get(queue, True)):
             yield Queue(queue, key in beats, is_needed=queue in NEEDED_QUEUES)

@@ -33,6 +33,7 @@ class Reached:
     """What the servers around us answered and the cache holds. ``database`` and ``broker`` say why each is of no use,
     and are empty where it is.
 
+    ``silent_seconds`` are how long each process of `batches` has done nothing, and None while PostgreSQL tells nothing.
     ``parts`` has what each gateway and bridge reached, and ``incidents`` since when each indicator is bad, as far as it
     was noted.
     """
@@ -40,6 +41,7 @@ class Reached:
     database: str = ""
     broker: str = ""
     queues: Sequence[server.Queue] = ()
+    silent_seconds: Sequence[float] | None = None
     parts: Mapping[Operations, Any] = field(default_factory=dict)
     incidents: Mapping[str, datetime] = field(default_factory=dict)
 
@@ -97,6 +99,7 @@ def _from_reached(reached: Reached) -> Iterator[Indicator]:
     is_redis_down = bool(reached.broker)
     yield server.database(reached.database)
     yield server.broker(reached.broker)
+    yield server.batches(reached.silent_seconds)
     yield server.workers(reached.queues, is_redis_down=is_redis_down)
     for part, own in reached.parts.items():
         yield from part.judge_reached(own, is_redis_down=is_redis_down)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from http.server import ThreadingHTTPServer
 
+import psutil
 import pytest
 from django.conf import LazySettings
 from django.core.cache import cache
@@ -25,10 +26,12 @@ from notifications.queues import halts
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.indicators import asking
 from pushserver.indicators.asking import NEEDED_QUEUES, RECENT
+from pushserver.indicators.kinds import server
 from pushserver.indicators.snapshot import take_snapshot
 from tests import factories
 from tests.gorush import serve_gorush
 from tests.silent import SilentProxy
+from tests.workers import a_batch_worker
 from waku_bridge.canary import canary
 from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
 from waku_bridge.reading.live import LAST_READ
@@ -46,14 +49,18 @@ def gorush() -> Iterator[ThreadingHTTPServer]:
 
 
 @pytest.fixture
-def all_well(db: None, settings: LazySettings, gorush: ThreadingHTTPServer) -> Iterator[None]:
+def all_well(
+    db: None, settings: LazySettings, gorush: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     settings.WAKU_NODES = [NODE_URL]
     settings.REPORTS_NIGHTLY = False
     settings.GORUSH_URLS = [f"http://127.0.0.1:{gorush.server_port}"]
     LAST_READ.save(NOW, NODE_URL)
     for queue in NEEDED_QUEUES:
         cache.set(HEARTBEAT_KEY.format(queue=queue), "2026-01-01T00:00:00+00:00", 60)
-    yield
+    monkeypatch.setattr(server, "HANGS_SECONDS", 600.0)  # this one asks nothing
+    with a_batch_worker():
+        yield
     cache.clear()
 
 
@@ -72,7 +79,7 @@ def test_is_ready_when_every_part_is(client: Client) -> None:
     assert response.status_code == 200, response.content
     assert response.json()["status"] == "ready"
     kinds = {found["id"].partition("-")[0] for found in response.json()["indicators"]}
-    assert kinds == {"database", "broker", "workers", "node", "gorush"}
+    assert kinds == {"database", "broker", "batches", "workers", "node", "gorush"}
 
 
 @pytest.mark.usefixtures("all_well")
@@ -182,7 +189,7 @@ def test_one_node_that_is_read_is_enough(client: Client, settings: LazySettings)
 @pytest.mark.usefixtures("all_well")
 @pytest.mark.parametrize(
     ("nodes", "sentence"),
-    [(["http://127.0.0.2:8645"], "was not read for 15 seconds"), ([], "no node is configured: nothing comes in")],
+    [(["http://127.0.0.2:8645"], "was not read for 15 seconds"), ([], "no node is configured")],
     ids=["not read", "none configured"],
 )
 def test_names_nodes_that_are_not_read(client: Client, settings: LazySettings, nodes: list[str], sentence: str) -> None:
@@ -227,6 +234,33 @@ def test_names_a_queue_without_a_worker(client: Client, queue: str) -> None:
     assert failing(client) == {"workers": f"nobody works on {queue}"}
 
 
+@pytest.mark.django_db(transaction=True)
+def test_processes_of_batches_are_judged_by_what_they_do(
+    client: Client, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped child of a worker keeps its sessions, and its parent goes on."""
+    monkeypatch.setattr(server, "HANGS_SECONDS", 2.5)
+    assert of_batches(client) == (State.RED, "no process makes batches")
+    command = [sys.executable, "-m", "celery", "--app=pushserver.worker", "worker", "--queues=batches"]
+    environment = os.environ | {"DATABASE_URL": postgres.url(connection.settings_dict["NAME"])}
+    command += ["--pool=prefork", "--concurrency=1"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as worker:
+        try:
+            assert becomes_true(lambda: of_batches(client) == (State.GREEN, "1 process at work"), seconds=30)
+            [child] = psutil.Process(worker.pid).children()
+            child.suspend()
+            assert becomes_true(lambda: of_batches(client)[0] == State.RED, seconds=30)
+            child.resume()
+            assert becomes_true(lambda: of_batches(client) == (State.GREEN, "1 process at work"), seconds=30)
+        finally:
+            worker.terminate()
+
+
+def of_batches(client: Client) -> tuple[str, str]:
+    [found] = [found for found in client.get("/readyz").json()["indicators"] if found["id"] == "batches"]
+    return found["state"], found["sentence"]
+
+
 @pytest.mark.usefixtures("all_well")
 def test_no_credential_is_in_an_answer(client: Client, settings: LazySettings) -> None:
     settings.REDIS_URL = f"redis://:secret-of-redis@127.0.0.1:{free_port()}/0"
@@ -252,7 +286,7 @@ def test_not_being_ready_is_not_logged_as_an_error(
 @pytest.mark.parametrize(
     ("arguments", "queues"),
     [
-        (["--pool=prefork", "--concurrency=1", "--queues=batches"], {"batches"}),
+        (["--pool=prefork", "--concurrency=1", "--queues=reports"], {"reports"}),
         pytest.param(
             ["--pool=threads", "--concurrency=1", "--queues=maintenance,keys,canary"],
             {"maintenance", "keys"},
@@ -277,7 +311,7 @@ def test_a_worker_tells_which_queues_it_serves(
 
 
 def served_queues() -> set[str]:
-    return {queue for queue in NEEDED_QUEUES if cache.get(HEARTBEAT_KEY.format(queue=queue))}
+    return {queue for queue in (*NEEDED_QUEUES, "reports") if cache.get(HEARTBEAT_KEY.format(queue=queue))}
 
 
 def becomes_true(condition: Callable[[], bool], *, seconds: float) -> bool:
@@ -420,7 +454,7 @@ def test_a_database_that_freezes_once_it_was_reached_is_not_waited_for(
     facts = {"host": "127.0.0.1", "port": proxy.port, "dbname": "postgres", "user": "postgres"}
     monkeypatch.setattr(asking.connection, "get_connection_params", lambda: facts)
     monkeypatch.setattr(asking, "TIMEOUT_SECONDS", 1)
-    assert asking.ask_database() == ("PostgreSQL does not answer", {})
+    assert asking.ask_database() == ("PostgreSQL does not answer", {}, None)
     assert not proxy.speaks.is_set()
     proxy.close()
 

@@ -56,7 +56,8 @@ CAME_THROUGH = RoundTrip(NOW, is_broken=False, words="every link of the chain ho
 WELL = Facts(
     NOW,
     Reached(
-        queues=[Queue("batches", True), Queue("maintenance", True), Queue("reports", True, is_needed=False)],
+        silent_seconds=[0.1, 0.4],
+        queues=[Queue("keys", True), Queue("maintenance", True), Queue("reports", True, is_needed=False)],
         parts={
             PARTS["waku"]: waku.Reached([NODE], CanaryFacts(is_expected=True, last=CAME_THROUGH)),
             PARTS["gorush"]: gorush.Reached([GORUSH]),
@@ -176,7 +177,7 @@ def test_while_the_database_does_not_answer_what_only_it_knows_is_not_known() ->
 
 
 # What is known without the database.
-REACHED = {"database", "broker", "workers", "node", "gorush", "xmpp", "canary", "xmpp-canary"}
+REACHED = {"database", "broker", "batches", "workers", "node", "gorush", "xmpp", "canary", "xmpp-canary"}
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,10 @@ REACHED = {"database", "broker", "workers", "node", "gorush", "xmpp", "canary", 
         (False, {}),
         (True, {"database": "PostgreSQL does not answer"}),
         (True, {"broker": "Redis does not answer"}),
-        (True, {"queues": [Queue("batches", False)]}),
+        (True, {"silent_seconds": []}),
+        (True, {"silent_seconds": [4.1, 9.0]}),
+        (False, {"silent_seconds": [0.5, 9.0]}),
+        (True, {"queues": [Queue("keys", False)]}),
         (False, {"queues": [Queue("reports", False, is_needed=False)]}),
         (True, {"nodes": []}),
         (True, {"nodes": [Peer("a:1", is_up=False)]}),
@@ -212,7 +216,13 @@ CASES = [
     ("database", RED, "migrations not applied", {"database": "migrations not applied: 1"}),
     ("broker", RED, "does not answer", UNAVAILABLE),
     ("workers", GREY, "while Redis is away", UNAVAILABLE),
-    ("workers", RED, "nobody works on batches", {"queues": [Queue("batches", False), Queue("keys", True)]}),
+    ("batches", GREEN, "2 processes at work", {}),
+    ("batches", GREEN, "1 process at work", {"silent_seconds": [3.9], **UNAVAILABLE}),
+    ("batches", GREY, "not known", {"silent_seconds": None, "database": "PostgreSQL does not answer"}),
+    ("batches", RED, "no process makes batches", {"silent_seconds": []}),
+    ("batches", YELLOW, "1 of 2 processes has done nothing for 9.0 s", {"silent_seconds": [9.0, 0.1]}),
+    ("batches", RED, "2 of 2 processes have done nothing for 20 s", {"silent_seconds": [9.0, 20.0]}),
+    ("workers", RED, "nobody works on keys", {"queues": [Queue("maintenance", True), Queue("keys", False)]}),
     ("workers", YELLOW, "nobody works on reports", {"queues": [Queue("reports", False, is_needed=False)]}),
     ("beat", GREY, "nothing yet", {"counted_until": None}),
     ("beat", GREEN, "runs", {"counted_until": ago(180)}),
@@ -408,6 +418,7 @@ def test_the_worst_are_three_red_before_yellow_and_causes_before_what_follows() 
     ("known", "words"),
     [
         ({"unknown_errors": 1}, "Messages get through; 1 can wait"),
+        ({"silent_seconds": [9.0, 20.0]}, "Nothing is processed: the workers have hung for 9.0 s. 1 urgent"),
         ({"due": Waiting(1, 20), "overdue_seconds": 4.0}, "Pushes are 20 s late. 2 can wait"),
         (
             {"inbox": Waiting(1, 99), "switches": [LONG_PAUSED, ANDROID]},
@@ -456,7 +467,7 @@ def test_what_to_do_about_failures_depends_on_their_code(code: str, words: str) 
 
 
 def test_each_missing_worker_is_started_by_a_command_of_its_own() -> None:
-    first_step = one("workers", queues=[Queue("batches", False), Queue("keys", False)]).first_step
+    first_step = one("workers", queues=[Queue("maintenance", False), Queue("keys", False)]).first_step
     assert first_step.startswith(
-        "Start `celery -A pushserver.worker worker -Q batches` and `celery -A pushserver.worker worker -Q keys`; "
+        "Start `celery -A pushserver.worker worker -Q maintenance` and `celery -A pushserver.worker worker -Q keys`; "
     )

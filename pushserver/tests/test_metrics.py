@@ -126,7 +126,7 @@ def test_an_idle_server_has_nothing_old(reported):
 
 @pytest.mark.django_db
 def test_tells_which_queues_have_a_worker(reported):
-    cache.delete(HEARTBEAT_KEY.format(queue="batches"))
+    cache.delete(HEARTBEAT_KEY.format(queue="maintenance"))
     cache.set(HEARTBEAT_KEY.format(queue="keys"), "2026-11-21T12:00:00+00:00", 60)
 
     found = reported()

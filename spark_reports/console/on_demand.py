@@ -9,6 +9,7 @@ from unfold.widgets import UnfoldBooleanSwitchWidget
 
 from kit.admin.operations import Done, Operation
 from kit.db.clock import database_now
+from kit.figures import counted
 from spark_reports.models import PublishedDay
 from spark_reports.nights import on_demand
 from spark_reports.nights.on_demand import MAX_DAYS_PER_RUN
@@ -34,7 +35,7 @@ class RequestRun(Operation):
 
     def touched(self, rows: Sequence[PublishedDay]) -> Iterable[str]:
         present = PublishedDay.objects.filter(day__in=[row.day for row in rows]).count()
-        days = "1 day" if len(rows) == 1 else f"{len(rows)} days"
+        days = counted(len(rows), "day")
         parts = f"in runs of {MAX_DAYS_PER_RUN} days, each" if len(rows) > MAX_DAYS_PER_RUN else "all"
         yield f"The reports of {days} are computed from the facts in the lake, {parts} together or not at all."
         if present:

@@ -19,9 +19,11 @@ from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_N
 from pushserver.celery import HEARTBEAT_KEY, QUEUES
 from pushserver.history import traffic
 from pushserver.indicators import asking, stored
+from pushserver.indicators.kinds import server
 from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
 from tests import factories
 from tests.gorush import serve_gorush
+from tests.workers import a_batch_worker
 from waku_bridge.canary import canary
 from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
 from waku_bridge.reading.live import LAST_READ
@@ -58,7 +60,9 @@ def alive(
     timings = {f"{link}_ms": 40 for link in ("register", "register_answer", "query", "query_answer", "request_answer")}
     canary.save(factories.make_canary_run(**timings))
     make_traffic(now)
-    yield gorush
+    monkeypatch.setattr(server, "HANGS_SECONDS", LONG)  # this one asks nothing
+    with a_batch_worker():
+        yield gorush
     cache.clear()
     forget()
 

@@ -84,6 +84,7 @@ def test_a_system_that_works_is_green() -> None:
             "database",
             "database-speed",
             "broker",
+            "batches",
             "workers",
             "beat",
             "inbox",
@@ -143,7 +144,7 @@ def stop_reading() -> None:
 
 
 def stop_worker() -> None:
-    cache.delete(HEARTBEAT_KEY.format(queue="batches"))
+    cache.delete(HEARTBEAT_KEY.format(queue="keys"))
 
 
 def note_node() -> None:
@@ -173,7 +174,7 @@ def make_old_reply() -> None:
 
 BREAKAGES: list[tuple[Callable[[], Any], str, Shown]] = [
     (stop_reading, "node-node-01.example.org:8645", (State.RED, "was not read for 15 seconds")),
-    (stop_worker, "workers", (State.RED, "nobody works on batches")),
+    (stop_worker, "workers", (State.RED, "nobody works on keys")),
     (note_node, "node-node-01.example.org:8645", (State.YELLOW, "this is off")),
     (break_canary, "canary", (State.RED, "broken: the bridge does not read what a node took")),
     (trip, "channels", (State.RED, "APN im.other tripped by a breaker since {now}: 3 of 3 sends refused: bad_topic")),
@@ -299,7 +300,7 @@ def test_an_indicator_that_knows_no_beginning_remembers_when_it_was_first_seen()
 def test_an_indicator_that_was_green_between_begins_anew() -> None:
     stop_worker()
     take_snapshot(now=timezone.now() - timedelta(minutes=9))
-    cache.set(HEARTBEAT_KEY.format(queue="batches"), "now", 60)
+    cache.set(HEARTBEAT_KEY.format(queue="keys"), "now", 60)
     take_snapshot(now=timezone.now() - timedelta(minutes=5))
     stop_worker()
 
@@ -418,7 +419,7 @@ def test_the_three_worst_come_with_what_to_do_and_a_link(admin_client: Client) -
     worst = re.search(r'<ol class="worst">(.*?)</ol>', html, re.DOTALL).group(1)
     assert re.findall(r"<strong>(.*?)</strong>", worst) == ["Workers:", "Channels:", "Replies:"]
     assert 'href="/admin/notifications/channel/?halted=tripped"' in worst
-    assert "Start <code>celery -A pushserver.worker worker -Q batches</code>" in worst
+    assert "Start <code>celery -A pushserver.worker worker -Q keys</code>" in worst
 
 
 def test_what_failed_leads_to_the_tries_that_did(admin_client: Client) -> None:

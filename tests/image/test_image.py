@@ -52,7 +52,7 @@ PEERS = Path(os.environ.get("PEERS", "")).resolve()
 PROCESSES = ("web", "bridge", "xmpp", "batches", "tasks", "reports")
 # Of the same loopback.
 METRICS_PORTS = {name: str(9100 + number) for number, name in enumerate(PROCESSES)}
-INDICATORS = {"database", "broker", "workers", "node", "xmpp", "gorush"}
+INDICATORS = {"database", "broker", "batches", "workers", "node", "xmpp", "gorush"}
 FORBIDDEN = ("gcc", "cc", "g++", "make", "uv", "git")
 MIB = 2**20
 

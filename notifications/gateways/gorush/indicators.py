@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from kit.figures import counted
 from kit.health import peers
 from kit.health.indicators import Group, Indicator, Kind, Page, State, last_hour, rows
 from kit.health.peers import Peer, PeerKind
@@ -69,6 +70,6 @@ def unknown_errors(count: int, now: datetime) -> Indicator:
     """Judge whether errors come that no rule knows. Among many failures they would not be seen."""
     if not count:
         return Indicator(UNKNOWN_ERRORS, State.GREEN, "every error of the last hour has a rule")
-    sentence = f"{count} {'error' if count == 1 else 'errors'} of the last hour that no rule knows"
+    sentence = f"{counted(count, 'error')} of the last hour that no rule knows"
     first_step = "Give them a rule. Until then they count as transient."
     return Indicator(UNKNOWN_ERRORS, State.YELLOW, sentence, first_step, during=last_hour(now))

@@ -20,6 +20,7 @@ from django.views.decorators.http import require_POST
 from kit.admin.facts import FactAdmin
 from kit.admin.lists.changelist import NEWER, OLDER
 from kit.admin.lists.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, by_hash, hash_digits, is_id, is_word
+from kit.figures import counted
 from kit.operations import parts
 from notifications.admin import ID_BYTES
 from notifications.models import Notification, NotificationRequest
@@ -97,7 +98,7 @@ def for_url(term: str) -> str:
         pass
     missing = missing_of_a_chat_key(term)
     if missing and not _is_known(hash_digits(term)):
-        count = "1 digit" if missing == 1 else f"{missing} digits"
+        count = counted(missing, "digit")
         raise NotUnderstoodError(MISSING.format(missing=count))
     if is_id(term) or (hash_digits(term) and not _looks_like_part_of_a_chat_key(term)):
         return term

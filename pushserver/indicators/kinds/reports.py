@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kit.figures import counted
 from kit.health.indicators import Group, Indicator, Kind, State
 from pushserver.indicators import pages
 
@@ -38,7 +39,7 @@ def anomalies(facts: ReportsFacts) -> Indicator:
         first_step = "Look whether a release, an outage or a wrong set-up explains it."
         return Indicator(ANOMALIES, State.YELLOW, sentence, first_step)
     if facts.findings:
-        sentence = f"{facts.findings} {'doubt' if facts.findings == 1 else 'doubts'} about the data of the newest night"
+        sentence = f"{counted(facts.findings, 'doubt')} about the data of the newest night"
         first_step = "The page of the night says what does not add up."
         return Indicator(ANOMALIES, State.YELLOW, sentence, first_step)
     state = State.OFF if facts.is_off else State.GREEN

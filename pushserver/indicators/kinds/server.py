@@ -4,14 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from kit.health.indicators import DATABASE_SILENT, REDIS_DOWN, Group, Indicator, Kind, State, listed
+from kit.figures import counted
+from kit.health.indicators import DATABASE_SILENT, REDIS_DOWN, Group, Indicator, Kind, State, duration, listed
 
 DATABASE = Kind("database", Group.SERVER, "PostgreSQL", "PushServerDatabaseDown", decides_readiness=True)
 DATABASE_SPEED = Kind("database-speed", Group.SERVER, "PostgreSQL's speed", "PushServerDatabaseDown")
 BROKER = Kind("broker", Group.SERVER, "Redis", "PushServerBrokerDown", decides_readiness=True)
+BATCHES = Kind("batches", Group.SERVER, "Batches", "PushServerQueueWithoutWorker", decides_readiness=True)
 WORKERS = Kind("workers", Group.SERVER, "Workers", "PushServerQueueWithoutWorker", decides_readiness=True)
 BEAT = Kind("beat", Group.SERVER, "Beat", "IndicatorBeat")
-KINDS = (DATABASE, DATABASE_SPEED, BROKER, WORKERS, BEAT)
+KINDS = (DATABASE, DATABASE_SPEED, BROKER, BATCHES, WORKERS, BEAT)
+HANGS_SECONDS = 4.0  # a batch takes less than one
 BEAT_GONE = timedelta(minutes=3)  # a minute is counted within 15 s of its end
 
 
@@ -57,6 +60,27 @@ def broker(reason: str) -> Indicator:
     return Indicator(BROKER, State.GREEN, "answers")
 
 
+def batches(silent_seconds: Sequence[float] | None) -> Indicator:
+    """Judge the processes that make batches by when each last asked PostgreSQL something: it does so every second."""
+    if silent_seconds is None:
+        return Indicator(BATCHES, State.GREY, "not known while PostgreSQL does not answer")
+    if not silent_seconds:
+        first_step = "Start the worker: `celery -A pushserver.worker worker -Q batches -P prefork`."
+        headline = "Nothing is processed: no worker for batches"
+        return Indicator(BATCHES, State.RED, "no process makes batches", first_step, headline=headline)
+    hanging = [seconds for seconds in silent_seconds if seconds > HANGS_SECONDS]
+    if not hanging:
+        return Indicator(BATCHES, State.GREEN, f"{counted(len(silent_seconds), 'process', 'processes')} at work")
+    processes = counted(len(silent_seconds), "process", "processes")
+    have = "has" if len(hanging) == 1 else "have"
+    sentence = f"{len(hanging)} of {processes} {have} done nothing for {duration(max(hanging))}"
+    first_step = "Restart the worker of `batches`: its processes were stopped, or wait for something without an end."
+    if len(hanging) < len(silent_seconds):
+        return Indicator(BATCHES, State.YELLOW, sentence, first_step)
+    headline = f"Nothing is processed: the workers have hung for {duration(min(hanging))}"
+    return Indicator(BATCHES, State.RED, sentence, first_step, headline=headline)
+
+
 def workers(queues: Sequence[Queue], *, is_redis_down: bool) -> Indicator:
     """Judge whether each queue has a worker. A missing one is red where messages need its queue."""
     if is_redis_down:
@@ -65,12 +89,10 @@ def workers(queues: Sequence[Queue], *, is_redis_down: bool) -> Indicator:
     if not away:
         return Indicator(WORKERS, State.GREEN, "every queue has one")
     state = State.RED if any(queue.is_needed for queue in away) else State.YELLOW
-    is_standstill = any(queue.name == "batches" for queue in away)
     names = [queue.name for queue in away]
-    commands = listed([f"`celery -A pushserver.worker worker -Q {name}`" for name in names])  # `batches` has its own
+    commands = listed([f"`celery -A pushserver.worker worker -Q {name}`" for name in names])
     first_step = f"Start {commands}; the log of the one that ended says why."
-    headline = "Nothing is processed: nobody works on batches" if is_standstill else ""
-    return Indicator(WORKERS, state, f"nobody works on {listed(names)}", first_step, headline=headline)
+    return Indicator(WORKERS, state, f"nobody works on {listed(names)}", first_step)
 
 
 def beat(counted_until: datetime | None, queues: Sequence[Queue], now: datetime) -> Indicator:

@@ -11,6 +11,7 @@ from typing import LiteralString
 from django.db import OperationalError, connection, transaction
 
 from kit.db.statements import fetch
+from kit.figures import counted
 from notifications.gateways.gorush.answers.errors import ErrorRule, classify
 from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules.table import rule_of
@@ -57,8 +58,8 @@ class Preview:
     @property
     def words(self) -> str:
         among = f" (among the newest {MAX_LOOKED_AT:,} failures)" if self.is_partial else ""
-        attempts = f"{self.attempts:,} {'attempt' if self.attempts == 1 else 'attempts'}"
-        routes = f"{self.routes:,} {'route' if self.routes == 1 else 'routes'}"
+        attempts = counted(self.attempts, "attempt")
+        routes = counted(self.routes, "route")
         return f"It would have matched {attempts} and {routes} in the last 24 h{among}."
 
 
