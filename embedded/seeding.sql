@@ -80,12 +80,12 @@ CREATE FUNCTION pg_temp.first_kept_request() RETURNS bigint LANGUAGE sql IMMUTAB
     RETURN 1 + pg_temp.request(pg_temp.notifications()) * 9 / 10;
 
 INSERT INTO registrations_route (id, gateway, token_type, app_topic, address_encrypted, address_digest, state,
-    disabled_reason, disabled_at, generation, failing_since, last_failure_at, last_success_at, delivered_digest,
+    disabled_reason, disabled_at, generation, bridge, failing_since, last_failure_at, last_success_at, delivered_digest,
     created_at)
     SELECT n, 'gorush', pg_temp.token_type(n), pg_temp.app_topic(n), pg_temp.device_token(), sha256(('token ' || n)::bytea),
     CASE WHEN c < 700 THEN 'disabled' ELSE 'active' END,
     CASE WHEN c < 600 THEN 'dead' WHEN c < 690 THEN 'failing' WHEN c < 700 THEN 'operator' ELSE '' END,
-    CASE WHEN c < 700 THEN now() - c * interval '1 hour' END, 1 + c % 3,
+    CASE WHEN c < 700 THEN now() - c * interval '1 hour' END, 1 + c % 3, 'waku',
     CASE WHEN c BETWEEN 600 AND 900 THEN now() - c * interval '4 minutes' END,
     CASE WHEN c BETWEEN 600 AND 900 THEN now() - c * interval '1 minute' END,
     CASE WHEN c < 9000 THEN now() - c * interval '1 minute' END,
@@ -124,10 +124,10 @@ INSERT INTO xmpp_bridge_app (id, slug, app_topic, takes_firebase, style, text, s
     FROM generate_series(1, 3) n;
 
 INSERT INTO registrations_route (id, gateway, token_type, app_topic, address_encrypted, address_digest, state,
-    disabled_reason, disabled_at, generation, last_success_at, delivered_digest, created_at)
+    disabled_reason, disabled_at, generation, bridge, last_success_at, delivered_digest, created_at)
     SELECT pg_temp.registrations() + n, 'gorush', 2, '', pg_temp.device_token(), sha256(('device ' || n)::bytea),
     CASE WHEN c < 700 THEN 'disabled' ELSE 'active' END, CASE WHEN c < 700 THEN 'dead' ELSE '' END,
-    CASE WHEN c < 700 THEN now() - c * interval '1 hour' END, 1,
+    CASE WHEN c < 700 THEN now() - c * interval '1 hour' END, 1, 'xmpp',
     CASE WHEN c < 9000 THEN now() - c * interval '1 minute' END,
     CASE WHEN c < 9000 THEN sha256(('device ' || n)::bytea) END, now() - interval '90 days' * c / 10000
     FROM generate_series(1, pg_temp.registrations() / 10) n, LATERAL (SELECT pg_temp.chance(n, 40) AS c) r
@@ -149,11 +149,11 @@ INSERT INTO registrations_topickey (name, topic, key_encrypted, created_at)
     FROM (SELECT pg_temp.person(pg_temp.registrations()) AS last) p, generate_series(0, last) n,
     LATERAL (SELECT pg_temp.key_hash(n) AS key_hash) r;
 
-INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, app_topic, at)
+INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, app_topic, bridge, at)
     SELECT CASE WHEN n <= pg_temp.registrations() THEN 'registered' WHEN c < 6000 THEN 'refreshed'
     WHEN c < 8000 THEN 'settings_changed' WHEN c < 9200 THEN 'token_changed' WHEN c < 9500 THEN 'unregistered'
     WHEN c < 9900 THEN 'token_died' WHEN c < 9998 THEN 'expired' ELSE 'revived' END,
-    md5('pseudonym ' || r)::uuid, pg_temp.token_type(r), pg_temp.app_topic(r),
+    md5('pseudonym ' || r)::uuid, pg_temp.token_type(r), pg_temp.app_topic(r), 'waku',
     now() - interval '400 days' * (1 - n::float8 / last)
     FROM (SELECT 3 * pg_temp.registrations() AS last) p, generate_series(1, last) n,
     LATERAL (SELECT pg_temp.chance(n, 13) AS c, CASE WHEN n % 300 = 0 THEN pg_temp.crowd() + 1

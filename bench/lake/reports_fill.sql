@@ -1,8 +1,8 @@
 -- A day of a million rows in the proportions of reports_events.py, with a month of registration events before it.
 
 INSERT INTO registrations_route (gateway, token_type, app_topic, address_encrypted, address_digest, state,
-    disabled_reason, generation, created_at)
-    SELECT 'gorush', 1 + n % 2, CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END, '', '', 'active', '', 1, now()
+    disabled_reason, generation, bridge, created_at)
+    SELECT 'gorush', 1 + n % 2, CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END, '', '', 'active', '', 1, 'waku', now()
     FROM generate_series(1, 10000) n;
 
 INSERT INTO notifications_channel (token_type, app_topic, last_success_at)
@@ -43,15 +43,15 @@ INSERT INTO waku_bridge_outboundreply (envelope_hash, part, message_type, pubsub
     at + interval '20 milliseconds', 'http://127.0.0.1:8645', (at AT TIME ZONE 'UTC')::date
     FROM generate_series(1, 140000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 140000 AS at) t;
 
-INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, app_topic, at)
+INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, app_topic, bridge, at)
     SELECT CASE WHEN n < 20000 THEN 'registered' ELSE 'refreshed' END, md5((n % 20000)::text)::uuid, 1 + n % 2,
-    CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END,
+    CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END, 'waku',
     '2026-10-20Z'::timestamptz + n * interval '31 days' / 300000
     FROM generate_series(0, 300000 - 1) n;
 
-INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, app_topic, at)
+INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, app_topic, bridge, at)
     SELECT 'refreshed', md5((n % 20000)::text)::uuid, 1 + n % 2,
-    CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END, '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 30000
+    CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END, 'waku', '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 30000
     FROM generate_series(0, 29999) n;
 
 VACUUM ANALYZE;

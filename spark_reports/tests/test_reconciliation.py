@@ -47,7 +47,7 @@ class Fleet:
             n = self.random.randrange(len(self.pseudonyms))
             kind, place = self._next(day, n)
             at = midnight + timedelta(seconds=seconds)
-            out.write(f"{kind}\t{self.pseudonyms[n]}\t{place[0]}\t{place[1]}\t{at.isoformat()}\n")
+            out.write(f"{kind}\t{self.pseudonyms[n]}\t{place[0]}\t{place[1]}\twaku\t{at.isoformat()}\n")
 
     def _next(self, day: date, n: int) -> tuple[str, tuple[int, str]]:
         place = self.places[n]
@@ -128,7 +128,7 @@ def store(fleet: Fleet, day: date, events: int) -> None:
     lines = io.StringIO()
     fleet.live(day, events, lines)
     with connection.cursor() as cursor:
-        statement = f"COPY {TABLE} (kind, pseudonym, token_type, app_topic, at) FROM STDIN"
+        statement = f"COPY {TABLE} (kind, pseudonym, token_type, app_topic, bridge, at) FROM STDIN"
         with cursor.cursor.copy(statement) as copy:
             copy.write(lines.getvalue())
         cursor.execute(f"ANALYZE {TABLE}")
