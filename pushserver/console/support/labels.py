@@ -10,7 +10,7 @@ State, Reports = Notification.State, Notification.Reports
 
 CLASSES: Mapping[str, str] = {
     Outcome.DELIVERED: "Apple or Google took it.",
-    Outcome.DEAD: "The address no longer exists: it is disabled until the client registers again.",
+    Outcome.DEAD: "Apple or Google says that the address no longer exists.",
     Outcome.CONFIG: "The set-up is wrong and the address is fine: an operator must act; it is tried again later.",
     Outcome.PAYLOAD: "Such a push can never be sent; the address is fine.",
     Outcome.TRANSIENT: "It was not sent, and is tried again later.",
