@@ -451,6 +451,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
+    "pushserver.console.frame.without_database.WithoutDatabaseMiddleware",
     "pushserver.console.accounts.sessions.NothingKeptMiddleware",
     "pushserver.console.accounts.sessions.WholePageMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

@@ -45,3 +45,4 @@ urlpatterns = [
 handler400 = "pushserver.console.accounts.refusals.bad_request"
 handler403 = "pushserver.console.accounts.refusals.forbidden"
 handler404 = "pushserver.console.accounts.refusals.not_found"
+handler500 = "pushserver.console.frame.without_database.server_error"

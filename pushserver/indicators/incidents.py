@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import Q
 
+from kit.db.statements import fetch
 from kit.health.indicators import Indicator, State, dated
 from pushserver.models import Incident
 
@@ -80,3 +81,21 @@ def _note(over: Sequence[Incident], begun: Sequence[Incident], *, now: datetime)
     is_open = Incident.objects.filter(ended_at=None).values("indicator")
     again = Incident.objects.filter(pk__in=[row.pk for row in begun if row.pk])
     again.exclude(indicator__in=is_open).update(ended_at=None)
+
+
+@transaction.atomic
+def note_past(indicator: Indicator, began_at: datetime, ended_at: datetime) -> None:
+    """Note an incident that could not be noted while it went on, unless another process has done so."""
+    fetch("SELECT pg_advisory_xact_lock(hashtext('past incidents'))")
+    known = Incident.objects.filter(indicator=indicator.id, began_at__lt=ended_at + WELL_AFTER)
+    if known.filter(Q(ended_at=None) | Q(ended_at__gt=began_at - WELL_AFTER)).exists():
+        return
+    Incident.objects.create(
+        indicator=indicator.id,
+        name=indicator.name,
+        state=indicator.state.value,
+        sentence=indicator.sentence,
+        incident_at=began_at,
+        began_at=began_at,
+        ended_at=ended_at,
+    )

@@ -102,7 +102,9 @@ def _of_route(route: Route, entry: LogEntry | None, halted: Halted) -> FirstLine
     if route.is_proven and route.last_success_at:
         known = format_html("Can be reached: something was delivered {}.", relative(route.last_success_at))
         return FirstLine(known, Family.GOOD)
-    return FirstLine("Can be reached, as far as is known: nothing was delivered to its current token yet.", Family.WAITING)
+    return FirstLine(
+        "Can be reached, as far as is known: nothing was delivered to its current token yet.", Family.WAITING
+    )
 
 
 def _why_disabled(route: Route, entry: LogEntry | None) -> str:

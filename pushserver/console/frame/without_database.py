@@ -1,0 +1,134 @@
+"""The console without its database: every request is answered within two seconds, from memory.
+
+Sessions are in the database, so that nobody is known meanwhile. The page is for everybody who reaches the console, and
+says what is down, since when and what to do, and nothing else.
+"""
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
+from http import HTTPStatus
+from threading import Lock
+from time import monotonic
+from typing import NamedTuple
+
+from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
+from django.utils import timezone
+from django.views import defaults
+
+from kit.db.reasons import UNAVAILABLE, is_unavailable
+from kit.processes.once import once
+from pushserver.console.accounts.sessions import REFRESH_HEADER
+from pushserver.indicators import asking, incidents
+from pushserver.indicators.kinds import server
+
+# A page is opened without a question when PostgreSQL has just answered another one.
+FRESH_SECONDS = 0.5
+ANSWER_SECONDS = 1.5
+AGAIN_SECONDS = 5
+PREFIX = "/admin/"
+
+
+class Absence(NamedTuple):
+    """Why the database was of no use, from when until when."""
+
+    found: str
+    began_at: datetime
+    ended_at: datetime
+
+
+class DatabaseWatch:
+    """What a process knows of the database. Threads that ask together wait for one answer."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="database-watch")
+        self._lock = Lock()
+        self._asked: Future[str] | None = None
+        self._answered_at = float("-inf")
+        self.since: datetime | None = None  # is away, by the clock of this machine
+        self.found = ""  # while it is away: why
+        self._over: list[Absence] = []
+
+    def check(self) -> str:
+        """Return why the database is of no use, or nothing."""
+        if monotonic() - self._answered_at < FRESH_SECONDS:
+            return ""
+        try:
+            found = self._question().result(ANSWER_SECONDS)
+        except TimeoutError:
+            found = UNAVAILABLE
+        self.note(found)
+        return found
+
+    def note(self, found: str) -> None:
+        """Note why the database is of no use, or that it answered."""
+        with self._lock:
+            if found:
+                self._answered_at = float("-inf")
+                self.since, self.found = self.since or timezone.now(), found
+                return
+            if self.since:
+                self._over.append(Absence(self.found, self.since, timezone.now()))
+            self._answered_at, self.since = monotonic(), None
+
+    def take_over(self) -> list["Absence"]:
+        """Return the times that are over and were not noted yet."""
+        with self._lock:
+            over, self._over = self._over, []
+        return over
+
+    def _question(self) -> Future[str]:
+        with self._lock:
+            if self._asked is None or self._asked.done():
+                self._asked = self._pool.submit(lambda: asking.ask_database()[0])
+            return self._asked
+
+
+@once
+def database_watch() -> DatabaseWatch:
+    """Return the watch of this process."""
+    return DatabaseWatch()
+
+
+class WithoutDatabaseMiddleware:
+    """Answers for the console while the database does not. It stands before whatever reads the session."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if not request.path.startswith(PREFIX):
+            return self._get_response(request)
+        watch = database_watch()
+        if found := watch.check():
+            return _page(request, found)
+        for absence in watch.take_over():
+            incidents.note_past(server.database(absence.found), absence.began_at, absence.ended_at)
+        return self._get_response(request)
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """Answer for a fault; Django calls this. One of the database during a request has the page that later ones get."""
+    error = sys.exc_info()[1]
+    if not request.path.startswith(PREFIX) or error is None or not is_unavailable(error):
+        return defaults.server_error(request)
+    database_watch().note(UNAVAILABLE)
+    return _page(request, UNAVAILABLE)
+
+
+def _page(request: HttpRequest, found: str) -> HttpResponse:
+    indicator = server.database(found)
+    known = {
+        "headline": indicator.headline,
+        "since": database_watch().since,
+        "first_step": indicator.first_step.replace("`", ""),
+        "again_seconds": AGAIN_SECONDS,
+    }
+    html = render_to_string("console/without_database.html", known)
+    headers = {"Retry-After": str(AGAIN_SECONDS), "Cache-Control": "no-store"}
+    response = HttpResponse(html, status=HTTPStatus.SERVICE_UNAVAILABLE, headers=headers)
+    if REFRESH_HEADER in request.headers:
+        response.headers["HX-Refresh"] = "true"  # the page that is open becomes this one
+    return response

@@ -1,0 +1,122 @@
+"""The console while PostgreSQL is away, hangs, and is back."""
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from django.db import OperationalError
+from django.test import Client
+from django.utils import timezone
+
+from kit.db.reasons import UNAVAILABLE
+from kit.health.indicators import State
+from pushserver.console.frame import without_database
+from pushserver.console.frame.without_database import DatabaseWatch
+from pushserver.indicators import incidents
+from pushserver.indicators.kinds import server
+from pushserver.models import Incident
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> DatabaseWatch:
+    own = DatabaseWatch()
+    monkeypatch.setattr(without_database, "database_watch", lambda: own)
+    monkeypatch.setattr(without_database, "FRESH_SECONDS", -1.0)
+    return own
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What PostgreSQL is found to be."""
+    found = [""]
+    monkeypatch.setattr(without_database.asking, "ask_database", lambda: (found[0], {}, None))
+    return found
+
+
+@pytest.mark.usefixtures("watch")
+@pytest.mark.parametrize("path", ["/admin/", "/admin/login/", "/admin/registrations/registration/?q=0x12"])
+def test_each_page_says_what_is_down_since_when_and_what_to_do_and_nothing_else(
+    client: Client, asked: list[str], path: str
+) -> None:
+    asked[0] = UNAVAILABLE
+
+    response = client.get(path)
+
+    html = response.content.decode()
+    assert (response.status_code, response["Retry-After"], response["Cache-Control"]) == (503, "5", "no-store")
+    assert "Nothing is processed: PostgreSQL does not answer" in html
+    assert "Start PostgreSQL, or correct DATABASE_URL." in html
+    assert 'http-equiv="refresh"' in html
+    assert "0x12" not in html
+
+
+@pytest.mark.usefixtures("watch")
+def test_an_open_page_becomes_this_one(admin_client: Client, asked: list[str]) -> None:
+    asked[0] = "migrations not applied: 1"
+
+    response = admin_client.get("/admin/", headers={"HX-Request": "true"})
+
+    assert response["HX-Refresh"] == "true"
+    assert "Run manage.py migrate." in response.content.decode()
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A PostgreSQL that takes the question and answers nothing."""
+    is_over = threading.Event()
+    monkeypatch.setattr(without_database, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(without_database.asking, "ask_database", lambda: (str(is_over.wait(60))[:0], {}, None))
+    yield is_over
+    is_over.set()
+
+
+def test_one_that_hangs_is_waited_for_once_however_many_ask(
+    client: Client, silent: threading.Event, watch: DatabaseWatch
+) -> None:
+    answers = {client.get("/admin/login/").status_code for _ in range(5)}
+    assert answers == {503}
+    assert watch._asked
+    silent.set()
+    watch._asked.result(60)
+    assert client.get("/admin/login/").status_code == 200
+
+
+@pytest.mark.usefixtures("watch", "asked")
+def test_a_page_that_was_under_way_when_it_went_away_is_this_one_too(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError
+
+    client.raise_request_exception = False
+    monkeypatch.setattr("django.contrib.sessions.backends.db.SessionStore.load", fail)
+    client.cookies["sessionid"] = "x" * 32
+
+    response = client.get("/admin/")
+
+    assert response.status_code == 503
+    assert "PostgreSQL does not answer" in response.content.decode()
+
+
+def test_the_time_without_it_is_noted_afterwards_and_once(
+    admin_client: Client, asked: list[str], watch: DatabaseWatch
+) -> None:
+    asked[0] = UNAVAILABLE
+    admin_client.get("/admin/")
+    began_at = watch.since
+    asked[0] = ""
+    admin_client.get("/admin/")
+
+    [noted] = Incident.objects.filter(indicator="database")
+    assert (noted.began_at, noted.state, noted.sentence) == (began_at, State.RED.value, UNAVAILABLE)
+    assert noted.ended_at
+    incidents.note_past(server.database(UNAVAILABLE), noted.began_at - timedelta(seconds=9), timezone.now())
+    assert Incident.objects.filter(indicator="database").count() == 1
+
+
+def test_other_answers_do_not_wait_for_it(client: Client, silent: threading.Event) -> None:
+    assert not silent.is_set()
+    assert client.get("/healthz").status_code == 200
