@@ -303,25 +303,25 @@ INSERT INTO spark_reports_reportrun (id, from_day, to_day, state, step, started_
 INSERT INTO spark_reports_publishedday (day, run_id, event_count, published_at)
     SELECT from_day, id, event_count, finished_at FROM spark_reports_reportrun;
 
-INSERT INTO spark_reports_errorrate (day, hour, stage, platform, app_topic, outcome, code, is_failure, events, total,
-    rate, rate_low, rate_high, usual_rate, change, z_score)
-    SELECT from_day, NULLIF(h, 24), 'attempt', CASE token_type WHEN 1 THEN 'ios' ELSE 'android' END, app_topic, outcome,
-    code, outcome <> 'delivered', 100 + h, 10000, 0.01, 0.009, 0.011, 0.01, 0, 0
+INSERT INTO spark_reports_errorrate (day, hour, stage, platform, app_topic, bridge, outcome, code, is_failure, events,
+    total, rate, rate_low, rate_high, usual_rate, change, z_score, usual_days)
+    SELECT from_day, NULLIF(h, 24), 'attempt', CASE token_type WHEN 1 THEN 'ios' ELSE 'android' END, app_topic, 'waku',
+    outcome, code, outcome <> 'delivered', 100 + h, 10000, 0.01, 0.009, 0.011, 0.01, 0, 0, 7
     FROM spark_reports_reportrun, generate_series(0, 24) h, notifications_channel,
     (VALUES ('delivered', ''), ('dead', 'Unregistered'), ('transient', 'unavailable'), ('ambiguous', 'timeout'),
     ('payload', 'PayloadTooLarge')) AS class (outcome, code);
 
-INSERT INTO spark_reports_tokenchurn (day, platform, app_topic, active_at_start, new, returned, moved_in, refreshed,
-    token_changed, unregistered, died, expired, moved_out, active_at_end, unexplained, churn_rate, net_growth)
-    SELECT from_day, CASE token_type WHEN 1 THEN 'ios' ELSE 'android' END, app_topic, 1000, 10, 1, 1, 500, 5, 2, 3, 1,
-    1, 1005, 0, 0.006, 5 FROM spark_reports_reportrun, notifications_channel;
+INSERT INTO spark_reports_tokenchurn (day, platform, app_topic, bridge, active_at_start, new, returned, moved_in,
+    refreshed, token_changed, unregistered, died, expired, moved_out, active_at_end, unexplained, churn_rate, net_growth)
+    SELECT from_day, CASE token_type WHEN 1 THEN 'ios' ELSE 'android' END, app_topic, 'waku', 1000, 10, 1, 1, 500, 5,
+    2, 3, 1, 1, 1005, 0, 0.006, 5 FROM spark_reports_reportrun, notifications_channel;
 
-INSERT INTO spark_reports_latency (day, stage, platform, events, p50_ms, p90_ms, p95_ms, p99_ms, max_us,
+INSERT INTO spark_reports_latency (day, stage, platform, bridge, events, p50_ms, p90_ms, p95_ms, p99_ms, max_us,
     within_deadline)
-    SELECT from_day, stage, platform, 10000, 50, 90, 120, 300, 900000, 0.999 FROM spark_reports_reportrun,
+    SELECT from_day, stage, platform, 'all', 10000, 50, 90, 120, 300, 900000, 0.999 FROM spark_reports_reportrun,
     unnest(ARRAY['dispatch', 'reply']) stage, unnest(ARRAY['ios', 'android']) platform;
 
-INSERT INTO spark_reports_anomaly (day, figure, stage, platform, app_topic, events, total, value, usual, band_low,
-    band_high, z_score)
-    SELECT from_day, 'error_rate', 'attempt', 'ios', '', 200, 10000, 0.02, 0.01, 0.005, 0.015, 5
+INSERT INTO spark_reports_anomaly (day, figure, stage, platform, app_topic, bridge, events, total, value, usual,
+    band_low, band_high, z_score, usual_days)
+    SELECT from_day, 'error_rate', 'attempt', 'ios', '', 'waku', 200, 10000, 0.02, 0.01, 0.005, 0.015, 5, 7
     FROM spark_reports_reportrun WHERE id % 7 = 0;

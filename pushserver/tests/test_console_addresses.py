@@ -106,7 +106,7 @@ def test_another_address_of_the_same_network_does_not_help_to_guess() -> None:
 @pytest.fixture
 def queue(monkeypatch: Any) -> LoginQueue:
     queue = LoginQueue()
-    for module in ("site", "accounts.logins", "accounts.login_queue"):
+    for module in ("frame.site", "accounts.logins", "accounts.login_queue"):
         monkeypatch.setattr(f"pushserver.console.{module}.LOGINS", queue)
     return queue
 

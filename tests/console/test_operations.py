@@ -324,7 +324,7 @@ def test_neither_the_log_nor_what_was_opened_says_who_was_forgotten() -> None:
 def test_a_reason_holds_no_key(why: str) -> None:
     make_user()
     response = staff("operator").post(f"/admin/users/{KEY_HASH.hex()}/forget/", {"why": why, "confirmed": "1"})
-    assert "Say it without" in response.content.decode()
+    assert "Remove the key or id from the reason." in response.content.decode()
     assert Registration.objects.exists()
 
 
