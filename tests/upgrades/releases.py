@@ -11,7 +11,7 @@ from pushserver.start.release import PROJECT
 GIT = shutil.which("git") or ""
 TAGS = "v[0-9]*"
 # No installation of an earlier commit can be upgraded: see CHANGELOG.
-FIRST = "3378c8a989d231d435de89bc96f16a57f4c0827b"
+FIRST = "28fd9d1849522f61b3be4003254f3d90702a762a"
 # Does what an upgrade may do, while no version has brought a migration yet.
 MADE_UP = """
 from django.db import migrations, models
