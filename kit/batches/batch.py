@@ -87,6 +87,8 @@ RECENT = timedelta(seconds=45)
 LONG_SECONDS = 11
 OLDEST_EVERY_SECONDS = 15
 BEGINNING_EVERY_SECONDS = 600
+# After a search from the beginning that took too long: it keeps a worker from its messages for `OLDEST_TIMEOUT`.
+BEGINNING_AGAIN_SECONDS = 300
 OLDEST_TIMEOUT = "2s"
 # A worker that cannot find out when the oldest row came reads what came since then, until it can.
 AT_FIRST = timedelta(minutes=10)
@@ -343,7 +345,7 @@ class Worker:
         is_from_beginning = asked_at >= self._beginning_at
         found = self._ask_for_oldest(dict.fromkeys(steps, LONG_AGO), now) if is_from_beginning else ()
         if is_from_beginning:
-            self._beginning_at = monotonic() + (BEGINNING_EVERY_SECONDS if found else OLDEST_EVERY_SECONDS)
+            self._beginning_at = monotonic() + (BEGINNING_EVERY_SECONDS if found else BEGINNING_AGAIN_SECONDS)
         if not found:
             self._nothing_before = dict.fromkeys(steps, recent - AT_FIRST) | self._nothing_before
             found = self._ask_for_oldest(self._nothing_before, now)
