@@ -26,20 +26,22 @@ from xmpp_bridge.codec.limits import MAX_STANZA_BYTES, MAX_TAG_BYTES, MAX_TAGS
 from xmpp_bridge.codec.names import COMPONENT, STREAM_ERRORS, STREAMS
 
 CLOSING = b"</stream:stream>"
-# A tag as XML has it: no "<" is in it, and ">" only in a value. Nothing is tried twice, so that it takes linear time.
-_WITHIN = rb"""<(?![/!?>\s])(?:[^<>"'/]++|"[^<"]*+"|'[^<']*+'|/(?!>))*+"""
+# A tag as XML has it: no "<" is in it, and ">" only in a value. What a group may begin with tells its alternatives
+# apart, and characters are taken possessively, so that it takes linear time. A group itself is never possessive: before
+# 3.11.5 (Debian 12 has 3.11.2) Python does not match such a one where something in it is tried and fails.
+_WITHIN = rb"""<(?![/!?>\s])(?:[^<>"'/]++|"[^<"]*+"|'[^<']*+'|/(?!>))*"""
 _START, _EMPTY, _END = _WITHIN + rb">", _WITHIN + rb"/>", rb"</[^<>/!?\s][^<>]*+>"
 _SPACE = rb"[ \t\r\n]*+"
 _DECLARATION, _SECTION = b"<?xml", b"<![CDATA["
-_HEADER = re.compile(rb"%b(?:<\?xml[^<>]*+(?<=\?)>)?+%b(?P<start>%b)?+" % (_SPACE, _SPACE, _START))
-_BETWEEN = re.compile(rb"%b(?:(?P<empty>%b)|(?P<start>%b)|(?P<end>%b))?+" % (_SPACE, _EMPTY, _START, _END))
+_HEADER = re.compile(rb"%b(?:<\?xml[^<>]*+(?<=\?)>)?%b(?P<start>%b)?" % (_SPACE, _SPACE, _START))
+_BETWEEN = re.compile(rb"%b(?:(?P<empty>%b)|(?P<start>%b)|(?P<end>%b))?" % (_SPACE, _EMPTY, _START, _END))
 # As far as the next tag that opens or closes something with elements in it.
 _INSIDE = re.compile(
-    rb"(?:[^<]++|%b(?:/>|>[^<]*+%b)|<!\[CDATA\[(?s:.*?)\]\]>)*+(?:(?P<start>%b)|(?P<end>%b))?+"
+    rb"(?:[^<]++|%b(?:/>|>[^<]*+%b)|<!\[CDATA\[(?s:.*?)\]\]>)*(?:(?P<start>%b)|(?P<end>%b))?"
     % (_WITHIN, _END, _START, _END)
 )
 _FIRST = re.compile(_WITHIN)
-_UNFINISHED = re.compile(rb"</?+(?:[^<>/!?\s][^<]*+)?+")
+_UNFINISHED = re.compile(rb"</?+(?:[^<>/!?\s][^<]*+)?")
 _DEEPER = {"start": 1, "empty": 0, None: 0, "end": -1}
 
 
