@@ -5,7 +5,8 @@ nothing that names its owner.
 """
 
 import uuid
-from typing import ClassVar
+from datetime import datetime
+from typing import ClassVar, Self
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -166,6 +167,12 @@ class RegistrationEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} at {self.at:%Y-%m-%d %H:%M:%S}"
+
+    @classmethod
+    def about(cls, route: Route, kind: str, *, pseudonym: uuid.UUID, at: datetime) -> Self:
+        """Return an event that is not stored yet, with what a route is of at this moment."""
+        location = {"token_type": route.token_type, "app_topic": route.app_topic, "bridge": route.bridge}
+        return cls(kind=kind, pseudonym=pseudonym, at=at, **location)
 
 
 class TopicKey(models.Model):

@@ -140,7 +140,7 @@ def store(found: Store, now: datetime) -> Indicator:
 def inbox(waiting: Waiting | None, now: datetime) -> Indicator:
     """Judge the inbox by the age of its oldest envelope."""
     first_step = "Workers of the queue `batches` are away or too few, or wait for the database."
-    return judge_queue(INBOX, state_of_inbox(waiting), waiting, first_step, now, late="Messages from Waku")
+    return judge_queue(INBOX, state_of_inbox(waiting), waiting, first_step, now, subject="Messages from Waku")
 
 
 def state_of_inbox(waiting: Waiting | None) -> State:
@@ -168,15 +168,15 @@ def failed(found: Failed) -> Indicator:
     if found.fault:
         sentence += f", the newest of {found.fault} ({found.times:,} {'time' if found.times == 1 else 'times'})"
     first_step = "Mend what failed, then process them again: their payload is kept for ENVELOPE_RETENTION_DAYS."
-    headline = "Messages fail because of a bug in this server"
+    late = "Messages fail because of a bug in this server" if state == State.RED else ""
     page = FAULTS_PAGE if found.fault else None
-    return Indicator(FAILED, state, sentence, first_step, own_page=page, headline=headline)
+    return Indicator(FAILED, state, sentence, first_step, own_page=page, late=late)
 
 
 def replies(waiting: Waiting | None, now: datetime) -> Indicator:
     """Judge the replies that wait for a node by the age of the oldest."""
     first_step = "Does a node take messages, and is there a worker for the queue `batches`?"
-    return judge_queue(REPLIES, state_of_outbox(waiting), waiting, first_step, now, late="Replies")
+    return judge_queue(REPLIES, state_of_outbox(waiting), waiting, first_step, now, subject="Replies")
 
 
 def state_of_outbox(waiting: Waiting | None) -> State:

@@ -8,7 +8,7 @@ from celery import shared_task
 from django.conf import settings
 from kombu.exceptions import OperationalError
 
-from kit.batches.batch import LONG_SECONDS, OLD, wake
+from kit.batches.batch import OLD, OLD_AFTER_SECONDS, wake
 from kit.canary.engine import KEPT
 from kit.db.clock import database_now
 from kit.db.partitions import UNDER_WAY
@@ -55,7 +55,7 @@ def _call_back_pending(budget: CpuBudget) -> None:
     called = pending_keys.call_back(budget=budget, limit=PENDING_LIMIT)
     if called:
         under_way = InboundEnvelope.objects.filter(ended_on__gte=UNDER_WAY, hash__in=called)
-        old = under_way.filter(received_at__lt=database_now() - timedelta(seconds=LONG_SECONDS))
+        old = under_way.filter(received_at__lt=database_now() - timedelta(seconds=OLD_AFTER_SECONDS))
         wake(OLD if old.exists() else inbox.ANNOUNCED_AS)
 
 

@@ -81,11 +81,12 @@ WARY_SECONDS = 60
 # How long a step works in parts, one after the other, while the others of the process wait.
 PARTS_SECONDS = 2.0
 MAX_BACKOFF_SECONDS = 2.0
-# What comes may be a little older than it should be: transactions take time, and clocks differ. The shorter both times,
-# the less is read of what was processed. A transaction that takes a large part of it announces its rows as old ones.
+# Marks are so far behind at least, because transactions take time and clocks differ. The sum of this and of the time
+# between two searches is what a statement reads of processed rows.
 RECENT = timedelta(seconds=45)
-LONG_SECONDS = 11
 OLDEST_EVERY_SECONDS = 15
+# A transaction that commits rows older than this announces them as `OLD`: marks may have passed them.
+OLD_AFTER_SECONDS = 11
 BEGINNING_EVERY_SECONDS = 600
 # After a search from the beginning that took too long: it keeps a worker from its messages for `OLDEST_TIMEOUT`.
 BEGINNING_AGAIN_SECONDS = 300
@@ -225,7 +226,7 @@ def wake(payload: str = "") -> None:
 
 def _announce_if_old(now: datetime) -> None:
     """Tell the leader when rows that a transaction wrote with this time may be older than the marks by now."""
-    if clock.now() - now > timedelta(seconds=LONG_SECONDS):
+    if clock.now() - now > timedelta(seconds=OLD_AFTER_SECONDS):
         wake(OLD)
 
 

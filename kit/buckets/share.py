@@ -18,9 +18,10 @@ _SHOWN: LiteralString = f"""
     AND mode = 'ShareLock' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 _COUNT: LiteralString = f"SELECT count(*) FROM pg_locks WHERE {_SHOWN}"
-# For how many seconds each worker that lives has asked the database nothing. One that works asks once a second.
+# For how many seconds each worker that lives has asked the database nothing. One that works asks once a second. Where
+# PostgreSQL does not track activities nothing speaks against a worker that lives.
 SILENT_SECONDS: LiteralString = f"""
-    SELECT extract(epoch FROM clock_timestamp() - greatest(query_start, state_change))::float
+    SELECT coalesce(extract(epoch FROM clock_timestamp() - greatest(query_start, state_change)), 0)::float
     FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE {_SHOWN}
 """
 

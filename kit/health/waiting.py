@@ -29,15 +29,15 @@ class Waiting:
 
 
 def judge_queue(
-    kind: Kind, state: State, waiting: Waiting | None, first_step: str, now: datetime, *, late: str
+    kind: Kind, state: State, waiting: Waiting | None, first_step: str, now: datetime, *, subject: str
 ) -> Indicator:
-    """Return the indicator of a queue whose oldest row has this state. ``late`` names what users get late by it."""
+    """Return the indicator of a queue whose oldest row has this state. ``subject`` names what users get late by it."""
     if waiting is None:
         return Indicator(kind, State.GREY, DATABASE_SILENT)
     found = Indicator(kind, state, waiting.sentence)
     if not found.is_bad:
         return found
-    late = f"{late} are {duration(waiting.oldest_seconds)} late"
+    late = f"{subject} are {duration(waiting.oldest_seconds)} late"
     since = now - timedelta(seconds=waiting.oldest_seconds)
     return replace(found, first_step=first_step, since=since, late=late)
 

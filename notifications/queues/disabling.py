@@ -77,14 +77,7 @@ def record_events(route_ids: Collection[int], kind: RegistrationEvent.Kind, *, n
     named = Coalesce("registration__pseudonym", "pseudonym")
     routes = Route.objects.filter(pk__in=route_ids).order_by("pk").annotate(named=named)
     RegistrationEvent.objects.bulk_create(
-        RegistrationEvent(
-            kind=kind,
-            pseudonym=route.named,
-            token_type=route.token_type,
-            app_topic=route.app_topic,
-            bridge=route.bridge,
-            at=now,
-        )
+        RegistrationEvent.about(route, kind, pseudonym=route.named, at=now)
         for route in routes.only("token_type", "app_topic", "bridge")
         if route.named
     )

@@ -36,7 +36,7 @@ class Switch(NamedTuple):
     by: str
     why: str
     since: datetime
-    devices: str = ""  # that its pushes go to, for people
+    devices: str  # that its pushes go to, for people
 
     @property
     def is_on(self) -> bool:
@@ -79,7 +79,7 @@ def stopped_words(switches: Iterable[Switch], *, now: datetime) -> str:
     halted = [switch for switch in switches if not switch.is_on and switch.state != DRAINED]
     running = {switch.devices for switch in switches if switch.is_on}
     last = max(halted, key=lambda switch: (switch.devices not in running, switch.since))
-    pushes = f"Pushes of {last.name}" if last.devices in running else f"{last.devices or last.name} pushes"
+    pushes = f"Pushes of {last.name}" if last.devices in running else f"{last.devices} pushes"
     ago = duration((now - last.since).total_seconds())
     return f"{pushes} stopped {ago} ago: {last.state} by {last.stopper}"
 

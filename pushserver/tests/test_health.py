@@ -256,6 +256,18 @@ def test_processes_of_batches_are_judged_by_what_they_do(
             worker.terminate()
 
 
+@pytest.mark.usefixtures("all_well")
+@pytest.mark.django_db(transaction=True)
+def test_a_postgresql_that_tracks_no_activities_speaks_against_no_worker(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HANGS_SECONDS", 0.0)
+    assert of_batches(client)[0] == State.RED
+    with a_batch_worker() as worker:
+        worker.execute("SET track_activities = off")
+        assert of_batches(client)[0] == State.YELLOW  # the other one
+
+
 def of_batches(client: Client) -> tuple[str, str]:
     [found] = [found for found in client.get("/readyz").json()["indicators"] if found["id"] == "batches"]
     return found["state"], found["sentence"]

@@ -38,7 +38,7 @@ ANDROID = Switch("running", "Firebase", "", "", NOW, "Android")
 TRIPPED = Switch("tripped", "APN old", "", "refused", NOW, "iPhone")
 PAUSED = Switch("paused", "APN beta", "bea", "", NOW, "iPhone")
 LONG_PAUSED = PAUSED._replace(since=NOW - timedelta(minutes=4))
-DRAIN = Switch("drained", "", "ann", "gorush moves", NOW)
+DRAIN = Switch("drained", "", "ann", "gorush moves", NOW, "")
 WAS_RED, WAS_YELLOW = {"results": RED}, {"results": YELLOW}
 
 
@@ -418,6 +418,8 @@ def test_the_worst_are_three_red_before_yellow_and_causes_before_what_follows() 
     ("known", "words"),
     [
         ({"unknown_errors": 1}, "Messages get through; 1 can wait"),
+        ({"failed": Failed(900, 19, "KeyError", 1)}, "Messages get through; 1 can wait"),
+        ({"failed": Failed(20, 20, "KeyError", 20)}, "Messages fail because of a bug in this server. 1 urgent"),
         ({"silent_seconds": [9.0, 20.0]}, "Nothing is processed: the workers have hung for 9.0 s. 1 urgent"),
         ({"due": Waiting(1, 20), "overdue_seconds": 4.0}, "Pushes are 20 s late. 2 can wait"),
         (

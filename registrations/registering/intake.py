@@ -398,16 +398,7 @@ def _record(batch: _Batch, registration: Registration, kind: RegistrationEvent.K
     route = registration.route
     assert route is not None  # noqa: S101 - an active registration has one
     assert registration.pseudonym is not None  # noqa: S101
-    batch.events.append(
-        RegistrationEvent(
-            kind=kind,
-            pseudonym=registration.pseudonym,
-            token_type=route.token_type,
-            app_topic=route.app_topic,
-            bridge=route.bridge,
-            at=batch.now,
-        )
-    )
+    batch.events.append(RegistrationEvent.about(route, kind, pseudonym=registration.pseudonym, at=batch.now))
 
 
 def _write(batch: _Batch) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection, transaction
 from django.test import Client
 from django.utils import timezone
 
@@ -99,6 +99,36 @@ def test_a_page_that_was_under_way_when_it_went_away_is_this_one_too(
 
     assert response.status_code == 503
     assert "PostgreSQL does not answer" in response.content.decode()
+
+
+def test_a_page_that_takes_too_long_says_nothing_about_the_database(
+    client: Client, asked: list[str], watch: DatabaseWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL statement_timeout = '10ms'")
+            cursor.execute("SELECT pg_sleep(60)")
+
+    client.raise_request_exception = False
+    monkeypatch.setattr("django.contrib.sessions.backends.db.SessionStore.load", load)
+    client.cookies["sessionid"] = "x" * 32
+
+    with transaction.atomic():
+        response = client.get("/admin/")
+        transaction.set_rollback(True)
+
+    assert asked == [""]
+    assert (response.status_code, watch.since) == (500, None)
+
+
+def test_however_many_pages_are_opened_it_is_asked_twice_a_second_at_most(
+    client: Client, watch: DatabaseWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions: list[None] = []
+    monkeypatch.setattr(without_database, "FRESH_SECONDS", 60.0)
+    monkeypatch.setattr(without_database.asking, "ask_database", lambda: (questions.append(None) or "", {}, None))
+    assert {client.get("/admin/login/").status_code for _ in range(10)} == {200}
+    assert (len(questions), watch.since) == (1, None)
 
 
 def test_the_time_without_it_is_noted_afterwards_and_once(

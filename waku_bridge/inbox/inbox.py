@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db import connection
 
-from kit.batches.batch import LONG_SECONDS, OLD
+from kit.batches.batch import OLD, OLD_AFTER_SECONDS
 from kit.db.partitions import IS_UNDER_WAY
 from kit.metrics.batches import count
 from waku_bridge.messages import Envelope
@@ -35,7 +35,7 @@ INSERT = f"""
             (hash, pubsub_topic, content_topic, timestamp_ns, payload,
              source, path, state, reason, received_at)
         SELECT offered.*, %s::text, %s::text, '{State.RECEIVED}', '', %s::timestamptz FROM offered JOIN new USING (hash)
-        RETURNING received_at > now() - interval '{LONG_SECONDS} seconds' AS is_recent
+        RETURNING received_at > now() - interval '{OLD_AFTER_SECONDS} seconds' AS is_recent
     ), announced AS (
         SELECT pg_notify('batches', CASE WHEN bool_and(is_recent) THEN '{ANNOUNCED_AS}' ELSE '{OLD}' END)
         FROM stored HAVING count(*) > 0

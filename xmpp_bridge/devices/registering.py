@@ -258,14 +258,7 @@ def _what_changed(route: Route, action: Action, app_topic: str, address: DeviceA
 
 def _record(route: Route, kind: Kind, *, now: datetime) -> None:
     if route.pseudonym:
-        RegistrationEvent.objects.create(
-            kind=kind,
-            pseudonym=route.pseudonym,
-            token_type=route.token_type,
-            app_topic=route.app_topic,
-            bridge=route.bridge,
-            at=now,
-        )
+        RegistrationEvent.about(route, kind, pseudonym=route.pseudonym, at=now).save()
 
 
 def _unregister(action: Action, device: Device | None, *, now: datetime) -> Done:

@@ -18,7 +18,7 @@ from django.template.loader import render_to_string
 from django.utils import timezone
 from django.views import defaults
 
-from kit.db.reasons import UNAVAILABLE, is_unavailable
+from kit.db.reasons import UNAVAILABLE, is_closed, reason
 from kit.processes.once import once
 from pushserver.console.accounts.sessions import REFRESH_HEADER
 from pushserver.indicators import asking, incidents
@@ -112,10 +112,10 @@ class WithoutDatabaseMiddleware:
 def server_error(request: HttpRequest) -> HttpResponse:
     """Answer for a fault; Django calls this. One of the database during a request has the page that later ones get."""
     error = sys.exc_info()[1]
-    if not request.path.startswith(PREFIX) or error is None or not is_unavailable(error):
+    if not request.path.startswith(PREFIX) or error is None or not is_closed(error):
         return defaults.server_error(request)
-    database_watch().note(UNAVAILABLE)
-    return _page(request, UNAVAILABLE)
+    database_watch().note(found := reason(error))
+    return _page(request, found)
 
 
 def _page(request: HttpRequest, found: str) -> HttpResponse:

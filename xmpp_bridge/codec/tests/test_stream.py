@@ -1,6 +1,5 @@
 """The stream of a component: recorded openings, whole, byte by byte and in any pieces, and what strangers may send."""
 
-import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -303,10 +302,3 @@ def test_what_a_stanza_costs_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyP
     feed(HEADER + b"<message>" + b"<a></a>" * 200_000 + b"</message>", *range(0, 1_400_000, 65_536))
     assert len(parsed) == 2
     assert max(parsed) < 1000
-
-
-def test_no_group_of_a_pattern_is_possessive() -> None:
-    """Python before 3.11.5 does not match such a one where something in it is tried and fails: no handshake came."""
-    patterns = [value for value in vars(stream_module).values() if isinstance(value, re.Pattern)]
-    assert len(patterns) == 5
-    assert not [each.pattern for each in patterns if re.search(rb"\)[*+?]\+", each.pattern)]

@@ -19,9 +19,9 @@ TOKEN = "<token>"  # noqa: S105 - stands for a token
 # Characters that Go leaves as they are in the path of a URL.
 SAFE_IN_PATHS = "$&+,/:;=@"
 
-# Go quotes the URL of a failed request, with \" for a quote inside. The quantifiers are possessive, so that matching
-# takes linear time also when no quote closes the URL.
-_QUOTED_URL = re.compile(r'"(https?://)(?:[^/?#@"\\\s]*@)?([^/?#"\\\s]*)(?:[^"\\]|\\.)*+("|$)', re.DOTALL)
+# Go quotes the URL of a failed request, with \" for a quote inside. Characters are taken possessively, so that
+# matching takes linear time also when no quote closes the URL.
+_QUOTED_URL = re.compile(r'"(https?://)(?:[^/?#@"\\\s]*@)?([^/?#"\\\s]*)(?:[^"\\]++|\\.)*("|$)', re.DOTALL)
 _BARE_URL = re.compile(r"(https?://)(?:[^/?#@\"'\s]*@)?([^/?#\"'\s]+)[^\"'\s]*")
 _PLACEHOLDERS = (
     (re.compile(r"[\w.+-]{1,64}@[\w.-]+"), "<email>"),
