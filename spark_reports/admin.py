@@ -69,7 +69,8 @@ class ReportRunAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has 
     @admin.display(description="days")
     def days(self, run: ReportRun) -> str:
         first, last = _in_one_line(run.from_day), _in_one_line(run.to_day)
-        return first if first == last else format_html("{} to {}", first, last)
+        days = first if first == last else format_html("{} to {}", first, last)
+        return format_html("{} (made up)", days) if run.is_made_up else days
 
     @admin.display(description="took")
     def duration(self, run: ReportRun) -> str:

@@ -13,7 +13,7 @@ import json
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
@@ -64,7 +64,11 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One complete day. ``key_id`` names the key of its pseudonyms: days with different ones cannot be joined."""
+    """One complete day. ``key_id`` names the key of its pseudonyms: days with different ones cannot be joined.
+
+    Reports say where they come from: ``facts_digest`` is the digest of their day's facts, ``code_version`` names the
+    code that computed them.
+    """
 
     day: str
     schema_version: int
@@ -74,6 +78,8 @@ class Manifest:
     is_complete: bool = True
     # The first day of which every registration event was still in the database.
     events_since: str = ""
+    facts_digest: str = ""
+    code_version: str = ""
     tables: Mapping[str, Sequence[File]] = field(default_factory=dict)
 
     @property
@@ -84,18 +90,28 @@ class Manifest:
     def paths(self) -> dict[str, list[str]]:
         return {name: [file.path for file in files] for name, files in self.tables.items()}
 
+    @property
+    def digest(self) -> str:
+        """Return the digest of all files of the day."""
+        parts = sorted(file.sha256 for files in self.tables.values() for file in files)
+        return hashlib.sha256("".join(parts).encode()).hexdigest()
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
-        """Read a manifest. Raises ValueError, KeyError or TypeError when the text is not one."""
+        """Read a manifest, and leave out what a later version wrote.
+
+        Raises ValueError, KeyError or TypeError when the text is not one.
+        """
         values: dict[str, Any] = json.loads(text)
         if not isinstance(values, dict) or not isinstance(values["tables"], dict):
             raise TypeError("a manifest is an object, and so are its tables")
         date.fromisoformat(values.get("events_since") or values["day"])
         values["tables"] = {name: [File(**file) for file in files] for name, files in values["tables"].items()}
-        return cls(**values)
+        known = {each.name for each in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})
 
 
 def arrow_schema(table: Table) -> pa.Schema:
@@ -155,6 +171,17 @@ class Lake:
         self.move(draft, path)
         self.tidy(kind, day, manifest)
 
+    def forget_before(self, first: date) -> None:
+        """Remove the days before ``first``. Their manifests go first, so that none of them is there in part."""
+        for kind in Kind:
+            for info in self._list(f"manifests/{kind}"):
+                if Path(info.path).name < first.isoformat():
+                    self._files.delete_file(info.path)
+            for table in TABLES[kind]:
+                for info in self._list(folder_of(kind, table), fs.FileType.Directory):
+                    if Path(info.path).name < f"day={first}":
+                        self._files.delete_dir(info.path)
+
     def tidy(self, kind: Kind, day: date, manifest: Manifest | None) -> None:
         """Remove the files of a day that its manifest does not name: what it was before, and what was broken off."""
         kept = {file.path for files in manifest.tables.values() for file in files} if manifest else set()
@@ -193,25 +220,36 @@ class Lake:
         self.check_schema(table, file.path, _repair(kind, day))
 
     def check_schema(self, table: Table, path: str, repair: str = "Run it again.") -> None:
-        """Raise LakeError unless a Parquet file has our columns. ``repair`` says what to do then."""
+        """Raise LakeError unless a Parquet file has our columns. ``repair`` says what to do then.
+
+        A file from before an optional column was added lacks it, and the column is null. What a later version added is
+        not read.
+        """
         try:
             with self._files.open_input_file(self._path(path)) as source:
                 found = pq.read_schema(source)
         except (pa.ArrowException, OSError) as error:
             raise LakeError(f"{path} is no readable Parquet file: {_first_line(error)} {repair}") from error
-        expected = [(f.name, f.type) for f in arrow_schema(table)]
-        if [(f.name, f.type) for f in found] != expected:
-            raise LakeError(f"{path} has other columns than {table.name} of schema {SCHEMA_VERSION}. {repair}")
+        types = dict(zip(found.names, found.types, strict=True))
+        for column in arrow_schema(table):
+            if types.get(column.name, column.type if column.nullable else None) != column.type:
+                raise LakeError(f"{path} has other columns than {table.name} of schema {SCHEMA_VERSION}. {repair}")
 
     def read_table(self, table: Table, path: str) -> pa.Table:
         """Read a file. Raises LakeError when a column that is always there has a null."""
         self.check_schema(table, path)
+        nullable = pa.schema([column.with_nullable(True) for column in arrow_schema(table)])
         with self._files.open_input_file(self._path(path)) as source:
-            rows = pq.read_table(source)
+            rows = pq.read_table(source, schema=nullable)
         for column in table.columns:
             if not column.is_nullable and rows[column.name].null_count:
                 raise LakeError(f"{path}: {column.name} is null in {rows[column.name].null_count} rows.")
         return rows
+
+    def batches(self, path: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file, some ten thousand at a time."""
+        with self._files.open_input_file(self._path(path)) as source:
+            yield from pq.ParquetFile(source).iter_batches()
 
     def describe(self, path: str, rows: int) -> File:
         """Return the size and digest of a file with its number of rows."""
@@ -263,9 +301,9 @@ class Lake:
             if f"{folder}/{Path(info.path).name}" not in kept:
                 self._files.delete_file(info.path)
 
-    def _list(self, folder: str) -> list[fs.FileInfo]:
+    def _list(self, folder: str, kind: fs.FileType = fs.FileType.File) -> list[fs.FileInfo]:
         infos = self._files.get_file_info(fs.FileSelector(self._path(folder), allow_not_found=True))
-        return [info for info in infos if info.type == fs.FileType.File]
+        return [info for info in infos if info.type == kind]
 
     def _size_and_digest(self, path: str) -> tuple[int, str]:
         digest = hashlib.sha256()
@@ -280,8 +318,10 @@ class Lake:
         return f"{self._root}/{path}"
 
 
-def folder_of(kind: Kind, table: Table, day: date) -> str:
-    return f"{kind}/{_FOLDER[kind]}={table.name}/day={day}"
+def folder_of(kind: Kind, table: Table, day: date | None = None) -> str:
+    """Return the folder of a table below the lake, or of one day of it."""
+    folder = f"{kind}/{_FOLDER[kind]}={table.name}"
+    return f"{folder}/day={day}" if day else folder
 
 
 def _manifest_path(kind: Kind, day: date) -> str:

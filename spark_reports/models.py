@@ -4,6 +4,7 @@ Every report table has the columns of its table in `jobs.tables`, which says wha
 A day's rows are replaced together with those of all other reports, in one transaction: see `loading`.
 """
 
+from datetime import UTC, datetime
 from typing import ClassVar
 
 from django.db import models
@@ -37,6 +38,7 @@ class ReportRun(models.Model):
     export_seconds = models.FloatField(null=True)
     compute_seconds = models.FloatField(null=True)
     publish_seconds = models.FloatField(null=True)
+    is_made_up = models.BooleanField(default=False, db_default=False)  # of no traffic: see `PublishedDay`
     error = models.TextField(blank=True)
     log_excerpt = models.TextField(blank=True)  # the end of Spark's log
 
@@ -64,12 +66,23 @@ class RequestedRun(models.Model):
 
 
 class PublishedDay(models.Model):
-    """A day whose reports are complete. A day without any rows has one, too, which tells it from a missing day."""
+    """A day whose reports are complete. A day without any rows has one, too, which tells it from a missing day.
+
+    The reports of a demonstration are made up until the first real day is published, with which all of them go. So the
+    days here are all real or all made up.
+    """
 
     day = models.DateField(primary_key=True)
     run = models.ForeignKey(ReportRun, null=True, on_delete=models.SET_NULL)
     event_count = models.PositiveBigIntegerField()
     published_at = models.DateTimeField()
+    # When the day last got other facts: their export, and then the reports that were first made of them. Reports that
+    # rest on the day and are older are stale: see `nights`.
+    renewed_at = models.DateTimeField(db_default=datetime(1970, 1, 1, tzinfo=UTC))
+    # Where its figures come from: see `lake.Manifest`. Empty for days from before they were noted.
+    facts_digest = models.TextField(blank=True, default="", db_default="")
+    code_version = models.TextField(blank=True, default="", db_default="")
+    is_made_up = models.BooleanField(default=False, db_default=False)
 
     def __str__(self) -> str:
         return f"Reports of {self.day}"

@@ -18,7 +18,7 @@ from kit.db.timeouts import REPORTS, timeouts
 from kit.processes.stopping import WORKER_STOP
 from kit.processes.tasks import MessageTask
 from spark_reports.mail import send_summary
-from spark_reports.models import ReportRun, RequestedRun
+from spark_reports.models import PublishedDay, ReportRun, RequestedRun
 from spark_reports.nights import nights, status
 from spark_reports.nights.on_demand import next_request
 from spark_reports.nights.seeds import destroy_seeds
@@ -29,12 +29,15 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The days to report. ``request`` is set when an operator asked for them."""
+    """The days to report. ``request`` is set when an operator asked for them, and ``is_first`` for a night that has no
+    reports yet.
+    """
 
     first: date
     last: date
     replace: bool = False
     request: RequestedRun | None = None
+    is_first: bool = False
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # the next one comes in five minutes
@@ -50,7 +53,12 @@ def _next_work(now: datetime) -> _Work | None:
     if request := next_request():
         return _Work(request.from_day, request.to_day, request.replace, request)
     day = nights.next_day(now) if settings.REPORTS_NIGHTLY else None
-    return _Work(day, day) if day else None
+    return _Work(day, day, is_first=_is_first(day)) if day else None
+
+
+def _is_first(day: date) -> bool:
+    """Return whether a day has no reports yet, or made-up ones."""
+    return not PublishedDay.objects.filter(day=day, is_made_up=False).exists()
 
 
 def _make(work: _Work) -> bool:
@@ -110,8 +118,8 @@ def _note_lack(work: _Work, error: str) -> None:
 
 
 def _announce(work: _Work) -> None:
-    """Mail a night once. Reports that an operator asked for are not mailed."""
-    if settings.REPORT_RECIPIENTS and not work.request:
+    """Mail a night once. Reports that an operator asked for, or that were stale, are not mailed."""
+    if settings.REPORT_RECIPIENTS and work.is_first:
         mail_summary.delay(work.last.isoformat())
 
 

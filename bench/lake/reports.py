@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.lake import reports_export
-from bench.lake.reports_events import write_day
 from bench.running import servers
+from embedded.demo.facts import write_day
 from spark_reports.lake import Lake, Manifest
 
 DAY = date(2026, 11, 20)
@@ -164,7 +164,8 @@ def _submit(lake: Lake, manifest: Manifest, reports: dict[str, float], **archive
 
     plan = make_plan(lake, {DAY: manifest}, "incoming/bench").to_json()
     rows = sum(manifest.rows.values())
-    submit(Submission("local[2]", DRIVER_MEMORY, lake.url, plan, 3600, rows, on_line, **archive))
+    scratch = Path(lake.url) / "scratch"
+    submit(Submission("local[2]", DRIVER_MEMORY, lake.url, plan, scratch, 3600, rows, on_line, **archive))
 
 
 @contextmanager

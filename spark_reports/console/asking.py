@@ -15,6 +15,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from spark_reports.console.choice import Choice, newest_day
 from spark_reports.models import PublishedDay, Report
+from spark_reports.nights.nights import published_days
 
 DEFAULT_DAYS = 14
 MAX_DAYS = 92
@@ -70,11 +71,11 @@ def read_choice(request: HttpRequest, model: type[Report], names: Sequence[str],
     form = ChoiceForm(request.GET, {name: _values(in_range, name) for name in names})
     form.is_valid()
     filters = {name: form.cleaned_data[name] for name in names if form.cleaned_data.get(name)}
-    published = PublishedDay.objects.filter(day__range=(first, last)).values_list("day", flat=True)
+    nights = list(published_days(first, last).order_by("-day"))
     for name, day in (("from", first), ("to", last)):
         form.fields[name].widget.attrs["value"] = day.isoformat()
     oldest = PublishedDay.objects.order_by("day").values_list("day", flat=True).first()
-    return Choice(form, first, last, frozenset(published), filters, oldest)
+    return Choice(form, first, last, nights, filters, oldest)
 
 
 def _days(request: HttpRequest, today: date) -> tuple[date, date]:

@@ -1,5 +1,6 @@
 """Which days and values a page shows. It reads no request, as a night's mail is made of the same tables."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
@@ -16,14 +17,18 @@ RANGES = {"1 day": 1, "7 days": 7, "14 days": 14, "30 days": 30, "90 days": 90}
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The days of a page, oldest first, which of them have reports, and the filters that are set."""
+    """The days of a page, those with reports (``nights``, newest first, with ``is_stale``), and the filters."""
 
     form: forms.Form
     first: date
     last: date
-    published: frozenset[date]
+    nights: Sequence[Any]
     filters: dict[str, str]
     oldest: date | None = None  # the first day that ever had reports
+
+    @property
+    def published(self) -> frozenset[date]:
+        return frozenset(night.day for night in self.nights)
 
     @property
     def days(self) -> list[date]:
@@ -32,7 +37,12 @@ class Choice:
     @property
     def absent(self) -> list[date]:
         """Return the days without reports, but for those before the first that had any: nobody misses these."""
-        return [day for day in self.days if day not in self.published and self.oldest and day > self.oldest]
+        missed = set(self.days) - self.published
+        return sorted(day for day in missed if self.oldest and day > self.oldest)
+
+    @property
+    def stale(self) -> list[str]:
+        return [str(night.day) for night in reversed(self.nights) if night.is_stale]
 
     def rows(self, model: type[Report]) -> QuerySet[Any]:
         return model._default_manager.filter(day__range=(self.first, self.last), **self.filters)  # noqa: SLF001

@@ -58,7 +58,7 @@ def seconds(value: float | None) -> str:
 
 
 def short_day(day: date) -> str:
-    return f"{day:%d %b}"
+    return f"{day:%m-%d}"
 
 
 def wilson(events: int, total: int) -> tuple[float, float] | tuple[None, None]:

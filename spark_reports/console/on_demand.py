@@ -40,7 +40,10 @@ class RequestRun(Operation):
         yield f"The reports of {days} are computed from the facts in the lake, {parts} together or not at all."
         if present:
             yield f"{present} of these days have reports: replaced when the run succeeds, kept when it fails."
-        yield "Days after them are compared with them, and are not computed again by themselves."
+        yield (
+            "Days after them are compared with them. Where facts are exported again, the reports of the thirty days "
+            "after them are stale until nights have made them again."
+        )
         if lack := missing():
             yield f"This machine lacks something, and the worker may, too: {lack}"
 

@@ -21,15 +21,14 @@ from spark_reports.console.asking import DaysForm, read_choice
 from spark_reports.console.choice import Choice, newest_day
 from spark_reports.console.on_demand import RequestRun
 from spark_reports.console.panels import PAGES, ReportPage
-from spark_reports.console.sections import finding_words, sections
+from spark_reports.console.sections import finding_words, lineage, sections
 from spark_reports.console.tables import columns_of, csv_file
 from spark_reports.models import PublishedDay, ReportRun, RequestedRun
 from spark_reports.nights.closing import last_closed_day
 from spark_reports.nights.status import status
-from spark_reports.nights.summary import failed_checks, summarise
+from spark_reports.nights.summary import findings_of, summarise
 from spark_reports.running.parts import missing
 
-MAX_FINDINGS = 20
 # The most days of one request. Each has an entry in the log of changes.
 MAX_REQUESTED_DAYS = 31
 View = Callable[..., HttpResponseBase]
@@ -78,14 +77,13 @@ def report(request: HttpRequest, slug: str) -> HttpResponse:
     if not _may_view(request, page.model):
         raise PermissionDenied
     choice = read_choice(request, page.model, page.filters, today=_today())
-    findings = list(failed_checks(choice.first, choice.last)[: MAX_FINDINGS + 1])
     panels = page.build(choice) if choice.published else []
     context = {
         "page": page,
         "choice": choice,
         "panels": [panel for panel in panels if panel.table.rows],
-        "findings": [finding_words(finding) for finding in findings[:MAX_FINDINGS]],
-        "more_findings": len(findings) > MAX_FINDINGS,
+        "lineage": lineage(choice.nights),
+        "findings": [finding_words(finding) for finding in findings_of(choice.first, choice.last)],
         "pages": PAGES.values(),
         "query": choice.query,
         "run_link": _run_link(request, *_first_absent(choice)) if choice.absent else None,
@@ -110,7 +108,9 @@ def report_csv(request: HttpRequest, slug: str) -> HttpResponseBase:
         raise PermissionDenied
     names = columns_of(found.model)
     rows: Iterable[Sequence[object]] = found.order_by("day", "pk").values_list(*names).iterator()
-    return csv_file("-".join(filter(None, (slug, table, str(choice.first), str(choice.last)))), names, rows)
+    made_up = "made-up" if any(night.is_made_up for night in choice.nights) else ""
+    parts = (made_up, slug, table, str(choice.first), str(choice.last))
+    return csv_file("-".join(filter(None, parts)), names, rows)
 
 
 @for_those_who_may("spark_reports.request_reportrun")
@@ -172,6 +172,7 @@ def _render(request: HttpRequest, template: str, title: str, context: dict[str, 
         "title": title,
         "status": status(now),
         "lacking": missing(),
+        "is_made_up": PublishedDay.objects.filter(is_made_up=True).exists(),
         "is_running": ReportRun.objects.filter(state=ReportRun.State.RUNNING).exists(),
         "waiting": list(RequestedRun.objects.order_by("asked_at")),
     }

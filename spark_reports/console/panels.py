@@ -321,7 +321,10 @@ def load_profile(choice: Choice) -> Sequence[Panel]:
 def _heaviest(choice: Choice) -> Table:
     rows = choice.rows_of_last_day(HeavyActor).order_by("role", "rank")
     columns = ("role", "rank", ("actor", "pseudonym"), "notifications", "attempts", "refused", "share")
-    note = "Pseudonyms lead to nobody, and change with their key (REPORTS_PSEUDONYM_PERIOD)."
+    note = (
+        "Share: of all notifications of the role. Pseudonyms lead to nobody, and change with their key "
+        "(REPORTS_PSEUDONYM_PERIOD). Five ranks share theirs, in no order: which of the five has which is not known."
+    )
     return table_of(f"Heaviest senders and recipients of {choice.last_day}", columns, rows, note)
 
 

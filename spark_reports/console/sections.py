@@ -1,12 +1,13 @@
 """The tables of a night's summary, which are the same on the page and in the mail."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from spark_reports.console import formats as f
 from spark_reports.console.panels import STAGE_COLUMNS, anomaly_table
 from spark_reports.console.tables import Cell, Table, table_of
-from spark_reports.models import DataQuality
-from spark_reports.nights.summary import FAILING_RATE, Summary
+from spark_reports.models import PublishedDay
+from spark_reports.nights.summary import FAILING_RATE, Finding, Summary
+from spark_reports.running.lineage import SHOWN_DIGITS
 
 CHECKS = {
     "row_count": "rows were lost or doubled on the way",
@@ -24,11 +25,24 @@ def sections(night: Summary) -> list[Table]:
     return [table for table in _all(night) if table.rows]
 
 
-def finding_words(finding: DataQuality) -> str:
-    """Return a finding about data quality in words."""
-    meaning = CHECKS.get(finding.check_name, finding.check_name)
-    figures = f"expected {finding.expected:,}, found {finding.found:,}"
-    return f"{finding.day} {finding.subject}: {meaning} ({figures})"
+def finding_words(finding: Finding) -> str:
+    """Return in one line what all failed checks of a kind mean, with the figures of the newest."""
+    newest, others = finding.newest, finding.count - 1
+    meaning = CHECKS.get(newest.check_name, newest.check_name)
+    figures = f"expected {newest.expected:,}, found {newest.found:,}"
+    more = f", and {others:,} more like it" if others else ""
+    return f"{newest.day} {newest.subject}: {meaning} ({figures}){more}"
+
+
+def lineage(nights: Iterable[PublishedDay]) -> Table:
+    """Return where the figures of each night come from."""
+    columns = (
+        *("day", Cell("facts", lambda row: f.text(row.facts_digest[:SHOWN_DIGITS]))),
+        Cell("code", lambda row: f.text(row.code_version)),
+        Cell("published (UTC)", lambda row: f"{row.published_at:%Y-%m-%d %H:%M}"),
+    )
+    note = "Facts: digest of the files that the day was computed from. Code: version of the server, digest of the jobs."
+    return table_of("Where these figures come from", columns, nights, note)
 
 
 def _all(night: Summary) -> Iterator[Table]:

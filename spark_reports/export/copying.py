@@ -4,7 +4,7 @@ Memory holds a few chunks, whatever the table's size: a thread reads from the da
 """
 
 import re
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from itertools import chain
@@ -16,14 +16,15 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
-from spark_reports.export.pseudonyms import Subject
 from spark_reports.jobs.tables import Table
-from spark_reports.lake import Lake, arrow_schema
+from spark_reports.lake import File, Lake, arrow_schema
 
 CHUNK_SIZE = 8 * 1024 * 1024
 CHUNKS_AHEAD = 3
 # A file is full at this size: far below the 5 GiB that object stores copy or take at once, and much for Spark to read.
 FULL_FILE = 512 * 1024 * 1024
+# Files below this size are merged: opening one costs Spark more than reading it.
+SMALL_FILE = 8 * 1024 * 1024
 # How long a reader waits for room before it checks whether the writer has failed.
 TIMEOUT_SECONDS = 0.2
 OTHER = "(other)"
@@ -34,8 +35,6 @@ _TOPIC_COLUMNS = frozenset({"app_topic", "previous_app_topic"})
 # Reasons and codes are words of ours; a text that looks like anything else is not exported.
 _WORD = re.compile(r"[A-Za-z0-9_ .:-]{0,64}")
 _WORD_COLUMNS = frozenset({"reason", "code"})
-
-_PSEUDONYM_COLUMNS = frozenset(Subject)
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
@@ -121,6 +120,19 @@ def _write_file(
     return total
 
 
+def merge_small(files: Sequence[File], table: Table, lake: Lake, begin: Callable[[], str]) -> list[File]:
+    """Return the files of a table, of which all small ones are one. ``begin`` returns its path."""
+    small = [file for file in files if file.size_bytes < SMALL_FILE]
+    if len(small) < 2:
+        return list(files)
+    path = begin()
+    with lake.writing(path) as out, closing(pq.ParquetWriter(out, arrow_schema(table), compression="zstd")) as parquet:
+        for rows in chain.from_iterable(lake.batches(file.path) for file in small):
+            parquet.write_batch(rows)
+    merged = lake.describe(path, sum(file.rows for file in small))
+    return [*(file for file in files if file not in small), merged]
+
+
 def parse(chunk: bytes, table: Table) -> pa.Table:
     """Return rows of CSV as a table of our schema. Empty means null, except in texts, which are never null."""
     schema = arrow_schema(table)
@@ -133,14 +145,7 @@ def parse(chunk: bytes, table: Table) -> pa.Table:
             column_types=types, null_values=[""], strings_can_be_null=False, true_values=["t"], false_values=["f"]
         ),
     )
-    columns = [_cleaned(rows[field.name], field) for field in schema]
-    return without_order(pa.Table.from_arrays(columns, schema=schema))
-
-
-def without_order(rows: pa.Table) -> pa.Table:
-    """Return rows that have pseudonyms in the order of these, because the order of their arrival would tell when."""
-    pseudonyms = [name for name in rows.column_names if name in _PSEUDONYM_COLUMNS]
-    return rows.sort_by([(name, "ascending") for name in pseudonyms]) if pseudonyms else rows
+    return pa.Table.from_arrays([_cleaned(rows[field.name], field) for field in schema], schema=schema)
 
 
 def _cleaned(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:

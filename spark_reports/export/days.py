@@ -9,9 +9,12 @@ from spark_reports.export.pseudonyms import Period, key_for
 from spark_reports.export.sessions import Export, OnRows
 from spark_reports.jobs.tables import SCHEMA_VERSION
 from spark_reports.lake import Kind, Lake, LakeError, Manifest
+from spark_reports.models import PublishedDay
 from spark_reports.nights.closing import last_closed_day
 from spark_reports.nights.seeds import destroy_seeds, seed_for
 
+# Reports look back a month, and the days of a week more may have to be made again.
+LEAST_DAYS_OF_LAKE = 40
 log = structlog.get_logger(__name__)
 
 
@@ -29,13 +32,17 @@ def closed_days(first: date, last: date, *, now: datetime) -> list[date]:
 
 
 def export_day(day: date, lake: Lake, *, now: datetime, on_rows: OnRows, replace: bool = False) -> Manifest:
-    """Bring a closed day into the lake. One that is there already stays as it is, unless ``replace``.
+    """Bring a closed day into the lake. One that is there already stays as it is, unless ``replace``. Reports that were
+    made of its former facts are stale from then on.
 
-    Raises ExportError when replacing would lose rows that retention has removed from the database meanwhile.
+    Raises ExportError when replacing would lose rows that retention has removed from the database meanwhile, and for
+    a day that the lake does not keep.
     """
     known = None if replace else lake.manifest(Kind.FACTS, day)
     if known is not None and known.schema_version == SCHEMA_VERSION:
         return known
+    if day < oldest_day_of_lake(now):
+        raise ExportError(f"{day} would not stay in the lake: it is older than EVENT_RETENTION_DAYS.")
     if day < oldest_complete_day(now) and lake.has(Kind.FACTS, day):
         raise ExportError(f"{day} cannot be exported again: parts of it are no longer in the database (retention).")
     destroy_seeds(now)
@@ -48,6 +55,7 @@ def export_day(day: date, lake: Lake, *, now: datetime, on_rows: OnRows, replace
     manifest = Manifest(
         day.isoformat(), SCHEMA_VERSION, now.isoformat(), key.id, is_complete, since.isoformat(), tables=files
     )
+    PublishedDay.objects.filter(day=day).update(renewed_at=now)
     lake.publish(Kind.FACTS, day, manifest)
     log.info("day_exported", day=day.isoformat(), key_id=key.id, rows=sum(manifest.rows.values()))
     return manifest
@@ -58,6 +66,11 @@ def _readable_manifest(lake: Lake, day: date) -> Manifest | None:
         return lake.manifest(Kind.FACTS, day)
     except LakeError:  # a damaged one names nothing that could be kept; this export replaces it
         return None
+
+
+def oldest_day_of_lake(now: datetime) -> date:
+    """Return the oldest day that the lake keeps."""
+    return _kept_since(max(settings.EVENT_RETENTION_DAYS, LEAST_DAYS_OF_LAKE), now)
 
 
 def oldest_complete_day(now: datetime) -> date:

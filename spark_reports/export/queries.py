@@ -3,8 +3,9 @@
 Facts that are in another table when a day is exported (the platform of a notification, the state of an installation
 before an event) are joined here, so that a job never has to look back further than its day.
 
-Times are rounded down to the minute, and to the hour where a row has a pseudonym or nothing needs more: who knows when
-a push was sent must not find it by its time. Durations are whole microseconds, as the database has them.
+Times are rounded down to the minute, and to the hour where nothing needs more. Durations are whole microseconds, as the
+database has them. Pseudonyms are in a table of their own (`actors`) that has neither: who knows when a push was sent,
+or for which app, must not find it.
 
 A row belongs to the UTC day of its first timestamp. Rows that change later (an attempt whose answer comes late, a
 notification that is retried for a day) are exported as they are; exporting the day again brings it up to date.
@@ -24,10 +25,10 @@ from registrations.models import RegistrationEvent, Route
 from registrations.token_types import sql_platform, sql_with_topic
 from spark_reports.export.copying import OTHER
 from spark_reports.export.pseudonyms import Subject
-from spark_reports.jobs.tables import LIFETIME_WEEKS
+from spark_reports.jobs.tables import CROWD, HEAVIEST, LIFETIME_WEEKS
 from spark_reports.nights.closing import CLOSED_AFTER
 from waku_bridge import models as waku
-from waku_bridge.identity import canary_identity
+from waku_bridge.identity import canary_identities
 from waku_bridge.messages import MessageType
 
 # `report_keys`, a temporary table of one row: `outer_key`, and a prefix per subject.
@@ -50,10 +51,7 @@ VERDICT_STATES = {
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """Which hours of a day a query selects: all of them, or a part of those whose rows need no others.
-
-    A part is of whole hours, because rows with pseudonyms have nothing more exact, and the file they are in must not.
-    """
+    """Which hours of a day a query selects: all of them, or a part of those whose rows need no others."""
 
     day: date
     first: int = 0
@@ -96,10 +94,11 @@ def _there(row: str, hours: Hours) -> str:
 
 
 def _is_canary(notification: str) -> str:
-    """Return the condition that a notification is one of the canaries'."""
-    own = f"{notification}.public_key_hash = '\\x{canary_identity().key_hash.hex()}'::bytea"
+    """Return the condition that a notification is one of the canaries', also of those of a former key of the server."""
+    own = ", ".join(f"'\\x{identity.key_hash.hex()}'::bytea" for identity in canary_identities())
     others = [part.canary_installations for part in parts() if part.canary_installations]
-    return " OR ".join([own, *(f"{notification}.installation_id IN ({each})" for each in others)])
+    conditions = [f"{notification}.public_key_hash IN ({own})"]
+    return " OR ".join([*conditions, *(f"{notification}.installation_id IN ({each})" for each in others)])
 
 
 def _is_no_canary(pseudonym: str) -> str:
@@ -159,50 +158,85 @@ def envelopes(hours: Hours) -> str:
 
 
 def notifications(hours: Hours) -> str:
-    """Select the notifications of a day, without anything of theirs that was measured: see `notification_times`.
+    """Select the notifications of a day, without anything of theirs that was measured (see `notification_times`) and
+    whom they are of (see `actors`).
 
     One whose installation unregistered has lost its route, and with it its platform.
     """
     return f"""
         SELECT {_hour("n.created_at")}, {sql_platform("route.token_type")},
-            {_app_topic("route.token_type", "route.app_topic")}, request.bridge,
-            CASE WHEN n.type BETWEEN 1 AND 4 THEN n.type ELSE 0 END, n.state, coalesce(n.report, ''), n.attempt_count,
-            {_pseudonym(Subject.RECIPIENT, _RECIPIENT)}, {_pseudonym(Subject.SENDER, "request.sender_digest")}
+            {_app_topic("route.token_type", "route.app_topic")}, request.bridge, n.state, coalesce(n.report, '')
         FROM {table(Notification)} n
         JOIN {table(NotificationRequest)} request ON request.id = n.request_id AND {_there("request", hours)}
         LEFT JOIN {table(Route)} route ON route.id = n.route_id
-        CROSS JOIN report_keys k
         WHERE {_in("n.created_at", hours, notification="n")} AND {_there("n", hours)}
-        UNION ALL {_decided(hours)}"""
+        UNION ALL
+        SELECT {_hour("request.received_at")}, 'none', '', request.bridge, CASE {_VERDICT} {_VERDICT_STATE} END,
+            CASE {_VERDICT} {_VERDICT_REPORT} END {_decided(hours)}"""
 
 
 # What was decided at once about the requests of a day stands in their rows (`reports`), one place for each.
 _PLACES = f"generate_series(0, length(request.decided) / {BYTES_EACH} - 1) place"
-
-
-def _decided_byte(number: int) -> str:
-    return f"get_byte(request.decided, {BYTES_EACH} * place + {number})"
+_VERDICT = f"get_byte(request.decided, {BYTES_EACH} * place)"
+_VERDICT_STATE = " ".join(f"WHEN {code} THEN '{VERDICT_STATES.get(v, REFUSED)}'" for code, v in VERDICTS.items())
+_VERDICT_REPORT = " ".join(
+    f"WHEN {code} THEN '{REPORTS[v.error].value}'" for code, v in VERDICTS.items() if v.error is not None
+)
 
 
 def _decided(hours: Hours) -> str:
-    """Select what was decided at once."""
-    verdict, type_ = _decided_byte(0), _decided_byte(1)
-    state = " ".join(f"WHEN {code} THEN '{VERDICT_STATES.get(v, REFUSED)}'" for code, v in VERDICTS.items())
-    report = " ".join(
-        f"WHEN {code} THEN '{REPORTS[v.error].value}'" for code, v in VERDICTS.items() if v.error is not None
-    )
+    """Return where what was decided at once is selected from: one row for each `place` of a `request`."""
     return f"""
-        SELECT {_hour("request.received_at")}, 'none', '', request.bridge,
-            CASE WHEN {type_} BETWEEN 1 AND 4 THEN {type_} ELSE 0 END,
-            CASE {verdict} {state} END, CASE {verdict} {report} END, 0,
-            NULL::bigint, {_pseudonym(Subject.SENDER, "request.sender_digest")}
-        FROM {table(NotificationRequest)} request CROSS JOIN report_keys k CROSS JOIN {_PLACES}
+        FROM {table(NotificationRequest)} request CROSS JOIN {_PLACES}
         WHERE {_in("request.received_at", hours, envelope="request.source_key")} AND {_there("request", hours)}
-            AND {verdict} > 0"""
+            AND {_VERDICT} > 0"""
+
+
+def actors(hours: Hours) -> str:
+    """Select how much senders sent and recipients got: each of the heaviest, and of all others how many had as many.
+
+    Only the heaviest have a pseudonym. Those of five ranks stand in their own order beside the five, so that none of
+    them leads to its rank and figures; where there are fewer than five, there is none.
+    """
+    recipient, sender = _pseudonym(Subject.RECIPIENT, "actor"), _pseudonym(Subject.SENDER, "actor")
+    return f"""
+        WITH asked_for AS (
+            SELECT {_RECIPIENT} AS recipient, request.sender_digest AS sender, n.attempt_count AS attempts,
+                false AS is_refused
+            FROM {table(Notification)} n
+            JOIN {table(NotificationRequest)} request ON request.id = n.request_id AND {_there("request", hours)}
+            WHERE {_in("n.created_at", hours, notification="n")} AND {_there("n", hours)}
+            UNION ALL
+            SELECT NULL, request.sender_digest, 0, CASE {_VERDICT} {_VERDICT_STATE} END = '{REFUSED}' {_decided(hours)}
+        ), each_actor AS (
+            SELECT CASE grouping(sender) WHEN 0 THEN '{Subject.SENDER}' ELSE '{Subject.RECIPIENT}' END AS role,
+                coalesce(sender, recipient) AS actor, count(*) AS notifications,
+                count(*) FILTER (WHERE attempts > 0) AS tried, sum(attempts) AS attempts,
+                count(*) FILTER (WHERE is_refused) AS refused
+            FROM asked_for GROUP BY GROUPING SETS (sender, recipient)
+        ), ranked AS (
+            SELECT *, row_number() OVER (PARTITION BY role ORDER BY notifications DESC, actor) AS rank
+            FROM each_actor WHERE actor IS NOT NULL
+        ), crowds AS (
+            SELECT role, (rank - 1) / {CROWD} AS crowd,
+                CASE role WHEN '{Subject.SENDER}' THEN {sender} ELSE {recipient} END AS pseudonym
+            FROM ranked CROSS JOIN report_keys k WHERE rank <= {HEAVIEST}
+        ), named AS (
+            SELECT role, pseudonym, crowd * {CROWD} + row_number() OVER (each_crowd ORDER BY pseudonym) AS rank,
+                count(*) OVER each_crowd AS size
+            FROM crowds WINDOW each_crowd AS (PARTITION BY role, crowd)
+        ), counted AS (
+            SELECT role, CASE WHEN rank <= {HEAVIEST} THEN rank END AS rank, count(*) AS actors, notifications,
+                sum(tried) AS tried, sum(attempts) AS attempts, sum(refused) AS refused
+            FROM ranked GROUP BY 1, 2, notifications
+        )
+        SELECT counted.role, counted.rank, pseudonym, actors, notifications, tried, attempts, refused
+        FROM counted LEFT JOIN named
+            ON named.role = counted.role AND named.rank = counted.rank AND size = {CROWD}"""
 
 
 def notification_times(hours: Hours) -> str:
-    """Select how long the answers and deliveries of a day took: rows without a pseudonym, and exact."""
+    """Select how long the answers and deliveries of a day took, exactly."""
     answered = _microseconds("request.received_at", "request.answered_at")
     deadline = _microseconds("request.received_at", "request.reply_due_at")
     delivered = f"CASE n.state WHEN 'delivered' THEN {_microseconds('n.created_at', 'n.finished_at')} END"
@@ -358,6 +392,7 @@ IN_PARTS = frozenset({"envelopes", "notifications", "notification_times", "attem
 QUERIES: dict[str, Callable[[Hours], str]] = {
     "envelopes": envelopes,
     "notifications": notifications,
+    "actors": actors,
     "notification_times": notification_times,
     "attempts": attempts,
     "replies": replies,

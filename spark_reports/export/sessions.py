@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -22,7 +23,7 @@ from django.conf import settings
 from django.db import connection, transaction
 
 from kit.db.timeouts import REPORTS, timeouts
-from spark_reports.export.copying import copy_table
+from spark_reports.export.copying import copy_table, merge_small
 from spark_reports.export.pseudonyms import PseudonymKey, Subject
 from spark_reports.export.queries import IN_PARTS, QUERIES, Hours
 from spark_reports.jobs.tables import EVENT_TABLES, Table
@@ -68,11 +69,11 @@ class Export:
             with _session(self.key) as session:
                 self.waiting.extend(_parts(session, self.day))
                 self._in_threads(_value(session, "SELECT pg_export_snapshot()"))
+            return {table.name: self._files_of(table) for table in EVENT_TABLES}
         except BaseException:
             for path in self.begun:
                 self.lake.remove(path)
             raise
-        return {table.name: self._files_of(table) for table in EVENT_TABLES}
 
     def _in_threads(self, snapshot: str) -> None:
         with ThreadPoolExecutor(SESSIONS, thread_name_prefix="export") as pool:
@@ -96,16 +97,16 @@ class Export:
                 self.files[part] = self._copy(session, part)
 
     def _copy(self, session: Session, part: Part) -> list[File]:
-        def begin() -> str:
-            self.begun.append(_new_path(part.table, self.day))
-            return self.begun[-1]
-
         def on_rows(number: int) -> None:
             with self.telling:
                 self.on_rows(part.table.name, number)
 
-        written = copy_table(session, part.query, part.table, self.lake, begin, on_rows)
+        written = copy_table(session, part.query, part.table, self.lake, partial(self._begin, part.table), on_rows)
         return [self.lake.describe(path, rows) for path, rows in written]
+
+    def _begin(self, table: Table) -> str:
+        self.begun.append(_new_path(table, self.day))
+        return self.begun[-1]
 
     def _end(self) -> None:
         """Give up the parts that wait, and end the queries that go on."""
@@ -115,7 +116,8 @@ class Export:
 
     def _files_of(self, table: Table) -> list[File]:
         parts = sorted((part for part in self.files if part.table == table), key=lambda part: part.hours.first)
-        return [file for part in parts for file in self.files[part]]
+        files = [file for part in parts for file in self.files[part]]
+        return merge_small(files, table, self.lake, partial(self._begin, table))
 
 
 def _wait_for(threads: Sequence[Future[None]]) -> None:

@@ -70,8 +70,8 @@ class Nightly:
             quality.result()
 
     def _load(self) -> None:
-        self.write(load_profile.transform(self.actors), tables.LOAD_PROFILE)
-        self.write(load_profile.heaviest(self.actors), tables.HEAVY_ACTORS)
+        self.write(load_profile.transform(self.facts["actors"]), tables.LOAD_PROFILE)
+        self.write(load_profile.heaviest(self.facts["actors"]), tables.HEAVY_ACTORS)
         self.write(latency.transform(self.durations), tables.LATENCY)
 
     def _count(self) -> None:
@@ -85,11 +85,10 @@ class Nightly:
             "rows": data_quality.count_all(own),
             "outcomes": error_rates.count_outcomes(envelopes, notifications, attempts, replies),
             "durations": latency.count_durations(envelopes, times, attempts, replies),
-            "actors": load_profile.by_actor(notifications),
         }
         with ThreadPoolExecutor(AT_ONCE) as pool:
             kept = pool.map(self._kept, counts.keys(), counts.values())
-            self.found, self.outcomes, self.durations, self.actors = kept
+            self.found, self.outcomes, self.durations = kept
 
     def _kept(self, name: str, counts: DataFrame) -> DataFrame:
         started = time.monotonic()

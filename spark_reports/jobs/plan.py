@@ -10,7 +10,17 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from typing import Any
 
+from spark_reports.jobs import tables
+
 Files = Mapping[str, Sequence[str]]  # by day (ISO): paths below the lake
+
+# How many days before its own a run looks back to in each report, and in snapshots of counters.
+LOOK_BACK_DAYS = {
+    tables.ERROR_RATES.name: 7,
+    tables.TOKEN_CHURN.name: 7,
+    tables.FAILURE_SIGNATURES.name: 30,
+}
+LOOK_BACK_SNAPSHOTS = {tables.UNKNOWN_ERRORS.name: 8}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from spark_reports.jobs.tables import Table
 
 # A longer duration means that a clock jumped, as retention ends earlier.
 MAX_DURATION_US = 31 * 86_400 * 10**6
+# The clocks of two machines differ by some seconds at most, unless one of them is wrong.
+CLOCK_NOISE_US = 5 * 10**6
 
 
 def read_facts(spark: SparkSession, lake: str, plan: Plan, table: Table) -> DataFrame:
@@ -39,8 +41,8 @@ def is_within_day() -> Column:
 
 
 def is_duration(name: str) -> Column:
-    """Return whether a number of microseconds can be true. A negative one comes from the clocks of two machines."""
-    return F.col(name).between(0, MAX_DURATION_US)
+    """Return whether a number of microseconds can be true. One that is a little below 0 is noise between two clocks."""
+    return F.col(name).between(-CLOCK_NOISE_US, MAX_DURATION_US)
 
 
 def _read(spark: SparkSession, base: str, lake: str, files: Files, schema: StructType) -> DataFrame:

@@ -7,10 +7,15 @@ and docs/reports.md are made from it or compared with it. Plain Python: the serv
 from dataclasses import dataclass
 from enum import StrEnum
 
-# Raise this when a column is added, removed or changes its meaning: older days then have to be exported again.
-SCHEMA_VERSION = 4
+# Raise this when a column is removed or changes its meaning: older days then have to be exported again. An optional
+# column that is added needs nothing: it is null in older days.
+SCHEMA_VERSION = 5
 # The number of weekly cohorts of device tokens that `token_lifetime` follows.
 LIFETIME_WEEKS = 26
+# The number of senders, and of recipients, that have a pseudonym in the lake: those with the most notifications.
+HEAVIEST = 20
+# The number of actors that share their pseudonyms: which of them has which is not exported.
+CROWD = 5
 
 
 class Type(StrEnum):
@@ -93,30 +98,41 @@ ENVELOPES = Table(
 )
 NOTIFICATIONS = Table(
     "notifications",
-    "one row per notification asked for, on the day it was accepted or refused; in no order that tells when",
+    "one row per notification asked for, on the day it was accepted or refused, and nothing about whom it is of",
     (
         required("at", Type.TIMESTAMP, "when it was accepted or refused, to the hour"),
         PLATFORM,
         APP_TOPIC,
         BRIDGE,
-        required("type", Type.INT, "what the recipient is woken for: 1 to 4, and 0 for any other number"),
         required("state", Type.STRING, "as in docs/delivery.md, at the time of the export"),
         required("report", Type.STRING, "what the sender was told; empty while it was not"),
-        required("attempts", Type.INT, "attempts at the gateway so far"),
+    ),
+)
+ROLE = required("role", Type.STRING, "`sender` or `recipient`")
+ACTORS = Table(
+    "actors",
+    "one row per role and each of the 20 actors with the most notifications, and per role and number of notifications "
+    "for all others together; without hour, place and order",
+    (
+        ROLE,
+        optional("rank", Type.INT, "1 is the heaviest; null for those after the 20th"),
         optional(
-            "recipient",
+            "actor",
             Type.LONG,
-            "pseudonym of the recipient, who is a key hash, or what its bridge names; none for what was refused or "
-            "suppressed",
+            "pseudonym of one of the five actors of ranks 1 to 5, 6 to 10, … : each of the five has one of these rows, "
+            "and it is not told which; null where there are fewer than five, and for those without a rank",
         ),
-        optional("sender", Type.LONG, "pseudonym of the key that signed the request, which clients change at will"),
+        required("actors", Type.LONG, "how many actors the row is about"),
+        required("notifications", Type.LONG, "how many notifications each of them sent or got"),
+        required("tried", Type.LONG, "how many of all of these had an attempt"),
+        required("attempts", Type.LONG, "attempts of all of these at the gateway so far"),
+        required("refused", Type.LONG, "how many of all of these were refused"),
     ),
 )
 NOTIFICATION_TIMES = Table(
     "notification_times",
-    "one row per notification of Waku whose answer was fixed or that ended, apart from `notifications` because it is "
-    "exact and they have pseudonyms; not of graded pushes, which are answered at once and may be planned for "
-    "later",
+    "one row per notification of Waku whose answer was fixed or that ended; not of graded pushes, which are answered "
+    "at once and may be planned for later",
     (
         required("at", Type.TIMESTAMP, "when it was accepted or refused, to the minute"),
         PLATFORM,
@@ -233,6 +249,7 @@ UNKNOWN_ERRORS = Table(
 EVENT_TABLES = (
     ENVELOPES,
     NOTIFICATIONS,
+    ACTORS,
     NOTIFICATION_TIMES,
     ATTEMPTS,
     REPLIES,
@@ -314,8 +331,8 @@ TOKEN_LIFETIME = Table(
         required("at_risk", Type.LONG, "token-days observed in this week of age"),
         required("ended", Type.LONG, "tokens that died, expired or were replaced in this week of age"),
         required("survival", Type.DOUBLE, "share that survives to this age"),
-        required("survival_low", Type.DOUBLE, "95 % interval by Greenwood's formula, lower end"),
-        required("survival_high", Type.DOUBLE, "95 % interval by Greenwood's formula, upper end"),
+        required("survival_low", Type.DOUBLE, "95 % interval, Greenwood on the log-log scale: lower end"),
+        required("survival_high", Type.DOUBLE, "95 % interval, Greenwood on the log-log scale: upper end"),
         required("is_complete", Type.BOOLEAN, "false where retention had removed a part of the cohort's history"),
     ),
 )
@@ -362,14 +379,13 @@ FAILURE_SIGNATURES = Table(
         required("known_days", Type.INT, "how many of the thirty days before are known: newness is judged by them"),
     ),
 )
-ROLE = required("role", Type.STRING, "`sender` or `recipient`")
 LOAD_PROFILE = Table(
     "load_profile",
     "one row per day and role",
     (
         ROLE,
         required("actors", Type.LONG, "how many different senders or recipients"),
-        required("notifications", Type.LONG, "asked for"),
+        required("notifications", Type.LONG, "asked for; of recipients without those refused or suppressed at once"),
         required("top_actors", Type.LONG, "the 1 % with the most notifications, rounded up"),
         required("top_share", Type.DOUBLE, "their share of the notifications"),
         required("tried", Type.LONG, "notifications with at least one attempt"),
@@ -383,11 +399,16 @@ HEAVY_ACTORS = Table(
     (
         ROLE,
         required("rank", Type.INT, "1 is the heaviest"),
-        required("actor", Type.STRING, "pseudonym, 16 hex digits; changes with the pseudonym key"),
+        required(
+            "actor",
+            Type.STRING,
+            "pseudonym of one of the five actors of ranks 1 to 5, 6 to 10, … , in no order: 16 hex digits that change "
+            "with the pseudonym key; empty where there are fewer than five",
+        ),
         required("notifications", Type.LONG, "asked for"),
         required("attempts", Type.LONG, "attempts at the gateway"),
         required("refused", Type.LONG, "refused: wrong token, not registered, overload"),
-        required("share", Type.DOUBLE, "of all notifications of the day"),
+        required("share", Type.DOUBLE, "of the notifications of this role in `load_profile`"),
     ),
 )
 ANOMALIES = Table(

@@ -1,15 +1,18 @@
-"""Which days still have to be reported.
+"""Which days still have to be reported, and which have to be reported again.
 
 Everything follows from what is in the database, so a scheduler that slept, a worker that was killed or a broker that
 forgot cost time and no night.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db.migrations.recorder import MigrationRecorder
-from django.db.models import Count, Max, Min
+from django.db.models import Count, Exists, Max, Min, OuterRef, QuerySet
 
+from spark_reports.jobs.plan import LOOK_BACK_DAYS
 from spark_reports.models import PublishedDay, ReportRun
 from spark_reports.nights.closing import last_closed_day
 
@@ -17,6 +20,8 @@ from spark_reports.nights.closing import last_closed_day
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=5), timedelta(hours=6)
 # A night without reports becomes an alarm this long after REPORTS_HOUR.
 GRACE = timedelta(hours=2)
+# The reports of a day rest on its facts, and on those of so many days before it.
+LOOK_BACK = timedelta(days=max(LOOK_BACK_DAYS.values()))
 
 
 def next_day(now: datetime) -> date | None:
@@ -25,28 +30,50 @@ def next_day(now: datetime) -> date | None:
 
 
 def owed_days(now: datetime) -> list[date]:
-    """Return the days without reports, oldest first, as far back as the database has their pushes.
+    """Return the days without reports or with stale ones, oldest first, as far back as the database has their pushes.
 
     Days that are partly removed by retention are marked by their reports. Days from before the server was installed are
     not owed.
     """
-    last = _newest_due_day(now)
-    first = max((now - timedelta(days=settings.NOTIFICATION_RETENTION_DAYS)).astimezone(UTC).date(), _installed_on(now))
-    days = [first + timedelta(days=n) for n in range((last - first).days + 1)]
-    published = set(PublishedDay.objects.filter(day__range=(first, last)).values_list("day", flat=True))
-    return [day for day in days if day not in published]
+    days = _due_days(now)
+    is_stale = _real(days)
+    return [day for day in days if is_stale.get(day, True)]
+
+
+def published_days(first: date, last: date) -> QuerySet[Any]:
+    """Return the days of a range that have reports, each with ``is_stale``: whether its reports are older than facts
+    that they rest on, its own or those of a day that it looks back to.
+    """
+    rests_on = (OuterRef("day") - LOOK_BACK, OuterRef("day"))
+    renewed = PublishedDay.objects.filter(day__range=rests_on, renewed_at__gt=OuterRef("published_at"))
+    return PublishedDay.objects.filter(day__range=(first, last)).annotate(is_stale=Exists(renewed)).order_by("day")
+
+
+def _real(days: Sequence[date]) -> dict[date, bool]:
+    """Return which of these days, oldest first, have reports of real facts, and whether these are stale."""
+    if not days:
+        return {}
+    return dict(published_days(days[0], days[-1]).filter(is_made_up=False).values_list("day", "is_stale"))
 
 
 def overdue_days(now: datetime) -> list[date]:
-    """Return the owed days whose reports should have been there by now."""
+    """Return the owed days that have no reports and should have them by now. Stale ones are shown meanwhile."""
     newest = _newest_due_day(now - GRACE)
-    return [day for day in owed_days(now) if day <= newest]
+    days = _due_days(now)
+    published = _real(days)
+    return [day for day in days if day <= newest and day not in published]
 
 
 def next_night(now: datetime) -> datetime:
     """Return when the next reports are due."""
     midnight = datetime.combine(_newest_due_day(now) + timedelta(days=2), datetime.min.time(), UTC)
     return midnight + timedelta(hours=settings.REPORTS_HOUR)
+
+
+def _due_days(now: datetime) -> list[date]:
+    """Return the days that should have reports, oldest first."""
+    first = max((now - timedelta(days=settings.NOTIFICATION_RETENTION_DAYS)).astimezone(UTC).date(), _installed_on(now))
+    return [first + timedelta(days=n) for n in range((_newest_due_day(now) - first).days + 1)]
 
 
 def _newest_due_day(now: datetime) -> date:
@@ -62,7 +89,8 @@ def _installed_on(now: datetime) -> date:
 
 
 def _pauses(day: date, now: datetime) -> bool:
-    failed = ReportRun.objects.filter(state=ReportRun.State.FAILED, from_day__lte=day, to_day__gte=day)
+    runs = ReportRun.objects.filter(from_day__lte=day, to_day__gte=day, is_made_up=False)
+    failed = runs.filter(state=ReportRun.State.FAILED)
     found = failed.aggregate(count=Count("pk"), last=Max("finished_at"))
     if not found["count"]:
         return False

@@ -6,9 +6,10 @@ from enum import StrEnum
 
 from django.conf import settings
 
+from kit.figures import counted
 from kit.health.status_cache import StatusCache
 from spark_reports.models import Anomaly, DataQuality, PublishedDay, ReportRun
-from spark_reports.nights.nights import next_night, overdue_days
+from spark_reports.nights.nights import next_night, overdue_days, owed_days
 
 NO_RUN = 'no run was started. Is there a worker for the queue "reports", and beat?'
 
@@ -44,7 +45,8 @@ SAVED = StatusCache("reports", Status, ttl_seconds=900)
 
 def status(now: datetime) -> Status:
     """Judge the nightly reports by what is in the database."""
-    newest = PublishedDay.objects.order_by("-day").values_list("day", flat=True).first()
+    real = PublishedDay.objects.filter(is_made_up=False)
+    newest = real.order_by("-day").values_list("day", flat=True).first()
     anomalies = Anomaly.objects.filter(day=newest).count() if newest else 0
     findings = DataQuality.objects.filter(day=newest, is_ok=False).count() if newest else 0
     state, words = _state(newest, now)
@@ -57,12 +59,19 @@ def _state(newest: date | None, now: datetime) -> tuple[State, str]:
     if overdue := overdue_days(now):
         return State.MISSING, f"The reports of {overdue[-1]} are missing: {_why(overdue[-1])}"
     if newest:
-        return State.PRESENT, f"The reports of {newest} are here."
+        return State.PRESENT, f"The reports of {newest} are here.{_stale(newest, now)}"
     return State.WAITING, f"The first reports come after {next_night(now):%Y-%m-%d %H:%M} UTC."
 
 
+def _stale(newest: date, now: datetime) -> str:
+    """Say how many reports are made again. No day before the newest one is missing."""
+    number = len([day for day in owed_days(now) if day <= newest])
+    return f" Those of {counted(number, 'day')} are stale, and are made again." if number else ""
+
+
 def _why(day: date) -> str:
-    run = ReportRun.objects.filter(from_day__lte=day, to_day__gte=day).order_by("-started_at").first()
+    runs = ReportRun.objects.filter(from_day__lte=day, to_day__gte=day, is_made_up=False)
+    run = runs.order_by("-started_at").first()
     if run is None:
         return NO_RUN
     if run.state == ReportRun.State.RUNNING:

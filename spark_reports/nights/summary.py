@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from django.db.models import Max, Q, QuerySet, Sum
+from django.db.models import Count, Max, Q, Sum, Window
 
 from spark_reports.models import (
     Anomaly,
@@ -17,6 +17,7 @@ from spark_reports.models import (
     PublishedDay,
     TokenChurn,
 )
+from spark_reports.nights.nights import published_days
 
 MAX_SIGNATURES = 10
 # The days that make a band, as in `jobs.statistics` and `jobs.anomalies`.
@@ -28,23 +29,33 @@ CHURN = ("active_at_start", "new", "returned", "unregistered", "died", "expired"
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """All failed checks of one kind: how many there are, and the newest of them."""
+
+    newest: DataQuality
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """One night.
 
     ``published`` is None while the day has no reports; then all else is empty. ``churn`` sums all places;
-    ``band_days`` is how many of the seven days before its figures could be compared with.
+    ``band_days`` is how many of the seven days before its figures could be compared with. ``is_stale`` says that it
+    rests on facts that were exported again since.
     """
 
     day: date
     published: PublishedDay | None
     anomalies: Sequence[Anomaly]
-    findings: Sequence[DataQuality]
+    findings: Sequence[Finding]
     stages: Sequence[Mapping[str, Any]]
     churn: Mapping[str, int]
     latencies: Sequence[Latency]
     signatures: Sequence[FailureSignature]
     loads: Sequence[LoadProfile]
     band_days: int
+    is_stale: bool
 
     @property
     def verdict(self) -> str:
@@ -88,19 +99,23 @@ def summarise(day: date) -> Summary:
         day=day,
         published=PublishedDay.objects.filter(day=day).select_related("run").first(),
         anomalies=list(Anomaly.objects.filter(day=day).order_by("figure", "stage", *PLACE)),
-        findings=list(failed_checks(day, day)),
+        findings=findings_of(day, day),
         stages=_stages(day),
         churn={name: churn[f"{name}_sum"] for name in CHURN},
         latencies=list(Latency.objects.filter(day=day, platform="all", bridge="all").order_by("stage")),
         signatures=list(signatures.order_by("-events")[:MAX_SIGNATURES]),
         loads=list(LoadProfile.objects.filter(day=day).order_by("role")),
         band_days=ErrorRate.objects.filter(day=day, hour=None).aggregate(days=Max("usual_days"))["days"] or 0,
+        is_stale=published_days(day, day).filter(is_stale=True).exists(),
     )
 
 
-def failed_checks(first: date, last: date) -> QuerySet[DataQuality]:
-    """Return why reports of these days must be read with care."""
-    return DataQuality.objects.filter(day__range=(first, last), is_ok=False).order_by("-day", "check_name", "subject")
+def findings_of(first: date, last: date) -> list[Finding]:
+    """Return why reports of these days must be read with care, once for each kind of failed check."""
+    failed = DataQuality.objects.filter(day__range=(first, last), is_ok=False)
+    counted = failed.annotate(alike=Window(Count("pk"), partition_by="check_name"))
+    newest = counted.order_by("check_name", "-day", "subject").distinct("check_name")
+    return [Finding(check, check.alike) for check in newest]
 
 
 def _stages(day: date) -> list[dict[str, Any]]:

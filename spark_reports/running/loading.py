@@ -14,11 +14,13 @@ import psycopg
 import pyarrow as pa
 import pyarrow.csv as pcsv
 from django.db import connection, transaction
+from django.db.models import F
 
 from spark_reports import models
 from spark_reports.jobs.tables import REPORT_TABLES, SCHEMA_VERSION, Table
 from spark_reports.lake import Kind, Lake, LakeError, Manifest, folder_of
 from spark_reports.models import DataQuality, PublishedDay, Report, ReportRun
+from spark_reports.running.lineage import code_version
 
 MODELS: dict[str, type[Report]] = {
     "error_rates": models.ErrorRate,
@@ -63,8 +65,10 @@ def _read(lake: Lake, output: str, report: Table, day: date) -> Result:
     return Result(report, day, {path: lake.read_table(report, path) for path in paths})
 
 
-def publish_in_lake(lake: Lake, results: Sequence[Result], run_name: str, *, now: datetime) -> None:
-    """Make the results the reports of their days in the lake."""
+def publish_in_lake(
+    lake: Lake, results: Sequence[Result], facts: Mapping[date, Manifest], run_name: str, *, now: datetime
+) -> None:
+    """Make the results the reports of their days in the lake. ``facts`` are the manifests that they were made of."""
     for day in sorted({result.day for result in results}):
         files = {
             result.report.name: [
@@ -73,7 +77,16 @@ def publish_in_lake(lake: Lake, results: Sequence[Result], run_name: str, *, now
             for result in results
             if result.day == day
         }
-        lake.publish(Kind.REPORTS, day, Manifest(day.isoformat(), SCHEMA_VERSION, now.isoformat(), "", tables=files))
+        manifest = Manifest(
+            day.isoformat(),
+            SCHEMA_VERSION,
+            now.isoformat(),
+            key_id="",
+            facts_digest=facts[day].digest,
+            code_version=code_version(),
+            tables=files,
+        )
+        lake.publish(Kind.REPORTS, day, manifest)
 
 
 def _into_place(lake: Lake, result: Result, path: str, name: str) -> Any:
@@ -82,22 +95,52 @@ def _into_place(lake: Lake, result: Result, path: str, name: str) -> Any:
     return lake.describe(target, result.parts[path].num_rows)
 
 
-def load(results: Sequence[Result], event_counts: Mapping[date, int], run: ReportRun, *, now: datetime) -> None:
-    """Replace these days in PostgreSQL, all reports together."""
-    days = sorted(event_counts)
+def load(results: Sequence[Result], facts: Mapping[date, Manifest], run: ReportRun, *, now: datetime) -> None:
+    """Replace these days in PostgreSQL, all reports together.
+
+    Raises LakeError when the run is made up and there are reports of real days.
+    """
+    days = sorted(facts)
     with transaction.atomic():
-        for model in MODELS.values():
-            model._default_manager.filter(day__in=days).delete()  # noqa: SLF001
+        renewed = _renewed(days)
+        _remove(days, run)
         session: psycopg.Connection[Any] = connection.connection
         for result in results:
             if result.report.name in MODELS:
                 _copy(session, result)
-        PublishedDay.objects.filter(day__in=days).delete()
-        PublishedDay.objects.bulk_create(
-            PublishedDay(day=day, run=run, event_count=event_counts[day], published_at=now) for day in days
-        )
+        PublishedDay.objects.bulk_create(_published(day, facts[day], run, renewed.get(day, now), now) for day in days)
         run.result_count = sum(result.row_count for result in results)
         run.finding_count = DataQuality.objects.filter(day__in=days, is_ok=False).count()
+
+
+def _renewed(days: Sequence[date]) -> dict[date, datetime]:
+    """Return since when days have their facts, where their former reports rested on the same."""
+    same = PublishedDay.objects.filter(day__in=days, is_made_up=False, renewed_at__lte=F("published_at"))
+    return dict(same.values_list("day", "renewed_at"))
+
+
+def _remove(days: Sequence[date], run: ReportRun) -> None:
+    """Remove what is replaced: the same days, and all made-up ones."""
+    if run.is_made_up and PublishedDay.objects.filter(is_made_up=False).exists():
+        raise LakeError("There are reports of real days, which made-up ones never replace.")
+    made_up = PublishedDay.objects.filter(is_made_up=True).values_list("day", flat=True)
+    replaced = {*days, *made_up}
+    for model in MODELS.values():
+        model._default_manager.filter(day__in=replaced).delete()  # noqa: SLF001
+    PublishedDay.objects.filter(day__in=replaced).delete()
+
+
+def _published(day: date, facts: Manifest, run: ReportRun, renewed_at: datetime, now: datetime) -> PublishedDay:
+    return PublishedDay(
+        day=day,
+        run=run,
+        event_count=sum(facts.rows.values()),
+        published_at=now,
+        renewed_at=renewed_at,
+        facts_digest=facts.digest,
+        code_version=code_version(),
+        is_made_up=run.is_made_up,
+    )
 
 
 def _copy(session: psycopg.Connection[Any], result: Result) -> None:

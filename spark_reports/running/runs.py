@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -19,29 +20,31 @@ from django.conf import settings
 
 from kit.db.clock import database_now
 from kit.processes.leader import REPORTS, LeaderLock
-from spark_reports.export import ExportError, closed_days, export_day
+from spark_reports.export import ExportError, closed_days, export_day, oldest_day_of_lake
 from spark_reports.jobs import tables
-from spark_reports.jobs.plan import Plan
+from spark_reports.jobs.plan import LOOK_BACK_DAYS, LOOK_BACK_SNAPSHOTS, Plan
 from spark_reports.lake import Kind, Lake, LakeError, Manifest, in_one_line
-from spark_reports.models import ReportRun
+from spark_reports.models import PublishedDay, ReportRun
 from spark_reports.nights.on_demand import KILLED, MAX_DAYS_PER_RUN
 from spark_reports.running.classes import archive_of, replacing
 from spark_reports.running.loading import load, publish_in_lake, read_results
-from spark_reports.running.spark import MANY_ROWS, SparkError, Submission, is_here, spark_home, submit
+from spark_reports.running.spark import (
+    MANY_ROWS,
+    SparkError,
+    Submission,
+    is_here,
+    remove_scratch,
+    scratch_in,
+    spark_home,
+    submit,
+)
 
 # After this Spark is stopped.
 SPARK_TIMEOUT_SECONDS = 14_400.0
 log = structlog.get_logger(__name__)
 State, Step = ReportRun.State, ReportRun.Step
 
-# How many days before its own a run looks back to in each report.
-LOOK_BACK_DAYS = {
-    tables.ERROR_RATES.name: 7,
-    tables.TOKEN_CHURN.name: 7,
-    tables.FAILURE_SIGNATURES.name: 30,
-}
 SURVIVAL = tables.TOKEN_LIFETIME.name
-LOOK_BACK_SNAPSHOTS = {tables.UNKNOWN_ERRORS.name: 8}
 EXCERPT_LINES = 60
 FAULTS = (ExportError, LakeError, SparkError, OSError)
 
@@ -62,6 +65,7 @@ class WorkerStops(Exception):  # noqa: N818 - says what happened
 _ENDED_BY: dict[type[BaseException], str] = {
     WorkerStops: "Its worker was told to end, as when a new version is installed. The next one begins again.",
     KeyboardInterrupt: "It was interrupted by hand.",
+    SystemExit: "The server was stopped.",
 }
 
 
@@ -79,6 +83,18 @@ class Progress:
 
     def beat(self) -> None:
         """Tell at least every 20 seconds that Spark computes. What this raises ends the run, and Spark with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a run takes its facts from.
+
+    ``bring`` brings a day into the lake, as `export_day` does. Made-up facts have a lake of their own.
+    """
+
+    lake: str
+    bring: Callable[..., Manifest]
+    is_made_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +118,15 @@ def run_reports(first: date, last: date, *, progress: Progress, replace: bool = 
         days = closed_days(first, last, now=database_now())
     except ExportError as error:
         raise RunError(str(error)) from error
+    return run_days(Source(settings.REPORTS_LAKE, partial(export_day, replace=replace)), days, progress=progress)
+
+
+def run_days(source: Source, days: Sequence[date], *, progress: Progress) -> list[ReportRun]:
+    """Make the reports of closed days from the facts of a source, as `run_reports` does from the database."""
     with alone():
         _close_abandoned()
         parts = [days[start : start + MAX_DAYS_PER_RUN] for start in range(0, len(days), MAX_DAYS_PER_RUN)]
-        return [_run(part, progress, replace=replace) for part in parts]
+        return [_run(source, part, progress) for part in parts]
 
 
 @contextmanager
@@ -132,11 +153,13 @@ def _close_abandoned() -> None:
     ReportRun.objects.filter(state=State.RUNNING).update(state=State.FAILED, finished_at=database_now(), error=KILLED)
 
 
-def _run(days: Sequence[date], progress: Progress, *, replace: bool) -> ReportRun:
+def _run(source: Source, days: Sequence[date], progress: Progress) -> ReportRun:
     now = database_now()
-    run = ReportRun.objects.create(from_day=days[0], to_day=days[-1], started_at=now, seen_at=now)
+    run = ReportRun.objects.create(
+        from_day=days[0], to_day=days[-1], started_at=now, seen_at=now, is_made_up=source.is_made_up
+    )
     try:
-        facts = _carry_out(run, days, progress, replace=replace)
+        facts = _carry_out(source, run, days, progress)
     except FAULTS as error:
         reason = in_one_line(error)
         _finish(run, State.FAILED, error=reason, log_excerpt=getattr(error, "log", ""))
@@ -144,24 +167,27 @@ def _run(days: Sequence[date], progress: Progress, *, replace: bool) -> ReportRu
     except BaseException as error:
         _finish(run, State.FAILED, error=_ENDED_BY.get(type(error), type(error).__name__))
         raise
-    _keep_classes(facts, progress)
+    if not source.is_made_up:
+        _forget_old_days()
+        _keep_classes(facts, progress)
     return run
 
 
-def _carry_out(run: ReportRun, days: Sequence[date], progress: Progress, *, replace: bool) -> _Facts:
-    lake = Lake(settings.REPORTS_LAKE)
+def _carry_out(source: Source, run: ReportRun, days: Sequence[date], progress: Progress) -> _Facts:
+    lake = Lake(source.lake)
     name = f"{run.pk}-{secrets.token_hex(4)}"
     output = f"incoming/{name}"
-    lake.remove_folder("incoming")  # nobody else runs, so a killed run left what is there
+    lake.remove_folder("incoming")  # nobody else runs, so a killed run left what is there, and what it put aside
+    remove_scratch(scratch_in(settings.DATA_DIR))
     try:
         with _step(run, Step.EXPORT, progress):
-            facts = _export(run, lake, days, progress, replace=replace)
+            facts = _export(source, run, lake, days, progress)
         with _step(run, Step.COMPUTE, progress):
             run.log_excerpt = _excerpt(_compute(run, lake, facts, output, progress))
         with _step(run, Step.PUBLISH, progress):
             results = read_results(lake, output, days)
-            publish_in_lake(lake, results, name, now=database_now())
-            load(results, facts.event_counts, run, now=database_now())
+            publish_in_lake(lake, results, facts.manifests, name, now=database_now())
+            load(results, facts.manifests, run, now=database_now())
     finally:
         lake.remove_folder(output)
     _finish(run, State.SUCCEEDED, step=Step.DONE)
@@ -179,14 +205,14 @@ def _step(run: ReportRun, step: ReportRun.Step, progress: Progress) -> Iterator[
     setattr(run, f"{step}_seconds", round(monotonic() - started, 3))
 
 
-def _export(run: ReportRun, lake: Lake, days: Sequence[date], progress: Progress, *, replace: bool) -> _Facts:
+def _export(source: Source, run: ReportRun, lake: Lake, days: Sequence[date], progress: Progress) -> _Facts:
     manifests = {}
     for day in days:
 
         def on_rows(table: str, number: int, day: date = day) -> None:
             progress.rows(day, table, number)
 
-        manifests[day] = export_day(day, lake, now=database_now(), on_rows=on_rows, replace=replace)
+        manifests[day] = source.bring(day, lake, now=database_now(), on_rows=on_rows)
         lake.verify(Kind.FACTS, day, manifests[day])
         _beat(run)
     facts = _Facts(manifests)
@@ -210,6 +236,7 @@ def _submission(lake: Lake, facts: _Facts, output: str, on_line: Callable[[str],
         driver_memory=settings.SPARK_DRIVER_MEMORY,
         lake=lake.url,
         plan=make_plan(lake, facts.manifests, output).to_json(),
+        scratch=scratch_in(settings.DATA_DIR),
         timeout_seconds=SPARK_TIMEOUT_SECONDS,
         rows=sum(facts.event_counts.values()),
         on_line=on_line,
@@ -219,6 +246,14 @@ def _submission(lake: Lake, facts: _Facts, output: str, on_line: Callable[[str],
 
 def _classes() -> Path | None:
     return archive_of(spark_home() / "jars", settings.DATA_DIR) if is_here(settings.SPARK_MASTER) else None
+
+
+def _forget_old_days() -> None:
+    """Remove days from the lake that are older than its retention. No run fails of it, as its reports are published."""
+    try:
+        Lake(settings.REPORTS_LAKE).forget_before(oldest_day_of_lake(database_now()))
+    except FAULTS as error:
+        log.warning("old_days_not_removed", error=in_one_line(error))
 
 
 def _keep_classes(facts: _Facts, progress: Progress) -> None:
@@ -249,12 +284,13 @@ def make_plan(lake: Lake, manifests: Mapping[date, Manifest], output: str) -> Pl
         for name, paths in manifest.paths.items():
             facts[name][day.isoformat()] = paths
     reports = _earlier_files(lake, Kind.REPORTS, first, LOOK_BACK_DAYS)
+    looked_back = _looked_back(lake, list(manifests), facts | reports)
     return Plan(
         days=[day.isoformat() for day in manifests],
         facts=facts,
         reports=reports,
         rows=_expected_rows(manifests),
-        history=_looked_back(lake, list(manifests), reports) | {SURVIVAL: _survival_days(manifests)},
+        history=looked_back | {SURVIVAL: _survival_days(manifests)},
         history_from={day.isoformat(): manifest.events_since or manifest.day for day, manifest in manifests.items()},
         incomplete_days=[day.isoformat() for day in manifests if not manifests[day].is_complete],
         output=output,
@@ -262,17 +298,20 @@ def make_plan(lake: Lake, manifests: Mapping[date, Manifest], output: str) -> Pl
 
 
 def _looked_back(
-    lake: Lake, days: Sequence[date], reports: Mapping[str, Mapping[str, Sequence[str]]]
+    lake: Lake, days: Sequence[date], read: Mapping[str, Mapping[str, Sequence[str]]]
 ) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return by report and day: how many of the days that it looks back to it could know, and how many it knows.
+    """Return by table and day: how many of the days that it looks back to it could know, and how many it knows.
 
-    Nothing is expected of the days before the first one of which the lake has reports.
+    Nothing is expected of the days before the first one with reports, in the lake or in PostgreSQL, which remembers
+    them when the lake is lost.
     """
-    oldest = min([day for day in [lake.first_day(Kind.REPORTS)] if day] + list(days))
+    real = PublishedDay.objects.filter(is_made_up=False)
+    published = real.order_by("day").values_list("day", flat=True).first()
+    oldest = min([day for day in (lake.first_day(Kind.REPORTS), published) if day] + list(days))
     history: dict[str, dict[str, tuple[int, int]]] = {}
-    for report, look_back in LOOK_BACK_DAYS.items():
-        known = {date.fromisoformat(day) for day in reports[report]} | set(days)
-        history[report] = {
+    for table, look_back in (LOOK_BACK_DAYS | LOOK_BACK_SNAPSHOTS).items():
+        known = {date.fromisoformat(day) for day in read[table]} | set(days)
+        history[table] = {
             day.isoformat(): (
                 min(look_back, (day - oldest).days),
                 sum(day - timedelta(n) in known for n in range(1, look_back + 1)),

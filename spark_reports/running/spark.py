@@ -7,13 +7,13 @@ comes from the environment by the names below, and from Spark's own configuratio
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -22,9 +22,9 @@ from threading import Thread
 from time import monotonic
 from urllib.parse import urlsplit
 
+from spark_reports.running.lineage import PACKAGE, job_files
 from spark_reports.running.parts import missing
 
-PACKAGE = Path(__file__).parents[1]
 KILL_WITH_PARENT = str(Path(__file__).with_name("kill_with_parent.py"))
 ENTRY = "from spark_reports.jobs.nightly import main\n\nmain()\n"
 PASSED_ON = re.compile(
@@ -34,6 +34,11 @@ PASSED_ON = re.compile(
 MANY_ROWS = 10_000_000
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 PROGRESS = "report "  # the beginning of a line of progress
+# Where S3A looks for keys besides: Amazon's own chain, with the file that AWS_SHARED_CREDENTIALS_FILE names.
+S3_KEYS = (
+    "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider,"
+    "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+)
 LOG_LINES = 200
 MAX_LINE = 300
 BEAT_SECONDS = 20
@@ -52,7 +57,8 @@ class SparkError(Exception):
 class Submission:
     """What to run.
 
-    ``plan`` is its text, which the driver reads here. ``rows`` is how many facts there are to read. ``on_line`` gets
+    ``plan`` is its text, which the driver reads here. ``scratch`` is the folder for everything that is put aside while
+    it runs. ``rows`` is how many facts there are to read. ``on_line`` gets
     each line of the job's progress, and an empty one now and then while there is none. ``classes`` is an archive of
     Java's classes to start with, and ``new_classes`` one to write at the end.
     """
@@ -61,6 +67,7 @@ class Submission:
     driver_memory: str
     lake: str
     plan: str
+    scratch: Path
     timeout_seconds: float
     rows: int
     on_line: Callable[[str], None]
@@ -72,12 +79,13 @@ def submit(submission: Submission) -> str:
     """Run the jobs and return the end of Spark's log. Raises SparkError."""
     log: deque[str] = deque(maxlen=LOG_LINES)
     with (
-        tempfile.TemporaryDirectory(prefix="push-reports-") as name,
+        _empty(submission.scratch) as folder,
         _running(
-            _command(submission, *package(Path(name)), _write_plan(submission, Path(name))),
+            _command(submission, *package(folder), _write_plan(submission)),
             environment(submission.master, submission.rows)
+            | {"SPARK_LOCAL_DIRS": str(folder), "TMPDIR": str(folder)}
             | _for_driver(submission)
-            | _for_remote(submission.master, Path(name)),
+            | _for_remote(submission.master, folder),
         ) as process,
     ):
         code = _follow(process, submission, log)
@@ -86,19 +94,44 @@ def submit(submission: Submission) -> str:
     return "\n".join(log)
 
 
+def scratch_in(data_dir: Path) -> Path:
+    """Return the folder for what a run puts aside, pseudonyms among it: below the disk that SPARK_LOCAL_DIRS names, or
+    DATA_DIR.
+    """
+    disk = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+    return Path(disk or data_dir) / "report-scratch"
+
+
+def remove_scratch(folder: Path) -> None:
+    """Remove what a run put aside. One that was killed leaves it to the next."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def _empty(folder: Path) -> Iterator[Path]:
+    """Give an empty folder for this account only, and remove it afterwards."""
+    remove_scratch(folder)
+    folder.mkdir(mode=0o700, parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def package(folder: Path) -> tuple[Path, Path]:
     """Write the jobs as a zip file that executors of a cluster can be sent, and the script that starts them."""
     archive, entry = folder / "jobs.zip", folder / "entry.py"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as jobs:
-        for path in [PACKAGE / "__init__.py", *sorted((PACKAGE / "jobs").rglob("*.py"))]:
+        for path in job_files():
             jobs.write(path, path.relative_to(PACKAGE.parent))
     entry.write_text(ENTRY, encoding="ascii")
     return archive, entry
 
 
-def _write_plan(submission: Submission, folder: Path) -> Path:
+def _write_plan(submission: Submission) -> Path:
     """Write the plan for the driver, which runs beside us: from the lake it would be read by a job of Spark's."""
-    plan = folder / "plan.json"
+    plan = submission.scratch / "plan.json"
     plan.write_text(submission.plan, encoding="utf-8")
     return plan
 
@@ -124,6 +157,7 @@ def _command(submission: Submission, archive: Path, entry: Path, plan: Path) -> 
         # What it writes is for its account only.
         *["--conf", "spark.hadoop.fs.permissions.umask-mode=077", "--conf", "spark.ui.showConsoleProgress=false"],
         *_for_one_machine(submission.master),
+        *_for_buffers(submission),
         *_for_s3(submission.lake),
         *arguments,
     ]
@@ -135,8 +169,8 @@ def is_remote(master: str) -> bool:
 
 
 def _for_s3(lake: str) -> Iterable[str]:
-    """Return the options for a lake on S3: the connector, which Spark fetches and keeps, and where S3 is if not at
-    Amazon.
+    """Return the options for a lake on S3: the connector, which Spark fetches and keeps, where S3 is if not at Amazon,
+    and that its keys are in a file.
     """
     if not lake.startswith("s3a://"):
         return
@@ -147,6 +181,9 @@ def _for_s3(lake: str) -> Iterable[str]:
         yield from ("--conf", "spark.hadoop.fs.s3a.path.style.access=true")
     if region := os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
         yield from ("--conf", f"spark.hadoop.fs.s3a.endpoint.region={region}")
+    keys = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE", os.devnull))
+    if keys.is_file() and keys.read_text(encoding="utf-8").strip():
+        yield from ("--conf", f"spark.hadoop.fs.s3a.aws.credentials.provider={S3_KEYS}")
 
 
 def s3_connector() -> str:
@@ -172,6 +209,11 @@ def _for_one_machine(master: str) -> Iterable[str]:
     return (part for option in options for part in ("--conf", option)) if is_here(master) else ()
 
 
+def _for_buffers(submission: Submission) -> Iterable[str]:
+    """Return the option that has Hadoop buffer uploads in the scratch folder. Other machines have none."""
+    return ("--conf", f"spark.hadoop.hadoop.tmp.dir={submission.scratch}") if is_here(submission.master) else ()
+
+
 def environment(master: str, rows: int = 0) -> dict[str, str]:
     """Return the environment of Spark, without our secrets.
 
@@ -192,7 +234,7 @@ def _for_driver(submission: Submission) -> dict[str, str]:
     Its memory is there from the beginning: it would come little by little, and garbage be collected a hundred times
     meanwhile.
     """
-    options = [f"-Xms{submission.driver_memory}", "-XX:MetaspaceSize=192m"]
+    options = [f"-Xms{submission.driver_memory}", "-XX:MetaspaceSize=192m", f'"-Djava.io.tmpdir={submission.scratch}"']
     if submission.new_classes:
         options.append(f'"-XX:ArchiveClassesAtExit={submission.new_classes}"')
     elif submission.classes and submission.classes.exists():

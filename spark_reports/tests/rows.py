@@ -31,9 +31,9 @@ def make_run(day: date, **facts: Any) -> ReportRun:
     )  # fmt: skip
 
 
-def publish(day: date, *, events: int = 1234, at: datetime | None = None) -> PublishedDay:
+def publish(day: date, *, events: int = 1234, at: datetime | None = None, **facts: Any) -> PublishedDay:
     return PublishedDay.objects.create(
-        day=day, run=make_run(day), event_count=events, published_at=at or timezone.now()
+        day=day, run=make_run(day), event_count=events, published_at=at or timezone.now(), **facts
     )
 
 
@@ -104,9 +104,9 @@ def make_check(day: date, **facts: Any) -> DataQuality:
     )
 
 
-def make_night(day: date) -> None:
+def make_night(day: date, **facts: Any) -> None:
     """Make a row of every report."""
-    publish(day)
+    publish(day, **facts)
     make_rate(day)
     make_rate(day, outcome="success", code="", is_failure=False, events=190, rate=0.95)
     make_rate(day, hour=7)

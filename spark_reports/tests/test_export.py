@@ -20,10 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from django.conf import LazySettings
+from django.conf import settings as django_settings
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
+from embedded import seeding
 from kit.db.timeouts import REPORTS
 from notifications.gateways.gorush.rules.file import seed_rules
 from notifications.rules.policy import Verdict, Wish
@@ -33,15 +35,15 @@ from registrations.keys.keyring import keyring
 from registrations.models import RegistrationEvent
 from spark_reports.export import ExportError, closed_days, copying, export_day, last_closed_day, sessions
 from spark_reports.export.copying import is_topic, is_word
-from spark_reports.export.pseudonyms import Period, Subject, key_for
+from spark_reports.export.pseudonyms import Period, PseudonymKey, Subject, key_for
 from spark_reports.export.queries import QUERIES, Hours
-from spark_reports.jobs.tables import EVENT_TABLES, Column, Table
+from spark_reports.jobs.tables import ACTORS, CROWD, EVENT_TABLES, HEAVIEST, Column, Table
 from spark_reports.lake import Kind, Lake, LakeError, Manifest, arrow_schema, folder_of
 from spark_reports.models import PseudonymSeed
 from spark_reports.nights.seeds import destroy_seeds
 from spark_reports.tests.history import History
 from tests import factories
-from waku_bridge.identity import canary_identity
+from waku_bridge.identity import canary_identities
 from xmpp_bridge.console.operator_actions import command as xmpp_command
 
 Kinds = RegistrationEvent.Kind
@@ -170,18 +172,21 @@ def test_nothing_in_the_lake_identifies_anybody(lake_url: str, day: date, export
 def test_a_pseudonym_is_64_bits_of_an_hmac_under_the_key_of_its_period(
     lake_url: str, day: date, export: Callable[..., Manifest], settings: LazySettings
 ) -> None:
-    sender, recipient = b"\x03" + secrets.token_bytes(32), secrets.token_bytes(64)
-    digest = keyring().digest(Purpose.SENDER, sender)
-    request = factories.make_answered_request(at=midnight(day), sender_digest=digest)
-    factories.make_notification(request=request, at=midnight(day), public_key_hash=recipient)
+    senders = [keyring().digest(Purpose.SENDER, b"\x03" + secrets.token_bytes(32)) for _ in range(CROWD)]
+    recipients = [secrets.token_bytes(64) for _ in range(CROWD)]
+    for sender, recipient in zip(senders, recipients, strict=True):
+        request = factories.make_answered_request(at=midnight(day), sender_digest=sender)
+        factories.make_notification(request=request, at=midnight(day), public_key_hash=recipient)
     manifest = export()
 
     secret, seed = settings.FIELD_ENCRYPTION_KEYS[0], bytes(PseudonymSeed.objects.get().seed)
     key = hmac.digest(secret, f"report pseudonyms {day:%Y-%m}".encode() + b"\0" + seed, "sha256")
-    [row] = rows_of(lake_url, manifest, "notifications")
-    for column, value in (("sender", digest), ("recipient", recipient)):
-        expected = hmac.digest(key, column.encode() + b"\0" + value, "sha256")[:8]
-        assert row[column] == int.from_bytes(expected, signed=True)
+    rows = rows_of(lake_url, manifest, "actors")
+    for role, values in (("sender", senders), ("recipient", recipients)):
+        expected = {hmac.digest(key, role.encode() + b"\0" + value, "sha256")[:8] for value in values}
+        assert {row["actor"] for row in rows if row["role"] == role} == {
+            int.from_bytes(pseudonym, signed=True) for pseudonym in expected
+        }
     assert manifest.key_id == key_for(day, secret, seed, Period.MONTH).id
 
 
@@ -226,15 +231,20 @@ def test_what_was_decided_at_once_is_exported_from_its_request(
     canary = factories.make_canary_envelope(at=midnight(day))
     factories.make_answered_request(**answered, decided=pack(decided), source_key=canary.hash)
 
-    columns = ("platform", "bridge", "type", "state", "report", "attempts", "recipient")
+    columns = ("platform", "bridge", "state", "report")
     manifest = export()
     rows = [tuple(row[c] for c in columns) for row in rows_of(lake_url, manifest, "notifications")]
-    assert sorted(row for row in rows if row[3] != "delivered") == [
-        ("none", "waku", 0, "suppressed", "success", 0, None),
-        ("none", "waku", 1, "duplicate", "success", 0, None),
-        ("none", "waku", 2, "refused", "wrong_token", 0, None),
+    assert sorted(row for row in rows if row[2] != "delivered") == [
+        ("none", "waku", "duplicate", "success"),
+        ("none", "waku", "refused", "wrong_token"),
+        ("none", "waku", "suppressed", "success"),
     ]
     assert len(rows) == 4
+    columns = ("role", "rank", "actors", "notifications", "refused")
+    assert sorted(tuple(row[c] for c in columns) for row in rows_of(lake_url, manifest, "actors")) == [
+        ("recipient", 1, 1, 1, 0),
+        ("sender", 1, 1, 4, 1),
+    ]
     times = [(row["delivered_us"], row["answered_us"]) for row in rows_of(lake_url, manifest, "notification_times")]
     assert sorted(times, key=repr) == [(None, 1_000_000), (None, None)]
 
@@ -335,8 +345,8 @@ def test_pushes_of_xmpp_have_recipients_of_their_own_and_are_no_measure_of_speed
 
     for table in ("notifications", "attempts"):
         assert [row["bridge"] for row in rows_of(lake_url, manifest, table)] == ["xmpp"] * 3
-    rows = rows_of(lake_url, manifest, "notifications")
-    assert sorted(Counter(row["recipient"] for row in rows).values()) == [1, 2]
+    rows = rows_of(lake_url, manifest, "actors")
+    assert sorted(row["notifications"] for row in rows if row["role"] == "recipient") == [1, 2]
     assert manifest.rows["notification_times"] == 0
     assert {(row["latency_us"], row["queued_us"]) for row in rows_of(lake_url, manifest, "attempts")} == {(7000, None)}
 
@@ -393,8 +403,20 @@ def test_only_the_day_itself_is_exported(lake_url: str, day: date, export: Calla
     assert export().rows["envelopes"] == 1
 
 
-def test_nothing_of_the_canary_is_exported(day: date, export: Callable[..., Manifest]) -> None:
-    at, key_hash = midnight(day), canary_identity().key_hash
+@pytest.fixture
+def former_key(settings: LazySettings) -> Iterator[None]:
+    """Have the server's key changed: the former one is still known."""
+    canary_identities.cache_clear()
+    settings.OTHER_SERVER_PRIVATE_KEYS = [secrets.token_bytes(32)]
+    yield
+    canary_identities.cache_clear()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_nothing_of_the_canary_is_exported_whichever_key_it_was_made_of(
+    day: date, export: Callable[..., Manifest], former_key: None, number: int
+) -> None:
+    at, key_hash = midnight(day), canary_identities()[number].key_hash
     mark = factories.make_canary_envelope(at=at)
     run = factories.make_canary_run(at=at, pseudonym=uuid4())
     factories.make_envelope(hash=mark.hash, at=at)
@@ -490,6 +512,7 @@ def test_large_tables_are_read_in_parts_into_files_of_bounded_size(
     monkeypatch.setattr(sessions, "SESSIONS", 3)
     monkeypatch.setattr(copying, "CHUNK_SIZE", 200)
     monkeypatch.setattr(copying, "FULL_FILE", 3000)
+    monkeypatch.setattr(copying, "SMALL_FILE", 0)
     manifest = export(replace=True)
 
     assert len(manifest.tables["attempts"]) > 6 > len(manifest.tables["registration_events"]) > 1
@@ -497,6 +520,22 @@ def test_large_tables_are_read_in_parts_into_files_of_bounded_size(
     assert (
         max(file.size_bytes for files in manifest.tables.values() for file in files) < 3000 + 9000
     )  # data, and the footer
+    Lake(lake_url).verify(Kind.FACTS, day, manifest)
+
+
+def test_the_small_files_of_a_day_are_merged_into_one(
+    lake_url: str, day: date, export: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    History(seed=4).add_day(day, events=60, requests=60)
+    whole = {table.name: in_order(lake_url, export(), table.name) for table in EVENT_TABLES}
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+    monkeypatch.setattr(sessions, "ROWS_PER_PART", 10)
+    manifest = export(replace=True)
+
+    assert {table.name: in_order(lake_url, manifest, table.name) for table in EVENT_TABLES} == whole
+    assert {len(files) for files in manifest.tables.values()} == {1}
+    assert len(list(Path(lake_url).glob(f"facts/*/day={day}/*"))) == len(EVENT_TABLES)
     Lake(lake_url).verify(Kind.FACTS, day, manifest)
 
 
@@ -558,7 +597,7 @@ def test_durations_are_whole_microseconds(lake_url: str, day: date, export: Call
 def test_who_knows_when_a_push_was_sent_does_not_find_it(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
-    """A row with a pseudonym has no time but its hour, nothing that was measured, and no place that tells when."""
+    """A row with a pseudonym has no time, no place and nothing that was measured, and all other times are rounded."""
     moments = [midnight(day) + timedelta(minutes=7 * n, microseconds=n + 1) for n in range(200)]
     for at in moments:
         digest = keyring().digest(Purpose.SENDER, secrets.token_bytes(33))
@@ -575,16 +614,84 @@ def test_who_knows_when_a_push_was_sent_does_not_find_it(
     factories.make_unknown_error(first_seen_at=moments[0], last_seen_at=moments[1])
     manifest = export()
 
-    pseudonymous = rows_of(lake_url, manifest, "notifications")
-    assert {(row["at"].minute, row["at"].second, row["at"].microsecond) for row in pseudonymous} == {(0, 0, 0)}
-    assert not [name for name in pseudonymous[0] if name.endswith("_us")]
-    hours = [row["at"] for row in pseudonymous]
-    assert hours not in (sorted(hours), sorted(hours, reverse=True))
+    assert [table.name for table in EVENT_TABLES if {"actor", *Subject} & {*table.column_names}] == ["actors"]
+    assert not {"at", "platform", "app_topic", "bridge", "type"} & {*ACTORS.column_names}
     for table in EVENT_TABLES:
         rows = rows_of(lake_url, manifest, table.name)
         times = [value for row in rows for value in row.values() if isinstance(value, datetime)]
         assert {(at.second, at.microsecond) for at in times} <= {(0, 0)}, table.name
-        assert table.name == "notifications" or not {"recipient", "sender"} & set(table.column_names)
+
+
+def test_who_knows_what_a_user_got_does_not_find_the_pseudonym(
+    lake_url: str, day: date, export: Callable[..., Manifest]
+) -> None:
+    """Of made-up facts: each pseudonym is that of one of five, and their order tells nothing."""
+    History(seed=3).add_day(day)
+    assert_in_crowds(lake_url, export(), day)
+
+
+@pytest.fixture
+def month() -> Iterator[None]:
+    """Fill the database as a month of work would. Its partitions go with the test."""
+    seeding.fill(1000, 2000, lambda _: None)
+    yield
+    for table in seeding.DAYS:
+        list(table.drop_days(timezone.now() - timedelta(days=2)))
+
+
+def test_the_same_of_a_server_that_has_run_for_a_month(
+    lake_url: str, day: date, export: Callable[..., Manifest], month: None
+) -> None:
+    assert_in_crowds(lake_url, export(), day)
+
+
+RECIPIENTS = """SELECT CASE public_key_hash WHEN '' THEN convert_to(installation_id, 'UTF8') ELSE public_key_hash END
+    FROM notifications_notification WHERE created_at >= %s AND created_at < %s"""
+
+
+def assert_in_crowds(lake_url: str, manifest: Manifest, day: date) -> None:
+    """Compare the five pseudonyms of each five ranks with the five who have these, as the database knows them."""
+    key = key_for(day, django_settings.FIELD_ENCRYPTION_KEYS[0], bytes(PseudonymSeed.objects.get().seed), Period.MONTH)
+    rows = rows_of(lake_url, manifest, "actors")
+    pushes = Counter(recipients_of(day))
+    found = sorted((row for row in rows if row["role"] == "recipient" and row["rank"]), key=lambda row: row["rank"])
+    heaviest = sorted(pushes, key=lambda who: (-pushes[who], who))[:HEAVIEST]
+
+    assert [row["notifications"] for row in found] == [pushes[who] for who in heaviest]
+    assert sum(row["actors"] for row in rows if row["role"] == "recipient") == len(pushes)
+    for start in range(0, HEAVIEST, CROWD):
+        crowd = heaviest[start : start + CROWD]
+        pseudonyms = sorted(pseudonym_of(who, key) for who in crowd) if len(crowd) == CROWD else [None] * len(crowd)
+        assert [row["actor"] for row in found[start : start + CROWD]] == pseudonyms
+    for role in Subject:
+        named = [row["rank"] for row in rows if row["role"] == role and row["actor"] is not None]
+        assert sorted(named) == [*range(1, len(named) + 1)]
+        assert len(named) % CROWD == 0
+    assert {row["actors"] for row in rows if row["rank"]} == {1}
+
+
+def recipients_of(day: date) -> list[bytes]:
+    with connection.cursor() as cursor:
+        cursor.execute(RECIPIENTS, [midnight(day), midnight(day) + timedelta(days=1)])
+        return [bytes(value) for (value,) in cursor.fetchall()]
+
+
+def pseudonym_of(value: bytes, key: PseudonymKey) -> int:
+    inner = hashlib.sha256(key.prefix(Subject.RECIPIENT) + value).digest()
+    return int.from_bytes(hashlib.sha256(key.outer + inner).digest()[:8], signed=True)
+
+
+@pytest.mark.parametrize(("people", "named"), [(4, 0), (5, 5), (9, 5), (10, 10), (30, 20)])
+def test_fewer_than_five_have_no_pseudonym(
+    lake_url: str, day: date, export: Callable[..., Manifest], people: int, named: int
+) -> None:
+    for number in range(people):
+        factories.make_notification(request=factories.make_request(at=midnight(day)), at=midnight(day),
+                                    public_key_hash=bytes([number]) * 64)  # fmt: skip
+    rows = [row for row in rows_of(lake_url, export(), "actors") if row["role"] == "recipient"]
+
+    assert sum(row["actor"] is not None for row in rows) == named
+    assert sum(row["actors"] for row in rows) == people
 
 
 # Seeds of pseudonyms --------------------------------------------------------------------------------------------------
@@ -688,6 +795,13 @@ def test_a_day_that_retention_has_begun_to_remove_is_marked_and_never_replaced(
     assert not manifest.is_complete
     with pytest.raises(ExportError, match="no longer in the database"):
         export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None, replace=True)
+
+
+def test_a_day_that_the_lake_does_not_keep_is_not_exported(lake_url: str) -> None:
+    """Its reports, of when its rows were there, would be replaced by empty ones."""
+    now = timezone.now()
+    with pytest.raises(ExportError, match="older than EVENT_RETENTION_DAYS"):
+        export_day(now.date() - timedelta(days=400), Lake(lake_url), now=now, on_rows=lambda _table, _rows: None)
 
 
 def test_the_key_never_stands_in_a_statement_or_a_parameter(

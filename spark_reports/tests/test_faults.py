@@ -1,30 +1,42 @@
 """What can go wrong with a run: it says so in one line, publishes nothing, and leaves what was good."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
 
+import psutil
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from django.conf import LazySettings
+from django.conf import settings as settings_of_server
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
 from kit.processes.leader import REPORTS
-from spark_reports.export import last_closed_day
+from spark_reports.export import export_day, last_closed_day
 from spark_reports.jobs import tables
-from spark_reports.jobs.tables import REPORT_TABLES
-from spark_reports.lake import Kind, Lake, LakeError, arrow_schema
+from spark_reports.jobs.tables import REPORT_TABLES, SCHEMA_VERSION
+from spark_reports.lake import File, Kind, Lake, LakeError, Manifest, arrow_schema
 from spark_reports.models import ErrorRate, PublishedDay, ReportRun
+from spark_reports.nights.nights import published_days
+from spark_reports.running import runs
 from spark_reports.running.loading import load, publish_in_lake, read_results
 from spark_reports.running.runs import SURVIVAL, Progress, RunError, make_plan, run_reports
+from spark_reports.running.spark import Submission, scratch_in
+from spark_reports.tests.history import History
 from tests import factories
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("closed_at_midnight")]
@@ -57,12 +69,16 @@ def write_results(lake: Lake, output: str, day: date, rates: list[dict[str, Any]
         pq.write_table(rows, out)
 
 
-def publish(lake: Lake, day: date, rates: list[dict[str, Any]], name: str = "1-a") -> ReportRun:
+def publish(
+    lake: Lake, day: date, rates: list[dict[str, Any]], name: str = "1-a", *, is_made_up: bool = False
+) -> ReportRun:
     write_results(lake, f"incoming/{name}", day, rates)
-    run = ReportRun.objects.create(from_day=day, to_day=day, started_at=timezone.now(), seen_at=timezone.now())
+    now = timezone.now()
+    run = ReportRun.objects.create(from_day=day, to_day=day, started_at=now, seen_at=now, is_made_up=is_made_up)
     results = read_results(lake, f"incoming/{name}", [day])
-    publish_in_lake(lake, results, name, now=timezone.now())
-    load(results, {day: 7}, run, now=timezone.now())
+    facts = {day: Manifest(day.isoformat(), SCHEMA_VERSION, "", "", tables={"attempts": [File("", 7, 1, "f00d")]})}
+    publish_in_lake(lake, results, facts, name, now=timezone.now())
+    load(results, facts, run, now=timezone.now())
     return run
 
 
@@ -80,6 +96,46 @@ def test_results_reach_postgresql_and_the_lake(lake: Lake, day: date) -> None:
     lake.verify(Kind.REPORTS, day, manifest)
 
 
+def test_reports_say_of_which_facts_and_by_which_code_they_are(lake: Lake, day: date) -> None:
+    publish(lake, day, [RATE])
+    manifest, published = lake.manifest(Kind.REPORTS, day), PublishedDay.objects.get()
+
+    assert manifest is not None
+    version, jobs = manifest.code_version.split()
+    assert (version, len(jobs), len(manifest.facts_digest)) == (settings_of_server.VERSION, 12, 64)
+    assert (published.facts_digest, published.code_version) == (manifest.facts_digest, manifest.code_version)
+
+
+def test_facts_that_differ_in_one_file_have_another_digest() -> None:
+    first, second = File("a", 1, 1, "aa"), File("b", 1, 1, "bb")
+
+    def digest(*files: File) -> str:
+        return Manifest("2026-11-20", SCHEMA_VERSION, "", "", tables={"attempts": files}).digest
+
+    assert digest(first, second) == digest(second, first) != digest(first)
+
+
+# Made up --------------------------------------------------------------------------------------------------------------
+def test_the_first_real_day_replaces_all_made_up_ones(lake: Lake, day: date) -> None:
+    for days in (1, 2):
+        publish(lake, day - timedelta(days=days), [RATE], is_made_up=True)
+    publish(lake, day, [RATE | {"events": 2}])
+
+    assert list(PublishedDay.objects.values_list("day", "is_made_up")) == [(day, False)]
+    assert list(ErrorRate.objects.values_list("day", "events")) == [(day, 2)]
+
+
+def test_a_made_up_day_never_replaces_a_real_one(lake: Lake, day: date) -> None:
+    publish(lake, day, [RATE])
+    for made_up in (day, day - timedelta(days=1)):
+        with pytest.raises(LakeError, match="reports of real days"):
+            publish(lake, made_up, [RATE | {"events": 9}], "2-b", is_made_up=True)
+
+    assert list(PublishedDay.objects.values_list("day", "is_made_up")) == [(day, False)]
+    assert list(ErrorRate.objects.values_list("events", flat=True)) == [1]
+
+
+# The next day ---------------------------------------------------------------------------------------------------------
 def test_a_day_computed_again_replaces_the_day_and_no_other(lake: Lake, day: date) -> None:
     publish(lake, day - timedelta(days=1), [RATE], "1-a")
     publish(lake, day, [RATE, RATE], "2-b")
@@ -113,6 +169,40 @@ def test_a_failing_load_leaves_the_old_rows(lake: Lake, day: date) -> None:
         publish(lake, day, [RATE | {"events": 9}, RATE | {"hour": -1}], "2-b")
 
     assert list(ErrorRate.objects.values_list("events", flat=True)) == [1]
+
+
+# Stale days -----------------------------------------------------------------------------------------------------------
+def stale(day: date) -> list[int]:
+    """Return how many days before this one each stale day is."""
+    found = published_days(day - timedelta(days=40), day).filter(is_stale=True).order_by("day")
+    return [(day - each).days for each in found.values_list("day", flat=True)]
+
+
+def test_reports_are_stale_once_a_day_that_they_rest_on_is_exported_again(lake: Lake, day: date) -> None:
+    days = {n: day - timedelta(days=n) for n in (31, 30, 10, 0)}
+    for each in days.values():
+        publish(lake, each, [RATE])
+    assert stale(day) == []
+
+    export_day(days[30], lake, now=timezone.now(), on_rows=lambda _table, _rows: None, replace=True)
+    assert stale(day) == [30, 10, 0]
+    publish(lake, days[0], [RATE])  # before the day that it looks back to is made again
+    assert stale(day) == [30, 10]
+    publish(lake, days[30], [RATE])
+    assert stale(day) == [10, 0]
+    publish(lake, days[10], [RATE])
+    publish(lake, days[0], [RATE])
+    assert stale(day) == []
+
+    publish(lake, days[30], [RATE])  # of the same facts
+    export_day(days[31], lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
+    assert stale(day) == [31, 30, 10], "no report looks back further than thirty days"
+
+
+def test_reports_are_stale_once_a_day_that_was_missing_is_there(lake: Lake, day: date) -> None:
+    for n in (2, 0, 1):
+        publish(lake, day - timedelta(days=n), [RATE])
+    assert stale(day) == [0]
 
 
 # Before Spark ---------------------------------------------------------------------------------------------------------
@@ -165,6 +255,10 @@ def test_a_run_whose_process_was_killed_is_closed_by_the_next(lake_url: str, day
 
 @pytest.fixture
 def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    remove_java(monkeypatch, tmp_path)
+
+
+def remove_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
 
@@ -209,6 +303,7 @@ def test_a_missing_day_is_a_finding_of_every_figure_that_looked_back_to_it(
         "error_rates": (7, 3),
         "token_churn": (7, 3),
         "failure_signatures": (9, 4),
+        "unknown_errors": (8, 0),
     }
     expected, found = history[SURVIVAL][day.isoformat()]
     assert expected == found > 7 * (tables.LIFETIME_WEEKS - 1)
@@ -220,6 +315,32 @@ def test_nothing_is_expected_of_the_days_before_the_first(lake: Lake, day: date,
     assert manifest is not None
     history = make_plan(lake, {day: manifest}, "incoming/x").history
     assert {tuple(history[name][day.isoformat()]) for name in ("error_rates", "failure_signatures")} == {(0, 0)}
+
+
+def test_a_lake_that_was_lost_is_a_finding_of_every_figure_that_looked_back(
+    lake: Lake, day: date, no_java: None
+) -> None:
+    """PostgreSQL remembers the days that it had reports of."""
+    for days in (3, 2, 1):
+        publish(lake, day - timedelta(days=days), [RATE])
+    shutil.rmtree(lake.url)
+    failing(day)
+    manifest = lake.manifest(Kind.FACTS, day)
+    assert manifest is not None
+
+    history = make_plan(lake, {day: manifest}, "incoming/x").history
+    assert {tuple(by_day[day.isoformat()]) for report, by_day in history.items() if report != SURVIVAL} == {(3, 0)}
+
+
+def test_made_up_days_are_none_that_a_real_one_should_have_looked_back_to(lake: Lake, day: date, no_java: None) -> None:
+    publish(lake, day - timedelta(days=3), [RATE], is_made_up=True)
+    shutil.rmtree(lake.url)  # they have a lake of their own
+    failing(day)
+    manifest = lake.manifest(Kind.FACTS, day)
+    assert manifest is not None
+
+    history = make_plan(lake, {day: manifest}, "incoming/x").history
+    assert {tuple(by_day[day.isoformat()]) for report, by_day in history.items() if report != SURVIVAL} == {(0, 0)}
 
 
 def test_survival_of_cohorts_from_before_retention_is_a_finding(
@@ -320,6 +441,99 @@ def test_a_file_listed_twice_is_refused(lake: Lake, day: date, no_java: None) ->
     assert "lists the same rows twice" in failing(day)
 
 
+# What is kept of the lake ---------------------------------------------------------------------------------------------
+def test_days_beyond_the_retention_of_the_lake_are_removed_with_all_their_files(lake: Lake, day: date) -> None:
+    old, kept = day - timedelta(days=40), day - timedelta(days=39)
+    for each in (old, kept):
+        export_day(each, lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
+        publish(lake, each, [RATE])
+    with lake.writing(f"facts/table=attempts/day={old - timedelta(days=1)}/half.parquet") as out:
+        out.write(b"of an export that was killed")
+
+    lake.forget_before(kept)
+
+    paths = [str(path) for path in Path(lake.url).rglob("*") if "incoming" not in path.parts]
+    assert not [path for path in paths if str(old) in path or str(old - timedelta(days=1)) in path]
+    for kind in Kind:
+        manifest = lake.manifest(kind, kept)
+        assert manifest is not None
+        lake.verify(kind, kept, manifest)
+
+
+def test_a_run_removes_what_is_beyond_the_retention_of_the_lake(
+    lake: Lake, day: date, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.EVENT_RETENTION_DAYS = 2
+    for days in (50, 35):
+        publish(lake, day - timedelta(days=days), [RATE])
+    monkeypatch.setattr(runs, "submit", lambda submission: write_all(lake, submission, day))
+    monkeypatch.setattr(runs, "_keep_classes", lambda *_: None)
+    run_reports(day, day, progress=Progress())
+
+    assert [found for found, _ in lake.days(Kind.REPORTS, date.min, day)] == [day - timedelta(days=35), day]
+
+
+def write_all(lake: Lake, submission: Submission, day: date) -> str:
+    """Write what Spark would."""
+    write_results(lake, json.loads(submission.plan)["output"], day, [RATE])
+    return ""
+
+
+# A column more --------------------------------------------------------------------------------------------------------
+def test_a_lake_from_before_a_column_was_added_is_read_and_the_column_is_null(
+    lake: Lake, day: date, spark: Any
+) -> None:
+    """Written by hand: an export in which attempts have no `queued_us`, which is optional."""
+    from spark_reports.jobs.sources import read_facts
+
+    factories.make_attempt(factories.make_notification(at=midnight(day)), started_at=midnight(day))
+    manifest = without_column(lake, day, "queued_us")
+    lake.verify(Kind.FACTS, day, manifest)
+
+    plan = make_plan(lake, {day: manifest}, "incoming/x")
+    [row] = read_facts(spark, lake.url, plan, tables.ATTEMPTS).collect()
+
+    assert (row.number, row.queued_us) == (1, None)
+
+
+def test_a_file_without_a_column_that_is_always_there_is_refused(lake: Lake, day: date) -> None:
+    manifest = without_column(lake, day, "outcome")
+    with pytest.raises(LakeError, match="other columns than attempts"):
+        lake.verify(Kind.FACTS, day, manifest)
+
+
+def without_column(lake: Lake, day: date, name: str) -> Manifest:
+    manifest = export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
+    [file] = manifest.tables["attempts"]
+    path = Path(lake.url) / file.path
+    rows = pq.read_table(path, partitioning=None).drop_columns([name])
+    pq.write_table(rows, path)
+    files = dict(manifest.tables) | {"attempts": [lake.describe(file.path, rows.num_rows)]}
+    lake.publish(Kind.FACTS, day, replace(manifest, tables=files))
+    found = lake.manifest(Kind.FACTS, day)
+    assert found is not None
+    return found
+
+
+def test_what_a_later_version_added_to_files_and_manifests_is_not_read(lake: Lake, day: date) -> None:
+    manifest = export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
+    [file] = manifest.tables["attempts"]
+    path = Path(lake.url) / file.path
+    rows = pq.read_table(path, partitioning=None)
+    pq.write_table(rows.append_column("of_tomorrow", pa.array([], pa.string())), path)
+    files = dict(manifest.tables) | {"attempts": [lake.describe(file.path, 0)]}
+    later = json.loads(replace(manifest, tables=files).to_json()) | {"of_tomorrow": 1}
+
+    read = Manifest.from_json(json.dumps(later))
+
+    lake.verify(Kind.FACTS, day, read)
+    assert lake.read_table(tables.ATTEMPTS, file.path).column_names == tables.ATTEMPTS.column_names
+
+
+def midnight(day: date) -> datetime:
+    return datetime.combine(day, datetime.min.time(), UTC)
+
+
 # Spark itself ---------------------------------------------------------------------------------------------------------
 def test_a_failing_spark_names_its_cause_and_publishes_nothing(
     lake: Lake, day: date, settings: LazySettings, spark_conf: Path
@@ -335,6 +549,58 @@ def test_a_failing_spark_names_its_cause_and_publishes_nothing(
     assert run is not None
     assert run.log_excerpt
     assert ErrorRate.objects.count() == 1
+
+
+SUBMIT = """
+import sys
+from pathlib import Path
+from spark_reports.running.spark import Submission, submit
+lake, plan, scratch = sys.argv[1:]
+submit(Submission("local[2]", "1g", lake, Path(plan).read_text(), Path(scratch), 600, 1000, lambda line: None))
+"""
+
+
+def test_what_a_killed_run_put_aside_is_for_its_account_only_and_goes_with_the_next(
+    lake: Lake, day: date, settings: LazySettings, spark_conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL leaves what Spark shuffles, pseudonyms among it: all of it is in one folder."""
+    settings.DATA_DIR, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    History(seed=5).add_day(day)
+    manifest = export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
+    (tmp_path / "plan").write_text(make_plan(lake, {day: manifest}, "incoming/killed").to_json())
+    scratch = scratch_in(settings.DATA_DIR)
+    command = [sys.executable, "-c", SUBMIT, lake.url, str(tmp_path / "plan"), str(scratch)]
+    with subprocess.Popen(command, env=os.environ | {"TMPDIR": str(elsewhere)}) as worker:
+        wait_until_shuffled(worker, scratch)
+        below = psutil.Process(worker.pid).children(recursive=True)
+        lines = list(command_lines(below))
+        worker.kill()
+    psutil.wait_procs(below, timeout=20)
+
+    assert any(f"-Djava.io.tmpdir={scratch}" in line for line in lines)
+    assert list(scratch.glob("blockmgr-*/*/*"))
+    assert not list(elsewhere.iterdir())
+    assert scratch.stat().st_mode & 0o777 == 0o700
+    remove_java(monkeypatch, tmp_path)
+    assert failing(day).startswith("Java")
+    assert not scratch.exists()
+
+
+def command_lines(processes: Iterable[psutil.Process]) -> Iterator[str]:
+    """Yield the command line of each process that lives."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):  # a zombie, too
+            yield " ".join(process.cmdline())
+
+
+def wait_until_shuffled(worker: "subprocess.Popen[bytes]", scratch: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not list(scratch.glob("blockmgr-*/*/*")):
+        assert worker.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_the_command_says_what_is_wrong(lake_url: str, no_java: None) -> None:

@@ -33,10 +33,10 @@ from pushserver.indicators.snapshot import take_snapshot
 from spark_reports import tasks
 from spark_reports.export.queries import QUERIES
 from spark_reports.mail import send_summary
-from spark_reports.models import ReportRun, RequestedRun
+from spark_reports.models import PublishedDay, ReportRun, RequestedRun
 from spark_reports.nights import nights, on_demand
 from spark_reports.nights.closing import last_closed_day
-from spark_reports.nights.status import SAVED, State, status
+from spark_reports.nights.status import NO_RUN, SAVED, State, status
 from spark_reports.running import parts, runs
 from spark_reports.running.spark import Submission
 from spark_reports.tests import rows
@@ -104,6 +104,33 @@ def test_nothing_is_owed_of_days_before_the_server_was_there() -> None:
 def test_what_is_published_is_not_owed() -> None:
     rows.publish(DAY)
     assert nights.owed_days(at(2)) == days(18, 19)
+
+
+def test_stale_reports_are_owed_again_and_shown_meanwhile() -> None:
+    make_stale()
+    assert nights.owed_days(at(4)) == days(19, 20)
+    assert nights.overdue_days(at(9)) == []
+    found = status(at(9))
+    assert found.state == State.PRESENT
+    assert found.words == "The reports of 2026-11-20 are here. Those of 2 days are stale, and are made again."
+
+
+def make_stale() -> None:
+    """Have the facts of the 19th exported again after all reports were made."""
+    for day in days(18, 19, 20):
+        rows.publish(day, at=at(2))
+    PublishedDay.objects.filter(day__in=days(19)).update(renewed_at=at(3))
+
+
+def test_made_up_reports_are_no_nights() -> None:
+    """What is owed stays owed, and a made-up run that failed is no reason to pause."""
+    rows.publish(DAY, is_made_up=True)
+    rows.make_run(date(2026, 11, 18), state="failed", finished_at=at(2))
+    ReportRun.objects.update(is_made_up=True)
+    assert nights.owed_days(at(2)) == days(18, 19, 20)
+    assert nights.next_day(at(2)) == date(2026, 11, 18)
+    assert status(at(1)).newest_day is None
+    assert NO_RUN in status(at(9)).words
 
 
 @pytest.mark.parametrize(("failures", "minutes"), [(1, 5), (2, 10), (3, 20), (4, 40), (9, 360), (60, 360)])
@@ -174,6 +201,19 @@ def test_the_indicator_is_green_while_all_is_well() -> None:
         rows.publish(day)
     SAVED.save(status(at(9)))
     assert reports_indicator().state == IndicatorState.GREEN
+
+
+@pytest.mark.usefixtures("no_memory")
+def test_an_indicator_tells_that_a_night_could_not_look_back_as_after_its_lake_was_lost(admin_client: Client) -> None:
+    for day in days(18, 19, 20):
+        rows.publish(day)
+    rows.make_check(DAY, check_name="history", subject="error_rates", expected=2, found=0)
+    SAVED.save(status(at(9)))
+
+    [found] = take_snapshot(now=timezone.now()).of("anomalies")
+    assert (found.state, found.sentence) == (IndicatorState.YELLOW, "1 doubt about the data of the newest night")
+    page = admin_client.get(f"/admin/reports/?day={DAY}").content.decode()
+    assert "error_rates: it rests on fewer earlier days than there could be (expected 2, found 0)" in page
 
 
 @pytest.fixture
@@ -368,6 +408,27 @@ def test_a_night_is_mailed_as_text_and_as_html_that_fetches_nothing(settings: La
         for figure in ("30.0 %", "1,015", "87 ms", "=HYPERLINK(x)"):
             assert figure in body
     assert not [word for word in ("src=", "href=", "url(", "<script", "@import") if word in html]
+
+
+def test_a_night_is_mailed_once_and_not_when_it_was_stale(
+    settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.REPORT_RECIPIENTS = ["ann@example.org"]
+    mailed: list[str] = []
+    monkeypatch.setattr(tasks.mail_summary, "delay", mailed.append)
+    make_stale()
+    for now in (at(4), at(4, day=22)):
+        work = tasks._next_work(now)
+        assert work is not None
+        tasks._announce(work)
+        PublishedDay.objects.update(published_at=at(5))
+    assert mailed == ["2026-11-21"]
+
+
+def test_the_first_real_night_is_mailed_though_its_day_was_made_up() -> None:
+    for day in days(18, 19, 20):
+        rows.publish(day, is_made_up=day == DAY)
+    assert tasks._next_work(at(4)) == tasks._Work(DAY, DAY, is_first=True)
 
 
 def test_nobody_is_mailed_unless_named() -> None:

@@ -9,6 +9,7 @@ from math import sqrt
 from typing import Any
 
 import pytest
+from django.conf import LazySettings
 from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.test import Client
@@ -18,7 +19,8 @@ from django.utils import timezone
 from spark_reports.console.formats import milliseconds, percent, wilson
 from spark_reports.console.panels import PAGES
 from spark_reports.console.tables import columns_of
-from spark_reports.models import ErrorRate, ReportRun
+from spark_reports.models import ErrorRate, PublishedDay, ReportRun
+from spark_reports.running import parts
 from spark_reports.tests import rows
 from tests.budget import combinations
 
@@ -207,6 +209,86 @@ def test_doubts_about_the_data_stand_above_the_figures(admin_client: Client, slu
     assert "attempts: rows were lost or doubled on the way (expected 10, found 9)" in html
     assert "the flows of device tokens do not add up (expected 1,015, found 1,000)" in html
     assert "their times are absurd" not in html
+
+
+@every_report
+def test_stale_reports_are_named_above_the_figures(admin_client: Client, slug: str) -> None:
+    for days_ago in (2, 1, 0):
+        rows.make_night(DAY - timedelta(days=days_ago))
+    renewed = PublishedDay.objects.filter(day=DAY - timedelta(days=1))
+    renewed.update(renewed_at=timezone.now() + timedelta(seconds=1))
+
+    html = html_of(admin_client, f"{slug}/", **{"from": DAY - timedelta(days=2), "to": DAY})
+    assert "2 of 3 days are stale" in html
+    assert html.index("2026-11-19, 2026-11-20") < html.index("<caption>")
+    assert "These reports are stale" in html_of(admin_client, "", day=DAY)
+    assert "These reports are stale" not in html_of(admin_client, "", day=DAY - timedelta(days=2))
+
+
+def test_findings_of_a_kind_are_one_line_with_the_newest_of_them(admin_client: Client) -> None:
+    for days_ago in range(3):
+        rows.make_night(DAY - timedelta(days=days_ago))
+        rows.make_check(DAY - timedelta(days=days_ago), expected=100 + days_ago)
+    rows.make_check(DAY, check_name="continuity", subject="device tokens")
+
+    html, night = html_of(admin_client, "latency/"), html_of(admin_client, "")
+
+    assert len(re.findall(r"<li>20\d\d-", html)) == 2
+    assert f"{DAY} attempts: rows were lost or doubled on the way (expected 100, found 9), and 2 more like it" in html
+    assert "2 doubts about the data" in night
+    assert "more like it" not in night
+
+
+# Where figures come from ----------------------------------------------------------------------------------------------
+@every_report
+def test_a_page_tells_of_which_facts_and_by_which_code_its_days_are(admin_client: Client, slug: str) -> None:
+    rows.make_night(DAY, facts_digest="0123456789abcdef" * 4, code_version="0.2.0 fedcba987654")
+    rows.make_night(DAY - timedelta(days=1))  # from before they were noted
+
+    report, night = html_of(admin_client, f"{slug}/"), html_of(admin_client, "")
+
+    for html in (report, night):
+        assert "0123456789ab" in html
+        assert "0.2.0 fedcba987654" in html
+    assert "Where these figures come from" in report
+
+
+@pytest.mark.parametrize("path", ["", *(f"{slug}/" for slug in PAGES)])
+def test_every_page_of_made_up_reports_says_so_and_none_of_real_ones(admin_client: Client, path: str) -> None:
+    rows.make_night(DAY, is_made_up=True)
+    html = html_of(admin_client, path)
+    assert "none of it happened on this server" in html
+    assert "Make them again" not in html
+
+    rows.PublishedDay.objects.update(is_made_up=False)
+    assert "Made up" not in html_of(admin_client, path)
+
+
+def test_a_file_and_a_run_of_made_up_reports_say_so(admin_client: Client) -> None:
+    rows.make_night(DAY, is_made_up=True)
+    ReportRun.objects.update(is_made_up=True)
+    run = ReportRun.objects.get()
+
+    file = admin_client.get(f"{REPORTS}latency.csv")["Content-Disposition"]
+    listed = admin_client.get("/admin/spark_reports/reportrun/").content.decode()
+    page = admin_client.get(f"/admin/spark_reports/reportrun/{run.pk}/change/").content.decode()
+
+    assert 'filename="made-up-latency-' in file
+    assert "(made up)" in listed
+    assert "(made up)" in page
+    rows.PublishedDay.objects.update(is_made_up=False)
+    assert 'filename="latency-' in admin_client.get(f"{REPORTS}latency.csv")["Content-Disposition"]
+
+
+def test_without_pyspark_the_page_says_the_one_command(
+    admin_client: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "PACKAGES", {"no_such_package": "PySpark"})
+    assert "`make install-reports` brings them" in html_of(admin_client, "")
+    assert "make run" not in html_of(admin_client, "")
+
+    settings.DEMONSTRATION = True
+    assert "<code>make run</code> then shows two weeks" in html_of(admin_client, "")
 
 
 # Hand-made addresses --------------------------------------------------------------------------------------------------

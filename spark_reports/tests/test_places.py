@@ -1,8 +1,10 @@
 """Other places: Spark in a server of Spark Connect, the lake on S3."""
 
+import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +14,12 @@ from pathlib import Path
 
 import pytest
 from django.conf import LazySettings
+from django.db import connection
 from django.utils import timezone
 
 from embedded.servers.ports import free_port
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.supervisor.processes import PROJECT
 from spark_reports.export import last_closed_day
 from spark_reports.lake import Kind, Lake
 from spark_reports.models import DataQuality, ErrorRate, PublishedDay
@@ -32,12 +37,13 @@ def day() -> date:
     return last_closed_day(timezone.now())
 
 
-def assert_published(day: date) -> None:
+def add_history(day: date) -> None:
     history = History(seed=8)
     history.add_day(day - timedelta(days=1))
     history.add_day(day)
-    run_reports(day, day, progress=Progress())
 
+
+def assert_published(day: date) -> None:
     assert list(DataQuality.objects.filter(is_ok=False).values()) == []
     assert PublishedDay.objects.get().day == day
     assert ErrorRate.objects.filter(stage="dispatch").exists()
@@ -73,9 +79,9 @@ def connect(
     lake_url: str,
     spark_conf: Path,
     tmp_path: Path,
-    settings: LazySettings,
     require_or_skip: Callable[[bool, str], None],
-) -> Iterator[None]:
+) -> Iterator[str]:
+    """Run a server of Spark Connect, and return the master that it is."""
     client = ("grpc_status", "pandas", "zstandard")
     require_or_skip(all(map(find_spec, client)), f"a client of Spark Connect needs {', '.join(client)}")
     port = free_port()
@@ -84,12 +90,20 @@ def connect(
     command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]"]
     command += [part for option in options for part in ("--conf", option)]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-    settings.SPARK_MASTER = f"sc://127.0.0.1:{port}"
     with listening(command, port, tmp_path / "connect.log", environment("local[2]")):
-        yield
+        yield f"sc://127.0.0.1:{port}"
 
 
-def test_reports_are_made_by_a_server_of_spark_connect(connect: None, day: date) -> None:
+def test_reports_are_made_by_a_server_of_spark_connect(
+    connect: str, lake_url: str, day: date, postgres: EmbeddedPostgres
+) -> None:
+    """The settings are read from the environment and checked, as for an operator."""
+    add_history(day)
+    environ = os.environ | {"SPARK_MASTER": connect, "REPORTS_LAKE": lake_url}
+    environ["DATABASE_URL"] = postgres.url(connection.settings_dict["NAME"])
+    command = [sys.executable, str(PROJECT / "manage.py"), "run_reports", "--day", day.isoformat()]
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=600)
+    assert ended.returncode == 0, ended.stderr
     assert_published(day)
 
 
@@ -133,7 +147,20 @@ def beside_s3(s3_lake: None, request: pytest.FixtureRequest, settings: LazySetti
     return cluster
 
 
-def test_reports_are_made_by_two_workers_of_a_lake_on_s3(beside_s3: Cluster, day: date, settings: LazySettings) -> None:
+def take_keys_from_a_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As compose, systemd and the chart give them to the worker of the reports, where no others are to be found."""
+    file.write_text("[default]\naws_access_key_id = nobody\naws_secret_access_key = nothing\n", encoding="ascii")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+
+
+def test_reports_are_made_by_two_workers_of_a_lake_on_s3(
+    beside_s3: Cluster, day: date, settings: LazySettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    add_history(day)
+    run_reports(day, day, progress=Progress())
     assert_published(day)
     assert beside_s3.workers_used() == 2
     lake = Lake("s3a://lake/push")
@@ -144,5 +171,6 @@ def test_reports_are_made_by_two_workers_of_a_lake_on_s3(beside_s3: Cluster, day
     assert lake.parquet_files("incoming") == []
 
     settings.SPARK_MASTER = "local[2]"
+    take_keys_from_a_file(tmp_path / "aws_shared_credentials", monkeypatch)
     run_reports(day, day, progress=Progress(), replace=True)
     assert PublishedDay.objects.get().day == day

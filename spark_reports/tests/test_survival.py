@@ -137,6 +137,7 @@ def test_survival_is_that_of_lifelines_on_random_histories(
     assert len(largest) == histories
     for cohort in largest.values():
         assert_agrees(found[cohort], lives[cohort], survival_by_lifelines)
+        assert_intervals_agree(found[cohort], lives[cohort])
 
 
 def random_installation(rng: random.Random, place: Place, first: date, last: date) -> Iterator[RegistrationEvent]:
@@ -193,19 +194,39 @@ def survival_by_scipy(durations: list[int], lives: list[Life], ages: list[int]) 
 
 def survival_by_lifelines(durations: list[int], lives: list[Life], ages: list[int]) -> list[float]:
     """Return the same, as actuaries compute it."""
+    return list(fitted_by_lifelines(durations, lives).survival_function_at_times(ages))
+
+
+def fitted_by_lifelines(durations: list[int], lives: list[Life]) -> Any:
     from lifelines import KaplanMeierFitter
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a cohort in which everything ended
-        fitted = KaplanMeierFitter().fit(durations, [life.has_ended for life in lives])
-    return list(fitted.survival_function_at_times(ages))
+        return KaplanMeierFitter().fit(durations, [life.has_ended for life in lives])
+
+
+def durations_of(lives: list[Life]) -> list[int]:
+    """Return the days on which each token was seen: one of age 0 was seen for one day."""
+    return [(life.last_day - life.began_on).days + 1 for life in lives]
+
+
+def assert_intervals_agree(weeks: list[Any], lives: list[Life]) -> None:
+    """Compare the intervals with those of lifelines, which has them for a survival between 0 and 1 only."""
+    bounds = fitted_by_lifelines(durations_of(lives), lives).confidence_interval_survival_function_
+    for row in weeks:
+        low, high = row.survival_low, row.survival_high
+        if 0 < row.survival < 1:
+            expected = bounds.loc[: 7 * row.age_weeks].iloc[-1]
+            assert (low, high) == (pytest.approx(expected.iloc[0], abs=1e-6), pytest.approx(expected.iloc[1], abs=1e-6))
+        else:
+            assert low == high == row.survival
 
 
 def assert_agrees(
     weeks: list[Any], lives: list[Life], survival_of: Callable[[list[int], list[Life], list[int]], list[float]]
 ) -> None:
-    """Compare the survival after each week of age. A token of age 0 was seen for one day, so its duration is 1."""
-    durations = [(life.last_day - life.began_on).days + 1 for life in lives]
+    """Compare the survival after each week of age."""
+    durations = durations_of(lives)
     assert {row.tokens for row in weeks} == {len(lives)}
     assert max(row.age_weeks for row in weeks) == (max(durations) - 1) // 7 + 1
     expected = survival_of(durations, lives, [7 * row.age_weeks for row in weeks])

@@ -1,4 +1,4 @@
-"""The drill of docs/security.md, "Changing the pseudonym key": what lies in the lake can no longer be joined.
+"""The drill of docs/backup.md, "Changing keys and passwords", for pseudonyms: the lake can no longer be joined.
 
 The key of pseudonyms comes from the first field key and the period, so it changes with either.
 """
@@ -16,12 +16,14 @@ from django.utils import timezone
 
 from registrations.keys.keyring import keyring
 from spark_reports.export import export_day, last_closed_day
+from spark_reports.export.pseudonyms import Subject
+from spark_reports.jobs.tables import CROWD
 from spark_reports.lake import Lake
 from tests import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)
 OLD, NEW = b"o" * 32, b"n" * 32
-RECIPIENT = secrets.token_bytes(64)
+RECIPIENTS = [secrets.token_bytes(64) for _ in range(CROWD)]  # fewer have no pseudonyms
 
 
 @pytest.fixture(autouse=True)
@@ -37,15 +39,16 @@ def be(settings: LazySettings, *keys: bytes) -> None:
 
 def notify_on(day: date) -> None:
     at = datetime.combine(day, time(), UTC)
-    factories.make_notification(request=factories.make_answered_request(at=at), at=at, public_key_hash=RECIPIENT)
+    for recipient in RECIPIENTS:
+        factories.make_notification(request=factories.make_answered_request(at=at), at=at, public_key_hash=recipient)
 
 
-def export(day: date, lake: Path, **options: Any) -> tuple[str, int]:
-    """Export a day; returns the id of the key of its pseudonyms, and the recipient's pseudonym."""
+def export(day: date, lake: Path, **options: Any) -> tuple[str, frozenset[int]]:
+    """Export a day; returns the id of the key of its pseudonyms, and the pseudonyms of the recipients."""
     manifest = export_day(day, Lake(str(lake)), now=timezone.now(), on_rows=lambda _table, _rows: None, **options)
-    [file] = manifest.tables["notifications"]
-    [row] = pq.read_table(f"{lake}/{file.path}", partitioning=None).to_pylist()
-    return manifest.key_id, row["recipient"]
+    [file] = manifest.tables["actors"]
+    rows = pq.read_table(f"{lake}/{file.path}", partitioning=None).to_pylist()
+    return manifest.key_id, frozenset(row["actor"] for row in rows if row["role"] == Subject.RECIPIENT)
 
 
 @pytest.fixture
@@ -68,9 +71,9 @@ def test_a_new_first_field_key_makes_new_pseudonyms_and_old_days_stay_as_they_ar
     after = export(second, tmp_path)
 
     assert before[0] != after[0]
-    assert before[1] != after[1]
+    assert not before[1] & after[1]
     assert export(first, tmp_path) == before  # it is there already
-    assert export(first, tmp_path, replace=True)[1] != before[1]  # made again, it joins the days after the change
+    assert not export(first, tmp_path, replace=True)[1] & before[1]  # made again, it joins the days after the change
 
 
 def test_a_key_that_is_only_added_changes_no_pseudonym(

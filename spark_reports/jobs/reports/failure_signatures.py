@@ -33,14 +33,13 @@ def transform(
 ) -> DataFrame:
     """Return the signatures that are frequent, new or rising.
 
-    ``unknown_errors`` holds snapshots of the days before, too; ``earlier`` holds this report's own rows of those days,
-    and ``known_days`` how many of the thirty days before each day it has.
+    ``known_days`` names the days of the run, and how many of the thirty days before each it has. ``unknown_errors``
+    holds snapshots of the days before, too, and ``earlier`` this report's own rows of those days.
     """
-    days = error_rates.select("day").distinct()
     codes = union([of_codes(earlier_error_rates), of_codes(error_rates)])
     unknown = of_unknown_texts(unknown_errors)
     history = union([codes, unknown])  # a code that did not come on a day with other failures came 0 times
-    today = history.join(days, on="day", how="left_semi")
+    today = history.where(F.col("day").isin(*known_days))  # of a day without any attempt, too
     compared = with_usual(today, history, KEY, "events", cell=["source"])
     seen = with_first_seen(compared, union([_seen(history), _seen(earlier)]))
     return most_important(seen.withColumn("known_days", of_day(known_days)))

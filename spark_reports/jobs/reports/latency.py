@@ -8,7 +8,8 @@ the platform of its first notification; ``reply`` message received → the answe
 went out once; ``queue`` notification accepted → first attempt; ``gateway`` one attempt; ``deliver`` accepted →
 delivered.
 Late data: what had not ended at the export is not measured; the next export and run of the day takes it in. Durations
-that are negative or longer than a month are left out, and `data_quality` counts them.
+that cannot be true (`sources.is_duration`) are left out, and `data_quality` counts them; what the noise between two
+clocks makes negative counts as 0.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -56,7 +57,7 @@ def durations(facts: DataFrame, stage: str, column: str, *, has_deadline: bool =
         F.lit(stage).alias("stage"),
         platform.alias("platform"),
         bridge.alias("bridge"),
-        F.col(column).alias("us"),
+        F.greatest(F.lit(0), F.col(column)).alias("us"),
         is_in_time.alias("in_time"),
     )
 

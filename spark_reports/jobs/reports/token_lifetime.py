@@ -6,6 +6,8 @@ Units: ages in days inside, in weeks in the result; survival from 0 to 1.
 A token ends when it dies, expires or is replaced, and it ends once: what is refreshed afterwards is not at risk again.
 Unregistering says nothing about the token: it is censored, as is one that moves to another place and what is still
 active. A token is at risk on the day it began, on that of its end, and on all between.
+The interval is Greenwood's on the log-log scale, which never leaves 0 to 1. That scale has no value for a survival of 1
+or 0, where nothing or everything has ended: both ends are then the survival itself.
 Late data: each day has the whole history of its tokens (`token_spells`), so that neither a missing day nor the order in
 which days are made changes anything.
 """
@@ -13,7 +15,7 @@ which days are made changes anything.
 from collections.abc import Mapping
 from datetime import date
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_reports.jobs.reports.statistics import Z_95, of_day
@@ -81,7 +83,6 @@ def by_week(ages: DataFrame) -> DataFrame:
             F.max_by("greenwood", "age_days").alias("greenwood"),
         )
     )
-    margin = Z_95 * F.col("survival") * F.sqrt("greenwood")
     return weeks.select(
         *COHORT,
         "age_weeks",
@@ -89,6 +90,14 @@ def by_week(ages: DataFrame) -> DataFrame:
         "at_risk",
         "ended",
         "survival",
-        F.greatest(F.lit(0.0), F.col("survival") - margin).alias("survival_low"),
-        F.least(F.lit(1.0), F.col("survival") + margin).alias("survival_high"),
+        log_log_bound(Z_95).alias("survival_low"),
+        log_log_bound(-Z_95).alias("survival_high"),
     )
+
+
+def log_log_bound(z: float) -> Column:
+    """Return S ^ exp(z · √greenwood / -ln S), one end of the interval; S itself where it is 0 or 1."""
+    survival = F.col("survival")
+    # Null for both: there is no logarithm of 0, and that of 1 is 0.
+    width = F.try_divide(F.lit(z) * F.sqrt("greenwood"), -F.ln(survival))
+    return F.coalesce(F.pow(survival, F.exp(width)), survival)

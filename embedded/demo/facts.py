@@ -1,6 +1,9 @@
-"""Write a day of made-up events into a lake, fast: columns of random numbers, in the form that the export writes."""
+"""Write a day of made-up facts into a lake, fast: columns of random numbers, in the form that the export writes.
 
-from collections.abc import Callable, Sequence
+Benchmarks fill a lake with them, and so does the demonstration (`reports`), whose tokens come and go by a plan.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 
 import pyarrow as pa
@@ -21,7 +24,7 @@ SHARES = {
     "registration_events": 0.02,
 }
 # Rows of the tables that do not grow with traffic.
-SNAPSHOTS = {"active_tokens": 20, "token_spells": 5000, "unknown_errors": 200}
+SNAPSHOTS = {"actors": 400, "active_tokens": 20, "token_spells": 5000, "unknown_errors": 200}
 CHUNK_ROWS = 1_000_000
 DAY_US = 86_400 * 10**6
 CHANNELS = [
@@ -33,26 +36,36 @@ CHANNELS = [
 ]
 CHANNEL_WEIGHTS = [0.5, 0.3, 0.07, 0.1, 0.03]
 Columns = dict[str, pa.Array]
+# Makes the columns of a table: of which day, how many rows, and by how many people.
+Maker = Callable[[date, int, int], Columns]
 
 
-def write_day(lake: Lake, day: date, events: int) -> Manifest:
-    """Write and publish a complete day with its manifest."""
-    files = {table.name: [_write(lake, day, table, events)] for table in tables.EVENT_TABLES}
-    manifest = Manifest(day.isoformat(), SCHEMA_VERSION, datetime.now(UTC).isoformat(), "bench", tables=files)
+def write_day(
+    lake: Lake, day: date, events: int, makers: Mapping[str, Maker] | None = None, *, since: date | None = None
+) -> Manifest:
+    """Write and publish a complete day with its manifest. ``makers`` replace those of some tables.
+
+    ``since`` is the first day of which all events of registrations are known, by default the day itself.
+    """
+    of_table = MAKERS | dict(makers or {})
+    files = {table.name: [_write(lake, day, table, events, of_table[table.name])] for table in tables.EVENT_TABLES}
+    known_since, now = (since or day).isoformat(), datetime.now(UTC).isoformat()
+    manifest = Manifest(day.isoformat(), SCHEMA_VERSION, now, "made-up", events_since=known_since, tables=files)
     lake.publish(Kind.FACTS, day, manifest)
     return manifest
 
 
-def _write(lake: Lake, day: date, table: Table, events: int) -> File:
-    rows = SNAPSHOTS.get(table.name) or round(events * SHARES[table.name])
-    path = f"{folder_of(Kind.FACTS, table, day)}/bench.parquet"
+def _write(lake: Lake, day: date, table: Table, events: int, make: Maker) -> File:
+    rows, written = SNAPSHOTS.get(table.name) or round(events * SHARES[table.name]), 0
+    path = f"{folder_of(Kind.FACTS, table, day)}/made-up.parquet"
     schema = arrow_schema(table)
     with lake.writing(path) as out, pq.ParquetWriter(out, schema, compression="zstd") as parquet:
         for start in range(0, rows, CHUNK_ROWS):
-            number = min(CHUNK_ROWS, rows - start)
-            columns = MAKERS[table.name](day, number, max(1000, events // 50))
-            parquet.write_table(pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema))
-    return lake.describe(path, rows)
+            columns = make(day, min(CHUNK_ROWS, rows - start), max(1000, events // 50))
+            part = pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+            parquet.write_table(part)
+            written += part.num_rows
+    return lake.describe(path, written)
 
 
 def _attempts(day: date, rows: int, _actors: int) -> Columns:
@@ -69,16 +82,29 @@ def _attempts(day: date, rows: int, _actors: int) -> Columns:
     }
 
 
-def _notifications(day: date, rows: int, actors: int) -> Columns:
+def _notifications(day: date, rows: int, _actors: int) -> Columns:
     state = _pick(["delivered", "refused", "suppressed", "dead_token"], [0.9, 0.05, 0.03, 0.02], rows)
-    attempts = pa.array([1, 0, 0, 1], pa.int32()).take(state)
     return _placed(day, rows) | {
-        "type": pa.array([1, 2, 3, 4], pa.int32()).take(_pick([1, 2, 3, 4], [0.85, 0.1, 0.02, 0.03], rows)),
         "state": pa.array(["delivered", "refused", "suppressed", "dead_token"]).take(state),
         "report": pa.array(["success", "wrong_token", "success", "not_registered"]).take(state),
-        "attempts": attempts,
-        "recipient": _actors(rows, actors),
-        "sender": _actors(rows, actors * 2),
+    }
+
+
+def _actors(_day: date, rows: int, actors: int) -> Columns:
+    """Return the heaviest actors with pseudonyms, and all others by their number of notifications."""
+    ranks = [n // 2 + 1 for n in range(rows)]
+    is_named = [rank <= tables.HEAVIEST for rank in ranks]
+    each = pa.array([rows // rank for rank in ranks])
+    together = pa.array([1 if named else max(1, actors // rows) for named in is_named])
+    return {
+        "role": pa.array(["sender", "recipient"] * (rows // 2)),
+        "rank": pa.array([rank if named else None for rank, named in zip(ranks, is_named, strict=True)], pa.int32()),
+        "actor": pa.array([n << 40 if named else None for n, named in enumerate(is_named)], pa.int64()),
+        "actors": together,
+        "notifications": each,
+        "tried": pc.multiply(each, together),
+        "attempts": pc.multiply(each, together),
+        "refused": _constant(0, rows),
     }
 
 
@@ -91,12 +117,13 @@ def _notification_times(day: date, rows: int, _actors: int) -> Columns:
 
 
 def _envelopes(day: date, rows: int, _actors: int) -> Columns:
-    kind = _pick(["request", "registration", "query", "unknown"], [0.9, 0.03, 0.06, 0.01], rows)
+    types = ["request", "registration", "registration", "query", "contact_code_advertisement", "unknown"]
+    kind = _pick(types, [0.8, 0.0299, 0.0001, 0.06, 0.1, 0.01], rows)
     return {
         "at": _moments(day, rows),
-        "type": pa.array(["request", "registration", "query", "unknown"]).take(kind),
-        "state": pa.array(["processed", "processed", "processed", "dropped"]).take(kind),
-        "reason": pa.array(["", "", "nothing_found", "not_decryptable"]).take(kind),
+        "type": pa.array(types).take(kind),
+        "state": pa.array(["processed", "processed", "processed", "processed", "processed", "dropped"]).take(kind),
+        "reason": pa.array(["", "", "stale_version", "nothing_found", "", "not_decryptable"]).take(kind),
         "processed_us": _durations(rows, 30),
     }
 
@@ -166,9 +193,10 @@ def _unknown_errors(day: date, rows: int, _actors: int) -> Columns:
     }
 
 
-MAKERS: dict[str, Callable[[date, int, int], Columns]] = {
+MAKERS: dict[str, Maker] = {
     "attempts": _attempts,
     "notifications": _notifications,
+    "actors": _actors,
     "notification_times": _notification_times,
     "envelopes": _envelopes,
     "replies": _replies,
@@ -206,10 +234,9 @@ def _pick(values: Sequence[object], weights: Sequence[float], rows: int) -> pa.A
     draw = pc.random(rows)
     index = _constant(0, rows)
     total = 0.0
-    for weight in weights[:-1]:
+    for _, weight in zip(values[:-1], weights[:-1], strict=True):
         total += weight
         index = pc.add(index, pc.cast(pc.greater_equal(draw, total), pa.int64()))
-    assert len(values) == len(weights)
     return index
 
 
@@ -217,13 +244,6 @@ def _durations(rows: int, median_ms: float) -> pa.Array:
     """Return microseconds with a long tail."""
     tail = pc.divide(pa.scalar(1.0), pc.sqrt(pc.add(pc.random(rows), 1e-7)))
     return pc.cast(pc.floor(pc.multiply(tail, 1000 * median_ms / 1.414)), pa.int64())
-
-
-def _actors(rows: int, actors: int) -> pa.Array:
-    """Return actors of which a few are heavy: the square of a uniform number gathers at the low end."""
-    draw = pc.random(rows)
-    index = pc.cast(pc.floor(pc.multiply(pc.multiply(draw, draw), float(actors))), pa.int64())
-    return pc.multiply(index, 0x9E3779B97F4A7C1)  # spread over 64 bits, like pseudonyms; far from overflow
 
 
 def _days_before(day: date, rows: int, at_most: int) -> pa.Array:
