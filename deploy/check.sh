@@ -15,10 +15,11 @@ missing() {   # with REQUIRE_ALL=1 (CI) that is a failure
 check_compose() {   # by the loader that `docker compose` itself is built on
     echo "compose.yaml"
     COMPOSE_PROFILES='*' .tools/compose -format json compose.yaml >"$folder/compose.json"
+    .tools/compose -no-interpolation -format json compose.yaml deploy/compose/archive.yaml >"$folder/compose.json"
 }
 
 check_chart() {
-    for values in values ci/everything; do
+    for values in values ci/everything ci/object-store; do
         echo "chart with $values.yaml"
         .tools/helm lint --strict --quiet --kube-version "$KUBERNETES" deploy/chart --values "deploy/chart/$values.yaml"
         .tools/helm template push deploy/chart --kube-version "$KUBERNETES" --values "deploy/chart/$values.yaml" \
@@ -33,8 +34,8 @@ check_chart() {
 check_units() {
     echo "systemd units"
     units=$folder/etc/systemd/system
-    mkdir -p "$units" "$folder/usr/lib/systemd" "$folder/opt/push-server/.venv/bin" "$folder/opt/gorush" "$folder/bin"
-    cp -R deploy/systemd/*.service deploy/systemd/*.target deploy/systemd/*.d "$units"
+    mkdir -p "$folder/usr/lib/systemd" "$folder/opt/push-server/.venv/bin" "$folder/opt/gorush" "$folder/bin"
+    DESTDIR=$folder deploy/systemd/install.sh
     cp -R /usr/lib/systemd/system "$folder/usr/lib/systemd/"
     for program in opt/push-server/.venv/bin/python opt/push-server/.venv/bin/celery opt/push-server/.venv/bin/granian \
         opt/gorush/gorush bin/sh; do

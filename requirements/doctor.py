@@ -24,6 +24,9 @@ from typing import Iterator, List, Optional, Sequence, Tuple
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 PYTHON = ROOT / ".venv" / "bin" / "python"
+# Where the server runs as units of systemd, its settings are here, and this runs manage.py with them and its secrets.
+UNITS = Path("/etc/push-server")
+MANAGE_AS_UNIT = ROOT / "deploy" / "systemd" / "push-server-manage"
 OK, OPTIONAL, BAD = "ok", "--", "!!"
 Finding = Tuple[str, str]
 TIMEOUT_SECONDS = 5
@@ -60,6 +63,8 @@ def account() -> Finding:
 
 def data() -> Finding:
     """Say whether the data are those of this account."""
+    if _has_units():
+        return OK, "systemd runs it: its settings and secrets are in {}".format(UNITS)
     lock = _data_dir() / "up.lock"
     if not lock.exists():
         return OK, "no data yet in {}".format(_data_dir())
@@ -82,7 +87,7 @@ def port() -> Finding:
     except PermissionError:
         return BAD, "port {} is for root only: set PORT to 1024 or above.".format(number)
     except OSError:
-        if (_data_dir() / "embedded.json").exists():
+        if _has_units() or (_data_dir() / "embedded.json").exists():
             return OK, "port {} on {} is in use: the server runs already".format(number, host)
         return BAD, "port {} on {} is in use: set PORT to another one.".format(number, host)
     return OK, "port {} on {} is free".format(number, host)
@@ -133,19 +138,26 @@ def settings() -> Iterator[Finding]:
     if not PYTHON.exists():
         yield OPTIONAL, "settings: checked once the packages are installed (make install)"
         return
-    if not os.environ.get("DATABASE_URL") and not _data_dir().is_dir():
+    if _has_units() and os.geteuid() != 0:
+        yield OPTIONAL, "settings: only root can read those in {}".format(UNITS)
+        return
+    if not _has_units() and not os.environ.get("DATABASE_URL") and not _data_dir().is_dir():
         yield OPTIONAL, "settings: none yet; `make run` makes up what it needs"
         return
-    problems = list(_problems(_manage("check")))
+    answer = _manage("check")
+    problems = list(_problems(answer))
+    if "System check identified" not in answer:
+        problems.append("manage.py check ended: " + (answer.strip() or "it said nothing").splitlines()[-1])
     for problem in problems:
         yield BAD, problem
     if not problems:
         yield OK, "settings: manage.py check has nothing to say"
-        output = _manage("version").splitlines()
-        version = [line for line in output if line.startswith("database ")]
-        yield from _postgres([line for line in output if line.startswith("PostgreSQL ")])
+        lines = _manage("version").splitlines()
+        version = [line for line in lines if line.startswith("database ")]
+        yield from _postgres([line for line in lines if line.startswith("PostgreSQL ")])
         is_good = version == ["database up to date"]
-        without = " (an embedded one runs with the server only)" if not os.environ.get("DATABASE_URL") else ""
+        is_embedded = not _has_units() and not os.environ.get("DATABASE_URL")
+        without = " (an embedded one runs with the server only)" if is_embedded else ""
         yield (
             OK if is_good else OPTIONAL,
             version[0] + ("" if is_good else without) if version else "database: not told",
@@ -164,9 +176,14 @@ def _problems(text: str) -> Iterator[str]:
         yield "{}: {} {}".format(identity, message, hint).strip()
 
 
+def _has_units() -> bool:
+    return UNITS.is_dir() and (os.geteuid() != 0 or (UNITS / "environment").exists())
+
+
 def _manage(command: str) -> str:
+    manage = [str(MANAGE_AS_UNIT)] if _has_units() else [str(PYTHON), str(ROOT / "manage.py")]
     output = subprocess.run(
-        [str(PYTHON), str(ROOT / "manage.py"), command],
+        [*manage, command],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=60,

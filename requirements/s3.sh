@@ -1,11 +1,11 @@
 #!/bin/sh
-# The JARs with which Spark reads and writes a lake on S3:  requirements/s3.sh
+# The JARs with which Spark reads and writes a lake on S3:  requirements/s3.sh, for the Spark of .venv or of PYTHON
 # They go into Spark's own folder, from Maven's repository by Maven's own client, and are compared with the checksums below.
 # Their versions are those that fit the Hadoop of the pinned PySpark.
 set -eu
 cd "$(dirname "$0")/.."
 
-jars=$(.venv/bin/python -c 'import importlib.util, pathlib; print(pathlib.Path(importlib.util.find_spec("pyspark").origin).parent / "jars")')
+jars=$(${PYTHON:-.venv/bin/python} -c 'import importlib.util, pathlib; print(pathlib.Path(importlib.util.find_spec("pyspark").origin).parent / "jars")')
 fits() {
     (cd "$jars" && sha256sum --check --status 2>/dev/null) <<'SUMS'
 66bd9eefb938b1a1657487324b63c13df2d8b17164a1dd24e0ef37b905bc5baa  hadoop-aws-3.5.0.jar

@@ -27,11 +27,17 @@ def reported(*command: str) -> str:
 
 
 def read_compose(**variables: str) -> dict[str, Any]:
-    """The services with every default of the specification. Variables are put in here, as the tool knows none."""
+    """The services with every default of the specification, as with a .env of these variables. They are put in here, as
+    the tool knows none.
+    """
     text = reported(".tools/compose", "-format", "json", "-no-interpolation", "compose.yaml")
     put_in = VARIABLE.sub(lambda found: variables.get(found[1]) or found[2], text)
     assert "${" not in put_in, "another form of variable"
-    return dict(json.loads(put_in)["services"])
+    services = dict(json.loads(put_in)["services"])
+    for service in services.values():
+        if "env_file" in service:
+            service["environment"] = variables | service["environment"]
+    return services
 
 
 @dataclass(frozen=True)

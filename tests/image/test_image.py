@@ -46,6 +46,8 @@ SECRETS = {
     "metrics_token": "0123456789abcdef0123456789abcdef",
     "redis_url": "redis://:of-this-test@valkey:6379/0",
     "valkey.conf": "requirepass of-this-test",
+    "xmpp_component_secret": COMPONENT_SECRET,
+    **dict.fromkeys(("other_server_private_keys", "alerts_to", "email_password", "aws_shared_credentials"), ""),
 }
 OWNER = 10001  # as compose.yaml tells operators
 PEERS = Path(os.environ.get("PEERS", "")).resolve()
@@ -117,7 +119,6 @@ def composed(fleet: Fleet, database: str, broker: None, servers: Servers) -> Ite
         "WAKU_NODES": pair.here.replace("127.0.0.1", "nwaku"),
         "GORUSH_URL": gorush.url.replace("127.0.0.1", "gorush"),
         "XMPP_COMPONENT_JID": COMPONENT,
-        "XMPP_COMPONENT_SECRET": COMPONENT_SECRET,
         "XMPP_COMPONENT_TUNNELLED": "1",
     }
     host = Composed(read_compose(**variables), fleet.folder)
@@ -144,7 +145,7 @@ def write_folders(folder: Path) -> None:
 
 
 def readiness() -> dict[str, Any]:
-    return dict(ask("http://127.0.0.1:8000", "GET", "/readyz", headers={"Host": "localhost"}).body)
+    return dict(ask("http://127.0.0.1:8000", "GET", "/readyz").body)
 
 
 def executed(fleet: Fleet, host: Composed, service: str, command: str) -> str:
@@ -168,7 +169,7 @@ def test_each_process_serves_its_metrics(composed: tuple[Composed, str, str]) ->
     for name in set(PROCESSES) - {"web"}:
         answer = ask(f"http://127.0.0.1:{METRICS_PORTS[name]}", "GET", "/metrics")
         assert answer.status == 200, name
-    token = {"Authorization": f"Bearer {SECRETS['metrics_token']}", "Host": "localhost", "X-Forwarded-Proto": "https"}
+    token = {"Authorization": f"Bearer {SECRETS['metrics_token']}", "Host": "web:8000"}
     assert b"pushserver_inbox_oldest_age_seconds" in ask("http://127.0.0.1:8000", "GET", "/metrics", headers=token).body
 
 

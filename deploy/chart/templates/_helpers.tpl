@@ -28,6 +28,18 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 
+{{/* Reports are made, and their lake is in no object store: it needs a volume that stays. */}}
+{{- define "push-server.lake-is-volume" -}}
+{{- $remote := regexMatch "^(s3|gs|hdfs|abfs)" (.Values.settings.REPORTS_LAKE | default "") -}}
+{{- if and (dig "enabled" true .Values.processes.reports) (not $remote) }}yes{{ end -}}
+{{- end -}}
+
+{{/* The secrets of a process: the keys of an object store are for reports alone. */}}
+{{- define "push-server.secrets" -}}
+{{- $keys := .root.Values.secret.keys -}}
+{{- ternary $keys (without $keys "aws_shared_credentials") (eq .process "reports") | join " " -}}
+{{- end -}}
+
 {{/* What the container of every process has in common. */}}
 {{- define "push-server.container" -}}
 {{- $image := ternary .root.Values.image.reports .root.Values.image.server (eq .process "reports") -}}
@@ -45,7 +57,7 @@ env:
   {{- range $name, $value := .root.Values.settings }}
   - {name: {{ $name }}, value: {{ $value | toString | quote }}}
   {{- end }}
-  {{- range .root.Values.secret.keys }}
+  {{- range include "push-server.secrets" . | splitList " " }}
   - {name: {{ . | upper }}_FILE, value: /run/secrets/{{ . }}}
   {{- end }}
   - {name: HOST, value: 0.0.0.0}
@@ -54,6 +66,9 @@ env:
   - {name: METRICS_PORT, value: "9100"}
   {{- if eq .process "reports" }}
   - {name: SPARK_LOCAL_DIRS, value: /scratch}
+  {{- if hasPrefix "spark://" (.root.Values.settings.SPARK_MASTER | default "") }}
+  - {name: SPARK_LOCAL_HOSTNAME, valueFrom: {fieldRef: {fieldPath: status.podIP}}}  # where executors find the driver
+  {{- end }}
   {{- end }}
 volumeMounts:
   - {name: secrets, mountPath: /run/secrets, readOnly: true}
@@ -86,14 +101,18 @@ volumes:
       secretName: {{ required "secret.name: the Secret with the keys of secret.keys" .root.Values.secret.name }}
       defaultMode: 0440
       items:
-        {{- range .root.Values.secret.keys }}
+        {{- range include "push-server.secrets" . | splitList " " }}
         - {key: {{ . }}, path: {{ . }}}
         {{- end }}
   - name: tmp
     emptyDir: {medium: Memory, sizeLimit: 256Mi}
   {{- if eq .process "reports" }}
-  - name: lake
+  - name: lake  # in an object store: what is left of it here is Java's archive of classes
+    {{- if include "push-server.lake-is-volume" .root }}
     persistentVolumeClaim: {claimName: {{ .root.Release.Name }}-lake}
+    {{- else }}
+    emptyDir: {sizeLimit: 1Gi}
+    {{- end }}
   - name: scratch
     emptyDir: {sizeLimit: {{ .root.Values.scratch.size }}}
   {{- end }}
