@@ -19,7 +19,7 @@ PROCESSES ?= $(if $(ARGS),0,3)
 # Python compiles 340 test modules in each process of the suite unless it may keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: doctor check-deploy image-test restore-drill openapi screenshots help install install-reports dev run restart up test test-nightly check bench lock format clean peers interop status-interop xmpp-interop chaos siege failover-test simulate upgrade-test fuzz mutants audit
+.PHONY: doctor check-deploy image-test restore-drill openapi screenshots help install install-reports dev run restart up test test-nightly test-distribution check bench lock format clean peers interop status-interop xmpp-interop chaos siege failover-test simulate upgrade-test fuzz mutants audit
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 21
@@ -57,6 +57,9 @@ test: dev ## the test suite, with real servers: every promise once; ARGS="-k nam
 test-nightly: dev ## what `make test` leaves out: the same promises for every page, role and kind of Spark, and what takes long
 	@requirements/system.sh chromium java go
 	$(SUITE) -m nightly $(ARGS)
+
+test-distribution: dev ## what reads strangers' bytes, on the distribution's own Python where that is another one (one minute)
+	@PROCESSES=$(PROCESSES) requirements/distribution.sh
 
 chaos: dev ## fault runs: thousands of messages while workers, the real gorush, nodes, bridges and database are killed (many minutes); DATABASE=system
 	@requirements/system.sh go prosody $(SYSTEM_DATABASE)
