@@ -1,14 +1,16 @@
-"""docs/security.md names tests and settings: all of them exist, and its table of ASVS leaves nothing out."""
+"""docs/security.md and docs/asvs.md name tests and files that exist, and the table of ASVS leaves nothing out."""
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 
 import pytest
 
 from embedded.supervisor.processes import PROJECT
 
-TEXT = (PROJECT / "docs" / "security.md").read_text(encoding="utf-8")
+ASVS = (PROJECT / "docs" / "asvs.md").read_text(encoding="utf-8")
+TEXT = (PROJECT / "docs" / "security.md").read_text(encoding="utf-8") + ASVS
 TESTS = sorted(set(re.findall(r"`([\w/]+\.py)::(\w+)`", TEXT)))
 FILES = sorted(set(re.findall(r"`([\w/]+/[\w.]+\.(?:py|yaml|md))(?:::\w+)?`", TEXT)))
 # How many requirements of level 1 and 2 each section of OWASP ASVS 5.0.0 has. They are numbered first.
@@ -37,6 +39,10 @@ def requirements(text: str) -> list[str]:
     return [f"{section}.{number}" for number in range(int(start), int(end) + 1)]
 
 
+def asvs_rows() -> list[list[str]]:
+    return [row.split(" | ") for row in ASVS.splitlines() if row.startswith("| V")]
+
+
 @pytest.mark.parametrize(("file", "name"), TESTS)
 def test_every_test_that_is_named_exists(file: str, name: str) -> None:
     assert name in functions(file)
@@ -48,9 +54,21 @@ def test_every_file_that_is_named_exists() -> None:
 
 
 def test_every_requirement_has_one_row_and_a_verdict() -> None:
-    rows = [row.split(" | ") for row in TEXT.splitlines() if row.startswith("| V")]
+    rows = asvs_rows()
     words = SECTIONS.split()
     sections = dict(zip(words[::2], map(int, words[1::2]), strict=True))
     wanted = [f"{section}.{number}" for section, count in sections.items() for number in range(1, count + 1)]
     assert sorted(n for row in rows for n in requirements(row[0].removeprefix("| "))) == sorted(wanted)
-    assert {row[2] for row in rows} == VERDICTS
+    assert {row[2] for row in rows} <= VERDICTS
+
+
+def test_the_page_counts_its_verdicts() -> None:
+    found: Counter[str] = Counter()
+    for row in asvs_rows():
+        found[row[2]] += len(requirements(row[0].removeprefix("| ")))
+    counted = re.search(
+        r"Of (\d+) requirements (\d+) are met, (\d+) partly, (\d+) (?:is a gap|are gaps), and (\d+) do not apply", ASVS
+    )
+    assert counted
+    expected = [found.total(), found["met"], found["partly"], found["**gap**"], found["n.a."]]
+    assert list(map(int, counted.groups())) == expected

@@ -1,0 +1,113 @@
+"""What the documents name exists: pages, headings, commands, targets of make, settings, files of this repository."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from django.core.management import get_commands
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+IDS = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
+PARTS = (
+    "bench|deploy|docs|embedded|kit|notifications|proto|pushserver|registrations|requirements|spark_reports|templates"
+)
+A_FILE = re.compile(rf"(?<![\w/.~-])(?:{PARTS}|tests|waku_bridge|xmpp_bridge)/[\w./-]*\w")
+# Made by a command, or given by an operator.
+MADE = ("bench/results",)
+LINK = re.compile(r"\]\(([^)\s]*)\)")
+FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# Variables of the shell, of other programs, and of compose.yaml and the Makefile.
+OF_OTHERS = re.compile(
+    r"(PG|GIT_|PIP_|UV_|SSL_CERT_|NODE_|AWS_|COMPOSE_|GORUSH_(IOS|ANDROID|CORE|STAT|LOG|GRPC|FEEDBACK|QUEUE)_)\w*|LC_ALL"
+)
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@cache
+def headings(path: Path) -> frozenset[str]:
+    """Return the anchors of a page, as they are made of its headings where it is shown."""
+    prose = FENCED.sub("", text_of(path))
+    titles = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return frozenset(
+        re.sub(r"[^\w\- ]", "", re.sub(r"[`*]|\]\([^)]*\)", "", title).lower()).replace(" ", "-") for title in titles
+    )
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
+def test_each_link_leads_to_a_page_and_a_heading(path: Path) -> None:
+    lost = []
+    for target in LINK.findall(FENCED.sub("", text_of(path))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        page = (path.parent / file).resolve() if file else path
+        if not page.exists() or (anchor and page.suffix == ".md" and anchor not in headings(page)):
+            lost.append(target)
+    assert lost == []
+
+
+def commands(path: Path) -> Iterator[str]:
+    """Yield each fenced block, and what stands between backticks."""
+    text = text_of(path)
+    for language, block in FENCED.findall(text):
+        if language in {"", "sh", "bash", "shell", "console"}:
+            yield block
+    yield from re.findall(r"`([^`\n]+)`", FENCED.sub("", text))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
+def test_each_command_and_target_exists(path: Path) -> None:
+    made = set(re.findall(r"^([a-z][\w-]*):", text_of(ROOT / "Makefile"), re.MULTILINE))
+    known = set(get_commands())
+    texts = list(commands(path))
+    named = {name for text in texts for name in re.findall(r"manage(?:\.py| ) ?([a-z][a-z_]+)\b", text)}
+    targets = {name for text in texts for name in re.findall(r"(?:^|\n|&& |; |\$ )make ([a-z][\w-]*)", text)}
+    assert (named - known, targets - made) == (set(), set())
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
+def test_each_file_of_this_repository_exists(path: Path) -> None:
+    if "decisions" in path.parts or path.name == "CHANGELOG.md":
+        return  # they tell what was, too
+    named = {name for text in commands(path) for name in A_FILE.findall(text)}
+    assert [name for name in sorted(named) if not (ROOT / name).exists() and not _is_example(name)] == []
+
+
+def _is_example(name: str) -> bool:
+    return "NAME" in name or name.startswith(MADE)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
+def test_each_variable_that_a_command_sets_is_read(path: Path) -> None:
+    sources = [ROOT / "pushserver" / "settings.py", ROOT / "compose.yaml", ROOT / "Makefile", ROOT / "conftest.py"]
+    sources += [*(ROOT / "requirements").glob("*.sh"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "deploy").rglob("*")]
+    read = _words(tuple(sources))
+    named = {name for text in commands(path) for name in re.findall(r"(?<![\w-])([A-Z][A-Z0-9]*_[A-Z0-9_]+)=", text)}
+    assert {name for name in named if name.removesuffix("_FILE") not in read and not OF_OTHERS.match(name)} == set()
+
+
+@cache
+def _words(files: tuple[Path, ...]) -> frozenset[str]:
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file()]
+    return frozenset(re.findall(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+", "\n".join(texts)))
+
+
+# Words ----------------------------------------------------------------------------------------------------------------
+def words(path: Path) -> int:
+    return len(text_of(path).split())
+
+
+def test_the_readme_is_read_in_one_sitting() -> None:
+    assert words(ROOT / "README.md") <= 2000
+
+
+def test_sixty_questions_are_answered_each_by_a_heading() -> None:
+    rows = re.findall(r"^\| .*\? \| (.*) \|$", text_of(ROOT / "docs" / "README.md"), re.MULTILINE)
+    assert len(rows) > 60
+    assert [row for row in rows if not all("#" in target for target in LINK.findall(row))] == []
