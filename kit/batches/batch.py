@@ -13,7 +13,8 @@ load all of them work. Each looks for rows once a second in any case, so that a 
 and stops nothing.
 A row that was processed keeps its place in the index until a vacuum, and for as long as anybody keeps an old snapshot
 open. So no statement reads what is older than the oldest row that waits. Each worker finds that out every 15 seconds,
-from the last one on; and from the beginning on where it is told that an old row waits, or may not have heard that.
+from the last one on; and from the beginning on where it is told that an old row waits, or may not have heard that, and
+in any case for one step after the other, so that no search is long.
 A batch takes what has gathered since the last one. It never waits for a POST: a later batch takes the results, as it
 takes rows. The steps of a batch work in their order, and each returns what it decided:
 
@@ -87,6 +88,7 @@ RECENT = timedelta(seconds=45)
 OLDEST_EVERY_SECONDS = 15
 # A transaction that commits rows older than this announces them as `OLD`: marks may have passed them.
 OLD_AFTER_SECONDS = 11
+# Within this time the rows of each step are searched from the beginning on, whatever was announced.
 BEGINNING_EVERY_SECONDS = 600
 # After a search from the beginning that took too long: it keeps a worker from its messages for `OLDEST_TIMEOUT`.
 BEGINNING_AGAIN_SECONDS = 300
@@ -240,6 +242,7 @@ class Worker:
         self._poll_at = self._count_at = 0.0
         self._wary_until = 0.0
         self._oldest_at = self._oldest_not_before = self._beginning_at = 0.0
+        self._next_searched, self._next_search_at = 0, 0.0
         self._nothing_before: dict[Step, datetime] = {}
         self._waits: Counter[Step] = Counter()  # of steps whose one item met a conflict
         self._listening: psycopg.Connection | None = None
@@ -343,19 +346,29 @@ class Worker:
         """Find out since when the oldest row of each step waits. What is known stays when that takes too long."""
         asked_at, recent = monotonic(), now - RECENT
         steps = [step for step in self._steps if step.oldest]
+        known = dict.fromkeys(steps, recent - AT_FIRST) | self._nothing_before
         is_from_beginning = asked_at >= self._beginning_at
-        found = self._ask_for_oldest(dict.fromkeys(steps, LONG_AGO), now) if is_from_beginning else ()
+        searched = steps if is_from_beginning else self._due_for_search(steps)
+        found = self._ask_for_oldest(known | dict.fromkeys(searched, LONG_AGO), now)
         if is_from_beginning:
-            self._beginning_at = monotonic() + (BEGINNING_EVERY_SECONDS if found else BEGINNING_AGAIN_SECONDS)
-        if not found:
-            self._nothing_before = dict.fromkeys(steps, recent - AT_FIRST) | self._nothing_before
-            found = self._ask_for_oldest(self._nothing_before, now)
+            self._beginning_at = float("inf") if found else monotonic() + BEGINNING_AGAIN_SECONDS
+        if searched and not found:
+            self._nothing_before = known
+            found = self._ask_for_oldest(known, now)
         if found:
             self._nothing_before = {s: min(oldest or recent, recent) for s, oldest in zip(steps, found, strict=True)}
             if self._is_leader:
                 marks.save({type(step).__name__: at for step, at in self._nothing_before.items()})
         self._oldest_not_before = monotonic() + (monotonic() - asked_at) / OLDEST_SHARE
         self._oldest_at = max(asked_at + OLDEST_EVERY_SECONDS, self._oldest_not_before)
+
+    def _due_for_search(self, steps: Sequence[Step]) -> Sequence[Step]:
+        """Return the step whose rows are now searched from the beginning on, or none: each is in its time."""
+        if not steps or monotonic() < self._next_search_at:
+            return ()
+        self._next_search_at = monotonic() + BEGINNING_EVERY_SECONDS / len(steps)
+        self._next_searched += 1
+        return [steps[self._next_searched % len(steps)]]
 
     def _ask_for_oldest(self, begin: Mapping[Step, datetime], now: datetime) -> Sequence[datetime | None]:
         """Return the times of the oldest rows from these times on, or nothing when PostgreSQL reads for too long."""

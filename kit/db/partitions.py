@@ -48,12 +48,8 @@ STORAGE: LiteralString = "fillfactor = 80"  # room for the changes of a row besi
 # What has ended changes no more. Its first vacuum is to be the last one: a month has more transactions than PostgreSQL
 # has numbers for, and rows that are not frozen by then are all read once more.
 WRITTEN_ONCE: LiteralString = "fillfactor = 100, autovacuum_freeze_min_age = 0"
-# From what is under way rows go as fast as they come, also where millions wait. While an old snapshot keeps them, each
-# vacuum reads all of them for nothing, every minute: it does so slowly, instead of taking a core from messages.
-PASSED_THROUGH: LiteralString = (
-    f"{STORAGE}, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, "
-    "autovacuum_vacuum_cost_delay = 20"
-)
+# From what is under way rows go as fast as they come, also where millions wait.
+PASSED_THROUGH: LiteralString = f"{STORAGE}, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000"
 UNDER_WAY = date.max
 # What works the queues names the partition of what is under way. Only an UPDATE that ends rows needs the whole table,
 # and this condition, which has PostgreSQL plan for that partition and for no other. While it has no statistics it takes

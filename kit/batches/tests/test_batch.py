@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 from kit.batches.batch import (
     CHANNEL,
     LIMIT,
+    LONG_AGO,
     OLD,
     OLDEST_EVERY_SECONDS,
     RECENT,
@@ -218,10 +219,11 @@ def test_rows_of_any_age_are_found_by_a_worker_that_starts_and_old_ones_that_com
     long_ago, step = timezone.now() - timedelta(days=3), TimedRows()
     worker = Worker([step], Wakeup())
 
-    def process_after(*, is_oldest_due=False, is_beginning_due=False):
+    def process_after(*, is_oldest_due=False, is_beginning_due=False, is_search_due=False):
         worker._poll_at = 0.0
-        worker._oldest_at = 0.0 if is_oldest_due or is_beginning_due else worker._oldest_at
+        worker._oldest_at = 0.0 if is_oldest_due or is_beginning_due or is_search_due else worker._oldest_at
         worker._beginning_at = 0.0 if is_beginning_due else worker._beginning_at
+        worker._next_search_at = 0.0 if is_search_due else monotonic() + 600
         worker.process_batch(now=timezone.now())
 
     def add_old_row():
@@ -241,6 +243,23 @@ def test_rows_of_any_age_are_found_by_a_worker_that_starts_and_old_ones_that_com
     add_old_row()
     process_after(is_beginning_due=True)
     assert step.counts == [1, 2, 1]
+    add_old_row()
+    process_after(is_search_due=True)
+    assert step.counts == [1, 2, 1, 1]
+
+
+def test_of_several_steps_one_after_the_other_is_searched_from_the_beginning(monkeypatch):
+    steps = [TimedRows(), TimedRows(), TimedRows()]
+    worker, asked = Worker(steps, Wakeup()), []
+    monkeypatch.setattr(worker, "_ask_for_oldest", lambda begin, _now: asked.append(list(begin.values())) or [None] * 3)
+    for _ in range(5):
+        worker._find_oldest(timezone.now())
+        worker._next_search_at = 0.0
+    assert [times.count(LONG_AGO) for times in asked] == [3, 1, 1, 1, 1]
+    assert sorted(times.index(LONG_AGO) for times in asked[1:4]) == [0, 1, 2]
+    worker._next_search_at = monotonic() + 10
+    worker._find_oldest(timezone.now())
+    assert asked[-1].count(LONG_AGO) == 0
 
 
 def test_the_leader_saves_since_when_rows_wait_for_statements_that_count_them():

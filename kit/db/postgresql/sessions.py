@@ -1,7 +1,7 @@
 """What our plans assume of a session of PostgreSQL, as plain values: the settings read them before Django is set up.
 
 Each setting stands here with what needs it, and nowhere else. The server of an operator has other defaults than the
-embedded one. What was measured stands in decision 0035.
+embedded one (docs/decisions/0035).
 """
 
 from collections.abc import Mapping
