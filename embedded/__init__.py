@@ -2,4 +2,6 @@
 
 `supervisor` runs processes, `servers` are PostgreSQL, Valkey and Prosody, `stack` puts the server together. `node` and
 `gorush` are the development node and gorush; `demo`, `load` and `seeding` make activity and rows.
+
+See README.md, "Try it".
 """

@@ -11,7 +11,19 @@ from django.urls import reverse
 from django.utils import timezone
 
 from kit.admin.facts import FactAdmin, FactInline
-from kit.admin.lists.columns import NOTHING, age, full_hash, link, moment, number, short_hash, state, word
+from kit.admin.lists.columns import (
+    NOTHING,
+    age,
+    full_hash,
+    link,
+    milliseconds,
+    moment,
+    number,
+    short_hash,
+    state,
+    word,
+    yes_no,
+)
 from kit.admin.lists.filters import Alone, OnlyFilter, RecentValuesFilter, WordFilter, during
 from kit.admin.lists.search import spellings
 from kit.admin.operations import Operated
@@ -42,6 +54,16 @@ def notification_url(notification_id: int) -> str:
     return reverse("admin:notifications_notification_change", args=[notification_id])
 
 
+def timeline_url(notification_id: int) -> str:
+    """Return the address of the timeline of a notification, which is a page of the console as a whole."""
+    return reverse("timeline", args=[notification_id])
+
+
+def request_timeline_url(request_id: int) -> str:
+    """Return the address of the timeline of a request."""
+    return reverse("request_timeline", args=[request_id])
+
+
 class ProgressFilter(Alone, admin.SimpleListFilter):
     """A filter for notifications that are not over. Each part of a condition is one that a partial index covers."""
 
@@ -67,6 +89,7 @@ class ProgressFilter(Alone, admin.SimpleListFilter):
 class NotificationInline(FactInline):
     model = Notification
     shown = (
+        link(lambda n: timeline_url(n.pk), "timeline"),
         link(lambda n: notification_url(n.pk), "notification", "notification"),
         short_hash("public_key_hash", "key hash"),
         "installation_id",
@@ -83,6 +106,7 @@ class NotificationInline(FactInline):
 class NotificationRequestAdmin(FactAdmin):
     list_display = (
         short_hash("request_key", "request"),
+        link(lambda request: request_timeline_url(request.pk), "timeline"),
         word("bridge", "bridge"),
         short_hash("message_id", "Status message"),
         state("state"),
@@ -137,7 +161,7 @@ class AttemptInline(FactInline):
         state("outcome"),
         word("code"),
         word("late_code", "reported later"),
-        number("latency_ms", "ms"),
+        milliseconds("latency_ms", "latency"),
         moment("started_at", "started"),
     )
     ordering = ("number",)
@@ -148,6 +172,7 @@ class NotificationAdmin(Operated, FactAdmin):
     operations: ClassVar[Any] = {"now": TryNow, "drop": DropNotifications}
     list_display = (
         word("pk", "notification"),
+        link(lambda n: timeline_url(n.pk), "timeline"),
         short_hash("public_key_hash", "key hash"),
         "installation_id",
         "type_name",
@@ -155,7 +180,7 @@ class NotificationAdmin(Operated, FactAdmin):
         state("report", "told the sender"),
         number("attempt_count", "attempts"),
         age("created_at"),
-        age("next_attempt_at", "next attempt"),
+        age("due_at", "next attempt"),
     )
     list_filter = (ProgressFilter, ("state", WordFilter), during("finished_at"))
     shown: ClassVar[Any] = {
@@ -177,7 +202,7 @@ class NotificationAdmin(Operated, FactAdmin):
         ),
         "Times": (
             moment("created_at", "created"),
-            moment("next_attempt_at", "next attempt"),
+            moment("due_at", "next attempt"),
             moment("lease_until", "being sent until"),
             moment("finished_at", "finished"),
             moment("expires_at", "expires"),
@@ -218,14 +243,14 @@ class FailedFilter(Alone, OnlyFilter):
 class AttemptAdmin(FactAdmin):
     list_display = (
         word("notification_id", "notification"),
+        link(lambda attempt: timeline_url(attempt.notification_id), "timeline"),
         number("number", "attempt"),
         "gateway",
         "token",
         word("app_topic", "app"),
         state("outcome"),
         word("code"),
-        word("late_code", "reported later"),
-        "latency",
+        milliseconds("latency_ms", "latency"),
         age("started_at", "started"),
     )
     list_filter = (
@@ -240,8 +265,9 @@ class AttemptAdmin(FactAdmin):
             word("code"),
             word("error", "what the gateway said"),
             word("late_code", "reported later"),
+            yes_no("is_probe", "sent as a probe"),
             moment("started_at", "started"),
-            "latency",
+            milliseconds("latency_ms", "latency"),
         ),
         "Push": (
             link(lambda attempt: notification_url(attempt.notification_id), "notification", "its notification"),
@@ -256,7 +282,3 @@ class AttemptAdmin(FactAdmin):
     @admin.display(description="token type")
     def token(self, attempt: Attempt) -> str:
         return name_of(attempt.token_type)
-
-    @admin.display(description="latency")
-    def latency(self, attempt: Attempt) -> str:
-        return NOTHING if attempt.latency_ms is None else f"{attempt.latency_ms} ms"

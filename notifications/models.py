@@ -215,6 +215,12 @@ class Notification(models.Model):
     def __str__(self) -> str:
         return f"Notification {self.pk} ({self.state})"
 
+    @property
+    def due_at(self) -> datetime | None:
+        """Return when the next attempt is due, or None when none is, or when the notification expires before."""
+        is_in_time = self.next_attempt_at and self.next_attempt_at < self.expires_at
+        return self.next_attempt_at if is_in_time else None
+
 
 _State = Notification.State
 # The states that the result of an earlier attempt may still bring a notification to whose lease was lost.
@@ -261,6 +267,8 @@ class Attempt(models.Model):
     # Nothing depends on it.
     error = models.TextField(blank=True, default="", db_default="")
     is_guarded = models.BooleanField(default=False)  # the same verdict also comes when the set-up is wrong
+    # It was sent although a halt covered its queue, to find out whether that is over.
+    is_probe = models.BooleanField(default=False, db_default=False)
     # The same as `code`, but from the gateway's feedback hook. It is shown to operators, and nothing depends on it.
     late_code = models.TextField(blank=True, default="", db_default="")
 

@@ -1,3 +1,8 @@
+"""The server put together: settings, Celery, console, API, health indicators and metrics of all apps.
+
+See docs/architecture.md.
+"""
+
 import gc
 
 # Hundreds of messages on their way are thousands of objects. With Python's own 700 every batch looked through them

@@ -10,6 +10,7 @@ from celery.concurrency import get_implementation
 from django.conf import settings
 from django.core.cache import cache
 from django.utils import timezone
+from django.utils.module_loading import import_string
 from kombu import Queue
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
@@ -101,14 +102,14 @@ def begin_when_fit(**_kwargs: Any) -> None:
 
 
 @signals.worker_ready.connect
-def start_beat(**_kwargs: Any) -> None:
-    """Run beat beside what it calls for. It ends first, as what it sends then would have to wait."""
+def start_threads(**_kwargs: Any) -> None:
+    """Run beat and the watch beside what beat calls for. They end first, as what beat sends then would have to wait."""
     if _serves_maintenance():
         from kit.processes.beat import Beat  # noqa: PLC0415 - possible once apps are loaded
 
-        beat = Beat(app)
-        signals.worker_shutting_down.connect(lambda **_: beat.stop(), weak=False)
-        beat.start()
+        for thread in (Beat(app), import_string(settings.WATCH)()):
+            signals.worker_shutting_down.connect(lambda thread=thread, **_: thread.stop(), weak=False)
+            thread.start()
 
 
 def _serves_maintenance() -> bool:

@@ -106,6 +106,22 @@ class BridgeMinute(models.Model):
         return f"{self.request_count} requests by {self.bridge} in {self.begin_at:%Y-%m-%d %H:%M}"
 
 
+class TrafficHour(models.Model):
+    """How much came or went in one whole hour, kept for five weeks to tell what is usual at an hour of the day."""
+
+    begin_at = models.DateTimeField()
+    flow = models.TextField()  # see `history.hours`
+    count = models.PositiveIntegerField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["begin_at", "flow"], name="one_count_per_hour_and_flow"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.flow} in the hour from {self.begin_at:%Y-%m-%d %H:%M}"
+
+
 class AttemptMinute(models.Model):
     """How many attempts of one minute had this outcome and code. Codes are our words, so their number is limited, and
     so is that of channels: apps that nothing was delivered to are counted together.
@@ -159,8 +175,16 @@ class Incident(models.Model):
     incident_at = models.DateTimeField()  # when the indicator was green the last time
     began_at = models.DateTimeField(db_index=True)
     ended_at = models.DateTimeField(null=True)
+    # The id of the indicator that explained it last.
+    cause = models.TextField(blank=True, default="", db_default="")
+    # The member of the staff who takes care of it, so that nobody else is alerted again.
+    acknowledged_by = models.TextField(blank=True, default="", db_default="")
+    acknowledged_at = models.DateTimeField(null=True)
+    # Nobody is alerted by its indicator before that.
+    snoozed_until = models.DateTimeField(null=True)
 
     class Meta:
+        permissions: ClassVar = [("operate_incident", "Can acknowledge incidents and choose what alerts")]
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["indicator"], condition=models.Q(ended_at=None), name="one_open_incident_per_indicator"
@@ -173,3 +197,58 @@ class Incident(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name}: {self.state} from {exact(self.began_at)}"
+
+
+class AlertLevel(models.Model):
+    """From which state on a kind of indicator alerts, where that is not `RED`."""
+
+    class Level(models.TextChoices):
+        RED = "red", "when somebody has to act now"
+        YELLOW = "yellow", "also when it can wait for the morning"
+        NEVER = "never", "never"
+
+    kind = models.TextField(primary_key=True)  # the id of a kind of indicator
+    level = models.TextField(choices=Level.choices)
+
+    def __str__(self) -> str:
+        return f"alerts of {self.kind}"
+
+
+class Alert(models.Model):
+    """Something that one target of ALERTS_TO is told about an incident."""
+
+    class Event(models.TextChoices):
+        BEGAN = "began"
+        STILL = "still"  # a reminder
+        ENDED = "ended"
+
+    incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="alerts")
+    event = models.TextField(choices=Event.choices)
+    number = models.PositiveIntegerField(default=0)  # of the reminder
+    target = models.TextField()  # its label, as URLs of webhooks are secret
+    planned_at = models.DateTimeField(auto_now_add=True)
+    next_attempt_at = models.DateTimeField()
+    attempt_count = models.PositiveIntegerField(default=0)
+    sent_at = models.DateTimeField(null=True)
+    error = models.TextField(blank=True, default="")  # why it was not taken the last time
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["incident", "event", "number", "target"], name="one_alert_for_each_target"),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["next_attempt_at"], condition=models.Q(sent_at=None), name="alert_unsent"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.event} to {self.target}"
+
+
+class ServerStart(models.Model):
+    """When workers of this server started, and which version, to tell what changed before an incident."""
+
+    version = models.TextField()
+    started_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return f"version {self.version} started"

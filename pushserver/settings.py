@@ -1,4 +1,4 @@
-"""Settings of the whole server. The environment is read here and nowhere else; see the table in README.md."""
+"""Settings of the whole server. The environment is read here and nowhere else; docs/settings.md has all of them."""
 
 import hmac
 import json
@@ -25,6 +25,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 env = Environment(os.environ)
 env.refuse_retired(RETIRED)
 
+VERSION = version()
 ROLE = role()
 if ROLE is not Role.COMMAND:
     os.umask(0o077)  # whatever a server writes is for its own account
@@ -32,11 +33,12 @@ if ROLE is not Role.COMMAND:
 # Where it runs --------------------------------------------------------------------------------------------------------
 DATA_DIR = Path(env.text("DATA_DIR", str(BASE_DIR / ".data"))).resolve()
 DEBUG = env.flag("DEBUG")
-# Set by `manage.py demo`: pages say who its people are, and that their faults are staged.
-DEMONSTRATION = env.flag("DEMONSTRATION")
+# Set by `manage.py demo` for its processes, and no setting of operators: pages say who its people are, and that their
+# faults are staged.
+DEMONSTRATION = os.environ.get("DEMONSTRATION") == "1"
 HOST = env.text("HOST", "127.0.0.1")
 PORT = env.count("PORT", 8000, minimum=1, maximum=65535)
-ALLOWED_HOSTS = env.items("ALLOWED_HOSTS", f"localhost,127.0.0.1,[::1],{HOST}")
+ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", *env.items("ALLOWED_HOSTS", HOST)]
 IS_LOOPBACK = HOST in {"127.0.0.1", "localhost", "::1"}
 
 # Servers that were not configured run embedded; `manage.py up` notes here where they listen.
@@ -66,7 +68,7 @@ if not SECRET_KEY:
     )
     SECRET_KEY = "only-to-let-the-checks-run"  # noqa: S105 - nothing starts while a check fails
 SERVER_PRIVATE_KEY = env.private_key("SERVER_PRIVATE_KEY", _generate)
-# Further keys by which clients know this server, while its key is being changed; see docs/security.md.
+# Further keys by which clients know this server, while its key is being changed; see docs/backup.md.
 OTHER_SERVER_PRIVATE_KEYS = env.private_keys("OTHER_SERVER_PRIVATE_KEYS")
 FIELD_ENCRYPTION_KEYS = env.field_keys("FIELD_ENCRYPTION_KEYS", _generate)
 
@@ -247,8 +249,11 @@ CANARY_DEVICE_TOKEN = env.secret("CANARY_DEVICE_TOKEN")
 CANARY_APP_TOPIC = env.text("CANARY_APP_TOPIC")  # of the app on it; none: it is an Android phone
 if CANARY_APP_TOPIC and not CANARY_DEVICE_TOKEN:
     env.report("missing_canary_token", "CANARY_APP_TOPIC is set, but no CANARY_DEVICE_TOKEN.", "Set both, or neither.")
-# Delivery recognises this token. Nobody else can know and register it.
-CANARY_DRY_RUN_TOKEN = hmac.digest(SERVER_PRIVATE_KEY, b"canary dry run", "sha256").hex()
+# Delivery recognises these tokens, of which new pushes have the first. Nobody else can know and register one.
+CANARY_DRY_RUN_TOKENS = [
+    hmac.digest(key, b"canary dry run", "sha256").hex() for key in (SERVER_PRIVATE_KEY, *OTHER_SERVER_PRIVATE_KEYS)
+]
+CANARY_DRY_RUN_TOKEN = CANARY_DRY_RUN_TOKENS[0]
 # No app has this topic, and nobody else can name it: what others send has no part in the canary's channel.
 CANARY_DRY_RUN_TOPIC = "canary." + hmac.digest(SERVER_PRIVATE_KEY, b"canary dry run topic", "sha256").hex()[:32]
 
@@ -265,9 +270,11 @@ ACCESS_LOG_RETENTION_DAYS = env.count("ACCESS_LOG_RETENTION_DAYS", 400, minimum=
 # Reports --------------------------------------------------------------------------------------------------------------
 REPORTS_LAKE = env.lake("REPORTS_LAKE", str(DATA_DIR / "lake"))
 SPARK_MASTER = env.text("SPARK_MASTER", "local[*]")
-if not re.match(r"(local(\[.+\])?$|yarn$|spark://|k8s://)", SPARK_MASTER):
+if not re.match(r"(local(\[.+\])?$|yarn$|spark://|k8s://|sc://)", SPARK_MASTER):
     env.report(
-        "bad_spark_master", "SPARK_MASTER is no master that Spark knows.", "Example: local[*], or spark://host:7077"
+        "bad_spark_master",
+        "SPARK_MASTER is no master that Spark knows.",
+        "Example: local[*], spark://host:7077, or sc://host:15002 for Spark Connect",
     )
 SPARK_DRIVER_MEMORY = env.text("SPARK_DRIVER_MEMORY", "2g")
 if not re.fullmatch(r"[1-9]\d{0,5}[mg]", SPARK_DRIVER_MEMORY):
@@ -284,6 +291,8 @@ REPORTS_NIGHTLY = env.flag("REPORTS_NIGHTLY", default=True)
 REPORTS_HOUR = env.count("REPORTS_HOUR", 1, minimum=0, maximum=23)
 # The recipients of each night's summary by mail; a mail server is needed as well.
 REPORT_RECIPIENTS = env.items("REPORT_RECIPIENTS")
+# Who is told when an indicator gets bad: mail addresses, and URLs of webhooks, which are secret.
+ALERTS_TO = env.targets("ALERTS_TO")
 EMAIL_HOST = env.text("EMAIL_HOST")
 EMAIL_PORT = env.count("EMAIL_PORT", 587, minimum=1, maximum=65535)
 EMAIL_HOST_USER = env.text("EMAIL_USER")
@@ -300,15 +309,16 @@ if any(not re.fullmatch(r"[^@\s<>]+@[^@\s<>]+", address) for address in [*REPORT
         "REPORT_RECIPIENTS or EMAIL_FROM holds no address.",
         "Example: ann@example.org,bob@example.org",
     )
-if REPORT_RECIPIENTS and not EMAIL_HOST:
+if (REPORT_RECIPIENTS or any("://" not in target for target in ALERTS_TO)) and not EMAIL_HOST:
     env.report(
         "missing_email_host",
-        "REPORT_RECIPIENTS is set, but no EMAIL_HOST.",
+        "REPORT_RECIPIENTS or ALERTS_TO has a mail address, but there is no EMAIL_HOST.",
         "Name the server that takes mail, or nobody.",
     )
 
 # Start ----------------------------------------------------------------------------------------------------------------
 STARTS_WHEN = "pushserver.start.fitting"  # what `kit.processes.starting` asks
+WATCH = "pushserver.alerts.watch.Watch"  # the thread of workers for maintenance that takes snapshots
 
 # Celery ---------------------------------------------------------------------------------------------------------------
 CELERY_BROKER_URL = REDIS_URL
@@ -392,9 +402,7 @@ OTLP_URL = next(iter(env.urls("OTEL_EXPORTER_OTLP_ENDPOINT")), "")
 OTLP_HEADERS = env.headers("OTEL_EXPORTER_OTLP_HEADERS")
 OTLP_SERVICE = env.text("OTEL_SERVICE_NAME", "pushserver")
 OTLP_RESOURCE = env.headers("OTEL_RESOURCE_ATTRIBUTES")
-# Spans and errors are sent so often.
-OTLP_EVERY_SECONDS = env.number("OTEL_BSP_SCHEDULE_DELAY", 5000, minimum=10, maximum=60_000) / 1000
-OTLP_VERSION = version() if OTLP_URL else ""
+OTLP_VERSION = VERSION if OTLP_URL else ""
 TRACES = TRACES_ERRORS = bool(OTLP_URL)
 # The share of messages that are traced.
 TRACES_SHARE = env.number("OTEL_TRACES_SAMPLER_ARG", 0.1, minimum=0, maximum=1)
@@ -448,6 +456,7 @@ INSTALLED_APPS = [
     *(["pushserver.console.apps.ConsoleConfig"] if SHOWS_PAGES else []),  # shows what all others have registered
 ]
 MIDDLEWARE = [
+    "pushserver.console.frame.hosts.AnyHostMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
@@ -533,6 +542,7 @@ WHITENOISE_USE_FINDERS = True
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_TZ = True
+FORMAT_MODULE_PATH = "kit.admin.formats"
 SILENCED_SYSTEM_CHECKS: list[str] = []
 
 # Security: plain http is for loopback only, and not even there behind a proxy that speaks https to browsers.

@@ -8,8 +8,7 @@ from django.conf import settings
 
 from kit.db.clock import database_now
 from kit.processes.tasks import MessageTask, run_for_a_while
-from pushserver.history import retention, traffic
-from pushserver.indicators.snapshot import take_snapshot
+from pushserver.history import hours, retention, traffic
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +30,6 @@ def purge_visits() -> None:
 
 @shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment
 def count_traffic() -> None:
-    """Count the minutes that are over, and take a snapshot, so that indicators know since when something is broken."""
+    """Count the minutes that are over, and the hours."""
     run_for_a_while(traffic.count_owed(now=database_now()))
-    take_snapshot(now=database_now())
+    hours.add_up(now=database_now())

@@ -5,6 +5,7 @@ from django.views.generic import RedirectView
 from kit.operations import parts
 from pushserver.console.accounts.second_factor import set_up
 from pushserver.console.accounts.users import forget_user, show_user
+from pushserver.console.alerts import choose_level, send_test, show_alerts
 from pushserver.console.documentation import show_documentation
 from pushserver.console.drain import change_drain, show_drain
 from pushserver.console.peers import peer_urls
@@ -28,6 +29,9 @@ urlpatterns = [
     path("admin/timelines/<object_id>/", admin.site.admin_view(show_timeline), name="timeline"),
     path("admin/drain/", admin.site.admin_view(show_drain), name="drain"),
     path("admin/drain/<operation>/", admin.site.admin_view(change_drain), name="change_drain"),
+    path("admin/alerts/", admin.site.admin_view(show_alerts), name="alerts"),
+    path("admin/alerts/level/<slug:kind>/", admin.site.admin_view(choose_level), name="alert_level"),
+    path("admin/alerts/test/", admin.site.admin_view(send_test), name="test_alerts"),
     *peer_urls(),
     path("admin/documentation/", admin.site.admin_view(show_documentation), name="documentation_list"),
     path("admin/documentation/<path:name>/", admin.site.admin_view(show_documentation), name="documentation"),

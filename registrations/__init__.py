@@ -1,0 +1,1 @@
+"""Registrations: who can be notified, where, and by whom. See docs/architecture.md."""

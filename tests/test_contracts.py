@@ -1,4 +1,6 @@
-"""What modules say about themselves holds: those that say they are pure are under the contract that keeps them so."""
+"""What is said about modules holds: those that say they are pure are under the contract that keeps them so. Packages
+are drawn as the contract of their layers has them, and each folder names its page.
+"""
 
 import ast
 import re
@@ -42,3 +44,25 @@ def test_verdicts_and_rules_of_every_app_say_that_they_are_pure() -> None:
         "xmpp_bridge.rules.decisions",
         "xmpp_bridge.rules.limits",
     } <= shown
+
+
+def test_the_page_of_the_architecture_draws_the_layers_of_the_contract() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    [layers] = [each["layers"] for each in contracts if each["name"] == "Messages flow one way"]
+    [drawing] = re.findall(
+        r"^```\n(embedded .*?)```", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert [re.split(r"\s{2,}", line)[0] for line in drawing.splitlines()] == layers
+
+
+def test_each_folder_of_ours_names_its_page() -> None:
+    """Those of the code map and the folders in them, if they hold modules."""
+    unnamed = []
+    for app in APPS:
+        for folder in (ROOT / app, *sorted(path.parent for path in (ROOT / app).glob("*/__init__.py"))):
+            if folder.name in {"tests", "migrations", "management"}:
+                continue
+            shown = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+            pages = re.findall(r"\b(?:docs/[\w/-]+|README)\.md", shown)
+            unnamed += [] if pages and all((ROOT / page).exists() for page in pages) else [folder]
+    assert unnamed == []

@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar
 
+from django.conf import settings
 from django.contrib import admin
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.expressions import RawSQL
@@ -125,8 +126,9 @@ def failed_url(fault: EnvelopeFault) -> str:
     return f"{reverse('admin:waku_bridge_inboundenvelope_changelist')}?state__exact=failed&fault__id__exact={fault.pk}"
 
 
-def again_url(fault: EnvelopeFault) -> str:
-    return f"{reverse('admin:waku_bridge_envelopefault_operate', args=['again'])}?id={fault.pk}"
+def again_url(fault: Any) -> str:
+    url = f"{reverse('admin:waku_bridge_envelopefault_operate', args=['again'])}?id={fault.pk}"
+    return url if fault.failed_count else ""
 
 
 @admin.register(EnvelopeFault)
@@ -238,17 +240,24 @@ class StoreWindowInline(FactInline):
 class StoreWatermarkAdmin(FactAdmin):
     """The page of stores: how far each was read, and what is still to be read of the past."""
 
-    list_display = (host("node"), "pubsub_topic", age("watermark_at", "read up to"))
+    list_display = (host("node"), "pubsub_topic", age("watermark_at", "read up to"), "is_still_read")
     shown: ClassVar[Any] = {
         "Store": (
             host("node"),
             "pubsub_topic",
+            "is_still_read",
             moment("watermark_at", "read up to"),
             moment("late_searched_at", "searched for late messages"),
         ),
         "Reader": ("reader",),
     }
     inlines = (StoreWindowInline,)
+
+    @admin.display(description="still read")
+    def is_still_read(self, row: StoreWatermark) -> str:
+        """Return whether the settings still have the node and the topic. The watermark of a former node just ages."""
+        is_configured = row.node in settings.WAKU_STORE_NODES and row.pubsub_topic in settings.WAKU_PUBSUB_TOPICS
+        return "yes" if is_configured else "no: a former node, or a former topic"
 
     @admin.display(description="read by")
     def reader(self, _row: StoreWatermark) -> str:

@@ -1,7 +1,7 @@
 """The server's identities on the network. No other module takes their private keys from the settings.
 
 There is one, but while the server's key is being changed: then clients that know either are served, each by the
-identity that it addressed. See docs/security.md, "Changing the server's key".
+identity that it addressed. See docs/backup.md, "Changing the server's key".
 """
 
 import hmac

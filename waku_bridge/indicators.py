@@ -26,24 +26,33 @@ INBOX_PAGE = rows("Envelopes that wait", "waku_bridge.inboundenvelope", "state__
 FAULTS_PAGE = rows("Envelope faults", "waku_bridge.envelopefault", "waiting=yes")
 FAILED_PAGE = rows("Failed envelopes", "waku_bridge.inboundenvelope", "state__exact=failed")
 OUTBOX_PAGE = rows("Replies that wait", "waku_bridge.outboundreply", "state__exact=pending")
-NODE = Kind("node", Group.IN, "Node", "PushServerNodeNotRead", NODES_PAGE, decides_readiness=True)
+NODE = Kind(
+    *("node", Group.IN, "Node", "PushServerNodeNotRead", NODES_PAGE),
+    decides_readiness=True,
+    concerns_all=True,
+    follows=(Group.SERVER,),
+)
 STORE = Kind(
     "store", Group.IN, "Store", "PushServerStoreBehind", rows("Store watermarks", "waku_bridge.storewatermark")
 )
-INBOX = Kind("inbox", Group.IN, "Inbox", "PushServerInboxOld", INBOX_PAGE)
+INBOX = Kind("inbox", Group.IN, "Inbox", "PushServerInboxOld", INBOX_PAGE, follows=(Group.SERVER,))
 DEAD_LETTERS = Kind(
     "dead-letters", Group.IN, "Dead letters", "PushServerDeadLetters", rows("Dead letters", "waku_bridge.deadletter")
 )
 FAILED = Kind("failed", Group.IN, "Failed envelopes", "PushServerEnvelopesFail", FAILED_PAGE)
-REPLIES = Kind("replies", Group.OUT, "Replies", "PushServerRepliesStuck", OUTBOX_PAGE)
+REPLIES = Kind(*("replies", Group.OUT, "Replies", "PushServerRepliesStuck", OUTBOX_PAGE), follows=(Group.SERVER, NODE))
 LOST_REPLIES = Kind(
     "lost-replies",
     Group.OUT,
     "Lost replies",
     "PushServerRepliesUnconfirmed",
     rows("Lost replies", "waku_bridge.outboundreply", "lost=yes"),
+    follows=(NODE,),
 )
-CANARY = Kind("canary", Group.WATCH, "Canary", "PushServerCanaryBroken", rows("Canary", "waku_bridge.canaryrun"))
+CANARY = Kind(
+    *("canary", Group.WATCH, "Canary", "PushServerCanaryBroken", rows("Canary", "waku_bridge.canaryrun")),
+    follows=(Group.SERVER, NODE, INBOX, Group.OUT, REPLIES),
+)
 KINDS = (NODE, STORE, INBOX, DEAD_LETTERS, FAILED, REPLIES, LOST_REPLIES, CANARY)
 
 # Limits in seconds.
@@ -54,10 +63,11 @@ LOST_REPLIES_SHARE = 0.05
 FEW_REPLIES = 5
 MANY_DEAD_LETTERS = 20
 MANY_FAILED = 20
+FEW_FAILED = 5  # are many in a minute in which no more were taken
 ABOUT_NODES = PeerKind(
     NODE,
     "is read",
-    "was not read for 15 seconds",
+    "was not read for 3 seconds",
     "Is a bridge running (`manage.py run_waku_bridge`), and does the node answer?",
 )
 
@@ -78,13 +88,16 @@ class Store:
 @dataclass(frozen=True, slots=True)
 class Failed:
     """Envelopes that failed by faults of ours and wait: how many there are, and of these from the last hour, counted up
-    to a limit; and the fault that was seen last, with how often it was.
+    to a limit; and the fault that was seen last, with how often it was. ``now`` are those of the last minute, beside
+    the ``requests`` that were taken in it.
     """
 
     count: int = 0
     lately: int = 0
     fault: str = ""
     times: int = 0
+    now: int = 0
+    requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +173,12 @@ def failed(found: Failed) -> Indicator:
     """Judge the envelopes that failed by a fault of ours, which nothing but a person ends.
 
     A few are yellow: an envelope that trips the server up can be made on purpose, and must not wake anybody each night.
+    They are red where no more requests were taken in the same minute.
     """
     if not found.count:
         return Indicator(FAILED, State.GREEN, "none")
-    state = State.RED if found.lately >= MANY_FAILED else State.YELLOW
+    is_usual = found.now >= max(FEW_FAILED, found.requests)
+    state = State.RED if is_usual or found.lately >= MANY_FAILED else State.YELLOW
     sentence = f"{found.count:,} failed because of a bug in this server"
     if found.fault:
         sentence += f", the newest of {found.fault} ({found.times:,} {'time' if found.times == 1 else 'times'})"

@@ -16,6 +16,7 @@ from kit.health.waiting import Tile, Waiting
 from kit.http.notices import complaints
 from kit.http.urls import host_of
 from kit.operations import Evidence, KeyUse, ListPage, Operations, PeerPage
+from notifications.models import NotificationRequest
 from registrations.lookup import count_by_newest_grant
 from registrations.models import Grant
 from waku_bridge import indicators, metrics
@@ -34,9 +35,9 @@ from waku_bridge.models import (
     StoreWindow,
 )
 from waku_bridge.node.config_check.saved import NOTICES
-from waku_bridge.reading.live import LAST_READ
+from waku_bridge.reading.live import LAST_READ, clock_of
 
-HOUR = timedelta(hours=1)
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 # Rows are counted up to this number; counting more is not worth the time.
 MAX_COUNTED = 1000
 SECTION = "Waku"
@@ -79,9 +80,9 @@ class WakuOperations(Operations):
         ListPage(SECTION, "Envelopes", "mail", "waku_bridge.inboundenvelope"),
         ListPage(SECTION, "Envelope faults", "bug_report", "waku_bridge.envelopefault"),
         ListPage(SECTION, "Replies", "reply", "waku_bridge.outboundreply"),
-        ListPage(SECTION, "Store watermarks", "water", "waku_bridge.storewatermark"),
         ListPage(SECTION, "Dead letters", "dangerous", "waku_bridge.deadletter"),
         ListPage(SECTION, "Canary runs", "sync", "waku_bridge.canaryrun"),
+        ListPage("Rarely used", "Store watermarks", "water", "waku_bridge.storewatermark"),
     )
     canary_pseudonyms = f"SELECT pseudonym FROM {table(CanaryRun)} WHERE pseudonym IS NOT NULL"
     # A reply that was published again says when that was: how long the first took is not known any more. `LATERAL`
@@ -99,7 +100,8 @@ class WakuOperations(Operations):
     def reach(self, asked: Any, *, is_blind: bool) -> Reached:
         read = {} if is_blind else LAST_READ.read_all(settings.WAKU_NODES)
         is_up = {url: url in read for url in settings.WAKU_NODES}
-        return Reached(list(NOTICES.peers(is_up, is_blind=is_blind)), canary.facts(is_blind=is_blind))
+        nodes = NOTICES.peers(is_up, is_blind=is_blind, seen={url: clock_of(found) for url, found in read.items()})
+        return Reached(list(nodes), canary.facts(is_blind=is_blind))
 
     def judge_reached(self, reached: Reached, *, is_redis_down: bool) -> Iterator[Indicator]:
         yield from indicators.nodes(reached.nodes, is_redis_down=is_redis_down)
@@ -178,4 +180,7 @@ def _failed(hour_ago: datetime) -> Failed:
     count = failed[:MAX_COUNTED].count()
     fault = faults.newest_waiting() if count else None
     lately = failed.filter(received_at__gte=hour_ago)[:MAX_COUNTED].count() if count else 0
-    return Failed(count, lately, str(fault) if fault else "", fault.count if fault else 0)
+    minute = {"received_at__gte": hour_ago + HOUR - MINUTE}
+    newest = failed.filter(**minute)[:MAX_COUNTED].count() if lately else 0
+    taken = NotificationRequest.objects.filter(**minute, bridge=BRIDGE)[:MAX_COUNTED].count() if newest else 0
+    return Failed(count, lately, str(fault) if fault else "", fault.count if fault else 0, newest, taken)

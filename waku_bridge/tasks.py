@@ -83,12 +83,12 @@ def check_nodes() -> None:
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
 def run_canary() -> None:
-    """Make a round trip.
+    """Make a round trip, and more of them while the chain is broken, until the next task comes.
 
     It has a queue of its own: it waits for the workers, so it must not take the place of one.
     """
     if settings.WAKU_NODES:
-        canary.run()
+        canary.run_until_sound(seconds=settings.CANARY_PERIOD_SECONDS)
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in some hours

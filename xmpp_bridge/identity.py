@@ -2,7 +2,7 @@
 
 They do not rotate with the keys of database fields, because what an app was given must stay valid, and a device must be
 found again by its hash. While the server's own key is being changed, what was made from either key is known, and what
-is new is made from the first. See docs/security.md, "Changing the server's key".
+is new is made from the first. See docs/backup.md, "Changing the server's key".
 """
 
 import hashlib

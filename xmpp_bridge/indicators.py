@@ -7,7 +7,9 @@ from kit.health.filling import Filling
 from kit.health.indicators import REDIS_DOWN, Group, Indicator, Kind, State, rows
 
 DEVICES_PAGE = rows("XMPP devices", "xmpp_bridge.device")
-XMPP = Kind("xmpp", Group.IN, "XMPP", "PushServerXmppNotConnected", DEVICES_PAGE, decides_readiness=True)
+XMPP = Kind(
+    *("xmpp", Group.IN, "XMPP", "PushServerXmppNotConnected", DEVICES_PAGE), decides_readiness=True, concerns_all=True
+)
 APPS = Kind("xmpp-apps", Group.IN, "XMPP apps", "IndicatorXmppApps", rows("XMPP apps", "xmpp_bridge.app"))
 DEVICES = Kind("xmpp-devices", Group.IN, "XMPP devices", "PushServerRegistrationsFilling", DEVICES_PAGE)
 CANARY = Kind(
@@ -16,6 +18,7 @@ CANARY = Kind(
     "XMPP canary",
     "PushServerXmppCanaryBroken",
     rows("XMPP canary", "xmpp_bridge.canaryrun"),
+    follows=(Group.SERVER, XMPP, Group.OUT),
 )
 KINDS = (XMPP, APPS, DEVICES, CANARY)
 

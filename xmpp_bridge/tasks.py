@@ -5,6 +5,7 @@ from itertools import chain
 
 import structlog
 from celery import shared_task
+from django.conf import settings
 
 from kit.canary.engine import KEPT
 from kit.db.clock import database_now
@@ -19,8 +20,10 @@ log = structlog.get_logger(__name__)
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
 def run_canary() -> None:
-    """Make a round trip, in a queue apart from the workers that it waits for."""
-    canary.run()
+    """Make a round trip, and more of them while the chain is broken, in a queue apart from the workers that it waits
+    for.
+    """
+    canary.run_until_sound(seconds=settings.CANARY_PERIOD_SECONDS)
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment

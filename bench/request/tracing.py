@@ -32,7 +32,7 @@ def run() -> dict[str, object]:
     """Measure, print and return the figures."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    os.environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_BSP_SCHEDULE_DELAY": "500"}
+    os.environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": url}
     command = [sys.executable, "-m", "bench.request.tracing", str(port)]
     with servers.process(command), servers_of_one_process() as postgres:
         servers.wait_until(lambda: servers.answers(url))

@@ -3,4 +3,6 @@
 What happens to a push is decided by its device token's prefix (`outcomes.py`), and every push that would have reached
 Apple or Google is kept (`pushes.py`), so that a test can prove "sent once". Not imitated: the data race by which the
 real gorush loses failure entries of requests with several tokens.
+
+See docs/gorush.md.
 """

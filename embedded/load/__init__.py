@@ -1,1 +1,1 @@
-"""Load generators: through Waku (`waku`) and through XMPP (`xmpp`)."""
+"""Load generators: through Waku (`waku`) and through XMPP (`xmpp`). See docs/canary.md."""

@@ -2,4 +2,6 @@
 
 Each module describes how one server is prepared, started, recognised as ready and reached. None of them keeps a
 process: the supervisor and the test session do, from the same `ProcessSpec`.
+
+See README.md, "Try it".
 """

@@ -33,6 +33,8 @@ class Plan:
     services: Sequence[ProcessSpec]
     # What is said once the server is ready, beside what every server says.
     notes: Sequence[str] = ()
+    # What runs once, to its end, when the server is ready. Nothing waits for it.
+    afterwards: Sequence[ProcessSpec] = ()
 
     @property
     def url(self) -> str:

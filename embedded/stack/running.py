@@ -48,13 +48,14 @@ async def _run(plan: Plan, supervisor: Supervisor, private_key: bytes) -> None:
     starting = asyncio.create_task(_start(plan, supervisor, private_key))
     waiting = asyncio.create_task(signalled.wait())
     replacing = asyncio.create_task(_replace_when_asked(plan, supervisor, starting))
+    following = asyncio.create_task(_run_afterwards(plan, supervisor, starting))
     try:
         await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if not signalled.is_set():
             starting.result()  # raises what went wrong
             await waiting
     finally:
-        for task in (starting, waiting, replacing):
+        for task in (starting, waiting, replacing, following):
             task.cancel()
         supervisor.print_line("Stopping.")
         await supervisor.stop()
@@ -91,6 +92,18 @@ async def _replace_when_asked(plan: Plan, supervisor: Supervisor, starting: "asy
             await _replace_all(plan, supervisor)
         except StartError as error:
             supervisor.print_line(f"Not replaced: {error}.")
+
+
+async def _run_afterwards(plan: Plan, supervisor: Supervisor, starting: "asyncio.Task[None]") -> None:
+    """Run what runs once, when the server has started. It is stopped with everything else."""
+    await asyncio.wait({starting})
+    if starting.cancelled() or starting.exception():
+        return
+    for spec in plan.afterwards:
+        try:
+            await supervisor.run(spec)
+        except StartError as error:
+            supervisor.print_line(f"Not run: {error}.")
 
 
 async def _replace_all(plan: Plan, supervisor: Supervisor) -> None:

@@ -6,7 +6,7 @@ A line has a colour, a dash pattern and a name, so that it can be told apart wit
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from math import floor, log10
+from math import ceil, floor, log10
 from typing import Any
 
 from django.utils.html import format_html, format_html_join
@@ -16,6 +16,8 @@ RIGHT, TOP, BOTTOM = 12, 12, 28
 BAR_HEIGHT, BAR_GAP, NAME_WIDTH, VALUE_WIDTH = 18, 8, 300, 90
 MAX_NAME = 46
 COLOURS = 8
+# Sizes of a step of the grid, times a power of ten.
+ROUND = (1, 2, 2.5, 4, 5)
 Show = Callable[[float], str]
 _ids = count(1)
 
@@ -65,10 +67,11 @@ def line_chart(
     values = [value for line in series for value in line.values if value is not None]
     if not values:
         return None
-    top = _round_up(max(values))
+    ticks = ticks_up_to(max(values), show, frame.steps)
+    top = ticks[-1]
     x = _spread(len(labels), frame)
     parts = [
-        _grid(top, show, frame),
+        _grid(ticks, show, frame),
         _labels(labels, x, frame),
         *[_line(number % COLOURS, line, labels, x, top, show, frame) for number, line in enumerate(series)],
     ]
@@ -108,12 +111,17 @@ def _joined(parts: Sequence[SafeString]) -> SafeString:
     return format_html_join("", "{}", ((part,) for part in parts))
 
 
-def _round_up(value: float) -> float:
-    """Return the next of 1, 2, 4, 5, 8 or 10 times a power of ten, because four steps of such a number are round."""
-    if value <= 0:
-        return 1.0
-    power: float = 10.0 ** floor(log10(value))
-    return next(step * power for step in (1, 2, 4, 5, 8, 10) if step * power >= value * 0.999999)
+def ticks_up_to(highest: float, show: Show, steps: int) -> list[float]:
+    """Return where the lines of the grid are, from 0 on: at most this many equal steps, each of a round size.
+
+    A size that ``show`` rounds to a whole number is not taken, so that no two lines have the same text.
+    """
+    highest = highest if highest > 0 else 1.0
+    least = highest / steps * 0.999999
+    exponent = floor(log10(least))
+    sizes = (step * 10.0**power for power in count(exponent) for step in ROUND)
+    size = next(size for size in sizes if size >= least and (size == round(size) or show(size) != show(round(size))))
+    return [size * number for number in range(ceil(highest / size - 0.000001) + 1)]
 
 
 def _spread(number: int, frame: Frame) -> list[float]:
@@ -125,14 +133,13 @@ def _y(value: float, top: float, frame: Frame) -> float:
     return TOP + (frame.height - TOP - BOTTOM) * (1 - value / top)
 
 
-def _grid(top: float, show: Show, frame: Frame) -> SafeString:
-    values = [top * step / frame.steps for step in range(frame.steps + 1)]
+def _grid(ticks: Sequence[float], show: Show, frame: Frame) -> SafeString:
     left, right = frame.left, frame.width - RIGHT
     line = (
         '<line class="grid" x1="{l}" x2="{r}" y1="{y}" y2="{y}"/><text class="tick" x="{t}" y="{y}" dy="4">{s}</text>'
     )
     return _joined(
-        [format_html(line, l=left, r=right, t=left - 8, y=f"{_y(v, top, frame):.1f}", s=show(v)) for v in values]
+        [format_html(line, l=left, r=right, t=left - 8, y=f"{_y(v, ticks[-1], frame):.1f}", s=show(v)) for v in ticks]
     )
 
 

@@ -90,6 +90,11 @@ class Operation(forms.Form):
         """Return the id and the name of a row in the log of changes."""
         return id_of(row), str(row)
 
+    @classmethod
+    def fits(cls, row: Any) -> bool:  # noqa: ARG003 - for subclasses
+        """Return whether the state of a row is one that the operation changes. Only then its page offers it."""
+        return True
+
     def touched(self, rows: Sequence[Any]) -> Iterable[str]:
         """Return what would happen, in sentences."""
         raise NotImplementedError
@@ -204,8 +209,9 @@ class Operated:
         return super().render_change_form(request, context, *args, **kwargs)  # type: ignore[misc]
 
     def links_to(self, request: HttpRequest, row: Model) -> list[Link]:
-        """Return links to the operations on one row that this person may carry out."""
-        return [Link(form.label, self._url_of(name, [row])) for name, form in self.allowed(request).items()]
+        """Return links to the operations on one row that fit its state and that this person may carry out."""
+        fitting = ((name, form) for name, form in self.allowed(request).items() if form.fits(row))
+        return [Link(form.label, self._url_of(name, [row])) for name, form in fitting]
 
     @admin.display(description=mark_safe(checkbox.render("action_toggle_all", 1)))  # noqa: S308 - from the theme
     def action_checkbox(self, obj: Model) -> str:

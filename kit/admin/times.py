@@ -1,6 +1,6 @@
 """Times as people read them: how long ago, and exactly when. All of them are in UTC, and say so."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.utils import timezone
 from django.utils.html import format_html
@@ -30,6 +30,16 @@ def relative(at: datetime, element_id: str = "") -> SafeString:
 
 def exact_with_age(at: datetime) -> SafeString:
     return format_html('<time datetime="{}">{}</time> ({})', at.isoformat(), exact(at), _distance(at))
+
+
+def in_words(span: timedelta) -> str:
+    """Return a duration with as many digits as people need."""
+    seconds = span.total_seconds()
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _distance(at: datetime) -> str:

@@ -1,1 +1,1 @@
-"""What the endpoints of all apps have in common: views, pages, problems, and limits of calls."""
+"""What the endpoints of all apps have in common: views, pages, problems, and limits of calls. See docs/api.md."""

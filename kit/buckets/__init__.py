@@ -1,5 +1,7 @@
-"""The one token bucket: arithmetic in `bucket`, memory of a process in `store`, what processes share in `shared`.
+"""The one token bucket: arithmetic in `bucket`, the part of a process in `share`, what processes share in `shared`.
 
-a limit of the whole server ──┬── a process's share of it, in its memory          (`store`, pure)
+a limit of the whole server ──┬── a process's share of it, in its memory          (`bucket`)
                               └── what is beyond the share: rows in PostgreSQL    (`shared`)
+
+See docs/limits.md.
 """

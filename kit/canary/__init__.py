@@ -9,4 +9,6 @@ marked, left out of reports, and removed when the run is over.
     command.py   a run on demand, and its links on a terminal
 
 A bridge adds its links, what a link that breaks means, and how its traces are removed.
+
+See docs/canary.md.
 """

@@ -1,11 +1,11 @@
-"""The page of a canary's round trips: what was broken, and how long each link took, in milliseconds."""
+"""The page of a canary's round trips: what was broken, and how long each link took."""
 
 from typing import Any, ClassVar
 
 from django.contrib.admin import AdminSite
 
 from kit.admin.facts import FactAdmin
-from kit.admin.lists.columns import age, moment, number, state, word, yes_no
+from kit.admin.lists.columns import age, milliseconds, moment, state, word, yes_no
 from kit.admin.lists.filters import WordFilter
 from kit.canary.runs import BaseRun
 
@@ -15,7 +15,7 @@ class CanaryRunAdmin(FactAdmin):
     ordering: ClassVar[Any] = ("-started_at",)
 
     def __init__(self, model: type[BaseRun], site: AdminSite) -> None:
-        links = [number(f"{link.value}_ms", link.value.replace("_", " ")) for link in model.Link]
+        links = [milliseconds(f"{link.value}_ms", link.value.replace("_", " ")) for link in model.Link]
         self.list_display = (age("started_at", "started"), state("state"), word("cause"), word("detail"), *links)
         self.shown = {  # type: ignore[misc]  # of this canary
             "Round trip": (
@@ -27,6 +27,6 @@ class CanaryRunAdmin(FactAdmin):
                 moment("finished_at", "finished"),
                 yes_no("is_dry_run", "dry run"),
             ),
-            "Milliseconds of each link": (*links, number("work_ms", "CPU time of its own")),
+            "Time of each link": (*links, milliseconds("work_ms", "CPU time of its own")),
         }
         super().__init__(model, site)

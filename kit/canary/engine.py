@@ -22,6 +22,7 @@ from kit.canary.runs import BaseRun, RunState
 from kit.db.deleting import delete_in_chunks
 from kit.health.canaries import CanaryFacts, RoundTrip
 from kit.health.status_cache import StatusCache
+from kit.processes.stopping import WORKER_STOP
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +32,7 @@ KEPT = timedelta(days=7)
 MISSED_RUNS = 3
 MIN_TTL_SECONDS = 300.0
 POLL_SECONDS = 0.05
+AGAIN_SECONDS = 2.0
 # How long a canary waits for each answer.
 ANSWER_SECONDS = 10.0
 T = TypeVar("T")
@@ -141,6 +143,15 @@ class Canary(ABC, Generic[RunT]):
                 row.save(update_fields=["state", "finished_at"])
             raise
 
+    def run_until_sound(self, *, seconds: float) -> None:
+        """Make a round trip, and further ones soon after each other while the chain is broken and the time is not up:
+        whatever mends it is seen within seconds.
+        """
+        until = time.monotonic() + seconds
+        while (row := self.run()) and row.state == RunState.BROKEN and time.monotonic() + AGAIN_SECONDS < until:
+            if WORKER_STOP.wait(AGAIN_SECONDS):
+                return
+
     def is_under_way(self, *, now: datetime) -> bool:
         """Return whether a run is under way."""
         running = self.rows().filter(state=RunState.RUNNING, started_at__gte=now - self.longest())
@@ -188,10 +199,11 @@ class Canary(ABC, Generic[RunT]):
             row.broken_link, row.cause, row.detail = found.link, found.cause, found.detail
         links = [f"{link}_ms" for link in row.timings()]
         row.save(update_fields=["state", "finished_at", "broken_link", "cause", "detail", "work_ms", *links])
+        before = self.last()
         self.save(row)
-        if found:
+        if found and (before is None or before.cause != found.cause):
             log.error("canary_broken", canary=self.name, link=found.link, cause=found.cause, detail=found.detail)
-        else:
+        elif not found:
             log.info("canary_passed", canary=self.name, ms=row.total_ms(), work_ms=row.work_ms)
         return row
 

@@ -1,1 +1,4 @@
-"""Health: indicators, what processes save about themselves for others, and logs that report changes only."""
+"""Health: indicators, what processes save about themselves for others, and logs that report changes only.
+
+See docs/console.md.
+"""

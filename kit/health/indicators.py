@@ -68,6 +68,8 @@ class Kind:
 
     ``runbook`` names the page in `docs/runbooks`; ``page`` is the one of the console that shows or repairs it. While an
     indicator that decides readiness is red, no message would make it through, and the server is not ready.
+    An indicator is explained by a red one that it ``follows``: of this kind, or of this group where that concerns all
+    messages.
     """
 
     id: str
@@ -76,6 +78,12 @@ class Kind:
     runbook: str
     page: Page | None = None
     decides_readiness: bool = False
+    concerns_all: bool = False
+    follows: tuple["Group | Kind", ...] = ()
+
+    def explains(self, other: "Kind") -> bool:
+        """Return whether an indicator of the other kind is bad because one of this kind is red."""
+        return self in other.follows or (self.concerns_all and self.group in other.follows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +93,8 @@ class Indicator:
     ``subject`` is the host where several servers have an indicator of the same kind. ``own_page`` is for a case that
     another page is about; ``during`` narrows the list there down to what the sentence counts. The ``headline`` says
     what users do not get, and ``late`` what they get late: the first of these stands above everything. ``first_step``
-    may have commands between backticks.
+    may have commands between backticks. ``cause`` is the id of the indicator that explains why this one is bad, and
+    ``owner`` the member of the staff who takes care of it.
     """
 
     kind: Kind
@@ -98,6 +107,8 @@ class Indicator:
     headline: str = ""
     late: str = ""
     during: tuple[datetime, datetime] | None = None
+    cause: str = ""
+    owner: str = ""
 
     @property
     def id(self) -> str:
@@ -129,12 +140,12 @@ def without_hosts(indicators: Sequence[Indicator]) -> list[Indicator]:
     """Return the indicators with numbers in place of hosts, for answers that are open to anybody."""
     numbers: dict[str, Iterator[int]] = defaultdict(lambda: count(1))
     return [
-        replace(found, subject=str(next(numbers[found.kind.id]))) if found.subject else found for found in indicators
+        replace(found, cause="", subject=found.subject and str(next(numbers[found.kind.id]))) for found in indicators
     ]
 
 
 def _to_json(indicator: Indicator) -> dict[str, Any]:
-    own = {name: getattr(indicator, name) for name in ("id", "state", "since", "sentence", "first_step")}
+    own = {name: getattr(indicator, name) for name in ("id", "state", "since", "sentence", "first_step", "cause")}
     return own | {"runbook": indicator.kind.runbook, "decides_readiness": indicator.kind.decides_readiness}
 
 
@@ -151,18 +162,29 @@ def dated(indicators: Sequence[Indicator], since: Mapping[str, datetime]) -> lis
     ]
 
 
+def explained(indicators: Sequence[Indicator]) -> list[Indicator]:
+    """Return the indicators with the first one that explains each that is bad, where there is one."""
+    found: dict[str, Indicator] = {}
+    for indicator in indicators:
+        known = (other for other in found.values() if other.state == State.RED and other.kind.explains(indicator.kind))
+        cause = next(known, None) if indicator.is_bad else None
+        found[indicator.id] = replace(indicator, cause=cause.cause or cause.id) if cause else indicator
+    return list(found.values())
+
+
 def worst(indicators: Sequence[Indicator], *, first: int = FIRST) -> list[Indicator]:
-    """Return the indicators to begin with: red before yellow, and causes before effects, in whose order they are."""
-    return sorted((found for found in indicators if found.is_bad), key=lambda found: BAD.index(found.state))[:first]
+    """Return the indicators to begin with: red before yellow, without those that another one explains."""
+    bad = (found for found in indicators if found.is_bad and not found.cause)
+    return sorted(bad, key=lambda found: BAD.index(found.state))[:first]
 
 
 def verdict(indicators: Sequence[Indicator]) -> tuple[State, str]:
     """Return the state of the whole server and a sentence about it."""
-    red, yellow = (sum(found.state == state for found in indicators) for state in BAD)
+    bad = worst(indicators, first=len(indicators))
+    red, yellow = (sum(found.state == state for found in bad) for state in BAD)
     state = State.RED if red else State.YELLOW if yellow else State.GREEN
     if state == State.GREEN:
         return state, "Messages get through, and nothing needs you"
-    bad = worst(indicators, first=len(indicators))
     headline = next(filter(None, [*(found.headline for found in bad), *(found.late for found in bad)]), "")
     counts = ", ".join(f"{number} {word}" for number, word in ((red, "urgent"), (yellow, "can wait")) if number)
     return state, f"{headline}. {counts}" if headline else counts if red else f"Messages get through; {counts}"

@@ -1,1 +1,4 @@
-"""HTTP to peers: connections, which of several equal servers to ask first, and what was found out about them."""
+"""HTTP to peers: connections, which of several equal servers to ask first, and what was found out about them.
+
+See docs/architecture.md.
+"""

@@ -17,6 +17,9 @@ CHECK_EVERY_SECONDS = 300
 TTL_SECONDS = 3 * CHECK_EVERY_SECONDS
 
 log = structlog.get_logger(__name__)
+# By the id of a complaint: it, or None for a peer that is as it should be.
+Seen = Mapping[str, Complaint | None]
+NONE: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +54,19 @@ class NoticeCache:
         """Return the notices by URL. A peer not checked lately is missing; without the cache all of them are."""
         return self.cache.read_all(urls)
 
-    def peers(self, is_up: Mapping[str, bool], *, is_blind: bool) -> Iterator[Peer]:
-        """Yield the peers by host. URLs that differ only in their path share a host and are shown as one."""
+    def peers(self, is_up: Mapping[str, bool], *, is_blind: bool, seen: Mapping[str, Seen] = NONE) -> Iterator[Peer]:
+        """Yield the peers by host. URLs that differ only in their path share a host and are shown as one.
+
+        ``seen`` is what whoever uses a peer sees of it all the time, by URL and id of the complaint: it is newer than
+        what the last check found.
+        """
         notices = {} if is_blind else self.read(list(is_up))
         for host in dict.fromkeys(map(host_of, is_up)):
             own = [url for url in is_up if host_of(url) == host]
             known = [notices[url] for url in own if url in notices]
-            yield Peer(host, any(is_up[url] for url in own), len(known) == len(own), complaints(known))
+            live = {id_: found for url in own for id_, found in seen.get(url, NONE).items()}
+            found = _newest(complaints(known), live)
+            yield Peer(host, any(is_up[url] for url in own), len(known) == len(own), found)
 
     def note(
         self,
@@ -83,6 +92,15 @@ class NoticeCache:
                 log.warning(came, **peer, complaint=complaint.id, problem=complaint.problem, todo=complaint.action)
         for complaint_id in before.keys() - {complaint.id for complaint in complaints}:
             log.info(went, **peer, complaint=complaint_id)
+
+
+def _newest(
+    checked: Sequence[tuple[Complaint, datetime | None]], live: Seen
+) -> list[tuple[Complaint, datetime | None]]:
+    """Return what a check found, but for what is known from now."""
+    since = {found.id: at for found, at in checked}
+    others = [(found, at) for found, at in checked if found.id not in live]
+    return [*((found, since.get(id_)) for id_, found in live.items() if found), *others]
 
 
 def complaints(notices: Sequence[Notice]) -> list[tuple[Complaint, datetime | None]]:

@@ -1,1 +1,1 @@
-"""Processes: how one starts, becomes ready, leads, and stops."""
+"""Processes: how one starts, becomes ready, leads, and stops. See docs/installation/README.md."""

@@ -5,7 +5,6 @@ lock works, and the others stand by. A beat that was killed is followed by anoth
 """
 
 from datetime import timedelta
-from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
@@ -17,6 +16,7 @@ from django.db import InterfaceError, OperationalError, connection
 from kit.db.reasons import reason
 from kit.health.change_filter import ChangeFilter
 from kit.processes.leader import BEAT, LeaderLock
+from kit.processes.threads import Tireless
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +25,6 @@ STAND_BY_SECONDS = 1.0
 SESSION_SECONDS = 30
 # When things were done last is not kept beyond a process: what is done rarely is done so soon after its start.
 FIRST_AFTER = timedelta(minutes=5)
-AFTER_FAULT_SECONDS = 5.0
 ANOTHER = "another beat works, and this one follows it when it ends"
 
 
@@ -70,34 +69,17 @@ class OneBeat(Scheduler):
                 entry.last_run_at, self._heap = now, None
 
 
-class Beat(Thread):
-    """The thread of a worker that runs a beat until it is stopped, whatever happens to it."""
+class Beat(Tireless):
+    """The thread of a worker that runs a beat."""
 
     def __init__(self, app: Celery) -> None:
-        super().__init__(name="beat", daemon=True)
+        super().__init__("beat")
         self._app = app
-        self._stopped = Event()
-        self._change_filter = ChangeFilter()  # why it does not work
 
-    def stop(self) -> None:
-        """Let another beat follow. It does not wait."""
-        self._stopped.set()
-
-    def run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._work()
-            except Exception as error:  # noqa: BLE001 - nobody would start this thread again
-                if self._change_filter.has_changed(name := type(error).__name__):
-                    log.error("beat_failed", error=name)  # noqa: TRY400 - it may quote what it sent
-            finally:
-                connection.close()  # and the lock with it
-            self._stopped.wait(AFTER_FAULT_SECONDS)
-
-    def _work(self) -> None:
+    def work(self) -> None:
         scheduler = OneBeat(self._app)
-        while not self._stopped.wait(scheduler.tick()):
-            self._change_filter.has_changed("")
+        while not self.stopped.wait(scheduler.tick()):
+            self.faults.has_changed("")
 
 
 def _why_not() -> str:

@@ -6,4 +6,6 @@
 
 So nothing is stored for a trace or handed from process to process, and nothing is done at all while tracing is off: the
 protocol of OpenTelemetry is imported with the first span. This package knows none of the apps.
+
+See docs/monitoring/README.md.
 """

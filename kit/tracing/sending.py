@@ -13,7 +13,6 @@ from typing import Generic, TypeVar
 
 import httpx
 import structlog
-from django.conf import settings
 
 from kit.http.connections import PlainClient, new_client, submit
 
@@ -24,6 +23,7 @@ T = TypeVar("T")
 MAX_WAITING = 4096
 MAX_IN_A_BATCH = 512
 EXPORT_SECONDS = 5.0
+EVERY_SECONDS = 2.0
 # A process that ends waits so long for its last batches.
 LAST_SECONDS = 2.0
 # A collector that is away is told of so often.
@@ -63,7 +63,7 @@ class Sender(Generic[T]):
 
     def _run(self) -> None:
         while True:
-            sleep(settings.OTLP_EVERY_SECONDS)
+            sleep(EVERY_SECONDS)
             self.flush()
 
     def flush(self) -> None:

@@ -1,1 +1,4 @@
-"""Accepting requests: decide about each notification, store it, and claim what may be sent at once."""
+"""Accepting requests: decide about each notification, store it, and claim what may be sent at once.
+
+See docs/delivery.md.
+"""

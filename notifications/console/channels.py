@@ -19,6 +19,7 @@ from kit.admin.lists.filters import Alone
 from kit.admin.operations import Done, Operation, OperationPage, confirm
 from kit.admin.times import exact
 from kit.db.clock import database_now
+from kit.figures import counted
 from notifications.messages import ChannelKey
 from notifications.models import Channel, Halt
 from notifications.queues import disabling, halts, queues
@@ -41,6 +42,10 @@ class ChannelOperation(Operation):
 class Pause(ChannelOperation):
     label = "Pause"
 
+    @classmethod
+    def fits(cls, row: Any) -> bool:
+        return Halt.Kind.PAUSED not in row.halts
+
     def touched(self, rows: Sequence[Channel]) -> Iterable[str]:
         yield f"Nothing is sent to {rows[0]} until somebody resumes it. What comes for it waits."
 
@@ -51,6 +56,10 @@ class Pause(ChannelOperation):
 
 class Trip(ChannelOperation):
     label = "Trip"
+
+    @classmethod
+    def fits(cls, row: Any) -> bool:
+        return Halt.Kind.TRIPPED not in row.halts
 
     def touched(self, rows: Sequence[Channel]) -> Iterable[str]:
         yield f"Nothing is sent to {rows[0]} but one push now and then, until one arrives. What comes for it waits."
@@ -63,8 +72,12 @@ class Trip(ChannelOperation):
 class Resume(ChannelOperation):
     label = "Resume"
 
+    @classmethod
+    def fits(cls, row: Any) -> bool:
+        return Halt.Kind.PAUSED in row.halts
+
     def touched(self, rows: Sequence[Channel]) -> Iterable[str]:
-        yield f"{_waiting(rows[0])} notifications wait for {rows[0]}. Its pause ends, and they are sent."
+        yield f"Notifications that wait for {rows[0]}: {_waiting(rows[0])}. Its pause ends, and they are sent."
         yield from _also("tripped", rows[0])
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:
@@ -75,8 +88,12 @@ class Resume(ChannelOperation):
 class CloseBreaker(ChannelOperation):
     label = "Close the breaker"
 
+    @classmethod
+    def fits(cls, row: Any) -> bool:
+        return Halt.Kind.TRIPPED in row.halts
+
     def touched(self, rows: Sequence[Channel]) -> Iterable[str]:
-        yield f"{_waiting(rows[0])} notifications wait for {rows[0]}. They are sent without waiting for a probe."
+        yield f"Notifications that wait for {rows[0]}: {_waiting(rows[0])}. They are sent without waiting for a probe."
         yield from _also("paused", rows[0])
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:
@@ -107,12 +124,13 @@ class Undo(ChannelOperation):
         self.is_valid()  # a preview has no reason yet
         since = self.cleaned_data.get("since") if self.is_bound else None
         count = disabling.disabled_since(_key(rows[0]), since).count() if since else 0
-        yield f"{count} addresses of {rows[0]} that died since then would be active again."
+        yield f"Addresses of {rows[0]} that died since then, and would be active again: {count}."
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         since = self.cleaned_data["since"]
         count = disabling.undo_disabling(_key(rows[0]), since, now=database_now())
-        return Done(f"Undid the disabling of {count} addresses since {exact(since)}.", is_change=count > 0)
+        addresses = counted(count, "address", "addresses")
+        return Done(f"Undid the disabling of {addresses} since {exact(since)}.", is_change=count > 0)
 
 
 OPERATIONS: dict[str, type[Operation]] = {
@@ -217,7 +235,9 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
         row = context["original"]
         may = request.user.has_perm(ChannelOperation.permission)
         context["operations"] = [
-            Link(form.label, reverse(name, args=[row.pk, key])) for key, form in OPERATIONS.items() if may
+            Link(form.label, reverse(name, args=[row.pk, key]))
+            for key, form in OPERATIONS.items()
+            if may and form.fits(row)
         ]
         return super().render_change_form(request, context, *args, **kwargs)
 

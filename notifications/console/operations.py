@@ -21,11 +21,15 @@ class DisableRegistration(Operation):
     permission = "registrations.disable_route"
     is_destructive = True
 
+    @classmethod
+    def fits(cls, row: Registration) -> bool:
+        return bool(row.route and row.route.state == State.ACTIVE)
+
     def touched(self, rows: Sequence[Registration]) -> Iterable[str]:
         active = Route.objects.filter(registration__in=rows, state=State.ACTIVE)
         waiting = Notification.objects.filter(route__in=active, state__in=DUE)
-        yield f"{active.count()} of {len(rows)} registrations have an active route. Nothing is sent there any more."
-        yield f"{waiting.count()} notifications that wait for it are withdrawn."
+        yield f"Registrations with an active route: {active.count()} of {len(rows)}. Nothing is sent there any more."
+        yield f"Notifications that wait for it and are withdrawn: {waiting.count()}."
         yield "Senders are told that nobody is registered."
         yield "It ends when somebody enables it, or when the client registers again, as clients do by themselves."
 
@@ -38,10 +42,14 @@ class EnableRegistration(Operation):
     label = "Enable"
     permission = "registrations.disable_route"
 
+    @classmethod
+    def fits(cls, row: Registration) -> bool:
+        return bool(row.route and row.route.state == State.DISABLED)
+
     def touched(self, rows: Sequence[Registration]) -> Iterable[str]:
         disabled = Route.objects.filter(registration__in=rows, state=State.DISABLED)
         reasons = sorted(set(disabled.values_list("disabled_reason", flat=True)))
-        yield f"{disabled.count()} of {len(rows)} registrations have a disabled route, and would be sent to again."
+        yield f"Registrations with a disabled route, which would be sent to again: {disabled.count()} of {len(rows)}."
         if reasons:
             yield f"Disabled for: {', '.join(reasons)}. A token that is dead indeed is disabled with the next push."
 
@@ -62,9 +70,13 @@ class TryNow(Operation):
     label = "Try now"
     permission = "notifications.operate_notification"
 
+    @classmethod
+    def fits(cls, row: Notification) -> bool:
+        return row.state in DUE
+
     def touched(self, rows: Sequence[Notification]) -> Iterable[str]:
         waiting = [row for row in rows if row.state in DUE]
-        yield f"{len(waiting)} of {len(rows)} notifications wait, and would be tried within seconds."
+        yield f"Notifications that wait, and would be tried within seconds: {len(waiting)} of {len(rows)}."
         yield "What waits for a halted channel goes on waiting. What is over cannot be tried: its content is gone."
 
     def run(self, rows: Sequence[Notification], *, by: str) -> Done:
@@ -77,9 +89,13 @@ class DropNotifications(Operation):
     permission = "notifications.operate_notification"
     is_destructive = True
 
+    @classmethod
+    def fits(cls, row: Notification) -> bool:
+        return row.state in DUE
+
     def touched(self, rows: Sequence[Notification]) -> Iterable[str]:
         waiting = [row for row in rows if row.state in DUE]
-        yield f"{len(waiting)} of {len(rows)} notifications wait, and would never be sent."
+        yield f"Notifications that wait, and would never be sent: {len(waiting)} of {len(rows)}."
         yield "Senders who still wait for an answer are told success. What a worker is sending at this moment is sent."
 
     def run(self, rows: Sequence[Notification], *, by: str) -> Done:

@@ -11,4 +11,6 @@
 
 A push is sent by the process that wrote its attempt, after the commit. When that process dies, the lease of its
 notifications ends, they are ambiguous and due again. A request whose worker died is overdue, and any worker settles it.
+
+See docs/delivery.md.
 """

@@ -352,8 +352,9 @@ _CLAIM = f"""
 """
 _INSERT_ATTEMPTS = """
     INSERT INTO notifications_attempt
-        (notification_id, number, token_type, app_topic, gateway, started_at, code, is_guarded)
-    SELECT *, %s, '', FALSE FROM unnest(%b::bigint[], %b::integer[], %b::smallint[], %b::text[], %b::text[])
+        (notification_id, number, token_type, app_topic, gateway, is_probe, started_at, code, is_guarded)
+    SELECT *, %s, '', FALSE
+    FROM unnest(%b::bigint[], %b::integer[], %b::smallint[], %b::text[], %b::text[], %b::boolean[])
     RETURNING notification_id, id
 """
 
@@ -371,6 +372,7 @@ def _write(claimable: Sequence[Claimable], *, now: datetime, lease: timedelta) -
             [c.channel.token_type for c in claimable],
             [c.channel.app_topic for c in claimable],
             [c.due.gateway for c in claimable],
+            [c.is_probe for c in claimable],
         ],
     )
     ids: dict[int, int] = dict(attempts)

@@ -1,1 +1,4 @@
-"""Rules of the life of a notification: decisions, deadlines, the changes of a state, and what a sender is told."""
+"""Rules of the life of a notification: decisions, deadlines, the changes of a state, and what a sender is told.
+
+See docs/delivery.md.
+"""

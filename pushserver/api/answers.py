@@ -150,6 +150,9 @@ class IndicatorAnswer(serializers.Serializer[Any]):
     since = serializers.DateTimeField(allow_null=True, help_text="Since when it is bad, where that is known.")
     sentence = serializers.CharField(help_text="What happens.")
     first_step = serializers.CharField(allow_blank=True, help_text="What to do first; empty while it is fine.")
+    cause = serializers.CharField(
+        allow_blank=True, help_text="The id of the indicator that explains why this one is bad, where one does."
+    )
     runbook = serializers.CharField(help_text="The page in docs/runbooks that says what to do step by step.")
     decides_readiness = serializers.BooleanField()
 

@@ -18,7 +18,7 @@ from pushserver.api import answers, filters
 from pushserver.indicators.snapshot import take_snapshot
 from pushserver.models import ApiToken
 from registrations.models import Registration
-from spark_reports.models import Anomaly, ErrorRate, TokenChurn
+from spark_reports.models import Anomaly, ErrorRate, PublishedDay, TokenChurn
 from waku_bridge.models import CanaryRun
 
 Scope = ApiToken.Scope
@@ -120,7 +120,9 @@ def report(model: Any, answer: Any, *narrowed_by: str) -> Any:
     """Return the view of one nightly report, which is filtered by day and by some of its columns."""
     meta = type("Meta", (), {"model": model, "fields": list(narrowed_by)})
     filterset = type(f"{model.__name__}Filters", (filters.ReportFilters,), {"Meta": meta})
-    details = {"serializer_class": answer, "filterset_class": filterset, "queryset": model.objects.all()}
+    made_up = PublishedDay.objects.filter(is_made_up=True).values("day")
+    real = model.objects.exclude(day__in=made_up)  # a program sees no label
+    details = {"serializer_class": answer, "filterset_class": filterset, "queryset": real}
     view = type(f"{model.__name__}s", (ReportList,), details | {"__doc__": answer.__doc__})
     return extend_schema_view(list=describe(answer(many=True)))(view)
 

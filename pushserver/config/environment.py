@@ -21,6 +21,7 @@ FIELD_KEY_SIZE_BYTES = 32
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
 LIMITS_EACH = 2
 _LAKE = re.compile(r"(/|\./|file:|s3a?://|gs://|hdfs://|abfss?://)")
+_ADDRESS = re.compile(r"[^@\s<>]+@[^@\s<>]+")
 _PASSWORD = re.compile(r"://[^/@]*:.*@")  # not everybody escapes a slash within it
 SECP256K1_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 
@@ -114,6 +115,17 @@ class Environment:
         self.report("bad_urls", f"{name} is not a comma list of plain http(s) URLs.", "Example: http://127.0.0.1:8645")
         return []
 
+    def targets(self, name: str) -> list[str]:
+        """Return the mail addresses and URLs of webhooks of a comma list, which is secret. An item that is neither is a
+        problem.
+        """
+        targets = self.items_of(self.secret(name))
+        if all(_is_http_url(target) or _ADDRESS.fullmatch(target) for target in targets):
+            return targets
+        hint = "Example: ann@example.org,https://hooks.example.org/abc"
+        self.report("bad_targets", f"{name} holds what is neither a mail address nor an http(s) URL.", hint)
+        return []
+
     def domain(self, name: str) -> str:
         """Return one domain in lower case; a user or a resource beside it is a problem."""
         return next(iter(self.domains(name, at_most=1)), "")
@@ -151,12 +163,12 @@ class Environment:
         return default
 
     def secret(self, name: str) -> str:
-        """Return the value of ``NAME``, or the content of the file that ``NAME_FILE`` names."""
+        """Return the content of the file that ``NAME_FILE`` names, or without one, or with an empty one, ``NAME``."""
         path = self.text(f"{name}_FILE")
         if not path:
             return self.text(name)
         try:
-            return Path(path).read_text(encoding="utf-8").strip()
+            return Path(path).read_text(encoding="utf-8").strip() or self.text(name)
         except (OSError, UnicodeDecodeError):
             self.report(
                 "unreadable_secret_file",

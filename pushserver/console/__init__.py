@@ -1,1 +1,4 @@
-"""The parts of the console that know all apps: which rows belong together, and how a chat key is looked up."""
+"""The parts of the console that know all apps: which rows belong together, and how a chat key is looked up.
+
+See docs/console.md.
+"""

@@ -21,6 +21,8 @@ from kit.operations import parts
 
 FOLDER = Path(settings.BASE_DIR) / "docs"
 DECISIONS = "decisions"
+INSTALLATION = "installation"
+MONITORING = "monitoring"
 RUNBOOKS = "runbooks"
 # What an operator looks for first; the rest follows by name.
 FIRST = (
@@ -32,11 +34,12 @@ FIRST = (
     "canary",
     "reports",
     "metrics",
+    f"{MONITORING}/README",
     "security",
     "backup",
     "api",
 )
-_PAGE = re.compile(rf"(({DECISIONS}|{RUNBOOKS})/)?[A-Za-z0-9-]+")
+_PAGE = re.compile(rf"(({DECISIONS}|{INSTALLATION}|{MONITORING}|{RUNBOOKS})/)?[A-Za-z0-9-]+")
 _ELSEWHERE = re.compile(r"[a-z]+:|/")
 
 
@@ -60,10 +63,14 @@ def show_documentation(request: HttpRequest, name: str = "") -> HttpResponse:
 
 @lru_cache
 def contents() -> list[tuple[str, list[Page]]]:
-    """Return the pages by part: those about the server, the runbooks, and the decisions."""
-    names = {file.stem for file in FOLDER.glob("*.md")}
-    ordered = [name for name in FIRST if name in names] + sorted(names - set(FIRST))
-    parts = {"The server": ordered, "Runbooks": _names(RUNBOOKS), "Decisions": _names(DECISIONS)}
+    """Return the pages by part: those about the server, its installation, the runbooks, and the decisions."""
+    names = {file.stem for file in FOLDER.glob("*.md")} | set(_names(MONITORING))
+    parts = {
+        "The server": [name for name in FIRST if name in names] + sorted(names - set(FIRST)),
+        "Installation": _names(INSTALLATION),
+        "Runbooks": _names(RUNBOOKS),
+        "Decisions": _names(DECISIONS),
+    }
     return [(part, [page for name in names if (page := read_page(name))]) for part, names in parts.items()]
 
 

@@ -1,32 +1,135 @@
-"""The list of incidents: when each health indicator was not green, for how long, and what happened."""
+"""Incidents: when each health indicator was not green, for how long, what explains it, and who takes care of it."""
 
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any, ClassVar
 
+from django import forms
 from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.db.models import Q
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from unfold.widgets import UnfoldAdminSelectWidget
 
 from kit.admin.facts import FactAdmin
 from kit.admin.lists.columns import NOTHING, moment, word
-from kit.admin.lists.filters import RecentValuesFilter
+from kit.admin.lists.filters import OnlyFilter, RecentValuesFilter
+from kit.admin.operations import Done, Operated, Operation
 from kit.admin.times import exact
+from kit.db.clock import database_now
+from kit.figures import counted
 from kit.health.indicators import State, duration
 from pushserver.console.dashboard.showing import LOOKS
-from pushserver.models import Incident
+from pushserver.models import Incident, ServerStart
+
+ALREADY = "Already done: nothing was changed."
+# What changed so long before an incident may be its reason.
+BEFORE = timedelta(hours=1)
+MAX_CHANGES = 20
+
+
+class IncidentOperation(Operation):
+    permission = "pushserver.operate_incident"
+
+
+class Acknowledge(IncidentOperation):
+    label = "Acknowledge"
+
+    @classmethod
+    def fits(cls, row: Incident) -> bool:
+        return row.ended_at is None and row.acknowledged_at is None
+
+    def touched(self, rows: Sequence[Incident]) -> Iterable[str]:
+        yield f"Incidents that go on and are not acknowledged yet: {sum(map(self.fits, rows))} of {len(rows)}."
+        yield "Everybody sees that you take care of it. Nobody is reminded of it any more."
+
+    def run(self, rows: Sequence[Incident], *, by: str) -> Done:
+        chosen = Incident.objects.filter(pk__in=[row.pk for row in rows], ended_at=None, acknowledged_at=None)
+        count = chosen.update(acknowledged_by=by, acknowledged_at=database_now())
+        return Done(f"Acknowledged {counted(count, 'incident')}.") if count else Done(ALREADY, is_change=False)
+
+
+class Snooze(IncidentOperation):
+    label = "Snooze"
+
+    hours = forms.TypedChoiceField(
+        label="For",
+        coerce=int,
+        choices=[(1, "1 hour"), (4, "4 hours"), (12, "12 hours"), (24, "a day")],
+        widget=UnfoldAdminSelectWidget,
+    )
+
+    def touched(self, rows: Sequence[Incident]) -> Iterable[str]:
+        names = ", ".join(dict.fromkeys(row.name for row in rows))
+        yield f"Nobody is alerted by {names} for this time, also when it is fine and gets bad again."
+        yield "The dashboard shows it as before."
+
+    def run(self, rows: Sequence[Incident], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        until = database_now() + timedelta(hours=self.cleaned_data["hours"])
+        Incident.objects.filter(pk__in=[row.pk for row in rows]).update(snoozed_until=until)
+        return Done(f"Snoozed until {exact(until)}.")
+
+
+class AddNote(IncidentOperation):
+    label = "Add a note"
+
+    def touched(self, rows: Sequence[Incident]) -> Iterable[str]:  # noqa: ARG002 - the same for all
+        yield "What you write is shown on the page of the incident, and kept in the log of changes."
+
+    def run(self, rows: Sequence[Incident], *, by: str) -> Done:  # noqa: ARG002 - it is only logged
+        return Done("Noted.")
+
+
+class GoesOnFilter(OnlyFilter):
+    title = "end"
+    parameter_name = "open"
+    words = "goes on"
+    condition = Q(ended_at=None)
+
+
+class OwnCauseFilter(OnlyFilter):
+    title = "cause"
+    parameter_name = "own"
+    words = "follows from no other"
+    condition = Q(cause="")
 
 
 @admin.register(Incident)
-class IncidentAdmin(FactAdmin):
-    list_display = ("name", "colour", "began", "ended", "lasted", word("sentence", "what happened"))
-    list_filter = (("indicator", RecentValuesFilter),)
+class IncidentAdmin(Operated, FactAdmin):
+    change_form_template = "console/incident.html"
+    operations: ClassVar[Any] = {"acknowledge": Acknowledge, "snooze": Snooze, "note": AddNote}
+    list_display = (
+        *("name", "colour", "began", "ended", "lasted", word("sentence", "what happened")),
+        *(word("cause", "follows from"), word("acknowledged_by", "taken care of by")),
+    )
+    list_filter = (GoesOnFilter, OwnCauseFilter, ("indicator", RecentValuesFilter))
     shown: ClassVar[Any] = {
-        "Incident": ("name", "colour", word("sentence", "what happened"), "lasted"),
+        "Incident": ("name", "colour", word("sentence", "what happened"), word("cause", "follows from"), "lasted"),
         "Times": (
             moment("incident_at", "green until"),
             moment("began_at", "began"),
             moment("ended_at", "ended"),
         ),
+        "Care": (
+            word("acknowledged_by", "taken care of by"),
+            moment("acknowledged_at", "since"),
+            moment("snoozed_until", "snoozed until"),
+        ),
     }
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
+        incident = context["original"]
+        context["alerts"] = incident.alerts.order_by("pk")
+        context["effects"] = Incident.objects.filter(
+            cause=incident.indicator, began_at__gte=incident.began_at, began_at__lte=incident.ended_at or database_now()
+        )[:MAX_CHANGES]
+        may_read = request.user.has_perm("admin.view_logentry")
+        context["notes"] = _notes(incident) if may_read else []
+        context["changes"] = sorted(_before(incident, may_read=may_read), reverse=True)
+        return super().render_change_form(request, context, *args, **kwargs)
 
     @admin.display(description="indicator was")
     def colour(self, incident: Incident) -> SafeString:
@@ -46,3 +149,21 @@ class IncidentAdmin(FactAdmin):
         if incident.ended_at is None:
             return NOTHING
         return duration((incident.ended_at - incident.began_at).total_seconds())
+
+
+def _notes(incident: Incident) -> list[LogEntry]:
+    """Return what staff did about an incident, and wrote, the newest first."""
+    own = ContentType.objects.get_for_model(Incident)
+    entries = LogEntry.objects.filter(content_type=own, object_id=str(incident.pk)).select_related("user")
+    return list(entries.order_by("-action_time")[:MAX_CHANGES])
+
+
+def _before(incident: Incident, *, may_read: bool) -> Iterator[tuple[str, str]]:
+    """Yield when and what changed shortly before an incident: starts of workers, and what staff did."""
+    span = (incident.incident_at - BEFORE, incident.began_at)
+    for start in ServerStart.objects.filter(started_at__range=span).order_by("-started_at")[:MAX_CHANGES]:
+        yield exact(start.started_at), f"A worker of version {start.version} started."
+    if may_read:
+        entries = LogEntry.objects.filter(action_time__range=span).select_related("user", "content_type")
+        for entry in entries.order_by("-action_time")[:MAX_CHANGES]:
+            yield exact(entry.action_time), f"{entry.user}: {entry.object_repr}: {entry.get_change_message()}"

@@ -7,7 +7,7 @@ from django.contrib.sessions.models import Session
 from django.db import connection
 
 from kit.db.deleting import CHUNK_SIZE, delete_in_chunks
-from pushserver.models import AccessRecord, Incident
+from pushserver.models import AccessRecord, Incident, ServerStart
 
 INCIDENTS_KEPT = timedelta(days=30)
 
@@ -18,8 +18,11 @@ def purge_access_log(*, now: datetime, keep: timedelta) -> Iterator[int]:
 
 
 def purge_incidents(*, now: datetime) -> Iterator[int]:
-    """Delete incidents that are over and older than they are kept. Yields how many rows each step deleted."""
-    return delete_in_chunks(Incident.objects.filter(ended_at__lt=now - INCIDENTS_KEPT).order_by("ended_at"))
+    """Delete incidents that are over and older than they are kept, and starts of that time. Yields how many rows each
+    step deleted.
+    """
+    yield from delete_in_chunks(Incident.objects.filter(ended_at__lt=now - INCIDENTS_KEPT).order_by("ended_at"))
+    yield from delete_in_chunks(ServerStart.objects.filter(started_at__lt=now - INCIDENTS_KEPT).order_by("started_at"))
 
 
 def purge_sessions(*, now: datetime) -> Iterator[int]:

@@ -4,4 +4,6 @@
 knows. `server`, `delivery`, `results` and `reports` judge these facts without I/O, as gateways and bridges judge theirs
 (`kit.operations`); `judging` puts them into one list; `incidents` keeps since when; `snapshot` is all of it at one
 moment. Nothing in here imports the console, because workers take snapshots, too.
+
+See docs/console.md.
 """

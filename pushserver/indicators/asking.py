@@ -60,7 +60,7 @@ def ask() -> Reached:
 
 # However often the dashboard, `/readyz`, which is open to anybody, the API and `/metrics` are asked, the servers are
 # asked once in so many seconds.
-KEPT_SECONDS = 2.0
+KEPT_SECONDS = 1.0
 RECENT = Recent(ask, lambda: KEPT_SECONDS)
 
 

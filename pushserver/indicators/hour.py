@@ -66,6 +66,21 @@ class Hour:
             for at in self.begins_at
         ]
 
+    def delivered_to(self, kinds: Sequence[str]) -> list[float | None]:
+        """Return for each minute how many pushes were delivered to these kinds of tokens; None where it was not
+        counted.
+        """
+        return [
+            sum(
+                number
+                for (channel, outcome, _), number in self.by_channel.get(at, {}).items()
+                if outcome == DELIVERED and any(f"{channel} ".startswith(f"{kind} ") for kind in kinds)
+            )
+            if at in self.counted
+            else None
+            for at in self.begins_at
+        ]
+
     @property
     def requests(self) -> Counter[str]:
         """Return how many requests of the hour came by each bridge."""

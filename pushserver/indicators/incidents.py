@@ -5,7 +5,7 @@ is bad again within a minute has never been well.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -30,6 +30,11 @@ class Memory:
         """Return the states of the indicators that were bad in the last snapshot."""
         return {indicator: State(row.state) for indicator, row in self.newest.items() if row.ended_at is None}
 
+    def owner_of(self, indicator: Indicator) -> str:
+        """Return who takes care of what is bad, or nothing."""
+        row = self.newest.get(indicator.id)
+        return row.acknowledged_by if row and indicator.is_bad and row.state == indicator.state else ""
+
 
 def recall(*, now: datetime) -> Memory:
     """Read what is known of the indicators, in one query."""
@@ -47,7 +52,9 @@ def remember(indicators: Sequence[Indicator], memory: Memory, *, now: datetime) 
     begun = [_begun(found, memory.newest.get(found.id), now) for found in indicators if _has_begun(found, memory)]
     if over or begun:
         _note(over, begun, now=now)
-    return dated(indicators, {row.indicator: row.incident_at for row in [*memory.newest.values(), *begun]})
+    _note_causes(memory, known)
+    owned = [replace(found, owner=memory.owner_of(found)) for found in indicators]
+    return dated(owned, {row.indicator: row.incident_at for row in [*memory.newest.values(), *begun]})
 
 
 def _is_over(row: Incident, indicator: Indicator | None) -> bool:
@@ -70,6 +77,7 @@ def _begun(indicator: Indicator, before: Incident | None, now: datetime) -> Inci
         sentence=indicator.sentence,
         incident_at=before.incident_at if before else now,
         began_at=now,
+        cause=indicator.cause,
     )
 
 
@@ -81,6 +89,14 @@ def _note(over: Sequence[Incident], begun: Sequence[Incident], *, now: datetime)
     is_open = Incident.objects.filter(ended_at=None).values("indicator")
     again = Incident.objects.filter(pk__in=[row.pk for row in begun if row.pk])
     again.exclude(indicator__in=is_open).update(ended_at=None)
+
+
+def _note_causes(memory: Memory, known: Mapping[str, Indicator]) -> None:
+    """Keep what explained each incident last, also when that has been put right before it."""
+    for indicator, row in memory.newest.items():
+        cause = known[indicator].cause if row.ended_at is None and indicator in known else ""
+        if cause not in ("", row.cause):
+            Incident.objects.filter(pk=row.pk).update(cause=cause)
 
 
 @transaction.atomic

@@ -11,12 +11,13 @@ from typing import Any
 
 from kit.health import filling
 from kit.health.filling import Filling
-from kit.health.indicators import DATABASE_SILENT, Group, Indicator, Kind, State, rows
+from kit.health.indicators import DATABASE_SILENT, Group, Indicator, Kind, State, explained, rows
 from kit.operations import Operations, parts
-from pushserver.indicators.kinds import delivery, reports, results, server
+from pushserver.indicators.kinds import delivery, reports, results, server, traffic
 from pushserver.indicators.kinds.delivery import DeliveryFacts
 from pushserver.indicators.kinds.reports import ReportsFacts
 from pushserver.indicators.kinds.results import ResultFacts
+from pushserver.indicators.kinds.traffic import TrafficFacts
 
 REGISTRATIONS = Kind(
     "registrations",
@@ -25,7 +26,10 @@ REGISTRATIONS = Kind(
     "PushServerRegistrationsFilling",
     rows("Registrations", "registrations.registration"),
 )
-OWN_KINDS: tuple[Kind, ...] = (*server.KINDS, REGISTRATIONS, *delivery.KINDS, *results.KINDS, *reports.KINDS)
+OWN_KINDS: tuple[Kind, ...] = (
+    *(*server.KINDS, REGISTRATIONS, *delivery.KINDS, *results.KINDS),
+    *(*traffic.KINDS, *reports.KINDS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class Stored:
     counted_until: datetime | None = None
     delivery: DeliveryFacts = field(default_factory=DeliveryFacts)
     results: ResultFacts = field(default_factory=ResultFacts)
+    traffic: TrafficFacts = field(default_factory=TrafficFacts)
     registrations: Filling = field(default_factory=lambda: Filling("MAX_REGISTRATIONS", "registrations"))
     reports: ReportsFacts = field(default_factory=ReportsFacts)
     parts: Mapping[Operations, Any] = field(default_factory=dict)
@@ -87,7 +92,7 @@ def judge(facts: Facts) -> list[Indicator]:
     found = [*_from_reached(reached), server.database_speed(reached.database, is_slow=is_slow)]
     found += _from_database(stored, facts) if stored else _unknown(found, reached)
     known = all_kinds()
-    return sorted(found, key=lambda indicator: known.index(indicator.kind))
+    return explained(sorted(found, key=lambda indicator: known.index(indicator.kind)))
 
 
 def readiness(reached: Reached) -> list[Indicator]:
@@ -123,6 +128,7 @@ def _from_database(stored: Stored, facts: Facts) -> Iterator[Indicator]:
     yield delivery.dead_tokens(stored.delivery.deaths_distrusted)
     yield results.results(stored.results, _advice)
     yield delivery.answers(stored.delivery.overdue_seconds, now)
+    yield traffic.traffic(stored.traffic, stored.counted_until, now)
     yield reports.reports(stored.reports)
     yield reports.anomalies(stored.reports)
     for part, own in stored.parts.items():

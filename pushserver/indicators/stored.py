@@ -3,7 +3,7 @@
 A database that does not answer in time is a fact as well: nobody who asks how the server is waits for it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 
 import structlog
@@ -21,12 +21,15 @@ from kit.operations import Evidence, parts_in_use
 from notifications import gauges as delivery_gauges
 from notifications.models import Channel
 from notifications.queues import standstill
+from pushserver.history import hours
+from pushserver.history.traffic import MINUTE
 from pushserver.indicators.hour import Hour
 from pushserver.indicators.judging import Stored
 from pushserver.indicators.kinds import results
 from pushserver.indicators.kinds.delivery import DeliveryFacts
 from pushserver.indicators.kinds.reports import ReportsFacts
 from pushserver.indicators.kinds.results import ResultFacts
+from pushserver.indicators.kinds.traffic import Flow, TrafficFacts
 from registrations.registering.quotas import filled, new_per_day
 from registrations.upkeep.estimates import STORED_REGISTRATIONS, STORED_TOMBSTONES
 from spark_reports.console.formats import percent
@@ -38,7 +41,7 @@ log = structlog.get_logger(__name__)
 # `/metrics` waits no longer either.
 TIMEOUTS = Timeouts(statement_seconds=2, lock_seconds=2)
 # Gauges count rows; several people may have the dashboard open, which asks every few seconds.
-KEPT_SECONDS = 4.0
+KEPT_SECONDS = 2.0
 MAX_ANOMALIES = 5
 OWN_GAUGES = (
     delivery_gauges.OPEN,
@@ -56,6 +59,7 @@ def read(hour: Hour, before: Mapping[str, str], *, now: datetime, is_blind: bool
         is_slow=counted is None,
         counted_until=hour.counted_until,
         delivery=_delivery(counted),
+        traffic=_traffic(hour),
         results=ResultFacts(hour.newest(results.JUDGED_MINUTES), hour.newest(1), hour.counted_until, before),
         registrations=_registrations(),
         reports=_reports(now, is_blind=is_blind),
@@ -78,6 +82,30 @@ def _delivery(counted: Mapping[str, float] | None) -> DeliveryFacts:
         due=None if counted is None else Waiting(int(due), due_age),
         overdue_seconds=None if counted is None else overdue,
     )
+
+
+def _traffic(hour: Hour) -> TrafficFacts:
+    if hour.counted_until is None:
+        return TrafficFacts()
+    usual = hours.read_usual(hour.counted_until - MINUTE)
+    flows = [
+        Flow(
+            f"request has arrived through {part.label}",
+            f"requests have arrived through {part.label}",
+            usual.get(hours.requests_of(part), ()),
+            _known(hour.requests_by(part.name)),
+        )
+        for part in parts_in_use()
+        if part.is_bridge
+    ]
+    for devices, names in hours.kinds_of_devices().items():
+        one, many = f"{devices} push has been delivered", f"{devices} pushes have been delivered"
+        flows.append(Flow(one, many, usual.get(hours.pushes_to(devices), ()), _known(hour.delivered_to(names))))
+    return TrafficFacts(flows, max(map(len, usual.values()), default=0))
+
+
+def _known(column: Sequence[float | None]) -> list[int]:
+    return [int(number) for number in column if number is not None]
 
 
 def _registrations() -> Filling:

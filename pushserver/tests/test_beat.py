@@ -139,7 +139,7 @@ def test_a_fault_ends_no_beat(app: Celery, settings: LazySettings, monkeypatch: 
         return 1.0
 
     works = Event()
-    monkeypatch.setattr("kit.processes.beat.AFTER_FAULT_SECONDS", 0.01)
+    monkeypatch.setattr("kit.processes.threads.AFTER_FAULT_SECONDS", 0.01)
     monkeypatch.setattr(OneBeat, "tick", tick)
     beat = Beat(app)
     with capture_logs() as logs:

@@ -34,7 +34,7 @@ from tests.silent import SilentProxy
 from tests.workers import a_batch_worker
 from waku_bridge.canary import canary
 from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
-from waku_bridge.reading.live import LAST_READ
+from waku_bridge.reading.live import LAST_READ, LastRead
 from xmpp_bridge.canary import canary as xmpp_canary
 from xmpp_bridge.component import status as component
 
@@ -55,7 +55,7 @@ def all_well(
     settings.WAKU_NODES = [NODE_URL]
     settings.REPORTS_NIGHTLY = False
     settings.GORUSH_URLS = [f"http://127.0.0.1:{gorush.server_port}"]
-    LAST_READ.save(NOW, NODE_URL)
+    LAST_READ.save(LastRead(NOW), NODE_URL)
     for queue in NEEDED_QUEUES:
         cache.set(HEARTBEAT_KEY.format(queue=queue), "2026-01-01T00:00:00+00:00", 60)
     monkeypatch.setattr(server, "HANGS_SECONDS", 600.0)  # this one asks nothing
@@ -109,6 +109,16 @@ def test_says_what_is_wrong_with_the_xmpp_component_where_there_is_one(
 @pytest.mark.usefixtures("all_well")
 def test_no_probe_is_cached(client: Client) -> None:
     assert all("no-store" in client.get(path)["Cache-Control"] for path in ("/healthz", "/readyz"))
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("host", ["web:8000", "10.1.2.3:8000", "push.elsewhere.example", "no_name/of any"])
+def test_who_watches_the_server_may_call_it_anything(client: Client, settings: LazySettings, host: str) -> None:
+    """A pod is asked by its address, a container by the name of its service."""
+    settings.METRICS_TOKEN = "0123456789abcdef"
+    paths = ("/healthz", "/readyz", "/metrics", "/admin/login/")
+    statuses = [client.get(path, headers={"host": host}).status_code for path in paths]
+    assert statuses == [200, 503, 401, 400]
 
 
 @pytest.mark.usefixtures("all_well")
@@ -182,14 +192,14 @@ def test_one_node_that_is_read_is_enough(client: Client, settings: LazySettings)
     assert answer.json()["status"] == "ready"
     sentences = {found["id"]: found["sentence"] for found in answer.json()["indicators"]}
     assert sentences["node-1"].startswith("is read")
-    assert sentences["node-2"] == "was not read for 15 seconds"
+    assert sentences["node-2"] == "was not read for 3 seconds"
     assert b"127.0.0" not in answer.content  # open to anybody; the API and the console name hosts
 
 
 @pytest.mark.usefixtures("all_well")
 @pytest.mark.parametrize(
     ("nodes", "sentence"),
-    [(["http://127.0.0.2:8645"], "was not read for 15 seconds"), ([], "no node is configured")],
+    [(["http://127.0.0.2:8645"], "was not read for 3 seconds"), ([], "no node is configured")],
     ids=["not read", "none configured"],
 )
 def test_names_nodes_that_are_not_read(client: Client, settings: LazySettings, nodes: list[str], sentence: str) -> None:

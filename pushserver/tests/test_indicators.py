@@ -9,7 +9,7 @@ import pytest
 from kit.health.canaries import CanaryFacts, RoundTrip
 from kit.health.complaints import Complaint
 from kit.health.filling import Filling
-from kit.health.indicators import Group, Indicator, Page, State, duration, is_ready, verdict, worst
+from kit.health.indicators import Indicator, Page, State, duration, is_ready, verdict, worst
 from kit.health.peers import Peer
 from kit.health.waiting import Waiting
 from kit.operations import parts
@@ -18,10 +18,12 @@ from notifications.gateways.gorush.indicators import GorushFacts
 from notifications.queues.standstill import Switch
 from pushserver.indicators import judging, pages
 from pushserver.indicators.judging import Facts, Reached, Stored, judge
+from pushserver.indicators.kinds import server
 from pushserver.indicators.kinds.delivery import DeliveryFacts
 from pushserver.indicators.kinds.reports import ReportsFacts
 from pushserver.indicators.kinds.results import ResultFacts
 from pushserver.indicators.kinds.server import Queue
+from pushserver.indicators.kinds.traffic import Flow, TrafficFacts
 from waku_bridge import indicators as waku
 from waku_bridge.indicators import Failed, Store, WakuFacts
 from xmpp_bridge import indicators as xmpp
@@ -51,6 +53,13 @@ def registrations(stored: int) -> Filling:
     return Filling("MAX_REGISTRATIONS", "registrations", stored, 100)
 
 
+def flow(*minutes: int, usual: int = 2400) -> Flow:
+    """What came in each of the last minutes, where ``usual`` is what an hour brings."""
+    return Flow(
+        "request has arrived through Waku", "requests have arrived through Waku", [usual] * 9, [40] * 50 + [*minutes]
+    )
+
+
 PARTS = {part.name: part for part in parts()}
 CAME_THROUGH = RoundTrip(NOW, is_broken=False, words="every link of the chain holds", total_ms=800)
 WELL = Facts(
@@ -66,6 +75,7 @@ WELL = Facts(
     Stored(
         counted_until=NOW - timedelta(seconds=40),
         results=ResultFacts(tries=tried(delivered=100)),
+        traffic=TrafficFacts(days=5),
         delivery=DeliveryFacts(switches=[RUNNING, RUNNING]),
         registrations=registrations(10),
         reports=ReportsFacts(is_off=False, sentence="The reports of 2026-11-20 are here."),
@@ -149,9 +159,9 @@ def test_what_is_bad_says_what_to_do_about_it_and_where() -> None:
     for _, _, _, changes in CASES:
         for found in indicators(**changes):
             assert bool(found.first_step) == found.is_bad, found
-            assert (
-                found.page or not found.is_bad or found.kind.group == Group.SERVER or found.sentence.startswith("no ")
-            ), found
+            assert found.page or not found.is_bad or found.kind in server.KINDS or found.sentence.startswith("no "), (
+                found
+            )
 
 
 def test_each_kind_has_a_case_in_which_it_is_bad() -> None:
@@ -162,9 +172,10 @@ def test_each_kind_has_a_case_in_which_it_is_bad() -> None:
 def test_readiness_is_decided_without_what_only_the_database_knows() -> None:
     for _, _, _, changes in CASES:
         known = facts(**changes)
-        deciding = [found for found in judge(known) if found.kind.decides_readiness]
+        deciding = [replace(found, cause="") for found in judge(known) if found.kind.decides_readiness]
         assert sorted(map(repr, deciding)) == sorted(map(repr, judging.readiness(known.reached)))
-        assert [found for found in judge(replace(known, stored=None)) if found.kind.decides_readiness] == deciding
+        without = judge(replace(known, stored=None))
+        assert [replace(found, cause="") for found in without if found.kind.decides_readiness] == deciding
 
 
 def test_while_the_database_does_not_answer_what_only_it_knows_is_not_known() -> None:
@@ -217,7 +228,7 @@ CASES = [
     ("broker", RED, "does not answer", UNAVAILABLE),
     ("workers", GREY, "while Redis is away", UNAVAILABLE),
     ("batches", GREEN, "2 processes at work", {}),
-    ("batches", GREEN, "1 process at work", {"silent_seconds": [3.9], **UNAVAILABLE}),
+    ("batches", GREEN, "1 process at work", {"silent_seconds": [2.9], **UNAVAILABLE}),
     ("batches", GREY, "not known", {"silent_seconds": None, "database": "PostgreSQL does not answer"}),
     ("batches", RED, "no process makes batches", {"silent_seconds": []}),
     ("batches", YELLOW, "1 of 2 processes has done nothing for 9.0 s", {"silent_seconds": [9.0, 0.1]}),
@@ -260,6 +271,9 @@ CASES = [
      {"failed": Failed(1, 1, "KeyError at a.py:7 in f", 3)}),
     ("failed", YELLOW, "900 failed because of a bug", {"failed": Failed(900, 19, "KeyError", 1)}),
     ("failed", RED, "20 failed because of a bug", {"failed": Failed(20, 20, "KeyError", 20)}),
+    ("failed", RED, "5 failed because of a bug", {"failed": Failed(5, 5, "KeyError", 5, now=5, requests=5)}),
+    ("failed", YELLOW, "5 failed because of a bug", {"failed": Failed(5, 5, "KeyError", 5, now=5, requests=6)}),
+    ("failed", YELLOW, "4 failed because of a bug", {"failed": Failed(4, 4, "KeyError", 4, now=4)}),
     ("delivery", GREEN, "nothing is overdue", {"due": Waiting(9, 0)}),
     ("delivery", GREEN, "due for 10 s", {"due": Waiting(9, 10)}),
     ("delivery", YELLOW, "due for 11 s", {"due": Waiting(9, 11)}),
@@ -339,6 +353,18 @@ CASES = [
     ("registrations", GREEN, "79 of 100 are stored", {"registrations": registrations(79)}),
     ("registrations", YELLOW, "80 of 100 are stored", {"registrations": registrations(80)}),
     ("xmpp-devices", YELLOW, "2 of 2 are stored", {"component": "", "xmpp_devices": 2}),
+    ("traffic", GREY, "not known before 5 days: 4 days can be compared with", {"traffic": TrafficFacts(days=4)}),
+    ("traffic", GREEN, "as much as is usual", {"flows": [flow(40), flow(0, 0), flow(*[1] * 50, usual=39)]}),
+    ("traffic", RED, "No request has arrived through Waku for 3 min; usual is 40 a minute", {"flows": [flow(0, 0, 0)]}),
+    ("traffic", RED, "for 12 min; usual is 40 a minute", {"flows": [flow(40), flow(*[0] * 12)]}),
+    ("traffic", RED, "Only 6 requests have arrived through Waku in 3 min; usual is 40 a", {"flows": [flow(2, 2, 2)]}),
+    ("traffic", RED, "Only 1 request has arrived", {"flows": [flow(1, 0, 0)]}),
+    ("traffic", YELLOW, "Only 29 requests have arrived through Waku in 3 min", {"flows": [flow(10, 10, 9)]}),
+    ("traffic", GREEN, "as much", {"flows": [flow(11, 10, 10)]}),
+    ("traffic", GREEN, "as much", {"flows": [flow(0, 0, 20)]}),
+    ("traffic", RED, "for 40 min; usual is 60 an hour", {"flows": [flow(*[0] * 40, usual=60)]}),
+    ("traffic", GREEN, "as much", {"flows": [flow(*[0] * 39, usual=60)]}),
+    ("traffic", GREY, "nothing is counted", {"flows": [flow(0, 0, 0)], "counted_until": ago(181)}),
     ("reports", OFF, "switched off", {"is_off": True, "sentence": "Nightly reports are switched off."}),
     ("reports", YELLOW, "are missing", {"is_missing": True, "sentence": "The reports of x are missing"}),
     ("anomalies", OFF, "none", {"is_off": True}),
@@ -375,6 +401,7 @@ def test_an_indicator_says_what_is_the_case(indicator: str, state: State, words:
         ("answers", pages.REQUESTS, {"overdue_seconds": 11.0}),
         ("lost-replies", waku.LOST_REPLIES.page, {"lost_replies": 50}),
         ("reports", pages.RUNS, {"is_missing": True}),
+        ("traffic", pages.NEWEST_REQUESTS, {"flows": [flow(0, 0, 0)]}),
     ],
 )
 def test_an_indicator_leads_to_where_it_is_put_right(indicator: str, page: Page, known: dict[str, Any]) -> None:
@@ -393,6 +420,7 @@ def test_an_indicator_leads_to_where_it_is_put_right(indicator: str, page: Page,
         ("channels", ago(9), {"switches": [TRIPPED._replace(since=ago(9))]}),
         ("replies", ago(31), {"outbox": Waiting(2, 31)}),
         ("beat", ago(181), {"counted_until": ago(181)}),
+        ("traffic", ago(40 + 5 * 60), {"flows": [flow(*[0] * 5)]}),
         ("inbox", None, {"inbox": Waiting(3, 1)}),
     ],
 )
@@ -411,7 +439,38 @@ def test_the_worst_are_three_red_before_yellow_and_causes_before_what_follows() 
         due=Waiting(1, 99),
     )
     assert [indicator.id for indicator in worst(found)] == ["inbox", "gorush-a:1", "delivery"]
-    assert verdict(found) == (RED, "No pushes are sent: no gorush answers. 4 urgent, 1 can wait")
+    assert verdict(found) == (RED, "No pushes are sent: no gorush answers. 3 urgent, 1 can wait")
+
+
+BROKEN = CanaryFacts(last=RoundTrip(NOW, is_broken=True, words="the worker", total_ms=1))
+
+
+@pytest.mark.parametrize(
+    ("causes", "known"),
+    [
+        ({"inbox": "batches", "delivery": "batches", "replies": "batches", "answers": "batches", "canary": "batches"},
+         {"silent_seconds": [20.0, 9.0], "inbox": Waiting(1, 99), "due": Waiting(1, 99), "outbox": Waiting(1, 99),
+          "overdue_seconds": 99.0, "canary": BROKEN}),
+        ({"delivery": "database-speed", "canary": "database-speed"},
+         {"is_slow": True, "due": Waiting(1, 99), "canary": BROKEN}),
+        ({"replies": "node-a:1", "lost-replies": "node-a:1", "canary": "node-a:1"},
+         {"nodes": [DOWN], "outbox": Waiting(1, 99), "lost_replies": 50, "canary": BROKEN}),
+        ({"canary": "inbox"}, {"inbox": Waiting(1, 99), "canary": BROKEN}),
+        ({"canary": "gorush-a:1", "answers": "gorush-a:1"},
+         {"servers": [DOWN], "canary": BROKEN, "overdue_seconds": 9.0}),
+        ({"canary": "sending"}, {"switches": [DRAIN], "canary": BROKEN}),
+        ({"traffic": "node-a:1"}, {"nodes": [DOWN], "flows": [flow(0, 0, 0)]}),
+        ({"beat": "workers"}, {"queues": [Queue("keys", False)], "counted_until": ago(181)}),
+        # One of several nodes, an app that a breaker stopped, and the other bridge explain nothing.
+        ({}, {"nodes": [DOWN, OTHER], "canary": BROKEN}),
+        ({}, {"switches": [TRIPPED, RUNNING], "canary": BROKEN}),
+        ({}, {"component": "the XMPP server cannot be reached", "canary": BROKEN}),
+        ({"xmpp-canary": "xmpp"}, {"component": "the XMPP server cannot be reached", "xmpp_canary": BROKEN}),
+        ({}, {"nodes": [DOWN], "component": "", "xmpp_canary": BROKEN}),
+    ],
+)  # fmt: skip
+def test_what_follows_from_another_indicator_names_it(causes: dict[str, str], known: dict[str, Any]) -> None:
+    assert {found.id: found.cause for found in indicators(**known) if found.cause} == causes
 
 
 @pytest.mark.parametrize(
@@ -425,6 +484,10 @@ def test_the_worst_are_three_red_before_yellow_and_causes_before_what_follows() 
         (
             {"inbox": Waiting(1, 99), "switches": [LONG_PAUSED, ANDROID]},
             "iPhone pushes stopped 4 min ago: paused by bea. 1 urgent, 1 can wait",
+        ),
+        (
+            {"flows": [flow(*[0] * 12)]},
+            "No request has arrived through Waku for 12 min; usual is 40 a minute. 1 urgent",
         ),
         ({"switches": [LONG_PAUSED, RUNNING]}, "Pushes of APN beta stopped 4 min ago: paused by bea. 1 can wait"),
         ({"switches": [LONG_PAUSED, ANDROID]}, "iPhone pushes stopped 4 min ago: paused by bea. 1 can wait"),
@@ -449,6 +512,12 @@ def test_the_worst_are_three_red_before_yellow_and_causes_before_what_follows() 
 )
 def test_the_verdict_counts(known: dict[str, Any], words: str) -> None:
     assert verdict(indicators(**known))[1] == words
+
+
+def test_what_is_usual_is_what_most_days_reach() -> None:
+    weekend_and_week = Flow("", "", [100, 110, *[2400] * 5])
+    assert weekend_and_week.usual_per_minute == 110 / 60
+    assert Flow("", "").usual_per_minute == 0
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,6 @@ def test_links_of_the_documentation_lead_somewhere(file) -> None:
 
 def test_the_start_page_names_every_page() -> None:
     text = (DOCS / "README.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"\]\(([\w-]+)\.md\)", text))
+    named = set(re.findall(r"\]\(([\w-]+)\.md(?:#[\w-]+)?\)", text))
     assert named == {file.stem for file in DOCS.glob("*.md")} - {"README"}
     assert set(re.findall(r"\]\(runbooks/([\w-]+)\.md\)", text)) == set(PAGES)

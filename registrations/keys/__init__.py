@@ -1,1 +1,1 @@
-"""Keys that encrypt fields of the database, and their change."""
+"""Keys that encrypt fields of the database, and their change. See docs/backup.md."""

@@ -1,1 +1,4 @@
-"""Upkeep of what is stored: what ends or is removed with time, and new keys for encrypted fields."""
+"""Upkeep of what is stored: what ends or is removed with time, and new keys for encrypted fields.
+
+See docs/backup.md.
+"""

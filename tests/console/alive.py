@@ -26,7 +26,7 @@ from tests.gorush import serve_gorush
 from tests.workers import a_batch_worker
 from waku_bridge.canary import canary
 from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
-from waku_bridge.reading.live import LAST_READ
+from waku_bridge.reading.live import LAST_READ, LastRead
 
 NODES = ["http://reader:secret-of-node-1@node-01.example.org:8645", "http://node-02.example.org:8645"]
 LONG = 3600
@@ -74,7 +74,7 @@ def forget() -> None:
 
 
 def read(url: str) -> None:
-    replace(LAST_READ, ttl_seconds=LONG).save(timezone.now(), url)
+    replace(LAST_READ, ttl_seconds=LONG).save(LastRead(timezone.now()), url)
 
 
 def look_at(watch: NoticeCache, url: str, now: datetime, *complaints: Complaint) -> None:

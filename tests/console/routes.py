@@ -122,6 +122,7 @@ def _filled_in(*, every_row: bool) -> dict[str, list[dict[str, Any]]]:
         "timeline": [{"object_id": id_} for id_ in ids_of(Notification)[some]],
         "documentation": [{"name": "console"}],
         "request_timeline": [{"object_id": id_} for id_ in ids_of(NotificationRequest)[some]],
+        "alert_level": [{"kind": "batches"}],
         "change_drain": [{"operation": operation} for operation in DRAIN_OPERATIONS],
         "reports:report": [{"slug": slug} for slug in PAGES],
         "admin:notifications_channel_operate": [

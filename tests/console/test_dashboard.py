@@ -28,6 +28,7 @@ from kit.health.indicators import VALUES, Indicator, Page, State, without_hosts
 from kit.health.waiting import MAX_COUNTED
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from notifications.queues import halts
+from pushserver.alerts.watch import Watch
 from pushserver.api.tests.test_api import caller
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.console.dashboard.showing import url_of
@@ -36,7 +37,6 @@ from pushserver.indicators import pages, stored
 from pushserver.indicators.judging import all_kinds
 from pushserver.indicators.snapshot import take_snapshot
 from pushserver.models import ApiToken, AttemptMinute, BridgeMinute, Incident, TrafficMinute
-from pushserver.tasks import count_traffic
 from spark_reports.models import Anomaly, PublishedDay
 from spark_reports.nights.closing import last_closed_day
 from tests import factories
@@ -78,6 +78,7 @@ def test_a_system_that_works_is_green() -> None:
     assert {name: one.sentence for name, one in found.items() if one.state != State.GREEN} == {
         "reports": "Nightly reports are switched off (REPORTS_NIGHTLY).",
         "anomalies": "none in the newest night",
+        "traffic": "not known before 5 days: 0 days can be compared with",
     }
     assert set(found) == {
         *(
@@ -105,7 +106,7 @@ def test_a_system_that_works_is_green() -> None:
         *("node-node-01.example.org:8645", "node-node-02.example.org:8645"),
         *("store-node-01.example.org:8645", "store-node-02.example.org:8645"),
         *(indicator_id for indicator_id in found if indicator_id.startswith("gorush-127.0.0.1:")),
-        *("canary", "reports", "anomalies"),
+        *("canary", "traffic", "reports", "anomalies"),
     }
 
 
@@ -173,7 +174,7 @@ def make_old_reply() -> None:
 
 
 BREAKAGES: list[tuple[Callable[[], Any], str, Shown]] = [
-    (stop_reading, "node-node-01.example.org:8645", (State.RED, "was not read for 15 seconds")),
+    (stop_reading, "node-node-01.example.org:8645", (State.RED, "was not read for 3 seconds")),
     (stop_worker, "workers", (State.RED, "nobody works on keys")),
     (note_node, "node-node-01.example.org:8645", (State.YELLOW, "this is off")),
     (break_canary, "canary", (State.RED, "broken: the bridge does not read what a node took")),
@@ -307,10 +308,10 @@ def test_an_indicator_that_was_green_between_begins_anew() -> None:
     assert timezone.now() - indicators()["workers"].since < timedelta(minutes=1)
 
 
-def test_beat_takes_snapshots_too_so_that_nobody_has_to_be_there_when_it_begins() -> None:
+def test_the_watch_takes_snapshots_too_so_that_nobody_has_to_be_there_when_it_begins() -> None:
     stop_worker()
 
-    count_traffic()
+    Watch().look(timezone.now())
 
     assert [row.indicator for row in Incident.objects.all()] == ["workers"]
 
@@ -445,6 +446,19 @@ def test_figures_of_the_last_hour_are_drawn_and_said_in_words(admin_client: Clie
     assert all('role="img"' in chart and "<title" in chart and "<desc" in chart for chart in charts)
     assert re.search(r"UTC: requests \d+, replies sent \d+", html)
     assert re.search(r"UTC: median \d+ ms, 95th percentile \d+ ms", html)
+
+
+def test_a_push_that_follows_at_once_takes_less_than_a_millisecond_and_the_axis_says_each_figure_once(
+    admin_client: Client,
+) -> None:
+    TrafficMinute.objects.update(dispatch_p50_ms=0, dispatch_p95_ms=1)
+
+    html = admin_client.get("/admin/").content.decode()
+
+    assert "UTC: median less than 1 ms, 95th percentile 1 ms" in html
+    axes = [re.findall(r'class="tick"[^>]*>([^<]*)<', chart) for chart in html.split('<svg class="plot"')[1:]]
+    assert len(axes) == 4
+    assert [axis for axis in axes if len(axis) != len(set(axis))] == []
 
 
 def test_before_anything_was_counted_the_page_says_so(admin_client: Client) -> None:

@@ -7,8 +7,11 @@ from uuid import uuid4
 
 import pytest
 from coincurve import PrivateKey, PublicKey
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth.models import Permission, User
+from django.contrib.contenttypes.models import ContentType
 from django.db import connection
+from django.db.models import Model
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -16,8 +19,12 @@ from django.utils import timezone
 
 from kit.db.partitions import UNDER_WAY
 from kit.tracing.spans import trace_of
+from notifications.admin import request_timeline_url
+from notifications.models import Halt
 from notifications.queues import halts
-from pushserver.console.frame.links import request_timeline_url
+from notifications.rules.policy import Verdict, Wish
+from notifications.rules.reports import Decided, pack
+from pushserver.console.drain import DRAIN_ID
 from pushserver.console.support.find import hits_for
 from pushserver.models import AccessRecord
 from tests import factories
@@ -463,6 +470,137 @@ def test_a_timeline_says_what_holds_it_up(admin_client: Client) -> None:
     assert "Its app is paused: new key" in text
     assert "Its gateway gorush cannot be reached" in text
     assert "Its route is disabled (operator)" in text
+
+
+def first_line(client: Client, path: str) -> str:
+    html = client.get(path).content.decode().partition('id="first-line"')[2].partition(">")[2]
+    return re.sub(r"\s+", " ", unescape(html.partition("</p>")[0]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({}, "Delivered after 4.0 s: 1 attempt failed, the last with unreachable."),
+        (
+            {"state": "expired"},
+            "Not delivered. Its time to live ran out before an attempt succeeded. Before: 1 attempt",
+        ),
+        ({"state": "coalesced"}, "Not sent by itself. A later one to the same address wakes the phone for it."),
+        ({"state": "unconfirmed"}, "Perhaps delivered. It may have arrived."),
+        (
+            {"state": "retrying", "finished_at": None, "next_attempt_at": timezone.now() + timedelta(hours=1)},
+            "Not delivered yet: 1 attempt failed, the last with unreachable. The next attempt is due at 20",
+        ),
+        ({"state": "in_flight", "finished_at": None}, "unreachable. A worker is sending it."),
+    ],
+)
+def test_the_first_line_of_a_timeline_says_why_and_what_comes_next(
+    admin_client: Client, fields: dict[str, object], line: str
+) -> None:
+    notification = make_story(**fields)
+    assert line in first_line(admin_client, f"/admin/timelines/{notification.pk}/")
+
+
+def test_the_first_line_says_what_holds_a_push_up_and_since_when(admin_client: Client) -> None:
+    notification = make_story(finished_at=None, state="pending", next_attempt_at=timezone.now())
+    halts.start_draining(by="ann", why="gorush moves", now=timezone.now())
+    line = first_line(admin_client, f"/admin/timelines/{notification.pk}/")
+    assert "Delivery is stopped: it waits until somebody starts it again (by ann, since 20" in line
+    assert "The next attempt is due" not in timeline(admin_client, notification)
+
+
+def test_the_first_line_of_a_request_says_why_nothing_was_sent(admin_client: Client) -> None:
+    decided = pack([Decided(0, Verdict.SUPPRESSED, 1, Wish.CHAT_MUTED), Decided(1, Verdict.WRONG_TOKEN, 1)])
+    request = factories.make_answered_request(decided=decided)
+    line = first_line(admin_client, request_timeline_url(request.pk))
+    assert line.startswith("Nothing was sent: By a wish of the recipient: its chat is muted. The check of the access")
+
+    factories.make_notification(request=request)
+    line = first_line(admin_client, request_timeline_url(request.pk))
+    assert line.startswith("2 pushes decided at once: By a wish")
+    assert line.endswith("It brought 1 notification with a timeline of its own.")
+
+
+def test_lists_lead_to_timelines(admin_client: Client) -> None:
+    notification = make_story()
+    own, of_request = f'href="/admin/timelines/{notification.pk}/"', request_timeline_url(notification.request_id)
+    lists = {"notification": own, "attempt": own, "notificationrequest": f'href="{of_request}"'}
+    assert [name for name in lists if lists[name] not in words(admin_client, f"/admin/notifications/{name}/")] == []
+    assert own in words(admin_client, f"/admin/notifications/notificationrequest/{notification.request_id}/change/")
+
+
+def words(client: Client, path: str) -> str:
+    return client.get(path).content.decode()
+
+
+def staffed(row: Model, message: str, *, minutes: float) -> None:
+    """Log what ann did to a row, ``minutes`` after the beginning of the story."""
+    ann, _ = User.objects.get_or_create(username="ann")
+    LogEntry.objects.create(
+        user=ann,
+        content_type=ContentType.objects.get_for_model(row),
+        object_id=DRAIN_ID if isinstance(row, Halt) else str(row.pk),
+        object_repr="it",
+        action_flag=CHANGE,
+        change_message=message,
+        action_time=timezone.now() - timedelta(minutes=5 - minutes),
+    )
+
+
+def test_the_beginning_and_the_end_of_a_halt_are_steps_of_a_timeline(admin_client: Client) -> None:
+    notification = make_story(finished_at=timezone.now())
+    channel = factories.make_channel((2, ""))
+    staffed(channel, "Paused. Why: new key", minutes=1)
+    staffed(channel, "Resumed. Why: it works", minutes=2)
+    staffed(Halt(), "Delivery is stopped. Why: gorush moves", minutes=-60)  # before the notification was made
+    staffed(Halt(), "Delivery runs again. Why: it moved", minutes=3)
+
+    text = timeline(admin_client, notification)
+
+    steps = [
+        *("Halted by ann: drained Delivery is stopped. Why: gorush moves", "Notification created"),
+        *("Halted by ann: paused Paused. Why: new key", "Halt ended by ann: Resumed. Why: it works"),
+        "Halt ended by ann: Delivery runs again. Why: it moved",
+    ]
+    places = [text.find(step) for step in steps]
+    assert -1 not in places
+    assert places == sorted(places)
+    assert "What happened, in 5 min" in text  # without the time before it
+    line = first_line(admin_client, f"/admin/timelines/{notification.pk}/")
+    assert "delivery was stopped by ann, its app was paused by ann" in line
+
+
+def test_a_halt_that_was_over_before_is_no_step(admin_client: Client) -> None:
+    notification = make_story()
+    staffed(Halt(), "Delivery is stopped. Why: gorush moves", minutes=-60)
+    staffed(Halt(), "Delivery runs again. Why: it moved", minutes=-50)
+    assert "gorush moves" not in timeline(admin_client, notification)
+
+
+def test_a_halt_that_the_server_began_is_a_step_while_it_lasts(admin_client: Client) -> None:
+    notification = make_story(finished_at=None, state="retrying", next_attempt_at=timezone.now())
+    factories.make_channel((2, ""))
+    factories.make_halt("tripped", (2, ""), reason="41 of 50 refused")
+    assert "Halted by the server: tripped 41 of 50 refused" in timeline(admin_client, notification)
+
+
+def test_an_attempt_while_the_breaker_was_open_says_so(admin_client: Client) -> None:
+    notification = make_story()
+    as_probe = "as a probe: the breaker of its app was open, or its gateway was away"
+    assert as_probe not in timeline(admin_client, notification)
+    notification.attempts.filter(number=2).update(is_probe=True)
+    assert f"Attempt 2 started at gorush, {as_probe}" in timeline(admin_client, notification)
+    assert "it was sent as a probe" in first_line(admin_client, f"/admin/timelines/{notification.pk}/")
+
+
+def test_no_attempt_is_announced_for_when_it_has_expired(admin_client: Client) -> None:
+    at = timezone.now() + timedelta(minutes=3)
+    notification = make_story(finished_at=None, state="retrying", next_attempt_at=at, expires_at=at)
+    text = timeline(admin_client, notification)
+    assert "No attempt is due before it expires. It expires at" in text
+    assert "The next attempt is due" not in text
+    page = words_of(admin_client, f"/admin/notifications/notification/{notification.pk}/change/")
+    assert re.search(r"Next attempt:? - ", page)
 
 
 def test_pages_cost_the_same_for_much_as_for_little(admin_client: Client) -> None:

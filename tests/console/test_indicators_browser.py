@@ -143,7 +143,7 @@ def test_a_node_that_is_not_read_is_told_on_its_page(operator: Page) -> None:
     operator.goto("/admin/nodes/")
 
     expect(operator.locator("#indicator-node-node-01\\.example\\.org\\:8645")).to_contain_text(
-        "was not read for 15 seconds"
+        "was not read for 3 seconds"
     )
     assert not list(axe(operator))
     show(operator, "node-not-read")
@@ -239,7 +239,9 @@ def test_envelopes_that_failed_lead_to_their_fault_and_are_processed_again_in_tw
         sql("ALTER TABLE registrations_registration DROP CONSTRAINT nobody")
 
     row.get_by_role("link", name="Process again").click()
-    expect(operator.locator("#touched")).to_contain_text("3 envelopes failed by this")
+    expect(operator.locator("#touched")).to_contain_text(
+        "Envelopes that failed by this fault, and would be processed again: 3."
+    )
     confirm(operator, "Process again", "the constraint is gone")
     batches()
 

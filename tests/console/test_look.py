@@ -9,11 +9,11 @@ from playwright.sync_api import Page, expect
 
 from tests.console.routes import console_pages
 from tests.console.test_browser import show
-from tests.console.world import World, make_world, save_peers
+from tests.console.world import HEROINE, World, make_world, save_peers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-SERIOUS = {"serious", "critical"}
+NOTICED = {"moderate", "serious", "critical"}
 NO_PAGES = {
     *("reports:csv", "admin:jsi18n", "admin:autocomplete", "admin:search", "admin:view_on_site"),  # not HTML
     *("search_facts", "admin:logout"),  # for forms
@@ -110,8 +110,61 @@ def too_wide(page: Page) -> Iterator[str]:
 def axe(page: Page, **options: object) -> Iterator[str]:
     found = Axe().run(page, options={**AXE, **options})
     for violation in found.response["violations"]:
-        if violation["impact"] in SERIOUS:
+        if violation["impact"] in NOTICED:
             yield f"{violation['id']}: {violation['nodes'][0]['html'][:200]}"
+
+
+# Nothing is cut in two -----------------------------------------------------------------------------------------------
+
+# Words of tables, codes and numbers that stand on two lines.
+BROKEN = """() => {
+  const broken = []
+  for (const cell of document.querySelectorAll('main table :is(td, th)')) {
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT)
+    for (let text; (text = texts.nextNode());) {
+      for (const word of text.data.matchAll(/\\w+/g)) {
+        const range = document.createRange()
+        range.setStart(text, word.index)
+        range.setEnd(text, word.index + word[0].length)
+        if (new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1) broken.push(word[0])
+      }
+    }
+  }
+  return broken
+}"""
+SCROLLED = """() => {
+  const list = document.getElementById('result_list')
+  const box = list.closest('.simplebar-content-wrapper') ?? list.parentElement
+  return box.scrollWidth - box.clientWidth
+}"""
+
+
+def test_codes_in_tables_are_whole(world: World, operator: Page) -> None:
+    operator.set_viewport_size({"width": 1280, "height": 900})
+    lists = [f"notifications/{name}/" for name in ("notification", "notificationrequest", "attempt")]
+    pages = [f"users/{HEROINE.hex()}/", f"timelines/{world.retried}/"]
+    row = f"notifications/notification/{world.retried}/change/"
+    found = {}
+    for path in (*lists, *pages, row, "registrations/route/", "waku_bridge/inboundenvelope/"):
+        operator.goto(f"/admin/{path}")
+        found[path] = operator.evaluate(BROKEN)
+    assert {path: words for path, words in found.items() if words} == {}
+
+
+def test_the_list_of_error_rules_is_not_scrolled_sideways(world: World, operator: Page) -> None:
+    operator.set_viewport_size({"width": 1280, "height": 900})
+    operator.goto("/admin/notifications/gatewayerrorrule/")
+    show(operator, "error-rules")
+    assert operator.evaluate(SCROLLED) <= 0
+
+
+def test_sections_of_the_menu_open_with_the_keyboard(world: World, operator: Page) -> None:
+    operator.goto("/admin/find/")
+    runs = operator.locator("#nav-sidebar").get_by_role("link", name="Report runs")
+    expect(runs).to_have_count(0)
+    operator.locator("#nav-sidebar summary", has_text="Reports").focus()
+    operator.keyboard.press("Enter")
+    expect(runs).to_be_visible()
 
 
 # Without a mouse ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What may be done, by whom, and what becomes of a second click, of two operators, and of hand-made requests."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -209,6 +210,14 @@ def test_an_operator_does_it_after_confirming_with_a_reason(case: Case, role: st
 
 
 @every_case
+def test_one_thing_has_no_plural(case: Case) -> None:
+    row = case.make()
+    html = staff("operator").get(case.url(row), {"id": case.id(row) if row else ""}).content.decode()
+    touched = html.partition('id="touched"')[2].partition("</ul>")[0]
+    assert re.findall(r"\b1 (?:of 1 )?[a-z]+(?: [a-z]+)?s\b", touched) == []
+
+
+@every_case
 def test_a_second_click_and_a_second_operator_change_nothing(case: Case) -> None:
     row, first, second = case.make(), staff("operator"), staff("operator")
     first.post(case.url(row), confirmed(case, row))
@@ -257,6 +266,34 @@ def test_what_does_not_exist_is_not_found(path: str) -> None:
     assert staff("admin").get(f"/admin/{path}").status_code == 404
 
 
+OFFERED = [
+    (REGISTRATION, factories.make_registration, {"Disable"}),
+    (REGISTRATION, make_disabled, {"Enable"}),
+    (REGISTRATION, lambda: factories.make_registration(state="unregistered", route=None), set()),
+    (NOTIFICATION, make_waiting, {"Try now", "Drop"}),
+    (NOTIFICATION, lambda: factories.make_notification(state="delivered", finished_at=timezone.now()), set()),
+    (ENVELOPE, lambda: factories.make_envelope(state="failed"), {"Process again", "Drop"}),
+    (ENVELOPE, lambda: factories.make_envelope(state="processed"), set()),
+    (DEVICE, factories.make_device, {"Disable", "Remove"}),
+    (DEVICE, lambda: factories.make_device(state="unregistered", route=None, ended_at=timezone.now()), set()),
+    ("notifications/channel", make_channel, {"Pause", "Trip", "Undo disabling"}),
+    ("notifications/channel", lambda: make_channel("paused"), {"Resume", "Trip", "Undo disabling"}),
+    ("notifications/channel", lambda: make_channel("tripped"), {"Pause", "Close the breaker", "Undo disabling"}),
+]
+LABELS = {label for _, _, labels in OFFERED for label in labels}
+
+
+@pytest.mark.parametrize(("table", "make", "offered"), OFFERED)
+def test_a_page_offers_only_what_fits_the_state_of_its_row(
+    table: str, make: Callable[[], Any], offered: set[str]
+) -> None:
+    row = make()
+    row_id = _hex(row) if table == ENVELOPE else row.pk
+    html = staff("operator").get(f"/admin/{table}/{row_id}/change/").content.decode()
+    links = {text.strip() for text in re.findall(r'href="[^"]*/operate/[^"]*"[^>]*>([^<]*)<', html)}
+    assert links & LABELS == offered
+
+
 # From the list --------------------------------------------------------------------------------------------------------
 
 
@@ -269,7 +306,7 @@ def test_several_rows_of_a_list_are_confirmed_together() -> None:
     client, letters = staff("operator"), [factories.make_dead_letter() for _ in range(3)]
 
     page = choose(client, LETTER, letters[:2], "drop").content.decode()
-    assert "2 dead letters are removed" in page
+    assert "Dead letters that are removed, with all that is known of them: 2." in page
     client.post(
         f"/admin/{LETTER}/operate/drop/", {"id": [_hex(row) for row in letters[:2]], "why": WHY, "confirmed": 1}
     )
@@ -315,7 +352,7 @@ def test_neither_the_log_nor_what_was_opened_says_who_was_forgotten() -> None:
     client.post(f"/admin/users/{KEY_HASH.hex()}/forget/", {"why": "she asked for it", "confirmed": "1"})
 
     entry = LogEntry.objects.get()
-    assert "1 registrations" in entry.change_message
+    assert "1 registration, " in entry.change_message
     logged = f"{entry.object_id} {entry.object_repr} {entry.change_message}"
     assert KEY_HASH.hex()[:16] not in logged + AccessRecord.objects.get().object_id
 

@@ -97,7 +97,9 @@ def test_dead_letters_are_chosen_in_the_list_and_dropped_together(visitor: Page)
     visitor.locator("select[name=action]").select_option("Drop")
     show(visitor, "chosen")
     visitor.get_by_role("button", name="Run").click()
-    expect(visitor.locator("#touched")).to_contain_text("2 dead letters are removed")
+    expect(visitor.locator("#touched")).to_contain_text(
+        "Dead letters that are removed, with all that is known of them: 2."
+    )
     show(visitor, "confirm-several")
     confirm(visitor, "Drop")
 
@@ -135,7 +137,7 @@ def test_a_user_is_forgotten(visitor: Page) -> None:
     log_in(visitor, "operator")
     find(visitor, chat_key(PUBLIC_KEY))
     visitor.get_by_role("link", name="Forget this user").click()
-    expect(visitor.locator("#touched")).to_contain_text("1 registrations with their routes")
+    expect(visitor.locator("#touched")).to_contain_text("1 registration, ")
     show(visitor, "forget")
     confirm(visitor, "Forget this user", "she asked for it")
     expect(visitor.locator("#main")).to_contain_text("Forgot a user")

@@ -83,14 +83,19 @@ def test_registrations_notifications_and_letters(visitor: Page) -> None:
     assert Registration.objects.get(pk=registration.pk).route.state == Route.State.DISABLED
 
     visitor.goto(f"/admin/notifications/notification/{waiting[0].pk}/change/")
-    do(visitor, "Try now", "1 of 1 notifications wait", "1 notification due now.")
+    do(
+        visitor,
+        "Try now",
+        "Notifications that wait, and would be tried within seconds: 1 of 1.",
+        "1 notification due now.",
+    )
     assert Notification.objects.get(pk=waiting[0].pk).next_attempt_at < later
     visitor.goto(f"/admin/notifications/notification/{waiting[1].pk}/change/")
     do(visitor, "Drop", "would never be sent", "Dropped 1 notification.")
     assert Notification.objects.get(pk=waiting[1].pk).state == "withdrawn"
 
     visitor.goto(f"/admin/waku_bridge/deadletter/{letter.pk.hex()}/change/")
-    do(visitor, "Drop", "1 dead letters are removed", "Dropped dead letters: 1.")
+    do(visitor, "Drop", "with all that is known of them: 1.", "Dropped dead letters: 1.")
     assert not DeadLetter.objects.exists()
     visitor.goto(f"/admin/waku_bridge/inboundenvelope/{failed.pk.hex()}/change/")
     do(visitor, "Drop", "What they said is lost", "Dropped envelopes: 1.")
@@ -108,7 +113,7 @@ def test_channels(visitor: Page) -> None:
 
     for button, touched, reported, state in [
         ("Pause", "until somebody resumes it", "Paused.", "paused"),
-        ("Resume", "0 notifications wait", "Resumed.", "running"),
+        ("Resume", "Notifications that wait for", "Resumed.", "running"),
         ("Trip", "one push now and then", "Tripped.", "tripped"),
     ]:
         do(visitor, button, touched, reported)
@@ -118,7 +123,9 @@ def test_channels(visitor: Page) -> None:
 
     visitor.get_by_role("link", name="Undo disabling", exact=True).click()
     visitor.get_by_role("button", name="Show how many").click()
-    expect(visitor.locator("#touched")).to_contain_text("3 addresses of Firebase")
+    expect(visitor.locator("#touched")).to_contain_text(
+        "Addresses of Firebase that died since then, and would be active again: 3."
+    )
     assert Route.objects.filter(state="disabled").count() == 3
     confirm(visitor, "Undo disabling", WHY)
     expect(visitor.locator("#main")).to_contain_text("Undid the disabling of 3 addresses")

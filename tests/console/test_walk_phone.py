@@ -7,6 +7,7 @@ from django.conf import LazySettings
 from playwright.sync_api import Locator, Page, expect
 
 from notifications.models import Notification
+from registrations.models import Registration
 from tests import factories
 from tests.console.test_browser import show
 from tests.console.test_walk import log_in
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 PHONE = {"width": 390, "height": 844}
 # Two screens of a row: what nine columns of 45 px each would take is more.
 MAX_LIST_HEIGHT = 9_000
+MAX_USER_HEIGHT = 5_000
 
 
 @pytest.fixture
@@ -47,11 +49,29 @@ def is_within(page: Page, cell: Locator) -> bool:
 def test_the_tables_of_a_user_and_a_timeline_are_cards_that_nothing_is_cut_off(phone: Page, world: World) -> None:
     for name, path in [("user", f"users/{HEROINE.hex()}"), ("timeline", f"timelines/{world.retried}")]:
         phone.goto(f"/admin/{path}/")
+        phone.evaluate("document.querySelectorAll('main details').forEach(part => { part.open = true })")
         cells = phone.locator(".rows tbody :is(th, td)")
         assert cells.count() > 20
         assert [cell.inner_text() for cell in cells.all() if not is_within(phone, cell)] == []
         assert phone.evaluate("[...document.querySelectorAll('.rows')].every(e => e.scrollWidth <= e.clientWidth)")
         show(phone, f"phone-{name}")
+
+
+def test_the_page_of_a_user_is_short_and_has_the_rest_on_demand(phone: Page, world: World) -> None:
+    registration = Registration.objects.filter(public_key_hash=HEROINE).earliest("pk")
+    for _ in range(40):
+        factories.make_event(pseudonym=registration.pseudonym)
+        own = {"public_key_hash": HEROINE, "installation_id": registration.installation_id}
+        factories.make_notification(route=registration.route, **own)
+    phone.goto(f"/admin/users/{HEROINE.hex()}/")
+    assert phone.evaluate("document.documentElement.scrollHeight") < MAX_USER_HEIGHT
+    show(phone, "phone-user-short")
+
+    events = phone.get_by_role("region", name="Registration events")
+    expect(events).to_have_count(0)
+    phone.locator("section", has=phone.get_by_role("heading", name="Registration events")).locator("summary").focus()
+    phone.keyboard.press("Enter")
+    expect(events).to_be_visible()
 
 
 def test_the_state_is_the_first_thing_of_a_card(phone: Page, world: World) -> None:

@@ -18,7 +18,7 @@ from kit.admin.changes import changes_of
 from kit.admin.operations import id_of
 from notifications.models import Channel, Halt
 from pushserver.console.accounts.accounts import WORDS
-from pushserver.console.support.timeline import staff_actions
+from pushserver.console.support.story import staff_actions
 from pushserver.models import ApiToken
 from registrations.models import Registration
 from tests import factories

@@ -1,6 +1,6 @@
-"""The drill of docs/security.md, "Changing the field keys": while it goes on, processes with either setting serve all.
+"""The drill of docs/backup.md, "Changing the field keys": while it goes on, processes with either setting serve all.
 
-The steps are those of README's table. At each, a process that was restarted and one that was not take turns.
+At each step, a process that was restarted and one that was not take turns.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The drill of docs/security.md, "Changing the server's key": at no step is anybody who did nothing cut off.
+"""The drill of docs/backup.md, "Changing the server's key": at no step is anybody who did nothing cut off.
 
 Two identities are served at once. Everything is real but nodes and gateway.
 """

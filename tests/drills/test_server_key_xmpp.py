@@ -1,4 +1,4 @@
-"""The drill of docs/security.md, "Changing the server's key", for the devices of XMPP: none is cut off whose app starts
+"""The drill of docs/backup.md, "Changing the server's key", for the devices of XMPP: none is cut off whose app starts
 while both keys are served.
 """
 

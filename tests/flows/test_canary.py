@@ -22,7 +22,7 @@ LAST = "SELECT {} FROM waku_bridge_canaryrun ORDER BY started_at DESC LIMIT 1"
 OWN_TABLES = {"waku_bridge_canaryrun", "waku_bridge_canaryenvelope"}
 # Grow whatever happens: the sums of a minute, and what the dashboard noted of a busy machine. The queue of new apps is
 # made by the first push to one, and stays.
-NOTED = {"pushserver_trafficminute", "pushserver_incident", "notifications_queue"}
+NOTED = {"pushserver_trafficminute", "pushserver_incident", "pushserver_serverstart", "notifications_queue"}
 
 Run = Callable[..., tuple[int, str]]
 

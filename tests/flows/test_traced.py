@@ -60,7 +60,6 @@ def own_fleet(
     environment |= {
         "OTEL_EXPORTER_OTLP_ENDPOINT": collecting.url,
         "OTEL_TRACES_SAMPLER_ARG": "1",
-        "OTEL_BSP_SCHEDULE_DELAY": "200",
         "METRICS_TOKEN": METRICS_TOKEN,
     }
     with served(Fleet(tmp_path_factory.mktemp("traced"), environment, guard)) as fleet:

@@ -51,7 +51,6 @@ def fleet(
     environment |= {
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
         "OTEL_TRACES_SAMPLER_ARG": "1",
-        "OTEL_BSP_SCHEDULE_DELAY": "200",
     }
     fleet = Fleet(folder, environment, guard)
     command = [str(PROGRAM), "--config", str(folder / "collector.yaml")]

@@ -15,7 +15,7 @@ from tests.interop.servers import PRESENTATION, Server, new_push
 def sent(server: Server, push: Push, *, dry_run_token: str) -> Result:
     async def main() -> Result:
         async with new_client(timeout_seconds=20) as client:
-            return await GorushGateway([server.url], PRESENTATION, client, dry_run_token=dry_run_token).send(push)
+            return await GorushGateway([server.url], PRESENTATION, client, dry_run_tokens=[dry_run_token]).send(push)
 
     return asyncio.run(main())
 

@@ -206,8 +206,10 @@ CREATE TEMPORARY VIEW again_token_lifetime AS
         ) s ON true
     )
     SELECT day, platform, app_topic, bridge, cohort, week AS age_weeks, tokens, at_risk::bigint AS at_risk, ended, survival,
-        greatest(0, survival * (1 - 1.959964 * sqrt(greenwood))) AS survival_low,
-        least(1, survival * (1 + 1.959964 * sqrt(greenwood))) AS survival_high
+        CASE WHEN survival IN (0, 1) THEN survival
+            ELSE survival ^ exp(1.959964 * sqrt(greenwood) / -ln(survival)) END AS survival_low,
+        CASE WHEN survival IN (0, 1) THEN survival
+            ELSE survival ^ exp(-1.959964 * sqrt(greenwood) / -ln(survival)) END AS survival_high
     FROM survived, asked;
 
 -- Latency and load ----------------------------------------------------------------------------------------------------
@@ -232,8 +234,8 @@ CREATE TEMPORARY VIEW durations AS
 -- Percentiles are of durations rounded down to 1 ms below 10 s, and to 1 s from there on; the longest is exact.
 CREATE TEMPORARY VIEW again_latency AS
     WITH exact AS (
-        SELECT durations.*, day, (extract(epoch FROM took) * 1000000)::bigint AS us
-        FROM durations JOIN asked ON at >= starts_at AND at < ends_at WHERE took BETWEEN interval '0' AND interval '31 days'
+        SELECT durations.*, day, greatest(0, (extract(epoch FROM took) * 1000000)::bigint) AS us
+        FROM durations JOIN asked ON at >= starts_at AND at < ends_at WHERE took BETWEEN interval '-5 s' AND interval '31 days'
     ), rounded AS (
         SELECT *, CASE WHEN us < 10000000 THEN us / 1000 ELSE us / 1000000 * 1000 END AS ms FROM exact
     )

@@ -60,6 +60,10 @@ class SimulatedNode:
         query = read_query({"hashes": f"0x{known_as.hex()}", "pageSize": "1"})
         return bool(self._node.archive.find(query).messages)
 
+    @property
+    def skew_seconds(self) -> float | None:
+        return None
+
     async def subscribe(self, pubsub_topic: str) -> None:
         await self._travel()
         self._node.subscribe(pubsub_topic)

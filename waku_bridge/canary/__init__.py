@@ -2,6 +2,8 @@
 
 links.py        the chain, link by link        diagnosis.py    what it means when one breaks (pure)
 line.py         its way to nodes and stores    traces.py       what it leaves in the tables, and removing it
+
+See docs/canary.md.
 """
 
 from waku_bridge.canary.links import WakuCanary

@@ -24,6 +24,8 @@ a request, `verify_info` judges one entry of an answer.
 Public keys are compressed (33 bytes) everywhere, key hashes and chat hashes have 64 bytes, and Status message ids 32.
 Times in the cores are Unix nanoseconds. Nothing here raises for what a peer sent: an `Ignored` event says why it was
 not believed.
+
+See docs/conformance.md.
 """
 
 from waku_bridge.client.core import Core, Subscriptions, new_identity

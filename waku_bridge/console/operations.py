@@ -15,8 +15,12 @@ class ProcessAgain(Operation):
     label = "Process again"
     permission = "waku_bridge.operate_inboundenvelope"
 
+    @classmethod
+    def fits(cls, row: InboundEnvelope) -> bool:
+        return row.state == InboundEnvelope.State.FAILED
+
     def touched(self, rows: Sequence[InboundEnvelope]) -> Iterable[str]:
-        yield f"{_failed(rows)} of {len(rows)} envelopes failed, and would be processed again within seconds."
+        yield f"Envelopes that failed, and would be processed again within seconds: {_failed(rows)} of {len(rows)}."
         yield "Their senders may have given up waiting for the answer; a notification in them is still sent."
 
     def run(self, rows: Sequence[InboundEnvelope], *, by: str) -> Done:
@@ -32,7 +36,8 @@ class ProcessAllAgain(Operation):
 
     def touched(self, rows: Sequence[EnvelopeFault]) -> Iterable[str]:
         count = len(faults.waiting([row.pk for row in rows]))
-        yield f"{count} envelopes failed by {'this' if len(rows) == 1 else 'these'}, and would be processed again."
+        fault = "this fault" if len(rows) == 1 else "these faults"
+        yield f"Envelopes that failed by {fault}, and would be processed again: {count}."
         yield "While it is not repaired they fail again: nothing is lost by that, as their payload is kept."
         yield "Their senders may have given up waiting for the answer; a notification in them is still sent."
 
@@ -46,8 +51,13 @@ class DropEnvelopes(Operation):
     permission = "waku_bridge.operate_inboundenvelope"
     is_destructive = True
 
+    @classmethod
+    def fits(cls, row: InboundEnvelope) -> bool:
+        return row.state == InboundEnvelope.State.FAILED
+
     def touched(self, rows: Sequence[InboundEnvelope]) -> Iterable[str]:
-        yield f"{_failed(rows)} of {len(rows)} envelopes failed, and would never be processed. What they said is lost."
+        yield f"Envelopes that failed, and would never be processed: {_failed(rows)} of {len(rows)}."
+        yield "What they said is lost."
 
     def run(self, rows: Sequence[InboundEnvelope], *, by: str) -> Done:
         count = operator_actions.drop_envelopes([row.hash for row in rows])
@@ -64,7 +74,8 @@ class ReadLettersAgain(Operation):
     removes_rows = True
 
     def touched(self, rows: Sequence[DeadLetter]) -> Iterable[str]:
-        yield f"{len(rows)} dead letters are read once more. What can be read now goes into the inbox; the rest stays."
+        yield f"Dead letters that are read once more: {len(rows)}. What can be read now goes into the inbox."
+        yield "The rest stays."
 
     def run(self, rows: Sequence[DeadLetter], *, by: str) -> Done:
         read = operator_actions.read_again([row.digest for row in rows], now=database_now())
@@ -78,7 +89,7 @@ class DropLetters(Operation):
     is_destructive = removes_rows = True
 
     def touched(self, rows: Sequence[DeadLetter]) -> Iterable[str]:
-        yield f"{len(rows)} dead letters are removed, with all that is known of them."
+        yield f"Dead letters that are removed, with all that is known of them: {len(rows)}."
 
     def run(self, rows: Sequence[DeadLetter], *, by: str) -> Done:
         count = operator_actions.drop_letters([row.digest for row in rows])

@@ -1,1 +1,1 @@
-"""Processing envelopes: decode them, decide, and record every consequence."""
+"""Processing envelopes: decode them, decide, and record every consequence. See docs/architecture.md."""

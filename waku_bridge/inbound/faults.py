@@ -13,6 +13,7 @@ from kit.db.statements import fetch
 from waku_bridge.models import EnvelopeFault, InboundEnvelope
 
 ROOT = Path(__file__).parents[2]
+HELPERS = ROOT / "kit"
 # Of one fault so many envelopes are processed again at once, the oldest first.
 MAX_AT_ONCE = 10_000
 
@@ -41,9 +42,13 @@ def name_of(error: BaseException) -> str:
 
 
 def frame_of(error: BaseException) -> FrameSummary | None:
-    """Return the innermost step in our own code, which is where somebody begins to look."""
+    """Return the innermost step in our own code, which is where somebody begins to look.
+
+    The modules of `kit` are helpers of every caller: their caller's step is returned where there is one.
+    """
     own = [frame for frame in extract_tb(error.__traceback__) if _is_ours(Path(frame.filename))]
-    return own[-1] if own else None
+    callers = [frame for frame in own if not Path(frame.filename).is_relative_to(HELPERS)]
+    return next(reversed(callers or own), None)
 
 
 def _is_ours(path: Path) -> bool:

@@ -1,5 +1,7 @@
 """A Waku node as the bridge sees it: `client` talks to it, `dialect` understands its JSON, `errors` names what can
 fail.
+
+See docs/waku.md.
 """
 
 from waku_bridge.node.client import WakuNode

@@ -6,6 +6,7 @@ Reading drains: what a GET returned is gone from the node, so the caller must st
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -16,6 +17,7 @@ import orjson
 from kit.http.connections import Answer, HttpClient, was_never_sent
 from kit.http.failover import Peers
 from waku_bridge.messages import WakuMessage
+from waku_bridge.node.config_check.readings import read_skew
 from waku_bridge.node.dialect import StorePage, parse, read_store_page, refusal, store_refusal, to_json
 from waku_bridge.node.errors import Busy, NodeError, NoPeers, NotSubscribed, Unreachable
 
@@ -38,6 +40,13 @@ class WakuNode:
         self.name = urlsplit(url).netloc.rpartition("@")[2]  # what errors and logs say: a URL may hold a password
         self._client = client
         self._lightpush_absent_until = 0.0
+        self._dated = ("", datetime.now(UTC), datetime.now(UTC))
+
+    @property
+    def skew_seconds(self) -> float | None:
+        """Return how far the node's clock is ahead of ours at least, as the answer to the last read told it."""
+        date, asked_at, answered_at = self._dated
+        return read_skew(date, asked_at=asked_at, answered_at=answered_at) if date else None
 
     async def subscribe(self, pubsub_topic: str) -> None:
         """Have the node keep the messages of a shard for us.
@@ -57,7 +66,9 @@ class WakuNode:
 
     async def read(self, pubsub_topic: str) -> list[Any]:
         """Drain the node's cache: raw JSON objects, roughly in the order they arrived."""
+        asked_at = datetime.now(UTC)
         response = await self._call("GET", f"/relay/v1/messages/{quote(pubsub_topic, safe='')}")
+        self._dated = (response.headers.get("date", ""), asked_at, datetime.now(UTC))
         if response.status_code == HTTP_NOT_FOUND:
             raise NotSubscribed(self.name)
         page = self._json(response)

@@ -1,8 +1,10 @@
 """Replies on their way out.
 
 `recording` encodes them into the outbox, `publishing` hands them to a node after the commit, and `confirming` asks
-store nodes whether the network has them. `nodes` knows which node is worth asking, and `outbox` is what a batch does
+store nodes whether the network has them. `Nodes` knows which node is worth asking, and `outbox` is what a batch does
 with all of that.
+
+See docs/waku.md.
 """
 
 from waku_bridge.node.client import Nodes

@@ -2,6 +2,8 @@
 
 A registration announces its topic in the transaction that stores it. So a reader that takes in the announcements after
 fetching a page knows every topic whose registration was answered before the page was fetched.
+
+See docs/reading.md.
 """
 
 from waku_bridge.query_topics.budget import CpuBudget

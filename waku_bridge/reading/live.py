@@ -7,6 +7,7 @@ was lost on the way here, as a read whose answer broke may have drained a page.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from django.db import Error as DjangoDatabaseError
 from kit.backoff import Backoff
 from kit.db.clock import clock
 from kit.db.reasons import reason
+from kit.health.complaints import Complaint
 from kit.health.status_cache import StatusCache
 from kit.processes.leader import Term, wait
 from waku_bridge.inbox.inbox import Path
@@ -30,6 +32,7 @@ from waku_bridge.metrics import (
 )
 from waku_bridge.node import NodeError, NotSubscribed
 from waku_bridge.node.config_check import pages as page_lengths
+from waku_bridge.node.config_check.rules import CLOCK, about_clock
 from waku_bridge.reading.intake import Intake, Taken
 from waku_bridge.reading.pace import ALARM_FILL, IDLE_SECONDS, Ring
 from waku_bridge.reading.pages import Selection
@@ -38,9 +41,8 @@ from waku_bridge.reading.threads import in_thread
 
 log = structlog.get_logger(__name__)
 
-LAST_READ = StatusCache("last_read", datetime, ttl_seconds=15)
 # How often others are told that the node is read.
-NOTE_SECONDS = 3.0
+NOTE_SECONDS = 1.0
 # A cache that nobody reads overflows, so a node that is away is asked again within this, for ever. The first repeat
 # comes after 25 to 50 ms: some broken answers must not last as long as a cache of 50 holds 20 messages a second.
 RETRY_SECONDS = 0.5
@@ -52,11 +54,29 @@ NS_PER_SECOND = 10**9
 Suspect = Callable[[datetime], None]
 
 
+@dataclass(frozen=True, slots=True)
+class LastRead:
+    """When a node was last read, and how far its clock was ahead of ours then, where it told."""
+
+    at: datetime
+    skew_seconds: float | None = None
+
+
+LAST_READ = StatusCache("last_read", LastRead, ttl_seconds=3)
+
+
+def clock_of(read: LastRead) -> dict[str, Complaint | None]:
+    """Return by its id what is wrong with a node's clock, or None for nothing."""
+    return {CLOCK: about_clock(read.skew_seconds)}
+
+
 class RelayCache(Protocol):
     """The part of a WakuNode that reading needs."""
 
     url: str
 
+    @property
+    def skew_seconds(self) -> float | None: ...
     async def read(self, pubsub_topic: str) -> list[Any]: ...
     async def subscribe(self, pubsub_topic: str) -> None: ...
 
@@ -205,9 +225,9 @@ class LiveReader:
         if is_due and (self._noting is None or self._noting.done()):
             self._noted_at = monotonic()
             self._last_read.set_to_current_time()
-            self._noting = asyncio.ensure_future(in_thread(_note_read, self.reader.node))
+            self._noting = asyncio.ensure_future(in_thread(_note_read, self.reader.node, self._node.skew_seconds))
 
 
-def _note_read(node: str) -> None:
+def _note_read(node: str, skew_seconds: float | None) -> None:
     """Note that the node was read."""
-    LAST_READ.save(clock.now(), node)
+    LAST_READ.save(LastRead(clock.now(), skew_seconds), node)

@@ -15,6 +15,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from kit.db.partitions import day_of
+from kit.figures import counted
 from notifications.acceptance.storing import forget_keys
 from notifications.models import Notification, NotificationRequest
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
@@ -42,10 +43,10 @@ class Traces:
         return any((self.registrations, self.grants, self.notifications, self.query_topics))
 
     def __str__(self) -> str:
-        return (
-            f"{self.registrations} registrations with their routes, {self.grants} grants, "
-            f"{self.notifications} notifications with their attempts, {self.query_topics} query topics"
-        )
+        found = {"registration": self.registrations, "grant": self.grants}
+        found |= {"notification": self.notifications, "query topic": self.query_topics}
+        numbers = ", ".join(counted(number, noun) for noun, number in found.items())
+        return f"{numbers}, and the routes and attempts of these"
 
 
 def find_traces(key_hash: bytes) -> Traces:

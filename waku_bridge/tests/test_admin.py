@@ -2,6 +2,7 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.conf import LazySettings
 from django.db import connection
 from django.test import Client
 from django.utils import timezone
@@ -43,6 +44,18 @@ def envelopes(client: Client, query: str) -> set[str]:
     return set(
         re.findall(rf'href="{ENVELOPES}([0-9a-f]+)/change/', client.get(f"{ENVELOPES}?{query}").content.decode())
     )
+
+
+def test_the_watermark_of_a_node_that_the_settings_no_longer_have_says_so(
+    admin_client: Client, settings: LazySettings
+) -> None:
+    settings.WAKU_STORE_NODES = ["http://own.test:8645"]
+    rows = [factories.make_watermark(node=f"http://{name}.test:8645") for name in ("own", "former")]
+    html = admin_client.get("/admin/waku_bridge/storewatermark/").content.decode()
+    found = dict(re.findall(r"(own|former)\.test:8645.*?field-is_still_read[^>]*>([^<]*)<", html, re.DOTALL))
+    assert found == {"own": "yes", "former": "no: a former node, or a former topic"}
+    pages = [f"/admin/waku_bridge/storewatermark/{row.pk}/change/" for row in rows]
+    assert ["a former node" in admin_client.get(page).content.decode() for page in pages] == [False, True]
 
 
 @pytest.mark.parametrize("digits", [64, 8, 13])

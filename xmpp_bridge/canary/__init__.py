@@ -6,6 +6,8 @@ over those of others. So it needs no account anywhere, and shows that the server
 
     links.py      the chain, link by link            diagnosis.py    what it means when one breaks (pure)
     stanzas.py    what it has said (pure)            traces.py       what it leaves in the tables, and removing it
+
+See docs/canary.md.
 """
 
 from xmpp_bridge.canary.links import XmppCanary

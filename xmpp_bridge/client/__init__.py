@@ -16,6 +16,8 @@ and `Component` carry it over a stream of slixmpp, `NotifyingServer` a `UserServ
         event = await server.next_event()                                   # Stored, Failed, Disabled, ...
 
 Nothing here raises for what a peer sent: an error is a `Refused`, what is not believed an `Ignored`.
+
+See docs/xmpp.md.
 """
 
 from notifications.messages import Grade

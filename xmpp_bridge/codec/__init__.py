@@ -2,4 +2,6 @@
 
 Nothing here does I/O, knows a framework, or keeps a secret. Trees are compared and built by name and namespace, because
 the order of attributes, the quotes and prefixes change from one run of the same server to the next.
+
+See docs/xmpp.md.
 """

@@ -5,4 +5,6 @@
 
 Nothing is answered before it is stored, and what is stored is sent by the workers, so that nothing here waits for a
 gateway. Any number of processes may run: one is connected, and the others stand by (`kit/processes/leader.py`).
+
+See docs/xmpp.md.
 """

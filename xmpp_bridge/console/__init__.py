@@ -1,1 +1,1 @@
-"""The console's side of XMPP: operations on devices."""
+"""The console's side of XMPP: operations on devices. See docs/console.md."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from kit.admin.operations import Done, Operation
 from kit.db.clock import database_now
+from kit.figures import counted
 from notifications.models import Notification
 from notifications.rules.transitions import DUE
 from registrations.models import Route
@@ -19,9 +20,13 @@ class DisableDevice(Operation):
     permission = "registrations.disable_route"
     is_destructive = True
 
+    @classmethod
+    def fits(cls, row: Device) -> bool:
+        return bool(row.route and row.route.state == State.ACTIVE)
+
     def touched(self, rows: Sequence[Device]) -> Iterable[str]:
         active = Route.objects.filter(device__in=rows, state=State.ACTIVE)
-        yield f"{active.count()} of {len(rows)} devices have an active route. Nothing is sent there any more."
+        yield f"Devices with an active route: {active.count()} of {len(rows)}. Nothing is sent there any more."
         yield _withdrawn(active.values_list("pk", flat=True))
         yield "Their users' servers are told that the device is gone, and most forget it."
         yield "It ends when somebody enables it, or when the app registers again, as apps do by themselves."
@@ -35,10 +40,14 @@ class EnableDevice(Operation):
     label = "Enable"
     permission = "registrations.disable_route"
 
+    @classmethod
+    def fits(cls, row: Device) -> bool:
+        return bool(row.route and row.route.state == State.DISABLED)
+
     def touched(self, rows: Sequence[Device]) -> Iterable[str]:
         disabled = Route.objects.filter(device__in=rows, state=State.DISABLED)
         reasons = sorted(set(disabled.values_list("disabled_reason", flat=True)))
-        yield f"{disabled.count()} of {len(rows)} devices have a disabled route, and would be sent to again."
+        yield f"Devices with a disabled route, which would be sent to again: {disabled.count()} of {len(rows)}."
         if reasons:
             yield f"Disabled for: {', '.join(reasons)}. A token that is dead indeed is disabled with the next push."
         yield "Servers that have forgotten a device do not push to it until its app enables pushes there again."
@@ -53,9 +62,13 @@ class RemoveDevice(Operation):
     permission = "xmpp_bridge.remove_device"
     is_destructive = True
 
+    @classmethod
+    def fits(cls, row: Device) -> bool:
+        return row.state == Device.State.ACTIVE
+
     def touched(self, rows: Sequence[Device]) -> Iterable[str]:
         active = [row for row in rows if row.state == Device.State.ACTIVE]
-        yield f"{len(active)} of {len(rows)} devices are registered. Their tokens are removed, which cannot be undone."
+        yield f"Registered devices: {len(active)} of {len(rows)}. Their tokens are removed, which cannot be undone."
         yield _withdrawn([row.route_id for row in active if row.route_id])
         yield "Their users' servers are told with their next push that the device is gone."
         yield "When the app registers again, as apps do by themselves, it is a new device."
@@ -67,8 +80,8 @@ class RemoveDevice(Operation):
 
 def _withdrawn(route_ids: Iterable[int]) -> str:
     waiting = Notification.objects.filter(route__in=list(route_ids), state__in=DUE)
-    return f"{waiting.count()} notifications that wait for it are withdrawn."
+    return f"Notifications that wait for it and are withdrawn: {waiting.count()}."
 
 
 def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"
+    return counted(count, "device")

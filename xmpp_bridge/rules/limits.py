@@ -45,7 +45,7 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """The limits. docs/xmpp.md says what is answered beyond each."""
+    """The limits. docs/limits.md says what is answered beyond each."""
 
     wake_seconds: float = 5.0
     payloads_per_minute: int = 60

@@ -4,6 +4,9 @@ activity. Where there is a Prosody, users of XMPP do the same.
 
 import os
 import subprocess
+import sys
+from dataclasses import replace
+from signal import SIGTERM, signal
 from typing import Any
 
 from django.conf import settings
@@ -14,12 +17,16 @@ from embedded.demo.xmpp import DemoServer
 from embedded.management.commands import up
 from embedded.servers import prosody
 from embedded.servers.parts import EmbeddedPart
+from embedded.servers.postgres import EmbeddedPostgres
 from embedded.stack.children import read_settings_again
-from embedded.stack.plan import manage
+from embedded.stack.plan import REPORTS_STOP_SECONDS, manage
 from embedded.supervisor.processes import PROJECT, ProcessSpec, StopOrder
 from pushserver.config.data_dir import refuse_foreign_data, usable
 
 STAGED = "A demonstration. Faults are staged, so that indicators are yellow on purpose:"
+
+# Of the process that makes up reports: everything else on the machine goes first.
+NICENESS = 5
 
 XMPP_PEOPLE = (
     "Through XMPP: Juliet and Romeo write to each other, and a server pushes to Benvolio, Mercutio and Rosaline. "
@@ -57,6 +64,11 @@ class Command(up.Command):
         of_xmpp = [XMPP_PEOPLE] if self.demo_server else []
         return [STAGED, *people, *of_xmpp, "Paste a chat key into the console's box, or see the page Find."]
 
+    def afterwards(self, cluster: EmbeddedPostgres | None) -> list[ProcessSpec]:
+        """Return the process that makes up reports, but for a database of the operator's own."""
+        made_up = manage("made-up", "demo_reports", stop_order=StopOrder.WORKER)
+        return [replace(made_up, stop_seconds=REPORTS_STOP_SECONDS, prepare=_give_way)] if cluster else []
+
     def further_parts(self) -> list[EmbeddedPart]:
         return [self.demo_server.part()] if self.demo_server else []
 
@@ -67,3 +79,9 @@ class Command(up.Command):
                 manage("xmpp-clients", "xmpp_demo_clients", *self.demo_server.arguments(), stop_order=StopOrder.FRONT)
             )
         return clients
+
+
+def _give_way() -> None:
+    """Let everything else on the machine go first, and end Spark, too, when this process is stopped."""
+    os.nice(NICENESS)
+    signal(SIGTERM, lambda *_: sys.exit(0))

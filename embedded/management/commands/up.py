@@ -64,10 +64,15 @@ class Command(BaseCommand):
             web=web(settings.HOST, settings.PORT),
             services=[*own, *self.further_processes()],
             notes=self.notes(),
+            afterwards=self.afterwards(cluster),
         )
 
     def notes(self) -> list[str]:
         """Return what a command based on this one says once the server is ready."""
+        return []
+
+    def afterwards(self, cluster: EmbeddedPostgres | None) -> list[ProcessSpec]:  # noqa: ARG002 - of other commands
+        """Return what a command based on this one runs once when the server is ready."""
         return []
 
     def further_parts(self) -> list[parts.EmbeddedPart]:

@@ -10,6 +10,7 @@ from django.contrib import admin
 from django.utils.html import format_html
 
 from kit.admin import labels, times
+from kit.figures import counted
 from kit.http.urls import host_of
 
 Column = Callable[[Any], Any]
@@ -43,6 +44,11 @@ def number(field: str, label: str = "") -> Column:
     return _column(field, label, lambda value: NOTHING if value is None else str(value))
 
 
+def milliseconds(field: str, label: str = "") -> Column:
+    """Show a time with its unit."""
+    return _column(field, label, lambda value: NOTHING if value is None else f"{value:,} ms")
+
+
 def yes_no(field: str, label: str = "") -> Column:
     """Show a boolean in words. A no is nothing wrong, and gets no red cross."""
     return _column(field, label, lambda value: "yes" if value else "no")
@@ -65,7 +71,7 @@ def host(field: str, label: str = "") -> Column:
 
 def count(field: str, label: str) -> Column:
     """Show how long a list is that is itself not shown. ``field`` is an annotation with its length."""
-    return _column(field, label, lambda number: f"{number} entries" if number else "none")
+    return _column(field, label, lambda number: counted(number, "entry", "entries") if number else "none")
 
 
 def link(url_of: Callable[[Any], str], label: str, text: str = "") -> Column:

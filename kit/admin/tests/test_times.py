@@ -45,3 +45,16 @@ def test_templates_say_states_and_times_as_columns_do() -> None:
 
     assert html.startswith('<span class="state-word good">delivered</span> <time ')
     assert html.endswith("</time> - -")
+
+
+@pytest.mark.parametrize(
+    ("span", "words"),
+    [
+        (timedelta(milliseconds=340), "340 ms"),
+        (timedelta(seconds=4), "4.0 s"),
+        (timedelta(minutes=5), "5 min"),
+        (timedelta(hours=3), "3.0 h"),
+    ],
+)
+def test_a_duration_has_as_many_digits_as_people_need(span: timedelta, words: str) -> None:
+    assert times.in_words(span) == words

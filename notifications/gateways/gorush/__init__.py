@@ -1,0 +1,1 @@
+"""gorush as a gateway: it takes device tokens of Apple and Firebase. See docs/gorush.md."""

@@ -25,7 +25,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, U
 
 from kit.admin.editing import LoggedEdits, UnhurriedForm
 from kit.admin.facts import FactAdmin, Narrowed
-from kit.admin.lists.columns import age, moment, state, word, yes_no
+from kit.admin.lists.columns import age, moment, state, word
 from kit.admin.lists.filters import WordFilter, during
 from kit.admin.operations import Operation
 from notifications.gateways.gorush.answers.errors import UNKNOWN, classify
@@ -94,8 +94,8 @@ class GatewayErrorRuleAdmin(LoggedEdits, Narrowed, ModelAdmin):  # type: ignore[
     form = RuleForm
     edited = EDITED
     list_display = (
-        *("shown_text", "position", "is_enabled", word("platform"), word("match")),
-        *(state("outcome", "class"), "code", yes_no("is_guarded", "guarded"), "retry_base_seconds", word("origin")),
+        *("shown_text", "position", "is_enabled", word("platform"), state("outcome", "class"), word("code")),
+        word("origin"),
     )
     list_editable = ("position", "is_enabled")
     list_filter = ("platform", ("outcome", WordFilter), ("origin", WordFilter), "is_enabled")
@@ -108,7 +108,8 @@ class GatewayErrorRuleAdmin(LoggedEdits, Narrowed, ModelAdmin):  # type: ignore[
 
     @admin.display(description="text", ordering="text")
     def shown_text(self, rule: GatewayErrorRule) -> str:
-        return rule.text or "(no text)"
+        """Return the text of a rule and how it matches. What else a rule has stands on its page."""
+        return f"{rule.match}: {rule.text}" if rule.text else f"{rule.match} (no text)"
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """Put a new rule at the end, unless the link that leads here says otherwise: an unknown error passed all other

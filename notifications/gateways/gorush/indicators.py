@@ -10,8 +10,10 @@ from kit.health.indicators import Group, Indicator, Kind, Page, State, last_hour
 from kit.health.peers import Peer, PeerKind
 
 PAGE = Page("gorush configuration", "gorush_configuration")
-GORUSH = Kind("gorush", Group.OUT, "gorush", "PushServerGatewayAway", PAGE, decides_readiness=True)
-REACH = Kind("gateway", Group.OUT, "Way to gorush", "PushServerGatewayAway", PAGE)
+GORUSH = Kind(
+    *("gorush", Group.OUT, "gorush", "PushServerGatewayAway", PAGE), decides_readiness=True, concerns_all=True
+)
+REACH = Kind("gateway", Group.OUT, "Way to gorush", "PushServerGatewayAway", PAGE, concerns_all=True)
 UNKNOWN_ERRORS = Kind(
     "unknown-errors",
     Group.OUT,

@@ -45,8 +45,8 @@ class GorushOperations(Operations):
         nothing="No gorush is configured: set GORUSH_URL.",
     )
     list_pages = (
-        ListPage("Notifications", "Error rules", "rule", "notifications.gatewayerrorrule"),
-        ListPage("Notifications", "Unknown errors", "help", "notifications.unknowngatewayerror"),
+        ListPage("Delivery", "Error rules", "rule", "notifications.gatewayerrorrule"),
+        ListPage("Delivery", "Unknown errors", "help", "notifications.unknowngatewayerror"),
     )
 
     def ask(self) -> dict[str, bool]:

@@ -245,6 +245,7 @@ def test_a_tripped_app_is_probed_with_one_push_at_a_time():
     assert claimed(*waiting, now=NOW + PROBE - SECOND) == []
     [probe] = claimed(*waiting, now=NOW + PROBE)
     assert probe.is_probe
+    assert Attempt.objects.get(pk=probe.attempt_id).is_probe
     assert claimed(*waiting, now=NOW + PROBE + SECOND) == []
     assert len(claimed(*waiting, now=NOW + 2 * PROBE)) == 1
 

@@ -20,7 +20,7 @@ from drf_spectacular.generators import SchemaGenerator
 from kit.buckets.shared import SharedBuckets
 from pushserver.api import tokens
 from pushserver.models import AccessRecord, ApiToken
-from spark_reports.models import Anomaly, ErrorRate, TokenChurn
+from spark_reports.models import Anomaly, ErrorRate, PublishedDay, TokenChurn
 from tests import factories
 from waku_bridge.models import CanaryRun
 
@@ -264,6 +264,18 @@ def test_reports_are_told_by_day(api: Api) -> None:
         assert len(api(path, bridge="waku").json()["results"]) == 2
         assert api(path, bridge="xmpp").json()["results"] == []
     assert api("error-rates/", stage="dispatch", day="2026-11-01").json()["results"][0]["rate"] == 0.5
+
+
+@pytest.mark.parametrize("path", ["error-rates/", "token-churn/", "anomalies/"])
+def test_programs_get_no_made_up_report(api: Api, path: str) -> None:
+    """A row has no label, as a page has."""
+    make_reports(date(2026, 11, 1))
+    published = PublishedDay.objects.create(day=date(2026, 11, 1), event_count=1, published_at=timezone.now())
+    assert len(api(path).json()["results"]) == 1
+
+    published.is_made_up = True
+    published.save()
+    assert api(path).json()["results"] == []
 
 
 def make_reports(day: date) -> None:

@@ -127,6 +127,14 @@ def test_secret_from_a_file_wins(tmp_path):
     assert env.secret("NAME") == "from file"
 
 
+def test_an_empty_file_of_a_secret_counts_as_unset(tmp_path):
+    """Compose mounts one where there is nothing to say, and systemd's default is an empty line."""
+    (tmp_path / "secret").write_text("\n", encoding="ascii")
+    given = {"NAME_FILE": str(tmp_path / "secret")}
+    assert Environment(given).secret("NAME") == ""
+    assert Environment(given | {"NAME": "from variable"}).secret("NAME") == "from variable"
+
+
 def test_unreadable_secret_file_is_a_problem(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     for path in (tmp_path / "missing", tmp_path / "binary", tmp_path):

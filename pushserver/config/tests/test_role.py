@@ -194,7 +194,8 @@ def test_the_web_server_imports_them_and_not_much_else():
 def test_a_worker_looks_at_the_lights_without_the_console(postgres: EmbeddedPostgres) -> None:
     """Migrations of ours depend on some of the console's, which a worker has not installed."""
     program = """import pushserver.worker, django; django.setup()
-from pushserver.tasks import count_traffic; count_traffic()"""
+from django.utils import timezone
+from pushserver.alerts.watch import Watch; Watch().look(timezone.now())"""
     environment = os.environ | {"DATABASE_URL": postgres.url(connection.settings_dict["NAME"])}
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=PROJECT, env=environment, capture_output=True, text=True, check=False

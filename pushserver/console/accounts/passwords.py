@@ -6,7 +6,7 @@ from django.core.exceptions import ValidationError
 
 from kit.operations import parts
 
-# docs/security.md names them, and the names of gateways and bridges.
+# The words of V6.1.2 in docs/asvs.md, beside the names of gateways and bridges.
 WORDS = (
     "status",
     "push",

@@ -7,6 +7,7 @@ from typing import Any
 import structlog
 from django.conf import settings
 from django.contrib import admin
+from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -19,17 +20,19 @@ WORDS = {
     HTTPStatus.FORBIDDEN: "Your role does not allow this. An admin of this console can give you one that does.",
     HTTPStatus.NOT_FOUND: "There is no such page, or what it showed is gone.",
 }
+OTHER_HOST = "This server does not go by the name in this address. An operator adds names to ALLOWED_HOSTS."
 LOGGED = {HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}
 STALE_FORM = "Nothing was done: this form is older than your session. Go back, load the page again, and send it again."
 LOCKED_OUT = "Too many wrong logins. Wait {minutes} minutes, or ask an admin to remove the failed logins."
 TOO_MANY_LOGINS = "Somebody else is logging in at this moment. Go back and send the form again."
 
 
-def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 - may repeat what was asked
-    return _refuse(request, HTTPStatus.BAD_REQUEST)
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Answer without the text of the exception, which may repeat what was asked for."""
+    return _refuse(request, HTTPStatus.BAD_REQUEST, OTHER_HOST if isinstance(exception, DisallowedHost) else "")
 
 
-def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 - as above
+def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 - may repeat what was asked
     return _refuse(request, HTTPStatus.FORBIDDEN)
 
 

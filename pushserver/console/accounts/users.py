@@ -20,9 +20,9 @@ from kit.admin.lists.first_lines import FirstLine
 from kit.admin.lists.search import KEY_HASH_DIGITS, hash_digits
 from kit.admin.operations import Done, Operation, OperationPage, confirm
 from kit.db.clock import database_now
-from notifications.admin import type_name
+from notifications.admin import timeline_url, type_name
 from notifications.models import Notification
-from pushserver.console.frame.links import timeline_url, user_url
+from pushserver.console.frame.links import user_url
 from pushserver.console.support.reach import NOBODY, reach_of
 from pushserver.models import AccessRecord
 from registrations.admin import ROUTE_SECRETS, registration_url
@@ -35,17 +35,31 @@ VIEW_NOTIFICATIONS = "notifications.view_notification"
 NO_SUCH_USER = "Nothing is known about such a user."
 # The limit of rows of each kind: a client that registers thousands of installations must not make this page slow.
 MAX_ROWS = 50
+# What is shown without a click, on a phone as well.
+OPEN_LINES, OPEN_INSTALLATIONS, OPEN_NOTIFICATIONS = 5, 3, 5
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table of the page, or the words in its place when it has no rows."""
+    """A table of the page, newest rows first, or the words in its place when it has none.
+
+    ``open_rows`` of its rows are shown at once, the others on demand: on a phone each is a card.
+    """
 
     title: str
     headers: Sequence[str]
     rows: Sequence[Sequence[Any]]
     nothing: str
+    open_rows: int = 0
     more: Link | None = field(default=None)
+
+    @property
+    def first(self) -> Sequence[Sequence[Any]]:
+        return self.rows[: self.open_rows]
+
+    @property
+    def rest(self) -> Sequence[Sequence[Any]]:
+        return self.rows[self.open_rows :]
 
 
 def key_hash_from(text: str) -> bytes | None:
@@ -73,6 +87,7 @@ def show_user(request: HttpRequest, object_id: str) -> HttpResponse:
         "topic": topic,
         "sections": sections,
         "reach": _reach(registrations),
+        "open_lines": OPEN_LINES,
         "changes_url": f"{reverse('admin:admin_logentry_changelist')}?q={object_id}",
         "staff_actions": newest_changes({Registration: [str(row.pk) for row in registrations]}),
         "forget_url": reverse("forget_user", args=[object_id]) if may_forget else "",
@@ -133,6 +148,7 @@ def _installations(registrations: Sequence[Registration]) -> Section:
             for row in registrations
         ],
         "None: nobody registered with this key, or it was forgotten.",
+        open_rows=OPEN_INSTALLATIONS,
     )
 
 
@@ -164,7 +180,8 @@ def _notifications(key_hash: bytes) -> Section:
             for row in rows.order_by("-pk")[:MAX_ROWS]
         ],
         "None is kept.",
-        Link("All notifications", everything),
+        open_rows=OPEN_NOTIFICATIONS,
+        more=Link("All notifications", everything),
     )
 
 

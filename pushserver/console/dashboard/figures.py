@@ -77,13 +77,19 @@ def _figure(hour: Hour, title: str, columns: dict[str, Column], show: Callable[[
     return Figure(title, _newest(hour, columns, show), line_chart(title, labels, lines, show, FRAME))
 
 
+def brief(value: float | None) -> str:
+    """Return a time in words. What takes no whole millisecond takes some time, too."""
+    return "less than 1 ms" if value is not None and value < 1 else milliseconds(value)
+
+
 def _newest(hour: Hour, columns: dict[str, Column], show: Callable[[float | None], str]) -> str:
     if not hour.counted:
         return "Nothing was counted in the last hour."
     last = max(hour.counted)
     position = hour.begins_at.index(last)
+    say = brief if show is milliseconds else show
     figures = [
-        f"{name} {show(values[position])}" for name, values in columns.items() if show(values[position]) != NOTHING
+        f"{name} {say(values[position])}" for name, values in columns.items() if say(values[position]) != NOTHING
     ]
     return f"{last:%H:%M} to {last + MINUTE:%H:%M} UTC: {', '.join(figures) or 'none'}"
 

@@ -22,7 +22,7 @@ from pushserver.indicators.kinds.delivery import DELIVERY, state_of_due
 from pushserver.indicators.snapshot import Snapshot, take_snapshot
 from spark_reports.console.formats import count, percent
 
-REFRESH_SECONDS = 5
+REFRESH_SECONDS = 2
 MAX_ERROR_CLASSES = 10
 # The states that notifications end in, as people ask for them.
 ENDS = ("delivered", "dead_token", "undeliverable", "unconfirmed", "expired", "withdrawn", "coalesced")
@@ -41,11 +41,15 @@ LOOKS = {
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An indicator as one person sees it. ``url`` is empty when there is no page that this person may open."""
+    """An indicator as one person sees it, with the one that explains it and those that it explains. ``url`` is empty
+    when there is no page that this person may open.
+    """
 
     indicator: Indicator
     url: str
     history_url: str
+    cause: Indicator | None = None
+    effects: Sequence[Indicator] = ()
 
     @property
     def family(self) -> Family:
@@ -118,8 +122,15 @@ def url_of(page: Page | None, user: Any, **query: str) -> str:
 
 def shown_to(user: Any, indicators: Sequence[Indicator]) -> list[Shown]:
     """Return these indicators as this person sees them."""
+    by_id = {found.id: found for found in indicators}
     return [
-        Shown(found, _url(found, user), url_of(pages.INCIDENTS, user, indicator__exact=found.id))
+        Shown(
+            found,
+            _url(found, user),
+            url_of(pages.INCIDENTS, user, indicator__exact=found.id),
+            by_id.get(found.cause),
+            [other for other in indicators if other.cause == found.id],
+        )
         for found in indicators
     ]
 

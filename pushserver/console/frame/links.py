@@ -7,7 +7,7 @@ from django.urls import reverse
 from kit import operations
 from kit.admin.links import Link, links_from, list_url
 from kit.admin.lists.columns import hex_of
-from notifications.admin import notification_url, request_url
+from notifications.admin import notification_url, request_timeline_url, request_url, timeline_url
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.admin import registration_url
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
@@ -20,16 +20,6 @@ from waku_bridge.models import InboundEnvelope, OutboundReply
 def user_url(key_hash_hex: str) -> str:
     """Return the address of the page of a user."""
     return reverse("user", args=[key_hash_hex])
-
-
-def timeline_url(notification_id: int) -> str:
-    """Return the address of the timeline of a notification."""
-    return reverse("timeline", args=[notification_id])
-
-
-def request_timeline_url(request_id: int) -> str:
-    """Return the address of the timeline of a request."""
-    return reverse("request_timeline", args=[request_id])
 
 
 @links_from(Registration)

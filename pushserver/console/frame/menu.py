@@ -21,6 +21,11 @@ def may_find(user: Any) -> bool:
     return any(user.has_perm(permission) for permission in (USERS, NOTIFICATIONS, ENVELOPES, *found))
 
 
+def may_see_incidents(request: HttpRequest) -> bool:
+    """Return whether a person may see incidents, and who is alerted."""
+    return request.user.has_perm("pushserver.view_incident")
+
+
 def _page(title: str, icon: str, name: str) -> dict[str, Any]:
     return {"title": title, "icon": icon, "link": reverse_lazy(name)}
 
@@ -48,42 +53,45 @@ def _report(title: str, icon: str, model: str, slug: str = "") -> dict[str, Any]
     }
 
 
+# By task. A section is open on its own pages and for those who have the permission ``opened_by``; it opens with a click
+# for everybody else.
+EVERYBODY, NOBODY = "", "-"
+OPERATORS, ADMINS = "notifications.operate_drain", "auth.view_user"
+DELIVERY, REPORTS, RARELY = "Delivery", "Reports", "Rarely used"
 MENU: list[dict[str, Any]] = [
     {
         "items": [
             _page("Overview", "dashboard", "admin:index"),
             {**_page("Find", "search", "find"), "permission": lambda request: may_find(request.user)},
             _list("Incidents", "history_toggle_off", "pushserver.incident"),
+            {**_page("Alerts", "notification_important", "alerts"), "permission": may_see_incidents},
+            _list("Changes", "edit_note", "admin.logentry"),
         ],
     },
     {
-        "title": "Users",
-        "separator": True,
+        "title": "Users and pushes",
+        "opened_by": EVERYBODY,
         "items": [
             _list("Registrations", "smartphone", "registrations.registration"),
-            _list("Routes", "route", "registrations.route"),
-            _list("Grants", "verified_user", "registrations.grant"),
-            _list("Registration events", "history", "registrations.registrationevent"),
-            _list("Query topics", "tag", "registrations.topickey"),
-        ],
-    },
-    {
-        "title": "Notifications",
-        "separator": True,
-        "items": [
             _list("Requests", "move_to_inbox", "notifications.notificationrequest"),
             _list("Notifications", "notifications", "notifications.notification"),
             _list("Attempts", "send", "notifications.attempt"),
+        ],
+    },
+    {
+        "title": DELIVERY,
+        "opened_by": OPERATORS,
+        "items": [
             _list("Channels", "alt_route", "notifications.channel"),
             {
                 **_page("Drain", "pause_circle", "drain"),
-                "permission": lambda request: request.user.has_perm("notifications.operate_drain"),
+                "permission": lambda request: request.user.has_perm(OPERATORS),
             },
         ],
     },
     {
-        "title": "Reports",
-        "separator": True,
+        "title": REPORTS,
+        "opened_by": NOBODY,
         "items": [
             _report("Last night", "bedtime", "publishedday"),
             _report("Error rates", "error", "errorrate", "error-rates"),
@@ -97,22 +105,31 @@ MENU: list[dict[str, Any]] = [
     },
     {
         "title": "Staff",
-        "separator": True,
+        "opened_by": ADMINS,
         "items": [
-            _page("My second factor", "phonelink_lock", "second_factor"),
             _list("Accounts", "person", "auth.user"),
             _list("Roles", "group", "auth.group"),
             _list("Second factors", "key", "otp_totp.totpdevice"),
             _list("Failed logins", "lock", "axes.accessattempt"),
             _list("API tokens", "api", "pushserver.apitoken"),
             _list("Access log", "visibility", "pushserver.accessrecord"),
-            _list("Changes", "edit_note", "admin.logentry"),
         ],
     },
     {
-        "title": "Help",
-        "separator": True,
+        "title": RARELY,
+        "opened_by": NOBODY,
         "items": [
+            _list("Routes", "route", "registrations.route"),
+            _list("Grants", "verified_user", "registrations.grant"),
+            _list("Registration events", "history", "registrations.registrationevent"),
+            _list("Query topics", "tag", "registrations.topickey"),
+        ],
+    },
+    {
+        "title": "You, and help",
+        "opened_by": EVERYBODY,
+        "items": [
+            _page("My second factor", "phonelink_lock", "second_factor"),
             _page("Documentation", "menu_book", "documentation_list"),
             _page("Documentation of the API", "data_object", "api_docs"),
         ],
@@ -120,18 +137,28 @@ MENU: list[dict[str, Any]] = [
 ]
 
 
-def menu(_request: HttpRequest) -> list[dict[str, Any]]:
+def menu(request: HttpRequest) -> list[dict[str, Any]]:
     """Return the menu, with the pages of gateways and bridges: in a section that there is, or in one of their own."""
     sections = [{**section, "items": [*section["items"]]} for section in MENU]
-    by_title = {section.get("title"): section["items"] for section in sections}
-    last = sections.index(next(section for section in sections if section.get("title") == "Reports"))
     for part in parts():
-        if part.peer_page:
-            by_title[None].insert(-1, _page(part.peer_page.title, part.peer_page.icon, part.peer_page.url_name))
-        for page in part.list_pages:
-            if page.section not in by_title:
-                sections.insert(last, {"title": page.section, "separator": True, "items": []})
-                by_title[page.section] = sections[last]["items"]
-                last += 1
-            by_title[page.section].append(_list(page.title, page.icon, page.model))
-    return sections
+        if page := part.peer_page:
+            section = next((listed.section for listed in part.list_pages), DELIVERY)
+            _items_of(sections, section).append(_page(page.title, page.icon, page.url_name))
+        for listed in part.list_pages:
+            _items_of(sections, listed.section).append(_list(listed.title, listed.icon, listed.model))
+    return [{**section, "is_open": _is_open_for(request.user, section)} for section in sections]
+
+
+def _items_of(sections: list[dict[str, Any]], title: str) -> list[dict[str, Any]]:
+    """Return the items of a section. One that is not there yet is made before the reports."""
+    titles = [section.get("title") for section in sections]
+    if title not in titles:
+        sections.insert(titles.index(REPORTS), {"title": title, "opened_by": NOBODY, "items": []})
+        return _items_of(sections, title)
+    items: list[dict[str, Any]] = sections[titles.index(title)]["items"]
+    return items
+
+
+def _is_open_for(user: Any, section: dict[str, Any]) -> bool:
+    permission = section.get("opened_by", EVERYBODY)
+    return permission == EVERYBODY or bool(permission != NOBODY and user.has_perm(permission))

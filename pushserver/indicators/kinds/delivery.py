@@ -9,11 +9,18 @@ from kit.health.waiting import Waiting
 from notifications.queues.standstill import DRAINED, Switch, headline, stopped_words, stops
 from pushserver.indicators import pages
 
-SENDING = Kind("sending", Group.OUT, "Sending", "PushServerNoPushes", pages.CHANNELS)
-DELIVERY = Kind("delivery", Group.OUT, "Delivery", "PushServerDeliveryLate", pages.STUCK)
+SENDING = Kind("sending", Group.OUT, "Sending", "PushServerNoPushes", pages.CHANNELS, concerns_all=True)
+DELIVERY = Kind(
+    *("delivery", Group.OUT, "Delivery", "PushServerDeliveryLate", pages.STUCK),
+    concerns_all=True,
+    follows=(Group.SERVER,),
+)
 CHANNELS = Kind("channels", Group.OUT, "Channels", "PushServerChannelTripped", pages.CHANNELS)
 DEAD_TOKENS = Kind("dead-tokens", Group.OUT, "Dead tokens", "PushServerDeathsDoubted", pages.CHANNELS)
-ANSWERS = Kind("answers", Group.OUT, "Answers", "PushServerAnswersOverdue", pages.REQUESTS)
+ANSWERS = Kind(
+    *("answers", Group.OUT, "Answers", "PushServerAnswersOverdue", pages.REQUESTS),
+    follows=(Group.SERVER, Group.OUT),
+)
 KINDS = (SENDING, DELIVERY, CHANNELS, DEAD_TOKENS, ANSWERS)
 
 # Limits in seconds.

@@ -7,14 +7,18 @@ from datetime import datetime, timedelta
 from kit.figures import counted
 from kit.health.indicators import DATABASE_SILENT, REDIS_DOWN, Group, Indicator, Kind, State, duration, listed
 
-DATABASE = Kind("database", Group.SERVER, "PostgreSQL", "PushServerDatabaseDown", decides_readiness=True)
-DATABASE_SPEED = Kind("database-speed", Group.SERVER, "PostgreSQL's speed", "PushServerDatabaseDown")
+DATABASE = Kind(
+    *("database", Group.SERVER, "PostgreSQL", "PushServerDatabaseDown"), decides_readiness=True, concerns_all=True
+)
+DATABASE_SPEED = Kind("database-speed", Group.SERVER, "PostgreSQL's speed", "PushServerDatabaseDown", concerns_all=True)
 BROKER = Kind("broker", Group.SERVER, "Redis", "PushServerBrokerDown", decides_readiness=True)
-BATCHES = Kind("batches", Group.SERVER, "Batches", "PushServerQueueWithoutWorker", decides_readiness=True)
+BATCHES = Kind(
+    *("batches", Group.SERVER, "Batches", "PushServerQueueWithoutWorker"), decides_readiness=True, concerns_all=True
+)
 WORKERS = Kind("workers", Group.SERVER, "Workers", "PushServerQueueWithoutWorker", decides_readiness=True)
-BEAT = Kind("beat", Group.SERVER, "Beat", "IndicatorBeat")
+BEAT = Kind("beat", Group.WATCH, "Beat", "IndicatorBeat", follows=(Group.SERVER, BROKER, WORKERS))
 KINDS = (DATABASE, DATABASE_SPEED, BROKER, BATCHES, WORKERS, BEAT)
-HANGS_SECONDS = 4.0  # a batch takes less than one
+HANGS_SECONDS = 3.0  # a batch takes less than one
 BEAT_GONE = timedelta(minutes=3)  # a minute is counted within 15 s of its end
 
 

@@ -1,7 +1,7 @@
 """`manage.py server_keys`: by which keys clients know this server, and how many know it by which.
 
 A key may be taken out of OTHER_SERVER_PRIVATE_KEYS once no client depends on it. See
-docs/security.md.
+docs/backup.md.
 """
 
 from typing import Any

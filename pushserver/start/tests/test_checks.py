@@ -77,6 +77,7 @@ WRONG = {
     "REPORTS_HOUR": ("24", "bad_number"),
     "EMAIL_ENCRYPTION": ("rot13", "bad_email_encryption"),
     "REPORT_RECIPIENTS": ("ann@example.org", "missing_email_host"),
+    "ALERTS_TO": ("hooks.example.org/abc", "bad_targets"),
     "CHANNEL_IN_FLIGHT": ("0", "bad_number"),
     "METRICS_PORT": ("65536", "bad_number"),
     "METRICS_TOKEN": ("5ecret", "bad_metrics_token"),
@@ -85,6 +86,7 @@ WRONG = {
     "OTEL_TRACES_SAMPLER_ARG": ("10", "bad_number"),
     "TRACE_PAGE": ("jaeger/{trace_id}", "bad_trace_page"),
     "REPORTS_LAKE": ("ftp://5ecret", "bad_lake"),
+    "SPARK_MASTER": ("sc://connect:15002", ""),
     "ACCESS_LOG_RETENTION_DAYS": ("6", "bad_number"),
     "CANARY_PATIENCE_SECONDS": ("10", "retired_setting"),
     "GORUSH_HOOK_SECRET": ("5ecret: with a colon, which gorush would drop", "bad_hook_secret"),
@@ -109,6 +111,19 @@ def test_a_setting_that_no_longer_exists_names_its_successor():
         [problem] = env.problems
         assert (problem.message, problem.hint) == (f"{name} is no longer a setting.", successor)
         assert name not in documented_in("docs/settings.md")
+
+
+def answers_under(host):
+    """What a server that is configured for another name answers."""
+    script = f"from django.test import Client; print(Client().get('/', headers={{'host': '{host}'}}).status_code)"
+    command = [sys.executable, str(PROJECT / "manage.py"), "shell", "--no-imports", "--command", script]
+    environment = os.environ | {"ALLOWED_HOSTS": "push.example.org"}
+    return int(subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout)
+
+
+def test_loopback_names_are_allowed_beside_those_that_are_set():
+    hosts = ("127.0.0.1:8000", "localhost", "push.example.org", "elsewhere.example.org")
+    assert [answers_under(host) for host in hosts] == [302, 302, 302, 400]
 
 
 def test_a_folder_for_metrics_that_cannot_be_made_is_a_problem(tmp_path):

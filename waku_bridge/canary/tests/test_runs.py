@@ -5,8 +5,11 @@ from datetime import timedelta
 import pytest
 from django.core.cache import cache
 from django.utils import timezone
+from structlog.testing import capture_logs
 
 from embedded.servers.ports import free_port
+from kit.canary import engine
+from kit.canary.engine import ChainBroken, Diagnosis
 from tests import factories
 from waku_bridge.canary import canary, links
 from waku_bridge.models import CanaryEnvelope, CanaryRun, InboundEnvelope
@@ -29,6 +32,30 @@ def test_a_node_that_is_away_breaks_the_first_link():
     last = canary.last()
     assert (last.cause, last.broken_link) == ("node", "register")
     assert last.words.startswith("no node takes messages (127.0.0.1")
+
+
+def test_while_the_chain_is_broken_it_is_tried_again_and_again_until_it_holds(monkeypatch):
+    broken = iter([True, True, False, True])
+
+    def walk(*_arguments):
+        if next(broken):
+            raise ChainBroken(Diagnosis("register", "node"))
+        yield "register", 5
+
+    monkeypatch.setattr(engine, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(links, "walk", walk)
+    with capture_logs() as logs:
+        canary.run_until_sound(seconds=60)
+
+    states = CanaryRun.objects.order_by("pk").values_list("state", flat=True)
+    assert list(states) == [State.BROKEN, State.BROKEN, State.PASSED]
+    assert [line["event"] for line in logs] == ["canary_broken", "canary_passed"]
+
+
+def test_the_next_task_goes_on_where_the_time_of_one_is_up(monkeypatch):
+    monkeypatch.setattr(engine, "AGAIN_SECONDS", 0.2)
+    canary.run_until_sound(seconds=0.1)
+    assert CanaryRun.objects.get().state == State.BROKEN
 
 
 def test_a_second_one_does_not_start_while_one_is_under_way():

@@ -1,7 +1,7 @@
 """What hostile bytes cost: no payload makes the codec do more than five times what an honest request does.
 
 Counted are the calls of Python functions and of functions in C, which say the same on every machine. The times are in
-docs/limits.md.
+docs/measurements.md.
 """
 
 import os

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import IntegrityError, transaction
 
+from kit.figures import counted
 from tests import factories
 from waku_bridge.console.operator_actions import process_all_again
 from waku_bridge.inbound import faults, inbound
@@ -51,6 +52,15 @@ def test_the_same_fault_is_counted_and_another_one_has_its_own_row() -> None:
     assert second.error == "IntegrityError (one_channel_each)"
     assert InboundEnvelope.objects.filter(state="failed", fault=first).count() == 2
     assert "secret" not in repr(list(EnvelopeFault.objects.values()))
+
+
+def test_the_place_is_that_of_the_caller_of_a_helper() -> None:
+    try:
+        counted("no number", "thing")  # type: ignore[arg-type]
+    except ValueError as error:
+        inbound.quarantine(envelope(), error, now=NOW)
+
+    assert EnvelopeFault.objects.get().location.startswith("waku_bridge/inbound/tests/test_faults.py in test_the_place")
 
 
 def test_an_error_without_a_place_and_a_process_that_died_are_faults_too() -> None:

@@ -13,6 +13,7 @@ from waku_bridge.node.config_check.readings import Reading
 
 OLDEST_VERSION = (0, 36, 0)
 MAX_SKEW_SECONDS = 5.0
+CLOCK = "clock_skew"
 MIN_RING = 1000
 # Gossip aims at six peers per shard, and takes more below four.
 MIN_MESH_PEERS = 4
@@ -196,14 +197,20 @@ def _size_limit(reading: Reading, expected: Expectations) -> Iterator[Complaint]
 
 
 def _clock(reading: Reading, _expected: Expectations) -> Iterator[Complaint]:
-    skew = reading.skew_seconds
-    if skew is not None and abs(skew) > MAX_SKEW_SECONDS:
-        yield Complaint(
-            "clock_skew",
-            f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours",
-            "A store refuses messages that are 20 s away from its clock; with a wrong one it keeps nothing.",
-            "Run NTP on the node and here.",
-        )
+    if complaint := about_clock(reading.skew_seconds):
+        yield complaint
+
+
+def about_clock(skew_seconds: float | None) -> Complaint | None:
+    """Return what is wrong with a clock that is so far ahead of ours, or None."""
+    if skew_seconds is None or abs(skew_seconds) <= MAX_SKEW_SECONDS:
+        return None
+    return Complaint(
+        CLOCK,
+        f"its clock is {abs(skew_seconds):.0f} s {'ahead of' if skew_seconds > 0 else 'behind'} ours",
+        "A store refuses messages that are 20 s away from its clock; with a wrong one it keeps nothing.",
+        "Run NTP on the node and here.",
+    )
 
 
 RULES: tuple[Rule, ...] = (

@@ -32,6 +32,8 @@ DROPPED = ENVELOPES_PROCESSED.labels("unknown", inbox.OVERLOAD)
 class Given:
     """A node that tells when it has given away a page."""
 
+    skew_seconds = None
+
     def __init__(self, node):
         self._node = node
         self.url = node.url

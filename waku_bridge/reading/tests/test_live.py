@@ -133,6 +133,7 @@ class Answering:
     """A node that answers reads with these, in turn."""
 
     url = "http://127.0.0.1:1"
+    skew_seconds = None
 
     def __init__(self, *answers):
         self.answers = list(answers)

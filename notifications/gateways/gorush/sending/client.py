@@ -1,6 +1,6 @@
 """The HTTP client of gorush."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from time import monotonic
@@ -41,7 +41,7 @@ class GorushGateway:
     last.
 
     ``rules`` returns the rules of the moment. It is called for every answer, and must read no further than the memory.
-    A push to the device ``dry_run_token`` goes as far as gorush, which is told to drop it.
+    A push to a device of ``dry_run_tokens`` goes as far as gorush, which is told to drop it.
     """
 
     name = "gorush"
@@ -52,13 +52,13 @@ class GorushGateway:
         presentation: Presentation,
         client: HttpClient,
         rules: Callable[[], Sequence[ErrorRule]] = shipped_rules,
-        dry_run_token: str = "",
+        dry_run_tokens: Collection[str] = (),
     ) -> None:
         self._peers = Peers(urls)
         self._presentation = presentation
         self._client = client
         self._rules = rules
-        self._dry_run_token = dry_run_token
+        self._dry_run_tokens = dry_run_tokens
 
     def refresh(self, *, now: datetime) -> None:
         """Keep the error rules a few seconds old at most, and store how often an error came that no rule knew."""
@@ -70,7 +70,7 @@ class GorushGateway:
 
     async def send(self, push: Push) -> Result:
         started = monotonic()
-        if self._dry_run_token and device_token(push) == self._dry_run_token:
+        if self._dry_run_tokens and device_token(push) in self._dry_run_tokens:
             result = read_dry_run(await self._post(build_dry_run(push, self._presentation), push))
         elif push.grade:
             result = await self._send_graded(push)
@@ -129,5 +129,5 @@ def open_gateway() -> GorushGateway:
     """Return a client of the gorushes of the settings."""
     client = lasting_client(timeout_seconds=settings.GORUSH_TIMEOUT_SECONDS)
     return GorushGateway(
-        settings.GORUSH_URLS, OF_STATUS, client, lambda: current_rules().rules, settings.CANARY_DRY_RUN_TOKEN
+        settings.GORUSH_URLS, OF_STATUS, client, lambda: current_rules().rules, settings.CANARY_DRY_RUN_TOKENS
     )

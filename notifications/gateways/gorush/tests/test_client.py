@@ -69,7 +69,7 @@ def test_a_dry_run_succeeds_when_gorush_takes_it_for_no_platform(push, answer, o
 
     async def main():
         async with httpx.AsyncClient(transport=httpx.MockTransport(handler)) as client:
-            gateway = GorushGateway(["http://one"], PRESENTATION, client, dry_run_token="device-token")
+            gateway = GorushGateway(["http://one"], PRESENTATION, client, dry_run_tokens=["old-token", "device-token"])
             return await gateway.send(push)
 
     result = asyncio.run(main())

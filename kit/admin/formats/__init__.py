@@ -1,0 +1,1 @@
+"""How dates are written where Django does it, see `FORMAT_MODULE_PATH`."""

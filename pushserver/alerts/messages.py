@@ -1,0 +1,61 @@
+"""What an alert says, as a webhook and as a mail take it.
+
+A webhook gets JSON. Its ``text`` is what chats show that take simple webhooks, such as Slack, Mattermost and Google
+Chat; its ``id`` is the same whenever the same alert is sent again.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from kit.admin.times import exact
+from pushserver.models import Alert, Incident
+
+TEST = "A test. Alerts about the indicators of the push server arrive here."
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is sent to each target."""
+
+    id: str
+    event: str
+    subject: str
+    sentence: str
+    facts: dict[str, Any]
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return {"id": self.id, "event": self.event, "text": f"{self.subject}. {self.sentence}", **self.facts}
+
+
+def about(incident: Incident, event: str, number: int = 0) -> Message:
+    """Return the message that an incident began, still goes on, or ended."""
+    facts = {
+        "indicator": incident.indicator,
+        "name": incident.name,
+        "state": incident.state,
+        "sentence": incident.sentence,
+        "began_at": exact(incident.began_at),
+        "ended_at": exact(incident.ended_at) if incident.ended_at else None,
+    }
+    own = incident.pk or f"{incident.indicator}-{incident.began_at:%Y%m%dT%H%M%S}"  # an incident without a row
+    identity = f"{own}-{event}" + (f"-{number}" if number else "")
+    return Message(identity, event, _subject(incident, event), _sentence(incident, event), facts)
+
+
+def test_message(now: datetime) -> Message:
+    """Return what a test says."""
+    return Message(f"test-{now:%Y%m%dT%H%M%S}", "test", "Push server: test", TEST, {})
+
+
+def _subject(incident: Incident, event: str) -> str:
+    state = "fine again" if event == Alert.Event.ENDED else incident.state
+    return f"Push server: {incident.name}: {state}"
+
+
+def _sentence(incident: Incident, event: str) -> str:
+    if event == Alert.Event.ENDED and incident.ended_at:
+        return f"It was bad from {exact(incident.began_at)} to {exact(incident.ended_at)}: {incident.sentence}"
+    since = f"Since {exact(incident.began_at)}: {incident.sentence}"
+    return f"It goes on. {since}" if event == Alert.Event.STILL else since

@@ -1,0 +1,75 @@
+"""Decide which target gets an alert about which incident, as rows of `Alert`.
+
+An incident alerts after half a minute, and again every four hours while somebody has to act, unless another one
+explains it or somebody has acknowledged it. Its end alerts a minute later, once for all rows of the same incident.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from django.db.models import Exists, OuterRef, Q
+
+from kit.health.indicators import State
+from pushserver.alerts.targets import targets
+from pushserver.indicators.incidents import WELL_AFTER
+from pushserver.indicators.judging import all_kinds
+from pushserver.models import Alert, AlertLevel, Incident
+
+SETTLED = timedelta(seconds=30)
+REMINDED_EVERY = timedelta(hours=4)
+Level, Event = AlertLevel.Level, Alert.Event
+
+
+def plan(*, now: datetime) -> None:
+    """Add a row for each alert that a target is to get now."""
+    if labels := list(targets()):
+        known = [*_begun(now), *_ended(now)]
+        rows = [
+            Alert(incident=incident, event=event, number=number, target=label, next_attempt_at=now)
+            for incident, event, number in known
+            for label in labels
+        ]
+        Alert.objects.bulk_create(rows, ignore_conflicts=True)
+
+
+def level_of(indicator: str, levels: dict[str, str]) -> str:
+    """Return from which state on an indicator alerts. Its id begins with that of its kind."""
+    own = [kind.id for kind in all_kinds() if indicator == kind.id or indicator.startswith(f"{kind.id}-")]
+    return levels.get(max(own, key=len, default=""), Level.RED)
+
+
+def levels() -> dict[str, str]:
+    """Return the levels that were chosen, by the id of a kind of indicator."""
+    return dict(AlertLevel.objects.values_list("kind", "level"))
+
+
+def _begun(now: datetime) -> Iterator[tuple[Incident, str, int]]:
+    snoozed = Incident.objects.filter(indicator=OuterRef("indicator"), snoozed_until__gt=now)
+    causes = Incident.objects.filter(Q(ended_at=None) | Q(ended_at__gt=now - SETTLED), indicator=OuterRef("cause"))
+    goes_on = Incident.objects.filter(ended_at=None, began_at__lte=now - SETTLED, acknowledged_at=None)
+    chosen = levels()
+    for incident in goes_on.exclude(Exists(snoozed)).exclude(Exists(causes)):
+        if _is_wanted(incident, level_of(incident.indicator, chosen)):
+            number = (now - incident.began_at) // REMINDED_EVERY if incident.state == State.RED else 0
+            yield incident, Event.STILL if number else Event.BEGAN, number
+
+
+def _is_wanted(incident: Incident, level: str) -> bool:
+    return level == Level.YELLOW or (level == Level.RED and incident.state == State.RED)
+
+
+def _ended(now: datetime) -> Iterator[tuple[Incident, str, int]]:
+    """Yield what is over, once for an incident that was yellow and red: by its newest row."""
+    goes_on = Incident.objects.filter(indicator=OuterRef("indicator"), ended_at=None)
+    alerted = Alert.objects.filter(incident=OuterRef("pk")).exclude(event=Event.ENDED)
+    same = {"incident__indicator": OuterRef("indicator"), "incident__incident_at": OuterRef("incident_at")}
+    answered = Alert.objects.filter(**same, event=Event.ENDED)
+    over = Incident.objects.filter(
+        Exists(alerted), ended_at__lte=now - WELL_AFTER, ended_at__gt=now - timedelta(days=1)
+    )
+    rows = over.exclude(Exists(goes_on)).exclude(Exists(answered)).order_by("pk")
+    yield from ((incident, Event.ENDED, 0) for incident in _newest(list(rows)))
+
+
+def _newest(rows: Sequence[Incident]) -> list[Incident]:
+    return list({(row.indicator, row.incident_at): row for row in rows}.values())

@@ -1,0 +1,31 @@
+"""Who is alerted: the mail addresses and webhooks of ALERTS_TO."""
+
+import hashlib
+from dataclasses import dataclass
+
+from django.conf import settings
+
+from kit.http.urls import host_of
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A mail address or the URL of a webhook. The URL may hold a secret, so that only ``label`` is stored and shown."""
+
+    address: str
+
+    @property
+    def is_webhook(self) -> bool:
+        return "://" in self.address
+
+    @property
+    def label(self) -> str:
+        """Return the mail address, or the host of the webhook with what tells it from others there."""
+        if not self.is_webhook:
+            return self.address
+        return f"{host_of(self.address)} ({hashlib.sha256(self.address.encode()).hexdigest()[:8]})"
+
+
+def targets() -> dict[str, Target]:
+    """Return the targets by their labels."""
+    return {target.label: target for target in map(Target, settings.ALERTS_TO)}

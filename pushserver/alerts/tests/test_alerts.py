@@ -1,0 +1,316 @@
+"""Who is told of which incident, how often, and what becomes of an alert that is not taken."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import Group, User
+from django.core import mail
+from django.db import connection
+from django.test import Client
+from structlog.testing import capture_logs
+
+from kit.health.indicators import Indicator, State
+from pushserver.alerts import planning, sending
+from pushserver.alerts.targets import Target, targets
+from pushserver.alerts.watch import Absence, Watch
+from pushserver.indicators import incidents
+from pushserver.indicators.kinds.server import BATCHES
+from pushserver.models import Alert, AlertLevel, Incident, ServerStart
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+SECRET = "T0-the-secret-of-the-webhook"
+ANN = "ann@example.org"
+pytestmark = pytest.mark.django_db
+
+
+def at(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+class Hook(ThreadingHTTPServer):
+    """Takes what is posted, and answers with the next of ``answers``, in the end 200."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Posted)
+        self.bodies: list[dict[str, Any]] = []
+        self.answers: list[int] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/services/{SECRET}"
+
+
+class _Posted(BaseHTTPRequestHandler):
+    server: Hook
+
+    def do_POST(self) -> None:
+        self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(self.server.answers.pop(0) if self.server.answers else 200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_arguments: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def hook(settings: LazySettings) -> Iterator[Hook]:
+    with Hook() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        settings.ALERTS_TO = [server.url]
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def as_role(client: Client) -> Callable[[str], Client]:
+    def log_in(role: str) -> Client:
+        user = User.objects.create_user(role, is_staff=True)
+        user.groups.add(Group.objects.get(name=role))
+        client.force_login(user)
+        return client
+
+    return log_in
+
+
+def make_incident(
+    state: State = State.RED, *, began: float = 0, ended: float | None = None, **columns: Any
+) -> Incident:
+    known = {"indicator": BATCHES.id, "name": BATCHES.name, "sentence": "no process makes batches"} | columns
+    times = {"began_at": at(began), "ended_at": None if ended is None else at(ended)}
+    return Incident.objects.create(state=state.value, incident_at=at(0), **times, **known)
+
+
+def planned(*seconds: float) -> list[tuple[str, int]]:
+    """Plan at each of these moments, and return what was planned in all."""
+    for moment in seconds:
+        planning.plan(now=at(moment))
+    return list(Alert.objects.order_by("pk").values_list("event", "number"))
+
+
+@pytest.mark.parametrize(
+    ("level", "columns", "is_alerted"),
+    [
+        ("", {}, True),
+        ("", {"state": State.YELLOW}, False),
+        ("yellow", {"state": State.YELLOW}, True),
+        ("red", {"state": State.YELLOW}, False),
+        ("never", {}, False),
+        ("", {"cause": "database"}, True),
+        ("", {"acknowledged_at": NOW}, False),
+        ("", {"snoozed_until": at(31)}, False),
+        ("", {"snoozed_until": at(30)}, True),
+        ("", {"began": 1}, False),
+        ("", {"ended": 29}, False),
+    ],
+)
+def test_what_is_alerted_when_it_gets_bad(hook: Hook, level: str, columns: dict[str, Any], is_alerted: bool) -> None:
+    if level:
+        AlertLevel.objects.create(kind=BATCHES.id, level=level)
+    make_incident(**columns)
+    assert planned(30) == ([("began", 0)] if is_alerted else [])
+
+
+def test_an_indicator_of_a_host_alerts_as_its_kind_does(hook: Hook) -> None:
+    AlertLevel.objects.create(kind="node", level="never")
+    AlertLevel.objects.create(kind="xmpp", level="never")
+    for indicator in ("node-127.0.0.1:8645", "xmpp", "xmpp-canary", "store-127.0.0.1:8645"):
+        make_incident(indicator=indicator)
+    planning.plan(now=at(30))
+    assert sorted(Alert.objects.values_list("incident__indicator", flat=True)) == [
+        "store-127.0.0.1:8645",
+        "xmpp-canary",
+    ]
+
+
+def test_who_has_to_act_is_reminded_and_told_when_it_is_over(hook: Hook) -> None:
+    incident = make_incident()
+    assert planned(30, 4 * 3600 - 1, 4 * 3600 + 1, 4 * 3600 + 20) == [("began", 0), ("still", 1)]
+    Incident.objects.filter(pk=incident.pk).update(ended_at=at(20_000))
+    assert planned(20_059, 20_060, 20_100) == [("began", 0), ("still", 1), ("ended", 0)]
+
+
+def test_what_was_yellow_and_red_is_over_once(hook: Hook) -> None:
+    AlertLevel.objects.create(kind=BATCHES.id, level="yellow")
+    make_incident(State.YELLOW, ended=100)
+    make_incident(State.RED, began=100, ended=200)
+    make_incident(State.YELLOW, began=200)
+    Alert.objects.bulk_create(
+        Alert(incident=each, event="began", target="x", next_attempt_at=NOW) for each in Incident.objects.all()
+    )
+    assert {event for event, _ in planned(300)} == {"began"}
+    Incident.objects.filter(ended_at=None).update(ended_at=at(400))
+    assert [event for event, _ in planned(460, 500, 600)].count("ended") == 1
+
+
+def test_snoozing_holds_for_what_gets_bad_again(hook: Hook) -> None:
+    make_incident(ended=100, snoozed_until=at(3600))
+    make_incident(began=200)
+    assert planned(300) == []
+    assert planned(3600) == [("began", 0)]
+
+
+def test_an_incident_alerts_half_a_minute_after_what_explained_it_has_been_put_right(hook: Hook) -> None:
+    AlertLevel.objects.create(kind="database", level="never")
+    cause = make_incident(indicator="database")
+    make_incident(cause="database")
+    assert planned(30) == []
+    Incident.objects.filter(pk=cause.pk).update(ended_at=at(40))
+    assert planned(69) == []
+    assert planned(70) == [("began", 0)]
+
+
+def test_what_explained_an_incident_is_kept_when_it_is_over() -> None:
+    for cause, seconds in (("", 0), ("database", 5), ("", 10)):
+        memory = incidents.recall(now=at(seconds))
+        incidents.remember([Indicator(BATCHES, State.RED, "hangs", cause=cause)], memory, now=at(seconds))
+    assert Incident.objects.get().cause == "database"
+
+
+def test_a_webhook_gets_what_happened_and_its_url_is_alerted_nobody(hook: Hook) -> None:
+    make_incident()
+    planning.plan(now=at(30))
+    with capture_logs() as logs:
+        sending.send_due(now=at(30))
+        sending.send_due(now=at(31))
+
+    [body] = hook.bodies
+    assert body["text"] == ("Push server: Batches: act now. Since 2026-11-21 12:00:00 UTC: no process makes batches")
+    assert (body["event"], body["indicator"], body["state"]) == ("began", "batches", "act now")
+    alert = Alert.objects.get()
+    assert (alert.sent_at, alert.error, alert.attempt_count) == (at(30), "", 1)
+    assert SECRET not in f"{logs} {alert.target} {list(targets())}"
+    assert [line["event"] for line in logs] == ["alert_sent"]
+
+
+def test_what_is_not_taken_is_sent_again_and_later_each_time(hook: Hook) -> None:
+    make_incident()
+    hook.answers = [500, 302]
+    planning.plan(now=at(30))
+    for moment in (30, 44, 45, 74, 75):
+        sending.send_due(now=at(moment))
+    alert = Alert.objects.get()
+    assert (len(hook.bodies), len({body["id"] for body in hook.bodies})) == (3, 1)
+    assert (alert.sent_at, alert.attempt_count) == (at(75), 3)
+
+
+def test_what_nobody_takes_for_a_day_is_given_up(settings: LazySettings) -> None:
+    settings.ALERTS_TO = ["http://127.0.0.1:1/closed"]
+    make_incident()
+    planning.plan(now=at(30))
+    with capture_logs() as logs:
+        sending.send_due(now=at(30))
+    assert (Alert.objects.get().error, logs[0]["reason"]) == ("ConnectError", "ConnectError")
+    sending.send_due(now=at(30) + timedelta(days=400))
+    assert not Alert.objects.exists()
+
+
+def test_a_target_that_was_taken_out_is_alerted_nothing(hook: Hook, settings: LazySettings) -> None:
+    make_incident()
+    planning.plan(now=at(30))
+    settings.ALERTS_TO = []
+    sending.send_due(now=at(30))
+    assert (hook.bodies, Alert.objects.count()) == ([], 0)
+
+
+def test_people_are_told_by_mail(settings: LazySettings) -> None:
+    settings.ALERTS_TO = [ANN, "bob@example.org"]
+    make_incident()
+    planning.plan(now=at(30))
+    sending.send_due(now=at(30))
+    assert [message.to for message in mail.outbox] == [[ANN], ["bob@example.org"]]
+    assert mail.outbox[0].subject == "Push server: Batches: act now"
+    assert "no process makes batches" in mail.outbox[0].body
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_workers_one_tells_it(hook: Hook) -> None:
+    make_incident()
+    planning.plan(now=at(30))
+
+    def send(_number: int) -> None:
+        with closing(connection):
+            sending.send_due(now=at(30))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(send, range(4)))
+    assert len(hook.bodies) == 1
+
+
+def test_that_postgresql_is_away_is_alerted_from_memory(hook: Hook) -> None:
+    absence = Absence("PostgreSQL does not answer", NOW)
+    for moment in (0, 29, 30, 45):
+        absence.tell(at(moment))
+    absence.end(at(60))
+    assert [(body["event"], body["indicator"]) for body in hook.bodies] == [
+        ("began", "database"),
+        ("ended", "database"),
+    ]
+    incident = Incident.objects.get()
+    assert (incident.indicator, incident.began_at, incident.ended_at) == ("database", NOW, at(60))
+
+
+def test_the_watch_notes_tells_and_keeps_when_it_started(hook: Hook) -> None:
+    watch = Watch()
+    assert watch.look(at(0))  # there is no worker in this test
+    assert watch.look(at(31))
+    assert {body["event"] for body in hook.bodies} == {"began"}
+    assert "batches" in {body["indicator"] for body in hook.bodies}
+    assert ServerStart.objects.count() == 1
+
+
+def test_labels_tell_webhooks_of_one_host_apart() -> None:
+    first, second = Target("https://hooks.example.org/a"), Target("https://hooks.example.org/b")
+    assert first.label.startswith("hooks.example.org (")
+    assert first.label != second.label
+
+
+@pytest.mark.parametrize(("role", "may"), [("support", False), ("operator", True), ("admin", True)])
+def test_the_page_shows_who_is_alerted_and_lets_operators_change_and_test_it(
+    hook: Hook, as_role: Callable[[str], Client], role: str, may: bool
+) -> None:
+    client = as_role(role)
+    page = client.get("/admin/alerts/").content.decode()
+    assert ("Send a test" in page, SECRET in page) == (may, False)
+    assert "when somebody has to act now" in page
+
+    changed = client.post("/admin/alerts/level/batches/", {"level": "never", "why": "maintenance", "confirmed": "1"})
+    tested = client.post("/admin/alerts/test/", {"why": "new webhook", "confirmed": "1"})
+    assert (changed.status_code, tested.status_code) == ((302, 302) if may else (403, 403))
+    assert [body["event"] for body in hook.bodies] == (["test"] if may else [])
+    assert dict(AlertLevel.objects.values_list("kind", "level")) == ({"batches": "never"} if may else {})
+
+
+@pytest.mark.parametrize(
+    ("operation", "sent", "columns"),
+    [
+        ("acknowledge", {}, {"acknowledged_by": "operator"}),
+        ("snooze", {"hours": "4"}, {"acknowledged_by": ""}),
+        ("note", {}, {"acknowledged_by": ""}),
+    ],
+)
+def test_operators_take_care_of_incidents(
+    as_role: Callable[[str], Client], operation: str, sent: dict[str, str], columns: dict[str, Any]
+) -> None:
+    client = as_role("operator")
+    incident = make_incident()
+    ServerStart.objects.create(version="0.2.0", started_at=at(-60))
+    answer = client.post(
+        f"/admin/pushserver/incident/operate/{operation}/",
+        {"id": str(incident.pk), "why": "looking at it", "confirmed": "1", **sent},
+    )
+    assert answer.status_code == 302
+    incident.refresh_from_db()
+    assert incident.acknowledged_by == columns["acknowledged_by"]
+    assert (incident.snoozed_until is not None) == (operation == "snooze")
+    page = client.get(f"/admin/pushserver/incident/{incident.pk}/change/").content.decode()
+    assert "Why: looking at it" in page
+    assert "A worker of version 0.2.0 started." in page

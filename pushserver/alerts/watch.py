@@ -1,0 +1,98 @@
+"""The watch: a thread of each worker for maintenance that takes a snapshot again and again, so that incidents are noted
+and alert somebody also while nobody looks.
+"""
+
+from datetime import datetime
+
+from django.db import connection
+from django.utils import timezone
+
+from kit.health.indicators import State
+from kit.processes.threads import Tireless
+from pushserver.alerts import messages, planning, sending
+from pushserver.alerts.targets import targets
+from pushserver.indicators import incidents
+from pushserver.indicators.kinds import server
+from pushserver.indicators.snapshot import Snapshot, take_snapshot
+from pushserver.models import Alert, Incident, ServerStart
+from pushserver.start.release import version
+
+EVERY_SECONDS = 15.0
+WHILE_BAD_SECONDS = 5.0
+
+
+class Watch(Tireless):
+    """Takes snapshots: more often while something needs somebody."""
+
+    def __init__(self) -> None:
+        super().__init__("watch")
+        self._started_at = timezone.now()
+        self._is_start_noted = False
+        self._absence: Absence | None = None
+
+    def work(self) -> None:
+        seconds = EVERY_SECONDS  # other processes start, too
+        while not self.stopped.wait(seconds):
+            is_bad = self.look(timezone.now())
+            connection.close_if_unusable_or_obsolete()
+            seconds = WHILE_BAD_SECONDS if is_bad else EVERY_SECONDS
+
+    def look(self, now: datetime) -> bool:
+        """Take a snapshot, note what began and ended, and send alerts. Return whether somebody has to act."""
+        seen = take_snapshot(now=now)
+        if seen.facts.stored:
+            self._note_start()
+            self._end_absence(now)
+            planning.plan(now=now)
+            sending.send_due(now=now)
+        elif seen.facts.reached.database:
+            self._note_absence(seen, now)
+        return any(indicator.state == State.RED for indicator in seen.indicators)
+
+    def _note_start(self) -> None:
+        """Keep when this version started: whoever looks for what changed before an incident finds it there."""
+        if not self._is_start_noted:
+            ServerStart.objects.create(version=version(), started_at=self._started_at)
+            self._is_start_noted = True
+
+    def _note_absence(self, seen: Snapshot, now: datetime) -> None:
+        self._absence = self._absence or Absence(seen.facts.reached.database, now)
+        self._absence.tell(now)
+
+    def _end_absence(self, now: datetime) -> None:
+        if self._absence:
+            self._absence.end(now)
+            self._absence = None
+
+
+class Absence:
+    """A time in which PostgreSQL is of no use, so that no row says what was sent."""
+
+    def __init__(self, found: str, began_at: datetime) -> None:
+        self._indicator = server.database(found)
+        self._began_at = began_at
+        self._is_alerted = False
+
+    def tell(self, now: datetime) -> None:
+        """Tell everybody, once it has lasted as long as other incidents have to."""
+        if not self._is_alerted and now - self._began_at >= planning.SETTLED:
+            self._send(Alert.Event.BEGAN, None)
+            self._is_alerted = True
+
+    def end(self, now: datetime) -> None:
+        """Note the incident, and send that it is over to whoever was alerted."""
+        incidents.note_past(self._indicator, self._began_at, now)
+        if self._is_alerted:
+            self._send(Alert.Event.ENDED, now)
+
+    def _send(self, event: str, ended_at: datetime | None) -> None:
+        incident = Incident(
+            indicator=self._indicator.id,
+            name=self._indicator.name,
+            state=self._indicator.state.value,
+            sentence=self._indicator.sentence,
+            began_at=self._began_at,
+            ended_at=ended_at,
+        )
+        for target in targets().values():
+            sending.send(target, messages.about(incident, event))

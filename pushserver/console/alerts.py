@@ -1,0 +1,100 @@
+"""The page "Alerts": the targets, whether each took its last alert, which indicators alert, and a test."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.views.decorators.http import require_safe
+from unfold.widgets import UnfoldAdminRadioSelectWidget
+
+from kit.admin.operations import Done, Operation, OperationPage, confirm
+from kit.health.indicators import Kind
+from pushserver.alerts import messages, planning, sending
+from pushserver.alerts.targets import targets
+from pushserver.console.frame.menu import may_see_incidents
+from pushserver.indicators.judging import all_kinds
+from pushserver.models import Alert, AlertLevel
+
+PERMISSION = "pushserver.operate_incident"
+
+
+class ChooseLevel(Operation):
+    """Choose when one kind of indicator alerts."""
+
+    label = "Change"
+    permission = PERMISSION
+
+    level = forms.ChoiceField(label="Alerts", choices=AlertLevel.Level.choices, widget=UnfoldAdminRadioSelectWidget)
+
+    def touched(self, rows: Sequence[AlertLevel]) -> Iterable[str]:
+        yield f"Until now it alerts {AlertLevel.Level(rows[0].level).label}."
+
+    def run(self, rows: Sequence[AlertLevel], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        level = AlertLevel.Level(self.cleaned_data["level"])
+        AlertLevel.objects.update_or_create(kind=rows[0].kind, defaults={"level": level})
+        return Done(f"It alerts {level.label}.")
+
+
+class SendTest(Operation):
+    """Send a test to every target."""
+
+    label = "Send a test"
+    permission = PERMISSION
+
+    def touched(self, rows: Sequence[AlertLevel]) -> Iterable[str]:  # noqa: ARG002 - it is about no row
+        yield f"A test is sent to {', '.join(targets()) or 'nobody: ALERTS_TO is empty'}."
+
+    def run(self, rows: Sequence[AlertLevel], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        message = messages.test_message(timezone.now())
+        answers = {label: sending.send(target, message) for label, target in targets().items()}
+        taken = [f"{label}: {error or 'taken'}" for label, error in answers.items()]
+        return Done(f"{'; '.join(taken) or 'Nothing was sent: ALERTS_TO is empty'}.", is_change=bool(taken))
+
+
+@require_safe
+def show_alerts(request: HttpRequest) -> HttpResponse:
+    """Show the targets, and when each kind of indicator alerts."""
+    if not may_see_incidents(request):
+        raise PermissionDenied
+    chosen = planning.levels()
+    may_change = request.user.has_perm(PERMISSION)
+    rows = [(kind.name, _cell(kind, _level(chosen.get(kind.id)), may_change=may_change)) for kind in all_kinds()]
+    newest = {label: Alert.objects.filter(target=label).order_by("-pk").first() for label in targets()}
+    shown: dict[str, Any] = {"title": "Alerts", "headers": ("indicator", "alerts"), "rows": rows, "newest": newest}
+    shown["may_change"] = may_change
+    return TemplateResponse(request, "console/alerts.html", admin.site.each_context(request) | shown)
+
+
+def choose_level(request: HttpRequest, kind: str) -> HttpResponse:
+    """Confirm and store when a kind of indicator alerts."""
+    known = {each.id: each for each in all_kinds()}
+    if kind not in known:
+        raise Http404
+    level = _level(planning.levels().get(kind))
+    page = OperationPage(f"Alerts of {known[kind].name}", request.path, reverse("alerts"))
+    return confirm(request, ChooseLevel, [AlertLevel(kind=kind, level=level)], page, level=level)
+
+
+def send_test(request: HttpRequest) -> HttpResponse:
+    """Confirm and send a test."""
+    page = OperationPage("Test of alerts", request.path, reverse("alerts"))
+    return confirm(request, SendTest, [AlertLevel(kind="test")], page)
+
+
+def _cell(kind: Kind, level: AlertLevel.Level, *, may_change: bool) -> SafeString | str:
+    """Return when a kind of indicator alerts, with the link to change it for people who may."""
+    if not may_change:
+        return level.label
+    return format_html('<a href="{}">{}</a>', reverse("alert_level", args=[kind.id]), level.label)
+
+
+def _level(chosen: str | None) -> AlertLevel.Level:
+    return AlertLevel.Level(chosen or AlertLevel.Level.RED)

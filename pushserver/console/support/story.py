@@ -1,0 +1,131 @@
+"""The rows that are kept of one notification, as its timeline needs them, with what halted it and what staff did."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.db.models import Model, Q
+
+from kit.admin.changes import changes_of
+from kit.operations import parts
+from notifications.messages import channel_key
+from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest
+from notifications.queues import halts
+from pushserver.console.drain import DRAIN_ID
+from registrations.admin import ROUTE_SECRETS
+from registrations.models import Registration, Route
+from waku_bridge.models import InboundEnvelope, OutboundReply
+
+# A disabling ends what waits in the same transaction, and is logged a moment later.
+A_MOMENT = timedelta(seconds=5)
+MAX_STEPS = 50
+# What the log says when staff begin a halt, with its kind, and when they end one.
+HALT_BEGINS = {"Delivery is stopped.": "drained", "Paused.": "paused", "Tripped.": "tripped"}
+HALT_ENDS = ("Delivery runs again.", "Resumed.", "Closed the breaker.")
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """All rows that are kept of one notification. Envelopes and replies are deleted sooner than notifications.
+
+    ``staff`` has what staff did during its life, and before that the beginning of each halt that it was born into.
+    """
+
+    notification: Notification
+    request: NotificationRequest
+    route: Route | None
+    envelope: InboundEnvelope | None
+    attempts: Sequence[Attempt]
+    replies: Sequence[OutboundReply]
+    halts: Sequence[Halt]
+    staff: Sequence[LogEntry] = ()
+    rule_urls: Mapping[int, str] = field(default_factory=dict)
+
+
+def load_story(notification_id: int) -> Story | None:
+    """Load all rows of a notification, with a dozen look-ups by index however long its story is."""
+    rows = Notification.objects.defer("chat_id", "message", "dedup_key", "collapse_id", "request__reply_address")
+    notification = rows.select_related("request").filter(pk=notification_id).first()
+    if notification is None:
+        return None
+    route = Route.objects.defer(*ROUTE_SECRETS).filter(pk=notification.route_id or 0).first()
+    attempts = list(Attempt.objects.filter(notification=notification).order_by("number"))
+    return Story(
+        notification=notification,
+        request=notification.request,
+        route=route,
+        envelope=envelope_of(notification.request),
+        attempts=attempts,
+        replies=replies_to(notification.request),
+        halts=halts.covering_route(route) if route else [],
+        staff=_staff(notification, _channel_of(route)),
+        rule_urls={pk: url for part in parts() for pk, url in part.rule_urls(attempts).items()},
+    )
+
+
+def envelope_of(request: NotificationRequest) -> InboundEnvelope | None:
+    return InboundEnvelope.objects.defer("payload").filter(pk=request.source_key).first()
+
+
+def replies_to(request: NotificationRequest) -> list[OutboundReply]:
+    return list(OutboundReply.objects.defer("payload").filter(envelope_hash=request.source_key).order_by("part"))
+
+
+def _channel_of(route: Route | None) -> Channel | None:
+    if route is None:
+        return None
+    return Channel.objects.filter(**channel_key(route.token_type, route.app_topic)._asdict()).first()
+
+
+def _staff(notification: Notification, channel: Channel | None) -> list[LogEntry]:
+    """Return what staff did during the life of a notification, and the beginnings of halts that it was born into."""
+    during = staff_actions(_subjects(notification, channel), notification.created_at, notification.finished_at)
+    return [*_begun_before(notification.created_at, channel), *during]
+
+
+def _subjects(notification: Notification, channel: Channel | None) -> dict[type[Model], list[str]]:
+    """Return the rows on which staff may have acted in a way that changed the course of a notification."""
+    owners = Registration.objects.filter(
+        public_key_hash=notification.public_key_hash, installation_id=notification.installation_id
+    )
+    return {
+        Notification: [str(notification.pk)],
+        NotificationRequest: [str(notification.request_id)],
+        Registration: [str(pk) for pk in owners.values_list("pk", flat=True)],
+        **{type(row): [str(row.pk)] for part in parts() if (row := part.owner_of(notification))},
+        Channel: [str(channel.pk)] if channel else [],
+        Halt: [DRAIN_ID],
+    }
+
+
+def staff_actions(
+    subjects: Mapping[type[Model], Collection[str]], since: datetime, until: datetime | None
+) -> list[LogEntry]:
+    """Return what staff did to these rows within a time, found by the index over subjects."""
+    condition = Q(pk=None)
+    for model, ids in subjects.items():
+        condition |= Q(content_type=ContentType.objects.get_for_model(model), object_id__in=ids)
+    entries = LogEntry.objects.filter(condition, action_time__gte=since)
+    entries = entries.filter(action_time__lte=until + A_MOMENT) if until else entries
+    return list(entries.select_related("user", "content_type").order_by("pk")[:MAX_STEPS])
+
+
+def _begun_before(at: datetime, channel: Channel | None) -> Iterator[LogEntry]:
+    """Yield the entry of the drain and of the pause that lasted at a time, as far as staff began them."""
+    yield from _lasting(Halt, DRAIN_ID, "Delivery is stopped.", "Delivery runs again.", at)
+    if channel:
+        yield from _lasting(Channel, str(channel.pk), "Paused.", "Resumed.", at)
+
+
+def _lasting(model: type[Model], object_id: str, begin: str, end: str, at: datetime) -> Iterator[LogEntry]:
+    words = Q(change_message__startswith=begin) | Q(change_message__startswith=end)
+    newest = changes_of(model, [object_id]).filter(words, action_time__lt=at).select_related("content_type").first()
+    if newest and newest.change_message.startswith(begin):
+        yield newest
+
+
+def halt_of(entry: LogEntry) -> str:
+    """Return the kind of the halt that an entry of the log says staff began, or an empty text."""
+    return next((kind for begin, kind in HALT_BEGINS.items() if entry.change_message.startswith(begin)), "")

@@ -1,0 +1,88 @@
+"""Add up the minutes of each whole hour, to tell what is usual at an hour of the day: how many requests come by each
+bridge, and how many pushes are delivered to each kind of device.
+
+A flow is named by what it counts: `requests waku`, `pushes iPhone`.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import LiteralString
+
+from kit.db.statements import fetch, write
+from kit.operations import Operations, parts_in_use
+from notifications.models import Attempt
+from pushserver.models import TrafficHour
+from registrations import token_types
+
+HOUR = timedelta(hours=1)
+KEPT = timedelta(weeks=5)
+# The last minute of an hour is counted for the second time by then.
+SETTLED_AFTER = timedelta(minutes=5)
+# An hour is left out in which some minutes were not counted: what came meanwhile is not known.
+_ADD_UP: LiteralString = f"""
+    WITH hours AS (
+        SELECT date_trunc('hour', begin_at, 'UTC') AS hour_at FROM pushserver_trafficminute
+        WHERE begin_at < date_trunc('hour', %(settled)s::timestamptz, 'UTC') AND begin_at >= coalesce(
+            (SELECT max(begin_at) + interval '1 hour' FROM pushserver_traffichour), '-infinity')
+        GROUP BY 1 HAVING count(*) = 60
+    )
+    INSERT INTO pushserver_traffichour (begin_at, flow, count)
+    SELECT hour_at, flow, (
+        SELECT coalesce(sum(request_count), 0) FROM pushserver_bridgeminute
+        WHERE begin_at >= hour_at AND begin_at < hour_at + interval '1 hour' AND bridge = name)
+    FROM hours, unnest(%(bridge_flows)s::text[], %(bridges)s::text[]) AS bridge_flow (flow, name)
+    UNION ALL
+    SELECT hour_at, flow, sum((
+        SELECT coalesce(sum(count), 0) FROM pushserver_attemptminute
+        WHERE begin_at >= hour_at AND begin_at < hour_at + interval '1 hour' AND outcome = '{Attempt.Outcome.DELIVERED}'
+            AND (channel = name OR starts_with(channel, name || ' '))))
+    FROM hours, unnest(%(device_flows)s::text[], %(kinds)s::text[]) AS device_flow (flow, name)
+    GROUP BY hour_at, flow
+    ON CONFLICT (begin_at, flow) DO NOTHING
+"""
+_USUAL: LiteralString = """
+    SELECT flow, array_agg(count ORDER BY count) FROM pushserver_traffichour
+    WHERE begin_at = ANY(%(hours)s) GROUP BY flow
+"""
+
+
+def requests_of(bridge: Operations) -> str:
+    """Return the name of the flow of requests that come by a bridge."""
+    return f"requests {bridge.name}"
+
+
+def pushes_to(devices: str) -> str:
+    """Return the name of the flow of pushes to a kind of device."""
+    return f"pushes {devices}"
+
+
+def kinds_of_devices() -> Mapping[str, Sequence[str]]:
+    """Return the kinds of devices, as people call them, with the names of the kinds of tokens that they have."""
+    found: dict[str, list[str]] = {}
+    for kind in token_types.kinds():
+        found.setdefault(token_types.devices_of(kind.number), []).append(kind.name)
+    return found
+
+
+def add_up(*, now: datetime) -> None:
+    """Store the sums of the whole hours whose minutes have all been counted. Delete those that are no longer kept."""
+    bridges = [part for part in parts_in_use() if part.is_bridge]
+    kinds = [(devices, name) for devices, names in kinds_of_devices().items() for name in names]
+    write(
+        _ADD_UP,
+        {
+            "settled": now - SETTLED_AFTER,
+            "bridge_flows": [requests_of(bridge) for bridge in bridges],
+            "bridges": [bridge.name for bridge in bridges],
+            "device_flows": [pushes_to(devices) for devices, _ in kinds],
+            "kinds": [name for _, name in kinds],
+        },
+    )
+    TrafficHour.objects.filter(begin_at__lt=now - KEPT - HOUR).delete()
+
+
+def read_usual(at: datetime) -> Mapping[str, Sequence[int]]:
+    """Return for each flow how much it was in this hour of each other day, in ascending order."""
+    begin_at = at.replace(minute=0, second=0, microsecond=0)
+    days = range(1, KEPT // timedelta(days=1) + 1)
+    return dict(fetch(_USUAL, {"hours": [begin_at - timedelta(days=day) for day in days]}))

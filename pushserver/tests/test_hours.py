@@ -1,0 +1,63 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pushserver.history import hours
+from pushserver.models import AttemptMinute, BridgeMinute, TrafficHour, TrafficMinute
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+pytestmark = pytest.mark.django_db
+
+
+def count_minutes(begin_at: datetime, minutes: int, *, requests: int = 0, delivered: int = 0) -> None:
+    for number in range(minutes):
+        at = begin_at + number * MINUTE
+        TrafficMinute.objects.create(begin_at=at, counted_at=at, request_count=requests, reply_count=0)
+        if requests:
+            BridgeMinute.objects.create(begin_at=at, bridge="waku", request_count=requests, reply_count=0)
+        for channel, outcome in (("APN app", "delivered"), ("APN", "delivered"), ("APN app", "transient")):
+            AttemptMinute.objects.create(begin_at=at, channel=channel, outcome=outcome, count=delivered)
+
+
+def known() -> dict[tuple[datetime, str], int]:
+    return {(row.begin_at, row.flow): row.count for row in TrafficHour.objects.all()}
+
+
+def test_the_sum_of_an_hour_is_known_when_its_last_minute_has_settled() -> None:
+    count_minutes(NOON, 62, requests=2, delivered=3)
+
+    hours.add_up(now=NOON + HOUR + 4 * MINUTE)
+    assert known() == {}
+
+    hours.add_up(now=NOON + HOUR + 5 * MINUTE)
+    hours.add_up(now=NOON + HOUR + 6 * MINUTE)
+    assert known() == {(NOON, "requests waku"): 120, (NOON, "pushes iPhone"): 360, (NOON, "pushes Android"): 0}
+
+
+def test_an_hour_without_messages_is_zero_and_one_that_was_not_counted_is_not_known() -> None:
+    count_minutes(NOON, 60)
+    count_minutes(NOON + HOUR, 59)
+    count_minutes(NOON + 2 * HOUR, 60, requests=1)
+
+    hours.add_up(now=NOON + 4 * HOUR)
+
+    by_waku = {at: count for (at, flow), count in known().items() if flow == "requests waku"}
+    assert by_waku == {NOON: 0, NOON + 2 * HOUR: 60}
+
+
+def test_usual_is_read_from_the_same_hour_of_other_days() -> None:
+    for days, count in ((0, 1), (1, 30), (2, 10), (34, 20), (36, 4)):
+        TrafficHour.objects.create(begin_at=NOON - days * DAY, flow="requests waku", count=count)
+    TrafficHour.objects.create(begin_at=NOON - DAY + HOUR, flow="requests waku", count=5)
+
+    assert hours.read_usual(NOON + 59 * MINUTE) == {"requests waku": [10, 20, 30]}
+
+
+def test_hours_are_kept_for_five_weeks() -> None:
+    for age in (hours.KEPT, hours.KEPT + 2 * HOUR):
+        TrafficHour.objects.create(begin_at=NOON - age, flow="requests waku", count=1)
+
+    hours.add_up(now=NOON)
+
+    assert list(TrafficHour.objects.values_list("begin_at", flat=True)) == [NOON - hours.KEPT]

@@ -1,0 +1,289 @@
+"""The first page while a fault is staged in a whole server: it tells what users do not get and what to do first, and is
+fine again once the fault is over.
+
+Each fault is timed from its beginning, and from its end, until the page that is open says so. The times stand beside
+the aim of five seconds in `test-results/staged-faults.txt`, and a test gives up after `GIVES_UP_AFTER_SECONDS`.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from signal import SIGCONT, SIGSTOP, SIGTERM
+
+import httpx
+import psutil
+import psycopg
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from embedded.servers.ports import free_port
+from embedded.supervisor.processes import PROJECT
+from kit.http.urls import host_of
+from tests.up import Up
+
+pytestmark = pytest.mark.nightly
+RESULTS = PROJECT / "test-results"
+AIM_SECONDS = 5.0
+GIVES_UP_AFTER_SECONDS = 30.0
+WELL = re.compile("Messages get through")
+PUBSUB_TOPIC = "/waku/2/rs/16/32"
+# A minute whose requests are all that ever came at this hour: usual is twenty a minute.
+USUAL_HOUR = 1200
+
+
+@dataclass
+class Stack:
+    """A whole server with a node that can have faults, steady requests through it, and its first page."""
+
+    up: Up
+    node: "subprocess.Popen[bytes]"
+    node_url: str
+    page: Page
+    load: "subprocess.Popen[bytes]"
+    times: list[tuple[str, float]] = field(default_factory=list)
+
+    @property
+    def database(self) -> "psycopg.Connection[tuple[object, ...]]":
+        file = Path(self.up.environment["DATA_DIR"]) / "embedded.json"
+        return psycopg.connect(json.loads(file.read_text())["DATABASE_URL"], autocommit=True)
+
+    def says(self, words: "re.Pattern[str]", what: str) -> None:
+        """Wait until the page says so, and note how long that took."""
+        begun = time.monotonic()
+        expect(self.page.locator("body")).to_contain_text(words, timeout=GIVES_UP_AFTER_SECONDS * 1000)
+        self.times.append((what, time.monotonic() - begun))
+
+    def first_action(self, words: str, page_title: str) -> None:
+        """Check what is to be done first, and that a click explains it step by step."""
+        expect(self.page.locator(".worst li").first).to_contain_text(words)
+        self.page.locator(".worst li").first.get_by_role("link", name="Step by step").click()
+        expect(self.page.locator("main")).to_contain_text(page_title)
+        self.page.goto("/admin/")
+
+    def processes(self, *words: str) -> list[psutil.Process]:
+        """Return the processes of the server whose command line holds all of these words."""
+        family = self.up.process.children(recursive=True)
+        return [each for each in family if all(word in " ".join(_command(each)) for word in words)]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("faults")
+    node_port, port = free_port(), free_port()
+    node_url = f"http://127.0.0.1:{node_port}"
+    node_command = [
+        "tests.faulty.node",
+        "--port",
+        str(node_port),
+        "--shard",
+        PUBSUB_TOPIC,
+        "--relay-cache-capacity",
+        "1000",
+    ]
+    environment = {"WAKU_NODES": node_url, "CANARY_PERIOD_SECONDS": "20", "REPORTS_NIGHTLY": "0"}
+    with (folder / "node.log").open("wb") as log:
+        node = subprocess.Popen([sys.executable, "-m", *node_command], cwd=PROJECT, stdout=log, stderr=log)
+    up = Up(folder / "data", port, folder / "up.log", environment=environment)
+    context = chromium.new_context(base_url=up.url, viewport={"width": 1400, "height": 900}, reduced_motion="reduce")
+    try:
+        up.shows("Ready. Console: ")
+        password = up.shows(r"Console user: admin, password: (\S+) \(shown only now").group(1)
+        with _steady_requests(up, folder) as load:
+            known = Stack(up, node, node_url, context.new_page(), load)
+            _log_in(known.page, password)
+            known.says(WELL, "ready")
+            yield known
+        lines = [f"{seconds:5.1f} s of {AIM_SECONDS:g}: {what}" for what, seconds in known.times]
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "staged-faults.txt").write_text("\n".join(lines), encoding="utf-8")
+    finally:
+        context.close()
+        for each in up.process.children(recursive=True):
+            each.send_signal(SIGCONT)
+        up.ends(SIGTERM)
+        node.send_signal(SIGCONT)
+        node.kill()
+        node.wait()
+
+
+def _log_in(page: Page, password: str) -> None:
+    page.goto("/admin/login/")
+    page.get_by_label("Username").fill("admin")
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.locator("#verdict")).to_be_visible()
+
+
+@contextmanager
+def _steady_requests(up: Up, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Have phones that are notified three times a second, of which failures are no matter here."""
+    command = [*up.manage_py, "load", "--devices", "12", "--rate", "3", "--seconds", "1500", "--drain", "1"]
+    with (folder / "load.log").open("wb") as log:
+        load = subprocess.Popen(command, env=up.environment, stdout=log, stderr=log)
+    try:
+        yield load
+    finally:
+        load.kill()
+        load.wait()
+
+
+@contextmanager
+def frozen(processes: Iterable[psutil.Process]) -> Iterator[None]:
+    """Have processes hang, as when their machine does."""
+    chosen = list(processes)
+    assert chosen
+    for each in chosen:
+        each.send_signal(SIGSTOP)
+    try:
+        yield
+    finally:
+        for each in chosen:
+            each.send_signal(SIGCONT)
+
+
+@pytest.fixture
+def well(stack: Stack) -> Stack:
+    """The server, on whose first page nothing is urgent."""
+    stack.page.goto("/admin/")
+    expect(stack.page.locator("#verdict")).to_contain_text(WELL, timeout=GIVES_UP_AFTER_SECONDS * 1000)
+    return stack
+
+
+def test_a_paused_app(well: Stack) -> None:
+    with well.database as database:
+        database.execute(
+            "INSERT INTO notifications_channel (token_type, app_topic, last_success_at) VALUES (1, 'im.faults', now())"
+            " ON CONFLICT DO NOTHING"
+        )
+    other = well.page.context.new_page()
+    other.goto("/admin/notifications/channel/")
+    other.locator("#result_list tbody th a", has_text="im.faults").click()
+    other.get_by_role("link", name="Pause").click()
+    other.get_by_label("Why").fill("certificates change")
+    other.get_by_role("button", name="Pause").click()
+    well.says(
+        re.compile(r"(iPhone pushes|Pushes of APN im\.faults) stopped .* ago: paused by admin"), "an app is paused"
+    )
+    well.first_action("Resume", "PushServerChannel")
+
+    other.goto("/admin/notifications/channel/")
+    other.locator("#result_list tbody th a", has_text="im.faults").click()
+    other.get_by_role("link", name="Resume").click()
+    other.get_by_label("Why").fill("certificates have changed")
+    other.get_by_role("button", name="Resume").click()
+    well.says(WELL, "it is resumed")
+    other.close()
+
+
+def test_workers_that_hang(well: Stack) -> None:
+    with frozen(well.processes("batches@", "ForkPoolWorker")):
+        well.says(re.compile("Nothing is processed: the workers have hung"), "workers hang")
+        expect(well.page.locator(".worst li").first).to_contain_text("Batches")
+        assert httpx.get(f"{well.up.url}/readyz").status_code == 503
+        well.first_action("Restart the worker of batches", "PushServerQueueWithoutWorker")
+    well.says(WELL, "workers go on")
+
+
+def test_a_database_that_hangs(well: Stack) -> None:
+    with frozen(well.processes("postgres")):
+        well.says(re.compile("PostgreSQL does not answer"), "PostgreSQL hangs")
+        expect(well.page.locator("body")).to_contain_text("Start PostgreSQL, or correct DATABASE_URL")
+        time.sleep(5)
+    well.says(WELL, "PostgreSQL goes on")
+    well.page.goto("/admin/pushserver/incident/?indicator__exact=database")
+    expect(well.page.locator("#result_list tbody tr").first).to_contain_text("PostgreSQL")
+
+
+def test_requests_that_all_fail_because_of_a_bug(well: Stack) -> None:
+    with well.database as database:
+        database.execute("ALTER TABLE notifications_notificationrequest ADD CONSTRAINT broken CHECK (FALSE) NOT VALID")
+        well.says(re.compile("Messages fail because of a bug in this server"), "all requests fail")
+        well.first_action("Mend what failed", "PushServerEnvelopesFail")
+        database.execute("ALTER TABLE notifications_notificationrequest DROP CONSTRAINT broken")
+    well.page.goto("/admin/waku_bridge/inboundenvelope/?state__exact=failed")
+    while well.page.locator("#result_list tbody tr").count():
+        well.page.locator("#action-toggle").check()
+        well.page.locator("select[name=action]").select_option("Process again")
+        well.page.get_by_role("button", name="Run").click()
+        well.page.get_by_label("Why").fill("the constraint is gone")
+        well.page.get_by_role("button", name="Process again").click()
+        well.page.goto("/admin/waku_bridge/inboundenvelope/?state__exact=failed")
+    well.page.goto("/admin/")
+    well.says(WELL, "failed envelopes are processed")
+
+
+def test_a_node_that_hangs(well: Stack) -> None:
+    with frozen([psutil.Process(well.node.pid)]):
+        well.says(re.compile("Nothing comes in through Waku: no node answers"), "the node hangs")
+        well.first_action("does the node answer", "PushServerNodeNotRead")
+    well.says(WELL, "the node goes on")
+
+
+def test_a_node_with_a_wrong_clock(well: Stack) -> None:
+    httpx.post(f"{well.node_url}/dev/faults", json={"clock_skew_ms": 12_000}).raise_for_status()
+    well.says(re.compile("its clock is 1[12] s ahead of ours"), "the node's clock is wrong")
+    expect(well.page.locator(".worst li").first).to_contain_text(f"Node {host_of(well.node_url)}")
+    well.first_action("Run NTP", "PushServerNodeNotRead")
+    httpx.post(f"{well.node_url}/dev/faults", json={"clock_skew_ms": 0}).raise_for_status()
+    begun = time.monotonic()
+    expect(well.page.locator("body")).not_to_contain_text("its clock is", timeout=GIVES_UP_AFTER_SECONDS * 1000)
+    well.times.append(("the node's clock is right", time.monotonic() - begun))
+
+
+def test_a_gorush_that_hangs(well: Stack) -> None:
+    with frozen(well.processes("embedded.gorush")):
+        well.says(re.compile("No pushes are sent: no gorush answers"), "gorush hangs")
+        well.first_action("Start gorush", "PushServerGatewayAway")
+    well.says(WELL, "gorush goes on")
+
+
+def test_a_broker_that_is_away(well: Stack) -> None:
+    with frozen(well.processes("valkey-server")):
+        well.says(re.compile("Redis does not answer"), "Redis hangs")
+        well.first_action("Start Redis", "PushServerBrokerDown")
+    well.says(WELL, "Redis goes on")
+
+
+def test_clients_that_fall_silent(well: Stack) -> None:
+    """The threshold is the third whole minute without a request, where twenty a minute are usual."""
+    well.load.kill()
+    with well.database as database:
+        database.execute(
+            "INSERT INTO pushserver_traffichour (begin_at, flow, count) SELECT"
+            " date_trunc('hour', now()) + hour * interval '1 hour' - day * interval '1 day', 'requests waku', %s"
+            " FROM generate_series(1, 9) AS day, generate_series(0, 1) AS hour",
+            [USUAL_HOUR],
+        )
+        _wait(lambda: _silent_minutes(database) >= 3, seconds=300)
+        well.says(re.compile(r"No request has arrived through Waku for \d min; usual is 20 a minute"), "silence")
+        well.first_action("Where the canary gets through", "IndicatorTraffic")
+        database.execute("DELETE FROM pushserver_traffichour")
+    well.says(WELL, "what is usual is not known any more")
+
+
+def _silent_minutes(database: "psycopg.Connection[tuple[object, ...]]") -> int:
+    """Return how many of the newest minutes that were counted had no request."""
+    rows = database.execute(
+        "SELECT request_count FROM pushserver_trafficminute ORDER BY begin_at DESC LIMIT 9"
+    ).fetchall()
+    return next((number for number, (requests,) in enumerate(rows) if requests), len(rows))
+
+
+def _wait(is_over: Callable[[], bool], *, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not is_over():
+        assert time.monotonic() < until
+        time.sleep(0.2)
