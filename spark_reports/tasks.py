@@ -43,6 +43,7 @@ class _Work:
 @shared_task(base=MessageTask, autoretry_for=())  # the next one comes in five minutes
 def make_reports() -> None:
     """Make reports until nothing more is owed or can be made now."""
+    status.LACK.save(missing())
     with timeouts(REPORTS):
         while not WORKER_STOP.is_set() and (work := _next_work(database_now())):
             if not _make(work):

@@ -15,7 +15,7 @@ NO_RUN = 'no run was started. Is there a worker for the queue "reports", and bea
 
 
 class State(StrEnum):
-    OFF = "off"  # no nightly reports, by the settings
+    OFF = "off"  # no nightly reports: by the settings, or as their worker lacks what they need
     WAITING = "waiting"  # the first night is still to come
     PRESENT = "present"
     MISSING = "missing"  # an alarm: a night's reports should be here and are not
@@ -41,6 +41,8 @@ class Status:
 
 # `watch_reports` comes every five minutes.
 SAVED = StatusCache("reports", Status, ttl_seconds=900)
+# What the worker for reports lacks, as it says itself every five minutes: it may be on another machine.
+LACK = StatusCache("reports_lack", str, ttl_seconds=900)
 
 
 def status(now: datetime) -> Status:
@@ -60,6 +62,8 @@ def _state(newest: date | None, now: datetime) -> tuple[State, str]:
         return State.MISSING, f"The reports of {overdue[-1]} are missing: {_why(overdue[-1])}"
     if newest:
         return State.PRESENT, f"The reports of {newest} are here.{_stale(newest, now)}"
+    if lack := LACK.read():
+        return State.OFF, lack
     return State.WAITING, f"The first reports come after {next_night(now):%Y-%m-%d %H:%M} UTC."
 
 

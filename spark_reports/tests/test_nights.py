@@ -36,7 +36,7 @@ from spark_reports.mail import send_summary
 from spark_reports.models import PublishedDay, ReportRun, RequestedRun
 from spark_reports.nights import nights, on_demand
 from spark_reports.nights.closing import last_closed_day
-from spark_reports.nights.status import NO_RUN, SAVED, State, status
+from spark_reports.nights.status import LACK, NO_RUN, SAVED, State, status
 from spark_reports.running import parts, runs
 from spark_reports.running.spark import Submission
 from spark_reports.tests import rows
@@ -179,6 +179,15 @@ def test_all_is_well_with_last_nights_reports_and_their_flags_are_counted() -> N
 def test_a_new_server_waits_for_its_first_night() -> None:
     install(at(12))
     assert status(at(13)).words == "The first reports come after 2026-11-22 01:00 UTC."
+
+
+def test_a_new_server_whose_worker_lacks_java_is_not_fine(no_java: None) -> None:
+    install(timezone.now())
+    tasks.make_reports()
+    found = status(timezone.now())
+    assert (found.state, found.words.split(":")[0]) == (State.OFF, "Java 17 or 21 is missing")
+    LACK.save("")
+    assert status(timezone.now()).state == State.WAITING
 
 
 def test_who_switched_reports_off_is_not_alarmed(settings: LazySettings) -> None:
