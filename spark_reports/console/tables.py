@@ -103,7 +103,7 @@ def _value(row: Any, name: str) -> Any:
 
 
 def columns_of(model: type[Model]) -> list[str]:
-    """Return the columns of a report, as docs/reports.md documents them."""
+    """Return the columns of a report, as docs/figures.md documents them."""
     return [column.name for column in model._meta.concrete_fields if not column.primary_key]  # noqa: SLF001
 
 

@@ -1,7 +1,7 @@
 """Every table of the lake: what one row is, and each column with its type and unit.
 
 The one place that says so. Spark's schemas (`schemas`), the export's Parquet schemas, the result tables in PostgreSQL
-and docs/reports.md are made from it or compared with it. Plain Python: the server reads this file without PySpark.
+and docs/figures.md are made from it or compared with it. Plain Python: the server reads this file without PySpark.
 """
 
 from dataclasses import dataclass

@@ -134,7 +134,7 @@ def test_files_have_the_documented_columns(lake_url: str, day: date, export: Cal
 
 
 def assert_documented(table: Table) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "figures.md").read_text(encoding="utf-8")
     section = text.partition(f"#### `{table.name}`")[2].partition("\n#### ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
     assert rows == [_documented(column) for column in table.columns], table.name
