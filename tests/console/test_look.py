@@ -32,8 +32,8 @@ OF_EACH_KIND = ("index", "notifications_notification_changelist", "notifications
 # Fetching all style sheets and media beforehand is for two rules: one is off, and the other one hears sounds.
 AXE = {"resultTypes": ["violations"], "preload": False}
 API_DOCS = "/api/docs/"
-# Swagger puts a button to copy the address into the button that opens an endpoint: its markup, not ours.
-OF_SWAGGER = "nested-interactive"
+# Swagger's markup, not ours: a button within a button, headings that skip a level, sections without a landmark.
+OF_SWAGGER = ("nested-interactive", 'class="opblock', 'wrapper">')
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_visitor_can_read_the_login_page_and_the_documentation_of_the_api(visi
 
     faults = list(faults_of(visitor, "api-docs", API_DOCS))
     expect(visitor.get_by_role("button", name="Authorize")).to_be_visible()
-    assert [fault for fault in faults if OF_SWAGGER not in fault] == []
+    assert [fault for fault in faults if not any(known in fault for known in OF_SWAGGER)] == []
 
 
 def faults_of(page: Page, name: str, url: str) -> Iterator[str]:

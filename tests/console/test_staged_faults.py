@@ -63,7 +63,7 @@ class Stack:
         """Check what is to be done first, and that a click explains it step by step."""
         expect(self.page.locator(".worst li").first).to_contain_text(words)
         self.page.locator(".worst li").first.get_by_role("link", name="Step by step").click()
-        expect(self.page.locator("main")).to_contain_text(page_title)
+        expect(self.page.locator("body")).to_contain_text(page_title)
         self.page.goto("/admin/")
 
     def processes(self, *words: str) -> list[psutil.Process]:
