@@ -39,6 +39,7 @@ BROWSER = (
 # These wait for servers most of the time, while Spark and pages keep a core busy: they run beside each other.
 WAITING = (*APART, "kit/processes/tests/test_leader.py", "embedded/servers/tests/test_system_postgres.py")
 LONGEST_FIRST = (
+    "tests/console/test_staged_faults.py",
     "tests/flows/",
     "spark_reports/tests/test_places.py",
     "spark_reports/tests/test_runs.py",
