@@ -66,8 +66,11 @@ LAST_READ = StatusCache("last_read", LastRead, ttl_seconds=3)
 
 
 def clock_of(read: LastRead) -> dict[str, Complaint | None]:
-    """Return by its id what is wrong with a node's clock, or None for nothing."""
-    return {CLOCK: about_clock(read.skew_seconds)}
+    """Return by its id what is wrong with a node's clock, or None for nothing.
+
+    Empty where the node did not tell the time: what the config check found then stands.
+    """
+    return {} if read.skew_seconds is None else {CLOCK: about_clock(read.skew_seconds)}
 
 
 class RelayCache(Protocol):

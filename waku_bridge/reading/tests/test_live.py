@@ -22,10 +22,15 @@ from waku_bridge.models import DeadLetter, InboundEnvelope
 from waku_bridge.node import NodeError, Unreachable, to_json
 from waku_bridge.node.config_check import pages as page_lengths
 from waku_bridge.node.config_check.readings import LongestPage
+from waku_bridge.node.config_check.rules import about_clock
+from waku_bridge.node.config_check.saved import NOTICES
 from waku_bridge.query_topics import listen_to
 from waku_bridge.reading import live
+from waku_bridge.reading.live import LastRead, clock_of
 from waku_bridge.reading.pace import IDLE_SECONDS
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, RING_CAPACITY, listening, message, messages
+
+NODE = "http://node.example:8645"
 
 
 async def read(world, reader, times=1):
@@ -395,3 +400,19 @@ def test_what_is_larger_than_a_part_is_a_part(monkeypatch):
     ]
     parts = [[len(envelope.message.payload) for envelope in part] for part in inbox.slices(envelopes[::-1])]
     assert parts == [[5, 3], [9], [1, 1], [12], [0]]
+
+
+@pytest.mark.parametrize(
+    ("skew_seconds", "problems"),
+    [
+        (None, ["its clock is 12 s ahead of ours"]),  # the node does not tell the time: the check stands
+        (0.5, []),  # it was mended since the check
+        (-30.0, ["its clock is 30 s behind ours"]),
+    ],
+)
+def test_what_is_read_of_a_clock_is_newer_than_the_check_where_the_node_tells_the_time(skew_seconds, problems):
+    cache.clear()
+    NOTICES.note(NODE, [about_clock(12.0)], known=None, now=clock.now())
+    read = LastRead(clock.now(), skew_seconds)
+    (peer,) = NOTICES.peers({NODE: True}, is_blind=False, seen={NODE: clock_of(read)})
+    assert [found.problem for found, _since in peer.complaints] == problems
