@@ -20,7 +20,7 @@ from kit.processes.tasks import MessageTask, run_for_a_while
 from kit.tracing import errors, spans
 from notifications import bridges, retention
 from notifications.delivery.steps import Delivery
-from notifications.gateways.registry import gateway_for
+from notifications.gateways.registry import gateway_for, open_all
 from notifications.queues.concurrency import ConcurrencyLimits
 
 log = structlog.get_logger(__name__)
@@ -49,6 +49,7 @@ def new_steps(wakeup: Wakeup) -> list[Step]:
     """
     lease = timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)
     limits = ConcurrencyLimits(settings.CHANNEL_IN_FLIGHT, first=FIRST_LIMIT)
+    open_all()
     delivery = Delivery(gateway_for, wakeup, lease=lease, limits=limits)
     opened = bridges.open_all(delivery, wakeup)
     intake = [step for bridge in opened.values() for step in bridge.intake()]

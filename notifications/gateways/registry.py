@@ -13,7 +13,7 @@ _openers: dict[str, Callable[[], Gateway]] = {}
 
 
 def register(name: str, open_gateway: Callable[[], Gateway]) -> None:
-    """Make a gateway known. ``open_gateway`` is called at the first push, once in a process."""
+    """Make a gateway known. ``open_gateway`` is called once in a process."""
     _openers[name] = once(open_gateway)
     gateway_for.cache_clear()
 
@@ -21,6 +21,14 @@ def register(name: str, open_gateway: Callable[[], Gateway]) -> None:
 def names() -> list[str]:
     """Return the names that a route may have."""
     return sorted(_openers)
+
+
+def open_all() -> None:
+    """Open every gateway. A process that sends does so at its start, with the code of all else that it runs: the next
+    release may replace the files before its first push.
+    """
+    for name in names():
+        gateway_for(name)
 
 
 @cache  # it is asked twice for each push

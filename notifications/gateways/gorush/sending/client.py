@@ -9,6 +9,7 @@ import httpx
 import orjson
 from django.conf import settings
 
+from kit.canary.dry_run import token_of
 from kit.http.connections import HttpClient, is_tls_wrong, lasting_client, was_never_sent
 from kit.http.failover import Peers
 from notifications.gateways.gorush.answers.errors import UNKNOWN, ErrorRule
@@ -126,8 +127,10 @@ def _without_answer(error: httpx.HTTPError) -> str:
 
 
 def open_gateway() -> GorushGateway:
-    """Return a client of the gorushes of the settings."""
+    """Return a client of the gorushes of the settings.
+
+    A canary's push may be older than the change to the key of the moment, so the tokens of all keys are known.
+    """
+    dry_run_tokens = [token_of(key) for key in (settings.SERVER_PRIVATE_KEY, *settings.OTHER_SERVER_PRIVATE_KEYS)]
     client = lasting_client(timeout_seconds=settings.GORUSH_TIMEOUT_SECONDS)
-    return GorushGateway(
-        settings.GORUSH_URLS, OF_STATUS, client, lambda: current_rules().rules, settings.CANARY_DRY_RUN_TOKENS
-    )
+    return GorushGateway(settings.GORUSH_URLS, OF_STATUS, client, lambda: current_rules().rules, dry_run_tokens)

@@ -1,0 +1,23 @@
+"""What a process that works batches has ready before it takes anything."""
+
+import pytest
+
+from kit.batches.batch import Wakeup
+from notifications.gateways import registry
+from notifications.gateways.registry import AbsentGateway
+from notifications.tasks import new_steps
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Return the names of the gateways that were opened, of which there is one more than usual."""
+    opened = []
+    monkeypatch.setattr(registry, "_openers", dict(registry._openers))
+    registry.register("other", lambda: opened.append("other") or AbsentGateway("other"))
+    yield opened
+    registry.gateway_for.cache_clear()
+
+
+def test_gateways_are_opened_before_the_first_push_as_an_upgrade_may_replace_the_code_before_it(opened, db):
+    new_steps(Wakeup())
+    assert opened == ["other"]
