@@ -215,7 +215,7 @@ class AlertLevel(models.Model):
 
 
 class Alert(models.Model):
-    """Something that one target of ALERTS_TO is told about an incident."""
+    """A message about an incident to one target of ALERTS_TO."""
 
     class Event(models.TextChoices):
         BEGAN = "began"

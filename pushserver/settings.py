@@ -288,7 +288,7 @@ REPORTS_NIGHTLY = env.flag("REPORTS_NIGHTLY", default=True)
 REPORTS_HOUR = env.count("REPORTS_HOUR", 1, minimum=0, maximum=23)
 # The recipients of each night's summary by mail; a mail server is needed as well.
 REPORT_RECIPIENTS = env.items("REPORT_RECIPIENTS")
-# Who is told when an indicator gets bad: mail addresses, and URLs of webhooks, which are secret.
+# Who is alerted when an indicator gets bad: mail addresses, and URLs of webhooks, which are secret.
 ALERTS_TO = env.targets("ALERTS_TO")
 EMAIL_HOST = env.text("EMAIL_HOST")
 EMAIL_PORT = env.count("EMAIL_PORT", 587, minimum=1, maximum=65535)

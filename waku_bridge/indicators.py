@@ -177,8 +177,8 @@ def failed(found: Failed) -> Indicator:
     """
     if not found.count:
         return Indicator(FAILED, State.GREEN, "none")
-    is_usual = found.now >= max(FEW_FAILED, found.requests)
-    state = State.RED if is_usual or found.lately >= MANY_FAILED else State.YELLOW
+    has_failures_only = found.now >= max(FEW_FAILED, found.requests)
+    state = State.RED if has_failures_only or found.lately >= MANY_FAILED else State.YELLOW
     sentence = f"{found.count:,} failed because of a bug in this server"
     if found.fault:
         sentence += f", the newest of {found.fault} ({found.times:,} {'time' if found.times == 1 else 'times'})"

@@ -23,7 +23,7 @@ class Tireless(ABC, Thread):
 
     @abstractmethod
     def work(self) -> None:
-        """Work until `stopped` is set. What it raises is told, and it is called again a moment later."""
+        """Work until `stopped` is set. What it raises is logged, and it is called again a moment later."""
 
     def stop(self) -> None:
         """Have it end. It does not wait for that."""

@@ -57,7 +57,7 @@ class Watch(Tireless):
 
     def _note_absence(self, seen: Snapshot, now: datetime) -> None:
         self._absence = self._absence or Absence(seen.facts.reached.database, now)
-        self._absence.tell(now)
+        self._absence.alert(now)
 
     def _end_absence(self, now: datetime) -> None:
         if self._absence:
@@ -73,8 +73,8 @@ class Absence:
         self._began_at = began_at
         self._is_alerted = False
 
-    def tell(self, now: datetime) -> None:
-        """Tell everybody, once it has lasted as long as other incidents have to."""
+    def alert(self, now: datetime) -> None:
+        """Alert every target, once it has lasted as long as other incidents have to."""
         if not self._is_alerted and now - self._began_at >= planning.SETTLED:
             self._send(Alert.Event.BEGAN, None)
             self._is_alerted = True

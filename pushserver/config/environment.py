@@ -163,7 +163,7 @@ class Environment:
         return default
 
     def secret(self, name: str) -> str:
-        """Return the content of the file that ``NAME_FILE`` names, or without one, or with an empty one, ``NAME``."""
+        """Return the value of ``NAME``, or the content of the file that ``NAME_FILE`` names, unless that is empty."""
         path = self.text(f"{name}_FILE")
         if not path:
             return self.text(name)

@@ -1,4 +1,4 @@
-"""Who is told of which incident, how often, and what becomes of an alert that is not taken."""
+"""Who is alerted by which incident, how often, and what becomes of an alert that is not taken."""
 
 import json
 import threading
@@ -131,7 +131,7 @@ def test_an_indicator_of_a_host_alerts_as_its_kind_does(hook: Hook) -> None:
     ]
 
 
-def test_who_has_to_act_is_reminded_and_told_when_it_is_over(hook: Hook) -> None:
+def test_who_has_to_act_is_reminded_and_alerted_when_it_is_over(hook: Hook) -> None:
     incident = make_incident()
     assert planned(30, 4 * 3600 - 1, 4 * 3600 + 1, 4 * 3600 + 20) == [("began", 0), ("still", 1)]
     Incident.objects.filter(pk=incident.pk).update(ended_at=at(20_000))
@@ -175,7 +175,7 @@ def test_what_explained_an_incident_is_kept_when_it_is_over() -> None:
     assert Incident.objects.get().cause == "database"
 
 
-def test_a_webhook_gets_what_happened_and_its_url_is_alerted_nobody(hook: Hook) -> None:
+def test_a_webhook_gets_what_happened_and_its_url_is_shown_to_nobody(hook: Hook) -> None:
     make_incident()
     planning.plan(now=at(30))
     with capture_logs() as logs:
@@ -202,6 +202,21 @@ def test_what_is_not_taken_is_sent_again_and_later_each_time(hook: Hook) -> None
     assert (alert.sent_at, alert.attempt_count) == (at(75), 3)
 
 
+def test_a_target_that_hangs_keeps_the_watch_from_its_work_for_one_alert_and_others_from_none(
+    hook: Hook, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "IN_A_ROW_SECONDS", 0)
+    settings.ALERTS_TO = ["http://127.0.0.1:1/closed", hook.url]
+    make_incident()
+    planning.plan(now=at(30))
+    sent = []
+    for moment in (30, 45, 60):
+        sending.send_due(now=at(moment))
+        sent.append(len(hook.bodies))
+    assert sent == [0, 1, 1]
+    assert Alert.objects.get(sent_at=None).attempt_count == 2
+
+
 def test_what_nobody_takes_for_a_day_is_given_up(settings: LazySettings) -> None:
     settings.ALERTS_TO = ["http://127.0.0.1:1/closed"]
     make_incident()
@@ -213,7 +228,7 @@ def test_what_nobody_takes_for_a_day_is_given_up(settings: LazySettings) -> None
     assert not Alert.objects.exists()
 
 
-def test_a_target_that_was_taken_out_is_alerted_nothing(hook: Hook, settings: LazySettings) -> None:
+def test_a_target_that_was_taken_out_gets_nothing(hook: Hook, settings: LazySettings) -> None:
     make_incident()
     planning.plan(now=at(30))
     settings.ALERTS_TO = []
@@ -221,7 +236,7 @@ def test_a_target_that_was_taken_out_is_alerted_nothing(hook: Hook, settings: La
     assert (hook.bodies, Alert.objects.count()) == ([], 0)
 
 
-def test_people_are_told_by_mail(settings: LazySettings) -> None:
+def test_people_are_alerted_by_mail(settings: LazySettings) -> None:
     settings.ALERTS_TO = [ANN, "bob@example.org"]
     make_incident()
     planning.plan(now=at(30))
@@ -232,7 +247,7 @@ def test_people_are_told_by_mail(settings: LazySettings) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_two_workers_one_tells_it(hook: Hook) -> None:
+def test_of_two_workers_one_alerts(hook: Hook) -> None:
     make_incident()
     planning.plan(now=at(30))
 
@@ -248,7 +263,7 @@ def test_of_two_workers_one_tells_it(hook: Hook) -> None:
 def test_that_postgresql_is_away_is_alerted_from_memory(hook: Hook) -> None:
     absence = Absence("PostgreSQL does not answer", NOW)
     for moment in (0, 29, 30, 45):
-        absence.tell(at(moment))
+        absence.alert(at(moment))
     absence.end(at(60))
     assert [(body["event"], body["indicator"]) for body in hook.bodies] == [
         ("began", "database"),
@@ -258,7 +273,7 @@ def test_that_postgresql_is_away_is_alerted_from_memory(hook: Hook) -> None:
     assert (incident.indicator, incident.began_at, incident.ended_at) == ("database", NOW, at(60))
 
 
-def test_the_watch_notes_tells_and_keeps_when_it_started(hook: Hook) -> None:
+def test_the_watch_notes_alerts_and_keeps_when_it_started(hook: Hook) -> None:
     watch = Watch()
     assert watch.look(at(0))  # there is no gorush in this test
     assert watch.look(at(31))

@@ -18,7 +18,7 @@ TRAFFIC = Kind(
 )
 KINDS = (TRAFFIC,)
 FEW_DAYS = 5
-# So many are waited for before it is told that they are missing: by chance, so few come once in millions of times.
+# An absence counts once so many would usually have come: by chance it happens less than once in millions of times.
 EXPECTED = 40
 MIN_MINUTES, MAX_MINUTES = 3, 60
 FEW = 3  # in a minute: fewer are no sign that it is over
@@ -58,8 +58,8 @@ class Flow:
 
     @property
     def share(self) -> float:
-        """Return which share of what is usual there was in the minutes that are judged. It is 1 where nothing can be
-        told, and as soon as the newest minute is like others.
+        """Return which share of what is usual there was in the minutes that are judged. It is 1 where too little is
+        known, and as soon as the newest minute is like others.
         """
         if not 0 < self.judged_minutes <= len(self.minutes):
             return 1.0
