@@ -1,4 +1,4 @@
-"""The device token by which delivery recognises a canary's push that gorush is to drop."""
+"""The device token by which delivery recognises a push of a canary that its gateway is to drop."""
 
 import hmac
 
