@@ -1,0 +1,86 @@
+"""Finder of docstrings, comments and test names that a reader has to read twice: `python -m tests.sentences kit`."""
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+# A clause as a title: the thing comes first, by its name.
+CLAUSE = r"(What|How|Who|Whoever|Whatever|That|Those|Such)\b"
+# Words that only this project used, and idioms of its authors. A number has a name, and a machine tells nobody anything.
+IDIOMS = re.compile(
+    r"\b(arsenal|ammunition|bells?|by hand|desks?|errands?|front doors?|hush|lanes?|newcomers?|on duty|parked|patience"
+    r"|precedence|set aside|so many|so often|strangers?|tether|told|untold|work(?:ed|s)? off|whoever)\b",
+    re.IGNORECASE,
+)
+DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Finding(NamedTuple):
+    """One sentence to mend: where it stands, what is wrong with it, and its first words."""
+
+    file: str
+    line: int
+    fault: str
+    text: str
+
+
+def sources(*folders: str) -> list[str]:
+    """List the Python files of the repository, or of folders of it, without generated ones."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--", *(f"{folder}/*.py" for folder in folders or (".",))],
+        **{"cwd": ROOT, "capture_output": True, "text": True, "check": True},
+    )
+    return [file for file in listed.stdout.split() if "/pb/" not in file]
+
+
+def in_docstrings(file: str, text: str) -> Iterator[Finding]:
+    """Find docstrings and test names that begin with a clause, docstrings without an end, and idioms in them."""
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, DEFINITIONS):
+            continue
+        name, line = getattr(node, "name", ""), getattr(node, "lineno", 1)
+        if re.match(f"test_{CLAUSE}".replace(r"\b", "_"), name, re.IGNORECASE):
+            yield Finding(file, line, "test name is a clause", name)
+        if docstring := ast.get_docstring(node):
+            yield from _faults(file, line, docstring)
+
+
+def _faults(file: str, line: int, docstring: str) -> Iterator[Finding]:
+    """Find the faults of one docstring."""
+    first = docstring.split("\n\n")[0]
+    if re.match(CLAUSE, first):
+        yield Finding(file, line, "begins with a clause", first[:100])
+    if not first.endswith((".", ":", "?", "!")):
+        yield Finding(file, line, "ends without a full stop", first[-60:])
+    for found in IDIOMS.finditer(docstring):
+        yield Finding(file, line, f"says {found.group()!r}", docstring[max(0, found.start() - 40) : found.end() + 40])
+
+
+def in_comments(file: str, text: str) -> Iterator[Finding]:
+    """Find idioms in comments."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            for found in IDIOMS.finditer(token.string):
+                yield Finding(file, token.start[0], f"says {found.group()!r}", token.string[:110])
+
+
+def findings(*folders: str) -> Iterator[Finding]:
+    """Find every sentence to mend in the repository, or in folders of it."""
+    for file in sources(*folders):
+        text = (ROOT / file).read_text(encoding="utf-8")
+        yield from in_docstrings(file, text)
+        yield from in_comments(file, text)
+
+
+if __name__ == "__main__":
+    found = list(findings(*sys.argv[1:]))
+    for finding in found:
+        print(f"{finding.file}:{finding.line}: {finding.fault}: {' '.join(finding.text.split())}")
+    print(f"{len(found)} to mend")
