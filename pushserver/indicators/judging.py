@@ -89,7 +89,7 @@ def judge(facts: Facts) -> list[Indicator]:
     """Return all indicators, causes before effects."""
     reached, stored = facts.reached, facts.stored
     is_slow = stored is None or stored.is_slow
-    found = [*_from_reached(reached), server.database_speed(reached.database, is_slow=is_slow)]
+    found = [*from_reached(reached), server.database_speed(reached.database, is_slow=is_slow)]
     found += _from_database(stored, facts) if stored else _unknown(found, reached)
     known = all_kinds()
     return explained(sorted(found, key=lambda indicator: known.index(indicator.kind)))
@@ -97,10 +97,11 @@ def judge(facts: Facts) -> list[Indicator]:
 
 def readiness(reached: Reached) -> list[Indicator]:
     """Return the indicators that decide whether the server is ready."""
-    return [indicator for indicator in _from_reached(reached) if indicator.kind.decides_readiness]
+    return [indicator for indicator in from_reached(reached) if indicator.kind.decides_readiness]
 
 
-def _from_reached(reached: Reached) -> Iterator[Indicator]:
+def from_reached(reached: Reached) -> Iterator[Indicator]:
+    """Yield the indicators that need no table of the database."""
     is_redis_down = bool(reached.broker)
     yield server.database(reached.database)
     yield server.broker(reached.broker)

@@ -57,3 +57,8 @@ def readiness() -> list[Indicator]:
     """Return the indicators that decide readiness. They are judged without waiting for the database."""
     reached = asking.RECENT.get()
     return dated(judging.readiness(reached), reached.incidents)
+
+
+def is_bad_at_a_glance() -> bool:
+    """Return whether a server around us, or a worker, is of no use. No table is read for it."""
+    return any(found.is_bad for found in judging.from_reached(asking.RECENT.get()))

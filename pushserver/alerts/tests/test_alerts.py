@@ -24,6 +24,7 @@ from pushserver.alerts.watch import Absence, Watch
 from pushserver.indicators import incidents
 from pushserver.indicators.kinds.server import BATCHES
 from pushserver.models import Alert, AlertLevel, Incident, ServerStart
+from tests.flows.fleet import wait_until
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SECRET = "T0-the-secret-of-the-webhook"
@@ -280,6 +281,21 @@ def test_the_watch_notes_alerts_and_keeps_when_it_started(hook: Hook) -> None:
     assert {body["event"] for body in hook.bodies} == {"began"}
     assert {body["indicator"].partition("-")[0] for body in hook.bodies} >= {"gorush"}
     assert ServerStart.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_watch_notes_a_fault_between_two_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pushserver.alerts.watch.GLANCE_SECONDS", 0.05)
+    monkeypatch.setattr("pushserver.alerts.watch.SNAPSHOT_SECONDS", 3600)
+    watch = Watch()
+    watch.start()  # there is no gorush in this test
+    try:
+        wait_until(Incident.objects.exists, what="an incident")
+    finally:
+        watch.stop()
+        watch.join(10)
+    noted = Incident.objects.values_list("indicator", flat=True)
+    assert "gorush" in {indicator.partition("-")[0] for indicator in noted}
 
 
 def test_labels_tell_webhooks_of_one_host_apart() -> None:
