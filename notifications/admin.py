@@ -20,6 +20,7 @@ from kit.admin.lists.columns import (
     moment,
     number,
     short_hash,
+    short_id,
     state,
     word,
     yes_no,
@@ -94,7 +95,7 @@ class NotificationInline(FactInline):
         short_hash("public_key_hash", "key hash"),
         "installation_id",
         state("state"),
-        state("report", "told the sender"),
+        state("report", "reply to its sender"),
         number("attempt_count", "attempts"),
         moment("finished_at", "finished"),
     )
@@ -174,19 +175,19 @@ class NotificationAdmin(Operated, FactAdmin):
         word("pk", "notification"),
         link(lambda n: timeline_url(n.pk), "timeline"),
         short_hash("public_key_hash", "key hash"),
-        "installation_id",
+        short_id("installation_id", "installation"),
         "type_name",
         state("state"),
-        state("report", "told the sender"),
+        state("report", "reply"),
         number("attempt_count", "attempts"),
         age("created_at"),
-        age("due_at", "next attempt"),
+        age("due_at", "due"),
     )
     list_filter = (ProgressFilter, ("state", WordFilter), during("finished_at"))
     shown: ClassVar[Any] = {
         "Notification": (
             state("state"),
-            state("report", "told the sender"),
+            state("report", "reply to its sender"),
             "type_name",
             word("grade", "grade"),
             number("attempt_count", "attempts"),

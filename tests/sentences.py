@@ -13,7 +13,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 # A clause as a title: the thing comes first, by its name.
 CLAUSE = r"(What|How|Who|Whoever|Whatever|That|Those|Such)\b"
-# Words that only this project used, and idioms of its authors. A number has a name, and a machine tells nobody anything.
+# Words that only this project used, and idioms of its authors. A number has a name, and a machine does not tell.
 IDIOMS = re.compile(
     r"\b(arsenal|ammunition|bells?|by hand|desks?|errands?|front doors?|hush|lanes?|newcomers?|on duty|parked|patience"
     r"|precedence|set aside|so many|so often|strangers?|tether|told|untold|work(?:ed|s)? off|whoever)\b",
@@ -33,10 +33,8 @@ class Finding(NamedTuple):
 
 def sources(*folders: str) -> list[str]:
     """List the Python files of the repository, or of folders of it, without generated ones."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--", *(f"{folder}/*.py" for folder in folders or (".",))],
-        **{"cwd": ROOT, "capture_output": True, "text": True, "check": True},
-    )
+    names = [f"{folder}/*.py" for folder in folders or (".",)]
+    listed = subprocess.run(["git", "ls-files", *names], cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S607
     return [file for file in listed.stdout.split() if "/pb/" not in file]
 
 
@@ -54,7 +52,7 @@ def in_docstrings(file: str, text: str) -> Iterator[Finding]:
 
 def _faults(file: str, line: int, docstring: str) -> Iterator[Finding]:
     """Find the faults of one docstring."""
-    first = docstring.split("\n\n")[0]
+    first = docstring.split("\n\n", maxsplit=1)[0]
     if re.match(CLAUSE, first):
         yield Finding(file, line, "begins with a clause", first[:100])
     if not first.endswith((".", ":", "?", "!")):
@@ -81,6 +79,5 @@ def findings(*folders: str) -> Iterator[Finding]:
 
 if __name__ == "__main__":
     found = list(findings(*sys.argv[1:]))
-    for finding in found:
-        print(f"{finding.file}:{finding.line}: {finding.fault}: {' '.join(finding.text.split())}")
-    print(f"{len(found)} to mend")
+    lines = [f"{each.file}:{each.line}: {each.fault}: {' '.join(each.text.split())}" for each in found]
+    sys.stdout.write("\n".join([*lines, f"{len(found)} to mend\n"]))

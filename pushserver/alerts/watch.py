@@ -1,5 +1,6 @@
-"""The watch: a thread of each worker for maintenance that takes snapshots, so that incidents are noted and alert somebody
-also while nobody looks.
+"""The watch: a thread of each worker for maintenance that takes snapshots.
+
+Incidents are noted and alert somebody also while no page of the console is open.
 """
 
 from datetime import datetime

@@ -151,10 +151,11 @@ def test_codes_in_tables_are_whole(world: World, operator: Page) -> None:
     assert {path: words for path, words in found.items() if words} == {}
 
 
-def test_the_list_of_error_rules_is_not_scrolled_sideways(world: World, operator: Page) -> None:
-    operator.set_viewport_size({"width": 1280, "height": 900})
-    operator.goto("/admin/notifications/gatewayerrorrule/")
-    show(operator, "error-rules")
+@pytest.mark.parametrize(("width", "name"), [(1280, "gatewayerrorrule"), (1340, "notification")])
+def test_a_list_is_not_scrolled_sideways(world: World, operator: Page, width: int, name: str) -> None:
+    operator.set_viewport_size({"width": width, "height": 900})
+    operator.goto(f"/admin/notifications/{name}/")
+    show(operator, f"list-{name}")
     assert operator.evaluate(SCROLLED) <= 0
 
 

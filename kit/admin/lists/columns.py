@@ -15,13 +15,19 @@ from kit.http.urls import host_of
 
 Column = Callable[[Any], Any]
 
-SHORT_DIGITS = 16
+# The boxes of lists and of the menu find a row by these digits.
+SHORT_DIGITS = 8
 NOTHING = "-"
 
 
 def short_hash(field: str, label: str = "") -> Column:
     """Show the first digits of a hash."""
     return _column(field, label, lambda value: as_digits(hex_of(value)[:SHORT_DIGITS]))
+
+
+def short_id(field: str, label: str = "") -> Column:
+    """Show the first digits of a UUID. Its row's own page shows the whole."""
+    return _column(field, label, lambda value: as_digits(str(value)[:SHORT_DIGITS]))
 
 
 def full_hash(field: str, label: str = "") -> Column:
