@@ -26,7 +26,7 @@ HEARTBEAT_KEY = "worker:{queue}"
 # Workers beat every 2 to 5 seconds: one that hangs for a moment is not gone.
 HEARTBEAT_TTL_SECONDS = 15
 WATCH_AFTER_SECONDS = 5
-# A worker looks for free children so often, and by then an older message is void.
+# Seconds between two looks of a worker for free children. A message that is older has expired.
 START_EVERY_SECONDS = 5.0
 
 app = Celery("pushserver")

@@ -90,7 +90,7 @@ class TrafficMinute(models.Model):
 
 
 class BridgeMinute(models.Model):
-    """How many requests came by one bridge in one minute, and how many replies it sent."""
+    """Requests that came through one bridge in one minute, and replies that it sent."""
 
     begin_at = models.DateTimeField()
     bridge = models.TextField()
@@ -107,7 +107,7 @@ class BridgeMinute(models.Model):
 
 
 class TrafficHour(models.Model):
-    """How much came or went in one whole hour, kept for five weeks to tell what is usual at an hour of the day."""
+    """Sum of one flow in one whole hour, kept for five weeks to tell what is usual at an hour of the day."""
 
     begin_at = models.DateTimeField()
     flow = models.TextField()  # see `history.hours`
@@ -123,7 +123,7 @@ class TrafficHour(models.Model):
 
 
 class AttemptMinute(models.Model):
-    """How many attempts of one minute had this outcome and code. Codes are our words, so their number is limited, and
+    """Number of attempts of one minute with this outcome and code. Codes are our words, so their number is limited, and
     so is that of channels: apps that nothing was delivered to are counted together.
     """
 
@@ -145,7 +145,7 @@ class AttemptMinute(models.Model):
 
 
 class NotificationMinute(models.Model):
-    """How many notifications ended in this state in one minute. Those that were delivered are counted in the minute of
+    """Number of notifications that ended in this state in one minute. Those that were delivered are counted in the minute of
     the attempt that did it.
     """
 

@@ -1,4 +1,4 @@
-"""What an alert says, as a webhook and as a mail take it.
+"""Text and JSON of an alert, for mails and webhooks.
 
 A webhook gets JSON. Its ``text`` is what chats show that take simple webhooks, such as Slack, Mattermost and Google
 Chat; its ``id`` is the same whenever the same alert is sent again.
@@ -16,7 +16,7 @@ TEST = "A test. Alerts about the indicators of the push server arrive here."
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is sent to each target."""
+    """An alert as it is sent: the subject and text of a mail, or the JSON of a webhook."""
 
     id: str
     event: str

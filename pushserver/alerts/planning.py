@@ -33,7 +33,7 @@ def plan(*, now: datetime) -> None:
 
 
 def level_of(indicator: str, levels: dict[str, str]) -> str:
-    """Return from which state on an indicator alerts. Its id begins with that of its kind."""
+    """Return the mildest state in which an indicator alerts. Its id begins with that of its kind."""
     own = [kind.id for kind in all_kinds() if indicator == kind.id or indicator.startswith(f"{kind.id}-")]
     return levels.get(max(own, key=len, default=""), Level.RED)
 
@@ -59,7 +59,7 @@ def _is_wanted(incident: Incident, level: str) -> bool:
 
 
 def _ended(now: datetime) -> Iterator[tuple[Incident, str, int]]:
-    """Yield what is over, once for an incident that was yellow and red: by its newest row."""
+    """Yield the incidents that are over. Of one that was yellow and red, only its newest row is given."""
     goes_on = Incident.objects.filter(indicator=OuterRef("indicator"), ended_at=None)
     alerted = Alert.objects.filter(incident=OuterRef("pk")).exclude(event=Event.ENDED)
     same = {"incident__indicator": OuterRef("indicator"), "incident__incident_at": OuterRef("incident_at")}

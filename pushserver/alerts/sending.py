@@ -21,14 +21,14 @@ log = structlog.get_logger(__name__)
 TIMEOUT_SECONDS = 5.0
 MAX_ANSWER_BYTES = 16_384
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=10)
-# What was not taken by then is not news any more.
+# An alert that was refused for this long is given up, because it is no news any more.
 GIVEN_UP_AFTER = timedelta(days=1)
-# A mail server that hangs keeps the watch from its next snapshot: what is due beyond this time waits for it.
+# A mail server that hangs delays the next snapshot of the watch. Alerts that are due after this time wait for that.
 IN_A_ROW_SECONDS = 5.0
 
 
 def send_due(*, now: datetime) -> None:
-    """Send what is due, each row in a transaction of its own that other workers pass over; last what failed often."""
+    """Send the alerts that are due, those that failed often last. Each row is locked, and other workers skip it."""
     until = monotonic() + IN_A_ROW_SECONDS
     Alert.objects.filter(sent_at=None, planned_at__lt=now - GIVEN_UP_AFTER).delete()
     due = Alert.objects.filter(sent_at=None, next_attempt_at__lte=now).order_by("attempt_count", "pk")
@@ -58,7 +58,7 @@ def _send_row(pk: int, now: datetime) -> None:
 
 
 def send(target: Target, message: Message) -> str:
-    """Send one message, and return why it was not taken, or nothing. The reason holds no address."""
+    """Send one message. Return why it was refused, without an address, or an empty text."""
     error = _post(target, message) if target.is_webhook else _mail(target, message)
     if error:
         log.warning("alert_not_sent", target=target.label, reason=error)

@@ -1,4 +1,4 @@
-"""Who is alerted: the mail addresses and webhooks of ALERTS_TO."""
+"""Targets of alerts: the mail addresses and webhooks of ALERTS_TO."""
 
 import hashlib
 from dataclasses import dataclass

@@ -53,7 +53,7 @@ class Watch(Tireless):
         return any(indicator.state == State.RED for indicator in seen.indicators)
 
     def _note_start(self) -> None:
-        """Keep when this version started: whoever looks for what changed before an incident finds it there."""
+        """Store when this version started: the page of an incident shows the starts in the hour before it."""
         if not self._is_start_noted:
             ServerStart.objects.create(version=version(), started_at=self._started_at)
             self._is_start_noted = True
@@ -83,7 +83,7 @@ class Absence:
             self._is_alerted = True
 
     def end(self, now: datetime) -> None:
-        """Note the incident, and send that it is over to whoever was alerted."""
+        """Note the incident, and send its end if its beginning was sent."""
         incidents.note_past(self._indicator, self._began_at, now)
         if self._is_alerted:
             self._send(Alert.Event.ENDED, now)

@@ -1,6 +1,6 @@
-"""The REST API: what monitoring and support tools may know, and the endpoints of bridges.
+"""The REST API: status and records for tools of monitoring and support, and the endpoints of bridges.
 
-It never tells a token, key or payload; only who registers a device is told what its app is given.
+No answer holds a token, key or payload. A call that registers a device is answered with the address of its route.
 
 See docs/api.md.
 """

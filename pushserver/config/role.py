@@ -10,7 +10,7 @@ _named: list["Role"] = []
 
 
 class Role(StrEnum):
-    """What a process is for. Importing the pages more than doubles the time and the memory of a start."""
+    """Purpose of a process. Only some import the pages, which more than double the time and the memory of a start."""
 
     COMMAND = "command"  # has the pages; its statements may take as long as they like
     SERVER = "server"  # runs as long as the server does, and has the pages

@@ -1,7 +1,7 @@
 """The pages about the servers behind gateways and bridges: whether each answers, what the config checks found, why it
 matters and what to do.
 
-Whether a peer answers is told by its indicator, as on the dashboard, so that the two never contradict each other.
+Whether a peer answers is read from its indicator, as on the dashboard, so that the two never contradict each other.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What is kept of the past: counts of each minute, and how long incidents, visits and log-ins are.
+"""History of the server: counts of each minute and hour, and the retention of incidents, visits and logins.
 
 See docs/console.md.
 """

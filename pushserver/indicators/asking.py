@@ -1,4 +1,4 @@
-"""Ask the servers around us whether they are of use, and read what the cache holds of them, all within seconds.
+"""Questions to the servers around us, with the heartbeats in the cache. All answers are there within seconds.
 
 The answers are those of `/readyz`, which is open to anybody: they name queues, but no user, password, path or exception
 text, and hosts as subjects only, which it leaves out.
@@ -58,8 +58,8 @@ def ask() -> Reached:
     )
 
 
-# However often the dashboard, `/readyz`, which is open to anybody, the API and `/metrics` are asked, the servers are
-# asked once in so many seconds.
+# Seconds for which the answers of the servers are kept. The dashboard, the API, `/metrics` and `/readyz`, which is open
+# to anybody, may be asked more often.
 KEPT_SECONDS = 1.0
 RECENT = Recent(ask, lambda: KEPT_SECONDS)
 

@@ -34,8 +34,8 @@ OWN_KINDS: tuple[Kind, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What the servers around us answered and the cache holds. ``database`` and ``broker`` say why each is of no use,
-    and are empty where it is.
+    """Answers of the servers around us, and the heartbeats in the cache. ``database`` and ``broker`` say why each
+    cannot be used, and are empty where it can.
 
     ``silent_seconds`` are how long each process of `batches` has done nothing, and None while PostgreSQL tells nothing.
     ``parts`` has what each gateway and bridge reached, and ``incidents`` since when each indicator is bad, as far as it
@@ -52,8 +52,8 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the database knows. It is slow where it did not count in time what waits. ``parts`` has what each gateway
-    and bridge read.
+    """Facts read from the database. It is slow where counting the backlog took too long. ``parts`` has the facts of each
+    gateway and bridge.
     """
 
     is_slow: bool = False

@@ -53,7 +53,7 @@ def entries(source: object) -> Iterator[Entry]:
         elif isinstance(metric, MetricWrapperBase):
             (family,) = metric.describe()
             name = f"{family.name}_total" if family.type == "counter" else family.name
-            yield _entry(name, family.type, family.documentation, metric._labelnames)  # noqa: SLF001 - told nowhere else
+            yield _entry(name, family.type, family.documentation, metric._labelnames)  # noqa: SLF001 - there is no public name for it
 
 
 def _entry(name: str, kind: str, documentation: str, labels: tuple[str, ...]) -> Entry:

@@ -1,7 +1,7 @@
 """Whether database, secrets and clocks fit this version and each other. Asked before the first message.
 
 On tables that were not migrated every message would fail. A server with other field keys would read no address and
-write rows that the right ones do not open. One with another private key would be a stranger to every client. Only the
+write rows that the right ones do not open. One with another private key would be unknown to every client. Only the
 newest rows are asked about, so while keys are being changed those that are listed are enough.
 """
 
@@ -139,6 +139,6 @@ def foreign_private_key() -> Iterator[str]:
         yield OTHER_PRIVATE_KEY
 
 
-# What keeps a process from its work, and what is told when it starts.
+# Findings that keep a process from its work, and findings that it logs at its start.
 FAULTS = (unfit_schema, foreign_field_keys)
 ODDITIES = (untried_version, odd_session, odd_schema, few_locks, clocks_apart, foreign_private_key)

@@ -67,7 +67,7 @@ def app(settings: LazySettings) -> Celery:
 
 
 def _sent(settings: LazySettings) -> int:
-    """How many tasks were sent since this was asked for last."""
+    """Return the number of tasks that were sent since the last call."""
     with Redis.from_url(settings.REDIS_URL) as redis:
         sent = redis.llen("test_of_beat")
         redis.delete("test_of_beat")
@@ -91,7 +91,7 @@ def test_the_lock_is_asked_for_once_for_all_that_is_due(app: Celery, settings: L
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_is_done_rarely_is_done_soon_after_a_start(app: Celery, settings: LazySettings) -> None:
+def test_a_rare_task_is_sent_soon_after_a_start(app: Celery, settings: LazySettings) -> None:
     """When it was done last is not known, and servers that are started anew each hour have to forget, too."""
     app.conf.beat_schedule["rare"] = {**app.conf.beat_schedule["0"], "schedule": 21_600.0}
     beat = OneBeat(app)
@@ -103,7 +103,7 @@ def test_what_is_done_rarely_is_done_soon_after_a_start(app: Celery, settings: L
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_was_sent_in_the_future_is_sent_again_after_its_period(app: Celery, settings: LazySettings) -> None:
+def test_a_task_noted_in_the_future_is_sent_again_after_its_period(app: Celery, settings: LazySettings) -> None:
     """The clock of a machine was ahead by months, and was put right."""
     beat = OneBeat(app)
     _pass(beat, -180 * 86_400)
@@ -115,7 +115,7 @@ def test_what_was_sent_in_the_future_is_sent_again_after_its_period(app: Celery,
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_does_not_reach_the_broker_leaves_the_work_to_another(
+def test_a_beat_without_a_broker_leaves_the_schedule_to_another_process(
     app: Celery, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beat = OneBeat(app)

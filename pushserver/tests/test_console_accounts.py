@@ -1,4 +1,4 @@
-"""Whoever manages accounts stays below a superuser."""
+"""Management of accounts: an admin cannot raise anybody to a superuser."""
 
 import pytest
 from django.contrib.auth.models import Group, Permission, User

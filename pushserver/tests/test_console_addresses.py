@@ -1,4 +1,4 @@
-"""Who is locked out after wrong logins: the address they came from, not everybody behind the same proxy."""
+"""Lockout after wrong logins: of the address that they came from, not of everybody behind the same proxy."""
 
 import time
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def test_behind_a_proxy_nobody_elses_guesses_lock_anybody_out() -> None:
 
 
 @pytest.mark.usefixtures("proxy")
-def test_who_makes_up_where_it_comes_from_is_known_by_what_the_proxy_added() -> None:
+def test_a_forged_forwarded_address_is_ignored_for_the_one_that_the_proxy_added() -> None:
     limit = django_settings.AXES_FAILURE_LIMIT
     codes = [log_in("wrong", x_forwarded_for=f"198.51.100.{number}, 203.0.113.66") for number in range(limit)]
 
@@ -82,7 +82,7 @@ def test_who_makes_up_where_it_comes_from_is_known_by_what_the_proxy_added() -> 
         ("'; DROP TABLE axes_accessattempt; --", PROXY),
     ],
 )
-def test_what_a_proxy_says_is_kept_as_an_address_and_else_the_proxys_own(shown: str, address: str) -> None:
+def test_an_unreadable_forwarded_address_counts_as_that_of_the_proxy(shown: str, address: str) -> None:
     assert guess(x_forwarded_for=shown) == 429
     assert AccessAttempt.objects.get().ip_address == address
 
@@ -152,7 +152,7 @@ def test_forms_that_never_end_hold_few_threads_and_none_of_who_is_logged_in(page
 
 @pytest.mark.usefixtures("proxy")
 def test_while_a_password_is_checked_its_network_holds_no_other_thread(queue: LoginQueue) -> None:
-    """Whoever sends many logins at once holds one thread of the web server."""
+    """Many logins at once from one network hold one thread of the web server."""
     with logging_in(queue, "203.0.113.66") as is_ours:
         assert is_ours
         answer = Client().post("/admin/login/", FORM, headers={"x_forwarded_for": "203.0.113.66"})
@@ -163,7 +163,7 @@ def test_while_a_password_is_checked_its_network_holds_no_other_thread(queue: Lo
 
 
 @pytest.mark.usefixtures("proxy")
-def test_who_was_here_before_logs_in_however_many_others_try(queue: LoginQueue) -> None:
+def test_a_known_address_logs_in_while_many_others_guess(queue: LoginQueue) -> None:
     assert log_in(x_forwarded_for="203.0.113.66") == 302
     with ThreadPoolExecutor(1) as pool, logging_in(queue, "one"), ExitStack() as stack:
         stack.enter_context(patch.object(login_queue, "TIMEOUT_SECONDS", 0.01))

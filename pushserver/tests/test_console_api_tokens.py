@@ -43,6 +43,6 @@ def test_it_is_not_shown_again(admin_client: Client, shown: str) -> None:
 
 
 @pytest.mark.django_db
-def test_what_is_told_after_an_operation_is_in_no_cookie(admin_client: Client, shown: str) -> None:
+def test_the_message_after_an_operation_is_in_no_cookie(admin_client: Client, shown: str) -> None:
     admin_client.post(ADD, FORM)
     assert "messages" not in admin_client.cookies

@@ -1,4 +1,4 @@
-"""Who is let into the console, and what stays behind of a visit."""
+"""Login to the console, its second factor, and the traces of a visit."""
 
 import re
 import time
@@ -47,7 +47,7 @@ def test_a_password_is_enough_without_a_second_factor(client: Client, person: Us
     assert client.get("/admin/").status_code == 200
 
 
-def test_whoever_set_up_a_second_factor_is_asked_for_it(client: Client, person: User) -> None:
+def test_a_login_with_a_second_factor_requires_its_code(client: Client, person: User) -> None:
     device = TOTPDevice.objects.create(user=person, confirmed=True)
 
     assert not log_in(client)
@@ -97,7 +97,7 @@ def test_where_it_is_required_everybody_sets_one_up_first(client: Client, person
     assert client.get("/admin/registrations/registration/").status_code == 200
 
 
-def test_who_guesses_passwords_waits_and_an_admin_can_end_it(client: Client, person: User) -> None:
+def test_guessing_passwords_locks_out_until_an_admin_ends_it(client: Client, person: User) -> None:
     for _ in range(django_settings.AXES_FAILURE_LIMIT):
         assert not log_in(client, password="wrong")
     assert not log_in(client)
@@ -107,7 +107,7 @@ def test_who_guesses_passwords_waits_and_an_admin_can_end_it(client: Client, per
     assert log_in(client)
 
 
-def test_who_guesses_codes_is_locked_out_like_who_guesses_passwords(client: Client, person: User) -> None:
+def test_guessing_codes_locks_out_as_guessing_passwords_does(client: Client, person: User) -> None:
     device = TOTPDevice.objects.create(user=person, confirmed=True)
     for _ in range(django_settings.AXES_FAILURE_LIMIT):
         TOTPDevice.objects.update(throttling_failure_count=0, throttling_failure_timestamp=None)
@@ -121,7 +121,7 @@ def test_who_guesses_codes_is_locked_out_like_who_guesses_passwords(client: Clie
 
 
 @pytest.mark.parametrize("name", ["anna", "nobody"])
-def test_who_is_locked_out_reads_for_how_long_and_not_whether_there_is_such_a_name(
+def test_the_page_of_a_lockout_names_its_duration_and_not_whether_the_name_exists(
     client: Client, person: User, name: str
 ) -> None:
     wrong = {"username": name, "password": "wrong"}

@@ -100,7 +100,7 @@ def test_a_node_is_shown_with_what_it_said_and_what_is_wrong(admin_client: Clien
     assert "password" not in text
 
 
-def test_what_a_node_did_not_say_is_not_known(admin_client: Client, settings: LazySettings) -> None:
+def test_a_value_missing_from_an_answer_of_a_node_is_shown_as_unknown(admin_client: Client, settings: LazySettings) -> None:
     settings.WAKU_NODES = settings.WAKU_STORE_NODES = ["http://node.test:8645"]
     unknown = MEMORY | {"version": "", "health": "", "shards": "", "longest_page": 0}
     NODE_NOTICES.save(Notice(settings.WAKU_NODES[0], NOW, (), {}, unknown))

@@ -1,4 +1,4 @@
-"""What people read when the console lets them no further: a clear sentence, and nothing of what they asked for."""
+"""Refusals of the console: the page has a clear sentence, and nothing of what they asked for."""
 
 import re
 
@@ -45,7 +45,7 @@ def test_a_page_that_is_not_for_somebody_says_why_and_keeps_the_menu(support: Cl
     assert 'id="nav-sidebar"' in response.content.decode()
 
 
-def test_who_is_refused_a_page_is_logged_without_what_was_asked_for(support: Client) -> None:
+def test_a_refused_page_is_logged_without_its_query(support: Client) -> None:
     with capture_logs() as logged:
         support.get("/admin/auth/user/")
         support.get(f"/admin/reports/{TYPED}/")

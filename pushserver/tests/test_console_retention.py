@@ -1,4 +1,4 @@
-"""What visits to the console leave behind, and for how long."""
+"""Retention of the access log, sessions and failed logins of the console."""
 
 from datetime import timedelta
 
@@ -20,7 +20,7 @@ def opened(age: timedelta) -> AccessRecord:
     return AccessRecord.objects.create(username="ann", page="user", object_id="1", at=timezone.now() - age)
 
 
-def test_who_opened_what_is_kept_as_long_as_the_setting_says() -> None:
+def test_the_access_log_is_kept_as_long_as_the_setting_says() -> None:
     keep = timedelta(days=settings.ACCESS_LOG_RETENTION_DAYS)
     opened(keep + timedelta(minutes=1))
     young = opened(keep - timedelta(minutes=1))

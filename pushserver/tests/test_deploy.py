@@ -127,7 +127,7 @@ def test_in_compose_every_other_setting_can_be_given() -> None:
     assert {str(service["env_file"]) for service in ours} == {str([{"path": ".env", "required": False}])}
 
 
-def test_what_is_set_up_is_told_commands_that_there_are() -> None:
+def test_each_command_named_in_deploy_exists() -> None:
     files = [path for path in (ROOT / "deploy").rglob("*") if path.is_file()] + [ROOT / "compose.yaml"]
     texts = "\n".join(path.read_text(encoding="utf-8") for path in files)
     named = set(re.findall(r"python manage\.py (\w+)", texts))
@@ -158,7 +158,7 @@ def written(folder: Path, names: Iterable[str], texts: Mapping[str, str]) -> Pat
 
 
 def given_by_systemd(text: str, folder: Path, texts: Mapping[str, str], **settings: str) -> dict[str, str]:
-    """What the words of a unit and the environment file make of the environment of its process."""
+    """Return the environment of a unit's process: that of the unit and of its environment files."""
     defaults = {name: "" for name, value in re.findall(r"^SetCredential=(\w+):(.*)$", text, re.MULTILINE)}
     secrets = written(folder, re.findall(r"^LoadCredential=(\w+):", text, re.MULTILINE), defaults | dict(texts))
     words = shlex.split(" ".join(re.findall(r"^Environment=(.+)$", text, re.MULTILINE)).replace("%d", str(secrets)))
@@ -329,7 +329,7 @@ def networks(service: str) -> set[str]:
     return set(SERVICES[service].get("networks", ["default"]))
 
 
-def test_what_reads_what_strangers_send_shares_no_network_with_what_is_stored() -> None:
+def test_peers_that_read_foreign_bytes_share_no_network_with_the_stores() -> None:
     ours = {name for name, service in SERVICES.items() if service.get("image", "").startswith("status-push-server")}
     peers = set(SERVICES) - ours - {*STORES}
     assert {"gorush", "nwaku"} <= peers

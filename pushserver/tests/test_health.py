@@ -113,7 +113,7 @@ def test_no_probe_is_cached(client: Client) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("host", ["web:8000", "10.1.2.3:8000", "push.elsewhere.example", "no_name/of any"])
-def test_who_watches_the_server_may_call_it_anything(client: Client, settings: LazySettings, host: str) -> None:
+def test_probes_and_metrics_answer_under_any_host_name(client: Client, settings: LazySettings, host: str) -> None:
     """A pod is asked by its address, a container by the name of its service."""
     settings.METRICS_TOKEN = "0123456789abcdef"
     paths = ("/healthz", "/readyz", "/metrics", "/admin/login/")

@@ -1,4 +1,4 @@
-"""What is remembered of the indicators, however many take snapshots and however often they change."""
+"""Incidents: one row for each, also when several processes take snapshots and an indicator changes often."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -31,7 +31,7 @@ def rows() -> list[tuple[str, datetime, datetime | None]]:
     return list(Incident.objects.order_by("pk").values_list("state", "began_at", "ended_at"))
 
 
-def test_what_begins_and_ends_is_kept_with_its_times() -> None:
+def test_an_incident_is_kept_with_its_begin_and_end() -> None:
     assert [see(GREEN, 0), see(RED, 5), see(RED, 20), see(GREEN, 65)] == [None, at(5), at(5), None]
     assert rows() == [("act now", at(5), at(65))]
 

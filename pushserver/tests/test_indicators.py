@@ -1,4 +1,4 @@
-"""What each indicator says of the facts, how they make one list, and that whoever asks is shown the same one."""
+"""Indicators: the sentence of each for its facts, and the one list that dashboard, API and metrics share."""
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
@@ -54,7 +54,7 @@ def registrations(stored: int) -> Filling:
 
 
 def flow(*minutes: int, usual: int = 2400) -> Flow:
-    """What came in each of the last minutes, where ``usual`` is what an hour brings."""
+    """Return a flow of the last minutes, where ``usual`` is its sum in this hour of other days."""
     return Flow(
         "request has arrived through Waku", "requests have arrived through Waku", [usual] * 9, [40] * 50 + [*minutes]
     )
@@ -155,7 +155,7 @@ def test_every_indicator_has_an_id_of_its_own() -> None:
     assert len({kind.id for kind in judging.all_kinds()}) == len(judging.all_kinds())
 
 
-def test_what_is_bad_says_what_to_do_about_it_and_where() -> None:
+def test_a_bad_indicator_names_a_first_step_and_a_page() -> None:
     for _, _, _, changes in CASES:
         for found in indicators(**changes):
             assert bool(found.first_step) == found.is_bad, found
@@ -212,7 +212,7 @@ REACHED = {"database", "broker", "batches", "workers", "node", "gorush", "xmpp",
         (False, {"due": Waiting(9, 99)}),
     ],
 )
-def test_what_a_message_needs_decides_readiness(is_unready: bool, changes: dict[str, Any]) -> None:
+def test_readiness_is_decided_by_the_servers_that_every_message_needs(is_unready: bool, changes: dict[str, Any]) -> None:
     assert is_ready(indicators(**changes)) == (not is_unready)
 
 
@@ -469,7 +469,7 @@ BROKEN = CanaryFacts(last=RoundTrip(NOW, is_broken=True, words="the worker", tot
         ({}, {"nodes": [DOWN], "component": "", "xmpp_canary": BROKEN}),
     ],
 )  # fmt: skip
-def test_what_follows_from_another_indicator_names_it(causes: dict[str, str], known: dict[str, Any]) -> None:
+def test_an_effect_names_the_indicator_that_causes_it(causes: dict[str, str], known: dict[str, Any]) -> None:
     assert {found.id: found.cause for found in indicators(**known) if found.cause} == causes
 
 
@@ -514,7 +514,7 @@ def test_the_verdict_counts(known: dict[str, Any], words: str) -> None:
     assert verdict(indicators(**known))[1] == words
 
 
-def test_what_is_usual_is_what_most_days_reach() -> None:
+def test_the_usual_number_is_reached_on_most_days() -> None:
     weekend_and_week = Flow("", "", [100, 110, *[2400] * 5])
     assert weekend_and_week.usual_per_minute == 110 / 60
     assert Flow("", "").usual_per_minute == 0
@@ -532,7 +532,7 @@ def test_durations_are_short(seconds: float, words: str) -> None:
 @pytest.mark.parametrize(
     ("code", "words"), [("unreachable", "Our own gorush"), ("unavailable", "waiting"), ("tls", "certificate")]
 )
-def test_what_to_do_about_failures_depends_on_their_code(code: str, words: str) -> None:
+def test_the_advice_about_failures_depends_on_their_code(code: str, words: str) -> None:
     tries = {("APN app", "transient", code): 30, ("APN app", "ambiguous", "timeout"): 3}
     assert words in one("results", tries=tries).first_step
 

@@ -160,7 +160,7 @@ def test_a_gauge_that_fails_is_missing_alone_and_the_database_is_up(reported):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_comes_after_a_gauge_that_hangs_is_not_asked_and_the_database_is_up(reported):
+def test_a_gauge_that_hangs_ends_the_queries_and_the_database_counts_as_up(reported):
     late = ("pushserver_routes",)
     with other_session() as other, connection.cursor() as cursor:
         cursor.execute("ANALYZE registrations_route")

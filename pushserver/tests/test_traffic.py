@@ -60,7 +60,7 @@ def test_pushes_of_xmpp_are_requests_and_counted_apart() -> None:
     assert (found.request_count, list(by_bridge)) == (3, [("waku", 1, 0), ("xmpp", 2, 0)])
 
 
-def test_what_xmpp_plans_for_later_is_no_slow_dispatch() -> None:
+def test_a_push_that_xmpp_schedules_for_later_is_no_slow_dispatch() -> None:
     factories.make_attempt(factories.make_notification(at=NOON), started_at=NOON + ms(50))
     planned = factories.make_notification(at=NOON, grade="normal", public_key_hash=b"")
     factories.make_attempt(planned, started_at=NOON + ms(5000))

@@ -1,4 +1,4 @@
-"""Who is alerted by which incident, how often, and what becomes of an alert that is not taken."""
+"""Alerts: which incidents send them, how often, and how a refused one is repeated."""
 
 import json
 import threading
@@ -113,7 +113,7 @@ def planned(*seconds: float) -> list[tuple[str, int]]:
         ("", {"ended": 29}, False),
     ],
 )
-def test_what_is_alerted_when_it_gets_bad(hook: Hook, level: str, columns: dict[str, Any], is_alerted: bool) -> None:
+def test_an_alert_goes_out_when_an_indicator_reaches_its_level(hook: Hook, level: str, columns: dict[str, Any], is_alerted: bool) -> None:
     if level:
         AlertLevel.objects.create(kind=BATCHES.id, level=level)
     make_incident(**columns)
@@ -132,14 +132,14 @@ def test_an_indicator_of_a_host_alerts_as_its_kind_does(hook: Hook) -> None:
     ]
 
 
-def test_who_has_to_act_is_reminded_and_alerted_when_it_is_over(hook: Hook) -> None:
+def test_a_red_incident_is_repeated_every_four_hours_and_its_end_is_sent(hook: Hook) -> None:
     incident = make_incident()
     assert planned(30, 4 * 3600 - 1, 4 * 3600 + 1, 4 * 3600 + 20) == [("began", 0), ("still", 1)]
     Incident.objects.filter(pk=incident.pk).update(ended_at=at(20_000))
     assert planned(20_059, 20_060, 20_100) == [("began", 0), ("still", 1), ("ended", 0)]
 
 
-def test_what_was_yellow_and_red_is_over_once(hook: Hook) -> None:
+def test_an_incident_that_was_yellow_and_red_ends_with_one_alert(hook: Hook) -> None:
     AlertLevel.objects.create(kind=BATCHES.id, level="yellow")
     make_incident(State.YELLOW, ended=100)
     make_incident(State.RED, began=100, ended=200)
@@ -169,7 +169,7 @@ def test_an_incident_alerts_half_a_minute_after_what_explained_it_has_been_put_r
     assert planned(70) == [("began", 0)]
 
 
-def test_what_explained_an_incident_is_kept_when_it_is_over() -> None:
+def test_an_incident_keeps_its_cause_after_its_end() -> None:
     for cause, seconds in (("", 0), ("database", 5), ("", 10)):
         memory = incidents.recall(now=at(seconds))
         incidents.remember([Indicator(BATCHES, State.RED, "hangs", cause=cause)], memory, now=at(seconds))
@@ -192,7 +192,7 @@ def test_a_webhook_gets_what_happened_and_its_url_is_shown_to_nobody(hook: Hook)
     assert [line["event"] for line in logs] == ["alert_sent"]
 
 
-def test_what_is_not_taken_is_sent_again_and_later_each_time(hook: Hook) -> None:
+def test_a_refused_alert_is_sent_again_with_growing_pauses(hook: Hook) -> None:
     make_incident()
     hook.answers = [500, 302]
     planning.plan(now=at(30))
@@ -218,7 +218,7 @@ def test_a_target_that_hangs_keeps_the_watch_from_its_work_for_one_alert_and_oth
     assert Alert.objects.get(sent_at=None).attempt_count == 2
 
 
-def test_what_nobody_takes_for_a_day_is_given_up(settings: LazySettings) -> None:
+def test_an_alert_refused_for_a_day_is_given_up(settings: LazySettings) -> None:
     settings.ALERTS_TO = ["http://127.0.0.1:1/closed"]
     make_incident()
     planning.plan(now=at(30))
@@ -261,7 +261,7 @@ def test_of_two_workers_one_alerts(hook: Hook) -> None:
     assert len(hook.bodies) == 1
 
 
-def test_that_postgresql_is_away_is_alerted_from_memory(hook: Hook) -> None:
+def test_an_absent_postgresql_is_alerted_from_memory(hook: Hook) -> None:
     absence = Absence("PostgreSQL does not answer", NOW)
     for moment in (0, 29, 30, 45):
         absence.alert(at(moment))

@@ -192,7 +192,7 @@ def test_a_wrong_parameter_is_named(api: Api, path: str, query: dict[str, str]) 
 @pytest.mark.parametrize(
     ("path", "status"), [("notifications/987654/", 404), ("nothing/", 404), ("channels/?cursor=x", 404)]
 )
-def test_what_does_not_exist_is_a_problem(api: Api, path: str, status: int) -> None:
+def test_an_unknown_address_is_answered_with_a_problem(api: Api, path: str, status: int) -> None:
     assert is_problem(api(path), status)
 
 
@@ -216,7 +216,7 @@ def test_too_many_calls_are_refused(settings: Any, monkeypatch: pytest.MonkeyPat
     assert [Client().get(f"{V1}/channels/").status_code for _ in range(2)] == [401, 429]
 
 
-def test_who_has_many_addresses_of_ipv6_guesses_no_more_tokens_than_who_has_one(
+def test_many_ipv6_addresses_of_one_network_share_one_limit_of_wrong_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kit.api.throttling.ANONYMOUS_PER_MINUTE", 2)
@@ -355,7 +355,7 @@ def test_so_are_those_through_the_xmpp_server(api: Api) -> None:
     assert is_problem(api("xmpp-canary/", state="sick"), 400)
 
 
-def test_what_was_read_of_people_is_noted(api: Api) -> None:
+def test_reading_personal_records_is_noted_in_the_access_log(api: Api) -> None:
     notification = factories.make_notification()
 
     api(f"notifications/{notification.pk}/")

@@ -1,4 +1,4 @@
-"""What the schema promises is what is answered, to whatever anybody asks."""
+"""The schema of the API against real answers: each answer has the form that the schema promises."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -217,7 +217,7 @@ def test_limits_are_one_for_bursts_and_one_for_the_long_run():
 @pytest.mark.parametrize(
     "text", ["5", "5/10", "0/1,1/2", "5/10,60/10", "5/10,60/3600,1/1", "a/b,c/d", "-1/1,2/2", ",,"]
 )
-def test_what_is_no_two_limits_is_a_problem(text):
+def test_a_text_that_is_not_two_limits_is_a_problem(text):
     env = Environment({"X": text})
     assert env.limits("X", "1/1,2/2") == (Limit(1, 1), Limit(2, 2))
     assert problem_ids(env) == ["pushserver.bad_limits"]

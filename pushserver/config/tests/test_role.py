@@ -1,4 +1,4 @@
-"""Who imports the console: the web server, what forks it, and what an operator types; no other process of its own."""
+"""Roles of processes: the web server, its parent and commands of an operator import the console, and no other process."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def test_a_worker_without_a_role_is_refused():
         ("makemigrations", 0o644),  # what a developer writes is for a repository
     ],
 )
-def test_what_a_server_writes_is_for_its_own_account(tmp_path, name, mode):
+def test_files_written_by_the_server_are_closed_to_other_accounts(tmp_path, name, mode):
     program = f"import os; os.umask(0o022); {begun(name)}; import pushserver.settings; "
     program += f"open({str(tmp_path / 'written')!r}, 'w')"
     subprocess.run([sys.executable, "-c", program], cwd=PROJECT, check=True)
@@ -146,7 +146,7 @@ def test_the_servers_of_the_database_are_those_of_the_url(url, expected):
 @pytest.mark.parametrize(
     "url", first_everyday("mysql://h/n", "host=h dbname=n", "postgresql://h", "postgresql://h/n?unknown=1")
 )
-def test_what_libpq_does_not_take_is_no_url(url):
+def test_a_url_that_libpq_refuses_is_a_problem(url):
     run = [sys.executable, "manage.py", "check"]
     environment = os.environ | {"DATABASE_URL": url}
     done = subprocess.run(run, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)

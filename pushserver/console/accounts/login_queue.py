@@ -1,4 +1,4 @@
-"""One login at a time: checking a password takes a core for a good part of a second, and strangers may send many.
+"""One login at a time: checking a password takes a core for a good part of a second, and anybody may send many.
 
     a network that somebody logged in from lately ──▶ has a place of its own ──┐
     any other: one form of each, two in all ──▶ has a place ──▶ it is read ────┴▶ waits for its turn ──▶ is checked

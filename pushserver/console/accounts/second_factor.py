@@ -129,9 +129,9 @@ class SetUpForm(forms.Form):
 @never_cache
 @sensitive_post_parameters("code")
 def set_up(request: HttpRequest) -> HttpResponse:
-    """Show a key to scan and ask for a code that proves it; a person who has a second factor already is told so.
+    """Show a key to scan, and ask for a code that proves it. A person with a second factor gets a page that says so.
 
-    Until it is proven the key is in the session only: to look at the page makes no second factor.
+    Until it is proven, the key is in the session only, so that opening the page makes no second factor.
     """
     if isinstance(request.user, AnonymousUser) or factor_of(request.user):
         return _page(request, {})

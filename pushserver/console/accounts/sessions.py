@@ -19,7 +19,7 @@ class WorkingSessionMiddleware(MiddlewareMixin):
     """Starts the time of a session anew with each request that a person makes, and ends it when it is too old."""
 
     def process_request(self, request: HttpRequest) -> None:
-        """Log out whoever logged in too long ago. The request then is one of somebody who has to log in."""
+        """End a session that is too old. Its request is then one without a login."""
         if request.user.is_authenticated:
             began_at = request.session.setdefault(BEGAN_AT, time.time())
             if time.time() - began_at > settings.SESSION_MAX_SECONDS:

@@ -26,7 +26,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class ErrorClass:
-    """How many attempts had this outcome and code, and which share of all attempts that is."""
+    """The number of attempts with this outcome and code, and their share of all attempts."""
 
     outcome: str
     code: str

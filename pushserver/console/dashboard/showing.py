@@ -104,7 +104,7 @@ class ErrorRow:
 
 @dataclass(frozen=True, slots=True)
 class EndRow:
-    """How many notifications ended in a state, in words, and the address of those of the last hour."""
+    """The number of notifications that ended in a state, in words, and the address of the list of the last hour."""
 
     state: str
     number: str

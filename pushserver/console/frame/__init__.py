@@ -1,1 +1,1 @@
-"""What stands around every page of the console: its site, theme, menu and links."""
+"""Frame of every page of the console: site, theme, menu and links."""

@@ -40,7 +40,7 @@ class Absence(NamedTuple):
 
 
 class DatabaseWatch:
-    """What a process knows of the database. Threads that ask together wait for one answer."""
+    """State of the database as this process knows it. Threads that ask at the same time share one answer."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="database-watch")

@@ -1,4 +1,4 @@
-"""What the words of a timeline mean, in one sentence each: for somebody who reads them for the first time."""
+"""Meanings of the words of a timeline, one sentence each, for somebody who reads them for the first time."""
 
 from collections.abc import Mapping
 

@@ -42,7 +42,7 @@ NOT_UNDERSTOOD = (
 
 # How long a chat key is by how it begins: both forms in hexadecimal digits, and Status' short form.
 _LENGTHS = {"04": 130, "02": 66, "03": 66, "zQ3sh": 49}
-# So many missing are a slip; more are something else.
+# A key with this number of digits missing was copied badly; with more missing it is no key.
 MAX_MISSING = 12
 MISSING = "Nothing was searched: this looks like a chat key with {missing} missing. All of it is needed."
 _HEX = re.compile("[0-9a-fA-F]+")

@@ -31,7 +31,7 @@ TRIPPED, PAUSED = "tripped", "paused"
 
 @dataclass(frozen=True, slots=True)
 class DeliveryFacts:
-    """What the database knows of delivery. ``due`` and ``overdue_seconds`` are None where it did not count in time.
+    """Facts about delivery from the database. ``due`` and ``overdue_seconds`` are None where counting took too long.
 
     ``switches`` are the drain and the channels; ``deaths_distrusted`` has the channels whose dead tokens are not
     believed, with since when.

@@ -25,7 +25,7 @@ ChannelTries = Mapping[tuple[str, str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class ResultFacts:
-    """What was counted of attempts. ``tries`` counts those of the last minutes by channel, outcome and code, and
+    """Counts of attempts. ``tries`` counts those of the last minutes by channel, outcome and code, and
     ``newest_tries`` those of the newest of them; ``counted_until`` is when beat last counted. ``before`` has the states
     of the indicators that were bad a moment ago.
     """

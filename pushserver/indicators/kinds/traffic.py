@@ -18,7 +18,8 @@ TRAFFIC = Kind(
 )
 KINDS = (TRAFFIC,)
 FEW_DAYS = 5
-# An absence counts once so many would usually have come: by chance it happens less than once in millions of times.
+# An absence is judged over a time in which this number is usual. By chance it happens less than once in millions of
+# times.
 EXPECTED = 40
 MIN_MINUTES, MAX_MINUTES = 3, 60
 FEW = 3  # in a minute: fewer are no sign that it is over
@@ -29,7 +30,7 @@ NOT_COUNTED = timedelta(minutes=3)
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What comes by one bridge or goes to one kind of device.
+    """Requests through one bridge, or pushes to one kind of device.
 
     ``one`` and ``many`` name it in sentences: "request has arrived through Waku", "requests have arrived through Waku".
     ``usual`` are its sums in this hour of other days, in ascending order, and ``minutes`` its numbers in the minutes of
@@ -47,13 +48,13 @@ class Flow:
 
     @property
     def judged_minutes(self) -> int:
-        """Return how many minutes it takes until so many are usual that their absence means something, or 0."""
+        """Return the number of minutes in which `EXPECTED` are usual, or 0 where too little is known."""
         needed = ceil(EXPECTED / self.usual_per_minute) if self.usual_per_minute else MAX_MINUTES + 1
         return max(needed, MIN_MINUTES) if needed <= MAX_MINUTES else 0
 
     @property
     def silent_minutes(self) -> int:
-        """Return for how many minutes there has been none, at most those that were counted."""
+        """Return the number of minutes without any, up to the newest. It is at most the number of counted minutes."""
         return next((n for n, number in enumerate(reversed(self.minutes)) if number), len(self.minutes))
 
     @property
@@ -84,7 +85,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class TrafficFacts:
-    """What comes and goes. ``days`` is how many days are known at this hour, of those that are compared."""
+    """All flows. ``days`` is how many days are known at this hour, of those that are compared."""
 
     flows: Sequence[Flow] = ()
     days: int = 0

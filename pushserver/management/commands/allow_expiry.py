@@ -1,4 +1,4 @@
-"""`manage.py allow_expiry registrations`: let so many end at once as the indicator says."""
+"""`manage.py allow_expiry registrations`: let the number of registrations that the indicator names end at once."""
 
 from typing import Any
 

@@ -114,7 +114,7 @@ def test_a_setting_that_no_longer_exists_names_its_successor():
 
 
 def answers_under(host):
-    """What a server that is configured for another name answers."""
+    """Answer of a server that is configured for another name."""
     script = f"from django.test import Client; print(Client().get('/', headers={{'host': '{host}'}}).status_code)"
     command = [sys.executable, str(PROJECT / "manage.py"), "shell", "--no-imports", "--command", script]
     environment = os.environ | {"ALLOWED_HOSTS": "push.example.org"}

@@ -1,4 +1,4 @@
-"""Secrets of another server, tables of another version, a wrong clock: told in one line before the first message."""
+"""Start-up checks: secrets of another server, tables of another version and a wrong clock are each reported in one line."""
 
 from collections.abc import Iterator
 from datetime import timedelta

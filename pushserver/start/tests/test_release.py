@@ -76,7 +76,7 @@ def test_migrating_a_database_of_before_0_2_is_refused_and_leaves_it_as_it_is(da
 
 @pytest.mark.django_db(transaction=True)
 def test_a_migration_waits_ten_seconds_for_a_lock() -> None:
-    """Whoever comes meanwhile waits behind it. The signal is sent as `migrate` does."""
+    """A process that comes meanwhile waits behind it. The signal is sent as `migrate` does."""
     with timeouts(MIGRATIONS):
         [before] = fetch("SELECT current_setting('lock_timeout')")
     write("SET lock_timeout = '1h'")
