@@ -245,7 +245,7 @@ def _table(steps: Sequence[Step]) -> dict[str, object]:
     """Return the table of the steps, each with the time since the one before."""
     gaps = [timedelta(0), *(later.at - earlier.at for earlier, later in pairwise(steps))]
     return {
-        "headers": ["time (UTC)", "since the last", "heading", "detail"],
+        "headers": ["time (UTC)", "since the last", "event", "detail"],
         "rows": [
             [_clock(step), f"+{in_words(gap)}", _heading(step), step.detail or NOTHING]
             for step, gap in zip(steps, gaps, strict=True)
