@@ -97,9 +97,10 @@ class Operations:
     is_bridge = False
     # The label of its app, whose rows support may view and operators act on.
     app_label = ""
-    # The name of its page in docs/, and its Celery task that checks the configuration of the servers behind it.
+    # The name of its page in docs/.
     document = ""
-    config_check = ""
+    # Celery tasks that check the servers behind it: by beat's schedule, and soon after a start.
+    checks: Sequence[str] = ()
     kinds: Sequence[Kind] = ()
     # Gauges that its indicators are judged by, besides being metrics.
     gauges: Sequence[StoredGauge] = ()

@@ -25,7 +25,7 @@ QUEUES = (BATCHES, "maintenance", "keys", "canary", "reports")
 HEARTBEAT_KEY = "worker:{queue}"
 # Workers beat every 2 to 5 seconds: one that hangs for a moment is not gone.
 HEARTBEAT_TTL_SECONDS = 15
-WATCH_AFTER_SECONDS = 5
+CHECKS_AFTER_SECONDS = 8
 # Seconds between two looks of a worker for free children. A message that is older has expired.
 START_EVERY_SECONDS = 5.0
 
@@ -117,17 +117,18 @@ def _serves_maintenance() -> bool:
 
 
 @signals.worker_ready.connect
-def watch_at_start(**_kwargs: Any) -> None:
+def check_at_start(**_kwargs: Any) -> None:
     """Check the servers behind gateways and bridges soon after the start, as beat does so only minutes later.
 
-    The checks wait some seconds because those servers may be starting, too.
+    The checks wait some seconds because those servers and the workers for batches may be starting, too.
     """
     from kit.operations import parts  # noqa: PLC0415 - possible once apps are loaded
 
     if _serves_maintenance():
         with contextlib.suppress(OperationalError):  # the broker is away again: beat will ask
-            for task in filter(None, (part.config_check for part in parts())):
-                app.send_task(task, countdown=WATCH_AFTER_SECONDS, expires=60)
+            scheduled = {entry["task"] for entry in app.conf.beat_schedule.values()}
+            for task in (task for part in parts() for task in part.checks if task in scheduled):
+                app.send_task(task, countdown=CHECKS_AFTER_SECONDS, expires=60)
 
 
 @signals.worker_ready.connect

@@ -145,8 +145,8 @@ class AttemptMinute(models.Model):
 
 
 class NotificationMinute(models.Model):
-    """Number of notifications that ended in this state in one minute. Those that were delivered are counted in the minute of
-    the attempt that did it.
+    """Number of notifications that ended in this state in one minute. Delivered ones are counted in the minute of the
+    attempt that did it.
     """
 
     begin_at = models.DateTimeField()

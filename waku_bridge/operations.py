@@ -58,7 +58,7 @@ class WakuOperations(Operations):
     is_bridge = True
     app_label = "waku_bridge"
     label = "Waku"
-    config_check = "waku_bridge.tasks.check_nodes"
+    checks = ("waku_bridge.tasks.check_nodes", "waku_bridge.tasks.run_canary")
     kinds = indicators.KINDS
     gauges = (
         *(metrics.INBOX_DEPTH, metrics.INBOX_OLDEST_AGE_SECONDS),

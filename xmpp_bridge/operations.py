@@ -37,6 +37,7 @@ class XmppOperations(Operations):
     is_bridge = True
     app_label = "xmpp_bridge"
     label = "XMPP"
+    checks = ("xmpp_bridge.tasks.run_canary",)
     kinds: Sequence[Kind] = indicators.KINDS
     metric_modules: ClassVar[Mapping[str, str]] = {"XMPP": "xmpp_bridge.metrics"}
     api_urls = "xmpp_bridge.api.urls"

@@ -22,6 +22,8 @@ from pushserver.start.release import version
 # A glance asks the servers around us and reads no table. A snapshot costs the database some ten statements.
 GLANCE_SECONDS = 5.0
 SNAPSHOT_SECONDS = 15.0
+# Meanwhile other processes start, too, and run their first checks.
+START_SECONDS = 15.0
 
 
 class Watch(Tireless):
@@ -34,11 +36,13 @@ class Watch(Tireless):
         self._absence: Absence | None = None
 
     def work(self) -> None:
-        is_bad, seen_at = False, monotonic()  # other processes start, too
-        while not self.stopped.wait(GLANCE_SECONDS):
+        self.stopped.wait(START_SECONDS)
+        is_bad, seen_at = True, monotonic()
+        while not self.stopped.is_set():
             if is_bad or monotonic() - seen_at >= SNAPSHOT_SECONDS or is_bad_at_a_glance():
                 is_bad, seen_at = self.look(timezone.now()), monotonic()
                 connection.close_if_unusable_or_obsolete()
+            self.stopped.wait(GLANCE_SECONDS)
 
     def look(self, now: datetime) -> bool:
         """Take a snapshot, note what began and ended, and send alerts. Return whether somebody has to act."""

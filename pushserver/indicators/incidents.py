@@ -1,7 +1,7 @@
 """Remember since when an indicator is not green, and for how long it was not: the incidents of the last thirty days.
 
-Every snapshot updates them: those of the watch, dashboards, the API and `/metrics`. They are taken at different moments, so an
-indicator that is bad again within a minute has never been well.
+Every snapshot updates them: those of the watch, dashboards, the API and `/metrics`. They are taken at different
+moments, so an indicator that is bad again within a minute has never been well.
 """
 
 from collections.abc import Mapping, Sequence

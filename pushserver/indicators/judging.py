@@ -52,8 +52,8 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Facts read from the database. It is slow where counting the backlog took too long. ``parts`` has the facts of each
-    gateway and bridge.
+    """Facts read from the database. It is slow where counting the backlog took too long. ``parts`` has the facts of
+    each gateway and bridge.
     """
 
     is_slow: bool = False

@@ -100,7 +100,9 @@ def test_a_node_is_shown_with_what_it_said_and_what_is_wrong(admin_client: Clien
     assert "password" not in text
 
 
-def test_a_value_missing_from_an_answer_of_a_node_is_shown_as_unknown(admin_client: Client, settings: LazySettings) -> None:
+def test_a_value_missing_from_an_answer_of_a_node_is_shown_as_unknown(
+    admin_client: Client, settings: LazySettings
+) -> None:
     settings.WAKU_NODES = settings.WAKU_STORE_NODES = ["http://node.test:8645"]
     unknown = MEMORY | {"version": "", "health": "", "shards": "", "longest_page": 0}
     NODE_NOTICES.save(Notice(settings.WAKU_NODES[0], NOW, (), {}, unknown))
@@ -132,17 +134,22 @@ def test_the_start_page_leads_to_it(admin_client: Client, page: str) -> None:
 
 
 @pytest.mark.parametrize(("queues", "is_asked"), [(["maintenance", "reports"], True), (["batches"], False)])
-def test_a_worker_that_maintains_looks_when_it_starts(
+def test_a_worker_for_maintenance_runs_the_checks_when_it_starts(
     monkeypatch: pytest.MonkeyPatch, queues: list[str], is_asked: bool
 ) -> None:
     sent: list[str] = []
     monkeypatch.setattr(celery.app.amqp.queues, "_consume_from", dict.fromkeys(queues))
     monkeypatch.setattr(celery.app, "send_task", lambda name, **_options: sent.append(name))
+    monkeypatch.setitem(celery.app.conf.beat_schedule, "canary", {"task": "waku_bridge.tasks.run_canary"})
 
-    celery.watch_at_start()
+    celery.check_at_start()
 
-    watches = ["notifications.gateways.gorush.tasks.check_gorush", "waku_bridge.tasks.check_nodes"]
-    assert sorted(sent) == (watches if is_asked else [])
+    checks = [
+        "notifications.gateways.gorush.tasks.check_gorush",
+        "waku_bridge.tasks.check_nodes",
+        "waku_bridge.tasks.run_canary",
+    ]
+    assert sorted(sent) == (checks if is_asked else [])
 
 
 def test_the_task_looks_at_every_gorush_of_the_settings(settings: LazySettings) -> None:
@@ -173,4 +180,4 @@ def test_a_worker_starts_without_the_broker_too(monkeypatch: pytest.MonkeyPatch)
         raise OperationalError
 
     monkeypatch.setattr(celery.app, "send_task", away)
-    celery.watch_at_start()
+    celery.check_at_start()

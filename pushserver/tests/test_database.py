@@ -37,7 +37,7 @@ def test_a_migrated_database_gets_what_this_version_brings_and_a_first_user(capf
 
 @pytest.mark.django_db
 def test_a_database_of_a_newer_version_is_named_in_one_line_and_used(capfd):
-    """This version runs on a database that a newer one migrated, so that an upgrade can be taken back."""
+    """An upgrade can be taken back: an older version runs on a database that a newer one migrated."""
     MigrationRecorder(connection).record_applied("notifications", "9999_later")
     database.bring_up_to_date(None)
     shown = capfd.readouterr().err.splitlines()

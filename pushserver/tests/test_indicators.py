@@ -212,7 +212,9 @@ REACHED = {"database", "broker", "batches", "workers", "node", "gorush", "xmpp",
         (False, {"due": Waiting(9, 99)}),
     ],
 )
-def test_readiness_is_decided_by_the_servers_that_every_message_needs(is_unready: bool, changes: dict[str, Any]) -> None:
+def test_readiness_is_decided_by_the_servers_that_every_message_needs(
+    is_unready: bool, changes: dict[str, Any]
+) -> None:
     assert is_ready(indicators(**changes)) == (not is_unready)
 
 

@@ -30,7 +30,7 @@ MAX_COUNTED = 1000
 
 class GorushOperations(Operations):
     name = document = label = NAME
-    config_check = "notifications.gateways.gorush.tasks.check_gorush"
+    checks = ("notifications.gateways.gorush.tasks.check_gorush",)
     kinds = indicators.KINDS
     metric_modules: ClassVar[Mapping[str, str]] = {"gorush": "notifications.gateways.gorush.metrics"}
     url_modules: ClassVar[Mapping[str, str]] = {"hooks/": "notifications.gateways.gorush.urls"}

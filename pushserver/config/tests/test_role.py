@@ -1,4 +1,4 @@
-"""Roles of processes: the web server, its parent and commands of an operator import the console, and no other process."""
+"""Roles of processes: the web server, its parent and commands of an operator import the console; others do not."""
 
 import json
 import os

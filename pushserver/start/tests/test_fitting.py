@@ -1,4 +1,4 @@
-"""Start-up checks: secrets of another server, tables of another version and a wrong clock are each reported in one line."""
+"""Start-up checks: foreign secrets, tables of another version and a wrong clock are each reported in one line."""
 
 from collections.abc import Iterator
 from datetime import timedelta
