@@ -82,7 +82,7 @@ _PURPOSES = {
     "Ada": "an iPhone that gets its pushes: timelines from the envelope to the reply",
     "Ben": "an Android phone that gets its pushes",
     "Cleo": "gives her access token to contacts only: strangers cannot push to her",
-    "Dan": "wants no mentions and nothing of Ada: see by which wish a push is suppressed",
+    "Dan": "wants no mentions and nothing of Ada: timelines name the preference that suppresses a push",
     "Eva": "a dead token: her route is disabled with the first push, and active again when she registers",
     "Finn": "retries: his timelines have two attempts",
 }

@@ -241,7 +241,7 @@ def test_names_a_gorush_that_does_not_listen(client: Client, settings: LazySetti
 def test_names_a_queue_without_a_worker(client: Client, queue: str) -> None:
     cache.delete(HEARTBEAT_KEY.format(queue=queue))
 
-    assert failing(client) == {"workers": f"nobody works on {queue}"}
+    assert failing(client) == {"workers": f"no worker for {queue}"}
 
 
 @pytest.mark.django_db(transaction=True)
@@ -250,7 +250,7 @@ def test_processes_of_batches_are_judged_by_what_they_do(
 ) -> None:
     """A stopped child of a worker keeps its sessions, and its parent goes on."""
     monkeypatch.setattr(server, "HANGS_SECONDS", 2.5)
-    assert of_batches(client) == (State.RED, "no process makes batches")
+    assert of_batches(client) == (State.RED, "no worker processes batches")
     command = [sys.executable, "-m", "celery", "--app=pushserver.worker", "worker", "--queues=batches"]
     environment = os.environ | {"DATABASE_URL": postgres.url(connection.settings_dict["NAME"])}
     command += ["--pool=prefork", "--concurrency=1"]

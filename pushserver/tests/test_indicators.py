@@ -232,11 +232,11 @@ CASES = [
     ("batches", GREEN, "2 processes at work", {}),
     ("batches", GREEN, "1 process at work", {"silent_seconds": [2.9], **UNAVAILABLE}),
     ("batches", GREY, "not known", {"silent_seconds": None, "database": "PostgreSQL does not answer"}),
-    ("batches", RED, "no process makes batches", {"silent_seconds": []}),
+    ("batches", RED, "no worker processes batches", {"silent_seconds": []}),
     ("batches", YELLOW, "1 of 2 processes has done nothing for 9.0 s", {"silent_seconds": [9.0, 0.1]}),
     ("batches", RED, "2 of 2 processes have done nothing for 20 s", {"silent_seconds": [9.0, 20.0]}),
-    ("workers", RED, "nobody works on keys", {"queues": [Queue("maintenance", True), Queue("keys", False)]}),
-    ("workers", YELLOW, "nobody works on reports", {"queues": [Queue("reports", False, is_needed=False)]}),
+    ("workers", RED, "no worker for keys", {"queues": [Queue("maintenance", True), Queue("keys", False)]}),
+    ("workers", YELLOW, "no worker for reports", {"queues": [Queue("reports", False, is_needed=False)]}),
     ("beat", GREY, "nothing yet", {"counted_until": None}),
     ("beat", GREEN, "runs", {"counted_until": ago(180)}),
     ("beat", RED, "has scheduled nothing since 11:56", {"counted_until": ago(181)}),
@@ -295,19 +295,19 @@ CASES = [
      {"switches": [PAUSED, RUNNING, TRIPPED]}),
     ("channels", YELLOW, "APN beta paused by bea since 2026-11-21 12:00:00 UTC: no reason given",
      {"switches": [RUNNING, PAUSED]}),
-    ("dead-tokens", GREEN, "deaths of tokens are believed", {}),
-    ("dead-tokens", RED, "too many tokens of APN app and Firebase are refused as dead to believe it",
+    ("dead-tokens", GREEN, "dead tokens are disabled", {}),
+    ("dead-tokens", RED, "too many tokens of APN app and Firebase are refused as dead",
      {"deaths_distrusted": {"Firebase": NOW, "APN app": NOW}}),
-    ("results", GREEN, "no push was tried in the last 3 minutes", {"tries": {}}),
-    ("results", GREEN, "19 of 19 tries failed", {"tries": tried(transient=19)}),
-    ("results", GREEN, "10 of 100 tries failed", {"tries": tried(transient=10, delivered=90)}),
-    ("results", YELLOW, "APN app: 11 of 100 tries failed in the last 3 minutes, most of them transient (x)",
+    ("results", GREEN, "no push was attempted in the last 3 minutes", {"tries": {}}),
+    ("results", GREEN, "19 of 19 attempts failed", {"tries": tried(transient=19)}),
+    ("results", GREEN, "10 of 100 attempts failed", {"tries": tried(transient=10, delivered=90)}),
+    ("results", YELLOW, "APN app: 11 of 100 attempts failed in the last 3 minutes, most of them transient (x)",
      {"tries": tried(transient=11, delivered=89)}),
     ("results", RED, "most of them config (x)", {"tries": tried(config=30, ambiguous=21, dead=49)}),
-    ("results", GREEN, "0 of 100 tries failed", {"tries": tried(dead=60, payload=40)}),
-    ("results", RED, "Firebase: 60 of 60 tries failed in the last 3 minutes, most of them transient (x); APN app: 20",
+    ("results", GREEN, "0 of 100 attempts failed", {"tries": tried(dead=60, payload=40)}),
+    ("results", RED, "Firebase: 60 of 60 attempts failed in the last 3 minutes, most of them transient (x); APN",
      {"tries": tried(transient=20, delivered=80) | tried("Firebase", transient=60)}),
-    ("results", GREEN, "0 of 30 tries failed",
+    ("results", GREEN, "0 of 30 attempts failed",
      {"tries": tried(delivered=30) | {("APN x", "delivered", "dry_run"): 3}}),
     # The newest minute decides whether it still is so.
     ("results", GREEN, "60 of 100", {"tries": tried(transient=60, delivered=40), "newest_tries": tried(delivered=30)}),
@@ -318,8 +318,8 @@ CASES = [
      {"tries": tried(transient=60, delivered=40), "newest_tries": tried(transient=7, delivered=23), "before": WAS_RED}),
     ("results", GREEN, "60 of 100",
      {"tries": tried(transient=60, delivered=40), "newest_tries": tried(transient=1, delivered=29), "before": WAS_RED}),
-    ("results", YELLOW, "6 of 100 tries failed", {"tries": tried(transient=6, delivered=94), "before": WAS_YELLOW}),
-    ("results", GREEN, "6 of 100 tries failed", {"tries": tried(transient=6, delivered=94)}),
+    ("results", YELLOW, "6 of 100 attempts failed", {"tries": tried(transient=6, delivered=94), "before": WAS_YELLOW}),
+    ("results", GREEN, "6 of 100 attempts failed", {"tries": tried(transient=6, delivered=94)}),
     ("unknown-errors", YELLOW, "1 error of the last hour that no rule knows",
      {"unknown_errors": 1, "tries": tried(transient=60)}),
     ("unknown-errors", GREEN, "has a rule", {}),
@@ -355,7 +355,7 @@ CASES = [
     ("registrations", GREEN, "79 of 100 are stored", {"registrations": registrations(79)}),
     ("registrations", YELLOW, "80 of 100 are stored", {"registrations": registrations(80)}),
     ("xmpp-devices", YELLOW, "2 of 2 are stored", {"component": "", "xmpp_devices": 2}),
-    ("traffic", GREY, "not known before 5 days: 4 days can be compared with", {"traffic": TrafficFacts(days=4)}),
+    ("traffic", GREY, "not known yet: 4 of 5 days to compare with", {"traffic": TrafficFacts(days=4)}),
     ("traffic", GREEN, "as much as is usual", {"flows": [flow(40), flow(0, 0), flow(*[1] * 50, usual=39)]}),
     ("traffic", RED, "No request has arrived through Waku for 3 min; usual is 40 a minute", {"flows": [flow(0, 0, 0)]}),
     ("traffic", RED, "for 12 min; usual is 40 a minute", {"flows": [flow(40), flow(*[0] * 12)]}),
@@ -371,7 +371,7 @@ CASES = [
     ("reports", YELLOW, "are missing", {"is_missing": True, "sentence": "The reports of x are missing"}),
     ("anomalies", OFF, "none", {"is_off": True}),
     ("anomalies", YELLOW, "usual band: error rate 9 % (and 1 more)", {"anomalies": ["error rate 9 %", "churn 8 %"]}),
-    ("anomalies", YELLOW, "2 doubts about the data", {"findings": 2}),
+    ("anomalies", YELLOW, "2 findings about the data", {"findings": 2}),
 ]  # fmt: skip
 
 
@@ -542,5 +542,5 @@ def test_the_advice_about_failures_depends_on_their_code(code: str, words: str) 
 def test_each_missing_worker_is_started_by_a_command_of_its_own() -> None:
     first_step = one("workers", queues=[Queue("maintenance", False), Queue("keys", False)]).first_step
     assert first_step.startswith(
-        "Start `celery -A pushserver.worker worker -Q maintenance` and `celery -A pushserver.worker worker -Q keys`; "
+        "Start `celery -A pushserver.worker worker -Q maintenance` and `celery -A pushserver.worker worker -Q keys`. "
     )

@@ -66,7 +66,7 @@ class Summary:
         if not self.has_band:
             failing = _number(len(self.failing), "stage fails", "stages fail")
             flags = f"no band yet: {self.band_days} of {USUAL_DAYS} days; {failing} more than {FAILING_RATE:.0%}"
-        ambiguities = _number(len(self.findings), "doubt about the data", "doubts about the data")
+        ambiguities = _number(len(self.findings), "finding about the data", "findings about the data")
         return f"{flags}, {ambiguities}"
 
     @property

@@ -220,7 +220,7 @@ def test_an_indicator_tells_that_a_night_could_not_look_back_as_after_its_lake_w
     SAVED.save(status(at(9)))
 
     [found] = take_snapshot(now=timezone.now()).of("anomalies")
-    assert (found.state, found.sentence) == (IndicatorState.YELLOW, "1 doubt about the data of the newest night")
+    assert (found.state, found.sentence) == (IndicatorState.YELLOW, "1 finding about the data of the newest night")
     page = admin_client.get(f"/admin/reports/?day={DAY}").content.decode()
     assert "error_rates: it rests on fewer earlier days than there could be (expected 2, found 0)" in page
 
@@ -410,7 +410,7 @@ def test_a_night_is_mailed_as_text_and_as_html_that_fetches_nothing(settings: La
 
     [message] = mail.outbox
     assert message.to == ["ann@example.org", "bob@example.org"]
-    assert message.subject == ("Push server, 2026-11-20: 1 figure outside of its usual band, no doubts about the data")
+    assert message.subject == "Push server, 2026-11-20: 1 figure outside of its usual band, no findings about the data"
     [(html, kind)] = message.alternatives
     assert kind == "text/html"
     for body in (message.body, html):

@@ -235,7 +235,7 @@ def test_findings_of_a_kind_are_one_line_with_the_newest_of_them(admin_client: C
 
     assert len(re.findall(r"<li>20\d\d-", html)) == 2
     assert f"{DAY} attempts: rows were lost or doubled on the way (expected 100, found 9), and 2 more like it" in html
-    assert "2 doubts about the data" in night
+    assert "2 findings about the data" in night
     assert "more like it" not in night
 
 
@@ -452,7 +452,7 @@ def test_the_night_shows_flags_with_the_figures_behind_them(admin_client: Client
 
     html = html_of(admin_client, "")
 
-    assert "1 figure outside of its usual band, 1 doubt about the data." in html
+    assert "1 figure outside of its usual band, 1 finding about the data." in html
     for figure in ("30.0 %", "5.0 %", "0.0 % to 12.0 %", "+12.5", "rows were lost or doubled", "1,015", "87 ms"):
         assert figure in html
 

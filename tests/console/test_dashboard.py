@@ -78,7 +78,7 @@ def test_a_system_that_works_is_green() -> None:
     assert {name: one.sentence for name, one in found.items() if one.state != State.GREEN} == {
         "reports": "Nightly reports are switched off (REPORTS_NIGHTLY).",
         "anomalies": "none in the newest night",
-        "traffic": "not known before 5 days: 0 days can be compared with",
+        "traffic": "not known yet: 0 of 5 days to compare with",
     }
     assert set(found) == {
         *(
@@ -175,7 +175,7 @@ def make_old_reply() -> None:
 
 BREAKAGES: list[tuple[Callable[[], Any], str, Shown]] = [
     (stop_reading, "node-node-01.example.org:8645", (State.RED, "was not read for 3 seconds")),
-    (stop_worker, "workers", (State.RED, "nobody works on keys")),
+    (stop_worker, "workers", (State.RED, "no worker for keys")),
     (note_node, "node-node-01.example.org:8645", (State.YELLOW, "this is off")),
     (break_canary, "canary", (State.RED, "broken: the bridge does not read what a node took")),
     (trip, "channels", (State.RED, "APN im.other tripped by a breaker since {now}: 3 of 3 sends refused: bad_topic")),
@@ -381,7 +381,7 @@ def test_a_database_that_takes_too_long_to_count_is_told_and_the_page_still_come
 
     board = text(admin_client.get("/admin/").content.decode())
 
-    assert "takes too long to tell what waits" in board
+    assert "takes too long to count the backlog" in board
     assert board.count("not known while PostgreSQL does not answer in time") == 4
     assert "none waiting" not in board
 

@@ -485,7 +485,10 @@ def first_line(client: Client, path: str) -> str:
             {"state": "expired"},
             "Not delivered. Its time to live ran out before an attempt succeeded. Before: 1 attempt",
         ),
-        ({"state": "coalesced"}, "Not sent by itself. A later one to the same address wakes the phone for it."),
+        (
+            {"state": "coalesced"},
+            "Not sent by itself. A later notification to the same address wakes the phone for it.",
+        ),
         ({"state": "unconfirmed"}, "Perhaps delivered. It may have arrived."),
         (
             {"state": "retrying", "finished_at": None, "next_attempt_at": timezone.now() + timedelta(hours=1)},
@@ -513,11 +516,11 @@ def test_the_first_line_of_a_request_says_why_nothing_was_sent(admin_client: Cli
     decided = pack([Decided(0, Verdict.SUPPRESSED, 1, Wish.CHAT_MUTED), Decided(1, Verdict.WRONG_TOKEN, 1)])
     request = factories.make_answered_request(decided=decided)
     line = first_line(admin_client, request_timeline_url(request.pk))
-    assert line.startswith("Nothing was sent: By a wish of the recipient: its chat is muted. The check of the access")
+    assert line.startswith("Nothing was sent: Suppressed by the recipient: its chat is muted. Wrong access")
 
     factories.make_notification(request=request)
     line = first_line(admin_client, request_timeline_url(request.pk))
-    assert line.startswith("2 pushes decided at once: By a wish")
+    assert line.startswith("2 pushes decided at once: Suppressed by")
     assert line.endswith("It brought 1 notification with a timeline of its own.")
 
 

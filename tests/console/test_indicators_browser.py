@@ -185,7 +185,7 @@ def test_results_turn_red_with_the_advice_for_their_code_and_green_within_two_mi
 
     indicator = operator.locator("#indicator-results")
     expect(indicator).to_contain_text("act now")
-    expect(indicator).to_contain_text("APN im.status.ethereum: 90 of 90 tries failed in the last 3 minutes")
+    expect(indicator).to_contain_text("APN im.status.ethereum: 90 of 90 attempts failed in the last 3 minutes")
     expect(operator.locator(".worst")).to_contain_text("Our own gorush: is it running")
     expect(operator.locator(".worst")).not_to_contain_text("timeouts")
     show(operator, "results-red")

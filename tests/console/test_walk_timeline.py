@@ -73,8 +73,9 @@ def test_staff_actions_stand_in_the_timeline_with_who_and_why(visitor: Page) -> 
     visitor.get_by_role("link", name="Disable", exact=True).click()
     confirm(visitor, "Disable", "too many complaints")
     visitor.goto(f"/admin/timelines/{disabled.pk}/")
-    assert "Finished: withdrawn Nobody is to get it any more. operator did it: Disabled 1 registration." in steps(
-        visitor
+    assert (
+        "Finished: withdrawn Its recipient no longer gets pushes. operator did it: Disabled 1 registration."
+        in steps(visitor)
     )
     visitor.locator("#timeline").get_by_role("link", name="registration: Disabled 1").click()
     expect(visitor.locator("#main")).to_contain_text("too many complaints")
@@ -115,12 +116,12 @@ def test_what_was_suppressed_or_refused_says_by_which_wish_or_check(visitor: Pag
     find(visitor, (b"\x0b" * 32).hex())
     expect(visitor.locator("h1")).to_contain_text("Timeline of request")
     assert "Decided at once: suppressed" in steps(visitor)
-    assert "By a wish of the recipient: its chat is muted." in steps(visitor)
+    assert "Suppressed by the recipient: its chat is muted." in steps(visitor)
     show(visitor, "timeline-suppressed")
 
     find(visitor, message.hex())
     reported = steps(visitor)
-    for shown in ("its chat is muted", "The check of the access token", "The check of the registration"):
+    for shown in ("its chat is muted", "Wrong access token", "Not registered"):
         assert shown in reported
     assert "Decided at once: wrong_token" in reported
 

@@ -85,7 +85,7 @@ def as_role(client: Client) -> Callable[[str], Client]:
 def make_incident(
     state: State = State.RED, *, began: float = 0, ended: float | None = None, **columns: Any
 ) -> Incident:
-    known = {"indicator": BATCHES.id, "name": BATCHES.name, "sentence": "no process makes batches"} | columns
+    known = {"indicator": BATCHES.id, "name": BATCHES.name, "sentence": "no worker processes batches"} | columns
     times = {"began_at": at(began), "ended_at": None if ended is None else at(ended)}
     return Incident.objects.create(state=state.value, incident_at=at(0), **times, **known)
 
@@ -186,7 +186,7 @@ def test_a_webhook_gets_what_happened_and_its_url_is_shown_to_nobody(hook: Hook)
         sending.send_due(now=at(31))
 
     [body] = hook.bodies
-    assert body["text"] == ("Push server: Batches: act now. Since 2026-11-21 12:00:00 UTC: no process makes batches")
+    assert body["text"] == ("Push server: Batches: act now. Since 2026-11-21 12:00:00 UTC: no worker processes batches")
     assert (body["event"], body["indicator"], body["state"]) == ("began", "batches", "act now")
     alert = Alert.objects.get()
     assert (alert.sent_at, alert.error, alert.attempt_count) == (at(30), "", 1)
@@ -246,7 +246,7 @@ def test_people_are_alerted_by_mail(settings: LazySettings) -> None:
     sending.send_due(now=at(30))
     assert [message.to for message in mail.outbox] == [[ANN], ["bob@example.org"]]
     assert mail.outbox[0].subject == "Push server: Batches: act now"
-    assert "no process makes batches" in mail.outbox[0].body
+    assert "no worker processes batches" in mail.outbox[0].body
 
 
 @pytest.mark.django_db(transaction=True)

@@ -139,7 +139,7 @@ def _before_next_attempt(story: Story) -> Iterator[str]:
 
 def what_comes_of_answer(request: NotificationRequest, replies: Sequence[OutboundReply]) -> Iterator[str]:
     if request.state == NotificationRequest.State.WAITING:
-        yield f"The sender is answered when all was tried once, or {_when(request.reply_due_at)}."
+        yield f"The sender is answered after the first attempt of each notification, or {_when(request.reply_due_at)}."
     for reply in replies:
         if reply.state in REPLIES:
             yield REPLIES[OutboundReply.State(reply.state)].format(when=_when(reply.next_attempt_at))

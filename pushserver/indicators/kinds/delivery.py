@@ -63,7 +63,7 @@ def sending(facts: DeliveryFacts) -> Indicator:
         SENDING,
         State.RED,
         _each(stopped),
-        f"{action} again before what waits expires, {wait} after it came.",
+        f"{action} again: waiting pushes expire {wait} after their request.",
         max(switch.since for switch in stopped),
         own_page=pages.DRAIN if is_drained else pages.HALTED,
         headline=headline(stopped),
@@ -110,21 +110,24 @@ def _halted(halted: Sequence[Switch]) -> Indicator:
     states = {channel.state for channel in halted}
     page = {TRIPPED: pages.TRIPPED, PAUSED: pages.PAUSED}[first.state] if len(states) == 1 else pages.HALTED
     if first.state == PAUSED:
-        first_step = "Resume it when whoever paused it is done. What waits for it expires in time."
+        first_step = (
+            "Resume it when the work is done. Its waiting pushes expire meanwhile, each after its time to live."
+        )
         return Indicator(CHANNELS, State.YELLOW, _each(in_order), first_step, first.since, own_page=page)
-    first_step = "Repair the set-up at Apple, Google or the gateway; a probe that comes through starts it again."
+    first_step = "Repair the set-up at Apple, Google or the gateway. The channel resumes when a probe succeeds."
     return Indicator(CHANNELS, State.RED, _each(in_order), first_step, first.since, own_page=page)
 
 
 def dead_tokens(distrusted: Mapping[str, datetime]) -> Indicator:
     """Judge whether it is believed that tokens are dead: not where a wrong set-up must be the reason."""
     if not distrusted:
-        return Indicator(DEAD_TOKENS, State.GREEN, "deaths of tokens are believed")
+        return Indicator(DEAD_TOKENS, State.GREEN, "dead tokens are disabled")
     names = listed(sorted(distrusted))
     sentence = (
-        f"too many tokens of {names} are refused as dead to believe it: nothing is disabled, pushes are sent again"
+        f"too many tokens of {names} are refused as dead: a wrong set-up is likelier, so no token is disabled and "
+        f"pushes are retried"
     )
-    first_step = "Is the set-up right at Apple, Google and the gateway: environment, project, topic? It ends by itself."
+    first_step = "Check environment, project and topic at Apple, Google and the gateway. It recovers by itself."
     return Indicator(DEAD_TOKENS, State.RED, sentence, first_step, min(distrusted.values()))
 
 
@@ -136,6 +139,6 @@ def answers(overdue_seconds: float | None, now: datetime) -> Indicator:
     if state == State.GREEN:
         return Indicator(ANSWERS, state, "no request waits for its answer")
     sentence = f"a request has waited for its answer for {duration(overdue_seconds)} too long"
-    first_step = "Nobody answers: look for the workers of the queue `batches`."
+    first_step = "No worker answers: check those of the queue `batches`."
     since, late = now - timedelta(seconds=overdue_seconds), f"Answers are {duration(overdue_seconds)} late"
     return Indicator(ANSWERS, state, sentence, first_step, since, late=late)

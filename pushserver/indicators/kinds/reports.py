@@ -26,7 +26,9 @@ class ReportsFacts:
 def reports(facts: ReportsFacts) -> Indicator:
     """Judge whether the reports of the last night are here."""
     if facts.is_missing:
-        first_step = "Put right what the run says; it is made again by itself, or by hand from Last night."
+        first_step = (
+            "Repair the fault that the run names. The night is then repeated by itself, or on demand from Last night."
+        )
         return Indicator(REPORTS, State.YELLOW, facts.sentence, first_step, own_page=pages.RUNS)
     return Indicator(REPORTS, State.OFF if facts.is_off else State.GREEN, facts.sentence)
 
@@ -36,11 +38,11 @@ def anomalies(facts: ReportsFacts) -> Indicator:
     if facts.anomalies:
         more = f" (and {len(facts.anomalies) - 1} more)" if len(facts.anomalies) > 1 else ""
         sentence = f"outside of its usual band: {facts.anomalies[0]}{more}"
-        first_step = "Look whether a release, an outage or a wrong set-up explains it."
+        first_step = "Check whether a release, an outage or a wrong set-up explains it."
         return Indicator(ANOMALIES, State.YELLOW, sentence, first_step)
     if facts.findings:
-        sentence = f"{counted(facts.findings, 'doubt')} about the data of the newest night"
-        first_step = "The page of the night says what does not add up."
+        sentence = f"{counted(facts.findings, 'finding')} about the data of the newest night"
+        first_step = "The page of the night names each finding."
         return Indicator(ANOMALIES, State.YELLOW, sentence, first_step)
     state = State.OFF if facts.is_off else State.GREEN
     return Indicator(ANOMALIES, state, "none in the newest night")

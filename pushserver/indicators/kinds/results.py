@@ -16,8 +16,8 @@ FAILING_RED, FAILING_YELLOW = 0.5, 0.1
 STILL_FAILING = 0.5
 JUDGED_MINUTES = 3
 FEW_TRIES = 20
-NOTHING_TRIED = f"no push was tried in the last {JUDGED_MINUTES} minutes"
-OTHERWISE = "docs/delivery.md says what this class means; its rule says where the code comes from."
+NOTHING_TRIED = f"no push was attempted in the last {JUDGED_MINUTES} minutes"
+OTHERWISE = "docs/delivery.md explains this class. The error rule says where the code comes from."
 
 # Attempts by channel, outcome and code.
 ChannelTries = Mapping[tuple[str, str, str], int]
@@ -42,7 +42,7 @@ def results(facts: ResultFacts, advice: Callable[[str], str]) -> Indicator:
     bad = [(state, channel) for channel in _channels(facts.tries) if (state := _failing(channel, facts)) in BAD]
     if not bad:
         total, failed = _failures(facts.tries)
-        sentence = f"{failed.total():,} of {total:,} tries failed in the last {JUDGED_MINUTES} minutes"
+        sentence = f"{failed.total():,} of {total:,} attempts failed in the last {JUDGED_MINUTES} minutes"
         return replace(green, sentence=sentence) if total else green
     bad.sort(key=lambda found: BAD.index(found[0]))
     sentence = "; ".join(f"{channel}: {_failing_words(facts.tries, channel)}" for _, channel in bad)
@@ -102,6 +102,5 @@ def _failing_words(tries: ChannelTries, channel: str) -> str:
     total, failed = _failures(tries, channel)
     (outcome, code), _ = failed.most_common(1)[0]
     commonest = f"{outcome} ({code})" if code else outcome
-    return (
-        f"{failed.total():,} of {total:,} tries failed in the last {JUDGED_MINUTES} minutes, most of them {commonest}"
-    )
+    recent = f"in the last {JUDGED_MINUTES} minutes"
+    return f"{failed.total():,} of {total:,} attempts failed {recent}, most of them {commonest}"

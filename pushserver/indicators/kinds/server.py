@@ -48,17 +48,17 @@ def database_speed(reason: str, *, is_slow: bool) -> Indicator:
     if reason:
         return Indicator(DATABASE_SPEED, State.GREY, DATABASE_SILENT)
     if is_slow:
-        first_step = "Look for long transactions and for whatever else keeps the server busy."
-        return Indicator(DATABASE_SPEED, State.RED, "takes too long to tell what waits", first_step)
-    return Indicator(DATABASE_SPEED, State.GREEN, "tells in time what waits")
+        first_step = "Look for long transactions and other load on PostgreSQL."
+        return Indicator(DATABASE_SPEED, State.RED, "takes too long to count the backlog", first_step)
+    return Indicator(DATABASE_SPEED, State.GREEN, "counts the backlog in time")
 
 
 def broker(reason: str) -> Indicator:
     """Judge whether Redis answers; ``reason`` says why not."""
     if reason:
         first_step = (
-            "Start Redis, or correct REDIS_URL. Messages go their way meanwhile, but a process of `batches` that ends "
-            "is not replaced, and nothing is done by the clock."
+            "Start Redis, or correct REDIS_URL. Messages are processed meanwhile, but a process of `batches` that "
+            "ends is not replaced, and no scheduled task runs."
         )
         return Indicator(BROKER, State.RED, reason, first_step)
     return Indicator(BROKER, State.GREEN, "answers")
@@ -71,14 +71,14 @@ def batches(silent_seconds: Sequence[float] | None) -> Indicator:
     if not silent_seconds:
         first_step = "Start the worker: `celery -A pushserver.worker worker -Q batches -P prefork`."
         headline = "Nothing is processed: no worker for batches"
-        return Indicator(BATCHES, State.RED, "no process makes batches", first_step, headline=headline)
+        return Indicator(BATCHES, State.RED, "no worker processes batches", first_step, headline=headline)
     hanging = [seconds for seconds in silent_seconds if seconds > HANGS_SECONDS]
     if not hanging:
         return Indicator(BATCHES, State.GREEN, f"{counted(len(silent_seconds), 'process', 'processes')} at work")
     processes = counted(len(silent_seconds), "process", "processes")
     have = "has" if len(hanging) == 1 else "have"
     sentence = f"{len(hanging)} of {processes} {have} done nothing for {duration(max(hanging))}"
-    first_step = "Restart the worker of `batches`: its processes were stopped, or wait for something without an end."
+    first_step = "Restart the worker of `batches`: its processes are stopped, or wait without an end."
     if len(hanging) < len(silent_seconds):
         return Indicator(BATCHES, State.YELLOW, sentence, first_step)
     headline = f"Nothing is processed: the workers have hung for {duration(min(hanging))}"
@@ -95,8 +95,8 @@ def workers(queues: Sequence[Queue], *, is_redis_down: bool) -> Indicator:
     state = State.RED if any(queue.is_needed for queue in away) else State.YELLOW
     names = [queue.name for queue in away]
     commands = listed([f"`celery -A pushserver.worker worker -Q {name}`" for name in names])
-    first_step = f"Start {commands}; the log of the one that ended says why."
-    return Indicator(WORKERS, state, f"nobody works on {listed(names)}", first_step)
+    first_step = f"Start {commands}. The log of the worker that ended says why."
+    return Indicator(WORKERS, state, f"no worker for {listed(names)}", first_step)
 
 
 def beat(counted_until: datetime | None, queues: Sequence[Queue], now: datetime) -> Indicator:
@@ -106,6 +106,6 @@ def beat(counted_until: datetime | None, queues: Sequence[Queue], now: datetime)
     if now - counted_until <= BEAT_GONE:
         return Indicator(BEAT, State.GREEN, "runs")
     if any(queue.name == "maintenance" and not queue.has_worker for queue in queues):
-        return Indicator(BEAT, State.GREY, "not known while nobody works on maintenance")
-    first_step = "Start the worker for `maintenance` again, which has beat: nothing is watched, forgotten or reported."
+        return Indicator(BEAT, State.GREY, "not known without a worker for maintenance")
+    first_step = "Start the worker for `maintenance` again, which has beat. No check, purge or report runs meanwhile."
     return Indicator(BEAT, State.RED, f"has scheduled nothing since {counted_until:%H:%M}", first_step, counted_until)

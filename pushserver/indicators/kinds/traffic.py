@@ -94,16 +94,15 @@ class TrafficFacts:
 def traffic(facts: TrafficFacts, counted_until: datetime | None, now: datetime) -> Indicator:
     """Judge all flows by what was counted until a moment ago: the quietest tells the state."""
     if facts.days < FEW_DAYS:
-        known = counted(facts.days, "day", "days")
-        return Indicator(TRAFFIC, State.GREY, f"not known before {FEW_DAYS} days: {known} can be compared with")
+        return Indicator(TRAFFIC, State.GREY, f"not known yet: {facts.days} of {FEW_DAYS} days to compare with")
     if counted_until is None or now - counted_until > NOT_COUNTED:
         return Indicator(TRAFFIC, State.GREY, "not known while nothing is counted")
     bad = sorted((flow for flow in facts.flows if flow.state != State.GREEN), key=lambda flow: flow.share)
     if not bad:
         return Indicator(TRAFFIC, State.GREEN, "as much as is usual at this hour")
     first_step = (
-        "Where the canary gets through, this server works: look for a new release of the client, an outage of the "
-        "network or of a gateway, or clients that have moved to another server."
+        "If the canary is fine, this server works. Look for a new release of the client, an outage of the network "
+        "or of a gateway, or clients that moved to another server."
     )
     headline = bad[0].words if bad[0].state == State.RED else ""
     since = counted_until - timedelta(minutes=max(bad[0].silent_minutes, bad[0].judged_minutes))
