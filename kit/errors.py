@@ -1,5 +1,5 @@
-"""Errors that end a program, with a text for the person who started it."""
+"""Errors that end a program, with a message for the person who started it."""
 
 
 class StartError(Exception):
-    """A process cannot be started. The text says what to do, in one line."""
+    """A process cannot start. The message is one line that tells the operator what to do."""

@@ -1,4 +1,4 @@
-"""Figures for people: distributions of durations, and numbers with their nouns. Pure."""
+"""Figures for people: distributions of durations, and numbers with their nouns. The module does no I/O."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -12,7 +12,7 @@ BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 3000, 5000, 10_000
 class Distribution:
     """Percentiles in milliseconds.
 
-    ``histogram`` has the upper bound of each bucket that is not empty, and None for what is beyond all bounds.
+    ``histogram`` has a pair for each bucket with values: its upper bound (None above the last one) and its count.
     """
 
     count: int
@@ -41,10 +41,10 @@ def distribution(milliseconds: Sequence[float]) -> Distribution | None:
 
 
 def _percentile(ordered: Sequence[float], percent: int) -> float:
-    """Return a percentile by nearest rank: a value that was measured."""
+    """Return a percentile by nearest rank, which is always one of the measured values."""
     return round(ordered[max(0, -(-len(ordered) * percent // 100) - 1)], 3)
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun: "1 process", "1,200 processes"; the plural has an s unless it is given."""
+    """Return a number with its noun: "1 route", "1,200 routes". The plural adds an s unless ``plural`` is given."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

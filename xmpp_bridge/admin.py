@@ -16,7 +16,7 @@ from django.utils import timezone
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from kit.admin.editing import LoggedEdits, UnhurriedForm
+from kit.admin.editing import LoggedEdits, OptimisticForm
 from kit.admin.facts import FactAdmin, Narrowed
 from kit.admin.links import Link, links_from, list_url
 from kit.admin.lists.columns import NOTHING, age, link, moment, state, word, yes_no
@@ -37,7 +37,7 @@ EDITED = (
 
 @admin.register(App)
 class AppAdmin(LoggedEdits, Narrowed, ModelAdmin):  # type: ignore[misc]  # unfold has no types
-    form = UnhurriedForm
+    form = OptimisticForm
     edited = EDITED
     list_display = (
         *("slug", "platforms", word("app_topic", "topic at Apple"), word("style", "payload style")),

@@ -1,6 +1,6 @@
-"""Parts that the admin pages of all apps are made of.
+"""Building blocks of the admin pages of all apps.
 
-Rule: an admin page lists its fields one by one, and no token, key, payload, or digest of a token is ever among them.
+Rule: an admin page lists its fields one by one, and shows no token, key, payload, or digest of a token.
 
 See docs/console.md.
 """

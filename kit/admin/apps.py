@@ -6,4 +6,4 @@ class KitAdminConfig(AppConfig):
 
     name = "kit.admin"
     label = "kit_admin"
-    verbose_name = "What admin pages are made of"
+    verbose_name = "Building blocks of admin pages"

@@ -1,4 +1,4 @@
-"""What staff did to rows, as the log of changes has it, for the pages of these rows."""
+"""Staff actions on rows, read from the log of changes, for the pages of these rows."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
@@ -10,19 +10,18 @@ from django.contrib.contenttypes.models import ContentType
 from django.db.models import Model, QuerySet
 from django.urls import reverse
 
-# The newest entries that a page shows. All of them are in the list of changes.
+# The page of a row shows this many of the newest entries, and links to the list of all of them.
 MAX_SHOWN = 10
 WHY = " Why: "
-
 
 Subjects = Mapping[type[Model], Collection[str]]
 _owners: dict[type[Model], Callable[[Any], Subjects]] = {}
 
 
 def acted_on_through(model: type[Model]) -> Callable[[Callable[[Any], Subjects]], Callable[[Any], Subjects]]:
-    """Return a decorator for the function which knows the rows by way of which staff act on a row of ``model``.
+    """Return a decorator that registers the function which finds the rows from whose pages staff act on a row.
 
-    An operation is logged with the row that it was started from: a route is disabled from its registration.
+    The log names the row from whose page an operation was started: a route is disabled from its registration.
     """
 
     def remember(function: Callable[[Any], Subjects]) -> Callable[[Any], Subjects]:
@@ -33,13 +32,13 @@ def acted_on_through(model: type[Model]) -> Callable[[Callable[[Any], Subjects]]
 
 
 def subjects_of(row: Model, name: str) -> Subjects:
-    """Return the rows whose changes concern this one, which the log calls ``name``."""
+    """Return the rows whose log entries concern ``row``, whose id in the log is ``name``."""
     owners = _owners.get(type(row))
     return {type(row): [name], **(owners(row) if owners else {})}
 
 
 def changes_of(model: type[Model], ids: Collection[str], *, since: datetime | None = None) -> QuerySet[LogEntry]:
-    """Return what was done to these rows of one table, the newest first, found by an index."""
+    """Return the log entries of these rows of one table, the newest first. The query uses an index."""
     kind = ContentType.objects.get_for_model(model)
     entries = LogEntry.objects.filter(content_type=kind, object_id__in=ids)
     entries = entries.filter(action_time__gte=since) if since else entries
@@ -47,7 +46,7 @@ def changes_of(model: type[Model], ids: Collection[str], *, since: datetime | No
 
 
 def newest_changes(subjects: Subjects) -> list[LogEntry]:
-    """Return the newest changes of rows of several tables."""
+    """Return the newest log entries of rows of several tables."""
     found: Iterable[LogEntry] = (
         entry for model, ids in subjects.items() if ids for entry in changes_of(model, ids)[:MAX_SHOWN]
     )
@@ -55,7 +54,7 @@ def newest_changes(subjects: Subjects) -> list[LogEntry]:
 
 
 def reason_of(entry: LogEntry) -> str:
-    """Return why something was done, or an empty text where no reason was asked for."""
+    """Return the reason that an entry gives, or an empty text for an operation that needs none."""
     return str(entry.get_change_message()).partition(WHY)[2]
 
 

@@ -1,6 +1,6 @@
-"""Charts as SVG, drawn by the server: no script, colours from the style sheet, and the same figures in a table below.
+"""Charts as SVG, drawn by the server without a script. A page repeats the figures of a chart in a table below it.
 
-A line has a colour, a dash pattern and a name, so that it can be told apart without colours.
+The style sheet sets the colours. A line also has a dash pattern and a name, so that nobody depends on colours.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ RIGHT, TOP, BOTTOM = 12, 12, 28
 BAR_HEIGHT, BAR_GAP, NAME_WIDTH, VALUE_WIDTH = 18, 8, 300, 90
 MAX_NAME = 46
 COLOURS = 8
-# Sizes of a step of the grid, times a power of ten.
+# The distance between two grid lines is one of these, times a power of ten.
 ROUND = (1, 2, 2.5, 4, 5)
 Show = Callable[[float], str]
 _ids = count(1)
@@ -24,7 +24,7 @@ _ids = count(1)
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The size of a line chart, in its own units. Without dots, for many points, it shows no single figures."""
+    """The size of a line chart, in units of the SVG. ``has_dots`` is false for charts with too many points to mark."""
 
     width: int = 760
     height: int = 240
@@ -39,7 +39,7 @@ WIDE = Frame()
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A named line: one value per label of the chart, or None where nothing is known."""
+    """A named line: one value per label of the chart, or None where the value is unknown."""
 
     name: str
     values: Sequence[float | None]
@@ -47,9 +47,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawn chart. A screen reader says its ``title`` and the description in the SVG. ``names`` are the lines of its
-    legend, in order.
-    """
+    """A drawn chart. A screen reader reads its ``title`` and the description in the SVG. The legend lists ``names``."""
 
     title: str
     svg: SafeString
@@ -82,7 +80,7 @@ def line_chart(
 
 
 def bar_chart(title: str, bars: Sequence[tuple[str, float]], show: Show) -> Chart | None:
-    """Draw one bar below the other, each with its name and figure. Return None when there are none."""
+    """Draw one bar below the other, each with its name and figure. Return None when there are no bars."""
     if not bars:
         return None
     longest = max(value for _, value in bars) or 1
@@ -112,9 +110,9 @@ def _joined(parts: Sequence[SafeString]) -> SafeString:
 
 
 def ticks_up_to(highest: float, show: Show, steps: int) -> list[float]:
-    """Return where the lines of the grid are, from 0 on: at most this many equal steps, each of a round size.
+    """Return the values of the grid lines, from 0 up: at most ``steps`` equal steps, each of a round size.
 
-    A size that ``show`` rounds to a whole number is not taken, so that no two lines have the same text.
+    A fractional size that ``show`` would round to a whole number is skipped, so that no two lines have the same text.
     """
     highest = highest if highest > 0 else 1.0
     least = highest / steps * 0.999999
@@ -162,7 +160,7 @@ def _line(
 
 
 def _path(values: Sequence[float | None], x: Sequence[float], top: float, frame: Frame) -> str:
-    """Return the drawing commands of a line, which is broken where a value is missing."""
+    """Return the drawing commands of a line, which has a gap where a value is missing."""
     parts: list[str] = []
     is_drawing = False
     for n, value in enumerate(values):

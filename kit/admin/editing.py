@@ -1,5 +1,6 @@
-"""Forms of rows that several people may edit, so that nobody overwrites what they have not seen, and everybody can read
-what was there before.
+"""Forms of rows that several people may edit at once.
+
+Rule: nobody overwrites a value that they have not seen, and the log of changes keeps every previous value.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,14 +12,14 @@ from django.core.exceptions import ValidationError
 from django.db.models import Model
 from django.http import HttpRequest
 
-CHANGED_MEANWHILE = "Somebody changed this meanwhile, to: {now}. Nothing was saved. Load the page again."
+CHANGED_MEANWHILE = "Somebody else has changed this value to: {now}. Nothing was saved. Load the page again."
 
 
-class UnhurriedForm(forms.ModelForm):  # type: ignore[type-arg]  # only generic for the type checker
-    """A form that sends along what each field showed.
+class OptimisticForm(forms.ModelForm):  # type: ignore[type-arg]  # only generic for the type checker
+    """A form with optimistic locking: it also submits the value that each field showed when the page was loaded.
 
-    A field that the operator left as it was shown keeps its present value. To change a field whose value is no longer
-    the one that was shown is an error.
+    A field that the operator did not edit keeps its present value. Editing a field whose value has changed since the
+    page was loaded is an error.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -47,9 +48,9 @@ class UnhurriedForm(forms.ModelForm):  # type: ignore[type-arg]  # only generic 
 
 
 class LoggedEdits:
-    """Pages whose log entries say what a row said before it was changed or deleted."""
+    """Pages whose log entries contain the values of a row before it was changed or deleted."""
 
-    # The fields that people edit.
+    # Names of the fields that people edit.
     edited: ClassVar[Sequence[str]] = ()
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: ARG002
@@ -59,11 +60,11 @@ class LoggedEdits:
         return ", ".join(changed) or "nothing changed"
 
     def log_deletions(self, request: HttpRequest, queryset: Iterable[Model]) -> Any:
-        """Write one log entry per row, with what the row said."""
+        """Write one log entry per row, with the values of the row."""
         return [
             LogEntry.objects.log_actions(request.user.pk or 0, [row], DELETION, self.described(row)) for row in queryset
         ]
 
     def described(self, row: Model) -> str:
-        """Return what a row says, field by field."""
+        """Return the edited fields of a row with their values, as text."""
         return ", ".join(f"{name}: {getattr(row, name)!r}" for name in self.edited)

@@ -1,4 +1,4 @@
-"""Admin pages of recorded facts, which can be looked at and never changed."""
+"""Read-only admin pages of recorded facts, such as attempts and envelopes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -15,11 +15,11 @@ from kit.admin.lists import search
 from kit.admin.lists.changelist import UncountedChangeList
 from kit.admin.lists.first_lines import first_line_of
 
-NOT_UNDERSTOOD = "Nothing was searched: this is no hash and no id. Type at least 8 hex digits of a hash, or a whole id."
+NOT_UNDERSTOOD = "No search was made. Type the first 8 or more hex digits of a hash, or a whole id."
 
 
 class ReadOnly:
-    """Pages on which those who may view a row may do that, and nobody may do anything else."""
+    """Pages that let people with the permission view rows, and let nobody add, change or delete them."""
 
     def has_add_permission(self, *_args: Any) -> bool:
         return False
@@ -32,20 +32,20 @@ class ReadOnly:
 
 
 class Narrowed:
-    """Pages whose URL can narrow the list by what its filters offer, and by nothing else."""
+    """Pages whose URL can narrow the list by the lookups of its filters and of ``linked_by`` only."""
 
-    # Few rows, as on a phone each is a card. Lists of facts have more, and know whether it is a phone.
+    # Few rows, because a phone shows each as a card. Lists of facts show more rows, and detect a phone.
     list_per_page = 25
     list_filter: Any
     opts: Any  # from ModelAdmin, whose types unfold hides
-    # Lookups that links from other pages use, in addition to those of `list_filter`.
+    # Lookups that links from other pages use, in addition to the lookups of `list_filter`.
     linked_by: ClassVar[Sequence[str]] = ()
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:  # noqa: ARG002
-        """Return whether a URL may ask for this lookup.
+        """Return whether a URL may use this lookup.
 
-        By default it may ask for any column, and an answer about a digest is an answer about a token. Even of a column
-        that is offered, a part of a word or a pattern is refused, because the whole table would be read for it.
+        Django would allow any column, and somebody who can look up a digest can find out a token. Lookups by a part of
+        a word or by a pattern are refused for every column, because PostgreSQL would read the whole table for them.
         """
         names = [entry[0] if isinstance(entry, tuple) else entry for entry in self.list_filter]
         own = {getattr(name, "parameter_name", None) for name in names}
@@ -55,22 +55,22 @@ class Narrowed:
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         title = capfirst(self.opts.verbose_name_plural)  # Django's own title is "Select … to view"
-        # A method of the page that this class is mixed into.
+        # The next class in the order of resolution is a ModelAdmin.
         return super().changelist_view(request, {"title": title} | (extra_context or {}))  # type: ignore[misc]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Return the row. An empty ``from_field`` becomes None, because Django takes an empty `_to_field` for the name
+        """Return the row. An empty ``from_field`` becomes None, because Django treats an empty `_to_field` as the name
         of a field.
         """
-        # A method of the page that this class is mixed into.
+        # The next class in the order of resolution is a ModelAdmin.
         return super().get_object(request, object_id, from_field or None)  # type: ignore[misc]
 
 
 class FactPage(Narrowed, ReadOnly):
-    """The page of a row. Subclasses name the fields that are shown of it, and no other field is."""
+    """The page of a row. It shows the fields that a subclass lists in ``shown``, and no others."""
 
     change_form_template = "admin/facts/change_form.html"
-    # Names of fields and columns, by the heading that they stand under.
+    # Names of fields, and columns, by their heading on the page.
     shown: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:  # noqa: ARG002
@@ -86,23 +86,23 @@ class FactPage(Narrowed, ReadOnly):
 
 
 class FactAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no types
-    """A list of rows, with a page for each of them."""
+    """A list of rows with a page for each row."""
 
     change_list_template = "admin/facts/change_list.html"
     actions = None
     ordering: ClassVar[Any] = ("-pk",)
     # Sorting by a column without an index would sort the whole table.
     sortable_by: ClassVar[Any] = ()
-    # A page is short because showing a row takes far longer than reading it.
+    # A page is short because rendering a row takes far longer than reading it.
     list_per_page = 50
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
 
-    # Fields that are found by their first digits, with the size of their values in bytes.
+    # Fields that the search compares with the first digits of a hash, with the size of their values in bytes.
     search_hashes: ClassVar[Sequence[tuple[str, int]]] = ()
-    # Whether plain words can be searched for, too.
+    # Whether the search also takes plain words.
     takes_words: ClassVar[bool] = False
-    # Fields that these pages never show, and therefore do not even read from the database.
+    # Fields that these pages never show, and therefore do not read from the database.
     unread: ClassVar[Sequence[str]] = ()
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -113,7 +113,7 @@ class FactAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no ty
         return UncountedChangeList
 
     def get_search_fields(self, request: HttpRequest) -> tuple[str, ...]:  # noqa: ARG002
-        """Return whether there is a search, in the form that Django expects; `matching` carries it out."""
+        """Return a field name where this list has a search, as Django requires. `matching` makes the search."""
         return ("pk",) if self.search_help_text else ()
 
     def get_search_results(
@@ -129,13 +129,13 @@ class FactAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no ty
         return queryset, False
 
     def matching(self, term: str) -> Q:
-        """Return the condition for the rows that a search term means, empty when it means nothing here."""
+        """Return the condition for the rows that match a search term. It is empty for a term of no known form."""
         digits = search.hash_digits(term)
         condition = search.by_hash(digits, self.search_hashes) if digits else Q()
         return condition | self.matching_id(term) if search.is_id(term) else condition
 
     def matching_id(self, term: str) -> Q:  # noqa: ARG002 - for subclasses that have ids
-        """Return the condition for the rows that an id means. Subclasses whose rows have ids override it."""
+        """Return the condition for the rows with an id. Subclasses whose rows have ids override it."""
         return Q()
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
@@ -146,7 +146,7 @@ class FactAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no ty
 
 
 class FactInline(ReadOnly, TabularInline):  # type: ignore[misc]  # unfold has no types
-    """Rows that belong to another row, on the page of that row."""
+    """A table of the rows that belong to another row, on the page of that row."""
 
     extra = 0
     hide_title = True

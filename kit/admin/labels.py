@@ -1,7 +1,7 @@
-"""How a state looks: its word, as in code and tables, on the colour of its family.
+"""Labels of states: the word of the state, as in code and tables, on the colour of its family.
 
-The word says everything, and the colour only helps to find it. There is one table for all apps, so that a word looks
-the same wherever it stands.
+The word has the whole meaning, and the colour only helps to find it. One table serves all apps, so that a word has the
+same colour on every page.
 """
 
 from enum import StrEnum
@@ -11,13 +11,13 @@ from django.utils.safestring import SafeString
 
 
 class Family(StrEnum):
-    """Groups of states that look alike. The values are class names of the style sheet `kit/console.css`."""
+    """Groups of states with one colour. The values are class names of the style sheet `kit/console.css`."""
 
-    GOOD = "good"  # as it should be
-    WAITING = "waiting"  # under way: ends by itself, usually soon
-    CAUTION = "doubt"  # not well, or not known to be, and nothing is lost by that
-    BAD = "bad"  # lost, or somebody has to do something
-    QUIET = "quiet"  # over, or out of use, and nobody's fault
+    GOOD = "good"  # as intended
+    WAITING = "waiting"  # in progress: ends by itself, usually soon
+    CAUTION = "doubt"  # bad or unknown, and nothing is lost
+    BAD = "bad"  # something is lost, or somebody has to act
+    QUIET = "quiet"  # over or out of use, without a fault
 
 
 _WORDS = {
@@ -35,5 +35,5 @@ FAMILIES = {word: family for family, words in _WORDS.items() for word in words.s
 
 
 def label(word: str) -> SafeString:
-    """Return a word in the colour of its family. A word that is not in the table gets the quiet one."""
+    """Return a word on the colour of its family. A word that is not in the table has the family QUIET."""
     return format_html('<span class="state-word {}">{}</span>', FAMILIES.get(word, Family.QUIET), word)

@@ -1,6 +1,6 @@
-"""Links from one row to related ones, shown on top of its page.
+"""Links from one row to related rows, shown at the top of its page.
 
-Whoever knows which rows of different apps belong together registers the links here.
+`pushserver` knows which rows of different apps belong together, and registers the links here.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ class Link:
 
 
 def list_url(name: str, **query: str) -> str:
-    """Return the address of a list of rows. ``name`` is of app and model: `notifications_attempt`."""
+    """Return the address of a list of rows. ``name`` joins app and model, such as `notifications_attempt`."""
     return f"{reverse(f'admin:{name}_changelist')}?{urlencode(query)}"
 
 
@@ -28,7 +28,7 @@ _links: dict[type[Model], Links] = {}
 
 
 def links_from(model: type[Model]) -> Callable[[Links], Links]:
-    """Return a decorator that registers the function which knows where a row of ``model`` leads."""
+    """Return a decorator that registers the function which returns the links from a row of ``model``."""
 
     def remember(links: Links) -> Links:
         _links[model] = links
@@ -38,6 +38,5 @@ def links_from(model: type[Model]) -> Callable[[Links], Links]:
 
 
 def links_of(row: Model) -> list[Link]:
-    """Return the links from a row to related ones."""
     links = _links.get(type(row))
     return list(links(row)) if links else []

@@ -1,8 +1,8 @@
-"""What operators do to rows: announced first, then confirmed with a reason, then logged with who, what and why.
+"""Operator actions on rows: a page shows the effect, the operator confirms it with a reason, and the log keeps both.
 
-An operation is a form that knows its permission, the rows that it would change, and the use case that it calls. Use
-cases change only what is still as it was shown, so that a second click, or a second operator, changes nothing and is
-told so.
+An operation is a form with its permission, a description of its effect, and the use case that it calls. A use case
+changes only rows that are still in the state that was shown. So a second click, or a second operator, changes nothing
+and sees a warning.
 """
 
 import re
@@ -35,14 +35,14 @@ from kit.admin.lists.search import is_id
 from kit.db.reasons import is_collision
 
 log = structlog.get_logger(__name__)
-# A list shows fewer rows than this at once.
+# An operation changes at most this many rows. A page of a list shows fewer.
 MAX_ROWS = 100
 MAX_ATTEMPTS = 3
-GONE = "None of these is there any more."
-CHOOSE_AGAIN = "Nothing was done, and nothing is chosen any more. Choose the rows again."
+GONE = "None of these rows exists any more."
+CHOOSE_AGAIN = "Nothing was done, and the selection is lost. Choose the rows again."
 # The parameter of an operation's address with the search and the filters of the list that it was started from.
 NARROWED = "narrowed"
-# Rendered once, because rendering it for each of fifty rows took longer than the rows themselves.
+# The checkbox is rendered once: rendering it for each of fifty rows took longer than the rest of the rows.
 _CHECKBOX = str(checkbox.render(ACTION_CHECKBOX_NAME, "ROW"))
 _SECRET = re.compile(r"\S{32,}")
 _HEX_PAIRS = re.compile("([0-9a-f]{2}){1,64}")
@@ -51,8 +51,9 @@ _NUMBER = re.compile("[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of an operation, in words for its operator and for the log. ``is_change`` is false when somebody else
-    was first.
+    """The result of an operation. ``message`` is for the operator and the log.
+
+    ``is_change`` is false when nothing was left to change, such as after a second click.
     """
 
     message: str
@@ -60,26 +61,27 @@ class Done:
 
 
 class Operation(forms.Form):
-    """One thing that can be done to rows of one table."""
+    """One operator action on rows of one table."""
 
     label: ClassVar[str]
     permission: ClassVar[str]
     is_destructive: ClassVar[bool] = False
-    # The operation may remove its rows, so that their list is shown afterwards instead of a row's page.
+    # The operation may remove its rows. Afterwards the browser goes to the list instead of the page of a row.
     removes_rows: ClassVar[bool] = False
-    # Forms that show something before they are confirmed have a second button, with this label.
+    # Label of a second button, for forms with a preview of their effect.
     preview_label: ClassVar[str] = ""
 
     why = forms.CharField(
         max_length=200,
         label="Why",
-        help_text="For whoever asks later: it is kept in the log of changes. Nobody's name, key or id.",
+        help_text="The log of changes keeps this reason. Enter no names of people, no keys and no ids.",
         widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"}),
     )
 
     def clean_why(self) -> str:
-        """Refuse a reason that holds a key or an id: the log outlives what it is about, and its readers must not see
-        keys.
+        """Refuse a reason that contains a key or an id.
+
+        Log entries outlive their rows, and readers of the log must not see keys.
         """
         why: str = self.cleaned_data["why"]
         if _SECRET.search(why):
@@ -92,22 +94,24 @@ class Operation(forms.Form):
 
     @classmethod
     def fits(cls, row: Any) -> bool:  # noqa: ARG003 - for subclasses
-        """Return whether the state of a row is one that the operation changes. Only then its page offers it."""
+        """Return whether the operation applies to the state of a row. The row's page offers only such operations."""
         return True
 
     def touched(self, rows: Sequence[Any]) -> Iterable[str]:
-        """Return what would happen, in sentences."""
+        """Return sentences that describe the effect on these rows."""
         raise NotImplementedError
 
     def run(self, rows: Sequence[Any], *, by: str) -> Done:
-        """Carry the operation out in the name of ``by``, and return what it did."""
+        """Carry out the operation in the name of the account ``by``, and return the result."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class OperationPage:
-    """Where an operation is confirmed: the address of its form, the page it was started from (``back``), and the page
-    that comes after it where that is a different one (``after``).
+    """The page on which an operation is confirmed.
+
+    ``url`` is the address of its form, ``back`` the page that it was started from, and ``after`` the page that follows
+    it, where that is another one.
     """
 
     title: str
@@ -120,7 +124,10 @@ class OperationPage:
 def confirm(
     request: HttpRequest, form_class: type[Operation], rows: Sequence[Model], page: OperationPage, **initial: Any
 ) -> HttpResponse:
-    """Show what an operation would change, and carry it out when the operator has confirmed it."""
+    """Show the effect of an operation, and carry it out when the operator has confirmed it.
+
+    Raises PermissionDenied for an account without the permission of the operation.
+    """
     if not request.user.has_perm(form_class.permission):
         raise PermissionDenied
     is_sent = {"confirmed", "preview"} & request.POST.keys()
@@ -130,7 +137,7 @@ def confirm(
         messages.add_message(request, messages.SUCCESS if done.is_change else messages.WARNING, done.message)
         return HttpResponseRedirect(page.after or page.back)
     if "preview" in request.POST:
-        form.errors.pop("why", None)  # the reason is asked for when the operation is confirmed
+        form.errors.pop("why", None)  # a preview needs no reason
     context = {
         **admin.site.each_context(request),
         "title": page.title,
@@ -143,7 +150,7 @@ def confirm(
 
 
 def _carry_out(request: HttpRequest, form: Operation, rows: Sequence[Model]) -> Done:
-    """Make the change and its log entry, or neither. Repeat it when it met a worker that locks the same rows."""
+    """Make the change and its log entry in one transaction. Repeat it after a collision with a worker over a row."""
     for attempts_left in reversed(range(MAX_ATTEMPTS)):
         try:
             with transaction.atomic():
@@ -163,7 +170,7 @@ def _note(request: HttpRequest, form: Operation, rows: Iterable[Model], message:
     named = [(row, *form.logged_as(row)) for row in rows]
     LogEntry.objects.bulk_create(
         LogEntry(
-            user_id=request.user.pk or 0,  # never 0, because nobody gets here without an account
+            user_id=request.user.pk or 0,  # 0 is for the type checker: `confirm` has checked the account
             content_type=ContentType.objects.get_for_model(row),
             object_id=object_id,
             object_repr=name[:200],
@@ -175,16 +182,16 @@ def _note(request: HttpRequest, form: Operation, rows: Iterable[Model], message:
 
 
 def id_of(row: Model) -> str:
-    """Return the key of a row as it stands in URLs and forms: a number, a UUID, or the digits of a hash."""
+    """Return the key of a row for URLs and forms: a number, a UUID, or the hex digits of a hash."""
     return hex_of(row.pk) if isinstance(row.pk, bytes | memoryview) else str(row.pk)
 
 
 class Operated:
-    """For admins of facts that can be operated on: from the page of a row, and from the list for rows chosen there."""
+    """Admin pages with operations, for the row of a page and for rows chosen in a list."""
 
     operations: ClassVar[dict[str, type[Operation]]] = {}
 
-    # These come from ModelAdmin, whose types unfold hides.
+    # ModelAdmin has these attributes, and unfold hides its types.
     opts: Any
     admin_site: Any
 
@@ -197,7 +204,7 @@ class Operated:
         return f"{self.opts.app_label}_{self.opts.model_name}_operate"
 
     def allowed(self, request: HttpRequest) -> dict[str, type[Operation]]:
-        """Return the operations that this person may carry out."""
+        """Return the operations that the account of this request may carry out."""
         return {name: form for name, form in self.operations.items() if request.user.has_perm(form.permission)}
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
@@ -209,7 +216,7 @@ class Operated:
         return super().render_change_form(request, context, *args, **kwargs)  # type: ignore[misc]
 
     def links_to(self, request: HttpRequest, row: Model) -> list[Link]:
-        """Return links to the operations on one row that fit its state and that this person may carry out."""
+        """Return links to the operations that apply to the state of a row and that this account may carry out."""
         fitting = ((name, form) for name, form in self.allowed(request).items() if form.fits(row))
         return [Link(form.label, self._url_of(name, [row])) for name, form in fitting]
 
@@ -218,10 +225,10 @@ class Operated:
         return mark_safe(_CHECKBOX.replace("ROW", id_of(obj)))  # noqa: S308 - a number, a UUID, or digits
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Start the operation chosen in the list, on the rows that were shown and not on those that match by now."""
+        """Start the operation of a list on the rows that were chosen there. Rows that match only now are left out."""
         name = request.POST.get("action", "")
         if name not in self.operations:
-            messages.warning(request, "Choose what is to be done.")
+            messages.warning(request, "Choose an action.")
             return None
         if not request.POST.getlist(ACTION_CHECKBOX_NAME):
             messages.warning(request, "Choose the rows first.")
@@ -231,8 +238,8 @@ class Operated:
     def operate(self, request: HttpRequest, name: str, narrowed: str = "") -> HttpResponse:
         """Show and carry out one operation, on the rows that the request names.
 
-        ``narrowed`` are the search and the filters of the list that the rows were chosen in. They are kept in the
-        address, so that the list is as it was when the operation is done.
+        ``narrowed`` is the query string with the search and the filters of the list in which the rows were chosen. It
+        stays in the address, so that the operator returns to the same list.
         """
         form_class = self.operations.get(name)
         if form_class is None:
@@ -256,20 +263,20 @@ class Operated:
     def _url_of(self, name: str, rows: Sequence[Model], narrowed: str = "") -> str:
         """Return the address of an operation.
 
-        It names a single row as well, so that somebody who has to log in first comes back to that row.
+        For a single row it includes the row's id, so that somebody who has to log in first returns to that row.
         """
         named = {"id": id_of(rows[0])} if len(rows) == 1 else {}
         query = urlencode(named | ({NARROWED: narrowed} if narrowed else {}))
         return reverse(f"admin:{self._url_name}", args=[name]) + (f"?{query}" if query else "")
 
     def chosen(self, request: HttpRequest, ids: Sequence[str]) -> list[Any]:
-        """Return the rows that were chosen and exist, at most as many as an operation may change."""
+        """Return the chosen rows that still exist, at most `MAX_ROWS`."""
         keys = [self.key_from(text) for text in ids[:MAX_ROWS]]
         rows = self.get_queryset(request).filter(pk__in=[key for key in keys if key is not None])  # type: ignore[attr-defined]
         return list(rows.order_by("pk"))
 
     def key_from(self, text: str) -> int | bytes | UUID | None:
-        """Return the key that a text of the request stands for, or None when it stands for none."""
+        """Return the key of a row from its text in the request, or None for a text that is no key."""
         kind = self.opts.pk.get_internal_type()
         if kind == "BinaryField":
             return bytes.fromhex(text) if _HEX_PAIRS.fullmatch(text) else None

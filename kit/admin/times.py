@@ -1,4 +1,4 @@
-"""Times as people read them: how long ago, and exactly when. All of them are in UTC, and say so."""
+"""Times for people: the age of a time, and its exact date and clock time. All times are in UTC, and show that."""
 
 from datetime import datetime, timedelta
 
@@ -14,14 +14,14 @@ def exact(at: datetime) -> str:
 
 
 def span(begin: datetime, end: datetime) -> str:
-    """Return a stretch of time as the filters of lists take it in a URL."""
+    """Return a period in the form that the filters of lists read from a URL."""
     return f"{begin:%Y-%m-%dT%H:%M:%SZ}..{end:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def relative(at: datetime, element_id: str = "") -> SafeString:
-    """Show how long ago a time was, and exactly when on hover or on keyboard focus.
+    """Show how long ago a time was. Mouse hover and keyboard focus show the exact time.
 
-    ``element_id`` keeps the focus in a page that refreshes itself.
+    ``element_id`` keeps the focus on a page that refreshes itself.
     """
     named = format_html(' id="{}"', element_id) if element_id else ""
     markup = '<time{} datetime="{}" title="{}" tabindex="0">{}</time>'
@@ -33,7 +33,7 @@ def exact_with_age(at: datetime) -> SafeString:
 
 
 def in_words(span: timedelta) -> str:
-    """Return a duration with as many digits as people need."""
+    """Return a duration in the largest unit that suits it, with no more digits than people need."""
     seconds = span.total_seconds()
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"

@@ -1,1 +1,1 @@
-"""What the endpoints of all apps have in common: views, pages, problems, and limits of calls. See docs/api.md."""
+"""Building blocks of the API endpoints of all apps: views, paging, errors, and rate limits. See docs/api.md."""

@@ -1,4 +1,4 @@
-"""Pages of long lists. A page starts where the last one ended, so no rows are counted or skipped."""
+"""Paging of long lists by cursor: a page starts where the last one ended, so PostgreSQL counts and skips no rows."""
 
 from rest_framework.pagination import CursorPagination
 
@@ -9,4 +9,4 @@ class NewestFirst(CursorPagination):
     ordering = "-pk"
     page_size = 100
     page_size_query_param = "page_size"
-    max_page_size = 250  # of people, each row is also noted: more of them make an answer slow
+    max_page_size = 250  # an answer about people also logs each row, so a larger page would be slow

@@ -1,4 +1,4 @@
-"""Errors in the form of RFC 9457: `application/problem+json` with a status, a title and details where there are any."""
+"""Error answers of the API as RFC 9457 defines them: `application/problem+json` with status, title and details."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -17,9 +17,9 @@ PREFIX = "/api/"
 
 
 class Problem(serializers.Serializer[dict[str, Any]]):
-    """What every error answer looks like."""
+    """The body of every error answer."""
 
-    type = serializers.CharField(help_text="Always about:blank: the status says what kind of problem it is.")
+    type = serializers.CharField(help_text="Always about:blank: the status names the kind of problem.")
     title = serializers.CharField()
     status = serializers.IntegerField()
     detail = serializers.CharField(required=False)
@@ -31,9 +31,9 @@ class Problem(serializers.Serializer[dict[str, Any]]):
 
 
 def as_problem(error: Exception, context: dict[str, Any]) -> Response | None:
-    """Turn what a view raised into a problem; Django REST framework calls this.
+    """Turn an exception of a view into a problem, or return None for a fault, which `ProblemPages` answers.
 
-    Return None for a fault, which `ProblemPages` answers.
+    Django REST framework calls this function.
     """
     response = exception_handler(error, context)
     if response is None:
@@ -53,7 +53,7 @@ def problem(status: int, **details: Any) -> dict[str, Any]:
 def _details(error: Exception) -> dict[str, Any]:
     if isinstance(error, exceptions.ValidationError) and isinstance(error.detail, dict):
         return {"errors": {name: _texts(texts) for name, texts in error.detail.items()}}
-    if isinstance(error, Http404):  # its text may repeat what was asked for
+    if isinstance(error, Http404):  # its text may quote the request
         return {}
     detail = getattr(error, "detail", None)
     return {"detail": str(detail)} if isinstance(detail, str) else {}
@@ -64,7 +64,7 @@ def _texts(texts: Any) -> list[str]:
 
 
 class ProblemPages:
-    """Replace the HTML pages with which Django itself answers errors under /api by problems."""
+    """Middleware that replaces Django's own HTML error pages under /api by problems."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

@@ -1,4 +1,4 @@
-"""Limits of calls per minute: of each token, and of callers without an accepted one."""
+"""Rate limits of the API, per minute: one for each token, and two for callers without a valid token."""
 
 import threading
 from ipaddress import ip_address
@@ -13,17 +13,17 @@ from rest_framework.throttling import BaseThrottle
 from kit.buckets.bucket import BucketLimits, per_minute
 from kit.buckets.shared import own_buckets
 
-# Calls without an accepted token: of one address, and of all together.
+# Calls without a valid token: from one address, and from all addresses together.
 ANONYMOUS_PER_MINUTE = 30
 ALL_ANONYMOUS_PER_MINUTE = 3000
-ANONYMOUS = b"a"  # the bucket of all of them
+ANONYMOUS = b"a"  # key of the bucket for all addresses
 IPV4_BYTES = 4
-# The memory of buckets belongs to one thread at a time.
+# The process's buckets are not safe for threads: only one thread may use them at a time.
 _ONE_AT_A_TIME = threading.Lock()
 
 
 class _Throttle(BaseThrottle):
-    """A throttle whose buckets all web processes share, see `kit.buckets.shared`."""
+    """A throttle with token buckets that all web processes share (see `kit.buckets.shared`)."""
 
     def __init__(self) -> None:
         self._wait_seconds = 0.0
@@ -42,21 +42,21 @@ class _Throttle(BaseThrottle):
         return self._wait_seconds
 
     def buckets_of(self, request: Request) -> dict[bytes, BucketLimits]:
-        """Return the limits that a call counts for, by the key of their bucket."""
+        """Return the limits that apply to a call, by the key of their bucket."""
         raise NotImplementedError
 
 
 class PerToken(_Throttle):
-    """Limit how often each token is used."""
+    """Limit the calls of each token."""
 
     def buckets_of(self, request: Request) -> dict[bytes, BucketLimits]:
         return {b"t%d" % request.auth.pk: per_minute(settings.API_CALLS_PER_MINUTE)} if request.auth else {}
 
 
 class PerAddress(_Throttle):
-    """Limit callers without an accepted token by address, so that nobody can guess tokens one after the other.
+    """Limit callers without a valid token by address, so that nobody can guess tokens one after the other.
 
-    Who has one address of IPv6 has 2 ** 64 of them, which count as one.
+    A caller with one IPv6 address usually owns a /64 network of them, so the whole network counts as one address.
     """
 
     def buckets_of(self, request: Request) -> dict[bytes, BucketLimits]:
@@ -65,7 +65,7 @@ class PerAddress(_Throttle):
 
 
 def _network(address: str) -> bytes:
-    """Return what one caller has of an address: all of IPv4, the first half of IPv6."""
+    """Return the part of an address that identifies a caller: all of IPv4, or the first 8 bytes of IPv6."""
     try:
         packed = ip_address(address).packed
     except ValueError:  # a proxy may write anything

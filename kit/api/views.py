@@ -1,4 +1,4 @@
-"""The views that all endpoints are made of. Who may call them is set in the settings, by ``scope``."""
+"""Base classes of all API views. The settings define which tokens may call a view, by its ``scope``."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -18,9 +18,9 @@ PROBLEMS: dict[Any, Any] = {
     (status, "application/problem+json"): OpenApiResponse(Problem, description)
     for status, description in {
         400: "A parameter is wrong.",
-        401: "No token, or one that is not accepted.",
+        401: "The token is missing or not valid.",
         403: "The token lacks the required scope.",
-        404: "There is no such thing.",
+        404: "The object does not exist.",
         406: "Answers are JSON.",
         429: "Too many calls.",
     }.items()
@@ -28,14 +28,14 @@ PROBLEMS: dict[Any, Any] = {
 
 
 def describe(answer: Any, *, more: dict[Any, Any] | None = None, **details: Any) -> Any:
-    """Describe a view in the schema: the answer of status 200, the problems that every view can answer with, and
-    ``more`` of them.
+    """Describe a view in the OpenAPI schema: its answer with status 200, the problems of every view, and ``more``
+    answers by status.
     """
     return extend_schema(responses={200: answer, **PROBLEMS, **(more or {})}, **details)
 
 
 class Guarded(APIView):
-    """A view that only reads, unless it says otherwise, and slows down who fails to identify."""
+    """A view that limits callers without a valid token. It allows only GET and HEAD, unless a subclass adds more."""
 
     http_method_names: Sequence[str] = ("get", "head")
 
@@ -48,7 +48,7 @@ class Guarded(APIView):
 
 
 class Reading(Guarded, viewsets.GenericViewSet[Any]):
-    """Lists and single rows, for tokens with the scope."""
+    """Lists and single rows, for tokens with this ``scope``."""
 
     scope: ClassVar[str]
     pagination_class = NewestFirst

@@ -1,1 +1,1 @@
-"""Batches: a worker processes one after another, and a journal says what it has in flight. See docs/architecture.md."""
+"""Batches: workers process one batch after another, and journal the items in progress. See docs/architecture.md."""

@@ -1,8 +1,8 @@
-"""In-flight sends of a process: started by a batch, done on the event loop, kept until a later batch has recorded them.
+"""In-flight sends of a process: a batch starts them, the event loop makes them, and a later batch records the results.
 
     batch ──commit──▶ start ──▶ one task each on the loop ──▶ results ──wakes the worker──▶ peek ──commit──▶ recorded
 
-No batch waits for a send. A result that is not recorded stays, so a batch that was rolled back finds it again.
+No batch waits for a send. A result stays until its batch is committed, so a batch that was rolled back finds it again.
 """
 
 import asyncio
@@ -16,56 +16,56 @@ from kit.batches.batch import Wakeup
 from kit.http.connections import call_on_loop
 
 T = TypeVar("T")
-# A result that cannot be recorded yet is tried again after this.
+# Seconds after which a result comes again that could not be recorded.
 PUT_OFF_SECONDS = 10
 Timer = asyncio.TimerHandle
-# It never raises: what went wrong is its result, also when the timeout cancels it.
+# A send never raises. Its result reports the failure, also when the timeout cancels the send.
 Send = Callable[[], Coroutine[Any, Any, T]]
 
 
 class InFlight(Generic[T]):
-    """The sends of one kind. ``timeout_seconds`` is how long one may take; without it a send ends itself in time."""
+    """The sends of one kind. Each is cancelled after ``timeout_seconds``. Without a timeout, it must end by itself."""
 
     def __init__(self, wakeup: Wakeup, *, timeout_seconds: float | None = None) -> None:
         self._wakeup = wakeup
         self._timeout_seconds = timeout_seconds
-        self._results: deque[T] = deque()  # the loop appends, batches take away
-        self._under_way = 0  # counted by the thread of the batches
-        self._tasks: set[asyncio.Task[None]] = set()  # touched by the loop only
-        self.first_result_at = 0.0  # monotonic; of the results that wait
+        self._results: deque[T] = deque()  # the loop appends, and the worker removes
+        self._under_way = 0  # only the worker's thread changes it
+        self._tasks: set[asyncio.Task[None]] = set()  # only the loop uses it
+        self.first_result_at = 0.0  # since when results wait, monotonic
 
     def start(self, sends: Sequence[Send[T]]) -> None:
-        """Start sending. It is called after the commit that says so."""
+        """Start the sends. Call it after the commit that decided them."""
         if sends:
             self._under_way += len(sends)
             call_on_loop(self._start, sends)
 
     @property
     def under_way(self) -> int:
-        """Return how many sends have no recorded result."""
+        """Return the number of sends without a recorded result."""
         return self._under_way
 
     def has_results(self) -> bool:
-        """Return whether a batch can record something."""
+        """Return whether results wait for a batch that records them."""
         return bool(self._results)
 
     def are_all_done(self) -> bool:
-        """Return whether nothing is on its way any more."""
+        """Return whether every send has its result."""
         return len(self._results) == self._under_way
 
     def peek(self, limit: int) -> list[T]:
-        """Return the oldest results. They stay until they are `recorded`."""
+        """Return the oldest results. They stay until the batch calls `recorded`."""
         return list(islice(self._results, limit))
 
     def recorded(self, count: int) -> None:
-        """Forget the oldest results, because they are stored."""
+        """Remove the oldest results, which the batch has stored."""
         for _ in range(count):
             self._results.popleft()
         self._under_way -= count
         self.first_result_at = monotonic()
 
     def put_off(self, count: int) -> None:
-        """Have the oldest results come again some seconds later."""
+        """Remove the oldest results, and add them again after `PUT_OFF_SECONDS`."""
         call_on_loop(self._come_later, [self._results.popleft() for _ in range(count)])
 
     def _come_later(self, results: Sequence[T]) -> None:
@@ -75,9 +75,9 @@ class InFlight(Generic[T]):
     def _start(self, sends: Sequence[Send[T]]) -> None:
         loop = asyncio.get_running_loop()
         tasks = {loop.create_task(self._send(send)) for send in sends}
-        # One timer serves all of them. A client's own timeout starts over with every byte that trickles in.
+        # One timer serves all sends. The timeout of an HTTP client would begin again with every byte that arrives.
         timer = loop.call_later(self._timeout_seconds, _cancel_all, tasks) if self._timeout_seconds else None
-        self._tasks |= tasks  # the loop itself keeps no task alive
+        self._tasks |= tasks  # the loop has only weak references to its tasks
         for task in tasks.copy():
             task.add_done_callback(lambda done: self._forget(done, tasks, timer))
 

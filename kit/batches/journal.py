@@ -1,12 +1,12 @@
-"""In-flight journal: the keys that a process works on, in a file that outlives it.
+"""In-flight journal: the keys of the items that a process works on, in a file that outlives the process.
 
     take a batch ──▶ hold: its keys into the file ──▶ work ──▶ commit or rollback ──▶ clear: the file is empty
                                                        │
                                              the process dies: the keys stay, and the lock on the file is free
 
-So whoever comes next learns which items a process died with, and how often, and no transaction pays for it. The file is
-shared memory as long as the process lives: what was written stays, however the process ends. It is lost with the
-machine, or the container, and then nothing is held against anybody.
+The next process reads which items a process died with, and how often. The journal costs no transaction: the file is
+mapped into memory, and the kernel keeps the written keys also after SIGKILL. When the machine or container is lost, the
+journal is lost too, and no item is a suspect.
 """
 
 import fcntl
@@ -37,9 +37,9 @@ class InFlightJournal:
         self._memory = mmap(self._allocated(), _SIZE)
 
     def _allocated(self) -> int:
-        """Return the file with all its blocks, or -1, which is memory of this process alone, where there are none.
+        """Return the file with all its blocks allocated, or -1 (memory of this process only) when the disk is full.
 
-        A file with holes would have the process killed when it writes while the disk is full.
+        With unallocated blocks, the kernel would kill the process when it writes to the mapped file on a full disk.
         """
         try:
             os.posix_fallocate(self._file, 0, _SIZE)
@@ -50,34 +50,34 @@ class InFlightJournal:
         return self._file
 
     def hold(self, keys: Collection[bytes]) -> None:
-        """Note these keys, at most `MAX_KEYS`, before anything is done with them."""
+        """Write these keys in place of those that are held, at most `MAX_KEYS`. Call it before work on them begins."""
         held = b"".join(list(keys)[:MAX_KEYS])
         self._memory[_COUNT_BYTES : _COUNT_BYTES + len(held)] = held
         self._memory[:_COUNT_BYTES] = (len(held) // KEY_BYTES).to_bytes(_COUNT_BYTES, "little")
 
     def add(self, keys: Collection[bytes]) -> None:
-        """Note these keys beside those that are held."""
+        """Write these keys beside those that are held."""
         self.hold([*_keys(self._memory[:]), *keys])
 
     def clear(self) -> None:
-        """Note that nothing is held any more."""
+        """Remove all keys from the file."""
         self._memory[:_COUNT_BYTES] = bytes(_COUNT_BYTES)
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Remove the file."""
         self._memory.close()
         self.path.unlink(missing_ok=True)
         os.close(self._file)
 
 
 class CrashReports:
-    """The keys that processes of this machine died with."""
+    """The keys in journals of processes of this machine that have died."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def count(self) -> Counter[bytes]:
-        """Return how many processes died with each key. Files of processes that held nothing are removed."""
+        """Return the number of processes that died with each key, and remove the empty journals of dead processes."""
         counted: Counter[bytes] = Counter()
         for path in self._dead():
             if keys := _read(path):
@@ -87,15 +87,15 @@ class CrashReports:
         return counted
 
     def forget(self, over: Iterable[bytes]) -> None:
-        """Remove what was left behind by processes all of whose items are over."""
+        """Remove the journals of dead processes all of whose keys are in ``over``."""
         done = set(over)
         for path in self._dead():
             if done.issuperset(_read(path)):
                 path.unlink(missing_ok=True)
 
     def _dead(self) -> Iterator[Path]:
-        """Return the files of processes that have ended. A folder or file that cannot be read is as if there were none:
-        nobody's work stops for it.
+        """Return the journals of processes that have ended. A folder or file that cannot be read counts as missing, so
+        that it stops no work.
         """
         try:
             with os.scandir(self._folder) as entries:
@@ -106,7 +106,7 @@ class CrashReports:
 
 
 def _is_dead(path: Path) -> bool:
-    """Return whether the process of this file has ended: then nobody has the lock."""
+    """Return whether the process of a journal has ended. Until then it has a lock on the file."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -116,7 +116,7 @@ def _is_dead(path: Path) -> bool:
     except BlockingIOError:
         return False
     else:
-        # Between making a file and locking it, its process has not written anything.
+        # A file of another size is new: its process has not locked it yet, and has written nothing.
         return os.fstat(file).st_size == _SIZE
     finally:
         os.close(file)

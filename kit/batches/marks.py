@@ -1,8 +1,8 @@
-"""Low-water marks of the steps, which keep statements of other processes from reading what was processed long ago.
+"""Low-water marks of the steps: no row that waits for a step is older than its mark.
 
-An index keeps the entry of a processed row until a vacuum, and for as long as anybody keeps an old snapshot open. The
-leader finds out every 15 seconds since when rows wait for each step, and saves it here. Where no leader has for a
-while, a mark is only less useful: rows that come later are newer.
+With a mark, statements of other processes do not read index entries of processed rows. Those entries stay until a
+vacuum, and as long as an old snapshot is open. The leader finds and saves the marks every 15 seconds. A mark that
+nobody renews stays correct, because later rows are newer, and only saves less.
 """
 
 from collections.abc import Mapping

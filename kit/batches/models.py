@@ -1,12 +1,12 @@
-"""Low-water marks of the steps, for statements that count what waits: see `marks`."""
+"""The table of the low-water marks of steps (see `marks`), for statements that count waiting rows."""
 
 from django.db import models
 
 
 class StepMark(models.Model):
-    """No row that waits for a step is older than its mark, as the leader last found it, some minutes ago at most."""
+    """The mark of one step, as the leader last found it."""
 
-    step = models.TextField(primary_key=True)  # the name of its class
+    step = models.TextField(primary_key=True)  # name of the step's class
     nothing_before = models.DateTimeField()
 
     def __str__(self) -> str:

@@ -252,7 +252,7 @@ def test_hand_made_ids_are_told_and_no_fault(table: str, row_id: str) -> None:
         client.post(f"/admin/{table}/operate/{name}/", {"id": row_id, "why": "x", "confirmed": "1"}, follow=True),
     ):
         assert response.status_code == 200
-        assert "None of these is there any more" in response.content.decode()
+        assert "None of these rows exists any more" in response.content.decode()
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,9 @@ def test_several_rows_of_a_list_are_confirmed_together() -> None:
     assert LogEntry.objects.count() == 2
 
 
-@pytest.mark.parametrize(("action", "message"), [("", "No action selected"), ("explode", "Choose what"), ("drop", "")])
+@pytest.mark.parametrize(
+    ("action", "message"), [("", "No action selected"), ("explode", "Choose an action"), ("drop", "")]
+)
 def test_a_list_wants_to_know_what_to_do_with_which(action: str, message: str) -> None:
     client, letter = staff("operator"), factories.make_dead_letter()
     response = choose(client, LETTER, [letter] if action != "drop" else [], action)

@@ -1,1 +1,1 @@
-"""How dates are written where Django does it, see `FORMAT_MODULE_PATH`."""
+"""Formats of the dates that Django itself renders, found by the setting `FORMAT_MODULE_PATH`."""

@@ -1,1 +1,1 @@
-"""Lists of the admin: columns, filters, search, and pages that do not count their rows."""
+"""Lists of the admin: columns, filters, search, and paging without a count of all rows."""

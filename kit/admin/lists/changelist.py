@@ -1,8 +1,8 @@
-"""Lists of tables that are too large to count, shown a page at a time.
+"""Lists of tables that are too large to count, shown one page at a time.
 
-A page begins where the one before it ended, at the row that its address names. So no row is skipped, however far back
-one pages, and rows that come in meanwhile move nothing. The order is that of one column, newest first; rows of the same
-moment follow each other by key.
+The address of a page names the last row of the page before it, and PostgreSQL continues from there. So a page far back
+is as fast as the first one, and rows that arrive meanwhile shift nothing. Rows are ordered by one column, newest first,
+and rows with an equal value by their key.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,10 +18,10 @@ from django.urls import reverse
 
 from kit.admin.lists.columns import hex_of
 
-# A phone shows rows as cards, one below the other. `console.js` sets this cookie in windows below 640 px.
+# A phone shows rows as cards, one below the other. `console.js` sets this cookie in windows narrower than 640 px.
 NARROW_COOKIE = "narrow"
 NARROW_ROWS = 25
-# Parameters of the address: they name the row whose older, or newer, neighbours are shown.
+# Parameters of the address: the page shows the rows that are older, or newer, than the row that they name.
 OLDER, NEWER = "older", "newer"
 _SEPARATOR = "~"
 
@@ -34,11 +34,11 @@ class UncountedChangeList(ChangeList):
         return {name: value for name, value in given.items() if name not in {OLDER, NEWER}}
 
     def get_query_string(self, new_params: dict[str, Any] | None = None, remove: Iterable[str] | None = None) -> str:
-        """Return the query string without a page, because every other search or filter begins with its newest rows."""
+        """Return the query string without a page, because a new search or filter begins with its newest rows."""
         return super().get_query_string({OLDER: None, NEWER: None, **(new_params or {})}, remove)
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:  # noqa: ARG002
-        """Return the fixed order, whatever the address asks for: by another column the whole table would be sorted."""
+        """Return the fixed order. The address cannot change it: another column would make PostgreSQL sort the table."""
         return [f"-{name}" for name in self.ordered_by]
 
     @property
@@ -50,8 +50,7 @@ class UncountedChangeList(ChangeList):
         if NARROW_COOKIE in request.COOKIES:
             self.list_per_page = min(self.list_per_page, NARROW_ROWS)
         keys = self._keys_of_page(request)
-        # The keys are read first, and then the rows, so that joins and annotations are made for the rows of this page
-        # only.
+        # The keys are read before the rows, so that PostgreSQL joins and annotates the rows of this page only.
         self.result_list = list(self.queryset.filter(pk__in=[key[-1] for key in keys]))
         self.result_count = self.full_result_count = len(self.result_list)
         self.show_full_result_count = self.show_admin_actions = self.can_show_all = False
@@ -75,9 +74,9 @@ class UncountedChangeList(ChangeList):
         return keys
 
     def _poll(self, position: tuple[Any, ...] | None, *, newer: bool = False) -> tuple[list[tuple[Any, ...]], bool]:
-        """Return the keys of one page, newest first, and whether there are more behind it.
+        """Return the keys of one page, newest first, and whether more rows follow it.
 
-        It asks for one row more than is shown, to know that without a count.
+        The query reads one row more than the page shows, so that no count is needed.
         """
         rows = self.queryset.order_by(*self.ordered_by) if newer else self.queryset
         if position:
@@ -91,12 +90,12 @@ class UncountedChangeList(ChangeList):
         if not first:
             return Q(**{f"pk__{way}": pk})
         name = self.ordered_by[0]
-        # The first part is implied by the others. It is there because an index answers it.
+        # The second part implies the first one. The first one is here because an index can answer it.
         same = Q(**{name: first[0], f"pk__{way}": pk})
         return Q(**{f"{name}__{way}e": first[0]}) & (Q(**{f"{name}__{way}": first[0]}) | same)
 
     def url(self, way: str, keys: Sequence[tuple[Any, ...]]) -> str:
-        """Return the address of the page beyond a row, or of the newest rows if there is no such row."""
+        """Return the address of the page that follows the first of ``keys``, or of the first page without keys."""
         return self.get_query_string({way: _SEPARATOR.join(map(_text, keys[0]))} if keys else {})
 
     def _place_from(self, text: str) -> tuple[Any, ...]:
@@ -113,7 +112,7 @@ class UncountedChangeList(ChangeList):
         return self.opts.pk if name == "pk" else self.opts.get_field(name)
 
     def url_for_result(self, result: Any) -> str:
-        """Return the address of a row. A row whose key is a hash has the hash's digits in it."""
+        """Return the address of a row. A binary key is written as hex digits."""
         if not isinstance(result.pk, bytes | memoryview):
             return super().url_for_result(result)
         name = f"{self.opts.app_label}_{self.opts.model_name}_change"
@@ -127,16 +126,19 @@ def _text(value: Any) -> str:
 
 
 def _value(field: Any, text: str) -> Any:
-    """Return the value that a text of the address stands for.
+    """Return the value of a field from its text in the address.
 
-    Raises ValueError, OverflowError or ValidationError for a text that such a field cannot hold.
+    Raises ValueError, OverflowError or ValidationError for a text that is no value of the field.
     """
     value = bytes.fromhex(text) if field.get_internal_type() == "BinaryField" else field.to_python(text)
     return _in_utc(value) if isinstance(value, datetime) else value
 
 
 def _in_utc(at: datetime) -> datetime:
-    """Return the time in UTC, because PostgreSQL knows no time zones as far from it as Python does."""
+    """Return the time in UTC, because PostgreSQL refuses some UTC offsets that Python accepts.
+
+    Raises ValueError for a time without an offset.
+    """
     if at.tzinfo is None:
         raise ValueError
     return at.astimezone(UTC)

@@ -1,6 +1,6 @@
-"""Columns of lists and lines of detail pages, made from the name of a field.
+"""Columns of lists and of detail pages, made from the name of a field.
 
-Each function returns what Django takes in `list_display` and `fields`: a callable with a description.
+Each function returns a callable with a description, as Django takes it in `list_display` and `fields`.
 """
 
 from collections.abc import Callable
@@ -36,27 +36,27 @@ def full_hash(field: str, label: str = "") -> Column:
 
 
 def word(field: str, label: str = "") -> Column:
-    """Show a text as it is written in code, log and table."""
+    """Show a text unchanged, as it is in code, log and table."""
     return _column(field, label, lambda value: NOTHING if value in {None, ""} else str(value))
 
 
 def state(field: str, label: str = "") -> Column:
-    """Show a word of the table in `labels`, with its colour."""
+    """Show a state as its label (see `labels`)."""
     return _column(field, label, lambda value: labels.label(str(value)) if value else NOTHING)
 
 
 def number(field: str, label: str = "") -> Column:
-    """Show a number. Zero is a number too, and is not shown as a missing value."""
+    """Show a number. Only None is shown as missing, not zero."""
     return _column(field, label, lambda value: NOTHING if value is None else str(value))
 
 
 def milliseconds(field: str, label: str = "") -> Column:
-    """Show a time with its unit."""
+    """Show a duration in milliseconds with its unit."""
     return _column(field, label, lambda value: NOTHING if value is None else f"{value:,} ms")
 
 
 def yes_no(field: str, label: str = "") -> Column:
-    """Show a boolean in words. A no is nothing wrong, and gets no red cross."""
+    """Show a boolean in words, because Django's red cross would present every "no" as an error."""
     return _column(field, label, lambda value: "yes" if value else "no")
 
 
@@ -71,17 +71,17 @@ def moment(field: str, label: str = "") -> Column:
 
 
 def host(field: str, label: str = "") -> Column:
-    """Show the host of a URL, without anything that could hold a credential."""
+    """Show the host of a URL, without the parts that can contain a credential."""
     return _column(field, label, lambda url: host_of(url) or NOTHING)
 
 
 def count(field: str, label: str) -> Column:
-    """Show how long a list is that is itself not shown. ``field`` is an annotation with its length."""
+    """Show the length of a list that is itself not shown. ``field`` is an annotation with that length."""
     return _column(field, label, lambda number: counted(number, "entry", "entries") if number else "none")
 
 
 def link(url_of: Callable[[Any], str], label: str, text: str = "") -> Column:
-    """Show a link to another row. ``url_of`` returns an empty string when there is none."""
+    """Show a link to another row. ``url_of`` returns an empty string for a row without a link."""
 
     def column(row: Any) -> str:
         url = url_of(row)
@@ -96,7 +96,7 @@ def hex_of(value: bytes | memoryview | None) -> str:
 
 
 def as_digits(text: str) -> str:
-    """Return digits of a hash in letters that are all equally wide."""
+    """Return digits of a hash as HTML in a monospaced font."""
     return format_html("<code>{}</code>", text) if text else NOTHING
 
 
@@ -111,5 +111,5 @@ def _column(field: str, label: str, show: Callable[[Any], Any]) -> Column:
 
 
 def _described(column: Column, name: str, label: str) -> Column:
-    column.__name__ = name  # names the CSS class of the column
+    column.__name__ = name  # Django makes the CSS class of the column from it
     return admin.display(column, description=label)

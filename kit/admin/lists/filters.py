@@ -1,6 +1,6 @@
-"""Filters that say the word used in code, and whose choices cost no scan of a large table.
+"""Filters of lists that show the words of the code, and offer choices without a scan of a large table.
 
-They are used one at a time: each has an index that also has the order of the list, and two of them together have none.
+Rule: one filter is active at a time. Each has an index in the order of the list, and no index serves two filters.
 """
 
 from collections.abc import Iterable
@@ -13,19 +13,18 @@ from django.db.models import Field, Model, Q, QuerySet
 from django.http import HttpRequest, QueryDict
 from django.utils import timezone
 
-# How many of the newest rows are read for the values that a filter offers: enough for every frequent value, and read in
-# a few milliseconds.
+# A filter offers the values of this many newest rows: enough for every frequent value, and read in a few milliseconds.
 RECENT_ROWS = 5_000
 HOUR = "hour"
 CLOCKS_DIFFER = timedelta(minutes=5)
 
 
 class Alone:
-    """A filter that takes back what was chosen in another filter when something is chosen in it."""
+    """A filter whose choices reset all other filters."""
 
     def choices(self, changelist: Any) -> Any:
         others = [name for spec in changelist.filter_specs if spec is not self for name in spec.expected_parameters()]
-        # A method of the filter that this class is mixed into.
+        # The next class in the order of resolution is a ListFilter.
         for choice in super().choices(changelist):  # type: ignore[misc]
             yield choice if choice["selected"] else {**choice, "query_string": _without(others, choice["query_string"])}
 
@@ -41,7 +40,7 @@ class LabelFilter(Alone, admin.ChoicesFieldListFilter):
     """A filter over the choices of a field, shown by their labels."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
-        """Return no rows for a value that is no choice, because there may be no index that tells so quickly."""
+        """Return no rows for a value that is no choice. PostgreSQL might read the whole table to find none."""
         known = {str(value) for value, _ in self.field.flatchoices}
         asked: Any = self.used_parameters.get(self.lookup_kwarg, [])
         return super().queryset(request, queryset) if known.issuperset(asked) else queryset.none()
@@ -76,13 +75,15 @@ class WordFilter(LabelFilter):
 
 
 class DuringFilter(Alone, admin.SimpleListFilter):
-    """A filter for rows of a stretch of time, to the second. Pages that count rows lead to it, so that what is listed
-    is what they counted.
+    """A filter for the rows of a period, exact to the second.
+
+    Pages that show a count link to it, so that the list has exactly the rows that were counted.
     """
 
     title = "time"
     parameter_name = "during"
-    # The column with the time, and whether ids grow with it: then the index of another filter ends there.
+    # The column with the time, and whether ids grow with it. If they do, the period also limits the scan of an index
+    # that is ordered by id.
     field_name = ""
     is_by_id = False
 
@@ -105,19 +106,19 @@ class DuringFilter(Alone, admin.SimpleListFilter):
         return within.filter(pk__gte=self._first_id(queryset, begin)) if self.is_by_id else within
 
     def _first_id(self, queryset: QuerySet[Any], begin: datetime) -> int:
-        """Return an id below those of the stretch. Clocks of workers differ a little."""
+        """Return an id below all ids of the period. The margin is for workers whose clocks differ."""
         rows = queryset.model._default_manager.filter(**{f"{self.field_name}__gte": begin - CLOCKS_DIFFER})  # noqa: SLF001
         first = rows.order_by(self.field_name).values_list("pk", flat=True).first()
         return int(first or 0)
 
 
 def during(field: str, *, is_by_id: bool = False) -> type[DuringFilter]:
-    """Return the filter over this column."""
+    """Return the filter by the period of a column."""
     return type("During", (DuringFilter,), {"field_name": field, "is_by_id": is_by_id})
 
 
 def read_span(text: str) -> tuple[datetime, datetime] | None:
-    """Return the stretch of time that a URL names (see `kit.admin.times.span`), or None where it names none."""
+    """Return the period that a URL names (see `kit.admin.times.span`), or None for any other text."""
     begin, end = (_read_time(part) for part in (*text.split("..", 1), "")[:2])
     return (begin, end) if begin and end else None
 
@@ -169,4 +170,4 @@ class _ValuesFilter(admin.FieldListFilter):
 
 
 class RecentValuesFilter(Alone, _ValuesFilter):
-    """A filter over a text field without choices, which offers the values of the newest rows."""
+    """A filter over a text field without choices. It offers the values of the newest rows."""

@@ -1,4 +1,4 @@
-"""What the page of a row says before all else: the one sentence for somebody who has no time to read the rest.
+"""First lines of row pages: one sentence that tells somebody in a hurry what the rest of the page says.
 
 Only `pushserver` knows what rows of different apps mean together, and it registers the sentences here.
 """
@@ -14,7 +14,7 @@ from kit.admin.labels import Family
 
 @dataclass(frozen=True, slots=True)
 class FirstLine:
-    """A sentence, safe as HTML, and the family of states that it has the colour of."""
+    """A sentence, safe as HTML, and the family of states whose colour it has."""
 
     text: str
     family: Family
@@ -25,7 +25,7 @@ _first_lines: dict[type[Model], FirstLines] = {}
 
 
 def first_line_for(model: type[Model]) -> Callable[[FirstLines], FirstLines]:
-    """Return a decorator that registers the function which knows what to say first of a row of ``model``."""
+    """Return a decorator that registers the function which returns the first line about a row of ``model``."""
 
     def remember(function: FirstLines) -> FirstLines:
         _first_lines[model] = function
@@ -35,6 +35,6 @@ def first_line_for(model: type[Model]) -> Callable[[FirstLines], FirstLines]:
 
 
 def first_line_of(row: Model) -> FirstLine | None:
-    """Return what the page of a row says first, or None where nothing is said."""
+    """Return the first line about a row, or None where its model has none."""
     function = _first_lines.get(type(row))
     return function(row) if function else None

@@ -1,4 +1,4 @@
-"""Template filters that show states and times as the columns of lists do, and what staff did to a row."""
+"""Template tags for states, times and staff actions. States and times look as in the columns of lists."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -19,7 +19,7 @@ register = template.Library()
 
 @register.filter
 def label(word: str) -> SafeString | str:
-    """Show a state in the colour of its family."""
+    """Show a state on the colour of its family."""
     return labels.label(word) if word else NOTHING
 
 
@@ -37,7 +37,7 @@ def beside(headers: Sequence[str], row: Sequence[Any]) -> list[tuple[str, Any]]:
 
 @register.inclusion_tag("console/staff_actions.html", takes_context=True)
 def staff_actions(context: Context, row: Model) -> dict[str, Any]:
-    """Show what staff did to a row, and link to all of it."""
+    """Show the newest staff actions on a row, with a link to all of them."""
     name = id_of(row)
     entries = newest_changes(subjects_of(row, name))
     return {"entries": entries, "all_url": changes_url(type(row), name), "perms": context.get("perms")}

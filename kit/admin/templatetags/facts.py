@@ -1,5 +1,6 @@
-"""The rows of a list, looking as the theme's own. The theme makes all headings again for every row of a page, which
-takes longer than the rows.
+"""Template tag for the rows of a list, with the look of the theme.
+
+It replaces the theme's own tag, which makes all headings again for every row: that takes longer than the rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,7 @@ _CLASSES, _CHECKBOX_CLASSES, _LINK_CLASSES = map(" ".join, (ROW_CLASSES, CHECKBO
 
 @register.inclusion_tag("admin/change_list_results.html")
 def fact_list(cl: UncountedChangeList) -> dict[str, Any]:
-    """Return what the theme's template needs to show the list."""
+    """Return the context of the theme's template for a list."""
     headers = list(result_headers(cl))
     named = zip(cl.list_display, headers, strict=True)
     titles = ["Select record" if column == CHECKBOX else header["text"] for column, header in named]

@@ -1,4 +1,4 @@
-"""The axis of a chart: its lines are evenly spaced, round, and no two have the same text."""
+"""Tests of the axis of a chart: grid lines have equal distances, round values, and different texts."""
 
 import re
 
@@ -41,7 +41,7 @@ def test_no_two_lines_of_an_axis_have_the_same_text() -> None:
             assert len(texts) == len(set(texts)) <= steps + 1
 
 
-def test_a_chart_of_small_figures_says_each_of_them_once() -> None:
+def test_a_chart_of_small_figures_shows_each_of_them_once() -> None:
     chart = line_chart("Times", ["a", "b"], [Series("median", [0, 1])], lambda value: f"{value:.0f} ms")
     assert chart
     assert re.findall(r'class="tick"[^>]*>([^<]*)<', chart.svg) == ["0 ms", "1 ms"]

@@ -22,14 +22,14 @@ from kit.admin import times
         (-timedelta(days=2, seconds=1), "in 2 d"),
     ],
 )
-def test_a_time_is_told_relative_to_now(monkeypatch: pytest.MonkeyPatch, span: timedelta, words: str) -> None:
+def test_a_time_is_shown_relative_to_now(monkeypatch: pytest.MonkeyPatch, span: timedelta, words: str) -> None:
     now = datetime(2026, 11, 21, 12, tzinfo=UTC)
     monkeypatch.setattr(timezone, "now", lambda: now)
 
     assert re.findall(">([^<]+)<", times.relative(now - span)) == [words]
 
 
-def test_a_relative_time_says_exactly_when_to_mouse_keyboard_and_machine() -> None:
+def test_a_relative_time_gives_the_exact_time_to_mouse_keyboard_and_machine() -> None:
     markup = times.relative(datetime(2026, 11, 21, 7, 5, 9, tzinfo=UTC))
 
     assert 'title="2026-11-21 07:05:09 UTC"' in markup
@@ -37,7 +37,7 @@ def test_a_relative_time_says_exactly_when_to_mouse_keyboard_and_machine() -> No
     assert 'tabindex="0"' in markup
 
 
-def test_templates_say_states_and_times_as_columns_do() -> None:
+def test_templates_show_states_and_times_as_columns_do() -> None:
     page = Template("{% load console %}{{ state|label }} {{ at|ago }} {{ nothing|label }} {{ never|ago }}")
     at = datetime(2026, 11, 21, tzinfo=UTC)
 

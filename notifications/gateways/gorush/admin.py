@@ -23,7 +23,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from kit.admin.editing import LoggedEdits, UnhurriedForm
+from kit.admin.editing import LoggedEdits, OptimisticForm
 from kit.admin.facts import FactAdmin, Narrowed
 from kit.admin.lists.columns import age, moment, state, word
 from kit.admin.lists.filters import WordFilter, during
@@ -49,7 +49,7 @@ DECISIVE = frozenset({"position", "platform", "match", "text", "outcome", "is_gu
 ON_ITS_PAGE = "A rule of the class {} is switched on, or moved forward, on its own page: there it is confirmed."
 
 
-class RuleForm(UnhurriedForm):
+class RuleForm(OptimisticForm):
     """The form of one rule. A text that has a rule already leads to that rule."""
 
     def clean(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class RuleForm(UnhurriedForm):
         return cleaned
 
 
-class RowForm(UnhurriedForm):
+class RowForm(OptimisticForm):
     """The form of a rule in the list, which asks for no reason."""
 
     def clean(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Dates and times as `kit.admin.times` writes them, so that a page has them in one form."""
+"""Date and time formats equal to those of `kit.admin.times`, so that all times on a page look the same."""
 
 DATE_FORMAT = SHORT_DATE_FORMAT = "Y-m-d"
 TIME_FORMAT = r"H:i:s \U\T\C"

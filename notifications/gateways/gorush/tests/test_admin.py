@@ -155,7 +155,7 @@ def test_of_two_who_edit_the_same_rule_the_second_is_told(admin_client: Client, 
     admin_client.post(url, first)
     response = admin_client.post(url, second)
 
-    assert "Somebody changed this meanwhile, to: 3000. Nothing was saved." in response.content.decode()
+    assert "Somebody else has changed this value to: 3000. Nothing was saved." in response.content.decode()
     assert (rule("Unregistered").position, rule("Unregistered").is_enabled) == (3000, True)
     assert LogEntry.objects.count() == 1
 
