@@ -1,4 +1,4 @@
-"""Batches: a worker processes one after another of what waits in the database and in its memory.
+"""Batches: a worker processes waiting rows of the database, and results in its memory, one batch after another.
 
     rows that wait ─────────┐                                      ┌──▶ POSTs, on the event loop of the process
                             ├──▶ step after step ──▶ one commit ───┤
@@ -6,24 +6,27 @@
               ▲                                                                   │
               └────────────────────── the wakeup is set ◀─────────────────────────┘
 
-Rows are the queue. A process that writes rows announces them on a channel of PostgreSQL in the same transaction. One
-worker is the leader (an advisory lock says which) and hears that. When it finds more than fits into a batch it wakes
-its peers, and each takes the rows that it can lock (`SKIP LOCKED`). So a message at night wakes one process, and under
-load all of them work. Each looks for rows once a second in any case, so that a worker that hangs or died delays rows,
-and stops nothing.
-A row that was processed keeps its place in the index until a vacuum, and for as long as anybody keeps an old snapshot
-open. So no statement reads what is older than the oldest row that waits. Each worker finds that out every 15 seconds,
-from the last one on; and from the beginning on where it is told that an old row waits, or may not have heard that, and
-in any case for one step after the other, so that no search is long.
-A batch takes what has gathered since the last one. It never waits for a POST: a later batch takes the results, as it
-takes rows. The steps of a batch work in their order, and each returns what it decided:
+Rows are the queue. A process that writes rows sends a NOTIFY on a channel of PostgreSQL in the same transaction. Only
+one worker, the leader, listens on that channel; it holds an advisory lock. When the leader finds more rows than fit
+into a batch, it wakes its peers, and each takes the rows that it can lock (`SKIP LOCKED`). So a message at night wakes
+one process, and under load all workers process batches. Each worker also looks for rows once a second. So a worker that
+hangs or died delays rows by a second and stops nothing.
 
-    work(batch) ──▶ Work ──┬── handed ──▶ the steps behind it, in the same transaction (`Batch.handed`)
-                           └── decided ──▶ its own `committed`, which sends it; dropped when the commit fails
+A processed row keeps its index entry until a vacuum, and as long as an old snapshot is open. To skip those entries,
+statements read no rows older than the oldest row that waits. Each worker searches for that row every 15 seconds, and
+begins at the last one that it found. It searches from the beginning of the index when an old row was announced, or when
+it may have missed such an announcement. In turn, it also searches the rows of one step after another from there, so
+that no single search is long.
 
-A batch that fails at one item is repeated step by step with half as many items, until that item is alone and its step
-quarantines it. What the database refuses because of another worker is repeated. An item that another session keeps
-locked is found in the same way, and put off.
+A batch takes the rows that have arrived since the last batch. It never waits for a POST: a later batch takes the
+results. The steps of a batch work in their order, and each returns what it decided:
+
+    work(batch) ──▶ Work ──┬── handed ──▶ the later steps, in the same transaction (`Batch.handed`)
+                           └── decided ──▶ the step's own `committed`, which sends it; dropped if the commit fails
+
+A batch that fails because of one item is repeated step by step, each time with half as many items. When that item is
+alone, its step quarantines it. An item that another session keeps locked is isolated in the same way and put off. A
+batch that collided with another worker is repeated as it was.
 """
 
 import os
@@ -64,59 +67,59 @@ T = TypeVar("T")
 
 CHANNEL = "batches"
 WAKE_PEERS = "batches_peers"
-OLD = "old"  # is announced when something waits that may be older than all that did
+OLD = "old"  # payload of a NOTIFY: a row waits that may be older than all rows that waited before
 # Items of one step in one batch.
 LIMIT = 200
-# A batch has some fixed cost. Under light load it waits so long after the last one began, and takes a few items more.
+# A batch has a fixed cost. Under light load, it begins this long after the last one, and then takes a few more items.
 PAUSE_SECONDS = 0.02
-# A wake-up is lost with a connection or a process: rows are looked for so often in any case.
+# Workers look for rows this often, because a NOTIFY is lost with its connection or its listener.
 POLL_SECONDS = 1.0
-# Another worker may insert the same row at the same moment. It is committed by the time this one fails on it.
+# Another worker may insert the same row at the same moment. The row is committed by the time this worker fails on it.
 ATTEMPTS = 3
-# A conflict that one item meets alone is waited out. A row that is still in its way after so many waits, some 20 s, is
-# no other worker's: the item would stop all others for good.
+# How often, over some 20 s, an item that meets a conflict alone is tried again. After that, no other worker causes the
+# conflict, and the item would block all others for ever.
 WAITS = 12
-# Whoever has just waited for a lock that another session keeps waits no longer than this for the next ones.
+# For `WARY_SECONDS` after a batch has waited in vain for a lock, other batches wait only this long for each lock.
 LOCK_TIMEOUT = "100ms"
 WARY_SECONDS = 60
-# How long a step works in parts, one after the other, while the others of the process wait.
+# How long one step may work in parts while the other steps of the process wait.
 PARTS_SECONDS = 2.0
 MAX_BACKOFF_SECONDS = 2.0
-# Marks are so far behind at least, because transactions take time and clocks differ. The sum of this and of the time
-# between two searches is what a statement reads of processed rows.
+# Marks are at least this old, because transactions take time and clocks differ. This time plus the time between two
+# searches is the range of processed rows that a statement reads.
 RECENT = timedelta(seconds=45)
 OLDEST_EVERY_SECONDS = 15
-# A transaction that commits rows older than this announces them as `OLD`: marks may have passed them.
+# A transaction that commits rows older than this announces them as `OLD`, because marks may have passed them.
 OLD_AFTER_SECONDS = 11
-# Within this time the rows of each step are searched from the beginning on, whatever was announced.
+# Within this time the rows of every step are searched once from the beginning of the index.
 BEGINNING_EVERY_SECONDS = 600
-# After a search from the beginning that took too long: it keeps a worker from its messages for `OLDEST_TIMEOUT`.
+# Seconds until the next search from the beginning after one that timed out and so kept the worker from its batches.
 BEGINNING_AGAIN_SECONDS = 300
 OLDEST_TIMEOUT = "2s"
-# A worker that cannot find out when the oldest row came reads what came since then, until it can.
+# A worker that has not found the oldest row yet reads the rows of this time.
 AT_FIRST = timedelta(minutes=10)
-OLDEST_SHARE = 0.05  # of a worker's time, however often it is told that something old waits
+OLDEST_SHARE = 0.05  # largest share of a worker's time for these searches, however many rows are announced as `OLD`
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True)
 class Batch:
-    """What a step works on: how many items at most, and what the steps before it decided for it.
+    """The input of one step: at most ``limit`` items, and what earlier steps ``handed`` to it.
 
-    In ``taken`` a step notes what it holds: it gets the same batch back when that has to be given up.
+    In ``taken`` the step records the items that it holds. After a rollback it gets the same batch object back.
     """
 
     limit: int
     now: datetime
     handed: Sequence[object] = ()
     taken: Sequence[Any] = ()
-    is_part: bool = False  # of one at which the step failed
-    nothing_before: datetime = LONG_AGO  # no row that waits is older, by the time that `Stage.oldest` finds
+    is_part: bool = False  # one of the parts into which a failed batch was split
+    nothing_before: datetime = LONG_AGO  # no waiting row is older, by the time that `Step.oldest` selects
 
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[T]):
-    """What a step decided. More is left when it was more than the limit allowed."""
+    """The result of one step. ``is_more_left`` says that items were left because of the limit."""
 
     decided: T
     handed: Sequence[object] = ()
@@ -124,53 +127,54 @@ class Work(Generic[T]):
 
 
 class Step(Protocol):
-    """One part of every batch. All methods are called by the thread that processes the batches."""
+    """One part of every batch. The worker calls all methods in the thread that processes the batches."""
 
-    # An SQL condition that finds rows which wait for this step, and which a process that ends leaves to others. It is
-    # empty for a step that only works off what is in memory.
+    # An SQL query for rows that wait for this step. A process that ends leaves them to other processes. It is empty for
+    # a step whose items are all in memory.
     waits: LiteralString
-    # An SQL query for the earliest time of such rows, where both pass over what is earlier than `%(nothing_before)s`.
+    # An SQL query for the earliest time of those rows. Both queries skip rows from before `%(nothing_before)s`.
     oldest: LiteralString
-    # Only the leader looks for its rows.
+    # Only the leader looks for rows of this step.
     is_for_leader: bool
-    # What is announced when rows come for it; it then works without looking whether there are some.
+    # The payload of the NOTIFY that announces rows for this step. The step then works without a query for them.
     announced_as: str
-    # It works off what other steps handed on, and nothing else.
+    # The step processes only what earlier steps have handed to it.
     follows: bool
 
     def next_at(self) -> float | None:
-        """Return when there is something in memory to work off (monotonic, 0.0 for at once), or None."""
+        """Return when items in memory are due (monotonic, 0.0 for now), or None without such items."""
         ...
 
     def is_under_way(self) -> bool:
-        """Return whether a later batch will get something that only this process learns, so that it must not end before
-        that.
+        """Return whether this process still expects results that no other process can record.
+
+        A process that is to stop waits for them.
         """
         ...
 
     def work(self, batch: Batch) -> Work[Any]:
-        """Decide and write, in the batch's transaction, and return what was decided."""
+        """Decide and write, in the batch's transaction, and return the decisions."""
         ...
 
     def committed(self, decided: Any) -> None:
-        """Send what was decided, and forget what has been worked off."""
+        """Send what was decided, and remove the processed items from memory."""
         ...
 
     def rolled_back(self, batch: Batch) -> None:
-        """Take everything back to before `work`: nothing of this batch was written."""
+        """Restore the memory of the step to its state before `work`, because the transaction was rolled back."""
         ...
 
     def quarantine(self, error: Exception, batch: Batch) -> None:
-        """Give up the one item that `work` trips over, so that it does not stop the others."""
+        """Quarantine the one item of the batch, which makes `work` fail, so that it does not block the others."""
         ...
 
     def put_off(self, batch: Batch) -> bool:
-        """Leave the one item whose row another session keeps locked, and return whether that can be done."""
+        """Leave the one item of the batch, whose row another session has locked. Return whether the step can do so."""
         ...
 
 
 class BaseStep:
-    """Defaults of a step that has nothing in memory and nothing to undo."""
+    """Defaults for steps that keep nothing in memory and have nothing to undo."""
 
     waits: LiteralString = ""
     oldest: LiteralString = ""
@@ -185,34 +189,33 @@ class BaseStep:
         return False
 
     def committed(self, decided: Any) -> None:
-        """Do nothing, unless a step says otherwise."""
+        """Do nothing. Steps that send override this."""
 
     def rolled_back(self, batch: Batch) -> None:
-        """Do nothing, unless a step says otherwise."""
+        """Do nothing. Steps that keep something in memory override this."""
 
     def quarantine(self, error: Exception, batch: Batch) -> None:  # noqa: ARG002 - the signature of a step
         log.error("step_failed", step=type(self).__name__, error=type(error).__name__)
 
     def put_off(self, batch: Batch) -> bool:  # noqa: ARG002 - the signature of a step
-        """Put nothing off, unless a step says otherwise."""
         return False
 
 
 class Wakeup:
-    """Wakes the thread that processes the batches, from any thread. Set twice before it is cleared, it wakes once."""
+    """An event that wakes the thread which processes the batches. Any thread may set it; `select` can wait for it."""
 
     def __init__(self) -> None:
         self._file = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_set = False
 
     def set(self) -> None:
-        """Wake the thread, unless that has been done and was not cleared yet."""
+        """Wake the thread, unless the event is set already."""
         if not self._is_set:
             self._is_set = True
             os.eventfd_write(self._file, 1)
 
     def clear(self) -> None:
-        """Make it ready to be set again. Called only when the file is readable, and before another batch."""
+        """Reset the event. Call it only when the file is readable, and before the next batch."""
         os.eventfd_read(self._file)
         self._is_set = False
 
@@ -221,13 +224,16 @@ class Wakeup:
 
 
 def wake(payload: str = "") -> None:
-    """Tell every worker that rows wait, or `OLD` ones: at the commit of this transaction, or at once without one."""
+    """Notify the leader that rows wait: at the commit of this transaction, or at once outside of one.
+
+    ``payload`` is the `Step.announced_as` of their step, `OLD`, or empty for rows of any step.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, payload])
 
 
 def _announce_if_old(now: datetime) -> None:
-    """Tell the leader when rows that a transaction wrote with this time may be older than the marks by now."""
+    """Notify the leader if the rows that a transaction wrote with the time ``now`` may be older than the marks."""
     if clock.now() - now > timedelta(seconds=OLD_AFTER_SECONDS):
         wake(OLD)
 
@@ -238,27 +244,27 @@ class Worker:
     def __init__(self, steps: Sequence[Step], wakeup: Wakeup) -> None:
         self._steps = steps
         self._wakeup = wakeup
-        self._with_rows: set[int] = set()  # positions of the steps that rows wait for
+        self._with_rows: set[int] = set()  # indexes of the steps that have waiting rows
         self._poll_at = self._count_at = 0.0
         self._wary_until = 0.0
         self._oldest_at = self._oldest_not_before = self._beginning_at = 0.0
         self._next_searched, self._next_search_at = 0, 0.0
         self._nothing_before: dict[Step, datetime] = {}
-        self._waits: Counter[Step] = Counter()  # of steps whose one item met a conflict
+        self._waits: Counter[Step] = Counter()  # by step, how often its single item has met a conflict
         self._listening: psycopg.Connection | None = None
         self._is_leader = False
         self._stopping = threading.Event()
         self._stop_at = float("inf")
 
     def run(self) -> None:
-        """Process batches until `stop`. A database that is away is waited for, and why is told whenever it changes."""
+        """Process batches until `stop`. While the database is unavailable, wait, and log the reason when it changes."""
         backoff, change_filter = Backoff(MAX_BACKOFF_SECONDS), ChangeFilter()
         while not self._is_over():
             started = monotonic()
             try:
                 self._listen()
                 if self.process_batch(now=clock.now()):
-                    self._hear()  # what came meanwhile does not wait for what is left
+                    self._hear()  # so that rows announced meanwhile do not wait behind the rest of a step
                 else:
                     self._wait(started + PAUSE_SECONDS)
                 if backoff.failures:
@@ -273,7 +279,7 @@ class Worker:
         connection.close()
 
     def stop(self, *, timeout_seconds: float) -> None:
-        """Take no more rows, and end once nothing is under way, or after the timeout."""
+        """Take no more rows, and end when no step is under way, or after the timeout."""
         self._stop_at = monotonic() + timeout_seconds
         self._stopping.set()
         self._wakeup.set()
@@ -284,14 +290,14 @@ class Worker:
         return monotonic() >= self._stop_at or not any(step.is_under_way() for step in self._steps)
 
     def _hang_up(self) -> None:
-        """Begin with a new connection, which does not listen yet."""
+        """Close the connection. The next one has to listen, and to become leader, again."""
         connection.close()
         self._listening, self._is_leader = None, False
         self._poll_at = 0.0
         self._begin_anew()
 
     def process_batch(self, *, now: datetime) -> bool:
-        """Process one batch; return whether there is more to do at once."""
+        """Process one batch, and return whether rows are left for the next one."""
         if monotonic() >= self._poll_at:
             self._poll(now)
         for _ in range(ATTEMPTS):
@@ -300,7 +306,7 @@ class Worker:
             except Exception as error:
                 if is_unavailable(error):
                     raise
-                if is_lock_timeout(error) and monotonic() >= self._wary_until:  # it has waited for the whole second
+                if is_lock_timeout(error) and monotonic() >= self._wary_until:  # it has waited the whole `lock_timeout`
                     self._wary_until = monotonic() + WARY_SECONDS
                 if not is_conflict(error):
                     log.warning("batch_split", error=type(error).__name__, sqlstate=sqlstate(error))
@@ -310,7 +316,7 @@ class Worker:
         return True
 
     def _poll(self, now: datetime) -> None:
-        """Ask what time it is, whether we are the leader, and which steps rows wait for, all in one statement."""
+        """Read the time, whether this worker is the leader, and which steps have waiting rows, in one statement."""
         self._listen()
         self._poll_at = monotonic() + POLL_SECONDS
         if self._stopping.is_set():
@@ -328,22 +334,22 @@ class Worker:
         times = {f"nothing_before_{index}": self._nothing_before.get(step, LONG_AGO) for index, step in asked}
         [(database_time, is_leader, *found)] = fetch(sql, {"key": BATCHES, "now": now, **times})
         clock.set(database_time)
-        if database_time < now - RECENT / 2:  # the clock was put back: rows are older from now on than what is known
+        if database_time < now - RECENT / 2:  # the clock was set back: new rows are older than the known marks
             self._nothing_before = {}
             self._begin_anew()
         self._with_rows |= {index for index, is_so in zip(waiting, found, strict=True) if is_so}
         if is_leader != self._is_leader:
             self._is_leader = is_leader
             write(f"LISTEN {CHANNEL}" if is_leader else f"UNLISTEN {CHANNEL}")
-            self._poll_at = 0.0  # also for the steps of one worker, and for what came before we listened
+            self._poll_at = 0.0  # to include the leader's own steps, and rows from before this worker listened
             self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Look for the oldest from the beginning on: that something old waits may have been told to nobody."""
+        """Schedule a search from the beginning of the index, because an announcement of old rows may be lost."""
         self._beginning_at = self._oldest_at = 0.0
 
     def _find_oldest(self, now: datetime) -> None:
-        """Find out since when the oldest row of each step waits. What is known stays when that takes too long."""
+        """Find the time of the oldest waiting row of each step. After a timeout the known times stay."""
         asked_at, recent = monotonic(), now - RECENT
         steps = [step for step in self._steps if step.oldest]
         known = dict.fromkeys(steps, recent - AT_FIRST) | self._nothing_before
@@ -363,7 +369,7 @@ class Worker:
         self._oldest_at = max(asked_at + OLDEST_EVERY_SECONDS, self._oldest_not_before)
 
     def _due_for_search(self, steps: Sequence[Step]) -> Sequence[Step]:
-        """Return the step whose rows are now searched from the beginning on, or none: each is in its time."""
+        """Return the step whose rows are to be searched from the beginning now, or none. The steps take turns."""
         if not steps or monotonic() < self._next_search_at:
             return ()
         self._next_search_at = monotonic() + BEGINNING_EVERY_SECONDS / len(steps)
@@ -371,7 +377,7 @@ class Worker:
         return [steps[self._next_searched % len(steps)]]
 
     def _ask_for_oldest(self, begin: Mapping[Step, datetime], now: datetime) -> Sequence[datetime | None]:
-        """Return the times of the oldest rows from these times on, or nothing when PostgreSQL reads for too long."""
+        """Return by step the time of the oldest row that is not before ``begin``, or nothing after a timeout."""
         if not begin:
             return ()
         times = {f"nothing_before_{index}": time for index, time in enumerate(begin.values())}
@@ -397,7 +403,7 @@ class Worker:
             own_share().show()
 
     def _hand_over(self) -> None:
-        """Let another worker be the leader at once, not only when this connection is closed."""
+        """Let another worker become leader now, instead of when this connection closes."""
         if self._is_leader:
             self._is_leader = False
             write(f"UNLISTEN {CHANNEL}")
@@ -405,7 +411,7 @@ class Worker:
             write(f"NOTIFY {WAKE_PEERS}")
 
     def _hear(self) -> None:
-        """Note for which steps rows were announced; look at once when that was not said."""
+        """Read the notifications: note the steps that they name, and poll at once if one names no step."""
         payloads = {notice.payload for notice in self._listening.notifies(timeout=0)} if self._listening else set()
         announced = {index for index, step in enumerate(self._steps) if step.announced_as in payloads - {"", OLD}}
         self._with_rows |= announced
@@ -416,8 +422,8 @@ class Worker:
             self._oldest_at = min(self._oldest_at, self._oldest_not_before)
 
     def _work_together(self, now: datetime) -> bool:
-        """Let all steps work in one transaction, which is the usual way."""
-        waited, self._with_rows = self._with_rows, set()  # what is announced from now on is for the next batch
+        """Let all steps work in one transaction, as usual. Return whether rows are left."""
+        waited, self._with_rows = self._with_rows, set()  # rows announced from now on are for the next batch
         made = _Run(LIMIT, now, self._nothing_before)
         left: set[int] = set()
         try:
@@ -435,20 +441,20 @@ class Worker:
             self._with_rows |= waited
             made.undo()
             raise
-        made.log_step_failures()
+        made.committed()
         self._waits.clear()
         self._with_rows |= left
         return bool(self._with_rows)
 
     def _active(self) -> Iterator[tuple[int, Step]]:
-        """Yield the steps with their positions. In a process that ends, only those that take no rows are left."""
+        """Yield the steps with their indexes. A process that is to stop skips the steps that take rows."""
         for index, step in enumerate(self._steps):
             if not (step.waits and self._stopping.is_set()):
                 yield index, step
 
     def _work_apart(self, now: datetime) -> None:
-        """Give each step transactions of its own. A conflict or lock that is waited out is raised once the others have
-        worked.
+        """Let each step work in transactions of its own. The error of a step that has to wait for another session is
+        raised after all steps have worked.
         """
         waited, self._with_rows = self._with_rows, set()
         met: Exception | None = None
@@ -464,8 +470,10 @@ class Worker:
             raise met
 
     def _work_in_parts(self, step: Step, now: datetime) -> None:
-        """Let a step work on fewer and fewer items while it trips. Where locks are in its way, go on behind what was
-        put off, as the next batch would only wait for the next lock.
+        """Let a step work, with half as many items after each failure.
+
+        After a lock timeout, continue with the items behind the one that was put off, for up to `PARTS_SECONDS`. The
+        next batch would otherwise wait for the next locked row.
         """
         part, is_held_up, until = LIMIT, False, monotonic() + PARTS_SECONDS
         is_more_left = True
@@ -488,7 +496,7 @@ class Worker:
             part = min(2 * part, LIMIT)
 
     def _work_alone(self, step: Step, made: "_Run", now: datetime) -> bool:
-        """Let one step work, and those that follow it; return whether more is left for it."""
+        """Let one step and its followers work in one transaction. Return whether more is left for the step."""
         with transaction.atomic(durable=True):
             write(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
             is_more_left = made.let_work(step)
@@ -496,11 +504,11 @@ class Worker:
                 if follower.follows and made.concerns(follower):
                     made.let_work(follower)
             _announce_if_old(now)
-        made.log_step_failures()
+        made.committed()
         return is_more_left
 
     def _give_up(self, step: Step, error: Exception, batch: Batch) -> None:
-        """Put the one item off, or set it aside. Raise the error of another session, which is waited out."""
+        """Put the one item off, or quarantine it. Raise an error that another session causes, so that it is retried."""
         if is_lock_timeout(error) and step.put_off(batch):
             return
         if self._is_waited_out(step, error):
@@ -509,17 +517,17 @@ class Worker:
             step.quarantine(error, batch)
 
     def _is_waited_out(self, step: Step, error: Exception) -> bool:
-        """Return whether an error that one item met alone is the fault of another session."""
+        """Return whether another session causes the error of a single item, so that a later attempt can succeed."""
         if is_collision(error) or is_lock_timeout(error):
             return True
         self._waits[step] += is_conflict(error)
         return is_conflict(error) and self._waits[step] <= WAITS
 
     def _wait(self, not_before: float) -> None:
-        """Sleep until rows are announced or something is due, but never less than the pause.
+        """Sleep until rows are announced or items in memory are due, but at least until ``not_before``.
 
-        The wakeup says that the memory of a step has changed. That may be due later only: a batch without
-        anything to do would begin another pause.
+        A wakeup means that the memory of a step has changed. If its items are due later, the wait continues, because an
+        empty batch would begin another pause.
         """
         sleep(max(not_before - monotonic(), 0.0))
         self._hear()
@@ -538,12 +546,12 @@ class Worker:
                 return
 
     def _next_at(self) -> float | None:
-        """Return when the memory of some step wants a batch."""
+        """Return when the next items in memory are due, or None without such items."""
         return min((at for _, step in self._active() if (at := step.next_at()) is not None), default=None)
 
 
 class _Run:
-    """What the steps of one batch were given, and what they decided."""
+    """One run over the steps of a batch: the input of each step, and its result."""
 
     def __init__(
         self, limit: int, now: datetime, nothing_before: Mapping[Step, datetime], *, is_part: bool = False
@@ -558,7 +566,7 @@ class _Run:
         self._traced = spans.begin_batch()
 
     def concerns(self, step: Step, *, has_rows: bool = False) -> bool:
-        """Return whether a step has something to do; an earlier one may have given it work."""
+        """Return whether a step has items: waiting rows, due items in memory, or, for a follower, handed items."""
         return bool(self._handed) if step.follows else has_rows or _is_due(step)
 
     def let_work(self, step: Step) -> bool:
@@ -573,30 +581,30 @@ class _Run:
         return work.is_more_left
 
     def batch_of(self, step: Step) -> Batch:
-        """Return what a step was given that has begun."""
+        """Return the input of a step that has begun."""
         return next(batch for begun, batch in self._begun if begun is step)
 
     def half_of(self, step: Step) -> int:
-        """Return half of what a step took, as far as it says that, but not less than one item."""
+        """Return half of the number of items that a step took, or of the limit if it recorded none, but at least 1."""
         return max(min(self._limit, len(self.batch_of(step).taken) or self._limit) // 2, 1)
 
     def undo(self) -> None:
-        """Have every step that has begun take everything back."""
+        """Roll back every step that has begun."""
         for step, batch in self._begun:
             step.rolled_back(batch)
 
-    def log_step_failures(self) -> None:
-        """Have the steps send what they decided. It is written, so no error of one may keep another from it."""
+    def committed(self) -> None:
+        """Call `committed` of each step. Everything is committed, so an error of one step must not stop the others."""
         for step, work in self._worked:
             try:
                 step.committed(work.decided)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the other steps go on
+            except Exception as error:  # noqa: BLE001 - the other steps go on after any error
                 log.error("after_commit_failed", step=type(step).__name__, error=type(error).__name__)  # noqa: TRY400
         self._traced.committed()
 
 
 def _numbered(waits: LiteralString, index: int) -> LiteralString:
-    """Return the condition with a parameter of its own, beside those of other steps."""
+    """Return the query of a step with a name of its own for its parameter `nothing_before`."""
     return waits.replace("%(nothing_before)s", f"%(nothing_before_{index})s")
 
 

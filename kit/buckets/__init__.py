@@ -1,7 +1,7 @@
-"""The one token bucket: arithmetic in `bucket`, the part of a process in `share`, what processes share in `shared`.
+"""Token buckets: the arithmetic in `bucket`, a process's share of a limit in `share`, buckets of all in `shared`.
 
-a limit of the whole server ──┬── a process's share of it, in its memory          (`bucket`)
-                              └── what is beyond the share: rows in PostgreSQL    (`shared`)
+a limit of the whole server ──┬── a process's share of it, in its memory            (`bucket`)
+                              └── all spending beyond that share, in PostgreSQL     (`shared`)
 
 See docs/limits.md.
 """

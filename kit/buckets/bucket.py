@@ -1,7 +1,8 @@
-"""Token buckets: how much may be spent at once, and how fast it comes back. Pure: the clock is an argument.
+"""Token buckets, which limit bursts and rates. The module does no I/O: the clock is an argument.
 
-A bucket is the time at which it is full again, one for each of its limits. Spending moves that time, so nothing has to
-be refilled, and a bucket whose time is past says nothing. Times are seconds of any clock.
+A bucket is represented by the times at which it will be full again, one for each of its limits. Spending moves those
+times into the future, so nothing has to be refilled. A full bucket, whose times are past, need not be stored. Times are
+seconds of any clock.
 """
 
 import heapq
@@ -15,46 +16,46 @@ TOLERANCE = 1e-3
 
 
 class Limit(NamedTuple):
-    """A bucket of so many tokens, which an empty one needs ``seconds`` to have again."""
+    """The capacity of a bucket in ``tokens``, and the ``seconds`` in which an empty bucket becomes full."""
 
     tokens: float
     seconds: float
 
     @property
     def token_seconds(self) -> float:
-        """Return how long one token takes to come back."""
+        """Return the seconds in which one token comes back."""
         return self.seconds / self.tokens
 
     def part(self, share: float) -> "Limit":
-        """Return this share of the limit: of its rate, and of its tokens at once, but one at least."""
+        """Return a share of the limit: of its rate, and of its tokens, but at least one token."""
         tokens = max(self.tokens * share, min(self.tokens, 1.0))
         return Limit(tokens, tokens * self.token_seconds / share)
 
 
-# All limits of one bucket. The first is that of bursts, the last that of the long run.
+# All limits of one bucket. The first limits bursts, and the last limits the rate in the long run.
 BucketLimits = tuple[Limit, ...]
 FullAt = tuple[float, ...]
 
 
 @lru_cache(maxsize=4096)
 def part(limits: BucketLimits, share: float) -> BucketLimits:
-    """Return this share of each limit."""
+    """Return a share of each limit."""
     return tuple(limit.part(share) for limit in limits)
 
 
 def per_minute(tokens: float, *, minutes: float = 1) -> BucketLimits:
-    """Return the limit of so many tokens a minute, of which those of some minutes may be saved up."""
+    """Return a limit of ``tokens`` per minute. Unused tokens of up to ``minutes`` accumulate."""
     return (Limit(tokens * minutes, 60.0 * minutes),)
 
 
 def left(full_at: FullAt, limits: BucketLimits, *, now: float) -> float:
-    """Return how many tokens there are: less than none where some were spent in advance, and none without a limit."""
+    """Return the number of tokens left: below zero if some were spent in advance, and 0 for a bucket without limits."""
     pairs = zip(limits, full_at or (now,) * len(limits), strict=True)
     return min(((now + limit.seconds - max(at, now)) / limit.token_seconds for limit, at in pairs), default=0.0)
 
 
 def has(full_at: FullAt, limits: BucketLimits, count: float = 1, *, now: float) -> bool:
-    """Return whether so many tokens are there."""
+    """Return whether ``count`` tokens are left."""
     for at, (tokens, seconds) in zip(full_at or (now,) * len(limits), limits, strict=True):
         missing = at - now if at > now else 0.0
         if missing + count * seconds / tokens > seconds + TOLERANCE:
@@ -63,13 +64,13 @@ def has(full_at: FullAt, limits: BucketLimits, count: float = 1, *, now: float) 
 
 
 def spend(full_at: FullAt, limits: BucketLimits, count: float = 1, *, now: float) -> FullAt:
-    """Return the bucket without so many tokens, also some that are not there yet."""
+    """Return the bucket after ``count`` tokens were spent, also in advance of those that are left."""
     pairs = zip(full_at or (now,) * len(limits), limits, strict=True)
     return tuple([(max(now, at)) + count * seconds / tokens for at, (tokens, seconds) in pairs])
 
 
 def next_at(full_at: Sequence[float], limits: BucketLimits) -> float:
-    """Return when there is a token again: a time that may be past."""
+    """Return when the bucket has a token again. The time may be past."""
     pairs = zip(limits, full_at, strict=True)
     return max(at + min(1.0, limit.tokens) * limit.token_seconds - limit.seconds for limit, at in pairs)
 
@@ -78,22 +79,22 @@ CAPACITY = 200_000
 
 
 class Charge(NamedTuple):
-    """The name of a bucket that is charged, and its limits. The share of the process is taken of them already."""
+    """The name of a bucket to charge, and its limits, already reduced to the share of this process."""
 
     name: Hashable
     limits: BucketLimits
 
 
 class Buckets:
-    """The buckets of one process, by name, in bounded memory. It belongs to one thread.
+    """The buckets of one process, by name, in bounded memory. Only one thread may use it.
 
-    Strangers choose many of the names that are counted. So at most ``capacity`` buckets are kept, and only a full one
-    makes room for another: it says no more than one that is not there. While none is full, a new name has no bucket and
-    is charged to its parents only, which are given with it: address, then domain or key, then all. A batch changes
-    buckets at once; `keep` makes that final, and `take_back` undoes it when the batch was rolled back.
+    Senders choose many of the names, so at most ``capacity`` buckets are kept. A new bucket can replace only a full
+    one, because a full bucket carries no information. While no bucket is full, a new name gets none, and is charged
+    only to its parents on the path: address, then domain or key, then all. A batch changes buckets immediately. `keep`
+    makes its changes final, and `take_back` undoes them after a rollback.
 
-    ``is_root`` says of which names there is always room for a bucket: those that all others are charged to in the end,
-    which are few and which no stranger chooses.
+    ``is_root`` returns whether a name always gets a bucket: one of the few at the end of every path, which no sender
+    chooses.
     """
 
     def __init__(
@@ -102,8 +103,7 @@ class Buckets:
         self._capacity = capacity
         self._is_root = is_root
         self._full_at: dict[Hashable, FullAt] = {}
-        # Each name with a time before which it is not looked at whether its bucket is full. The number keeps names from
-        # being compared.
+        # A heap of names by the earliest time at which their bucket can be full. The number avoids comparing names.
         self._oldest: list[tuple[float, int, Hashable]] = []
         self._numbers = numbers()
         self._before: dict[Hashable, FullAt] = {}
@@ -114,7 +114,7 @@ class Buckets:
         return len(self._full_at)
 
     def take(self, *path: Charge, count: float = 1, now: float) -> bool:
-        """Take tokens from each bucket of a path if all have them, else from none, and return whether all had."""
+        """Take ``count`` tokens from each bucket of a path, or from none if one has too few. Return whether it took."""
         at = self._time(now)
         for name, limits in path:
             if not has(self._full_at.get(name, ()), limits, count, now=at):
@@ -124,24 +124,24 @@ class Buckets:
         return True
 
     def has(self, charge: Charge, *, now: float) -> bool:
-        """Return whether a token is there."""
+        """Return whether a token is left."""
         return has(self._full_at.get(charge.name, ()), charge.limits, now=self._time(now))
 
     def left(self, charge: Charge, *, now: float) -> float:
-        """Return how many tokens there are."""
+        """Return the number of tokens left."""
         return left(self._full_at.get(charge.name, ()), charge.limits, now=self._time(now))
 
     def spend(self, charge: Charge, count: float = 1, *, now: float) -> bool:
-        """Take tokens, also some that are not there yet. Return whether the name has a bucket."""
+        """Take tokens, also in advance of those that are left. Return whether the name has a bucket."""
         return self._spend(charge, count, self._time(now))
 
     def missing(self, name: Hashable, *, now: float) -> tuple[float, ...]:
-        """Return how many seconds a bucket needs to be full, for each of its limits: nothing where there is none."""
+        """Return for each limit the seconds until the bucket is full, or an empty tuple for a name without a bucket."""
         at = self._time(now)
         return tuple(max(full_at - at, 0.0) for full_at in self._full_at.get(name, ()))
 
     def put(self, name: Hashable, missing: Sequence[float], *, now: float) -> bool:
-        """Have a bucket need so many seconds to be full. Return whether the name has a bucket."""
+        """Set for each limit the seconds until the bucket is full. Return whether the name has a bucket."""
         at = self._time(now)
         return self._put(name, tuple(at + seconds for seconds in missing), at)
 
@@ -150,11 +150,11 @@ class Buckets:
         return name in self._before
 
     def keep(self) -> None:
-        """Keep what the batch changed."""
+        """Make the changes of the batch final."""
         self._before.clear()
 
     def take_back(self) -> None:
-        """Undo what the batch changed. A bucket that made room for another meanwhile was full, and stays away."""
+        """Undo the changes of the batch. A bucket that was replaced meanwhile was full, and is not restored."""
         for name, full_at in self._before.items():
             if not full_at:
                 self._full_at.pop(name, None)
@@ -163,8 +163,9 @@ class Buckets:
         self._before.clear()
 
     def _time(self, now: float) -> float:
-        """Return the time of this store. When the clock is put back, it goes on from where it was: no bucket is filled
-        twice, and none waits until the clock shows the old time again.
+        """Return the time of this store, which continues where it was when the clock is set back.
+
+        So no bucket is filled twice, and none stays empty until the clock shows the old time again.
         """
         self._behind = max(self._behind, self._latest - now)
         self._latest = now + self._behind
@@ -185,7 +186,7 @@ class Buckets:
         return True
 
     def _has_capacity(self, at: float) -> bool:
-        """Return whether there is room for another bucket, after making it with full ones."""
+        """Return whether another bucket fits, after removing full ones."""
         while len(self._full_at) >= self._capacity:
             earliest, _, name = self._oldest[0]
             if earliest > at:
@@ -204,6 +205,6 @@ class Buckets:
             self._full_at.pop(name, None)
 
     def _rebuild(self) -> None:
-        """Leave out names that were taken back or stand here twice."""
+        """Rebuild the heap without the names that were taken back, and without duplicates."""
         self._oldest = [(max(full_at), next(self._numbers), name) for name, full_at in self._full_at.items()]
         heapq.heapify(self._oldest)

@@ -1,4 +1,4 @@
-"""The table of what is left of limits that all processes share: see `shared`."""
+"""The table of the token buckets that all processes share (see `shared`)."""
 
 from django.db import models
 
@@ -6,7 +6,7 @@ from kit.db.fields import BytesField
 
 
 class SharedBucket(models.Model):
-    """A bucket. Its times are seconds since 1970; a row whose times are past says nothing."""
+    """A bucket. Its times are seconds since 1970. A row whose times are past is a full bucket, and may be deleted."""
 
     key = BytesField(primary_key=True)
     burst_full_at = models.FloatField()

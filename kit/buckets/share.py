@@ -1,7 +1,7 @@
-"""The part that a worker takes of a limit of the whole server: one over the number of workers that live.
+"""The share of a worker in a limit of the whole server: one divided by the number of live workers.
 
-A worker shows itself by an advisory lock that it holds in shared mode: PostgreSQL releases the lock when the session
-ends, however the process ended. Nothing is written, and a count is one look at `pg_locks`.
+Each live worker holds an advisory lock in shared mode. PostgreSQL releases the lock when the session ends, also after
+SIGKILL. So no row is written, and the count is one query of `pg_locks`.
 """
 
 from typing import LiteralString
@@ -18,8 +18,8 @@ _SHOWN: LiteralString = f"""
     AND mode = 'ShareLock' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 _COUNT: LiteralString = f"SELECT count(*) FROM pg_locks WHERE {_SHOWN}"
-# For how many seconds each worker that lives has asked the database nothing. One that works asks once a second. Where
-# PostgreSQL does not track activities nothing speaks against a worker that lives.
+# Seconds since the last statement of each live worker. A worker that does not hang sends one every second. Without
+# `track_activities` in PostgreSQL the time is unknown, and counts as 0.
 SILENT_SECONDS: LiteralString = f"""
     SELECT coalesce(extract(epoch FROM clock_timestamp() - greatest(query_start, state_change)), 0)::float
     FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE {_SHOWN}
@@ -27,18 +27,18 @@ SILENT_SECONDS: LiteralString = f"""
 
 
 class Share:
-    """The share of this process. A process that learns nothing keeps the last one; the first is the whole limit."""
+    """The share of this process, as of the last count. Before the first count it is the whole limit."""
 
     def __init__(self) -> None:
-        self.part = 1.0  # of one
+        self.part = 1.0
 
     def show(self) -> None:
-        """Show that this worker lives, for as long as its session does, and count all that do."""
+        """Register this worker as live until its session ends, and count the live workers."""
         fetch(_SHOW)
         self.count()
 
     def count(self) -> None:
-        """Count the workers that live."""
+        """Count the live workers."""
         [(workers,)] = fetch(_COUNT)
         self.part = 1 / max(1, workers)
 

@@ -1,13 +1,13 @@
-"""Token buckets that all processes share and that outlive them.
+"""Token buckets that all processes share, in a table that outlives them.
 
-    this process's memory                                 the table, one row a bucket
-    its share of a fifth of each limit, spent silently ──▶ the rest: rows locked, spent and written by the batch
+    this process's memory                                   the table, one row per bucket
+    its share of a fifth of each limit, spent silently ──▶  the rest: rows locked, spent and written by the batch
 
-What is within the silent share costs no statement: this is the usual traffic. Beyond it the batch locks the rows of
-all buckets that it needs, charges what was spent silently and has not come back since, and decides. A row that another
-process holds at this moment is not waited for: twice the silent share may be spent meanwhile, and then the bucket
-counts as empty. So a limit holds over all workers but for a fifth of it, or one token for each worker where that is
-more, and a flood makes no worker wait for another one.
+Spending within the silent share costs no statement, and covers the usual traffic. Beyond it, the batch locks the rows
+of all buckets that it needs. It charges them with the tokens that were spent silently and have not come back since, and
+then decides. It does not wait for a row that another process has locked: it may spend up to twice its silent share, and
+after that the bucket counts as empty. So all workers together exceed a limit by at most a fifth, or by one token per
+worker where that is more. A flood makes no worker wait for another one.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -26,9 +26,9 @@ Wanted = Mapping[bytes, BucketLimits]
 
 SILENT_PART = 1 / 5
 MAX_FORGOTTEN = 50_000
-# When a bucket may have a token again that another process holds.
+# Seconds until a bucket whose row another process has locked is assumed to have a token.
 A_MOMENT_SECONDS = 1.0
-# So long after it was empty a bucket may have been spent in advance.
+# Tokens of at most this many seconds may be spent in advance.
 MAX_IN_ADVANCE_SECONDS = 600.0
 
 _LOCK = """
@@ -49,7 +49,7 @@ _WRITE = """
 
 
 class Silent:
-    """What a process may still spend of each bucket silently, and what of that it has not charged yet."""
+    """The silent share of one process: the tokens left of it, and the spent ones that no row was charged with yet."""
 
     def __init__(self, share: Share, capacity: int = CAPACITY) -> None:
         self._share = share
@@ -57,11 +57,14 @@ class Silent:
         self._uncharged = Buckets(capacity, _is_root)
 
     def limits(self, limits: BucketLimits) -> BucketLimits:
-        """Return what this process may spend silently."""
+        """Return the limits of this process's silent share."""
         return part(limits, SILENT_PART * self._share.part)
 
     def take(self, key: bytes, limits: BucketLimits, count: int, *, now: float) -> bool:
-        """Take so many tokens, if they are there. A bucket that finds no room is charged to its parents only."""
+        """Take ``count`` tokens if the silent share has them, and return whether it took them.
+
+        A key that gets no bucket (see `Buckets`) is charged to its parents only.
+        """
         own = Charge(key, self.limits(limits))
         if not self._own.take(own, count=count, now=now):
             return False
@@ -69,7 +72,7 @@ class Silent:
         return True
 
     def take_more(self, key: bytes, limits: BucketLimits, *, now: float) -> bool:
-        """Take a token of twice as much, because the shared bucket cannot be asked."""
+        """Take a token of twice the silent share, because another process has locked the shared bucket."""
         own = Charge(key, self.limits(limits))
         twice = Charge(key, part(own.limits, 2))
         if not self._own.take(twice, now=now):
@@ -78,12 +81,12 @@ class Silent:
         return True
 
     def give_back(self, key: bytes, limits: BucketLimits, count: int, *, now: float) -> None:
-        """Put tokens back that were taken and turned out not to be needed."""
+        """Give back tokens that were taken and not needed."""
         for store in (self._own, self._uncharged):
             store.spend(Charge(key, self.limits(limits)), -count, now=now)
 
     def charge(self, key: bytes, limits: BucketLimits, shared: FullAt, *, now: float) -> FullAt:
-        """Return the shared bucket without what was spent silently and has not come back since."""
+        """Return the shared bucket after charging it with the silently spent tokens that have not come back since."""
         missing = self._uncharged.missing(key, now=now)
         pairs = zip(self.limits(limits), limits, missing, shared, strict=True) if missing else ()
         charged = [max(at, now) + gone / own.token_seconds * all_.token_seconds for own, all_, gone, at in pairs]
@@ -91,7 +94,7 @@ class Silent:
         return tuple(charged) or shared
 
     def refill(self, key: bytes, limits: BucketLimits, shared: FullAt, *, now: float) -> None:
-        """Allow as much as before again, unless the shared bucket has no more than that."""
+        """Refill the silent share, or empty it if the shared bucket has fewer tokens than the silent share."""
         own = self.limits(limits)
         is_there = all(
             bucket.left((at,), (each,), now=now) >= silent.tokens
@@ -100,23 +103,26 @@ class Silent:
         self._own.put(key, [0.0 if is_there else each.seconds for each in own], now=now)
 
     def keep(self) -> None:
-        """Keep what the batch spent."""
+        """Make the spending of the batch final."""
         self._own.keep()
         self._uncharged.keep()
 
     def take_back(self) -> None:
-        """Forget what the batch spent: it was rolled back."""
+        """Undo the spending of a batch that was rolled back."""
         self._own.take_back()
         self._uncharged.take_back()
 
 
 def _is_root(key: Hashable) -> bool:
-    """Return whether a key is that of a bucket for all: those have one byte."""
+    """Return whether a key belongs to a bucket for all senders. Those keys have one byte."""
     return isinstance(key, bytes) and len(key) == 1
 
 
 class Spending:
-    """What one batch spends of the buckets that are scarce. All that it wanted of the others is taken already."""
+    """The spending of one batch from scarce buckets, those beyond their silent share. It is false without any.
+
+    From all other buckets, the batch has taken its tokens already.
+    """
 
     def __init__(self, limits: Wanted, shared: dict[bytes, FullAt], silent: Silent, *, now: float) -> None:
         self._limits = limits
@@ -128,7 +134,7 @@ class Spending:
         return bool(self._limits)
 
     def take(self, keys: Sequence[bytes]) -> bool:
-        """Take a token from each of these buckets, up to the first that has none, and return whether all had one."""
+        """Take a token from each scarce bucket of ``keys``, up to the first that is empty. Return whether none was."""
         return all(self._take(key) for key in keys if key in self._limits)
 
     def _take(self, key: bytes) -> bool:
@@ -141,7 +147,7 @@ class Spending:
         return True
 
     def book(self, key: bytes, keys: Iterable[bytes]) -> datetime:
-        """Take the next token of bucket ``key``, and return when it, and one of all of ``keys``, will be there."""
+        """Take the next token of bucket ``key`` in advance. Return when all of ``keys`` will have a token."""
         next_at = max([self._now, *(self._next_at(each) for each in keys if each in self._limits)])
         if key in self._shared:
             self._shared[key] = bucket.spend(self._shared[key], self._limits[key], now=self._now)
@@ -153,7 +159,7 @@ class Spending:
         return bucket.next_at(self._shared[key], self._limits[key])
 
     def write(self) -> None:
-        """Store what was spent of the shared buckets."""
+        """Store the shared buckets."""
         for key, full_at in self._shared.items():
             self._silent.refill(key, self._limits[key], full_at, now=self._now)
         if self._shared:
@@ -163,15 +169,16 @@ class Spending:
 
 
 class SharedBuckets:
-    """The buckets of the whole server as one process knows them."""
+    """The buckets of the whole server, from the view of one process."""
 
     def __init__(self, share: Share | None = None, capacity: int = CAPACITY) -> None:
         self._silent = Silent(share or own_share(), capacity)
         self.keep, self.take_back = self._silent.keep, self._silent.take_back
 
     def open(self, wanted: Wanted, counts: Mapping[bytes, int], *, at: datetime) -> Spending:
-        """Take what a batch wants of each bucket, as far as the silent share goes, and return what is scarce. Belongs
-        into the batch's transaction. A bucket has one limit, or one for bursts and one for the long run.
+        """Take ``counts`` tokens from each bucket whose silent share has them, and lock the rows of the others.
+
+        Call it in the batch's transaction. A bucket has one limit, or one for bursts and one for the long run.
         """
         now, silent = at.timestamp(), self._silent
         scarce = {key: each for key, each in wanted.items() if not silent.take(key, each, counts[key], now=now)}
@@ -180,12 +187,12 @@ class SharedBuckets:
         return Spending(scarce, shared, silent, now=now)
 
     def give_back(self, key: bytes, limits: BucketLimits, count: int, *, at: datetime) -> None:
-        """Put tokens back that were taken silently and turned out not to be needed."""
+        """Give back tokens that were taken silently and not needed."""
         self._silent.give_back(key, limits, count, now=at.timestamp())
 
 
 def _lock(scarce: Wanted, *, now: float) -> dict[bytes, FullAt]:
-    """Return those of the buckets that no other process holds, locked."""
+    """Lock and return the buckets that no other process has locked."""
     rows = fetch(_LOCK, {"keys": list(scarce)})
     shared = {key: _plausible(full_at, scarce[key], now=now) for key, *full_at in rows}
     if missing := [key for key in scarce if key not in shared]:
@@ -195,8 +202,9 @@ def _lock(scarce: Wanted, *, now: float) -> dict[bytes, FullAt]:
 
 
 def _plausible(full_at: Sequence[float], limits: BucketLimits, *, now: float) -> FullAt:
-    """Return the times of a stored bucket. They are no later than if it were empty, and as much again spent in advance,
-    or that of ten minutes: what was written while the clock was ahead would keep it empty until the time of then.
+    """Return the times of a stored bucket, limited to those of an empty bucket that was also spent in advance.
+
+    A row that was written while the clock was ahead would otherwise keep its bucket empty until that time.
     """
     latest = [now + seconds + min(seconds, MAX_IN_ADVANCE_SECONDS) for _, seconds in limits]
     return tuple(map(min, full_at[: len(limits)], latest))
@@ -204,12 +212,12 @@ def _plausible(full_at: Sequence[float], limits: BucketLimits, *, now: float) ->
 
 @once
 def own_buckets() -> SharedBuckets:
-    """Return the shared buckets of this process."""
+    """Return this process's view of the shared buckets."""
     return SharedBuckets()
 
 
 def forget_full(*, now: datetime) -> int:
-    """Remove the buckets that are full, which say nothing. Those that a process holds are passed over."""
+    """Delete the rows of full buckets, at most `MAX_FORGOTTEN`, and skip locked ones. Return how many were deleted."""
     full = SharedBucket.objects.filter(burst_full_at__lt=now.timestamp(), long_full_at__lt=now.timestamp())
     with transaction.atomic():
         keys = list(full.select_for_update(skip_locked=True).values_list("pk", flat=True)[:MAX_FORGOTTEN])
