@@ -1,4 +1,4 @@
-"""Batches: one commit for all steps, what becomes of it when a step trips, and who wakes the thread that makes them."""
+"""Tests of batches: one commit for all steps, the isolation of a failing item, and the wakeups of the worker thread."""
 
 import select
 import threading
@@ -45,8 +45,8 @@ in_threads = pytest.mark.django_db(transaction=True)
 
 
 class Numbers(BaseStep):
-    """Works off numbers, each by a row with its name. ``hook`` is called with each before it is written, and
-    ``hand`` makes of each what the steps behind it get.
+    """A step that writes a row for each of its numbers. It calls ``hook`` with a number before it writes the row, and
+    hands the result of ``hand`` for each number to the later steps.
     """
 
     def __init__(self, *numbers, hook=lambda _: None, hand=None):
@@ -75,7 +75,7 @@ class Numbers(BaseStep):
         self.numbers = self.numbers[len(decided) :]
 
     def rolled_back(self, batch):
-        self.reported.append(f"undone {len(batch.taken)}")
+        self.reported.append(f"rolled back {len(batch.taken)}")
 
     def quarantine(self, error, batch):
         super().quarantine(error, batch)
@@ -91,7 +91,7 @@ class Numbers(BaseStep):
 
 
 class Follower(BaseStep):
-    """Writes what other steps handed on, in the commit of those steps."""
+    """A step that writes a row for each handed item, in the commit of the step that handed it."""
 
     follows = True
 
@@ -108,7 +108,7 @@ class Follower(BaseStep):
 
 
 class Rows(BaseStep):
-    """Removes rows that wait, and notes how many each time."""
+    """A step that removes waiting rows, and records the number of each batch."""
 
     waits = "SELECT FROM registrations_topickey WHERE topic = 7"
 
@@ -134,7 +134,7 @@ def written():
 
 
 def add_row():
-    """One that a step of rows waits for."""
+    """Add a row that waits for the step `Rows`."""
     TopicKey.objects.create(name=uuid4().hex, topic=7, key_encrypted=b"", created_at=timezone.now())
 
 
@@ -147,14 +147,14 @@ def process_batch_of(*steps):
 
 
 def transaction_count():
-    """In how many transactions the rows were written."""
+    """Return the number of transactions that wrote the rows."""
     return len(set(fetch("SELECT xmin::text FROM registrations_topickey")))
 
 
 # One commit -----------------------------------------------------------------------------------------------------------
 
 
-def test_all_stages_work_in_one_transaction():
+def test_all_steps_work_in_one_transaction():
     one, other, follower = Numbers(1, 2), Numbers(3), Follower()
     one.hand = int
     assert process_batch_of(one, other, follower) is False
@@ -163,7 +163,7 @@ def test_all_stages_work_in_one_transaction():
     assert (one.reported, other.reported, follower.sent) == (["committed 2"], ["committed 1"], [1, 2])
 
 
-def test_a_batch_takes_no_more_of_a_stage_than_its_limit_and_says_that_there_is_more():
+def test_a_step_takes_no_more_items_than_the_limit_and_the_batch_reports_that_more_are_left():
     step = Numbers(*range(LIMIT + 1))
     worker = Worker([step], Wakeup())
     assert worker.process_batch(now=timezone.now()) is True
@@ -172,7 +172,7 @@ def test_a_batch_takes_no_more_of_a_stage_than_its_limit_and_says_that_there_is_
     assert (len(written()), step.numbers) == (LIMIT + 1, [])
 
 
-def test_a_batch_without_anything_to_do_writes_nothing():
+def test_a_batch_without_items_writes_nothing():
     step, rows = Numbers(), Rows()
     with statements() as sent:
         process_batch_of(step, rows)
@@ -180,7 +180,7 @@ def test_a_batch_without_anything_to_do_writes_nothing():
     assert not any("INSERT" in sql or "DELETE" in sql for sql in sent)
 
 
-def test_stages_without_rows_cost_one_look_for_all_of_them():
+def test_steps_without_rows_cost_one_query_for_all_of_them():
     worker = Worker([Rows(), Rows(), Rows()], Wakeup())
     worker.process_batch(now=timezone.now())
     worker._poll_at = 0.0
@@ -197,7 +197,7 @@ def test_nothing_is_sent_before_the_commit():
     assert (seen, step.reported) == ([[]], ["committed 1"])
 
 
-def test_a_stage_that_fails_after_the_commit_keeps_no_other_from_sending():
+def test_a_step_that_fails_after_the_commit_keeps_no_other_from_sending():
     def fail():
         raise ValueError
 
@@ -209,13 +209,13 @@ def test_a_stage_that_fails_after_the_commit_keeps_no_other_from_sending():
 
 
 class TimedRows(Rows):
-    """Rows that are found by the time at which they came."""
+    """A step that finds its rows by their time, so that it has a mark."""
 
     waits = f"{Rows.waits} AND created_at >= %(nothing_before)s"
     oldest = waits.replace("SELECT", "SELECT min(created_at)")
 
 
-def test_rows_of_any_age_are_found_by_a_worker_that_starts_and_old_ones_that_come_later_after_a_while():
+def test_a_new_worker_finds_rows_of_any_age_and_a_running_one_finds_later_old_rows_after_a_while():
     long_ago, step = timezone.now() - timedelta(days=3), TimedRows()
     worker = Worker([step], Wakeup())
 
@@ -239,7 +239,7 @@ def test_rows_of_any_age_are_found_by_a_worker_that_starts_and_old_ones_that_com
     assert step.counts == [1]
     add_row()
     process_after()
-    assert step.counts == [1, 2]  # what has just come is found at once
+    assert step.counts == [1, 2]  # a new row is found at once
     add_old_row()
     process_after(is_beginning_due=True)
     assert step.counts == [1, 2, 1]
@@ -248,7 +248,7 @@ def test_rows_of_any_age_are_found_by_a_worker_that_starts_and_old_ones_that_com
     assert step.counts == [1, 2, 1, 1]
 
 
-def test_of_several_steps_one_after_the_other_is_searched_from_the_beginning(monkeypatch):
+def test_rows_of_one_step_after_another_are_searched_from_the_beginning(monkeypatch):
     steps = [TimedRows(), TimedRows(), TimedRows()]
     worker, asked = Worker(steps, Wakeup()), []
     monkeypatch.setattr(worker, "_ask_for_oldest", lambda begin, _now: asked.append(list(begin.values())) or [None] * 3)
@@ -262,7 +262,7 @@ def test_of_several_steps_one_after_the_other_is_searched_from_the_beginning(mon
     assert asked[-1].count(LONG_AGO) == 0
 
 
-def test_the_leader_saves_since_when_rows_wait_for_statements_that_count_them():
+def test_the_leader_saves_the_marks_for_statements_that_count_waiting_rows():
     long_ago, step = timezone.now() - timedelta(days=3), TimedRows()
     add_row()
     TopicKey.objects.update(created_at=long_ago)
@@ -275,7 +275,7 @@ def test_the_leader_saves_since_when_rows_wait_for_statements_that_count_them():
     assert fetch(f"SELECT {since('TimedRows')} = %s, {since('Nobody')} = '-infinity'", [long_ago]) == [(True, True)]
 
 
-def test_what_comes_after_the_clock_was_put_back_is_found_at_once():
+def test_rows_written_after_the_clock_was_set_back_are_found_at_once():
     step = TimedRows()
     worker = Worker([step], Wakeup())
     for _ in range(2):
@@ -297,8 +297,8 @@ SLOW_FROM_THE_BEGINNING = """
 
 
 @in_threads
-def test_a_search_for_the_oldest_that_takes_too_long_stops_nobody(monkeypatch):
-    """As when somebody keeps an old snapshot open for hours. What was told to be old is found when that is over."""
+def test_a_search_for_the_oldest_row_that_takes_too_long_stops_no_batch(monkeypatch):
+    """A search takes long while a session keeps an old snapshot open for hours. Announced old rows are found later."""
     step = TimedRows()
     step.oldest = SLOW_FROM_THE_BEGINNING
     monkeypatch.setattr("kit.batches.batch.OLDEST_TIMEOUT", "50ms")
@@ -307,13 +307,13 @@ def test_a_search_for_the_oldest_that_takes_too_long_stops_nobody(monkeypatch):
         worker._poll_at = worker._oldest_at = worker._beginning_at = 0.0
         add_row()
         worker.process_batch(now=(now := timezone.now()))
-        assert worker._nothing_before == {step: now - RECENT}  # from the last mark on it is found out in any case
+        assert worker._nothing_before == {step: now - RECENT}  # the search from the last mark still succeeds
         assert worker._oldest_at == 0.0 or OLDEST_EVERY_SECONDS < worker._beginning_at - monotonic() < 600
     assert step.counts == [1, 1, 1]
     connection.close()  # with the lock of the leader
 
 
-# A step that trips ---------------------------------------------------------------------------------------------------
+# A step that fails ---------------------------------------------------------------------------------------------------
 
 
 def refuse(*bad):
@@ -324,37 +324,37 @@ def refuse(*bad):
     return hook
 
 
-def work_off(worker, *steps, batches=200):
+def process_all(worker, *steps, batches=200):
     for _ in range(batches):
         if not any(step.numbers for step in steps):
             return
         worker.process_batch(now=timezone.now())
-    pytest.fail("it goes round in circles")
+    pytest.fail("the worker does not finish")
 
 
 @pytest.mark.parametrize("bad", [[0], [7], [49], [0, 1], [3, 20, 21, 49]])
-def test_the_one_that_a_stage_trips_over_is_set_aside_and_all_others_are_processed(bad):
+def test_an_item_that_makes_its_step_fail_is_quarantined_and_all_others_are_processed(bad):
     step, other = Numbers(*range(50), hook=refuse(*bad)), Numbers(*range(100, 110))
-    work_off(Worker([step, other], Wakeup()), step, other)
+    process_all(Worker([step, other], Wakeup()), step, other)
     assert step.quarantined_numbers == bad
     assert written() == names(*set(range(50)) - set(bad), *range(100, 110))
 
 
-def test_items_are_halved_until_the_one_is_alone():
+def test_a_failing_batch_is_halved_until_the_bad_item_is_alone():
     step = Numbers(*range(5), hook=refuse(0))
     process_batch_of(step)
     assert step.limits == [LIMIT, LIMIT, 2, 1]
-    assert step.reported == ["undone 5"] * 2 + ["undone 2", "undone 1"]
+    assert step.reported == ["rolled back 5"] * 2 + ["rolled back 2", "rolled back 1"]
 
 
-def test_a_stage_that_trips_does_not_keep_the_others_from_working_in_the_same_batch():
+def test_a_step_that_fails_does_not_keep_the_others_from_working_in_the_same_batch():
     first, broken, last = Numbers(1), Numbers(2, hook=refuse(2)), Numbers(3)
     process_batch_of(first, broken, last)
     assert written() == names(1, 3)
     assert broken.quarantined_numbers == [2]
 
 
-def test_what_follows_is_in_the_same_commit_also_when_stages_work_apart():
+def test_a_follower_is_in_the_same_commit_also_when_steps_work_apart():
     follower = Follower()
     step, broken = Numbers(1, 2, hand=int), Numbers(3, hook=refuse(3))
     process_batch_of(step, broken, follower)
@@ -363,14 +363,14 @@ def test_what_follows_is_in_the_same_commit_also_when_stages_work_apart():
     assert follower.sent == [1, 2]
 
 
-def test_who_causes_what_follows_to_trip_is_to_blame():
+def test_an_item_that_makes_a_follower_fail_is_quarantined_by_its_own_step():
     follower = Follower()
 
     step = Numbers(1, 2, 3, hand=lambda number: "x" * 10_000 if number == 2 else number)
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE registrations_topickey ADD CONSTRAINT short CHECK (length(name) < 100)")
     try:
-        work_off(Worker([step, follower], Wakeup()), step)
+        process_all(Worker([step, follower], Wakeup()), step)
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE registrations_topickey DROP CONSTRAINT short")
@@ -379,17 +379,17 @@ def test_who_causes_what_follows_to_trip_is_to_blame():
     assert follower.sent == [1, 3]
 
 
-def test_every_stage_that_had_begun_gets_its_batch_back_when_nothing_was_written():
+def test_every_step_that_had_begun_is_rolled_back_with_its_batch():
     first, broken, later = Numbers(1), Numbers(2, hook=refuse(2)), Numbers(3)
     process_batch_of(first, broken, later)
     assert (first.reported, broken.reported[:2], later.reported) == (
-        ["undone 1", "committed 1"],
-        ["undone 1"] * 2,
+        ["rolled back 1", "committed 1"],
+        ["rolled back 1"] * 2,
         ["committed 1"],
     )
 
 
-def test_what_was_handed_on_goes_to_the_stages_behind_it_in_their_order_and_to_no_later_batch():
+def test_handed_items_go_to_the_later_steps_of_the_same_batch_only():
     before, follower, behind = Follower(), Follower(), Numbers(1000, hand=int)
     step = Numbers(*range(LIMIT + 1), hand=int)
     worker = Worker([before, step, follower, behind], Wakeup())
@@ -422,7 +422,7 @@ CONFLICTS = [refused("23505", IntegrityError), refused("40001"), refused("40P01"
 
 
 @pytest.mark.parametrize("error", CONFLICTS)
-def test_what_collides_with_another_worker_is_done_again_as_it_was(error):
+def test_a_batch_that_collides_with_another_worker_is_repeated_unchanged(error):
     step, other = Numbers(1, 2, hook=fails(error, times=2)), Numbers(3)
     assert process_batch_of(step, other) is False
     assert step.limits == [LIMIT] * 3
@@ -431,7 +431,7 @@ def test_what_collides_with_another_worker_is_done_again_as_it_was(error):
 
 
 @pytest.mark.parametrize("error", CONFLICTS)
-def test_what_collides_again_and_again_is_not_set_aside(error):
+def test_an_item_that_collides_again_and_again_is_not_quarantined(error):
     step = Numbers(1, hook=fails(error, times=40))
     worker, collisions = Worker([step], Wakeup()), 0
     while not written():
@@ -444,7 +444,7 @@ def test_what_collides_again_and_again_is_not_set_aside(error):
 
 
 def test_conflicts_that_pass_are_forgotten():
-    """Dozens of them in the life of a worker are no reason to give anything up."""
+    """Dozens of conflicts in the life of a worker must not add up to a quarantine."""
     step = Numbers()
     worker = Worker([step], Wakeup())
     for number in range(3 * WAITS):
@@ -456,15 +456,15 @@ def test_conflicts_that_pass_are_forgotten():
     assert step.quarantined_numbers == []
 
 
-def test_who_waits_for_a_conflict_does_not_stop_the_stages_behind():
+def test_a_step_that_waits_for_a_conflict_does_not_stop_later_steps():
     step, behind = Numbers(1, hook=fails(CONFLICTS[1], times=100)), Numbers(2)
     with pytest.raises(OperationalError):
         process_batch_of(step, behind)
     assert written() == names(2)
 
 
-def test_a_row_that_stays_in_the_way_does_not_stop_all_others():
-    """No other session holds it: the statement itself is wrong about what is there."""
+def test_an_item_with_a_lasting_conflict_is_quarantined_so_that_it_stops_no_others():
+    """No other session causes this conflict: the statement itself conflicts with a stored row."""
     step = Numbers(1, 2, hook=lambda number: fails(CONFLICTS[0], times=1)(number) if number == 1 else None)
     busy = Numbers()
     worker, collisions, numbers = Worker([busy, step], Wakeup()), 0, count(100)
@@ -498,7 +498,7 @@ def test_a_row_that_another_worker_inserted_meanwhile_is_found_when_the_batch_is
 
 @in_threads
 @pytest.mark.parametrize("held", [{0}, {3}, {8}, {0, 1, 2, 3}, {n for n in range(60) if n % 5 == 2}])
-def test_items_whose_rows_somebody_keeps_locked_are_put_off_at_once_and_all_others_go_on(held):
+def test_items_whose_rows_another_session_has_locked_are_put_off_at_once_and_all_others_go_on(held):
     key = TopicKey.objects.create(name="held", topic=3, key_encrypted=b"", created_at=timezone.now())
 
     def need(number):
@@ -515,8 +515,8 @@ def test_items_whose_rows_somebody_keeps_locked_are_put_off_at_once_and_all_othe
 
 
 @in_threads
-def test_who_has_waited_for_a_lock_waits_no_longer_than_a_moment_for_the_next_ones():
-    """Each batch would otherwise wait as long for what comes about the same row."""
+def test_a_worker_that_has_waited_for_a_lock_waits_only_briefly_for_the_next_ones():
+    """Otherwise each batch with items of the same row would wait for the whole `lock_timeout`."""
     step, seen = Numbers(1), []
 
     def need(number):
@@ -536,7 +536,7 @@ def test_who_has_waited_for_a_lock_waits_no_longer_than_a_moment_for_the_next_on
 
 
 @in_threads
-def test_what_cannot_be_put_off_waits_for_the_lock_however_long_that_takes_and_the_others_work(monkeypatch):
+def test_an_item_that_cannot_be_put_off_waits_for_its_lock_while_other_steps_work(monkeypatch):
     monkeypatch.setattr("kit.batches.batch.LOCK_TIMEOUT", "1ms")
     step, busy, numbers = Numbers(1), Numbers(), count(100)
     step.put_off = lambda _: False
@@ -560,7 +560,7 @@ def skip_known(step, work, batch):
 
 @pytest.fixture
 def running():
-    """Start a worker in a thread of its own; they all end with the test."""
+    """Return a function that starts a worker in a thread. All workers end with the test."""
     workers = []
 
     def start(*steps):
@@ -581,18 +581,18 @@ def running():
 def eventually(is_so, seconds=20):
     deadline, pause = monotonic() + seconds, threading.Event()
     while not is_so():
-        assert monotonic() < deadline, "it does not happen"
+        assert monotonic() < deadline, "the condition does not become true"
         pause.wait(0.005)
 
 
 @pytest.fixture
-def deaf(monkeypatch):
-    """What is found in these tests is found because somebody rang."""
+def without_polling(monkeypatch):
+    """Polling is off, so that a worker finds rows only after a wakeup or an announcement."""
     monkeypatch.setattr("kit.batches.batch.POLL_SECONDS", 1000.0)
 
 
 @in_threads
-@pytest.mark.usefixtures("deaf")
+@pytest.mark.usefixtures("without_polling")
 def test_the_wakeup_wakes_at_once(running):
     step = Numbers(1)
     _, wakeup = running(step)
@@ -604,9 +604,9 @@ def test_the_wakeup_wakes_at_once(running):
 
 
 @in_threads
-@pytest.mark.usefixtures("deaf")
-def test_a_wakeup_that_brings_nothing_to_do_makes_no_batch(running, monkeypatch):
-    """What comes next would wait for the pause after it."""
+@pytest.mark.usefixtures("without_polling")
+def test_a_wakeup_without_due_items_makes_no_batch(running, monkeypatch):
+    """Items that arrive after an empty batch would have to wait for the pause that follows it."""
     batches, make = [], Worker.process_batch
     monkeypatch.setattr(Worker, "process_batch", lambda worker, *, now: batches.append(now) or make(worker, now=now))
     due, step = monotonic() + 1000, Numbers()
@@ -624,7 +624,7 @@ def test_a_wakeup_that_brings_nothing_to_do_makes_no_batch(running, monkeypatch)
 
 
 @in_threads
-@pytest.mark.usefixtures("deaf")
+@pytest.mark.usefixtures("without_polling")
 def test_an_announcement_of_rows_wakes_at_once(running):
     rows = Rows()
     worker, _ = running(rows)
@@ -638,8 +638,8 @@ def test_an_announcement_of_rows_wakes_at_once(running):
 
 
 @in_threads
-@pytest.mark.usefixtures("deaf")
-def test_what_somebody_wants_worked_off_again_is_found_at_once_however_old_it_is(running, monkeypatch):
+@pytest.mark.usefixtures("without_polling")
+def test_an_announced_row_is_found_at_once_however_old_it_is(running, monkeypatch):
     monkeypatch.setattr("kit.batches.batch.OLDEST_SHARE", 1000)  # on a busy machine a search takes a while
     worker, _ = running(TimedRows())
     eventually(lambda: worker._is_leader and worker._poll_at > monotonic() + 500)
@@ -652,9 +652,9 @@ def test_what_somebody_wants_worked_off_again_is_found_at_once_however_old_it_is
 
 
 @in_threads
-@pytest.mark.usefixtures("deaf")
-def test_what_a_batch_writes_after_a_long_time_is_found_at_once(running, monkeypatch):
-    """By then the marks may be past the time that it writes into its rows."""
+@pytest.mark.usefixtures("without_polling")
+def test_rows_that_a_long_batch_writes_are_found_at_once(running, monkeypatch):
+    """Meanwhile the marks may have passed the time that the batch writes into its rows."""
     monkeypatch.setattr("kit.batches.batch.OLDEST_SHARE", 1000)  # on a busy machine a search takes a while
     began = timezone.now() - timedelta(days=3)
 
@@ -669,8 +669,8 @@ def test_what_a_batch_writes_after_a_long_time_is_found_at_once(running, monkeyp
 
 
 @in_threads
-def test_what_is_told_all_the_time_makes_nobody_ask_for_the_oldest(monkeypatch):
-    """That reads what was worked off, as long as somebody keeps an old snapshot."""
+def test_frequent_announcements_cause_no_search_for_the_oldest_row(monkeypatch):
+    """That search reads the index entries of processed rows as long as a session keeps an old snapshot open."""
     step = TimedRows()
     worker = Worker([step], Wakeup())
     worker.process_batch(now=timezone.now())
@@ -698,8 +698,8 @@ def test_what_is_told_all_the_time_makes_nobody_ask_for_the_oldest(monkeypatch):
 
 
 @in_threads
-@pytest.mark.usefixtures("deaf")
-def test_an_announcement_that_comes_during_a_batch_is_heard(running):
+@pytest.mark.usefixtures("without_polling")
+def test_an_announcement_during_a_batch_is_not_lost(running):
     rows, busy = Rows(), threading.Event()
     working = threading.Event()
 
@@ -717,7 +717,7 @@ def test_an_announcement_that_comes_during_a_batch_is_heard(running):
 
 
 class Endless(BaseStep):
-    """Has more to do after every batch."""
+    """A step that has more items left after every batch."""
 
     waits = "SELECT 1"
 
@@ -726,8 +726,8 @@ class Endless(BaseStep):
 
 
 @in_threads
-@pytest.mark.usefixtures("deaf")
-def test_what_is_announced_does_not_wait_for_what_is_left_of_something_else(running):
+@pytest.mark.usefixtures("without_polling")
+def test_announced_rows_do_not_wait_behind_the_rest_of_another_step(running):
     rows = Rows()
     rows.announced_as = "rows"
     worker, _ = running(rows, Endless())
@@ -738,7 +738,7 @@ def test_what_is_announced_does_not_wait_for_what_is_left_of_something_else(runn
 
 
 @in_threads
-def test_rows_that_nobody_announced_are_found(running):
+def test_rows_without_an_announcement_are_found(running):
     rows = Rows()
     running(rows)
     add_row()
@@ -756,30 +756,30 @@ class ForOne(BaseStep):
 
 
 @in_threads
-def test_a_worker_that_lost_the_leader_lock_leads_no_more(monkeypatch):
-    """As where a pooler gave the server's session to somebody else."""
+def test_a_worker_that_lost_the_leader_lock_is_no_longer_leader(monkeypatch):
+    """A pooler may give the session of the server to another client."""
     now = 1000.0
     monkeypatch.setattr("kit.batches.batch.monotonic", lambda: now)
     step = ForOne()
     worker = Worker([step], Wakeup())
 
-    def looks(times):
+    def poll(times):
         nonlocal now
         for _ in range(times):
             now += 1.0
             worker.process_batch(now=timezone.now())
 
-    looks(3)
+    poll(3)
     assert step.count > 0
     with other_session() as other:
         fetch("SELECT pg_advisory_unlock_all()")
         other.execute("SELECT pg_advisory_lock(%s)", [BATCHES])
-        looks(1)
+        poll(1)
         count = step.count
-        looks(3)
+        poll(3)
         assert step.count == count
         other.execute("SELECT pg_advisory_unlock_all()")
-    looks(3)
+    poll(3)
     assert step.count > count
     connection.close()
 
@@ -797,17 +797,17 @@ def test_an_announcement_is_made_with_the_commit_and_not_without_it():
 
 
 @in_threads
-@pytest.mark.usefixtures("deaf")
-def test_more_than_one_batch_can_take_is_worked_off_without_another_word(running):
+@pytest.mark.usefixtures("without_polling")
+def test_more_items_than_the_limit_are_processed_without_another_wakeup(running):
     step = Numbers(*range(3 * LIMIT + 5))
     running(step)
     eventually(lambda: len(written()) == 3 * LIMIT + 5)
 
 
 @in_threads
-@pytest.mark.usefixtures("deaf")
-def test_what_is_due_at_once_is_not_waited_for(running):
-    """A step that takes one item at a time and does not say that there is more."""
+@pytest.mark.usefixtures("without_polling")
+def test_items_that_are_due_now_are_processed_without_a_wakeup(running):
+    """The step takes one item at a time, and does not report that more are left."""
     step = Numbers(*range(20))
     work = step.work
     step.work = lambda batch: replace(work(replace(batch, limit=1)), is_more_left=False)
@@ -816,7 +816,7 @@ def test_what_is_due_at_once_is_not_waited_for(running):
 
 
 class Unavailable:
-    """A database that goes away: every session but the test's own is ended, as often as it is told."""
+    """A hook that ends the session of the worker, as when the database goes away."""
 
     def __call__(self, _number):
         with other_session() as other:
@@ -843,7 +843,7 @@ def test_while_the_database_is_away_nothing_is_lost_and_batches_go_on(running):
 
 
 @in_threads
-def test_what_keeps_batches_from_being_made_is_told_once_and_so_is_its_end(running):
+def test_the_reason_why_batches_are_postponed_is_logged_once_and_so_is_its_end(running):
     refusals = iter([psycopg.errors.DiskFull, psycopg.errors.DiskFull, psycopg.errors.CannotConnectNow])
 
     def refuse(_number):
@@ -858,8 +858,8 @@ def test_what_keeps_batches_from_being_made_is_told_once_and_so_is_its_end(runni
 
 
 @in_threads
-def test_a_standby_is_waited_for_until_it_is_the_primary(running):
-    """New sessions of a read-only server may read only, as those of a standby. Nothing is dropped meanwhile."""
+def test_a_worker_waits_until_a_standby_becomes_the_primary(running):
+    """New sessions of a read-only server can only read, like those of a standby. No item is dropped meanwhile."""
     with other_session() as other:
         other.autocommit = True
         name = psycopg.sql.Identifier(other.info.dbname)
@@ -877,7 +877,7 @@ def test_a_standby_is_waited_for_until_it_is_the_primary(running):
 
 
 @in_threads
-def test_a_database_that_cannot_be_reached_for_hours_is_waited_for(running, monkeypatch):
+def test_a_worker_waits_for_hours_for_a_database_that_cannot_be_reached(running, monkeypatch):
     pauses, connect = [], Worker._listen
     hook = fails(refused("57P03"), times=10_000)
     monkeypatch.setattr("kit.batches.batch.sleep", pauses.append)
@@ -903,7 +903,7 @@ def test_a_connection_that_ends_while_nothing_happens_is_replaced(running):
 
 
 class UnderWay(Numbers):
-    """Sends what it wrote, and gets results later, from another thread: more numbers to be worked off."""
+    """A step that sends what it wrote. Another thread returns the results later, as more numbers to process."""
 
     def __init__(self, *numbers):
         super().__init__(*numbers)
@@ -940,14 +940,14 @@ def run_until_stopped(*steps, timeout_seconds):
 
 
 @in_threads
-def test_stopping_waits_for_what_is_under_way_and_writes_its_results():
+def test_a_stopping_worker_waits_for_its_sends_and_writes_their_results():
     step = UnderWay(1, 2)
     run_until_stopped(step, timeout_seconds=20)
     assert written() == names(1, 2, 101, 102)
 
 
 @in_threads
-def test_stopping_takes_no_more_rows():
+def test_a_stopping_worker_takes_no_more_rows():
     step, rows = UnderWay(1), Rows()
     step.hook = lambda number: add_row() if number == 1 else None
     rows.waits = "SELECT FROM registrations_topickey WHERE topic = 7 AND EXISTS (SELECT WHERE FALSE)"
@@ -956,7 +956,7 @@ def test_stopping_takes_no_more_rows():
 
 
 @in_threads
-def test_stopping_ends_with_the_timeout_whatever_is_under_way():
+def test_a_stopping_worker_ends_after_the_timeout_also_with_sends_under_way():
     step = UnderWay(1)
     step._answer = lambda _number: None
     run_until_stopped(step, timeout_seconds=0.05)
@@ -976,32 +976,32 @@ def test_a_wakeup_that_is_set_twice_wakes_once_and_can_be_set_again():
             wakeup.clear()
 
 
-def test_a_wakeup_that_many_set_while_it_is_cleared_goes_on_waking():
+def test_a_wakeup_that_several_threads_set_while_it_is_cleared_goes_on_waking():
     wakeup, is_over, heard = Wakeup(), threading.Event(), 0
 
     def set_again():
         while not is_over.is_set():
             wakeup.set()
 
-    ringers = [threading.Thread(target=set_again) for _ in range(3)]
-    for ringer in ringers:
-        ringer.start()
+    setters = [threading.Thread(target=set_again) for _ in range(3)]
+    for setter in setters:
+        setter.start()
     while heard < 100:
         readable, _, _ = select.select([wakeup], [], [], 20)
         assert readable
         wakeup.clear()
         heard += 1
     is_over.set()
-    for ringer in ringers:
-        ringer.join()
+    for setter in setters:
+        setter.join()
 
 
 @in_threads
-def test_the_time_of_a_batch_is_that_of_the_database_whatever_the_clock_of_this_machine_says(monkeypatch):
+def test_a_batch_has_the_time_of_the_database_also_when_the_clock_of_the_machine_is_wrong(monkeypatch):
     hour = timedelta(hours=1)
     monkeypatch.setattr(timezone, "now", lambda: datetime.now(UTC) - hour)
 
-    class Telling(BaseStep):
+    class TimedStep(BaseStep):
         waits = "SELECT"
         now = None
 
@@ -1010,7 +1010,7 @@ def test_the_time_of_a_batch_is_that_of_the_database_whatever_the_clock_of_this_
             worker.stop(timeout_seconds=0)
             return Work(None)
 
-    step = Telling()
+    step = TimedStep()
     worker = Worker([step], Wakeup())
     worker.run()
     [(reported,)] = fetch("SELECT clock_timestamp()")

@@ -1,4 +1,4 @@
-"""What was sent is counted until it is recorded, and whoever records it is woken."""
+"""Tests of in-flight sends: a send counts until its result is recorded, and results wake the recording worker."""
 
 import asyncio
 import select
@@ -21,7 +21,7 @@ async def send(number: int, until: asyncio.Event | None = None) -> int:
     return number
 
 
-def is_rung(wakeup: Wakeup, seconds: float = TIMEOUT_SECONDS) -> bool:
+def is_woken(wakeup: Wakeup, seconds: float = TIMEOUT_SECONDS) -> bool:
     readable, _, _ = select.select([wakeup], [], [], seconds)
     if readable:
         wakeup.clear()
@@ -51,25 +51,25 @@ def test_the_first_result_wakes_the_worker_and_so_does_the_last() -> None:
     wakeup, first, other, last = Wakeup(), asyncio.Event(), asyncio.Event(), asyncio.Event()
     in_flight: InFlight[int] = InFlight(wakeup)
     in_flight.start([partial(send, number, event) for number, event in enumerate((first, other, last))])
-    assert not is_rung(wakeup, 0.05)
+    assert not is_woken(wakeup, 0.05)
     on_loop(first.set)
-    assert is_rung(wakeup)
+    assert is_woken(wakeup)
     on_loop(other.set)
-    assert not is_rung(wakeup, 0.05)  # it waits for others: a commit for each costs more than its send
+    assert not is_woken(wakeup, 0.05)  # results are gathered, because a commit costs more than a send
     on_loop(last.set)
-    assert is_rung(wakeup)
+    assert is_woken(wakeup)
     assert in_flight.peek(9) == [0, 1, 2]
 
 
-def test_what_takes_too_long_is_cancelled_and_has_a_result_of_its_own() -> None:
+def test_a_send_that_takes_too_long_is_cancelled_and_has_a_result_of_its_own() -> None:
     wakeup = Wakeup()
     in_flight: InFlight[int] = InFlight(wakeup, timeout_seconds=0.05)
     in_flight.start([partial(send, 7, asyncio.Event())])
-    assert is_rung(wakeup)
+    assert is_woken(wakeup)
     assert in_flight.peek(1) == [-7]
 
 
-def test_nothing_is_kept_of_what_is_over() -> None:
+def test_tasks_of_completed_sends_are_forgotten() -> None:
     in_flight: InFlight[int] = InFlight(Wakeup(), timeout_seconds=3600)
     for number in range(10):
         in_flight.start([partial(send, number)])

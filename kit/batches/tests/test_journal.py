@@ -1,4 +1,4 @@
-"""What a process died with is known to whoever comes next."""
+"""Tests of the in-flight journal: the next process reads which keys a process died with."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ def crash_reports(tmp_path: Path) -> CrashReports:
 
 
 def die_with(folder: Path, *keys: bytes) -> None:
-    """Have a process hold these keys and be killed, or let go first without any."""
+    """Start a process that holds these keys, or an empty journal without keys, and kill it."""
     code = f"""import sys; from pathlib import Path; from kit.batches.journal import InFlightJournal
 journal = InFlightJournal(Path({str(folder)!r})); journal.hold([{A!r}])
 journal.clear() if {not keys} else journal.hold({list(keys)!r})
@@ -32,13 +32,13 @@ print("held", flush=True); sys.stdin.read()"""
     process.communicate()
 
 
-def test_each_death_with_a_key_is_counted(tmp_path: Path, crash_reports: CrashReports) -> None:
+def test_the_processes_that_died_with_a_key_are_counted(tmp_path: Path, crash_reports: CrashReports) -> None:
     die_with(tmp_path, A, B)
     die_with(tmp_path, B, C)
     assert crash_reports.count() == {A: 1, B: 2, C: 1}
 
 
-def test_what_a_living_process_holds_is_nobody_elses_business(tmp_path: Path, crash_reports: CrashReports) -> None:
+def test_the_journal_of_a_living_process_is_not_reported(tmp_path: Path, crash_reports: CrashReports) -> None:
     journal = InFlightJournal(tmp_path)
     journal.hold([A])
     assert not crash_reports.count()
@@ -46,13 +46,13 @@ def test_what_a_living_process_holds_is_nobody_elses_business(tmp_path: Path, cr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_dies_with_an_empty_journal_leaves_nothing(tmp_path: Path, crash_reports: CrashReports) -> None:
+def test_the_empty_journal_of_a_dead_process_is_removed(tmp_path: Path, crash_reports: CrashReports) -> None:
     die_with(tmp_path)
     assert not crash_reports.count()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_death_is_forgotten_once_all_that_was_held_is_over(tmp_path: Path, crash_reports: CrashReports) -> None:
+def test_a_crash_report_is_forgotten_once_all_its_keys_are_over(tmp_path: Path, crash_reports: CrashReports) -> None:
     die_with(tmp_path, A, B)
     crash_reports.forget([A])
     assert crash_reports.count() == {A: 1, B: 1}
@@ -60,7 +60,7 @@ def test_a_death_is_forgotten_once_all_that_was_held_is_over(tmp_path: Path, cra
     assert not crash_reports.count()
 
 
-def test_a_folder_that_cannot_be_read_stops_nobodys_work(tmp_path: Path) -> None:
+def test_a_folder_or_file_that_cannot_be_read_counts_as_missing(tmp_path: Path) -> None:
     die_with(tmp_path, A)
     (tmp_path / "loop").symlink_to("loop")
     assert CrashReports(tmp_path).count() == {A: 1}
@@ -69,22 +69,22 @@ def test_a_folder_that_cannot_be_read_stops_nobodys_work(tmp_path: Path) -> None
     assert not gone.count()
 
 
-def test_nothing_is_made_of_a_file_that_is_being_made(tmp_path: Path, crash_reports: CrashReports) -> None:
+def test_a_journal_that_is_being_created_is_left_alone(tmp_path: Path, crash_reports: CrashReports) -> None:
     (tmp_path / "1-new").touch()
     assert not crash_reports.count()
     assert (tmp_path / "1-new").exists()
 
 
-def test_holds_as_many_as_a_batch_takes(tmp_path: Path) -> None:
+def test_a_journal_holds_as_many_keys_as_a_batch_takes(tmp_path: Path) -> None:
     journal = InFlightJournal(tmp_path)
     journal.hold([os.urandom(32) for _ in range(MAX_KEYS + 1)])
     journal.close()
 
 
-def test_what_is_held_has_its_place_on_the_disk_and_costs_no_process_when_there_is_none(
+def test_a_journal_allocates_its_blocks_first_so_that_a_full_disk_kills_no_process(
     tmp_path: Path, crash_reports: CrashReports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write into a hole of a mapped file, on a full disk, kills the process that writes."""
+    """On a full disk, the kernel kills a process that writes into an unallocated block of a mapped file."""
     journal = InFlightJournal(tmp_path)
     assert journal.path.stat().st_blocks * 512 >= journal.path.stat().st_size > 0
 

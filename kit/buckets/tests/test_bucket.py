@@ -1,4 +1,4 @@
-"""The arithmetic of token buckets, for whatever is spent when, and whatever share a process has meanwhile."""
+"""Tests of the arithmetic of token buckets, for any sequence of spending and any change of a process's share."""
 
 import pytest
 from hypothesis import given
@@ -27,7 +27,7 @@ def test_a_full_bucket_has_all_its_tokens_and_gets_them_back_evenly():
     assert spent_at_once(full_at, 3600, limits)[0] == 30
 
 
-def test_the_long_run_is_limited_as_well():
+def test_the_rate_in_the_long_run_is_limited_as_well():
     full_at, numbers = (), []
     for second in range(7200):
         number, full_at = spent_at_once(full_at, second)
@@ -37,7 +37,7 @@ def test_the_long_run_is_limited_as_well():
     assert bucket.next_at(full_at, LIMITS) - 7199 <= 6
 
 
-def test_what_is_begun_is_finished_and_paid_back_first():
+def test_tokens_spent_in_advance_come_back_first():
     limits = per_minute(60)
     full_at = bucket.spend((), limits, 90, now=0)
     assert bucket.left(full_at, limits, now=0) == -30
@@ -45,7 +45,7 @@ def test_what_is_begun_is_finished_and_paid_back_first():
     assert bucket.left(full_at, limits, now=1000) == 60
 
 
-def test_a_share_is_of_the_rate_and_of_the_tokens_but_one_at_least():
+def test_a_share_reduces_rate_and_tokens_but_leaves_one_token_at_least():
     assert part(LIMITS, 1 / 4) == (Limit(7.5, 10), Limit(150, 3600))
     assert part((Limit(2, 10),), 1 / 4) == (Limit(1, 20),)
     assert part((Limit(0.5, 1),), 1 / 4) == (Limit(0.5, 4),)
@@ -56,8 +56,8 @@ calls = st.lists(st.tuples(st.floats(0, 5), shares), min_size=1, max_size=60)
 
 
 @given(calls, st.sampled_from([Limit(4, 8), Limit(1, 5), Limit(30, 10)]))
-def test_no_window_sees_more_than_the_burst_and_the_rate_whatever_the_share_was_meanwhile(spans, limit):
-    """The workers may be one, then four, then one again: what a share left over is not there twice."""
+def test_no_window_gets_more_than_the_burst_and_the_rate_while_the_share_changes(spans, limit):
+    """The number of workers may go from one to four and back. Tokens that are left of a share must not count twice."""
     now, full_at, times = 0.0, (), []
     for span, share in spans:
         now += span
@@ -70,7 +70,7 @@ def test_no_window_sees_more_than_the_burst_and_the_rate_whatever_the_share_was_
 
 
 @given(st.lists(st.floats(0, 5), min_size=1, max_size=40))
-def test_the_shares_of_four_workers_are_one_limit(spans):
+def test_four_workers_with_a_quarter_each_keep_the_limit_together(spans):
     limits, now, got, full_at = (Limit(40, 10),), 0.0, 0, [()] * 4
     for span in spans:
         now += span

@@ -1,4 +1,4 @@
-"""Buckets that processes share: what is silent, what is charged, and that a limit is one of the whole server."""
+"""Tests of shared buckets: silent spending, charges to the table, and limits that hold over the whole server."""
 
 import threading
 from collections import Counter
@@ -20,7 +20,7 @@ LIMITS = (Limit(30, 10), Limit(600, 3600))
 
 
 class Among(Share):
-    """The share of one of so many workers."""
+    """The share of one of ``workers`` workers."""
 
     def __init__(self, workers: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ def of(workers: int, capacity: int = 1000) -> SharedBuckets:
 
 
 def spend(buckets: SharedBuckets, number: int, *, key: bytes = b"key", now: datetime = NOW) -> int:
-    """One batch that wants so many tokens; returns how many it got."""
+    """Take ``number`` tokens in one batch, and return how many it got."""
     with transaction.atomic():
         spending = buckets.open({key: LIMITS}, Counter({key: number}), at=now)
         got = sum(spending.take([key]) for _ in range(number))
@@ -41,7 +41,7 @@ def spend(buckets: SharedBuckets, number: int, *, key: bytes = b"key", now: date
     return got
 
 
-def test_what_is_within_the_silent_share_costs_no_statement() -> None:
+def test_spending_within_the_silent_share_costs_no_statement() -> None:
     with statements() as sent:
         assert spend_silently(of(1), 6) == 6
         assert spend_silently(of(2), 3) == 3
@@ -64,14 +64,14 @@ def test_a_limit_holds_over_batches() -> None:
 
 
 @pytest.mark.django_db
-def test_what_was_spent_silently_is_charged() -> None:
+def test_silently_spent_tokens_are_charged() -> None:
     buckets = of(2)
     assert [spend(buckets, 1) for _ in range(40)].count(1) == 30
 
 
 @pytest.mark.django_db
-def test_what_was_spent_silently_long_ago_is_not_charged() -> None:
-    """Somebody who gets a message every two minutes for a day, and then twenty at once, is not silenced."""
+def test_silently_spent_tokens_that_have_come_back_are_not_charged() -> None:
+    """A recipient of a message every two minutes for a day, and then of twenty at once, gets all of them."""
     buckets = of(2)
     for minute in range(0, 24 * 60, 2):
         assert not buckets.open({b"key": LIMITS}, Counter({b"key": 1}), at=NOW + timedelta(minutes=minute))
@@ -80,8 +80,8 @@ def test_what_was_spent_silently_long_ago_is_not_charged() -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("workers", [2, 16])
-def test_a_limit_is_one_of_the_whole_server_and_outlives_it(workers: int) -> None:
-    """However many workers an autoscaler starts, they spend a fifth more than the limit, or a token each."""
+def test_a_limit_holds_over_all_workers_and_outlives_them(workers: int) -> None:
+    """All workers of an autoscaler together exceed the limit by at most a fifth, or by a token each."""
     fleet = [of(workers) for _ in range(workers)]
     got = sum(spend(worker, number) for worker in fleet * 5 for number in (1, 10))
     assert 30 <= got <= 30 + max(6, workers)
@@ -89,7 +89,7 @@ def test_a_limit_is_one_of_the_whole_server_and_outlives_it(workers: int) -> Non
 
 
 @pytest.mark.django_db
-def test_a_share_that_changes_while_it_is_used_gives_nothing_twice() -> None:
+def test_a_share_that_changes_gives_no_token_twice() -> None:
     share = Among(1)
     buckets = SharedBuckets(share)
     got = 0
@@ -100,7 +100,7 @@ def test_a_share_that_changes_while_it_is_used_gives_nothing_twice() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_bucket_that_another_process_holds_is_not_waited_for() -> None:
+def test_a_batch_does_not_wait_for_a_bucket_that_another_process_has_locked() -> None:
     held, done = threading.Event(), threading.Event()
     got: list[int] = []
 
@@ -137,7 +137,7 @@ def test_a_batch_that_was_rolled_back_spent_nothing() -> None:
     assert spend(buckets, 40) == 30
 
 
-def test_what_was_not_needed_is_given_back() -> None:
+def test_tokens_that_were_not_needed_are_given_back() -> None:
     buckets = of(1)
     for _ in range(10):
         assert spend_silently(buckets, 6) == 6
@@ -166,7 +166,7 @@ def test_buckets_that_are_full_again_are_forgotten() -> None:
 
 
 @pytest.mark.django_db
-def test_a_worker_shows_itself_and_counts_those_that_live() -> None:
+def test_a_worker_registers_itself_and_counts_the_live_workers() -> None:
     Worker([], Wakeup()).process_batch(now=NOW)
     assert own_share().part == 1
     with other_session() as other:
@@ -180,7 +180,7 @@ def test_a_worker_shows_itself_and_counts_those_that_live() -> None:
 
 
 @pytest.mark.django_db
-def test_a_worker_that_makes_one_batch_after_the_other_counts_once_in_five_seconds(monkeypatch) -> None:
+def test_a_busy_worker_counts_the_live_workers_once_in_five_seconds(monkeypatch) -> None:
     now = 1000.0
     monkeypatch.setattr("kit.batches.batch.monotonic", lambda: now)
     worker = Worker([], Wakeup())
@@ -193,7 +193,7 @@ def test_a_worker_that_makes_one_batch_after_the_other_counts_once_in_five_secon
 
 
 @pytest.mark.django_db
-def test_what_was_spent_while_the_clock_was_ahead_is_not_missing_until_then() -> None:
+def test_tokens_spent_while_the_clock_was_ahead_come_back_without_waiting_for_that_time() -> None:
     longest = LIMITS[-1].seconds
     assert 0 < spend(of(1), 100, now=NOW + timedelta(days=30)) < 100
     right = NOW + timedelta(seconds=3 * longest)

@@ -1,4 +1,4 @@
-"""The memory of buckets: bounded, and whatever names come, no bucket in use is filled by it."""
+"""Tests of the memory of buckets: it is bounded, and no flood of names refills a bucket in use."""
 
 import sys
 import tracemalloc
@@ -23,7 +23,7 @@ def own(name, limits=ONE):
 
 
 def flood(buckets, number, *, now=0.0):
-    """Take for so many names, each new, and return how many were served."""
+    """Take a token for each of ``number`` new names, and return how many got one."""
     return sum(buckets.take(own(("outsider", name)), PARENT, now=now) for name in range(number))
 
 
@@ -35,7 +35,7 @@ def test_a_path_is_taken_from_as_a_whole_or_not_at_all():
     assert buckets.take(own("c"), now=0)
 
 
-def test_while_none_is_full_a_new_name_is_charged_to_its_parents_only():
+def test_a_new_name_is_charged_to_its_parents_only_while_no_bucket_is_full():
     buckets = store(10)
     assert flood(buckets, 9) == 9
     assert [buckets.take(own("honest"), PARENT, now=0) for _ in range(3)] == [True] * 3
@@ -43,7 +43,7 @@ def test_while_none_is_full_a_new_name_is_charged_to_its_parents_only():
     assert flood(buckets, 2000) == 1000 - 9 - 3
 
 
-def test_only_full_buckets_make_room():
+def test_only_a_full_bucket_is_replaced():
     buckets = Buckets(capacity=3)
     assert [buckets.take(own(name), now=at) for at, name in enumerate("abc")] == [True] * 3
     buckets.take(own("d"), now=60)  # only a is full
@@ -60,7 +60,7 @@ def test_a_bucket_that_is_used_again_and_again_is_kept():
         assert len(buckets) <= 51
 
 
-def test_what_a_batch_took_can_be_taken_back():
+def test_tokens_of_a_batch_are_given_back_after_a_rollback():
     buckets = Buckets()
     buckets.take(own("known"), now=0)
     buckets.keep()
@@ -72,7 +72,7 @@ def test_what_a_batch_took_can_be_taken_back():
     assert buckets.missing("known", now=60) == (0,)
 
 
-def test_what_is_taken_back_again_and_again_leaves_nothing_behind():
+def test_repeated_rollbacks_leave_no_buckets_behind():
     buckets = Buckets(capacity=10)
     for number in range(1000):
         buckets.take(own(number), now=0)
@@ -80,7 +80,7 @@ def test_what_is_taken_back_again_and_again_leaves_nothing_behind():
     assert (len(buckets), len(buckets._oldest)) == (0, 20)
 
 
-def test_a_bucket_that_made_room_does_not_come_back_with_what_is_taken_back():
+def test_a_replaced_bucket_does_not_come_back_after_a_rollback():
     buckets = Buckets(capacity=1)
     buckets.take(own("a"), now=0)
     buckets.keep()
@@ -90,7 +90,7 @@ def test_a_bucket_that_made_room_does_not_come_back_with_what_is_taken_back():
     assert len(buckets) == 0
 
 
-def test_a_clock_that_is_put_back_fills_nothing_and_stops_nothing():
+def test_a_clock_that_is_set_back_fills_no_bucket_and_blocks_none():
     buckets = Buckets()
     assert [buckets.take(own("a"), now=now) for now in (1000, 500, 559, 560, 1100)] == [True, False, False, True, True]
 
@@ -100,7 +100,7 @@ steps = st.lists(st.tuples(st.floats(-3, 4), names, st.sampled_from(["keep", "ta
 
 
 @given(steps, st.integers(1, 4))
-def test_no_name_gets_more_than_its_burst_and_its_rate_across_evictions_and_clocks_that_go_back(spans, capacity):
+def test_no_name_gets_more_than_its_burst_and_rate_across_evictions_and_clocks_that_are_set_back(spans, capacity):
     """A name that has no bucket is charged to its parent, which then bounds all such names together."""
     buckets, limit, all_ = store(capacity), Limit(3, 6), Limit(10, 5)
     now = passed = 0.0
@@ -120,7 +120,7 @@ def test_no_name_gets_more_than_its_burst_and_its_rate_across_evictions_and_cloc
                 assert last - first + 1 <= each.tokens + (times[last] - start) / each.token_seconds + 0.01
 
 
-def test_two_hundred_thousand_names_fill_no_bucket_in_use():
+def test_two_hundred_thousand_names_refill_no_bucket_in_use():
     buckets, victim = store(20_000), own("victim", (Limit(5, 3600),))
     assert sum(buckets.take(victim, now=0) for _ in range(10)) == 5
     for name in range(200_000):
