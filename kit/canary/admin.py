@@ -1,4 +1,4 @@
-"""The page of a canary's round trips: what was broken, and how long each link took."""
+"""The admin page of a canary's round trips: the broken link, its cause, and the time of each link."""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,4 @@
-"""The links of a round trip, as the API answers them."""
+"""The links of a round trip in answers of the API."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ from kit.canary.runs import BaseRun
 
 
 class LinkAnswer(serializers.Serializer[Any]):
-    """One link. Each canary adds ``link`` with the choices that it has."""
+    """One link. The serializer of each canary adds the field ``link``, with its own choices."""
 
     result = serializers.ChoiceField(choices=["held", "broken", "not reached"])
-    ms = serializers.IntegerField(allow_null=True, help_text="How long it took; null when nothing came of it.")
+    ms = serializers.IntegerField(allow_null=True, help_text="Duration of the link; null when it did not answer.")
 
 
 def links_of(run: BaseRun) -> list[dict[str, Any]]:
@@ -20,7 +20,7 @@ def links_of(run: BaseRun) -> list[dict[str, Any]]:
 
 
 def _result(run: BaseRun, link: str, ms: int | None) -> str:
-    """Return the result of one link. A broken link may have a time: that of the failure that the sender was told."""
+    """Return the result of one link. A broken link can have a time: until the server answered with a failure."""
     if link == run.broken_link:
         return "broken"
     return "not reached" if ms is None else "held"

@@ -1,4 +1,4 @@
-"""A run on demand: `manage.py` makes one round trip and shows it. The exit code says whether all links hold."""
+"""Canary runs on demand: a command makes one round trip and prints it. The exit code is 0 when all links hold."""
 
 import sys
 from collections.abc import Mapping
@@ -13,17 +13,18 @@ from kit.canary.engine import Canary
 from kit.canary.runs import BaseRun, RunState
 
 BROKEN = 1
-DRY_RUN_REMARK = "The gateway was told to drop the push: nothing was tested of its credentials, of Apple or of Google."
+DRY_RUN_REMARK = "Dry run: the gateway dropped the push, so its credentials, Apple and Google were not tested."
 
 
 class CanaryCommand(BaseCommand):
-    """The command of one canary. ``labels`` say what each link is; ``lacks`` is what the settings lack, if anything."""
+    """The command of one canary. ``labels`` has a text for each link."""
 
     canary: ClassVar[Canary[Any]]
     labels: ClassVar[Mapping[str, str]]
     title: ClassVar[str]
 
     def lacks(self) -> str:
+        """Return a sentence about a setting that the canary needs and that is missing, or an empty text."""
         raise NotImplementedError
 
     def handle(self, *_args: Any, **_options: Any) -> None:
@@ -31,7 +32,7 @@ class CanaryCommand(BaseCommand):
             raise CommandError(lacks)
         row = self.canary.run()
         if row is None:
-            raise CommandError("Another canary is under way. Try again in a moment.", returncode=2)
+            raise CommandError("Another run of this canary is under way. Try again in a moment.", returncode=2)
         self.show(row, Console())
         if row.state != RunState.PASSED:
             sys.exit(BROKEN)

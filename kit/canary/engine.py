@@ -1,7 +1,9 @@
-"""A run of a canary: its row is its lock, it is closed whatever happens, and its traces are removed.
+"""Runs of a canary: a round trip over its links, recorded in a row that is also its lock.
 
 run ──▶ row ──▶ remove traces ──▶ link ──▶ link ──▶ ... ──▶ remove traces ──▶ row, status cache, log
-└── breaks: its diagnosis ──────▲
+                                  └── broken: diagnosis ────▲
+
+Every run that ends removes its traces and closes its row, also after an error.
 """
 
 import time
@@ -26,24 +28,24 @@ from kit.processes.stopping import WORKER_STOP
 
 log = structlog.get_logger(__name__)
 
-# Runs are kept for so long.
+# Runs are kept for this time.
 KEPT = timedelta(days=7)
-# The canary counts as missing when this many runs did not come.
+# The last result expires after this number of periods, and then the canary counts as missing.
 MISSED_RUNS = 3
 MIN_TTL_SECONDS = 300.0
 POLL_SECONDS = 0.05
 AGAIN_SECONDS = 2.0
-# How long a canary waits for each answer.
+# Seconds for which a canary waits for each answer.
 ANSWER_SECONDS = 10.0
 T = TypeVar("T")
 RunT = TypeVar("RunT", bound=BaseRun)
-# The links that held, one after the other, each with its name and the milliseconds that it took.
+# Yields the name of each link that held, and the milliseconds that it took.
 Links = Generator[tuple[str, int], None, None]
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The link that broke, and the cause. ``detail`` is more about the cause, for an operator, and may be empty."""
+    """The broken link and its cause. ``detail`` is text about the cause for an operator, and may be empty."""
 
     link: str
     cause: str
@@ -51,7 +53,7 @@ class Diagnosis:
 
 
 class ChainBroken(Exception):  # noqa: N818 - says what happened
-    """A link of the chain does not hold, for the reason in ``diagnosis``."""
+    """A link of the chain is broken. ``diagnosis`` names it and the cause."""
 
     def __init__(self, diagnosis: Diagnosis) -> None:
         super().__init__(diagnosis.cause)
@@ -62,8 +64,8 @@ class ChainBroken(Exception):  # noqa: N818 - says what happened
 class Last:
     """The result of the last run. ``broken_link`` and ``cause`` are empty when all links held.
 
-    ``words`` say what is broken, for an operator. ``timings_ms`` are by link, in the order of the chain, and None for
-    links that were not reached.
+    ``words`` is a text for operators about the broken link. ``timings_ms`` has the time of each link in the order of
+    the chain, and None for links that were not reached.
     """
 
     finished_at: datetime
@@ -75,7 +77,7 @@ class Last:
 
 
 class Canary(ABC, Generic[RunT]):
-    """The canary of one bridge. ``name`` is what logs and the status cache call it."""
+    """The canary of one bridge. ``name`` identifies it in logs and in the status cache."""
 
     name: str
 
@@ -92,31 +94,31 @@ class Canary(ABC, Generic[RunT]):
 
     @abstractmethod
     def remove_traces(self) -> None:
-        """Remove everything that any run left. Only the run that is under way may call it while there is one."""
+        """Remove the rows that runs have left. While a run is under way, only that run may call this."""
 
     @abstractmethod
     def longest(self) -> timedelta:
-        """Return a time that no living run takes."""
+        """Return a duration that is longer than any run. An older row belongs to a process that died."""
 
     @abstractmethod
     def is_expected(self) -> bool:
-        """Return whether the settings have the canary run by itself."""
+        """Return whether the settings schedule this canary."""
 
     def begin(self) -> dict[str, Any]:
-        """Return the columns that a run begins with."""
+        """Return values for the row of a new run."""
         return {}
 
     @property
     def cache(self) -> StatusCache[Last]:
-        """Return where the last result is kept: for `/readyz`, which must answer while the database hangs."""
+        """Return the status cache of the last result, which `/readyz` reads also while the database hangs."""
         return StatusCache(self.name, Last, max(MIN_TTL_SECONDS, MISSED_RUNS * settings.CANARY_PERIOD_SECONDS))
 
     def last(self) -> Last | None:
-        """Return the result of the last run, or None when there was none lately or the cache is away."""
+        """Return the result of the last run, or None without a recent run or without the cache."""
         return self.cache.read()
 
     def facts(self, *, is_blind: bool) -> CanaryFacts:
-        """Return what its indicator is judged by. Without Redis (``is_blind``) nothing is known."""
+        """Return the facts for the indicator of this canary. Without Redis (``is_blind``) the last run is unknown."""
         last = None if is_blind else self.last()
         if last is None:
             return CanaryFacts(self.is_expected())
@@ -126,26 +128,23 @@ class Canary(ABC, Generic[RunT]):
         return CanaryFacts(self.is_expected(), trip)
 
     def run(self) -> RunT | None:
-        """Make one round trip and record it, or return None when another one is under way.
-
-        It takes seconds, nearly all of them waiting.
-        """
+        """Make one round trip and record it, or return None while another run is under way. It takes seconds."""
         row = self._start(now=timezone.now())
         if row is None:
             return None
         try:
             return self._carry_out(row)
         except BaseException:
-            # This is a fault of ours, or the database is away. In that case the row stays until it is too old to belong
-            # to a living run.
+            # A bug, or an unavailable database. In that case the row stays `running` until `longest` has passed.
             row.state, row.finished_at = RunState.INTERRUPTED, timezone.now()
             with suppress(DatabaseError, InterfaceError):
                 row.save(update_fields=["state", "finished_at"])
             raise
 
     def run_until_sound(self, *, seconds: float) -> None:
-        """Make a round trip, and further ones soon after each other while the chain is broken and the time is not up:
-        whatever mends it is seen within seconds.
+        """Make a round trip, and repeat it every few seconds while the chain is broken, for up to ``seconds``.
+
+        So a repair shows within seconds.
         """
         until = time.monotonic() + seconds
         while (row := self.run()) and row.state == RunState.BROKEN and time.monotonic() + AGAIN_SECONDS < until:
@@ -153,12 +152,11 @@ class Canary(ABC, Generic[RunT]):
                 return
 
     def is_under_way(self, *, now: datetime) -> bool:
-        """Return whether a run is under way."""
         running = self.rows().filter(state=RunState.RUNNING, started_at__gte=now - self.longest())
         return running.exists()
 
     def purge(self, *, now: datetime, keep: timedelta) -> Iterator[int]:
-        """Remove runs older than ``keep``, and what a killed run, or a late copy of its messages, left behind."""
+        """Remove runs older than ``keep``, and the traces of killed runs and of late copies of their messages."""
         if not self.is_under_way(now=now):
             self.remove_traces()
         old = self.rows().filter(started_at__lt=now - keep)
@@ -183,7 +181,7 @@ class Canary(ABC, Generic[RunT]):
         return self._finish(row, found)
 
     def _walk(self, row: RunT) -> Diagnosis | None:
-        """Note how long each link took that held, and return what is wrong with the first one that did not."""
+        """Record the time of each link that holds, and return the diagnosis of the first one that does not."""
         try:
             with closing(self.links(row)) as links:
                 for link, taken_ms in links:
@@ -208,7 +206,7 @@ class Canary(ABC, Generic[RunT]):
         return row
 
     def save(self, row: RunT) -> None:
-        """Save the result of a run that is over."""
+        """Save the result of a finished run in the status cache."""
         if row.finished_at is None:
             raise ValueError("the run is not over")
         result = (row.broken_link, row.cause, words(row), row.timings())
@@ -216,7 +214,7 @@ class Canary(ABC, Generic[RunT]):
 
 
 def words(row: BaseRun) -> str:
-    """Return what is broken, for an operator."""
+    """Return a text for operators about the broken link and its cause."""
     if not row.cause:
         return "every link of the chain holds"
     text = row.Cause(row.cause).label
@@ -228,7 +226,7 @@ def milliseconds(seconds: float) -> int:
 
 
 def wait_for(read: Callable[[], T], is_over: Callable[[T], object], *, seconds: float) -> T:
-    """Read until it is over or the time is up, and return what was read last."""
+    """Poll ``read`` until ``is_over`` accepts its result or ``seconds`` have passed. Return the last result."""
     deadline = time.monotonic() + seconds
     while not is_over(found := read()) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)

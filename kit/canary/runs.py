@@ -1,4 +1,4 @@
-"""The columns of a run that all canaries have. Each bridge has a table of its own, with a time for each link."""
+"""The common columns of canary runs. Each bridge has its own table, with a column for the time of each link."""
 
 from typing import Any, ClassVar
 
@@ -13,16 +13,16 @@ class RunState(models.TextChoices):
 
 
 class BaseRun(models.Model):
-    """One round trip of a canary: how long each link of the chain took, and which one broke.
+    """One round trip of a canary: the time of each link, the broken link, and its cause.
 
-    At most one is under way, in all of the fleet: a unique constraint of the table says so. ``Link`` and ``Cause`` are
-    the bridge's, links in the order of the chain; each link has a column ``<link>_ms``.
+    A unique constraint of the table allows only one run at a time, over all processes. ``Link`` and ``Cause`` belong to
+    the bridge. Links are in the order of the chain, and each has a column ``<link>_ms``.
     """
 
     State = RunState
     Link: type[models.TextChoices]
     Cause: type[models.TextChoices]
-    # Links whose time is within that of another one.
+    # Links whose time is part of the time of another link.
     WITHIN: ClassVar[frozenset[str]] = frozenset()
 
     state = models.TextField(choices=RunState.choices, default=RunState.RUNNING)
@@ -30,10 +30,10 @@ class BaseRun(models.Model):
     finished_at = models.DateTimeField(null=True)
     broken_link: Any  # a TextField with the choices of Link
     cause: Any  # a TextField with the choices of Cause
-    detail = models.TextField(blank=True)  # more about the cause, in our words
-    is_dry_run: Any = True  # the gateway was told to drop the push: nothing is known about Apple and Google
+    detail = models.TextField(blank=True)  # more about the cause, in our own words
+    is_dry_run: Any = True  # the gateway drops the push, so nothing is known about Apple and Google
     work_ms = models.PositiveIntegerField(null=True)  # CPU time of the canary itself
-    pseudonym = models.UUIDField(null=True)  # of what it registered, in events and reports; until that is removed
+    pseudonym = models.UUIDField(null=True)  # of its registration, in events and reports; until that is removed
 
     class Meta:
         abstract = True
@@ -43,5 +43,5 @@ class BaseRun(models.Model):
         return {link.value: getattr(self, f"{link.value}_ms") for link in self.Link}
 
     def total_ms(self) -> int:
-        """Return how long the whole round trip took, as far as it got."""
+        """Return the milliseconds of the round trip, up to the broken link if there is one."""
         return sum(taken or 0 for link, taken in self.timings().items() if link not in self.WITHIN)

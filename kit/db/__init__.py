@@ -1,1 +1,1 @@
-"""Column types, bulk statements and operations of migrations that Django or PostgreSQL lack. See docs/extending.md."""
+"""Database tools that Django and PostgreSQL lack: column types, bulk statements, migrations. See docs/extending.md."""

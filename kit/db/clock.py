@@ -1,8 +1,9 @@
-"""The database's clock: what one process writes (a lease, a pause, a deadline) another one compares with the time.
+"""The clock of the database, which all processes share. Batches and replies take their time from it.
 
-A machine whose own clock jumps must not take the pushes of others for lost, or hold its own for hours. So the time of a
-batch is that of the database, asked once in a while and carried on by the monotonic clock of the process.
-Replies are dated by it as well: stores refuse what is 20 seconds off.
+One process writes a time (a lease, a pause, a deadline), and another one compares it with its own. A machine whose
+clock jumps must not treat the pushes of other processes as lost, or delay its own for hours. So each process reads the
+time of the database now and then, and continues it with its monotonic clock. Replies need it too, because stores
+refuse messages that are dated 20 seconds off.
 """
 
 from datetime import datetime, timedelta
@@ -15,24 +16,24 @@ from kit.db.statements import fetch
 
 
 class Clock:
-    """The time as the database has it. Any thread may ask."""
+    """The time of the database. Any thread may read it."""
 
     def __init__(self) -> None:
         self._known: tuple[datetime, float] | None = None
 
     def set(self, now: datetime) -> None:
-        """Take over what the database has just said."""
+        """Set the clock to a time that was just read from the database."""
         self._known = (now, monotonic())
 
     def now(self) -> datetime:
-        """Return the time of the database, or of this machine while the database was not asked."""
+        """Return the time of the database, or of this machine before `set` was called."""
         if self._known is None:
             return timezone.now()
         then, at = self._known
         return then + timedelta(seconds=monotonic() - at)
 
     def now_ns(self) -> int:
-        """Return the same as messages are dated: nanoseconds of Unix time, exact to the microsecond."""
+        """Return the time in nanoseconds since 1970, as messages are dated. It is exact to the microsecond."""
         return round(self.now().timestamp() * 10**6) * 1000
 
 
@@ -40,6 +41,6 @@ clock = Clock()
 
 
 def database_now() -> datetime:
-    """Return the time of the database, asked now: what deletes, expires or closes a day goes by no other clock."""
+    """Read the time from the database. Code that deletes or expires rows, or closes a day, uses no other clock."""
     [(now,)] = fetch("SELECT clock_timestamp()")
     return cast("datetime", now)

@@ -1,4 +1,4 @@
-"""Indexes of large tables that are made while rows are written to them, for migrations of any app."""
+"""Migration operation that creates an index of a large table while other sessions write to it."""
 
 from django.contrib.postgres.operations import AddIndexConcurrently
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
@@ -6,10 +6,10 @@ from django.db.migrations.state import ProjectState
 
 
 class AddIndexAnew(AddIndexConcurrently):
-    """An operation that makes an index without blocking writers, and can be run again.
+    """An operation that creates an index without blocking writers, and can be repeated after a failure.
 
-    A migration without a transaction that failed leaves behind the indexes that it had made, and one that PostgreSQL
-    calls invalid and never uses. So an index of that name is dropped first.
+    A failed migration without a transaction leaves the indexes that it has created. One of them may be marked as
+    invalid, and PostgreSQL never uses it. So this operation first drops an index of that name.
     """
 
     def database_forwards(

@@ -1,4 +1,4 @@
-"""Connections to the configured database beside Django's own, and whether its server takes any."""
+"""Connections to the configured database besides Django's own."""
 
 from pathlib import Path
 from typing import Any
@@ -7,16 +7,16 @@ from django.db import connection
 
 
 def connection_parameters() -> dict[str, Any]:
-    """Return the parameters of the configured database, without Django's own for synchronous connections."""
+    """Return the connection parameters of the configured database, without those for Django's synchronous cursors."""
     parameters: dict[str, Any] = connection.get_connection_params()
     return {name: value for name, value in parameters.items() if name not in {"cursor_factory", "context"}}
 
 
 def is_marked_ready(data_dir: Path) -> bool:
-    """Return whether PostgreSQL's own file of its state says that it takes connections; one that was killed leaves it.
+    """Return whether the `postmaster.pid` of a local PostgreSQL says that it accepts connections.
 
-    It is read before each connection to a server that may be starting, as PostgreSQL logs an error for one that comes
-    too early.
+    Read it before a connection to a server that may be starting, because PostgreSQL logs an error for each connection
+    that comes too early. A server that was killed leaves the file behind.
     """
     try:
         lines = (data_dir / "postmaster.pid").read_bytes().splitlines()

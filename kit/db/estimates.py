@@ -1,12 +1,12 @@
-"""How many rows a large table has, without reading all of it."""
+"""Estimates of the number of rows in a large table."""
 
 from typing import LiteralString
 
 
 def stored(table: LiteralString, *, where: LiteralString = "true", index: LiteralString = "") -> LiteralString:
-    """Return the expression of SQL for the rows of a table, or for those of a partial index.
+    """Return an SQL expression for the number of rows in a table, or in a partial index with the condition ``where``.
 
-    They are counted one by one up to a thousand, which takes 0.1 ms; beyond that PostgreSQL's statistics tell.
+    Up to a thousand rows are counted, in 0.1 ms. Beyond that, the number comes from PostgreSQL's statistics.
     """
     return f"""(
         SELECT CASE WHEN reltuples > 1000 THEN reltuples::bigint ELSE (

@@ -29,10 +29,10 @@ class Uint64Field(models.DecimalField):  # type: ignore[type-arg]
 
 
 class BytesField(models.BinaryField):  # type: ignore[type-arg]
-    """A bytea column that hands out bytes, where Django's own may hand out a memoryview.
+    """A bytea column whose values are always bytes, where Django's own field may return a memoryview.
 
-    It also keeps bulk inserts fast: Django sends a column as one array only when the field has no `get_placeholder`,
-    and BinaryField has one that PostgreSQL does not need.
+    It also keeps bulk inserts fast. Django sends a column as one array only if the field has no `get_placeholder`, and
+    BinaryField has one that PostgreSQL does not need.
     """
 
     _pyi_private_get_type: bytes

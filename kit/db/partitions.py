@@ -1,16 +1,16 @@
-"""Tables that PostgreSQL keeps in a partition for each UTC day, so that a day is dropped whole.
+"""Tables with a partition for each UTC day, so that all rows of a day are dropped at once.
 
-The partition of a day is made a week before. While one is missing, because a disk was full or somebody held a lock,
-rows go to the default partition and are moved when it is made: nothing waits for a partition.
+The partition of a day is made a week before. While one is missing, because of a full disk or a lock, its rows go to the
+default partition. They are moved when the partition is made, so no row waits for a partition.
 
-A table of work is kept by the day on which a row ended (`ended_on`, a date). What is under way has a partition of its
-own, and ends on the last day there is. The UPDATE that ends a row sets the day, and PostgreSQL moves it; one that has
-it tried again moves it back.
+A table of work is partitioned by the day on which a row ended (`ended_on`, a date). Rows under way have the last
+possible date, and a partition of their own. The UPDATE that ends a row sets the day, and PostgreSQL moves the row. An
+UPDATE that reopens the row moves it back.
 
-PostgreSQL may have analyzed what is under way while that was empty. Until it does so again, any index looks as cheap as
-any other, beside a million rows, too, and so does comparing each of two hundred rows with each. So statements of many
-rows join nothing (`write_rows`), and have no condition that another index fits (`unindexed`). `tests/test_plans.py`
-holds both.
+PostgreSQL may have analyzed the partition of rows under way while it was empty. Until the next analysis, all indexes
+seem equally cheap to the planner, also with a million rows, and so does comparing each of two hundred rows with each
+other. So statements for many rows use no joins (`write_rows`), and no condition that fits another index (`unindexed`).
+`tests/test_plans.py` checks both.
 """
 
 import re
@@ -37,34 +37,36 @@ log = structlog.get_logger(__name__)
 DAY = timedelta(days=1)
 MADE_AHEAD = 7  # days
 MAX_PAST = 400  # days
-# To attach or drop a partition PostgreSQL locks the whole table, and whoever comes meanwhile waits behind that.
+# To attach or drop a partition, PostgreSQL locks the whole table, and other sessions wait behind a waiting lock.
 LOCK_TIMEOUT = "100ms"
-# Rows of the default partition that are read and moved while others wait for them, in a second or two.
+# At most this many rows of the default partition are read and moved under a lock, in a second or two.
 MAX_MOVED = 100_000
 EXCLUDED = "nothing_of_this_day"
-# To read a default partition that has grown large, while others work.
+# For reading a large default partition without a lock.
 MAKING = Timeouts(statement_seconds=600, lock_seconds=1)
-STORAGE: LiteralString = "fillfactor = 80"  # room for the changes of a row beside it
-# What has ended changes no more. Its first vacuum is to be the last one: a month has more transactions than PostgreSQL
-# has numbers for, and rows that are not frozen by then are all read once more.
+STORAGE: LiteralString = "fillfactor = 80"  # so that a changed row fits on the page of its old version
+# Rows that have ended do not change any more, so the first vacuum should freeze all of them. A month has more
+# transactions than PostgreSQL has numbers for, and rows that are not frozen by then would all be read once more.
 WRITTEN_ONCE: LiteralString = "fillfactor = 100, autovacuum_freeze_min_age = 0"
-# From what is under way rows go as fast as they come, also where millions wait.
+# Rows leave the partition of rows under way as fast as they arrive, also where millions wait.
 PASSED_THROUGH: LiteralString = f"{STORAGE}, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000"
 UNDER_WAY = date.max
-# What works the queues names the partition of what is under way. Only an UPDATE that ends rows needs the whole table,
-# and this condition, which has PostgreSQL plan for that partition and for no other. While it has no statistics it takes
-# an equality for rare, and looks for that instead of a row's key.
+# Statements of the queues name the partition of rows under way. Only an UPDATE that ends rows needs the whole table,
+# and this condition, with which PostgreSQL plans for that partition only. It is no equality: without statistics,
+# PostgreSQL would assume that equal values are rare, and look for them instead of for the keys.
 IS_UNDER_WAY: LiteralString = "ended_on >= '9999-12-31'"
 HAS_ENDED: LiteralString = "ended_on < '9999-12-31'"
 _NAME = re.compile(r"_d(\d{8})$")
 _PARTITIONS: LiteralString = """
     SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = %s::regclass
 """
-# Purges may overlap, and one must not include what another excludes. The lock ends with the session.
+# Purges may overlap, and one must not drop the constraint that another one has just added. The lock ends with the
+# session.
 _TRY: LiteralString = "SELECT pg_try_advisory_lock(hashtext(%s))"
 _RELEASE: LiteralString = "SELECT pg_advisory_unlock(hashtext(%s))"
 _LEFT_OVER: LiteralString = "SELECT conname FROM pg_constraint WHERE conrelid = %s::regclass AND conname = %s"
-# Transactions that would make us wait, and others behind us. A moment later they are most likely over.
+# Transactions that have used the table for more than a second. A lock of the table would wait for them, and other
+# sessions would wait behind that lock.
 _IN_USE: LiteralString = """
     SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
     WHERE relation = %s::regclass AND granted AND pid <> pg_backend_pid() AND datname = current_database()
@@ -74,30 +76,30 @@ _IN_USE: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class DayTable:
-    """A table that is partitioned by range of a column of times or dates, its ``key``.
+    """A table that is partitioned by ranges of its ``key``, a column of times or dates.
 
-    A partition has a day, or ``width`` days for what is kept so long that days would be too many: a statement that may
-    need any of them opens and locks them all. It is named after the first.
+    A partition has ``width`` days, and the name of the first one. Rows that are kept for long have more than one day in
+    a partition, because a statement without a fixed day opens and locks all partitions.
     """
 
     name: LiteralString
     key: LiteralString
     width: int = 1
-    storage: LiteralString = STORAGE  # of a day
+    storage: LiteralString = STORAGE  # parameters of the partitions of days
 
     def partition(self, day: date) -> str:
-        """Return the name of the partition that has this day."""
+        """Return the name of the partition that contains a day."""
         return f"{self.name}_d{self._first(day):%Y%m%d}"
 
     def days(self) -> set[date]:
-        """Return the days that have a partition, of each the first."""
+        """Return the first day of each existing partition."""
         found = (_NAME.search(name) for (name,) in fetch(_PARTITIONS, [self.name]))
         return {date.fromisoformat(match[1]) for match in found if match}
 
     def make_ahead(self, *, now: datetime) -> int:
-        """Make the partitions that are missing from yesterday's on. Return how many were made.
+        """Make the missing partitions from yesterday to `MADE_AHEAD` days from now. Return how many were made.
 
-        What cannot be made now, as others work with the table, is left for the next time.
+        A partition that cannot be made while other sessions use the table is left for the next call.
         """
         [(is_alone,)] = fetch(_TRY, [self.name])
         if not is_alone:
@@ -117,8 +119,9 @@ class DayTable:
             return sum(self._make_unless_large(day, is_to_come=day > day_of(now) + DAY) for day in missing)
 
     def make_from(self, first: datetime, *, to: datetime) -> None:
-        """Make the partitions of all days between two times that have none, in the caller's transaction: for what fills
-        a table with a past.
+        """Make the missing partitions of all days between two times, in the caller's transaction.
+
+        It is for programs that fill a table with rows of the past.
         """
         existing = self.days()
         for day in self.days_between(day_of(first), day_of(to)):
@@ -126,23 +129,24 @@ class DayTable:
                 self.make(day)
 
     def days_ahead(self, now: datetime) -> list[date]:
-        """Return the first days of the partitions that there have to be: from yesterday's on."""
+        """Return the first days of the partitions that have to exist: from yesterday to `MADE_AHEAD` days from now."""
         return self.days_between(day_of(now) - DAY, day_of(now) + MADE_AHEAD * DAY)
 
     def days_between(self, first: date, last: date) -> list[date]:
-        """Return the first days of the partitions for all days between two."""
+        """Return the first days of the partitions for the days from ``first`` to ``last``."""
         begin = self._first(first)
         return [begin + n * DAY for n in range(0, (last - begin).days + 1, self.width)]
 
     def has_before(self, at: datetime) -> bool:
-        """Return whether there is a partition, or a row in the default one, of a day that was over at that time."""
+        """Return whether any partition, or row of the default partition, is from a day that was over at ``at``."""
         sql = f"SELECT EXISTS (SELECT FROM {self.name}_default WHERE {self.key} < %s)"
         [(has_rows,)] = fetch(sql, [_midnight(at)])
         return has_rows or bool(self._over(at))
 
     def drop_before(self, at: datetime) -> Iterator[int]:
-        """Drop the partitions of days that were over at that time, and delete the rows of such days that are in the
-        default partition. Yield how many rows each step removed, as far as that is known.
+        """Drop the partitions of days that were over at ``at``, and delete such rows from the default partition.
+
+        Yield the number of rows of each step, which is 0 for a dropped partition.
         """
         yield from self.drop_days(at)
         yield from remove(
@@ -158,8 +162,9 @@ class DayTable:
         )
 
     def drop_days(self, at: datetime, *, kept: Callable[[str], Sequence[int]] = lambda _: ()) -> Iterator[int]:
-        """Drop the partitions of days that were over at that time. Rows whose ids ``kept`` returns for the name of a
-        partition go to the default one. Yield 0 for each partition.
+        """Drop the partitions of days that were over at ``at``. Yield 0 for each of them.
+
+        ``kept`` takes the name of a partition and returns ids of rows that move to the default partition instead.
         """
         for day in self._over(at):
             if self._change(partial(self._drop, day, kept(self.partition(day)))):
@@ -170,12 +175,11 @@ class DayTable:
         return sorted(day for day in self.days() if day + self.width * DAY <= day_of(at))
 
     def _make_unless_large(self, day: date, *, is_to_come: bool) -> bool:
-        """Make the partition of a day, unless the default partition is large and the day has begun or begins soon.
-        Return whether it was made.
+        """Make the partition of a day, and return whether it was made.
 
-        PostgreSQL reads the default partition under a lock for everybody before it attaches another one. A validated
-        CHECK that excludes the day spares that. While it is there the day has no place at all, so it is used for days
-        that are far enough away.
+        Before PostgreSQL attaches a partition, it reads the default one under a lock that blocks all sessions. A
+        validated CHECK that excludes the day from a large default partition avoids this. Meanwhile no row of the day
+        can be stored. So if the default partition is large, only the partition of a day to come is made.
         """
         sql = f"SELECT count(*) FROM (SELECT FROM {self.name}_default LIMIT {MAX_MOVED + 1}) AS found"
         [(rows,)] = fetch(sql)
@@ -190,14 +194,14 @@ class DayTable:
             self._include()
 
     def _exclude(self, day: date) -> bool:
-        """Have PostgreSQL find out, while others work, that the default partition has nothing of a day."""
+        """Add a CHECK that the default partition has no row of a day, and validate it without blocking others."""
         alter = f"ALTER TABLE {self.name}_default"
         check = f"CHECK (NOT ({self._within(day)})) NOT VALID"
         added = self._change(partial(_execute, f"{alter} ADD CONSTRAINT {EXCLUDED} {check}"))
         return added and self._change(partial(_execute, f"{alter} VALIDATE CONSTRAINT {EXCLUDED}"))
 
     def _include(self) -> None:
-        """Let the default partition have rows of every day again, also after somebody who excluded one was killed."""
+        """Remove the CHECK, also one of a process that was killed, so that rows of every day can be stored."""
         if not fetch(_LEFT_OVER, [f"{self.name}_default", EXCLUDED]):
             return
         sql = f"ALTER TABLE {self.name}_default DROP CONSTRAINT IF EXISTS {EXCLUDED}"
@@ -205,8 +209,9 @@ class DayTable:
             log.warning("partition_still_excludes_a_day", table=self.name)
 
     def _change(self, change: Callable[[], None], *, is_urgent: bool = False) -> bool:
-        """Change the partitions in a transaction of its own, unless somebody works with the table for longer and it is
-        not urgent. Return whether it was changed.
+        """Change the partitions in a transaction of its own, and return whether that succeeded.
+
+        A change that is not urgent is left out while a transaction has used the table for more than a second.
         """
         [(users,)] = fetch(_IN_USE, [self.name])
         if users and not is_urgent:
@@ -215,14 +220,14 @@ class DayTable:
             with transaction.atomic(durable=True), connection.cursor() as cursor:
                 cursor.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
                 change()
-        except Error as error:  # also when another process has just made it
+        except Error as error:  # for example, another process has just made the partition
             if not is_lock_timeout(error):
                 log.warning("partition_not_changed", table=self.name, reason=reason(error))
             return False
         return True
 
     def make(self, day: date) -> None:
-        """Make the partition of a day and move what the default partition has of it, in the caller's transaction."""
+        """Make the partition of a day, and move its rows from the default partition, in the caller's transaction."""
         partition = self.partition(day)
         with connection.cursor() as cursor:
             cursor.execute(f"LOCK TABLE {self.name}_default IN ACCESS EXCLUSIVE MODE")
@@ -234,14 +239,14 @@ class DayTable:
             cursor.execute(f"ALTER TABLE {self.name} ATTACH PARTITION {partition} {self.bounds(day)}")
 
     def bounds(self, day: date) -> str:
-        """Return the bounds of the partition whose first day this is."""
+        """Return the bounds of the partition whose first day is ``day``."""
         return f"FOR VALUES FROM ('{day} 00:00+00') TO ('{day + self.width * DAY} 00:00+00')"
 
     def _within(self, day: date) -> str:
         return f"{self.key} >= '{day} 00:00+00' AND {self.key} < '{day + self.width * DAY} 00:00+00'"
 
     def _first(self, day: date) -> date:
-        return day - (day.toordinal() - 1) % self.width * DAY  # for seven days a Monday
+        return day - (day.toordinal() - 1) % self.width * DAY  # with a width of seven days, a Monday
 
     def _drop(self, day: date, kept: Sequence[int]) -> None:
         partition = self.partition(day)
@@ -257,7 +262,7 @@ def _execute(sql: str) -> None:
 
 
 def day_of(at: datetime) -> date:
-    """Return the day that a time belongs to, whose partition has what ended then."""
+    """Return the UTC day of a time, in whose partition a row belongs that ended then."""
     return at.astimezone(UTC).date()
 
 
@@ -266,17 +271,17 @@ def _midnight(at: datetime) -> datetime:
 
 
 def with_days(sql: LiteralString, now: datetime) -> LiteralString:
-    """Return a statement with the days on which what it looks for may have ended, in place of ``{days}``.
+    """Return a statement with ``{days}`` replaced by the days on which the rows that it needs may have ended.
 
-    These are today and yesterday, and tomorrow, should the clock be set back. They stand in the text: with a parameter
-    PostgreSQL would plan each time.
+    They are yesterday, today, and also tomorrow, for a clock that is set back. They are literals, because with a
+    parameter PostgreSQL would plan the statement each time.
     """
     days = ", ".join(f"'{day_of(now) + number * DAY}'" for number in (-1, 0, 1))
     return sql.replace("{days}", days)
 
 
-# Of a table that becomes partitioned its rows, checks, indexes and the sequence of its ids stay, under their names.
-# Unique and foreign keys go, its own and those of other tables that refer to it.
+# A table that becomes partitioned keeps its rows, its checks, its indexes, and the sequence of its ids, with their
+# names. Its unique keys and foreign keys are dropped, and so are the foreign keys of other tables that refer to it.
 _INDEXES: LiteralString = """
     SELECT pg_get_indexdef(indexrelid) FROM pg_index
     WHERE indrelid = %s::regclass AND NOT indisprimary AND NOT indisunique
@@ -289,9 +294,9 @@ _PRIMARY_KEY: LiteralString = """
 
 
 class PartitionByDay(Operation):
-    """An operation that has a table kept in a partition for each day: those of its rows, and those to come.
+    """A migration that partitions a table by day: one partition for each day of its rows, and those made ahead.
 
-    One that is kept by the day on which its rows ended has a partition of what is under way, too: `<table>_under_way`.
+    A table that is partitioned by `ended_on` also gets a partition for rows under way, `<table>_under_way`.
     """
 
     reversible = False
@@ -300,7 +305,7 @@ class PartitionByDay(Operation):
         self.table = table
 
     def state_forwards(self, app_label: str, state: ProjectState) -> None:
-        """Change nothing: a model knows nothing of partitions."""
+        """Change nothing, because models have no partitions."""
 
     def describe(self) -> str:
         return f"Partition {self.table.name} by day"
@@ -327,7 +332,7 @@ class PartitionByDay(Operation):
             schema_editor.execute(sql)
 
     def _partitions(self) -> Iterator[str]:
-        """Yield the statements that make the partitions: the default one, what is under way, and the days."""
+        """Yield the statements that make the partitions: the default one, the one of rows under way, and the days."""
         name, key = self.table.name, self.table.key
         [(first, now)] = fetch(f"SELECT coalesce(min({key})::timestamptz, now()), now() FROM {name}")
         past = self.table.days_between(max(day_of(first), day_of(now) - MAX_PAST * DAY), day_of(now))
@@ -341,7 +346,7 @@ class PartitionByDay(Operation):
             yield f"CREATE TABLE {partition} WITH ({self.table.storage})"
 
     def _numbering(self, pk: str) -> Sequence[str]:
-        """Return the statements by which the table goes on with the ids that it had given out."""
+        """Return the statements that make the table continue after its highest id."""
         name, sequence = self.table.name, f"{self.table.name}_{pk}_seq"
         [(first,)] = fetch(
             f"SELECT greatest(coalesce(max({pk}), 0), (SELECT last_value FROM {sequence})) + 1 FROM {name}"
@@ -353,5 +358,5 @@ class PartitionByDay(Operation):
 
 
 def first_day(received: Iterable[datetime]) -> date:
-    """Return the first day on which something of requests that were received then may have ended."""
+    """Return the first day on which a row of requests with these times of receipt may have ended."""
     return day_of(min(received) - DAY)  # the clock may have been set back

@@ -1,6 +1,7 @@
-"""Why the database did not do what it was asked, in words that an operator can act on.
+"""Reasons for database errors, in words that an operator can act on, and classes of these errors.
 
-Errors of PostgreSQL quote what was to be stored, so their text goes nowhere; its code (SQLSTATE) does.
+Rule: the text of an error never leaves this module, because PostgreSQL quotes stored values in it. Its code (SQLSTATE)
+may leave.
 """
 
 from django.db import Error, InterfaceError, OperationalError
@@ -8,27 +9,27 @@ from django.db import Error, InterfaceError, OperationalError
 from kit.db.postgresql.versions import TooOldError
 
 REASONS = {
-    "25006": "PostgreSQL is read-only: this is a standby, or somebody made it so",
+    "25006": "PostgreSQL is read-only: it is a standby, or its default_transaction_read_only is on",
     "28P01": "PostgreSQL refuses the password of DATABASE_URL",
     "3D000": "the database of DATABASE_URL does not exist",
-    "42501": "the account of DATABASE_URL may not use a table: it must own all of them",
+    "42501": "the account of DATABASE_URL has no access to a table: it must own all tables",
     "42703": "a column is missing: run `manage.py migrate`",
     "42P01": "a table is missing: run `manage.py migrate`",
-    "53100": "the disk of PostgreSQL is full: make room, and start it if it has ended",
-    "53200": "PostgreSQL has no memory left, or no room for locks: raise max_locks_per_transaction",
-    "53300": "PostgreSQL takes no more connections: raise max_connections",
+    "53100": "the disk of PostgreSQL is full: free some space, and start PostgreSQL if it has stopped",
+    "53200": "PostgreSQL has no memory left, or no space for locks: raise max_locks_per_transaction",
+    "53300": "PostgreSQL accepts no more connections: raise max_connections",
     "57014": "a statement took too long: is a snapshot open for hours (pg_stat_activity, pg_replication_slots)?",
-    "57P01": "PostgreSQL is stopping, or somebody ended this session",
-    "57P02": "PostgreSQL ended all its sessions after a fault of its own: its log says which",
+    "57P01": "PostgreSQL is stopping, or an administrator ended this session",
+    "57P02": "PostgreSQL ended all sessions after a crash of one of its processes: see its log",
     "57P03": "PostgreSQL is starting or stopping",
 }
 UNAVAILABLE = "PostgreSQL does not answer"
-POOLED = "a pooler before PostgreSQL refuses what our sessions set: PgBouncer needs ignore_startup_parameters = options"
-# The database itself is not as it must be, whatever is stored there.
+POOLED = "a pooler refuses the settings of our sessions: PgBouncer needs ignore_startup_parameters = options"
+# The schema or the permissions of the database are wrong.
 UNFIT = {"42501", "42703", "42P01"}
-# It stores nothing now, whoever asks for what.
+# The server refuses all statements at the moment.
 CLOSED = {"25006", "53100", "53300", "57P01", "57P02", "57P03"}
-# Another session was in the way: serialization failure, deadlock. A unique violation may stay when it is repeated.
+# Two sessions collided: serialization failure, deadlock. A unique violation is a conflict too, but may last.
 COLLISIONS = {"40001", "40P01"}
 CONFLICTS = {"23505", *COLLISIONS}
 LOCK_TIMEOUT = "55P03"
@@ -37,29 +38,29 @@ TOO_LARGE = "54"  # class "program limit exceeded", which Django counts as Opera
 
 
 def sqlstate(error: BaseException) -> str:
-    """Return PostgreSQL's code of an error, or an empty string for errors that are not PostgreSQL's."""
+    """Return PostgreSQL's code of an error, or an empty string for other errors."""
     cause = error.__cause__ if isinstance(error, Error) else error
     return getattr(cause, "sqlstate", None) or ""
 
 
 def reason(error: BaseException) -> str:
-    """Return why a statement failed, or PostgreSQL's code where that says nothing to an operator."""
+    """Return the reason for an error, or PostgreSQL's code for errors that an operator cannot repair."""
     code = sqlstate(error)
-    return REASONS.get(code) or (f"PostgreSQL says {code}" if code else _unfit(error) or UNAVAILABLE)
+    return REASONS.get(code) or (f"PostgreSQL reports {code}" if code else _unfit(error) or UNAVAILABLE)
 
 
 def _unfit(error: BaseException) -> str:
-    """Return why a connection that can be made is of no use to us, or nothing. No code tells that."""
+    """Return why a reachable server cannot be used, or an empty text. These errors have no code."""
     if isinstance(error, TooOldError):
         return str(error)
     return POOLED if isinstance(error, OperationalError) and "unsupported startup parameter" in str(error) else ""
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Return whether an error is about the database rather than about what it was asked to store.
+    """Return whether the database as a whole causes an error, and not the values of a statement.
 
-    An answer that did not come in time says nothing about an item either: it is worked off later, never quarantined.
-    Neither does a table that was not migrated yet, nor a standby.
+    Such errors include timeouts, missing migrations, and standbys. An item is retried after them, and never
+    quarantined.
     """
     code = sqlstate(error)
     if code in UNFIT | CLOSED:
@@ -69,30 +70,30 @@ def is_unavailable(error: BaseException) -> bool:
 
 
 def is_collision(error: BaseException) -> bool:
-    """Return whether PostgreSQL ended one of two sessions that were in each other's way, whatever they stored."""
+    """Return whether PostgreSQL rolled back a transaction that collided with another one."""
     return sqlstate(error) in COLLISIONS
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Return whether another session was in the way, so that the same work succeeds when it is repeated."""
+    """Return whether a statement conflicted with another session, so that it may succeed when it is repeated."""
     return sqlstate(error) in CONFLICTS
 
 
 def is_lock_timeout(error: BaseException) -> bool:
-    """Return whether a statement ended because another session held a row or table for longer than `lock_timeout`."""
+    """Return whether a statement failed because another session kept a lock for longer than `lock_timeout`."""
     return sqlstate(error) == LOCK_TIMEOUT
 
 
 def is_closed(error: BaseException) -> bool:
-    """Return whether PostgreSQL has failed everybody, so that the place where it failed says nothing."""
+    """Return whether the server fails for all statements, so that the place of the error is irrelevant."""
     code = sqlstate(error)
     return code in CLOSED or (not code and isinstance(error, OperationalError | InterfaceError))
 
 
 def words(error: BaseException) -> str:
-    """Return the same in one line for somebody who sits at a terminal, or nothing where the error itself says more.
+    """Return the reason for a person at a terminal, or an empty text where the error itself is clearer.
 
-    What libpq says of a connection that could not be made quotes no row.
+    The text includes libpq's message about a failed connection, which quotes no stored values.
     """
     if sqlstate(error):
         return REASONS.get(sqlstate(error), "")

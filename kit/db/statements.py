@@ -1,7 +1,7 @@
-"""Statements of the message path: parameters bound by the server, values in binary, plans kept by the connection.
+"""Statements of the message path: parameters bound by the server, values in binary, prepared plans.
 
-Django binds parameters on the client, so that a payload travels as hexadecimal text and each statement is parsed and
-planned anew. That is right for the console, but it is half of what a statement of the message path costs.
+Django binds parameters in the client. A payload then travels as hexadecimal text, and PostgreSQL parses and plans each
+statement again. For the message path that is half of the cost of a statement; for the console it does not matter.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ Statement = tuple[LiteralString, Parameters]
 
 
 def fetch(sql: LiteralString, parameters: Parameters = ()) -> Rows:
-    """Run one statement on Django's connection, in its transaction, and return its rows (none if it returns nothing).
+    """Run one statement on Django's connection, in its transaction, and return its rows (none without a result).
 
     Raises the exceptions of `django.db`, as Django's own cursors do.
     """
@@ -25,15 +25,15 @@ def fetch(sql: LiteralString, parameters: Parameters = ()) -> Rows:
 
 
 def fetch_each(*statements: Statement) -> list[Rows]:
-    """Run several statements, which in a transaction is one round trip, and return the rows of each."""
+    """Run several statements, in one round trip within a transaction, and return the rows of each."""
     written = [_database().write(*statement) for statement in statements]
     return [statement.rows() for statement in written]
 
 
 def write(sql: LiteralString, parameters: Parameters = ()) -> Written:
-    """Have a statement run for which nobody waits: with the next one of this transaction, or with its commit.
+    """Send a statement without waiting for it: together with the next read of this transaction, or with its COMMIT.
 
-    Whoever sends it raises its error.
+    That read or COMMIT raises the error of the statement.
     """
     return _database().write(sql, parameters)
 
@@ -41,10 +41,10 @@ def write(sql: LiteralString, parameters: Parameters = ()) -> Written:
 def write_rows(
     sql: LiteralString, columns: Sequence[str], rows: Iterable[Sequence[Any]], **others: object
 ) -> list[Written]:
-    """Have a statement run for many rows, whose values it takes from arrays, one for each column.
+    """Send a statement for many rows, with one array parameter for each column.
 
-    The first column is the key, and the arrays are in its order, as `array_value` needs. A key must not be None. Rows
-    with the same key go to statements of their own, in the order in which they came. Without rows nothing is sent.
+    The first column is the key, which must not be None. The arrays are in the order of the keys, as `array_value`
+    needs. A row with the key of an earlier one goes into a further statement. Without rows nothing is sent.
     """
     left, written = list(rows), []
     while left:
@@ -57,19 +57,19 @@ def write_rows(
 
 
 def array_value(keys: LiteralString, key: LiteralString, name: LiteralString, kind: LiteralString) -> LiteralString:
-    """Return an SQL expression for the value that an array of `write_rows` holds for a row, by a binary search.
+    """Return an SQL expression that finds the value of a row in an array of `write_rows`, by a binary search.
 
-    ``keys`` and ``key`` are expressions for the array of keys and the key of the row, ``kind`` is the type of a value.
-    The statement itself says that the key is among the keys (`= ANY`). A join with the arrays would be slow: PostgreSQL
-    does not know how long they are, and compares each of two hundred rows with each of two hundred values.
+    ``keys`` and ``key`` are expressions for the array of keys and the key of the row; ``kind`` is the type of the
+    value. The statement must make sure that the key is in the array (`= ANY`). A join with the arrays would be slow:
+    PostgreSQL does not know their length, and compares each of two hundred rows with each of two hundred values.
     """
     return f"(%({name})b::{kind}[])[width_bucket({key}, {keys})]"
 
 
 def unindexed(column: LiteralString) -> LiteralString:
-    """Return an SQL expression that equals a text column and fits no index, for statements that find rows by their key.
+    """Return an SQL expression that equals a text column but fits no index, for statements that find rows by key.
 
-    PostgreSQL may have analyzed the table while it was empty. Then an index of all rows in one state looks as cheap as
+    PostgreSQL may have analyzed the table while it was empty. Then an index of all rows in one state seems as cheap as
     the index of the keys.
     """
     return f"({column} || '')"
@@ -80,13 +80,15 @@ def _database() -> DatabaseWrapper:
 
 
 def table(model: type[Model]) -> LiteralString:
-    """Return the table of another app's model, so that who reads it shows in an import."""
+    """Return the name of another app's table. The import of the model shows the dependency to import-linter."""
     return model._meta.db_table  # noqa: SLF001 - documented
 
 
 def new_ids(*wanted: tuple[str, int]) -> Statement:
-    """Return the statement that takes the next ids of several tables, each given with how many, so that rows that
-    belong together are inserted at once. Its one row has an array for each table.
+    """Return a statement that takes the next ids of several tables. ``wanted`` has the number of ids by table.
+
+    With the ids, rows of several tables that refer to each other can be inserted at once. The statement returns one
+    row, with an array for each table.
     """
     lists = ", ".join("ARRAY(SELECT nextval(%s::regclass) FROM generate_series(1, %s))" for _ in wanted)
     parameters = [value for table, number in wanted for value in (f"{table}_id_seq", number)]

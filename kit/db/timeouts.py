@@ -1,7 +1,7 @@
-"""How long statements of one kind may take, and how long they wait for a lock.
+"""Timeouts of statements and locks for special work, set around its statements.
 
-A process has the timeouts of what it mostly does (`settings.DATABASE_TIMEOUTS`). What takes longer, or must not make
-others wait, says so around its statements.
+A process starts with the timeouts of its usual work (`settings.DATABASE_TIMEOUTS`). Work that takes longer, or that
+must not make other sessions wait, sets its own.
 """
 
 from collections.abc import Iterator
@@ -15,15 +15,15 @@ from kit.db.postgresql.timeouts import Timeouts, milliseconds
 from kit.db.statements import write
 
 REPORTS = Timeouts(statement_seconds=4 * 3600, lock_seconds=10)
-# Retention waits for nobody: what is locked is removed the next time.
+# Retention hardly waits for locks: a locked row is removed the next time.
 RETENTION = Timeouts(statement_seconds=60, lock_seconds=1)
-# A migration that waits for a lock has everybody else wait behind it.
+# While a migration waits for a lock, all other sessions wait behind it.
 MIGRATIONS = Timeouts(statement_seconds=0, lock_seconds=10)
 
 
 @contextmanager
 def timeouts(wanted: Timeouts) -> Iterator[None]:
-    """Have the statements of this thread's connection take as long as that, and no longer."""
+    """Set the timeouts of this thread's connection for the duration of a block."""
     set_timeouts(wanted)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What ends because nobody uses it, and what keeps a wrong clock, or weeks without pushes, from ending all of it.
+"""Expiry of unused rows, with a guard against mass expiry by a wrong clock or after weeks without pushes.
 
 See docs/limits.md.
 """

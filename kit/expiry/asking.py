@@ -1,7 +1,7 @@
-"""Ask before much ends at once.
+"""The guard against mass expiry: a run that would expire more than a tenth of all rows waits for an operator.
 
-A clock that is half a year ahead makes everything look unused, and what has ended has to be registered anew by its
-phone. So a run that would end more than a tenth does nothing, until somebody says that it is right.
+With a clock that is half a year ahead, every row seems unused, and each phone has to register an expired one again. So
+such a run expires nothing until an operator has allowed it.
 """
 
 from datetime import datetime, timedelta
@@ -13,15 +13,15 @@ from kit.health.filling import Expiring
 
 log = structlog.get_logger(__name__)
 
-# Of what is there. A few may always end, or small servers would ask all the time.
+# A run may expire this share of all rows, and always this number, because small servers would often exceed the share.
 SHARE = 0.1
 FEW = 10
-# For so long what somebody allowed goes on.
+# How long the permission of an operator is valid.
 ALLOWED = timedelta(days=1)
 
 
 def may_end(name: str, count: int, total: int, *, now: datetime) -> bool:
-    """Return whether a run may end so many of all that are there, and note it where somebody has to allow it."""
+    """Return whether a run may expire ``count`` of ``total`` rows. If not, store the request for permission."""
     known = MassExpiry.objects.filter(name=name)
     if count <= max(FEW, SHARE * total):
         known.delete()
@@ -35,7 +35,7 @@ def may_end(name: str, count: int, total: int, *, now: datetime) -> bool:
 
 
 def allow(name: str, *, now: datetime) -> bool:
-    """Let the next runs end what they found, for a day. Return whether something waits for that."""
+    """Allow the runs of the next day to expire their rows. Return whether a run waits for this permission."""
     allowed = MassExpiry.objects.filter(name=name).update(allowed_at=now)
     if allowed:
         log.warning("mass_expiry_allowed", name=name)
@@ -43,11 +43,11 @@ def allow(name: str, *, now: datetime) -> bool:
 
 
 def waiting() -> list[MassExpiry]:
-    """Return what waits for somebody."""
+    """Return the requests that wait for permission."""
     return list(MassExpiry.objects.filter(allowed_at=None))
 
 
 def expiring(name: str) -> Expiring | None:
-    """Return what of this name waits for somebody to allow it, if anything does."""
+    """Return the waiting request with this name as a fact for its health indicator, or None."""
     found = {each.name: each for each in waiting()}.get(name)
     return Expiring(found.count, found.total, found.found_at) if found else None

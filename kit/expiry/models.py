@@ -1,12 +1,12 @@
-"""The table of what would end at once, and waits until somebody says that it is right: see `asking`."""
+"""The table of mass expiries that wait for the permission of an operator (see `asking`)."""
 
 from django.db import models
 
 
 class MassExpiry(models.Model):
-    """So many rows of ``total`` would end. They do for a day after somebody allowed it."""
+    """A run that would expire ``count`` of ``total`` rows. For a day after ``allowed_at``, runs may do so."""
 
-    name = models.TextField(primary_key=True)  # of what ends, such as "registrations"
+    name = models.TextField(primary_key=True)  # of the rows, such as "registrations"
     count = models.BigIntegerField()
     total = models.BigIntegerField()
     found_at = models.DateTimeField()

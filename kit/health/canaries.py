@@ -1,17 +1,17 @@
-"""Judge the last round trip of a canary. The module is pure."""
+"""Health indicator of a canary, judged by its last round trip. The module does no I/O."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from kit.health.indicators import REDIS_DOWN, Indicator, Kind, State
 
-# A dry run ends at the gateway, and is in no channel of an app.
-LIMITS = "; as far as the gateway: nothing is shown about Apple, Google and halted channels"
+# The push of a dry run ends at the gateway, and belongs to no app.
+LIMITS = "; a dry run up to the gateway: Apple, Google and halted apps are not tested"
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """The last round trip. ``words`` say which link is broken, if one is. In a dry run the gateway drops the push."""
+    """The last round trip. ``words`` names the broken link, if there is one. A dry run ends at the gateway."""
 
     finished_at: datetime
     is_broken: bool
@@ -22,19 +22,18 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class CanaryFacts:
-    """What is known of one canary. ``is_expected`` says that the settings have it run by itself."""
+    """The facts about one canary. ``is_expected`` says that the settings schedule it."""
 
     is_expected: bool = False
     last: RoundTrip | None = None
 
 
 def judge(kind: Kind, canary: CanaryFacts, *, is_redis_down: bool) -> Indicator:
-    """Judge a canary by its last round trip."""
     last = canary.last
     if is_redis_down:
         return Indicator(kind, State.GREY, REDIS_DOWN)
     if last and last.is_broken:
-        first_step = "Messages of real clients break there, too. The page of the run says more."
+        first_step = "Messages of real clients fail at this link too. The page of the run has the details."
         return Indicator(kind, State.RED, f"broken: {last.words}", first_step)
     if last:
         limits = LIMITS if last.is_dry_run else ""

@@ -2,12 +2,12 @@
 
 
 class ChangeFilter:
-    """Remembers what was reported last about a condition, so that it is reported once, and again when it changes."""
+    """Remembers the last report of a condition, so that callers report it once, and again when it changes."""
 
     def __init__(self) -> None:
         self._last = ""
 
     def has_changed(self, words: str) -> bool:
-        """Return whether this was not what was reported last, and remember it. Empty words mean that all is well."""
+        """Return whether ``words`` differ from the last report, and remember them. Empty words mean no fault."""
         last, self._last = self._last, words
         return words != last

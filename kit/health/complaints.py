@@ -1,14 +1,11 @@
-"""What a config check of our peers concludes. It stands alone so that the rules that conclude it can be pure."""
+"""Complaints: the results of a config check of a peer. The rules that make them import nothing else, and do no I/O."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """What is wrong with a peer, in words for an operator.
-
-    ``id`` is stable and has a row in the documentation.
-    """
+    """A fault in the configuration of a peer, in words for an operator. ``id`` is stable and documented."""
 
     id: str
     problem: str

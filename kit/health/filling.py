@@ -1,17 +1,17 @@
-"""Judge how full a table is that clients fill. The module is pure."""
+"""Health indicator of a table that clients fill, judged by its size against its limit. The module does no I/O."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from kit.health.indicators import Indicator, Kind, State
 
-# Of the limit of the table.
+# Share of the limit from which the indicator is yellow.
 FILLING_FROM = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Expiring:
-    """How many of all would expire at once, and wait for somebody to allow it."""
+    """A mass expiry that waits for the permission of an operator: ``count`` of ``total`` rows."""
 
     count: int
     total: int
@@ -20,9 +20,9 @@ class Expiring:
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """How many rows are stored in a table, how many may be, and how many new ones are taken in a day at most.
+    """The number of rows in a table, its limit, and the maximum of new rows per day.
 
-    ``setting`` names the limit; ``name`` is what `manage.py allow_expiry` calls the rows.
+    ``setting`` is the setting with the limit; ``name`` is the name of the rows in `manage.py allow_expiry`.
     """
 
     setting: str
@@ -34,13 +34,13 @@ class Filling:
 
 
 def judge(kind: Kind, filling: Filling) -> Indicator:
-    """Judge a table by what would expire at once, then by how full it is."""
+    """Judge a table by a mass expiry that waits, and then by its size."""
     if filling.expiring:
         found = filling.expiring
-        sentence = f"{found.count:,} of {found.total:,} would expire at once, and wait for somebody to allow it"
+        sentence = f"{found.count:,} of {found.total:,} would expire at once, and wait until an operator allows it"
         first_step = (
-            "Is the clock of PostgreSQL's host right, and were pushes delivered all the while? If nobody uses them any "
-            f"more: `manage.py allow_expiry {filling.name}`."
+            "Is the clock of PostgreSQL's host right, and were pushes delivered in the last months? If these rows are "
+            f"really unused: `manage.py allow_expiry {filling.name}`."
         )
         return Indicator(kind, State.YELLOW, sentence, first_step, found.since)
     sentence = f"{filling.stored:,} of {filling.limit:,} are stored"
@@ -48,7 +48,7 @@ def judge(kind: Kind, filling: Filling) -> Indicator:
         return Indicator(kind, State.GREEN, sentence)
     days = max(0, filling.limit - filling.stored) // filling.per_day
     first_step = (
-        f"Raise {filling.setting} if they are real: at the limit new phones are refused, in {days} days at the "
-        "earliest."
+        f"Raise {filling.setting} if they are real. At the limit, in {days} days at the earliest, new phones are "
+        "refused."
     )
     return Indicator(kind, State.YELLOW, sentence, first_step)

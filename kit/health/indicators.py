@@ -1,7 +1,7 @@
-"""Health indicators: what each part of the server is like, since when, and what to do first. The module is pure.
+"""Health indicators: the state of each part of the server, since when, and the first step. The module does no I/O.
 
-An app declares its kinds and judges its facts. The dashboard, `/readyz`, the API's `status`, `/metrics` and the hints
-of the console show the indicators that come of it, and judge nothing themselves.
+An app declares its kinds of indicators, and judges its facts. The dashboard, `/readyz`, the API's `status`, `/metrics`
+and the hints of the console show these indicators, and judge nothing themselves.
 """
 
 from collections import defaultdict
@@ -12,17 +12,17 @@ from enum import StrEnum
 from itertools import count
 from typing import Any
 
-# How many indicators the dashboard puts first.
+# Number of indicators at the top of the dashboard.
 FIRST = 3
 REDIS_DOWN = "not known while Redis is away"
 DATABASE_SILENT = "not known while PostgreSQL does not answer in time"
 
 
 class State(StrEnum):
-    """The state of an indicator. The value is the word that stands beside the colour.
+    """The state of an indicator. The value is the word beside the colour.
 
-    Red means that messages are late or lost now, or will be within hours. Yellow means that somebody should look at
-    it, and that it can wait for the morning.
+    Red means that messages are late or lost now, or will be within hours. Yellow means that an operator should look at
+    it, but not before the morning.
     """
 
     RED = "act now"
@@ -33,7 +33,7 @@ class State(StrEnum):
 
 
 BAD = (State.RED, State.YELLOW)
-# The value of the gauge by state. An indicator that is not known has none.
+# The value of the gauge by state. An indicator that is GREY has none.
 VALUES: Mapping[State, int] = {State.RED: 2, State.YELLOW: 1, State.GREEN: 0, State.OFF: 0}
 
 
@@ -48,7 +48,7 @@ class Group(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of the console, by the name of its URL. ``permission`` is empty where all of the staff may open it."""
+    """A page of the console, by the name of its URL. ``permission`` is empty for a page that all staff may open."""
 
     title: str
     url_name: str
@@ -57,19 +57,20 @@ class Page:
 
 
 def rows(title: str, model: str, query: str = "") -> Page:
-    """Return the page of a list of rows, for people who may see them. ``model`` is its label in lower case."""
+    """Return the page of a list of rows. ``model`` is its label in lower case, such as `notifications.attempt`."""
     app_label, model_name = model.split(".")
     return Page(title, f"admin:{app_label}_{model_name}_changelist", f"{app_label}.view_{model_name}", query)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What an indicator is about. ``id`` is stable: metrics, alerts, incidents and pages are found by it.
+    """The subject of an indicator. ``id`` is stable: metrics, alerts, incidents and pages refer to it.
 
-    ``runbook`` names the page in `docs/runbooks`; ``page`` is the one of the console that shows or repairs it. While an
-    indicator that decides readiness is red, no message would make it through, and the server is not ready.
-    An indicator is explained by a red one that it ``follows``: of this kind, or of this group where that concerns all
-    messages.
+    ``runbook`` is the name of the page in `docs/runbooks`; ``page`` is the page of the console that shows the subject.
+    While an indicator with ``decides_readiness`` is red, no message would get through, and the server is not ready.
+
+    A red indicator explains a bad one whose kind has it in ``follows``. A group in ``follows`` stands for the kinds of
+    that group with ``concerns_all``, those that affect all messages.
     """
 
     id: str
@@ -82,19 +83,19 @@ class Kind:
     follows: tuple["Group | Kind", ...] = ()
 
     def explains(self, other: "Kind") -> bool:
-        """Return whether an indicator of the other kind is bad because one of this kind is red."""
+        """Return whether a red indicator of this kind explains a bad one of the other kind."""
         return self in other.follows or (self.concerns_all and self.group in other.follows)
 
 
 @dataclass(frozen=True, slots=True)
 class Indicator:
-    """The state of one part of the server, in a ``sentence``, and the first step when that is bad.
+    """The state of one part of the server, with a ``sentence`` about it, and a ``first_step`` when it is bad.
 
-    ``subject`` is the host where several servers have an indicator of the same kind. ``own_page`` is for a case that
-    another page is about; ``during`` narrows the list there down to what the sentence counts. The ``headline`` says
-    what users do not get, and ``late`` what they get late: the first of these stands above everything. ``first_step``
-    may have commands between backticks. ``cause`` is the id of the indicator that explains why this one is bad, and
-    ``owner`` the member of the staff who takes care of it.
+    ``subject`` is the host, where several servers have an indicator of one kind. ``own_page`` replaces the page of the
+    kind, and ``during`` limits its list to the period of the sentence. ``headline`` names what users do not get, and
+    ``late`` what they get late; the verdict on the server shows the first of them. ``first_step`` may have commands
+    between backticks. ``cause`` is the id of the indicator that explains this one, and ``owner`` the account of the
+    operator who takes care of it.
     """
 
     kind: Kind
@@ -132,12 +133,12 @@ class Indicator:
 
 
 def to_json(indicators: Sequence[Indicator]) -> dict[str, Any]:
-    """Return indicators, and what they say of readiness, as `/readyz` and the API show them."""
+    """Return indicators and the readiness of the server, as `/readyz` and the API show them."""
     return {"status": "ready" if is_ready(indicators) else "not ready", "indicators": list(map(_to_json, indicators))}
 
 
 def without_hosts(indicators: Sequence[Indicator]) -> list[Indicator]:
-    """Return the indicators with numbers in place of hosts, for answers that are open to anybody."""
+    """Return the indicators with numbers in place of hosts, for public answers."""
     numbers: dict[str, Iterator[int]] = defaultdict(lambda: count(1))
     return [
         replace(found, cause="", subject=found.subject and str(next(numbers[found.kind.id]))) for found in indicators
@@ -150,12 +151,12 @@ def _to_json(indicator: Indicator) -> dict[str, Any]:
 
 
 def is_ready(indicators: Sequence[Indicator]) -> bool:
-    """Return whether a message would make it through."""
+    """Return whether no indicator makes the server unready."""
     return not any(indicator.makes_unready for indicator in indicators)
 
 
 def dated(indicators: Sequence[Indicator], since: Mapping[str, datetime]) -> list[Indicator]:
-    """Return the indicators with the time, by id, since when they are bad, where their facts do not know it."""
+    """Return the indicators. A bad one without a time of its own gets the time of its id in ``since``."""
     return [
         replace(found, since=since.get(found.id)) if found.is_bad and found.since is None else found
         for found in indicators
@@ -163,7 +164,7 @@ def dated(indicators: Sequence[Indicator], since: Mapping[str, datetime]) -> lis
 
 
 def explained(indicators: Sequence[Indicator]) -> list[Indicator]:
-    """Return the indicators with the first one that explains each that is bad, where there is one."""
+    """Return the indicators. Each bad one gets as ``cause`` the id of the first indicator that explains it."""
     found: dict[str, Indicator] = {}
     for indicator in indicators:
         known = (other for other in found.values() if other.state == State.RED and other.kind.explains(indicator.kind))
@@ -173,7 +174,7 @@ def explained(indicators: Sequence[Indicator]) -> list[Indicator]:
 
 
 def worst(indicators: Sequence[Indicator], *, first: int = FIRST) -> list[Indicator]:
-    """Return the indicators to begin with: red before yellow, without those that another one explains."""
+    """Return the ``first`` bad indicators, red before yellow, without those that another one explains."""
     bad = (found for found in indicators if found.is_bad and not found.cause)
     return sorted(bad, key=lambda found: BAD.index(found.state))[:first]
 
@@ -195,12 +196,12 @@ def last_hour(now: datetime) -> tuple[datetime, datetime]:
 
 
 def above(figure: float, *, red: float, yellow: float) -> State:
-    """Return the state of a figure that is bad beyond its limits."""
+    """Return the state of a figure: red or yellow above these limits, and otherwise green."""
     return State.RED if figure > red else State.YELLOW if figure > yellow else State.GREEN
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in one unit, such as "3 min"."""
+    """Return a duration in a single unit, such as "3 min"."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds // size:.0f} {unit}"

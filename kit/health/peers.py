@@ -1,4 +1,4 @@
-"""Judge a server of a kind of which one is enough. The module is pure."""
+"""Health indicators of peers: equal servers, of which one is enough. The module does no I/O."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from kit.health.indicators import Indicator, Kind, State
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A peer. ``is_watched`` tells that its configuration was checked lately; ``complaints`` are what was found, with
-    since when.
+    """A peer. ``is_watched`` says that its configuration was checked recently. Each complaint has the time when it was
+    first found.
     """
 
     host: str
@@ -22,7 +22,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class PeerKind:
-    """The sentences about a kind of peer. ``first_step`` is for one that is down."""
+    """The sentences about a kind of peer. ``first_step`` is for a peer that is down."""
 
     kind: Kind
     up: str
@@ -31,7 +31,7 @@ class PeerKind:
 
 
 def judge(peer: Peer, peers: Sequence[Peer], about: PeerKind) -> Indicator:
-    """Judge one peer. One that is down is red only when no other is up, because each can do the work of all."""
+    """Judge one peer. A peer that is down is red only if no other one is up, because each can do the work of all."""
     if not peer.is_up:
         state = State.YELLOW if any(other.is_up for other in peers) else State.RED
         return Indicator(about.kind, state, about.down, about.first_step, subject=peer.host)
@@ -41,7 +41,7 @@ def judge(peer: Peer, peers: Sequence[Peer], about: PeerKind) -> Indicator:
 
 
 def deviating(kind: Kind, peer: Peer, up: str) -> Indicator:
-    """Return the indicator of a peer whose configuration deviates, or was not checked."""
+    """Return the indicator of a peer whose configuration deviates, or was not checked recently."""
     if not peer.complaints:
         sentence = f"{up}; its configuration was not checked lately"
         first_step = "Is there a worker for the queue `maintenance`, and beat?"

@@ -1,4 +1,4 @@
-"""A value that takes a while to find out, kept for a moment and shared by all threads of a process."""
+"""Short-lived cache of a slow result, shared by all threads of a process."""
 
 from collections.abc import Callable
 from threading import Lock
@@ -6,12 +6,12 @@ from time import monotonic
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-# A value of that age holds while it is being renewed, so that nobody waits for a server that hangs.
+# A value up to this age is returned while another thread renews it, so that no caller waits for a server that hangs.
 GRACE_SECONDS = 70
 
 
 class Recent(Generic[T]):
-    """What ``find`` returned at most ``seconds`` ago. However many ask, one thread at a time finds it out."""
+    """A result of ``find`` that is at most ``seconds`` old. Only one thread at a time calls ``find``."""
 
     def __init__(self, find: Callable[[], T], seconds: Callable[[], float]) -> None:
         self._find = find
@@ -21,7 +21,7 @@ class Recent(Generic[T]):
         self._found_at = float("-inf")
 
     def get(self) -> T:
-        """Return what is known, or find it out. While another thread does, the last value still holds."""
+        """Return the cached result, or call ``find``. While another thread does that, return the last result."""
         age = monotonic() - self._found_at
         known = self._known
         if known is not None and (age < self._seconds() or (age < GRACE_SECONDS and self._lock.locked())):
@@ -33,5 +33,5 @@ class Recent(Generic[T]):
             return self._known
 
     def forget(self) -> None:
-        """Have the next call find it out anew."""
+        """Make the next `get` call ``find``."""
         self._known = None

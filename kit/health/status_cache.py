@@ -1,7 +1,7 @@
-"""Status cache: facts about the present that one process saves and others read, as JSON in the cache of all processes.
+"""Status cache: facts about the present that one process saves and others read, as JSON in Django's cache (Redis).
 
-The cache is the right place because `/readyz` and the console must know these facts while the database hangs. A fact
-that nobody renews is out of date and disappears. No reader and no writer fails while the cache is away.
+The facts are in Redis because `/readyz` and the console need them while the database hangs. A fact that is not renewed
+expires. Neither readers nor writers fail while Redis is away.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,12 +21,13 @@ from kit.health.change_filter import ChangeFilter
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
-_change_filter = ChangeFilter()  # why facts of this process are not saved
+_change_filter = ChangeFilter()  # of the errors that keep this process from saving facts
 
 
 class JsonSerializer:
-    """How Django's cache writes values: as JSON, so that whoever can write to Redis cannot have code executed. What is
-    no JSON counts as not there.
+    """The serializer of Django's cache. Unlike pickle, JSON cannot execute code for a person with access to Redis.
+
+    A value that is not JSON counts as missing.
     """
 
     def dumps(self, value: object) -> bytes:
@@ -40,9 +41,9 @@ class JsonSerializer:
 
 @dataclass(frozen=True, slots=True)
 class StatusCache(Generic[T]):
-    """The facts of one kind: ``kind`` is their type, ``topic`` begins their keys. There may be one for each ``name``.
+    """The facts of one kind. ``kind`` is their type, and ``topic`` the prefix of their keys. Each fact has a ``name``.
 
-    A type is a dataclass, a plain value, or a list of such; a field that JSON does not know is a date or an enum.
+    A type is a plain value, a date, an enum, a dataclass of these types, or a tuple or mapping of them.
     """
 
     topic: str
@@ -50,11 +51,10 @@ class StatusCache(Generic[T]):
     ttl_seconds: float
 
     def key(self, name: str = "") -> str:
-        """Return the key of one fact."""
         return f"status:{self.topic}:{name}"
 
     def save(self, value: T, name: str = "") -> None:
-        """Save a fact until it is replaced or out of date."""
+        """Save a fact, which expires after ``ttl_seconds``."""
         try:
             cache.set(self.key(name), orjson.loads(orjson.dumps(value)), self.ttl_seconds)
         except RedisError as error:
@@ -64,13 +64,13 @@ class StatusCache(Generic[T]):
             _change_filter.has_changed("")
 
     def read(self, name: str = "") -> T | None:
-        """Return a fact, or None when it was not saved lately or the cache is away."""
+        """Return a fact, or None if it is missing or expired, or if the cache is away."""
         return self.read_all([name]).get(name)
 
     def read_all(self, names: Collection[str]) -> dict[str, T]:
-        """Return the facts by name. One that was not saved lately is missing; while the cache is away all of them are.
+        """Return the facts by name, without those that are missing or expired. While the cache is away, return none.
 
-        What another version of the server saved in another shape counts as not saved.
+        A fact of another shape, saved by another version of the server, counts as missing.
         """
         try:
             found = cache.get_many([self.key(name) for name in names])
@@ -87,9 +87,9 @@ class StatusCache(Generic[T]):
 
 
 def _typed(kind: Any, value: Any) -> Any:
-    """Return what JSON holds as a value of this type.
+    """Convert a JSON value to the type ``kind``.
 
-    Raises TypeError, ValueError or others for what is none.
+    Raises AttributeError, KeyError, TypeError or ValueError for a value of another shape.
     """
     arguments, origin = get_args(kind), get_origin(kind)
     if is_dataclass(kind):

@@ -1,4 +1,4 @@
-"""How many rows of a queue wait, and for how long the oldest has. The module is pure."""
+"""Health indicators of queues, judged by the number of waiting rows and the age of the oldest. It does no I/O."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ MAX_COUNTED = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How many rows wait, and how many seconds ago the oldest of them could have been processed."""
+    """The number of waiting rows, and the seconds for which the oldest of them has been due."""
 
     count: int = 0
     oldest_seconds: float = 0.0
@@ -31,7 +31,7 @@ class Waiting:
 def judge_queue(
     kind: Kind, state: State, waiting: Waiting | None, first_step: str, now: datetime, *, subject: str
 ) -> Indicator:
-    """Return the indicator of a queue whose oldest row has this state. ``subject`` names what users get late by it."""
+    """Return the indicator of a queue in this state. ``subject`` names what users then get late, such as "Replies"."""
     if waiting is None:
         return Indicator(kind, State.GREY, DATABASE_SILENT)
     found = Indicator(kind, state, waiting.sentence)
@@ -44,9 +44,9 @@ def judge_queue(
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A queue on the dashboard: the age of its oldest row, and how many there are.
+    """A queue on the dashboard: the age of its oldest row, and the number of rows.
 
-    ``waiting`` is None while PostgreSQL does not count in time. ``word`` says what the rows do; ``page`` lists them.
+    ``waiting`` is None if PostgreSQL did not count in time. ``word`` is the state of the rows; ``page`` lists them.
     """
 
     kind: Kind

@@ -339,7 +339,7 @@ CASES = [
     ("canary", GREY, "while Redis is away", {**UNAVAILABLE, "canary": NOT_EXPECTED}),
     ("canary", GREEN, "holds, 800 ms in all", {}),
     ("canary", GREEN,
-     "800 ms in all; as far as the gateway: nothing is shown about Apple, Google and halted channels",
+     "800 ms in all; a dry run up to the gateway: Apple, Google and halted apps are not tested",
      {"canary": CanaryFacts(last=replace(CAME_THROUGH, is_dry_run=True))}),
     ("xmpp-canary", OFF, "not set up", {"component": ""}),
     ("xmpp-canary", YELLOW, "no round trip lately", {"component": "", "xmpp_canary": CanaryFacts(is_expected=True)}),

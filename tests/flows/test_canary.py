@@ -183,7 +183,7 @@ def test_a_run_that_was_killed_is_told_and_cleared_away_by_the_next(
     fleet.start(manage("killed", "canary", stop_order=StopOrder.FRONT))
     wait_until(lambda: network.rows(registered) == [(1,)], what="the canary is registered")
     fleet.kill("killed")
-    assert canary() == (2, "CommandError: Another canary is under way. Try again in a moment.\n")
+    assert canary() == (2, "CommandError: Another run of this canary is under way. Try again in a moment.\n")
     aged = "UPDATE waku_bridge_canaryrun SET started_at = started_at - interval '1 hour' WHERE finished_at IS NULL"
     network.rows(f"{aged} RETURNING id")
     code, printed = canary()

@@ -212,7 +212,7 @@ def test_a_run_that_was_killed_is_told_and_cleared_away_by_the_next(
     pushed = "SELECT count(*) FROM notifications_notification"
     wait_until(lambda: service.rows(pushed) == [(1,)], what="the canary has pushed")
     service.fleet.kill("killed")
-    assert canary() == (2, "CommandError: Another canary is under way. Try again in a moment.\n")
+    assert canary() == (2, "CommandError: Another run of this canary is under way. Try again in a moment.\n")
     service.rows(
         "UPDATE xmpp_bridge_canaryrun SET started_at = started_at - interval '1 hour' WHERE finished_at IS NULL"
     )

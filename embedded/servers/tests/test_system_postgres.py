@@ -182,7 +182,7 @@ def test_a_version_that_is_newer_than_all_that_were_tried_is_told(monkeypatch: p
     assert list(fitting.untried_version()) == []
     monkeypatch.setattr(versions, "NEWEST", 1)
     [line] = fitting.untried_version()
-    assert re.fullmatch(r"PostgreSQL \d+\.\d+ was never tried with this server: 1 is the newest that was\.", line)
+    assert re.fullmatch(r"PostgreSQL \d+\.\d+ is not tested with this server: 1 is the newest tested version\.", line)
 
 
 # What tests and benchmarks choose by DATABASE -------------------------------------------------------------------------

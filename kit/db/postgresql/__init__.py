@@ -1,1 +1,1 @@
-"""Django's backend for PostgreSQL, with connections that do not wait for ever. Named in `settings.DATABASES`."""
+"""Django's backend for PostgreSQL with connections that time out. `settings.DATABASES` names this package."""

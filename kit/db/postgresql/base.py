@@ -1,12 +1,12 @@
-"""Connections that give up on a server that says nothing.
+"""Connections to PostgreSQL that time out when the server does not answer, and that send writes in pipelines.
 
-A host that vanishes without a word leaves a connection that looks open. Three things end the wait, each for what the
-others cannot see: TCP itself when the host does not acknowledge (keepalives, `tcp_user_timeout`, in the settings);
-the server, when a statement takes too long (`statement_timeout`, `lock_timeout`); and this, when the server should have
-ended the statement and was not heard, as behind a proxy that takes everything and passes on nothing.
+A host that fails leaves a connection that seems open. Three timeouts end the wait, each in a case that the others
+miss. TCP ends it when the host does not acknowledge (keepalives and `tcp_user_timeout`, in the settings). The server
+ends a statement that takes too long (`statement_timeout`, `lock_timeout`). `TimedConnection` ends it when even that
+error does not arrive, as behind a proxy that accepts everything and forwards nothing.
 
-A transaction makes as many round trips as it reads. What returns nothing (`write`) waits on this side, and goes in one
-pipeline with the next statement that is read or with the COMMIT, and a BEGIN goes with the first:
+A transaction makes one round trip for each read. A statement without a result (`write`) waits in the client. It is sent
+in one pipeline with the next read or with the COMMIT, and the BEGIN is sent with the first statement:
 
     BEGIN ─┐            write ─┐           write ──┐
     read  ─┴──▶ rows    read  ─┴──▶ rows   COMMIT ─┴──▶ done
@@ -31,27 +31,28 @@ Rows = list[tuple[Any, ...]]
 
 
 class TimedConnection(psycopg.Connection[Any]):
-    """A connection whose statements are each answered within `timeout_seconds`, or that is closed. None: it waits."""
+    """A connection that is closed when a statement is not answered within `timeout_seconds` (None: no timeout)."""
 
     timeout_seconds: float | None = None
-    # How many statements the next answer is about.
+    # The number of statements that are sent together, which multiplies the timeout.
     statement_count = 1
-    # In a pipeline psycopg learns only at its end that a transaction has begun.
+    # In a pipeline, psycopg knows only at the end whether a transaction has begun.
     has_sent_begin = False
 
     def wait(self, gen: PQGen[_T], interval: float = 0.1, timeout: float | None = None) -> _T:
-        """Do what psycopg does for every statement, but not for longer than our own timeout."""
+        """Wait for an answer as psycopg does for every statement, but no longer than our own timeout."""
         if timeout is not None or self.timeout_seconds is None:
             return super().wait(gen, interval, timeout)
         try:
             return super().wait(gen, interval, self.timeout_seconds * self.statement_count)
-        except psycopg.errors._WaitTimeout as error:  # noqa: SLF001 - psycopg raises it for a timeout alone
+        except psycopg.errors._WaitTimeout as error:  # noqa: SLF001 - psycopg raises it only for a timeout
             self.pgconn.finish()
             raise psycopg.OperationalError("the database does not answer") from error
 
     def _start_query(self) -> PQGen[None]:
-        """Begin a transaction where one is needed. In a pipeline psycopg would wait for the answer to the BEGIN; should
-        it not call this any more, that costs a round trip.
+        """Begin a transaction where one is needed, without waiting for the answer to the BEGIN in a pipeline.
+
+        If a later psycopg does not call this private method, each transaction costs one more round trip.
         """
         if self._pipeline is None:
             yield from super()._start_query()
@@ -61,7 +62,7 @@ class TimedConnection(psycopg.Connection[Any]):
 
     @contextmanager
     def answering_together(self, statement_count: int) -> Iterator[None]:
-        """Have so many statements sent at once, and their answers read at the end."""
+        """Send ``statement_count`` statements at once, and read their answers at the end."""
         self.statement_count = statement_count
         try:
             with _first_error(), self.pipeline():
@@ -71,13 +72,13 @@ class TimedConnection(psycopg.Connection[Any]):
         self._hand_on_notices()
 
     def _hand_on_notices(self) -> None:
-        """Hand on what came with the last answer: nothing would show that it waits in memory."""
+        """Deliver notifications that came with the last answer, because `select` does not see them in memory."""
         while self.pgconn.notify_handler and (notice := self.pgconn.notifies()):
             self.pgconn.notify_handler(notice)
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """Django's own, but for the connections that it opens, and for when it sends what returns nothing."""
+    """Django's wrapper, with `TimedConnection`, and with pipelines for statements without a result."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -96,7 +97,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return connection
 
     def write(self, sql: LiteralString, parameters: Parameters = ()) -> "Written":
-        """Have a statement run with the next one of this transaction, or with its commit, which raises its error."""
+        """Send a statement together with the next read of this transaction, or with its COMMIT.
+
+        That read or COMMIT raises the error of the statement. Outside of a transaction it is sent at once.
+        """
         written = Written(sql, parameters, self._send)
         is_alone = self.get_autocommit()  # connects, and raises when it cannot
         self._unsent.append(written)
@@ -105,7 +109,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return written
 
     def _send(self, *, with_commit: bool = False) -> None:
-        """Send what is unsent in one pipeline. The rows are there when it returns."""
+        """Send all unsent statements in one pipeline, and receive their rows."""
         unsent, self._unsent = self._unsent, []
         if not unsent:
             return
@@ -117,7 +121,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
                 self.connection.execute("COMMIT")
 
     def create_cursor(self, name: str | None = None) -> Any:
-        """Return a cursor for Django, whose statements are sent one by one."""
+        """Return a cursor for Django's own statements, which are not pipelined."""
         self._send()
         return super().create_cursor(name)
 
@@ -130,14 +134,14 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def _send_and_commit(self) -> None:
         try:
             self._send(with_commit=True)
-        except DatabaseError:  # Django rolls back
+        except DatabaseError:  # Django rolls back after this error
             raise
-        except BaseException:  # a value that cannot be sent
+        except BaseException:  # for example, a value that cannot be sent
             self._rollback()
             raise
 
     def _savepoint_rollback(self, sid: str) -> None:
-        self._unsent = []  # since the savepoint, which was set by a cursor
+        self._unsent = []  # all of them are newer than the savepoint, because its cursor has sent the older ones
         super()._savepoint_rollback(sid)  # type: ignore[misc]  # as above
 
     def _rollback(self) -> None:
@@ -150,7 +154,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
 
 class Written:
-    """A statement that is sent with the next one for whose answer somebody waits."""
+    """A statement that is sent together with the next read or COMMIT."""
 
     def __init__(self, sql: LiteralString, parameters: Parameters, send_all: Callable[[], object]) -> None:
         self._sql = sql
@@ -159,23 +163,23 @@ class Written:
         self._cursor: psycopg.Cursor[Any] | None = None
 
     def send(self, session: psycopg.Connection[Any]) -> None:
-        """Send it, with parameters bound by the server, values in binary, and its plan kept by the connection."""
+        """Send the statement, with parameters bound by the server, values in binary, and a prepared plan."""
         self._cursor = psycopg.Cursor(session)
         self._cursor.execute(self._sql, self._parameters, prepare=True, binary=True)
 
     def rows(self) -> Rows:
-        """Return its rows, and send it for them unless that was done."""
+        """Return the rows of the statement. Send it first, if it is unsent."""
         if self._cursor is None:
             self._send_all()
         if self._cursor is None:
-            raise psycopg.InterfaceError("the statement was not sent, as its transaction was rolled back")
-        # Not `description`, which makes an object for each column.
+            raise psycopg.InterfaceError("the statement was not sent, because its transaction was rolled back")
+        # `description` would make an object for each column.
         return self._cursor.fetchall() if self._cursor.pgresult and self._cursor.pgresult.nfields else []
 
 
 @contextmanager
 def _first_error() -> Iterator[None]:
-    """Raise the error of the statement that failed, where psycopg raises that of one behind it."""
+    """Raise the error of the statement that failed, where psycopg raises the error of a later one."""
     try:
         yield
     except psycopg.errors.PipelineAborted as aborted:

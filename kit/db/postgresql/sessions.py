@@ -1,35 +1,35 @@
-"""What our plans assume of a session of PostgreSQL, as plain values: the settings read them before Django is set up.
+"""Settings of PostgreSQL sessions that our query plans need. The module has no imports of Django: settings read it.
 
-Each setting stands here with what needs it, and nowhere else. The server of an operator has other defaults than the
-embedded one (docs/decisions/0035).
+Each setting is here, with the statements that need it, and nowhere else. An operator's server has other defaults than
+the embedded one (docs/decisions/0035).
 """
 
 from collections.abc import Mapping
 
-# Every session. These are options of the connection, which win over what is set for a role or a database.
+# Settings of every session. They are options of the connection, which override those of a role or a database.
 #
-# jit: a statement of a batch takes less than a millisecond, and compiling it much more. PostgreSQL compiles what it
-# thinks dear, and before version 18 that is every plan with a node that `BATCH_WORKER` disables: on Debian's 15 a
-# request took four times the CPU time, and an idle server sixteen times.
-# random_page_cost: the default is that of turning disks. By it the console's list of registration events, filtered by
-# kind, reads and sorts the whole table instead of following an index, which grows with the table.
+# jit: a statement of a batch takes less than a millisecond, and compiling it takes much longer. PostgreSQL compiles
+# plans with a high cost, and before version 18 that includes every plan with a node that `BATCH_WORKER` disables. On
+# Debian's 15 a request took four times the CPU time, and an idle server sixteen times.
+# random_page_cost: the default is for rotating disks. With it, the console's list of registration events, filtered by
+# kind, reads and sorts the whole table instead of using an index, and gets slower as the table grows.
 EVERY_SESSION: Mapping[str, str] = {"jit": "off", "random_page_cost": "1.1"}
 
-# Sessions of batch workers, whose statements look up a few hundred keys by an index. Plans are kept for a prepared
-# statement; made by the statistics of a small table, they would read all of it for as long as that is not analyzed.
+# Settings of batch workers, whose statements look up a few hundred keys by an index. PostgreSQL keeps the plan of a
+# prepared statement. A plan from the statistics of a small table would read the whole table until its next analysis.
+# The statements below would do so without the setting before them.
 #
 # enable_seqscan: `_FIND_KNOWN` (notifications/acceptance/storing.py) and `_FINISH`
-# (notifications/delivery/recording.py) read all notifications, the registrations are read by `_FIND_ADDRESSEES`
-# (notifications/acceptance/acceptance.py).
-# enable_hashjoin: with an index scan of the whole table below it, `_FIND_ADDRESSEES`, `_CLAIM`
+# (notifications/delivery/recording.py) read all notifications, and `_FIND_ADDRESSEES`
+# (notifications/acceptance/acceptance.py) reads all registrations.
+# enable_hashjoin: with an index scan of the whole table, `_FIND_ADDRESSEES`, `_CLAIM`
 # (notifications/queues/claim.py) and `_RECORD` (waku_bridge/outbound/publishing.py) hash every row.
-# enable_mergejoin: without hash joins these are merged instead, three of four times, and so is the update of
-# attempts (notifications/delivery/recording.py).
+# enable_mergejoin: without hash joins, these statements use merge joins in three of four cases, and so does the update
+# of attempts (notifications/delivery/recording.py).
 # enable_bitmapscan: `_TAKE` (waku_bridge/inbound/inbound.py) and `EXPIRED` (notifications/queues/queues.py) read and
-# sort all that waits, where next to nothing did when the statistics were made, instead of following the index as far
-# as they need.
+# sort all waiting rows, if few rows waited when the statistics were made, instead of reading the first index entries.
 #
-# lock_timeout, in ms: what another session keeps locked for longer, such as an operator's, is put off.
+# lock_timeout, in ms: an item whose row another session, such as an operator's, keeps locked for longer is put off.
 BATCH_WORKER: Mapping[str, str] = {
     "lock_timeout": "1000",
     "enable_seqscan": "off",
@@ -40,10 +40,10 @@ BATCH_WORKER: Mapping[str, str] = {
 
 
 def options(settings: Mapping[str, str]) -> str:
-    """Return settings as the options of a connection that is made."""
+    """Return settings as options for a new connection."""
     return " ".join(f"-c {name}={value}" for name, value in settings.items())
 
 
 def set_all(settings: Mapping[str, str]) -> str:
-    """Return SQL expressions that set these for an open session, to be selected by a statement."""
+    """Return SQL expressions for a SELECT that applies settings to an open session."""
     return ", ".join(f"set_config('{name}', '{value}', false)" for name, value in settings.items())

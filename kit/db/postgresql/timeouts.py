@@ -1,26 +1,26 @@
-"""How long statements may take, as plain values: the settings read them before Django is set up."""
+"""Timeouts of statements, as plain values. The module has no imports of Django: the settings read it."""
 
 from dataclasses import dataclass
 
-# A server that ends a statement says so; this long it may take until we hear it.
+# Seconds to wait for PostgreSQL's own timeout error before the client gives up.
 GRACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """``statement_seconds`` of 0 is without end."""
+    """The longest time of a statement (0: no limit), and of its wait for a lock."""
 
     statement_seconds: float
     lock_seconds: float
 
     @property
     def answer_seconds(self) -> float | None:
-        """Return within which time the server answers, if only to say that it has given up."""
+        """Return the seconds within which a working server answers, at least with its own timeout error."""
         return self.statement_seconds + GRACE_SECONDS if self.statement_seconds else None
 
     @property
     def settings(self) -> dict[str, str]:
-        """Return the settings of a session that begins, as PostgreSQL shows them."""
+        """Return the settings of a new session, in the notation of PostgreSQL."""
         return {
             "statement_timeout": milliseconds(self.statement_seconds),
             "lock_timeout": milliseconds(self.lock_seconds),
@@ -28,5 +28,5 @@ class Timeouts:
 
 
 def milliseconds(seconds: float) -> str:
-    """Return a time as PostgreSQL reads it."""
+    """Return a duration in the notation of PostgreSQL."""
     return f"{round(seconds * 1000)}ms"

@@ -40,7 +40,10 @@ def test_codes_that_make_a_database_unfit_have_a_reason() -> None:
 
 
 def test_another_code_is_told_without_the_text() -> None:
-    assert (reason(error_of("22P05", DataError)), words(error_of("22P05", DataError))) == ("PostgreSQL says 22P05", "")
+    assert (reason(error_of("22P05", DataError)), words(error_of("22P05", DataError))) == (
+        "PostgreSQL reports 22P05",
+        "",
+    )
 
 
 def test_a_connection_that_cannot_be_made_is_told_in_one_line() -> None:

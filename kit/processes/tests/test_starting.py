@@ -57,7 +57,7 @@ def test_a_database_that_is_away_is_a_fault(questions: ModuleType) -> None:
         wait_until_fit()
     assert [entry["reason"] for entry in logs] == [
         "PostgreSQL does not answer",
-        "the disk of PostgreSQL is full: make room, and start it if it has ended",
+        "the disk of PostgreSQL is full: free some space, and start PostgreSQL if it has stopped",
     ]
 
 

@@ -93,7 +93,7 @@ def test_more_than_a_tenth_waits_for_somebody_and_then_ends() -> None:
     [shown] = [each for each in take_snapshot(now=NOW).indicators if each.id == "registrations"]
     assert (shown.state, shown.sentence) == (
         State.YELLOW,
-        "20 of 20 would expire at once, and wait for somebody to allow it",
+        "20 of 20 would expire at once, and wait until an operator allows it",
     )
     assert "`manage.py allow_expiry registrations`" in shown.first_step
 
