@@ -1,7 +1,7 @@
-"""The operator's side of gateways and bridges: what the console, readiness, metrics and reports know of each.
+"""The operator's side of gateways and bridges: their parts of console, readiness, metrics and reports.
 
-A gateway or bridge overrides what it has in a class of its own, and registers the dotted path of that class in
-`AppConfig.ready`. It is imported when somebody first asks for it, as most processes never do.
+A gateway or bridge has a subclass of `Operations` that overrides what applies to it. Its `AppConfig.ready` registers
+the dotted path of that class. The class is imported at its first use, because most processes never need it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,11 +21,11 @@ from kit.metrics.kinds import StoredGauge
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of the last hour when a part is asked to read its own tables.
+    """Facts about the last hour, given to a part that is to read its own tables.
 
-    ``gauges`` has the values of the gauges by name, each the sum over its labels, and is None where the database did
-    not count in time. ``requests`` came by this bridge, and ``replies`` were sent by it. Without Redis (``is_blind``)
-    nothing is known of config checks.
+    ``gauges`` has the value of each gauge by name, as the sum over its labels. It is None if the database did not count
+    in time. ``requests`` is the number of requests by this bridge, and ``replies`` the number of replies that it sent.
+    Without Redis (``is_blind``) the results of config checks are unknown.
     """
 
     now: datetime
@@ -37,10 +37,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class PeerPage:
-    """A page of the console about the servers behind a part: their indicators, and what the config checks found.
+    """A page of the console about the servers behind a part: their indicators, and the results of config checks.
 
-    ``kinds`` are the ids of the indicators that each server has. ``describe`` makes facts of what the last check
-    remembered; ``nothing`` is shown where no server is configured.
+    ``kinds`` are the ids of the indicators of each server. ``describe`` turns the memory of the last check into facts.
+    ``nothing`` is the text for a part without configured servers.
     """
 
     title: str
@@ -56,7 +56,7 @@ class PeerPage:
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """A list of rows in a section of the menu, for people who may view them. ``model`` is its label in lower case."""
+    """A list of rows in a section of the menu. ``model`` is its label in lower case, such as `xmpp_bridge.app`."""
 
     section: str
     title: str
@@ -66,7 +66,7 @@ class ListPage:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Something that a person looked for, and the permission to see it."""
+    """A result of a search by an operator, and the permission to see it."""
 
     kind: str
     text: str
@@ -76,8 +76,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """How many clients know this server by which of its keys. ``own`` are the names of these, in the settings' order;
-    ``kind`` is what the clients are called, and ``others`` says what is the case with those that know none of them.
+    """The number of clients by the key of this server that they use.
+
+    ``own`` has the names of this server's keys in the order of the settings. ``kind`` is the word for the clients, and
+    ``others`` a sentence about clients that use none of these keys.
     """
 
     kind: str
@@ -87,105 +89,111 @@ class KeyUse:
 
 
 class Operations:
-    """The operator's side of one gateway or bridge. Whatever a part does not override it does not have.
+    """The operator's side of one gateway or bridge, a part. A part lacks everything that it does not override.
 
-    ``name`` is the one under which its routes or requests are stored, and ``label`` is for people.
+    ``name`` is the value that its routes or requests have in the database, and ``label`` the name for people.
     """
 
     name = ""
     label = ""
     is_bridge = False
-    # The label of its app, whose rows support may view and operators act on.
+    # The label of its app. Support staff may view the rows of this app, and operators may act on them.
     app_label = ""
     # The name of its page in docs/.
     document = ""
     # Celery tasks that check the servers behind it: by beat's schedule, and soon after a start.
     checks: Sequence[str] = ()
     kinds: Sequence[Kind] = ()
-    # Gauges that its indicators are judged by, besides being metrics.
+    # Metrics that its indicators also use.
     gauges: Sequence[StoredGauge] = ()
-    # Modules with metrics by their heading, and modules with URL patterns, both by dotted path.
+    # Dotted paths of modules with metrics, by heading, and of modules with URL patterns, by URL prefix.
     metric_modules: ClassVar[Mapping[str, str]] = {}
     url_modules: ClassVar[Mapping[str, str]] = {}
     # The module with the URL patterns of its endpoints in the API.
     api_urls = ""
     peer_page: PeerPage | None = None
     list_pages: Sequence[ListPage] = ()
-    # SQL: the pseudonyms, and the installation ids, that its canary has registered with.
+    # Queries for the pseudonyms and the installation ids of its canary's registrations.
     canary_pseudonyms = ""
     canary_installations = ""
-    # SQL with one row, `ms` or null, for each reply that was sent, from %(begin)s on and before %(end)s.
+    # A query with one row, `ms` or null, for each reply that was sent from %(begin)s until before %(end)s.
     replies = ""
 
     def is_in_use(self) -> bool:
-        """Return whether the settings have it take part."""
+        """Return whether the settings enable this part."""
         return True
 
     # Indicators -------------------------------------------------------------------------------------------------------
     def ask(self) -> Any:
-        """Ask the servers behind it, within two seconds, in a thread of its own: without database and cache."""
+        """Request the state of the servers behind the part, within two seconds.
+
+        It runs in a thread of its own, and uses neither database nor cache.
+        """
         return None
 
     def reach(self, asked: Any, *, is_blind: bool) -> Any:
-        """Return the facts that the servers and the cache know. Without Redis (``is_blind``) no cache is asked."""
+        """Return facts from the result of `ask` and from the cache. Without Redis (``is_blind``) use no cache."""
         return asked
 
     def judge_reached(self, reached: Any, *, is_redis_down: bool) -> Iterator[Indicator]:
-        """Yield the indicators of these facts, those that decide readiness among them. Does no I/O."""
+        """Yield the indicators from the facts of `reach`, including those that decide readiness. It does no I/O."""
         return iter(())
 
     def read(self, evidence: Evidence) -> Any:
-        """Return the facts that the database knows, within a transaction."""
+        """Read and return the facts from the database, within a transaction."""
         return None
 
     def judge_stored(self, stored: Any, reached: Any, now: datetime) -> Iterator[Indicator]:
-        """Yield the indicators of what the database knows. Does no I/O."""
+        """Yield the indicators from the facts of `read`. It does no I/O."""
         return iter(())
 
     def tiles(self, stored: Any) -> Iterator[Tile]:
-        """Yield its queues for the dashboard. ``stored`` is None while the database does not answer."""
+        """Yield the queues of the part for the dashboard. ``stored`` is None while the database does not answer."""
         return iter(())
 
     def advice(self, code: str) -> str:
-        """Return what to do when many attempts fail with this code, or nothing."""
+        """Return what an operator can do when many attempts fail with this code, or an empty text."""
         return ""
 
     def key_use(self) -> KeyUse | None:
-        """Return by which keys of this server its clients know it, where they depend on them."""
+        """Return the number of clients by key, for a part whose clients depend on a key of this server."""
         return None
 
     def knows_newest_clients(self, number: int) -> bool:
-        """Return whether any of so many newest clients registered with a key that this server still has."""
+        """Return whether any of the ``number`` newest clients uses a key that this server still has."""
         return True
 
     # The console ------------------------------------------------------------------------------------------------------
     def rule_urls(self, attempts: Sequence[Any]) -> Mapping[int, str]:
-        """Return by primary key the page of the rule by which the error of an attempt was read."""
+        """Return the page of the rule that classified the error of each attempt, by the attempt's primary key."""
         return {}
 
     def recipient_link(self, notification: Any) -> Link | None:
-        """Return the link to whom a notification is for, where it is no user."""
+        """Return the link to the recipient of a notification, where that is not a user."""
         return None
 
     def owners(self) -> Sequence[type[Model]]:
-        """Return the models whose rows own a route beside registrations, with ``route``, ``state`` and ``ended_at``."""
+        """Return the models, besides registrations, whose rows own a route.
+
+        They have the fields ``route``, ``state`` and ``ended_at``.
+        """
         return ()
 
     def owner_of(self, notification: Any) -> Model | None:
-        """Return the row of those that a notification was for."""
+        """Return the row of `owners` that a notification was for."""
         return None
 
-    # The permissions to see any of what `find` yields.
+    # Permissions of which an operator needs one to search with `find`.
     found_permissions: Sequence[str] = ()
-    # What `find` and `searchable` take, in words.
+    # Sentences about the terms that `find` and `searchable` take, for the help text of the search.
     search_terms: Sequence[str] = ()
 
     def find(self, term: str) -> Iterator[Found]:
-        """Yield what is found by a term that may stand in a URL."""
+        """Yield the results for a search term that may appear in a URL."""
         return iter(())
 
     def searchable(self, term: str) -> str | None:
-        """Return what to look for in place of a secret that somebody typed, or None for what is none of ours."""
+        """Return a term that may appear in a URL in place of a secret search term, or None for other secrets."""
         return None
 
 
@@ -194,13 +202,13 @@ _loaded: dict[str, Operations] = {}
 
 
 def register(name: str, operations: str) -> None:
-    """Make the operator's side of a gateway or a bridge known by the dotted path of its class."""
+    """Register the operator's side of a gateway or bridge, by the dotted path of its class."""
     _registered[name] = operations
     _loaded.pop(name, None)
 
 
 def parts() -> list[Operations]:
-    """Return all parts, in the order in which their apps are installed."""
+    """Return all parts, in the order of their apps in INSTALLED_APPS."""
     for name, path in _registered.items():
         if name not in _loaded:
             _loaded[name] = import_string(path)()
@@ -208,5 +216,5 @@ def parts() -> list[Operations]:
 
 
 def parts_in_use() -> list[Operations]:
-    """Return the parts that the settings have take part."""
+    """Return the parts that the settings enable."""
     return [part for part in parts() if part.is_in_use()]

@@ -1,4 +1,4 @@
-"""HTTP to peers: connections, which of several equal servers to ask first, and what was found out about them.
+"""HTTP to peers: connections, failover between equal servers, and the results of their config checks.
 
 See docs/architecture.md.
 """

@@ -1,7 +1,7 @@
-"""One event loop and one HTTP client per process, kept open between tasks.
+"""HTTP clients that stay open between tasks, and the one event loop of each process on which they run.
 
-Tasks are synchronous. What they send over HTTP runs concurrently on a loop in a thread of its own, so that keep-alive
-connections outlive the task, and a connection that the peer closed is noticed at once.
+Tasks are synchronous. Their HTTP requests run concurrently on a loop in a thread of its own. So keep-alive connections
+outlive a task, and a connection that the peer closes is noticed at once.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from yarl import URL
 from kit.processes.once import once
 
 CONNECT_TIMEOUT_SECONDS = 2.0
-# Waiting for a free connection ends well before the lease of what is to be sent does.
+# The wait for a free connection ends well before the lease of a notification.
 POOL_TIMEOUT_SECONDS = 10.0
 MAX_CONNECTIONS = 256
 KEPT_SECONDS = 30.0
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Answer(Protocol):
-    """What a peer answered. Any spelling of a header's name finds it in ``headers``."""
+    """The answer of a peer. Names in ``headers`` are not case-sensitive."""
 
     @property
     def status_code(self) -> int: ...
@@ -44,9 +44,7 @@ class Answer(Protocol):
 
 
 class HttpClient(Protocol):
-    """The part of `httpx.AsyncClient` that talking to a peer needs. It raises `httpx.TransportError`, and no other
-    error.
-    """
+    """The part of `httpx.AsyncClient` that requests to peers need. It raises only `httpx.TransportError`."""
 
     async def request(
         self,
@@ -61,7 +59,7 @@ class HttpClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlainAnswer:
-    """A peer's answer, read to its end."""
+    """The answer of a peer, read completely."""
 
     status_code: int
     headers: Mapping[str, str]
@@ -69,11 +67,11 @@ class PlainAnswer:
 
 
 class PlainClient:
-    """A client of aiohttp in the words of httpx, for peers that need no cookies, redirects or authentication.
+    """A client of aiohttp with the interface of httpx, for peers without cookies, redirects and authentication.
 
-    Answers beyond ``max_answer_bytes`` are refused. Proxies of the environment are ignored: gateways and Waku nodes are
-    named in the settings, and are meant to be reached directly. The session is made at the first request, in the loop
-    that the request runs in.
+    It refuses answers that are larger than ``max_answer_bytes``. It ignores the proxies of the environment, because
+    operators name gateways and Waku nodes in the settings, and expect direct connections to them. The first request
+    creates the session, in its own loop.
     """
 
     def __init__(self, timeout: aiohttp.ClientTimeout, max_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
@@ -92,8 +90,8 @@ class PlainClient:
     ) -> PlainAnswer:
         """Send one request and return the answer.
 
-        Raises httpx.TransportError; see `was_never_sent`. What is encoded in ``url`` stays encoded, because a plain
-        comma in a value separates two values for nwaku.
+        Raises httpx.TransportError (see `was_never_sent`). Encoded characters in ``url`` stay encoded, because nwaku
+        treats a plain comma as a separator of two values.
         """
         if params:
             url = _with(url, params)
@@ -110,12 +108,12 @@ class PlainClient:
                 return PlainAnswer(response.status, response.headers, await self._read(response))
         except aiohttp.ClientError as error:
             raise _in_words_of_httpx(error) from error
-        except TimeoutError as error:  # of the whole answer
+        except TimeoutError as error:  # the timeout of the whole request
             raise httpx.ReadTimeout(type(error).__name__) from error
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise httpx.RemoteProtocolError("the answer is packed, which nobody asked for")
+            raise httpx.RemoteProtocolError("the answer is compressed, although the request did not allow it")
         chunks = []
         size = 0
         async for chunk in response.content.iter_any():
@@ -140,17 +138,17 @@ def _with(url: str, params: Mapping[str, Any]) -> str:
     try:
         return str(httpx.URL(url, params=params))
     except (httpx.InvalidURL, UnicodeError) as error:
-        raise httpx.LocalProtocolError("what is asked cannot be put into a URL") from error
+        raise httpx.LocalProtocolError("the parameters cannot be encoded in a URL") from error
 
 
 @lru_cache(maxsize=1024)
 def _parsed(url: str) -> URL:
-    """Return a URL as aiohttp wants it. Nearly all requests go to a few of them."""
+    """Return a URL as aiohttp needs it. The cache is small, because nearly all requests use a few URLs."""
     return URL(url, encoded=True)
 
 
 def _body(content: bytes | None) -> bytes | BytesIO | None:
-    """Return a large body as a file, because aiohttp sends a file piece by piece and warns of any other large body."""
+    """Return a large body as a file, because aiohttp sends files in pieces, and warns about other large bodies."""
     return BytesIO(content) if content and len(content) > MAX_BODY_IN_ONE_PIECE else content
 
 
@@ -163,17 +161,17 @@ def _new_session(timeout: aiohttp.ClientTimeout) -> aiohttp.ClientSession:
         ),
         timeout=timeout,
         cookie_jar=aiohttp.DummyCookieJar(),
-        # Compressed answers are neither asked for nor taken: a few bytes could unpack to more than the memory holds.
+        # Compressed answers are not requested, and refused: a few bytes could expand to more than the memory.
         headers={"Accept-Encoding": "identity"},
         auto_decompress=False,
     )
 
 
 async def _only_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Keep aiohttp from silently repeating a GET whose connection broke.
+    """Middleware that prevents aiohttp from silently repeating a GET after a broken connection.
 
-    Reading the cache of a Waku node empties it. A reader that sees only the second answer never learns that messages
-    were lost with the first.
+    A GET of a Waku node's cache empties the cache. With a silent repetition, the reader would not notice that the
+    messages of the first answer were lost.
     """
     try:
         return await handler(request)
@@ -188,9 +186,9 @@ ONLY_ONCE = (_only_once,)
 
 
 def _in_words_of_httpx(error: aiohttp.ClientError) -> httpx.TransportError:
-    """Return the error of httpx that says the same.
+    """Return the httpx error that corresponds to an aiohttp error.
 
-    The first two mean that the request cannot have left, and must not be confused with the others.
+    After the first two, the peer cannot have seen the request, so they must not be confused with the others.
     """
     name = type(error).__name__
     match error:
@@ -209,8 +207,8 @@ def _in_words_of_httpx(error: aiohttp.ClientError) -> httpx.TransportError:
 def new_client(
     *, timeout_seconds: float, in_all_seconds: float | None = None, max_answer_bytes: int = MAX_ANSWER_BYTES
 ) -> PlainClient:
-    """Return a client. ``timeout_seconds`` is how long a peer may be silent, and ``in_all_seconds`` how long a request
-    may take, waiting for a free connection included (None: as long as something comes).
+    """Return a client. ``timeout_seconds`` is the longest silence of a peer. ``in_all_seconds`` is the longest time of
+    a request, with its wait for a free connection (None: no limit while data arrives).
     """
     timeout = aiohttp.ClientTimeout(
         total=in_all_seconds,
@@ -229,22 +227,22 @@ def lasting_client(*, timeout_seconds: float, in_all_seconds: float | None = Non
 
 
 def was_never_sent(error: httpx.TransportError) -> bool:
-    """Return whether the peer cannot have seen the request, so that repeating it cannot double anything."""
+    """Return whether the peer cannot have seen the request, so that it is safe to repeat it."""
     return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
 
 
 def is_tls_wrong(error: httpx.TransportError) -> bool:
-    """Return whether a server was reached whose certificate is not good, or which does not speak TLS at all."""
+    """Return whether the server has an invalid certificate, or does not speak TLS."""
     return isinstance(error.__cause__, aiohttp.ClientSSLError)
 
 
 def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-    """Start a coroutine on the loop of this process."""
+    """Start a coroutine on this process's loop."""
     return asyncio.run_coroutine_threadsafe(coroutine, _loop())
 
 
 def call_on_loop(function: Callable[..., object], *args: object) -> None:
-    """Call a plain function on the loop of this process, as soon as the loop is free."""
+    """Call a plain function on this process's loop, as soon as the loop is free."""
     _loop().call_soon_threadsafe(function, *args)
 
 

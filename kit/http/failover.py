@@ -1,7 +1,6 @@
-"""Which of several equal servers to ask first. It is pure: the clock is an argument.
+"""Failover between equal servers: the order in which to try them. The module does no I/O: the clock is an argument.
 
-A server that failed is asked last for a while. It is not left out, because when all have failed the least bad is better
-than none.
+A server that failed is tried last for a while. It is not left out, because all of them may have failed.
 """
 
 from collections.abc import Iterable
@@ -9,12 +8,12 @@ from dataclasses import dataclass
 
 from kit.backoff import doubled
 
-# A server is back within seconds of a restart, and one that hangs should be asked last for longer than that.
+# A server that restarts is back within seconds. A server that hangs should be tried last for longer than that.
 DISTRUST_SECONDS = 10.0
-# A measurement older than this says nothing, so that a slow server gets another chance.
+# Older measurements are ignored, so that a slow server gets another chance.
 MEMORY_SECONDS = 60.0
 SMOOTHING = 0.2
-# A server is slow when it takes so many times as long as the quickest, and also this much longer.
+# A server is slow when its time is above the quickest server's time multiplied by the factor, plus the seconds.
 SLOW_FACTOR = 3.0
 SLOW_SECONDS = 0.1
 
@@ -28,9 +27,9 @@ class _Memory:
 
 
 class Peers:
-    """Base URLs in the operator's order, and what is known about each (seconds of a monotonic clock).
+    """Base URLs in the operator's order, with the failures and times of each (seconds of a monotonic clock).
 
-    A server that fails again and again is distrusted twice as long each time, up to ``max_distrust_seconds``.
+    With each failure in a row, a server is distrusted for twice as long, up to ``max_distrust_seconds``.
     """
 
     def __init__(self, urls: Iterable[str], *, max_distrust_seconds: float = DISTRUST_SECONDS) -> None:
@@ -38,8 +37,10 @@ class Peers:
         self._max_distrust_seconds = max_distrust_seconds
 
     def in_order(self, now: float) -> list[str]:
-        """Return the trusted servers in the operator's order with the slow ones behind them, then the distrusted ones,
-        with the one that was distrusted first in front.
+        """Return the URLs in the order in which to try them.
+
+        The order is: trusted servers in the operator's order, slow ones, and distrusted ones, the first of which is the
+        one that will be trusted again first.
         """
         quickest = min((m.seconds for m in self._memories.values() if _is_measured(m, now)), default=0.0)
 
@@ -51,11 +52,11 @@ class Peers:
         return sorted(self._memories, key=rank)
 
     def is_trusted(self, url: str, now: float) -> bool:
-        """Return whether a server has not failed lately."""
+        """Return whether a server is not distrusted at the moment."""
         return self._memories[url].trusted_from <= now
 
     def failed(self, url: str, now: float, *, min_seconds: float = 0.0) -> None:
-        """Distrust a server for a while. Requests that were under way together fail together, and count once."""
+        """Distrust a server for a while. Failures while it is distrusted, as of parallel requests, do not count."""
         memory = self._memories[url]
         if memory.trusted_from > now:
             return
@@ -70,7 +71,7 @@ class Peers:
         memory.failures = 0
 
     def took(self, url: str, seconds: float, now: float) -> None:
-        """Note how long an answer of a server took."""
+        """Record the time of a server's answer."""
         memory = self._memories[url]
         weight = SMOOTHING if _is_measured(memory, now) else 1.0
         memory.seconds += (seconds - memory.seconds) * weight

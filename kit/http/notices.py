@@ -1,4 +1,4 @@
-"""What the config checks of our peers found, in the status cache for `/readyz` and the console."""
+"""Notices: the results of config checks of peers, in the status cache for `/readyz` and the console."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ from kit.health.status_cache import StatusCache
 from kit.http.urls import host_of
 
 CHECK_EVERY_SECONDS = 300
-# A notice survives two checks that did not take place, but not the end of the checks.
+# A notice outlives two missed checks, and expires when the checks have stopped.
 TTL_SECONDS = 3 * CHECK_EVERY_SECONDS
 
 log = structlog.get_logger(__name__)
-# By the id of a complaint: it, or None for a peer that is as it should be.
+# The complaint by its id, or None if the peer does not have this fault.
 Seen = Mapping[str, Complaint | None]
 NONE: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The result of one config check of one peer. ``since`` says by id when each complaint was first seen.
+    """The result of one config check of one peer. ``since`` has the time when each complaint was first seen, by id.
 
-    ``memory`` holds plain values that the next check or a page wants to know.
+    ``memory`` has plain values for the next check and for the page of the peer.
     """
 
     url: str
@@ -38,7 +38,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class NoticeCache:
-    """The notices about one kind of peer. ``peer`` names it in keys and logs."""
+    """The notices about one kind of peer. ``peer`` is the name of the kind in keys and logs."""
 
     peer: str
 
@@ -47,18 +47,18 @@ class NoticeCache:
         return StatusCache(f"{self.peer}_notice", Notice, TTL_SECONDS)
 
     def save(self, notice: Notice) -> None:
-        """Keep a notice until the next one replaces it or it is out of date."""
+        """Save a notice until the next one replaces it, or until it expires."""
         self.cache.save(notice, notice.url)
 
     def read(self, urls: Sequence[str]) -> dict[str, Notice]:
-        """Return the notices by URL. A peer not checked lately is missing; without the cache all of them are."""
+        """Return the notices by URL, without peers that were not checked recently. Without the cache, return none."""
         return self.cache.read_all(urls)
 
     def peers(self, is_up: Mapping[str, bool], *, is_blind: bool, seen: Mapping[str, Seen] = NONE) -> Iterator[Peer]:
-        """Yield the peers by host. URLs that differ only in their path share a host and are shown as one.
+        """Yield the peers by host. URLs that differ only in their path have the same host, and are one peer.
 
-        ``seen`` is what whoever uses a peer sees of it all the time, by URL and id of the complaint: it is newer than
-        what the last check found.
+        ``seen`` has complaints by URL and id that processes found while they used a peer. These are newer than the last
+        check, and replace its complaints with the same id.
         """
         notices = {} if is_blind else self.read(list(is_up))
         for host in dict.fromkeys(map(host_of, is_up)):
@@ -77,7 +77,7 @@ class NoticeCache:
         now: datetime,
         memory: Mapping[str, Any] | None = None,
     ) -> None:
-        """Keep what a check found. Log a complaint when it comes and when it goes, and not at every check."""
+        """Save the result of a check. Log each complaint only when it appears and when it disappears."""
         before = known.since if known else {}
         since = {complaint.id: before.get(complaint.id, now) for complaint in complaints}
         self._log(host_of(url), complaints, before=before)
@@ -97,12 +97,12 @@ class NoticeCache:
 def _newest(
     checked: Sequence[tuple[Complaint, datetime | None]], live: Seen
 ) -> list[tuple[Complaint, datetime | None]]:
-    """Return what a check found, but for what is known from now."""
+    """Return the complaints of a check, with the newer ones of ``live`` in place of those with the same id."""
     since = {found.id: at for found, at in checked}
     others = [(found, at) for found, at in checked if found.id not in live]
     return [*((found, since.get(id_)) for id_, found in live.items() if found), *others]
 
 
 def complaints(notices: Sequence[Notice]) -> list[tuple[Complaint, datetime | None]]:
-    """Return what the config checks found, with since when."""
+    """Return the complaints of these notices, each with the time when it was first seen."""
     return [(found, notice.since.get(found.id)) for notice in notices for found in notice.complaints]

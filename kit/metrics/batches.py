@@ -1,4 +1,4 @@
-"""Counting what a batch led to: in sums, and not before it is committed."""
+"""Counting in batches: one addition per metric and set of labels, made after the commit of the batch."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -19,7 +19,7 @@ Labels = tuple[str, ...]
 
 
 class BatchHistogram(Histogram):
-    """A histogram that makes one write per bucket that a batch falls into, where `observe` makes two per value."""
+    """A histogram with one write per bucket for all values of a batch, where `observe` makes two writes per value."""
 
     def observe_all(self, values: Iterable[float]) -> None:
         """Add all values."""
@@ -34,16 +34,16 @@ class BatchHistogram(Histogram):
             self._sum.inc(total)
 
     def bucket_of(self, value: float, labels: Sequence[str]) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """Return the bucket of a value as samples name it: its name, and its labels in the order of their names."""
+        """Return the bucket of a value as samples identify it: by name, and by labels sorted by their names."""
         bound = floatToGoString(self._upper_bounds[bisect_left(self._upper_bounds, value)])  # type: ignore[no-untyped-call]
         named = dict(zip(self._labelnames, labels, strict=True)) | {"le": bound}
         return f"{self._name}_bucket", tuple(sorted(named.items()))
 
 
 def count(metric: Metric, facts: Iterable[Labels] | Mapping[Labels, int]) -> None:
-    """Add what a batch led to once it is committed, one addition per set of labels.
+    """Add the facts of a batch to a counter after the commit, with one addition per set of labels.
 
-    Counting never fails its caller. ``facts`` are the labels of each fact, or the number of facts by labels.
+    ``facts`` are the labels of each fact, or the number of facts by labels. Errors of counting never reach the caller.
     """
     counts = Counter(facts)
     if counts:
@@ -51,20 +51,21 @@ def count(metric: Metric, facts: Iterable[Labels] | Mapping[Labels, int]) -> Non
 
 
 def count_returned(metric: Metric, written: Written) -> None:
-    """Add the facts whose labels a statement returns, as `count` does."""
+    """Add the facts whose labels a statement returns. See `count`."""
     _once_committed(lambda: _add(metric, Counter(written.rows())))
 
 
 def _once_committed(add: Callable[[], None]) -> None:
-    """Call ``add`` after the commit. Without a transaction that is at once, which needs no connection: a database that
-    is away is counted, too.
+    """Call ``add`` after the commit, or at once outside of a transaction.
+
+    The latter needs no connection, so that failures of the database can be counted.
     """
     if connection.in_atomic_block:
         transaction.on_commit(add, robust=True)
         return
     try:
         add()
-    except Exception as error:  # noqa: BLE001 - what is counted is done
+    except Exception as error:  # noqa: BLE001 - counting must not fail work that is done
         log.error("not_counted", error=type(error).__name__)  # noqa: TRY400 - its text may quote a label
 
 
@@ -74,9 +75,9 @@ def _add(metric: Metric, counts: Mapping[Labels, int]) -> None:
 
 
 def observe(histogram: BatchHistogram, values: Iterable[float], *labels: str, of: Iterable[bytes] = ()) -> None:
-    """Add the values of a batch to a histogram, once the batch is committed.
+    """Add the values of a batch to a histogram after the commit.
 
-    ``of`` are the keys by which the messages that the values are of are traced: those are examples of their bucket.
+    ``of`` has the trace key of each value's message. Values of traced messages become exemplars of their buckets.
     """
     kept = list(values)
     if kept:

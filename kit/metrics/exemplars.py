@@ -1,7 +1,7 @@
-"""Exemplars: of each bucket of a histogram the newest value that was measured of a message which is traced.
+"""Exemplars: for each bucket of a histogram, the newest value of a traced message, with the id of its trace.
 
-prometheus_client has none where several processes count. So each process writes its own into a file beside those that
-it counts in, at most every few seconds, and whoever collects the metrics adds them. Without tracing there is no file.
+prometheus_client has no exemplars in multiprocess mode. So each process writes its own into a file beside its metrics,
+at most every few seconds, and the process that answers a scrape adds them. Without tracing there is no file.
 """
 
 import json
@@ -21,14 +21,14 @@ from kit.tracing.spans import Trace, trace_of
 
 NAME = re.compile(r"exemplars_(?P<pid>\d+)\.json")
 WRITE_EVERY_SECONDS = 5.0
-# A scrape comes every minute or so. What is older is an example of another time.
+# Exemplars older than this, several times the usual period of scrapes, say nothing about the present.
 KEPT_SECONDS = 600.0
-# A bucket, as samples name it: the name of the sample, and its labels in the order of their names.
+# A bucket as samples identify it: by name, and by labels sorted by their names.
 Bucket = tuple[str, tuple[tuple[str, str], ...]]
 
 
 def of(values: Iterable[float], keys: Iterable[bytes]) -> Iterator[tuple[float, Trace]]:
-    """Yield the values that are of traced messages, each with its trace."""
+    """Yield the values of traced messages, each with its trace. ``keys`` has the trace key of each value."""
     for value, key in zip(values, keys, strict=False):
         if key and (trace := trace_of(key)):
             yield value, trace
@@ -43,11 +43,11 @@ class Kept:
     _written_at: float = float("-inf")
 
     def add(self, bucket: Bucket, value: float, trace: Trace) -> None:
-        """Take the value as the example of its bucket."""
+        """Make a value the exemplar of its bucket."""
         self.by_bucket[bucket] = (value, time(), trace.id_hex)
 
     def write(self) -> None:
-        """Write the file again, unless that was done a moment ago. Who reads it sees all of it or nothing."""
+        """Write the file, at most every `WRITE_EVERY_SECONDS`. It is replaced atomically, so readers see all of it."""
         if monotonic() < self._written_at + WRITE_EVERY_SECONDS:
             return
         self._written_at = monotonic()
@@ -63,7 +63,7 @@ def _own() -> Kept:
 
 
 def keep(examples: Iterable[tuple[Bucket, float, Trace]]) -> None:
-    """Keep the newest example of each bucket."""
+    """Keep the newest exemplar of each bucket."""
     own, is_any = _own(), False
     for bucket, value, trace in examples:
         own.add(bucket, value, trace)
@@ -73,7 +73,7 @@ def keep(examples: Iterable[tuple[Bucket, float, Trace]]) -> None:
 
 
 def read(folder: Path) -> dict[Bucket, Exemplar]:
-    """Return the newest example of each bucket that any process has kept."""
+    """Return the newest exemplar of each bucket over all processes."""
     found = [example for file in folder.glob("exemplars_*.json") for example in json.loads(file.read_text())]
     newest = sorted((at, trace_id, value, name, labels) for name, labels, value, at, trace_id in found)
     return {
@@ -84,7 +84,7 @@ def read(folder: Path) -> dict[Bucket, Exemplar]:
 
 
 def show(metrics: Iterable[Metric], examples: Mapping[Bucket, Exemplar]) -> None:
-    """Add the examples to the samples of their buckets."""
+    """Add exemplars to the samples of their buckets."""
     for metric in metrics if examples else ():
         metric.samples = [_with_example(sample, examples) for sample in metric.samples]
 

@@ -1,8 +1,8 @@
-"""The files that the processes of this machine count in, one set per process id.
+"""Metric files of the processes of this machine, one set per process id.
 
-What a process counted stays counted after its end: its counters and histograms are added to those of earlier processes
-that have ended, so that restarts neither take counts away nor pile up files. Its gauges go with it. The kernel is asked
-which processes live when metrics are collected, because a killed process cannot note its own end.
+The counts of a process outlive it: its counters and histograms are added to those of other ended processes. So restarts
+lose no counts, and leave no files behind. Its gauges are removed. Each collection checks which processes are alive,
+because a killed process cannot record its own end.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ DEAD = "dead"
 
 
 class Counted(Collector):
-    """The metrics that all processes that share ``folder`` have counted, including those that have ended."""
+    """The metrics of all processes that share ``folder``, including ended ones."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -36,8 +36,8 @@ class Counted(Collector):
         if not self._folder.is_dir():  # the configuration is wrong, and its checks say so
             return []
         with _alone(self._folder):
-            _bury_the_dead(self._folder)
-            # A process that starts makes its file first, and gives it a size a moment later.
+            _fold_ended(self._folder)
+            # A new file is empty for a moment, until its process has set its size.
             files = [str(file) for file in self._folder.glob("*.db") if file.stat().st_size]
             merged = list(MultiProcessCollector.merge(files, accumulate=True))
             _leave_out_sums_below_zero(merged)
@@ -46,9 +46,9 @@ class Counted(Collector):
 
 
 def _leave_out_sums_below_zero(metrics: Iterable[Metric]) -> None:
-    """Leave out sum and count of histograms that have buckets below zero.
+    """Leave out the sum and the count of histograms that have buckets below zero.
 
-    OpenMetrics forbids both, and who reads it strictly would take nothing of the page. The last bucket is the count.
+    OpenMetrics forbids both, and a strict reader would reject the whole page. The last bucket has the count too.
     """
     for metric in metrics:
         if any(sample.labels.get("le", "").startswith("-") for sample in metric.samples):
@@ -56,24 +56,24 @@ def _leave_out_sums_below_zero(metrics: Iterable[Metric]) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove all counts. It may be called only while no process counts there."""
+    """Remove all counts. Call it only while no process counts in this folder."""
     for file in (*folder.glob("*.db"), *folder.glob("exemplars_*")):
         file.unlink(missing_ok=True)
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep other readers out: between folding a file and removing it, its counts are there twice."""
+    """Keep other readers out, because between folding a file and removing it, its counts exist twice."""
     with (folder / "lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
             yield
         finally:
-            # Closing is not enough, because a child forked meanwhile holds the file open too.
+            # Closing the file is not enough, because a child that was forked meanwhile has it open too.
             fcntl.flock(file, fcntl.LOCK_UN)
 
 
-def _bury_the_dead(folder: Path) -> None:
+def _fold_ended(folder: Path) -> None:
     files = [(file, found) for file in sorted(folder.iterdir()) if (found := NAME.fullmatch(file.name))]
     living = {pid for pid in {int(found["pid"]) for _, found in files} if _is_alive(pid)}
     for file, found in files:
@@ -100,6 +100,6 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # a process of another account: not ours, but the number is taken
+    except PermissionError:  # a process of another account has this id
         return True
     return True

@@ -1,4 +1,4 @@
-"""Gauges that nobody counts: a server or the database knows their value, and is asked."""
+"""Gauges whose values are not counted, but read from a server or the database when metrics are collected."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -8,15 +8,16 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 
 @dataclass(frozen=True, slots=True)
 class AskedGauge:
-    """A gauge that nobody counts, because a server knows its value and is asked when metrics are collected."""
+    """A gauge whose value is read from a server when metrics are collected."""
 
     name: str
     documentation: str
     labelnames: tuple[str, ...] = ()
 
     def family(self, rows: Iterable[Sequence[object]]) -> GaugeMetricFamily:
-        """Return the values in Prometheus's form. ``rows`` hold the labels, in their order, and the value; a value of
-        None is left out.
+        """Return the values as a Prometheus family. A row of ``rows`` has the labels in their order, and the value.
+
+        Rows with the value None are left out.
         """
         family = GaugeMetricFamily(self.name, self.documentation, labels=self.labelnames)
         for *labels, value in rows:
@@ -27,8 +28,6 @@ class AskedGauge:
 
 @dataclass(frozen=True, slots=True)
 class StoredGauge(AskedGauge):
-    """A gauge whose value the database knows. ``sql`` is fast however large the tables are, by partial indexes or a
-    limit.
-    """
+    """A gauge whose value a query reads. ``sql`` must be fast for tables of any size, by a partial index or a limit."""
 
     sql: str = field(kw_only=True)

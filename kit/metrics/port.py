@@ -1,4 +1,4 @@
-"""A metrics port for a process that shares no METRICS_DIR with a web server. In containers each process has its own."""
+"""A metrics port for processes without a web server on their METRICS_DIR, such as those in containers of their own."""
 
 import os
 from errno import EADDRINUSE
@@ -12,16 +12,16 @@ from prometheus_client import CollectorRegistry, start_http_server
 from kit.metrics.files import Counted
 
 RETRY_SECONDS = 0.5
-# Longer than a process needs that was told to stop because this one replaces it.
+# Longer than the shutdown of a process that this one replaces.
 LOG_AFTER_SECONDS = 30.0
 log = structlog.get_logger(__name__)
 
 
 def serve() -> None:
-    """Show what this process and its children count at METRICS_HOST and METRICS_PORT, or nowhere when the port is 0.
+    """Serve the metrics of this process and its children at METRICS_HOST and METRICS_PORT, or nowhere if the port is 0.
 
-    A port that is taken does not keep the process from its work. It is waited for: a process that is being replaced has
-    it until it ends, and it ends only when this one is at work.
+    A taken port does not stop the process. A thread waits for the port: the process that this one replaces uses it
+    until it ends, and it ends only when this one has started.
     """
     if not settings.METRICS_PORT:
         return
@@ -35,7 +35,7 @@ def serve() -> None:
 
 
 def _open(registry: CollectorRegistry) -> int:
-    """Open the port, and return 0 or why it cannot be opened."""
+    """Open the port, and return 0 or the error number of the failure."""
     try:
         start_http_server(settings.METRICS_PORT, settings.METRICS_HOST, registry)
     except OSError as error:

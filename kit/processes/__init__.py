@@ -1,1 +1,1 @@
-"""Processes: how one starts, becomes ready, leads, and stops. See docs/installation/README.md."""
+"""Life of a process: start-up checks, readiness, leader lock, tasks, and stop. See docs/installation/README.md."""

@@ -1,18 +1,18 @@
-"""Leader lock: of many processes that can do a job, one does it, and another one follows when it ends.
+"""Leader lock: only one of several processes does a job, and another one follows when it ends.
 
-The lock is a session advisory lock of PostgreSQL, which releases it when the session ends, however the process ended.
-A leader asks again and again whether it still has the lock, because a session may end unseen, or be exchanged.
+The lock is a session advisory lock of PostgreSQL, which releases it when the session ends, also after SIGKILL. A leader
+checks again and again whether it still has the lock, because its session may have ended or been exchanged.
 
-    LeaderLock    on Django's connection, asked whenever there is work                  batches, beat, reports
-    Leader        on a session of its own, asked every second while the work goes on    both bridges
+    LeaderLock    on Django's connection, checked before each piece of work              batches, beat, reports
+    Leader        on a session of its own, checked every second during the work          both bridges
 
-The session of a `Leader` ends at once when its process ended or PostgreSQL restarted. It ends after
-`SERVER_TIMEOUT_SECONDS` when its host died or hangs, as PostgreSQL ends a session that says nothing. The leader notices
-within the shorter `LEADER_TIMEOUT_SECONDS` that it is not answered, and does not ask for the lock again before its work
-has returned.
+The session of a `Leader` ends at once when its process ends or PostgreSQL restarts. When the host fails or hangs,
+PostgreSQL ends the idle session after `SERVER_TIMEOUT_SECONDS`. A leader stops its work earlier, after
+`LEADER_TIMEOUT_SECONDS` without an answer, unless it survives outages. It tries to take the lock again only after its
+work has returned.
 
-The session must be ours alone. A pooler that hands the server's sessions around by transaction (PgBouncer in
-transaction mode) refuses these options or loses the lock.
+The session must not be shared. A pooler that assigns sessions by transaction (PgBouncer in transaction mode) refuses
+these options or loses the lock.
 """
 
 import asyncio
@@ -37,37 +37,37 @@ from kit.health.status_cache import StatusCache
 
 log = structlog.get_logger(__name__)
 
-# The keys of all advisory locks: 64 bits, which spell a word. What has a name of its own has the key of `key_of`.
+# The keys of all advisory locks: 64 bits, or 8 letters. A lock with a configured name has the key of `key_of`.
 BATCHES = int.from_bytes(b"batches")
 BEAT = int.from_bytes(b"PushBeat")
 REPORTS = int.from_bytes(b"pushrept")
 WAKU_BRIDGE = int.from_bytes(b"PushRead")
-# All batch workers hold this one, in shared mode: see `kit.buckets.share`.
+# All batch workers hold this lock in shared mode (see `kit.buckets.share`).
 LIVE_WORKERS = int.from_bytes(b"work")
 
-# Of a 64-bit key the upper half is `classid`, the lower `objid`, and `objsubid` is 1.
+# In `pg_locks`, `classid` is the upper half of a 64-bit key, `objid` is the lower half, and `objsubid` is 1.
 _OF_KEY: LiteralString = """
     locktype = 'advisory' AND granted AND objsubid = 1 AND (classid::bigint << 32) | objid::bigint = %(key)s::bigint
 """
 HELD: LiteralString = f"EXISTS (SELECT FROM pg_locks WHERE {_OF_KEY} AND pid = pg_backend_pid())"
-# A lock that a session takes twice has to be given back twice: it is taken only where it is not held.
+# A session that takes a lock twice has to release it twice, so `TAKE` first checks whether the session has it.
 TRY: LiteralString = "pg_try_advisory_lock(%(key)s::bigint)"
 TAKE: LiteralString = f"({HELD} OR {TRY})"
 HOLDERS: LiteralString = f"""
     SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
     WHERE {_OF_KEY} AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
-POOLED = "a pool between this process and PostgreSQL exchanges sessions: DATABASE_URL must lead past it"
+POOLED = "a pooler between this process and PostgreSQL exchanges sessions: DATABASE_URL must bypass it"
 
 BEAT_SECONDS = 1.0
 LEADER_TIMEOUT_SECONDS = 4.0
 SERVER_TIMEOUT_SECONDS = 6
-# How long a leader that works on without the database needs at most to take the lock again.
+# The longest time in which a leader that survived an outage takes the lock again.
 RETURN_SECONDS = LEADER_TIMEOUT_SECONDS + 3 * BEAT_SECONDS
-# Which process leads, for one that survives outages. It says so every few seconds while it has its session.
+# The name of the process that leads, saved every `REPORT_SECONDS` by a leader that survives outages.
 LEADS = StatusCache("leads", str, ttl_seconds=15)
 REPORT_SECONDS = 5.0
-# The session's own timeout covers most cases; the others cover a server that is sending to a host that is gone.
+# `idle_session_timeout` covers most cases. The others cover a server that sends to a failed host.
 SERVER_OPTIONS = (
     f"-c idle_session_timeout={SERVER_TIMEOUT_SECONDS}s -c statement_timeout={SERVER_TIMEOUT_SECONDS}s "
     f"-c tcp_keepalives_idle=2 -c tcp_keepalives_interval=1 -c tcp_keepalives_count=3 "
@@ -83,12 +83,12 @@ CLIENT_OPTIONS = {
 
 
 def key_of(name: str) -> int:
-    """Return the key of the lock of what has this name, such as one of several components."""
+    """Return the key of a lock with a configured name, such as the address of an XMPP component."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
 
 
 def holders(key: int) -> list[str]:
-    """Return host and process id of each `Leader` that holds a lock, by PostgreSQL's own account."""
+    """Return host and process id of each `Leader` that holds a lock, as PostgreSQL lists them."""
     return [name.partition(" ")[2] for (name,) in fetch(HOLDERS, {"key": key})]
 
 
@@ -96,27 +96,26 @@ def holders(key: int) -> list[str]:
 class LeaderLock:
     """A lock on the session of Django's connection. It is lost with that connection.
 
-    PostgreSQL ends a session that says nothing for ``idle_seconds`` (0: never), so that a process that hangs loses it.
+    PostgreSQL ends a session that is idle for ``idle_seconds`` (0: never), so that a hanging process loses the lock.
     """
 
     key: int
     idle_seconds: int = 0
 
     def take(self) -> bool:
-        """Take the lock if it is free, and return whether it is ours."""
+        """Take the lock if it is free, and return whether this process has it."""
         parameters = {"key": self.key, "idle": f"{self.idle_seconds}s"}
         [(is_ours, _)] = fetch(f"SELECT {TAKE}, set_config('idle_session_timeout', %(idle)s, false)", parameters)
         return bool(is_ours)
 
     def release(self) -> None:
-        """Give the lock back."""
         fetch("SELECT pg_advisory_unlock(%s::bigint)", [self.key])
 
 
 class Term:
-    """A time during which the lock is ours. The work done under it ends itself when ``ended`` is set.
+    """A period during which this process has the lock. The work of the term must end when ``ended`` is set.
 
-    ``stopped`` is set when the whole process is to stop. That ends the term, too.
+    ``stopped`` is set when the whole process is to stop, which also ends the term.
     """
 
     def __init__(self, stopped: asyncio.Event) -> None:
@@ -128,7 +127,7 @@ class Term:
         return self.ended.is_set() or self.stopped.is_set()
 
     async def pause(self, seconds: float | None, unless: asyncio.Event | None = None) -> None:
-        """Wait this long (for ever: None), but no longer than the term lasts, and not when ``unless`` is set."""
+        """Wait for ``seconds`` (None: without a limit), or until the term ends or ``unless`` is set."""
         events = [self.ended, self.stopped, *([unless] if unless else [])]
         if any(event.is_set() for event in events):
             return
@@ -141,7 +140,7 @@ class Term:
 
 
 async def wait(event: asyncio.Event, seconds: float) -> None:
-    """Wait until the event is set, but no longer than this."""
+    """Wait until the event is set, but at most for ``seconds``."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -151,10 +150,10 @@ Work = Callable[[Term], Awaitable[None]]
 
 
 class Leader:
-    """The wish to lead, and a session for the lock. ``name`` and the process are what the database knows it by.
+    """A candidate for a lock, with a session of its own. PostgreSQL shows the session with ``name`` and process.
 
-    ``survives_outage`` says that the work goes on while the database is away, until another process has the lock. After
-    an outage it is the first to get it again.
+    With ``survives_outage`` the work goes on while the database is unavailable, until another process has the lock.
+    After an outage, the former leader is the first that can take it.
     """
 
     def __init__(self, key: int, name: str, is_leading: Gauge, *, survives_outage: bool = False) -> None:
@@ -163,16 +162,15 @@ class Leader:
         self._is_leading = is_leading
         self._survives_outage = survives_outage
         self._session: psycopg.AsyncConnection | None = None
-        self._change_filter = ChangeFilter()  # why there is no session
+        self._change_filter = ChangeFilter()  # of the reasons why there is no session
         self._process = f"{name} {socket.gethostname()[:40]} {os.getpid()}"
         self._report_at = float("-inf")  # monotonic
         self._reporting: asyncio.Future[None] | None = None
 
     async def lead(self, stopped: asyncio.Event, work: Work) -> None:
-        """Do the work whenever the lock is ours, until ``stopped``.
+        """Do the work whenever this process has the lock, until ``stopped``.
 
-        The work returns when its term is over, and is waited for: before that the lock is neither asked for again nor
-        given back.
+        The work must return when its term ends. Until it has returned, the lock is neither released nor taken again.
         """
         try:
             while not stopped.is_set():
@@ -202,19 +200,20 @@ class Leader:
         await self._hang_up()
 
     async def _give_way(self, stopped: asyncio.Event) -> None:
-        """Wait until the database is back, and then until whoever led before has had time to take the lock again: its
-        work goes on, and would be cut off.
+        """Wait until the database is back, and then for `RETURN_SECONDS`, in which the former leader can take the lock.
+
+        The former leader is still at work, and would have to stop.
         """
         while not (stopped.is_set() or await self._is_connected()):
             await wait(stopped, BEAT_SECONDS)
-        await self._hang_up()  # PostgreSQL would end a session that says nothing meanwhile
+        await self._hang_up()  # PostgreSQL would end an idle session meanwhile
         await wait(stopped, RETURN_SECONDS)
 
     async def _may_stay(self, working: "asyncio.Future[None]") -> bool:
-        """Wait for a second, or until the work is over, and return whether we still lead."""
+        """Wait for a second, or until the work is over, and return whether this process still leads."""
         if self._session is None:
             await asyncio.wait([working], timeout=BEAT_SECONDS)
-            # The database may be away for this process alone, and another one leads: then it has said so.
+            # The database may be unavailable for this process only. Then the status cache shows if another one leads.
             return await self._take() or (self._session is None and not await self._is_followed())
         try:
             if not await self._ask(HELD):
@@ -230,7 +229,7 @@ class Leader:
         return True
 
     async def _listen(self, session: psycopg.AsyncConnection, working: "asyncio.Future[None]") -> None:
-        """Wait until the next look at the lock. Who listens notices at once that the session has ended."""
+        """Wait until the next check of the lock. A session that listens fails at once when it ends."""
         listening = asyncio.ensure_future(_hear_nothing(session))
         await asyncio.wait([listening, working], return_when=asyncio.FIRST_COMPLETED)
         if listening.done():
@@ -240,7 +239,7 @@ class Leader:
             await asyncio.wait([listening])
 
     def _report_leader(self) -> None:
-        """Say it from a thread, so that a cache that hangs does not keep the leader from its session."""
+        """Save the name of this process in a thread, so that a hanging cache does not delay the checks of the lock."""
         if (
             self._survives_outage
             and monotonic() >= self._report_at
@@ -257,7 +256,7 @@ class Leader:
         return leader not in {None, self._process}
 
     async def _take(self) -> bool:
-        """Take the lock if it is free, and return whether it is ours."""
+        """Take the lock if it is free, and return whether this process has it."""
         if not await self._is_connected():
             return False
         try:
@@ -270,7 +269,7 @@ class Leader:
         return is_ours
 
     async def _is_connected(self) -> bool:
-        """Connect unless there is a session, and return whether there is one."""
+        """Connect if there is no session, and return whether there is one."""
         try:
             if self._session is None:
                 self._session = await self._connect()
@@ -284,7 +283,7 @@ class Leader:
             return await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
 
     async def _ask(self, condition: LiteralString) -> bool:
-        assert self._session is not None  # noqa: S101 - the callers have looked
+        assert self._session is not None  # noqa: S101 - the callers have checked it
         async with asyncio.timeout(LEADER_TIMEOUT_SECONDS):
             cursor = await self._session.execute(f"SELECT {condition}", {"key": self._key})
             row = await cursor.fetchone()
@@ -313,7 +312,7 @@ async def _hear_nothing(session: psycopg.AsyncConnection) -> None:
 
 
 def session_parameters() -> dict[str, Any]:
-    """Return the parameters of the configured database, for a session that a dead host loses within seconds."""
+    """Return connection parameters for a session that PostgreSQL ends within seconds after its host has failed."""
     parameters = connection_parameters()
     options = f"{parameters.get('options') or ''} {SERVER_OPTIONS}".strip()
     return {**parameters, **CLIENT_OPTIONS, "options": options}

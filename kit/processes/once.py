@@ -1,4 +1,4 @@
-"""Values of which each process has exactly one."""
+"""Values of which each process has exactly one, made at their first use."""
 
 import os
 import threading
@@ -9,14 +9,14 @@ T = TypeVar("T")
 
 
 def once(make: Callable[[], T]) -> Callable[[], T]:
-    """Return a function that makes a value at its first call and keeps it for the life of the process.
+    """Return a function that makes a value at its first call, and keeps it for the life of the process.
 
-    `functools.cache` would let several threads make one each, and a forked process would have its parent's: a loop
-    whose thread it has not.
+    With `functools.cache`, several threads could each make a value. A forked process would have its parent's value,
+    such as an event loop without its thread.
     """
     lock = threading.Lock()
     made: list[T] = []
-    of_parents: list[list[T]] = []  # whose end would do something to what is the parent's
+    of_parents: list[list[T]] = []  # kept, because their destructors could affect the parent
 
     def begin_anew() -> None:
         nonlocal lock, made

@@ -1,6 +1,6 @@
-"""Telling the parent that this process serves now, so that the process before it may end.
+"""Message to the parent that this process is ready, so that the process before it may end.
 
-It uses a pipe and not a port, because a pipe is there for a child alone, and its end says that the child has gone.
+It uses a pipe, because a pipe belongs to one child only, and is closed when the child ends.
 """
 
 import os
@@ -10,7 +10,7 @@ VARIABLE = "READY_FD"
 
 
 def announce_ready() -> None:
-    """Say that this process serves. The parent may not have asked for it, or may have gone meanwhile."""
+    """Report to the parent that this process is ready. Do nothing if the parent expects no report or has ended."""
     if number := os.environ.pop(VARIABLE, ""):
         with suppress(OSError):
             os.write(int(number), b"\0")

@@ -1,9 +1,10 @@
-"""What keeps a process from its work, said in one line before it takes the first message.
+"""Start-up checks: a process logs one line about each fault, and waits until it can work.
 
-It waits instead of ending: whoever mends the fault need not start anything again. Nothing is lost meanwhile, as
-messages wait in the stores of the nodes and rows in the database. What is asked is not known here: it stands in the
-module that STARTS_WHEN names, in two lists of functions that yield what is wrong, in one line. For as long as one of
-`FAULTS` does so the process waits; `ODDITIES` are told, and it goes on.
+It waits instead of ending, so that nobody has to start it again after a repair. Nothing is lost meanwhile: messages
+wait in the stores of the nodes, and rows in the database.
+
+The setting STARTS_WHEN names the module with the checks, functions that yield one line about each fault. The process
+waits as long as a check of `FAULTS` yields a line. It logs the lines of `ODDITIES` as warnings, and starts.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +25,7 @@ RETRY_SECONDS = 2.0
 
 
 def wait_until_fit() -> None:
-    """Return once nothing keeps this process from its work. What is wrong is told whenever it changes."""
+    """Wait until no check finds a fault. Log each fault once, and again after another one."""
     questions, logged = import_module(settings.STARTS_WHEN), ""
     while fault := next(_ask(questions.FAULTS), ""):
         if fault != logged:
@@ -35,7 +36,7 @@ def wait_until_fit() -> None:
     for oddity in _ask(questions.ODDITIES):
         log.warning("started_all_the_same", reason=oddity)
     clock.set(database_now())
-    connection.close()  # nobody may inherit it
+    connection.close()  # so that no forked process inherits it
 
 
 def _ask(questions: Iterable[Question]) -> Iterator[str]:

@@ -1,10 +1,10 @@
-"""The stop of a Celery worker, as its tasks learn of it: only the parent of a prefork pool hears SIGTERM.
+"""The stop signal of a Celery worker for its tasks, because only the parent of a prefork pool receives SIGTERM.
 
     parent                                   children of a prefork pool, or threads
     worker_init: makes an eventfd ──fork──▶  inherit it
-    SIGTERM: writes into it ──────────────▶  find it readable from then on, as nobody reads it
+    SIGTERM: writes into it ──────────────▶  it stays readable, because nobody reads it
 
-A task that runs for long asks `is_set`, or has a thread that waits in `wait`. Where no worker runs, nobody is told.
+A long task checks `is_set`, or has a thread in `wait`. Outside of a worker the signal is never set.
 """
 
 import os
@@ -15,27 +15,26 @@ from celery import signals
 
 
 class WorkerStop:
-    """Whether this worker was told to stop. Its parent and all its children see the same."""
+    """The stop signal of this worker. Its parent and all children share it."""
 
     def __init__(self) -> None:
         self._file: int | None = None
 
     def prepare(self) -> None:
-        """Make what the children inherit."""
+        """Create the eventfd, before the pool forks."""
         self._file = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def set(self) -> None:
-        """Tell everybody. Called in a signal handler."""
+        """Set the signal for all processes of the worker. It is safe in a signal handler."""
         if self._file is not None:
             os.eventfd_write(self._file, 1)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Return whether the worker was told to stop, after waiting for it for at most ``seconds``."""
+        """Wait for the signal for at most ``seconds``, and return whether it is set."""
         files = [] if self._file is None else [self._file]
         return bool(select.select(files, [], [], seconds)[0])
 
     def is_set(self) -> bool:
-        """Return whether the worker was told to stop."""
         return self.wait(0)
 
 
@@ -44,11 +43,9 @@ WORKER_STOP = WorkerStop()
 
 @signals.worker_init.connect
 def prepare(**_kwargs: Any) -> None:
-    """Prepare the stop before the pool forks."""
     WORKER_STOP.prepare()
 
 
 @signals.worker_shutting_down.connect
 def announce_stop(**_kwargs: Any) -> None:
-    """Tell the tasks that their worker was told to stop."""
     WORKER_STOP.set()

@@ -1,4 +1,4 @@
-"""What the tasks of all apps have in common."""
+"""Base class of all Celery tasks, and the loop of the tasks that purge rows."""
 
 import traceback
 from collections.abc import Iterable
@@ -16,21 +16,21 @@ from kit.db.timeouts import RETENTION, timeouts
 
 log = structlog.get_logger(__name__)
 
-# A purge takes so long at most, and of that every other moment: the database has others to serve.
+# A purge takes at most this long, and pauses for half of it, so that other sessions can use the database.
 PURGE_SECONDS = 20.0
 
 
 class TaskFailed(Exception):  # noqa: N818 - says what happened
-    """Replaces the exception that ended a task, and names its type and place only."""
+    """Replaces the exception that ended a task. Its text has only the type and the place of that exception."""
 
-    quotes_nothing = True  # its text may be told to whoever collects errors
+    quotes_nothing = True  # so its text may be sent to the error collector
 
 
 class MessageTask(Task):  # type: ignore[type-arg]  # only generic for the type checker
-    """A task that repeats what a restart of the database or a deadlock interrupted.
+    """A task that is repeated after a restart of the database or a deadlock.
 
-    Celery acknowledges a failed task, so that without this its messages would wait for the sweep. While PostgreSQL
-    serves nobody that is told in one line: the task comes again, and where it ended says nothing.
+    Celery acknowledges a failed task. Without a repetition, its messages would wait for the next sweep. While
+    PostgreSQL refuses all statements, the task only logs one line, because it is scheduled again.
     """
 
     autoretry_for = (OperationalError, InterfaceError)
@@ -47,7 +47,7 @@ class MessageTask(Task):  # type: ignore[type-arg]  # only generic for the type 
             if is_closed(error):
                 log.warning("task_postponed", task=self.name, reason=reason(error))
                 raise Ignore from None
-            # Celery logs the text of what it gets, and the database's errors quote the values they are about.
+            # Celery logs the text of an exception, and PostgreSQL quotes stored values in it.
             raise TaskFailed(_describe(error)) from None
 
 
@@ -57,8 +57,9 @@ def _describe(error: Exception) -> str:
 
 
 def run_for_a_while(steps: Iterable[int]) -> int:
-    """Take steps until `PURGE_SECONDS` are over, and return how many rows they removed. The next run takes care of the
-    rest. After each step it rests as long as that took.
+    """Run steps for up to `PURGE_SECONDS`, and return the number of rows that they removed. The next run continues.
+
+    After each step, pause for as long as the step took.
     """
     begin = step_began = monotonic()
     removed = 0

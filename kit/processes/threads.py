@@ -1,4 +1,4 @@
-"""A thread that nobody would start again."""
+"""A thread that restarts its own work after every error, because nothing else would start it again."""
 
 from abc import ABC, abstractmethod
 from threading import Event, Thread
@@ -13,20 +13,20 @@ log = structlog.get_logger(__name__)
 AFTER_FAULT_SECONDS = 5.0
 
 
-class Tireless(ABC, Thread):
-    """A thread of a worker that works until it is stopped, whatever happens to it."""
+class RestartingThread(ABC, Thread):
+    """A thread of a worker process that works until `stop`, and starts again a few seconds after an error."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self.stopped = Event()
-        self.faults = ChangeFilter()  # why it does not work
+        self.faults = ChangeFilter()  # of the errors of its work
 
     @abstractmethod
     def work(self) -> None:
-        """Work until `stopped` is set. What it raises is logged, and it is called again a moment later."""
+        """Work until `stopped` is set. After an error, which is logged, the thread calls it again."""
 
     def stop(self) -> None:
-        """Have it end. It does not wait for that."""
+        """Make the thread end, without waiting for it."""
         self.stopped.set()
 
     def run(self) -> None:

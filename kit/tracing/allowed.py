@@ -1,13 +1,13 @@
-"""What may leave for a collector: attributes of these names, and of them only values that name nobody.
+"""Allowlist for the collector: only attributes with these names leave, and only values that identify nobody.
 
-Device tokens, access tokens, keys, hashes, topics, installations and JIDs have no name here, and would not pass as the
-value of another one either.
+Device tokens, access tokens, keys, hashes, topics, installations and JIDs have no name here. They would also be refused
+as the value of another attribute.
 """
 
 import re
 from collections.abc import Mapping
 
-# Our word for an attribute, and what a collector calls it: by the semantic conventions, where they have a name.
+# Our name of an attribute, and its name in the collector: that of the semantic conventions, where there is one.
 NAMES: Mapping[str, str] = {
     "attempt": "pushserver.attempt",
     "code": "pushserver.code",
@@ -23,7 +23,7 @@ NAMES: Mapping[str, str] = {
     "step": "pushserver.step",
     "wait_ms": "pushserver.wait_ms",
 }
-# Where in the code something happened. These are made by ourselves, of names of files and functions.
+# Places in the code. We make their values, from names of files and functions.
 LOCATIONS: Mapping[str, str] = {
     "error": "error.type",
     "exception": "exception.type",
@@ -38,14 +38,14 @@ Value = str | int | float | bool
 
 _WORD = re.compile(r"[A-Za-z0-9_.:\[\] -]{0,64}")
 _PLACE = re.compile(r"[A-Za-z0-9_.:<>/, \n-]{0,4000}")
-# Of a key, a hash, a token or a UUID so many characters follow each other. Of words and host names they do not; names
-# in the code may be longer, but are no digits.
+# Keys, hashes, tokens and UUIDs have such sequences of characters. Words and host names do not. Names in the code may
+# be longer than 24 letters, but do not consist of hex digits.
 _DIGITS = re.compile(r"[0-9A-Fa-f]{16}")
 _SECRET = re.compile(r"[0-9A-Fa-f]{16}|[A-Za-z0-9]{24}")
 
 
 def is_allowed(name: str, value: object) -> bool:
-    """Return whether an attribute may leave, under the name that a collector gets."""
+    """Return whether an attribute may leave. ``name`` is its name in the collector."""
     if name not in EXPORTED or not isinstance(value, Value):
         return False
     if not isinstance(value, str):
@@ -56,11 +56,11 @@ def is_allowed(name: str, value: object) -> bool:
 
 
 def exported(attributes: Mapping[str, object]) -> dict[str, object]:
-    """Return attributes under the names that a collector gets. A word that is not known stays, and is refused."""
+    """Return attributes with their names in the collector. An unknown name stays, so that `is_allowed` refuses it."""
     return {NAMES.get(word) or LOCATIONS.get(word) or word: value for word, value in attributes.items()}
 
 
 def only_allowed(attributes: Mapping[str, object]) -> dict[str, Value]:
-    """Return those attributes that may leave, under the names that a collector gets."""
+    """Return the attributes that may leave, with their names in the collector."""
     found = exported(attributes)
     return {name: value for name, value in found.items() if isinstance(value, Value) and is_allowed(name, value)}

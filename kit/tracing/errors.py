@@ -1,7 +1,7 @@
-"""Errors that any process logs, told to a collector: a handler of Python's logging.
+"""Logging handler that sends the logged errors of any process to the collector.
 
-What arrives here has gone through the redaction of the log. Of that only constant words and places in the code leave:
-what a library says may quote data, so of its errors it is told who said it, where, and of which type they are.
+Records arrive here after the redaction of the log. Only constant words and places in the code leave. The text of a
+library's error may quote data, so only the logger, the place and the type of that error are sent.
 """
 
 import logging
@@ -19,16 +19,16 @@ from kit.tracing.spans import Trace, trace_of
 if TYPE_CHECKING:
     from kit.tracing.exporting import Errors
 
-# What exports: its errors would be exported.
+# The handler skips errors of the exporting code itself, which would cause new ones.
 OWN = "kit.tracing"
-# Of a stack so many calls are told, the innermost.
+# Number of calls of a stack that are sent: the innermost ones.
 MAX_CALLS = 20
 LIBRARY_ERROR = "library_error"
 NS_PER_SECOND = 10**9
 
 
 class ErrorHandler(logging.Handler):
-    """Tells errors to the collector of the settings. It never raises, and never waits for the collector."""
+    """Sends errors to the collector of the settings. It never raises, and never waits for the collector."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -58,32 +58,32 @@ def _attributes(record: logging.LogRecord, event: Mapping[str, object]) -> Itera
 
 
 def _error_of(record: logging.LogRecord, event: Mapping[str, object]) -> BaseException | None:
-    """Return the exception that was logged, in whichever of the ways that logging and structlog have."""
+    """Return the logged exception, from any of the places where logging and structlog store it."""
     exc_info: object = record.exc_info or event.get("exc_info")
     found = exc_info[1] if isinstance(exc_info, tuple) else sys.exc_info()[1] if exc_info is True else exc_info
     return found if isinstance(found, BaseException) else None
 
 
 def _stack(error: BaseException) -> str:
-    """Return where an error came from, without its text and without lines of code."""
+    """Return the calls that led to an error, without its text and without lines of code."""
     frames = traceback.extract_tb(error.__traceback__)[-MAX_CALLS:]
     return "\n".join(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in frames)
 
 
 def _trace_of(event: Mapping[str, object]) -> Trace | None:
-    """Return the trace of the envelope that an error is about, if it is about one that is traced."""
+    """Return the trace of the envelope that an error is about, or None for an untraced one."""
     envelope_hash = event.get("envelope_hash")
     return trace_of(bytes.fromhex(envelope_hash)) if isinstance(envelope_hash, str) else None
 
 
 def close() -> None:
-    """Send what has not been sent, for a second or two. For processes that end without what Python does at the end."""
+    """Send the rest, for a second or two. It is for processes that end without Python's exit handlers."""
     if settings.TRACES_ERRORS:
         _errors().close()
 
 
 @once
 def _errors() -> "Errors":
-    from kit.tracing.exporting import Errors  # noqa: PLC0415 - costs a process that logs no error nothing
+    from kit.tracing.exporting import Errors  # noqa: PLC0415 - no cost for a process without errors
 
     return Errors()

@@ -1,7 +1,7 @@
-"""Spans and errors on their way out, in the messages of OpenTelemetry's protocol: the only module that knows it.
+"""Spans and errors as messages of OpenTelemetry's protocol. No other module imports that protocol.
 
-It is imported with the first span or error. Both are built as they are sent, which takes 20 microseconds each: the
-tracer and exporter of OpenTelemetry's SDK take three times as long (docs/decisions/0033).
+It is imported with the first span or error. To build a message takes 20 microseconds. The tracer and exporter of
+OpenTelemetry's SDK take three times as long (docs/decisions/0033).
 """
 
 import os
@@ -54,7 +54,7 @@ class Spans:
         is_error: bool = False,
         links: Sequence[Link] = (),
     ) -> None:
-        """Tell a span in the trace of a message. One with an attribute that `allowed` does not know is not told."""
+        """Send a span in the trace of a message, unless one of its attributes is not allowed."""
         allowed_attributes = _allowed_attributes(name, attributes)
         if allowed_attributes is None:
             return
@@ -74,7 +74,7 @@ class Spans:
         self._sender.add(span)
 
     def batch(self, began_ns: int, ended_ns: int, step_spans: Iterable[StepSpan]) -> None:
-        """Tell a batch with its steps, and in the trace of each message what a step did for it."""
+        """Send a batch with its steps. In the trace of each message, send a span for each step that worked on it."""
         trace_id, span_id = os.urandom(TRACE_BYTES), os.urandom(SPAN_BYTES)
         for step_span in step_spans:
             self._step_span(step_span, trace_id, span_id)
@@ -109,7 +109,7 @@ class Errors:
     def export(
         self, event: str, attributes: Mapping[str, object], *, at_ns: int, severity: str, trace: Trace | None
     ) -> None:
-        """Tell an error. What of its attributes may not leave stays here."""
+        """Send an error, without the attributes that may not leave."""
         record = LogRecord(
             time_unix_nano=at_ns,
             observed_time_unix_nano=at_ns,
@@ -128,7 +128,7 @@ class Errors:
 
 
 def _allowed_attributes(name: str, attributes: Attributes) -> list[KeyValue] | None:
-    """Return the attributes of a span as they leave, or None when one of them may not."""
+    """Return the attributes of a span for the collector, or None if one of them may not leave."""
     named = allowed.exported(attributes)
     refused = sorted(word for word, value in named.items() if not allowed.is_allowed(word, value))
     if refused:
@@ -153,7 +153,7 @@ def _link_to(trace: Trace) -> Link:
 
 
 def _resource() -> Resource:
-    """Return what every span and error says of this server: its name and version, and what the operator adds."""
+    """Return the attributes of this server in every span and error: name, version, and those of OTLP_RESOURCE."""
     own = {"service.name": settings.OTLP_SERVICE, "service.version": settings.OTLP_VERSION}
     return Resource(attributes=[_key_value(*item) for item in (settings.OTLP_RESOURCE | own).items()])
 

@@ -1,5 +1,6 @@
-"""Sending what is told to a collector, in batches and on a thread of its own. A collector that is away costs what is
-told, and nobody waits for it.
+"""Sending of spans and errors to the collector, in batches, from a thread of its own.
+
+Rule: no other thread waits for the collector. While it is unavailable, spans and errors are dropped.
 """
 
 import atexit
@@ -19,19 +20,19 @@ from kit.http.connections import PlainClient, new_client, submit
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-# So much waits at most; then the oldest is dropped.
+# Maximum number of waiting items. Beyond it the oldest is dropped.
 MAX_WAITING = 4096
 MAX_IN_A_BATCH = 512
 EXPORT_SECONDS = 5.0
 EVERY_SECONDS = 2.0
-# A process that ends waits so long for its last batches.
+# Seconds that a process may take at its end for its last batches.
 LAST_SECONDS = 2.0
-# A collector that is away is told of so often.
+# Seconds between two warnings about an unreachable collector.
 COMPLAIN_EVERY_SECONDS = 60.0
 
 
 class Sender(Generic[T]):
-    """Takes spans or errors from any thread. A process that was forked meanwhile begins with none of its own."""
+    """Sends items, spans or errors, of any thread. A forked process starts without the items of its parent."""
 
     def __init__(self, kind: str, url: str, headers: Mapping[str, str], encode: Callable[[Sequence[T]], bytes]) -> None:
         self._kind = kind
@@ -50,7 +51,7 @@ class Sender(Generic[T]):
         self._client: PlainClient = new_client(timeout_seconds=EXPORT_SECONDS)
 
     def add(self, item: T) -> None:
-        """Take something that is to be sent within some seconds."""
+        """Queue an item, which is sent within `EVERY_SECONDS`."""
         self._waiting.append(item)
         if not self._is_started:
             self._start()
@@ -67,13 +68,13 @@ class Sender(Generic[T]):
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits, however long that takes."""
+        """Send all waiting items, without a time limit."""
         with self._sending:
             while self._waiting:
                 self._send(EXPORT_SECONDS)
 
     def close(self) -> None:
-        """Send what waits, for a short while."""
+        """Send waiting items for up to `LAST_SECONDS`."""
         until = monotonic() + LAST_SECONDS
         if self._is_started and self._sending.acquire(timeout=LAST_SECONDS):
             while self._waiting and monotonic() < until:
@@ -81,7 +82,7 @@ class Sender(Generic[T]):
             self._sending.release()
 
     def _send(self, seconds: float) -> None:
-        """Send one batch. One that the collector does not take is dropped."""
+        """Send one batch, and drop it if the collector does not accept it."""
         batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_IN_A_BATCH))]
         asking = submit(self._client.request("POST", self._url, content=self._encode(batch), headers=self._headers))
         try:

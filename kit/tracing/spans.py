@@ -1,11 +1,10 @@
-"""Noting what is done for a message that is traced: as a step of its own, or as part of a step of a batch.
+"""Spans of the work on traced messages: a step of its own, or a part of a step of a batch.
 
-    turn ──┬── step ──links──▶ the messages that it worked on
-           ├── step                     each has a span for it in its own trace,
-           └── ...                       and that links back to the step
+    batch ──┬── step ──links──▶ the messages that it worked on
+            ├── step                     each has a span for the step in its own trace,
+            └── ...                      which links back to the step
 
-A batch is told after its commit, and not at all when no message that it worked on is traced. Nothing here fails its
-caller.
+A batch is sent after its commit, and only if it worked on a traced message. Errors of tracing never reach the caller.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +26,7 @@ TRACE_BYTES, SPAN_BYTES = 16, 8
 
 
 class Trace(NamedTuple):
-    """The trace of one message: its id, and the id of the span that it begins with."""
+    """The trace of one message: its id, and the id of its first span."""
 
     id: int
     first_span_id: int
@@ -44,10 +43,10 @@ def is_on() -> bool:
 
 
 def trace_of(key: bytes) -> Trace | None:
-    """Return the trace of the message that is known by this key, or None when it is not traced.
+    """Return the trace of the message with this key, or None for an untraced message.
 
-    The ids are a digest that only this server can make, so that nobody who sees a trace learns which message it is of,
-    or can send messages that are all traced. Part of the id decides whether it is, as `TraceIdRatioBased` does it.
+    The ids are a digest with a secret key of this server. So nobody can tell from a trace which message it belongs to,
+    or make all own messages traced. Part of the id decides whether a message is traced, as in `TraceIdRatioBased`.
     """
     if not settings.TRACES:
         return None
@@ -67,16 +66,16 @@ P = ParamSpec("P")
 
 
 class Role(Enum):
-    """What a step is to its process."""
+    """The kind of a span, as in OpenTelemetry."""
 
     INTERNAL = auto()
-    CLIENT = auto()  # it asks another server and waits for the answer
-    CONSUMER = auto()  # it takes a message in
+    CLIENT = auto()  # a request to another server, with the wait for its answer
+    CONSUMER = auto()  # the receipt of a message
 
 
 @dataclass(slots=True)
 class StepSpan:
-    """One step of a batch: when it worked (nanoseconds of Unix time), and on which messages."""
+    """One step of a batch: its times (nanoseconds since 1970), and the traces of its messages with attributes."""
 
     name: str
     began_ns: int
@@ -88,19 +87,19 @@ _at_work: ContextVar[StepSpan | None] = ContextVar("step at work", default=None)
 
 
 class BatchTrace(Protocol):
-    """What tracing wants to hear of a batch."""
+    """The tracing of one batch."""
 
     def step(self, name: str) -> AbstractContextManager[object]:
-        """Return the context in which a step works."""
+        """Return the context manager around the work of a step."""
         ...
 
     def committed(self) -> None:
-        """Tell what was done, now that it is committed and sent."""
+        """Send the spans of the batch. Call it after the commit."""
         ...
 
 
 class _Traced:
-    """A batch that is told."""
+    """A batch while tracing is on."""
 
     def __init__(self) -> None:
         self._began_ns = time_ns()
@@ -136,14 +135,14 @@ UNTRACED = _Untraced()
 
 
 def begin_batch() -> BatchTrace:
-    """Begin to listen to a batch. Whoever rolls it back just drops what this returned."""
+    """Begin the tracing of a batch. A batch that is rolled back needs no further call."""
     return _Traced() if is_on() else UNTRACED
 
 
 def note(facts: Iterable[tuple[bytes, Attributes]]) -> None:
-    """Note on which messages the step at work has worked: by their keys, with attributes that `allowed` knows.
+    """Record the messages that the current step has worked on, by their keys, with attributes from `allowed`.
 
-    While tracing is off the facts are not even looked at.
+    Outside of a traced step, and while tracing is off, ``facts`` is not iterated.
     """
     step_span = _at_work.get()
     if step_span is not None:
@@ -151,13 +150,13 @@ def note(facts: Iterable[tuple[bytes, Attributes]]) -> None:
 
 
 def _harmless(function: Callable[P, None]) -> Callable[P, None]:
-    """Keep a fault of tracing from whoever is traced."""
+    """Return a decorated function that logs its errors instead of raising them."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             function(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - a message counts for more than its trace
+        except Exception as error:  # noqa: BLE001 - an error of tracing must not stop a message
             log.warning("not_traced", error=type(error).__name__)
 
     return call
@@ -179,7 +178,10 @@ def step(
     is_first: bool = False,
     is_error: bool = False,
 ) -> None:
-    """Tell a step that has just ended, of the message with this key. Its trace begins with the step that is first."""
+    """Send a span for a step that has just ended, in the trace of the message with this key.
+
+    ``is_first`` marks the step with which the trace begins.
+    """
     trace = trace_of(key)
     if trace is not None:
         spans().step(name, trace, began_ns, time_ns(), attributes, role=role, is_first=is_first, is_error=is_error)
@@ -191,14 +193,14 @@ def _send_batch(began_ns: int, step_spans: Iterable[StepSpan]) -> None:
 
 
 def close() -> None:
-    """Send what has not been sent, for a second or two. For processes that end without what Python does at the end."""
+    """Send the rest, for a second or two. It is for processes that end without Python's exit handlers."""
     if is_on():
         spans().close()
 
 
 @once
 def spans() -> "Spans":
-    """Return what this process tells its spans to. With it comes the protocol of OpenTelemetry."""
-    from kit.tracing.exporting import Spans  # noqa: PLC0415 - costs a process that traces nothing nothing
+    """Return the exporter of this process's spans. It imports the protocol of OpenTelemetry."""
+    from kit.tracing.exporting import Spans  # noqa: PLC0415 - no cost for a process without traces
 
     return Spans()

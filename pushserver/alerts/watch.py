@@ -10,7 +10,7 @@ from django.db import connection
 from django.utils import timezone
 
 from kit.health.indicators import State
-from kit.processes.threads import Tireless
+from kit.processes.threads import RestartingThread
 from pushserver.alerts import messages, planning, sending
 from pushserver.alerts.targets import targets
 from pushserver.indicators import incidents
@@ -26,7 +26,7 @@ SNAPSHOT_SECONDS = 15.0
 START_SECONDS = 15.0
 
 
-class Watch(Tireless):
+class Watch(RestartingThread):
     """Takes a snapshot every 15 seconds, and every five while a server around us is away or somebody has to act."""
 
     def __init__(self) -> None:
