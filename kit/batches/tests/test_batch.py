@@ -670,7 +670,7 @@ def test_rows_that_a_long_batch_writes_are_found_at_once(running, monkeypatch):
 
 @in_threads
 def test_frequent_announcements_cause_no_search_for_the_oldest_row(monkeypatch):
-    """That search reads the index entries of processed rows as long as a session keeps an old snapshot open."""
+    """A search reads the index entries of processed rows as long as a session keeps an old snapshot open."""
     step = TimedRows()
     worker = Worker([step], Wakeup())
     worker.process_batch(now=timezone.now())

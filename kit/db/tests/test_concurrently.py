@@ -1,4 +1,4 @@
-"""Indexes of large tables that a migration makes, once more over what a run that failed left behind."""
+"""Tests of the operation that creates an index, also after a failed run has left a valid or invalid one."""
 
 import pytest
 from django.db import connection
@@ -13,8 +13,8 @@ IS_VALID = "SELECT indisvalid FROM pg_index WHERE indexrelid = %s::regclass"
 
 
 @pytest.mark.parametrize("left_behind", ["valid", "invalid"])
-def test_an_index_that_is_there_already_or_invalid_is_made_anew(left_behind: str) -> None:
-    """By an index of a table that is not partitioned: PostgreSQL makes those of others with all writers waiting."""
+def test_an_index_that_exists_or_is_invalid_is_created_again(left_behind: str) -> None:
+    """The table is not partitioned: PostgreSQL blocks writers while it creates an index of a partitioned one."""
     state = MigrationLoader(connection).project_state()
     operation = AddIndexAnew("grant", Index(fields=["granted_at"], name="made_anew"))
     after = state.clone()

@@ -1,4 +1,4 @@
-"""How many rows a table has, counted while they are few."""
+"""Tests of the estimated number of rows in a table."""
 
 import pytest
 

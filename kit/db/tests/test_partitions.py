@@ -1,4 +1,4 @@
-"""A table by day, on a real database: nothing waits for a partition, and nothing is lost while one is missing."""
+"""Tests of partitions by day, on a real database: no row waits for a partition, and none is lost without one."""
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -47,7 +47,7 @@ def put(at: datetime, n: int = 2) -> None:
 
 
 def where() -> list[tuple[str, int]]:
-    """Return in which partition each row is, by its number."""
+    """Return the partition and the number of each row."""
     return fetch("SELECT tableoid::regclass::text, n FROM made_up ORDER BY n")
 
 
@@ -61,20 +61,20 @@ def test_a_table_that_becomes_partitioned_keeps_its_rows_ids_and_indexes() -> No
     assert len([index for (index,) in copied if index.endswith("(n)")]) == 1
 
 
-def test_days_are_made_a_week_before_and_once() -> None:
+def test_partitions_are_made_a_week_before_and_once() -> None:
     assert TABLE.make_ahead(now=NOON) == MADE_AHEAD + 2
     assert TABLE.make_ahead(now=NOON) == 0
     assert TABLE.make_ahead(now=NOON + DAY) == 1
     assert (min(TABLE.days()), max(TABLE.days())) == (date(2026, 2, 28), date(2026, 3, 9))
 
 
-def test_a_clock_that_jumps_finds_its_days_made() -> None:
+def test_partitions_are_made_also_after_the_clock_has_jumped() -> None:
     TABLE.make_ahead(now=NOON)
     assert TABLE.make_ahead(now=NOON - 3 * DAY) == 3
     assert TABLE.make_ahead(now=NOON + 30 * DAY) == MADE_AHEAD + 2
 
 
-def test_a_day_begins_at_midnight_utc_wherever_the_session_is() -> None:
+def test_a_day_begins_at_midnight_utc_in_every_time_zone_of_the_session() -> None:
     run("SET TIME ZONE 'Pacific/Kiritimati'")
     TABLE.make_ahead(now=NOON)
     midnight = datetime(2026, 3, 2, tzinfo=UTC)
@@ -84,17 +84,17 @@ def test_a_day_begins_at_midnight_utc_wherever_the_session_is() -> None:
     assert where()[1:] == [("made_up_d20260301", 2), ("made_up_d20260302", 3)]
 
 
-def test_rows_of_a_day_without_a_partition_are_there_and_are_moved_when_it_is_made() -> None:
+def test_rows_of_a_day_without_a_partition_are_stored_and_moved_when_it_is_made() -> None:
     put(NOON)
     assert where() == [("made_up_default", 1), ("made_up_default", 2)]
     TABLE.make_ahead(now=NOON)
     assert where() == [("made_up_default", 1), ("made_up_d20260301", 2)]
 
 
-def test_of_a_large_default_partition_only_days_to_come_are_made_and_it_is_not_read_for_them(
+def test_with_a_large_default_partition_only_days_to_come_are_made_without_reading_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """PostgreSQL would read all of it under a lock for everybody; it says when it need not."""
+    """PostgreSQL would read the default partition under a lock. It logs when a constraint makes that unnecessary."""
     monkeypatch.setattr(partitions, "MAX_MOVED", 1)
     put(NOON, 2)
     put(NOON, 3)
@@ -114,7 +114,7 @@ def test_of_a_large_default_partition_only_days_to_come_are_made_and_it_is_not_r
     ]
 
 
-def test_what_a_maker_that_was_killed_left_behind_keeps_no_row_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_constraint_that_a_killed_process_has_left_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     run(f"ALTER TABLE made_up_default ADD CONSTRAINT {partitions.EXCLUDED} CHECK (at < '2026-03-01') NOT VALID")
     TABLE.make_ahead(now=NOON)
     put(NOON + 30 * DAY)
@@ -122,8 +122,8 @@ def test_what_a_maker_that_was_killed_left_behind_keeps_no_row_out(monkeypatch: 
 
 
 @pytest.mark.parametrize("seconds_ago", [0, 5])
-def test_while_somebody_works_with_the_table_it_is_left_for_later(seconds_ago: int, monkeypatch) -> None:
-    """Nobody waits longer than the lock timeout, and not at all behind who has been there for longer."""
+def test_partitions_are_left_alone_while_a_session_uses_the_table(seconds_ago: int, monkeypatch) -> None:
+    """The lock timeout limits the wait. Behind a transaction that is older than a second there is no wait at all."""
     if seconds_ago:
         monkeypatch.setattr(partitions, "_IN_USE", partitions._IN_USE.replace("- interval '1 second'", ""))
         monkeypatch.setattr(partitions, "LOCK_TIMEOUT", "0")
@@ -138,14 +138,14 @@ def test_while_somebody_works_with_the_table_it_is_left_for_later(seconds_ago: i
     assert sum(1 for _ in TABLE.drop_before(NOON + 10 * DAY)) == MADE_AHEAD + 5, "the days, and a last look for rows"
 
 
-def test_one_makes_partitions_at_a_time() -> None:
+def test_only_one_session_makes_partitions_at_a_time() -> None:
     with psycopg.connect(**connection_parameters()) as other:
         other.execute("SELECT pg_advisory_xact_lock(hashtext('made_up'))")  # ends with the commit, not a moment later
         assert TABLE.make_ahead(now=NOON) == 0
     assert TABLE.make_ahead(now=NOON) == MADE_AHEAD + 2
 
 
-def test_days_that_are_over_are_dropped_whole() -> None:
+def test_partitions_of_past_days_are_dropped() -> None:
     TABLE.make_ahead(now=NOON)
     put(NOON, 2)
     put(NOON + DAY, 3)
@@ -159,7 +159,7 @@ def test_days_that_are_over_are_dropped_whole() -> None:
 WEEKS = DayTable("made_up", "at", width=7)
 
 
-def test_a_partition_may_have_the_days_of_a_week_from_monday_on() -> None:
+def test_a_partition_may_have_the_days_of_a_week_from_monday() -> None:
     assert WEEKS.make_ahead(now=NOON) == 2  # a Sunday
     assert WEEKS.days() == {date(2026, 2, 23), date(2026, 3, 2)}
     for number, at in enumerate((NOON + timedelta(hours=11), NOON + timedelta(hours=12), NOON + 8 * DAY), start=2):
@@ -169,7 +169,7 @@ def test_a_partition_may_have_the_days_of_a_week_from_monday_on() -> None:
     assert where()[3] == (WEEKS.partition((NOON + 14 * DAY).date()), 4)
 
 
-def test_a_week_is_dropped_once_all_of_its_days_are_over_and_what_is_kept_of_it_stays() -> None:
+def test_a_week_is_dropped_after_its_last_day_except_for_kept_rows() -> None:
     WEEKS.make_ahead(now=NOON)
     for number in (2, 3, 4):
         put(NOON - DAY, number)
@@ -204,7 +204,7 @@ def end(name: str, day: date) -> None:
 
 
 @pytest.mark.usefixtures("_work")
-def test_what_ends_is_moved_to_its_day_and_back_when_it_is_tried_again() -> None:
+def test_a_row_that_ends_is_moved_to_its_day_and_back_when_it_is_retried() -> None:
     assert where_work_is() == {"waits": "made_up_work_under_way", "over": "made_up_work_d20260301"}
     end("waits", NOON.date())
     assert where_work_is() == {"waits": "made_up_work_d20260301", "over": "made_up_work_d20260301"}
@@ -222,14 +222,14 @@ def test_a_row_that_ended_on_a_day_without_a_partition_is_moved_when_it_is_made(
 
 
 @pytest.mark.usefixtures("_work")
-def test_what_is_under_way_is_never_dropped() -> None:
+def test_rows_under_way_are_never_dropped() -> None:
     end("over", date(1999, 1, 1))
     list(WORK.drop_before(NOON + 40_000 * DAY))
     assert where_work_is() == {"waits": "made_up_work_under_way"}
 
 
 @pytest.mark.usefixtures("_work")
-def test_what_is_under_way_is_planned_alone() -> None:
+def test_a_plan_for_rows_under_way_reads_only_their_partition() -> None:
     plan = "\n".join(line for (line,) in fetch(f"EXPLAIN SELECT FROM made_up_work WHERE {IS_UNDER_WAY}"))
     assert "made_up_work_under_way" in plan
     assert "made_up_work_d" not in plan

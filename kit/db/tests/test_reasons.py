@@ -1,4 +1,4 @@
-"""What an operator is told of an error of the database, and what not."""
+"""Tests of the reasons that operators read about database errors, and of the classes of these errors."""
 
 import re
 
@@ -34,19 +34,19 @@ def test_each_reason_is_one_line_for_a_code_of_postgresql(code: str) -> None:
     assert "\n" not in REASONS[code]
 
 
-def test_codes_that_make_a_database_unfit_have_a_reason() -> None:
+def test_codes_of_an_unfit_database_have_a_reason() -> None:
     assert REASONS.keys() > UNFIT
     assert reason(error_of("42P01", ProgrammingError)) == "a table is missing: run `manage.py migrate`"
 
 
-def test_another_code_is_told_without_the_text() -> None:
+def test_the_reason_for_another_code_is_the_code_without_the_text() -> None:
     assert (reason(error_of("22P05", DataError)), words(error_of("22P05", DataError))) == (
         "PostgreSQL reports 22P05",
         "",
     )
 
 
-def test_a_connection_that_cannot_be_made_is_told_in_one_line() -> None:
+def test_the_reason_for_a_failed_connection_is_one_line() -> None:
     error = OperationalError("connection failed:\n  Is the server running?")
     assert reason(error) == UNAVAILABLE
     assert words(error) == "PostgreSQL cannot be reached: connection failed: Is the server running?"
@@ -64,22 +64,22 @@ def django_error(code: str) -> Exception:
     [
         ("08000 08001 08003 08006 53000 53100 53200 53300 57014 57P01 57P02 57P03 57P05 58000 58030", True, False),
         ("25006", True, False),  # a standby
-        ("55P03", False, False),  # a lock that did not come in time: what waited for it is put off
+        ("55P03", False, False),  # a lock timeout: the item that waited is put off
         ("42P01 42703 42501", True, False),  # not migrated yet
         ("23505 40001 40P01", False, True),
         ("21000 22001 22003 22021 22P02 22P05 23000 23502 23503 23514 23P01 42601 54000 XX000 XX001", False, False),
     ],
 )
-def test_errors_are_told_apart_by_the_code_of_the_database(codes: str, *, away: bool, conflict: bool) -> None:
+def test_errors_are_classified_by_their_code(codes: str, *, away: bool, conflict: bool) -> None:
     for code in codes.split():
         assert (code, is_unavailable(django_error(code)), is_conflict(django_error(code))) == (code, away, conflict)
 
 
-# The classes that are about the server, a session or a lock, whatever was to be stored.
+# The classes of errors that concern the server, a session or a lock, and not the stored values.
 UNAVAILABLE_CLASSES = {"08", "27", "28", "2F", "38", "39", "3B", "40", "53", "55", "57", "58", "F0", "HV"}
 
 
-def test_each_code_that_psycopg_knows_is_away_by_its_class_but_for_locks_and_those_that_are_named() -> None:
+def test_each_code_of_psycopg_is_unavailable_by_its_class_except_for_named_codes() -> None:
     codes = [code for code in psycopg.errors._sqlcodes if re.fullmatch("[0-9A-Z]{5}", code)]
     assert len(codes) > 200
     for code in codes:
@@ -89,7 +89,7 @@ def test_each_code_that_psycopg_knows_is_away_by_its_class_but_for_locks_and_tho
         assert (code, is_unavailable(django_error(code))) == (code, expected)
 
 
-def test_what_is_no_error_of_the_database_is_of_no_kind() -> None:
+def test_an_error_that_does_not_come_from_the_database_has_no_class() -> None:
     for error in (ValueError(), DataError(), db.IntegrityError()):
         assert [test(error) for test in (is_unavailable, is_conflict, is_closed)] == [False] * 3
     assert is_unavailable(OperationalError())

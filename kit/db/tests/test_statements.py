@@ -1,4 +1,4 @@
-"""Statements of the message path: bound by the server, in binary, prepared, and failing as Django's own do."""
+"""Tests of statements of the message path: bound by the server, binary, prepared, with the errors of Django."""
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -41,7 +41,7 @@ AT = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
         ([None, None], "text[]"),
     ],
 )
-def test_values_come_back_as_they_went(value, sql_type):
+def test_values_are_read_as_they_were_written(value, sql_type):
     assert fetch(f"SELECT %s::{sql_type}", [value]) == [(value,)]
 
 
@@ -70,13 +70,13 @@ def test_statements_of_django_are_not_prepared():
     assert fetch("SELECT name FROM pg_prepared_statements WHERE statement LIKE %s", ['%FROM "registrations%']) == []
 
 
-def test_what_returns_nothing_returns_no_rows():
+def test_a_statement_without_a_result_returns_no_rows():
     make_topic_key()
     assert fetch("UPDATE registrations_topickey SET topic = 2") == []
     assert fetch("UPDATE registrations_topickey SET topic = 3 RETURNING topic") == [(3,)]
 
 
-def test_belongs_to_the_transaction_around_it():
+def test_a_statement_belongs_to_the_transaction_around_it():
     key = make_topic_key()
     with transaction.atomic():
         fetch("DELETE FROM registrations_topickey WHERE name = %s", [key.name])
@@ -93,7 +93,7 @@ def test_belongs_to_the_transaction_around_it():
         ("SELECT pg_cancel_backend(pg_backend_pid()) FROM pg_sleep(0)", OperationalError, "57014"),
     ],
 )
-def test_errors_are_those_of_django_and_know_the_code_of_the_database(sql, error, sqlstate):
+def test_errors_are_those_of_django_with_the_code_of_postgresql(sql, error, sqlstate):
     make_topic_key()
     with pytest.raises(error) as raised, transaction.atomic():
         fetch(sql)
@@ -117,7 +117,7 @@ def test_several_statements_return_the_rows_of_each():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_is_written_is_read_by_the_next_statement_of_either_kind():
+def test_a_write_is_visible_to_the_next_statement_of_either_kind():
     key = make_topic_key()
     with transaction.atomic():
         write("UPDATE registrations_topickey SET topic = 2")
@@ -129,7 +129,7 @@ def test_what_is_written_is_read_by_the_next_statement_of_either_kind():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_is_written_outside_of_a_transaction_is_sent_at_once():
+def test_a_write_outside_of_a_transaction_is_sent_at_once():
     make_topic_key()
     assert write("UPDATE registrations_topickey SET topic = 2 RETURNING topic").rows() == [(2,)]
     connection.close()
@@ -138,7 +138,7 @@ def test_what_is_written_outside_of_a_transaction_is_sent_at_once():
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("ends", [lambda: fetch("SELECT 1"), TopicKey.objects.count, lambda: None])
-def test_the_error_of_what_was_written_is_raised_by_whoever_sends_it_and_undoes_everything(ends):
+def test_the_error_of_a_write_is_raised_when_it_is_sent_and_rolls_back_the_transaction(ends):
     key = make_topic_key()
     with pytest.raises(IntegrityError), transaction.atomic():  # noqa: PT012 - it may be raised at the end
         write("UPDATE registrations_topickey SET topic = 2")
@@ -146,13 +146,13 @@ def test_the_error_of_what_was_written_is_raised_by_whoever_sends_it_and_undoes_
         write("UPDATE registrations_topickey SET topic = 3")
         ends()
     assert TopicKey.objects.get(pk=key.pk).topic == key.topic
-    with transaction.atomic():  # what was prepared with the others is prepared again
+    with transaction.atomic():  # the statement that was prepared in the failed pipeline is prepared again
         write("UPDATE registrations_topickey SET topic = 3")
     assert TopicKey.objects.get().topic == 3
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_is_written_goes_with_its_transaction():
+def test_unsent_writes_are_dropped_with_their_transaction():
     key = make_topic_key()
     with transaction.atomic():
         written = write("UPDATE registrations_topickey SET topic = 2 RETURNING topic")
@@ -164,7 +164,7 @@ def test_what_is_written_goes_with_its_transaction():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_was_written_when_there_was_no_database_is_never_sent(monkeypatch):
+def test_a_write_without_a_connection_is_never_sent(monkeypatch):
     key = make_topic_key()
     connection.close()
     with monkeypatch.context() as away:
@@ -178,7 +178,7 @@ def test_what_was_written_when_there_was_no_database_is_never_sent(monkeypatch):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_value_that_cannot_be_sent_with_the_commit_undoes_everything():
+def test_a_value_that_cannot_be_sent_with_the_commit_rolls_back_the_transaction():
     key = make_topic_key()
     with pytest.raises(UnicodeEncodeError), transaction.atomic():  # noqa: PT012 - it is raised at the end
         write("UPDATE registrations_topickey SET topic = 2")
@@ -189,7 +189,7 @@ def test_a_value_that_cannot_be_sent_with_the_commit_undoes_everything():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_was_written_since_a_savepoint_goes_with_it_and_nothing_else_does():
+def test_only_writes_since_a_savepoint_are_dropped_with_it():
     key = make_topic_key()
     with transaction.atomic():
         write("UPDATE registrations_topickey SET topic = 2")
@@ -238,7 +238,7 @@ def test_a_transaction_makes_a_round_trip_for_each_read_and_one_for_its_commit(p
     assert len(made) == trips
 
 
-def test_new_ids_are_taken_from_where_django_takes_them():
+def test_new_ids_come_from_the_sequences_of_django():
     before = make_request().pk
     wanted = new_ids(("notifications_notificationrequest", 3), ("notifications_notification", 2))
     [(requests, notifications)] = fetch(*wanted)
@@ -267,7 +267,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-def test_each_row_gets_its_own_values_whatever_their_order_and_once_for_each_that_names_it(kind, data):
+def test_each_row_gets_its_own_values_in_any_order_and_once_per_mention(kind, data):
     values = st.tuples(KINDS[kind], st.none() | st.text("ab\u00fc", max_size=2), st.none() | st.integers(-9, 9))
     rows = data.draw(st.lists(values, max_size=12))
     there = data.draw(st.sets(KINDS[kind], max_size=4)) | {key for key, *_ in rows[::2]}

@@ -1,4 +1,4 @@
-"""What may end without anybody's word, and what waits for one."""
+"""Tests of the guard against mass expiry: which runs may expire rows, and which wait for an operator."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -14,14 +14,14 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
     ("count", "total", "may"),
     [(0, 0, True), (FEW, FEW, True), (FEW + 1, FEW + 1, False), (100, 1000, True), (101, 1000, False)],
 )
-def test_a_tenth_may_end_and_always_a_few(count: int, total: int, may: bool) -> None:
+def test_a_tenth_of_the_rows_may_expire_and_always_a_few(count: int, total: int, may: bool) -> None:
     assert may_end("registrations", count, total, now=NOW) is may
     assert [(each.name, each.count, each.total) for each in waiting()] == (
         [] if may else [("registrations", count, total)]
     )
 
 
-def test_what_was_allowed_ends_for_a_day_and_nothing_else_does() -> None:
+def test_a_permission_is_valid_for_one_name_and_for_a_day() -> None:
     assert not allow("registrations", now=NOW)
     may_end("registrations", 50, 100, now=NOW)
     may_end("devices", 50, 100, now=NOW)
@@ -38,7 +38,7 @@ def test_what_was_allowed_ends_for_a_day_and_nothing_else_does() -> None:
     ]
 
 
-def test_nothing_waits_any_more_once_the_clock_is_right() -> None:
+def test_a_request_for_permission_is_removed_when_the_clock_is_right_again() -> None:
     may_end("registrations", 50, 100, now=NOW + timedelta(days=180))
     assert may_end("registrations", 0, 100, now=NOW)
     assert waiting() == []

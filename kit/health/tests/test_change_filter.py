@@ -1,4 +1,4 @@
-"""What lasts is said once, and again when it changes."""
+"""Tests of the change filter: a lasting condition is reported once, and again when it changes."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from kit.health.change_filter import ChangeFilter
 
 
 @pytest.mark.parametrize(
-    ("shown", "news"),
+    ("conditions", "changed"),
     [
         ([""], [False]),
         (["away", "away"], [True, False]),
@@ -14,7 +14,7 @@ from kit.health.change_filter import ChangeFilter
         (["away", "", "", "away"], [True, True, False, True]),
     ],
 )
-def test_it_is_news_when_it_was_not_said_last(shown: list[str], news: list[bool]) -> None:
-    reported = ChangeFilter()
+def test_a_condition_has_changed_when_it_differs_from_the_last_one(conditions: list[str], changed: list[bool]) -> None:
+    change_filter = ChangeFilter()
 
-    assert [reported.has_changed(words) for words in shown] == news
+    assert [change_filter.has_changed(words) for words in conditions] == changed

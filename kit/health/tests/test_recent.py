@@ -1,4 +1,4 @@
-"""A value that is found out once for all who ask."""
+"""Tests of a value that is computed once for all threads."""
 
 from threading import Event, Thread
 
@@ -7,7 +7,7 @@ import pytest
 from kit.health.recent import Recent
 
 
-def test_a_value_is_found_out_again_when_it_is_old_or_forgotten() -> None:
+def test_a_value_is_computed_again_when_it_is_old_or_forgotten() -> None:
     seconds = [60.0]
     values = iter("abc")
     recent = Recent(lambda: next(values), lambda: seconds[0])
@@ -19,7 +19,7 @@ def test_a_value_is_found_out_again_when_it_is_old_or_forgotten() -> None:
     assert [recent.get(), recent.get()] == ["c", "c"]
 
 
-def test_while_one_thread_finds_it_out_the_last_value_holds_for_the_others() -> None:
+def test_the_last_value_is_returned_while_another_thread_computes_a_new_one() -> None:
     asked, may_answer = Event(), Event()
 
     def find() -> int:
@@ -41,7 +41,7 @@ def test_while_one_thread_finds_it_out_the_last_value_holds_for_the_others() -> 
     assert len(found) == 2
 
 
-def test_what_could_not_be_found_out_is_asked_again() -> None:
+def test_a_computation_that_failed_is_repeated() -> None:
     answers = [ValueError(), 7]
 
     def find() -> int:

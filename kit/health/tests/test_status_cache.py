@@ -1,4 +1,4 @@
-"""What is saved comes back as what it was, is JSON for everybody else, and may be missing."""
+"""Tests of the status cache: a fact is read with its types, is stored as JSON, and may be missing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -41,13 +41,13 @@ FACTS = StatusCache("test_facts", Fact, ttl_seconds=60)
 
 
 @pytest.mark.parametrize("fact", [FACT, replace(FACT, day=None, parts=(), since={}, took_ms={})])
-def test_a_fact_comes_back_as_it_was_saved(fact: Fact) -> None:
+def test_a_fact_is_read_as_it_was_saved(fact: Fact) -> None:
     FACTS.save(fact, "one")
     assert FACTS.read("one") == fact
     assert FACTS.read_all(["none", "one"]) == {"one": fact}
 
 
-def test_what_stands_in_redis_is_json(settings: LazySettings) -> None:
+def test_facts_are_stored_as_json(settings: LazySettings) -> None:
     FACTS.save(FACT, "raw")
     with Redis.from_url(settings.REDIS_URL) as redis:
         raw = redis.get(cache.make_key(FACTS.key("raw")))
@@ -56,12 +56,12 @@ def test_what_stands_in_redis_is_json(settings: LazySettings) -> None:
 
 
 @pytest.mark.parametrize("shape", [{}, {"at": 7}, "a word", ["a", "list"], None])
-def test_what_another_version_saved_in_another_shape_counts_as_not_saved(shape: object) -> None:
+def test_a_fact_of_another_shape_counts_as_missing(shape: object) -> None:
     cache.set(FACTS.key("old"), shape)
     assert FACTS.read("old") is None
 
 
-def test_what_is_no_json_counts_as_not_saved(settings: LazySettings) -> None:
+def test_a_value_that_is_not_json_counts_as_missing(settings: LazySettings) -> None:
     with Redis.from_url(settings.REDIS_URL) as redis:
         redis.set(cache.make_key(FACTS.key("pickled")), b"\x80\x05N.")
     assert FACTS.read("pickled") is None

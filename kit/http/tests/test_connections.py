@@ -1,4 +1,4 @@
-"""The HTTP client of the workers: what it sends and refuses to read, what its errors mean, what is made only once."""
+"""Tests of the HTTP client of the workers: requests, refused answers, errors, and the one loop of a process."""
 
 import asyncio
 import gzip
@@ -23,7 +23,7 @@ def _answered(
     in_all_seconds: float | None = None,
     **options,
 ) -> Answer:
-    """What a server with this handler answers to a POST."""
+    """Return the answer of a server with this handler to a POST."""
 
     async def ask() -> Answer:
         app = web.Application()
@@ -44,7 +44,7 @@ def _saying(status: int = 200, body: bytes = b"", headers: Mapping[str, str] | N
     return handler
 
 
-def test_sends_headers_parameters_and_content_as_given():
+def test_the_client_sends_headers_parameters_and_content_as_given():
     seen = {}
 
     async def handler(request: web.Request) -> web.Response:
@@ -57,8 +57,8 @@ def test_sends_headers_parameters_and_content_as_given():
     assert seen["query"] == {"a": "b+c/d", "n": "1"}
 
 
-def test_sends_a_url_as_it_is_encoded():
-    """To nwaku a plain comma in a value separates two values, and a plain slash in a path two segments."""
+def test_the_client_sends_a_url_as_it_is_encoded():
+    """For nwaku, a plain comma in a value separates two values, and a plain slash in a path separates two segments."""
     seen: list[str] = []
 
     async def handler(request: web.Request) -> web.Response:
@@ -76,8 +76,8 @@ def test_sends_a_url_as_it_is_encoded():
     assert seen == ["/messages/%2Fwaku%2F2?hashes=0x01%2C0x02&topic=%2Fwaku%2F2"]
 
 
-def test_sends_a_large_content_with_its_length():
-    """A message of 1 MiB is a third larger in base64."""
+def test_the_client_sends_a_large_body_with_its_length():
+    """Messages may have 1 MiB, and are a third larger in base64."""
     seen = {}
 
     async def handler(request: web.Request) -> web.Response:
@@ -90,16 +90,16 @@ def test_sends_a_large_content_with_its_length():
     assert seen == {"length": "1500000", "size": 1_500_000}
 
 
-def test_reads_status_headers_and_content():
+def test_the_client_reads_status_headers_and_content():
     answer = _answered(_saying(201, b"answer", {"Retry-After": "3"}))
     assert (answer.status_code, answer.content, answer.headers["retry-after"]) == (201, b"answer", "3")
 
 
-def test_follows_no_redirect():
+def test_the_client_follows_no_redirect():
     assert _answered(_saying(307, headers={"Location": "http://elsewhere/"})).status_code == 307
 
 
-def test_keeps_no_cookie():
+def test_the_client_keeps_no_cookie():
     seen = []
 
     async def handler(request: web.Request) -> web.Response:
@@ -118,7 +118,7 @@ def test_keeps_no_cookie():
 
 
 @pytest.mark.parametrize(("size", "is_taken"), [(0, True), (100, True), (101, False), (20_000_000, False)])
-def test_reads_answers_up_to_its_limit(size: int, is_taken: bool):
+def test_the_client_reads_answers_up_to_its_limit(size: int, is_taken: bool):
     if is_taken:
         assert len(_answered(_saying(body=b"x" * size)).content) == size
         return
@@ -126,7 +126,7 @@ def test_reads_answers_up_to_its_limit(size: int, is_taken: bool):
         _answered(_saying(body=b"x" * size))
 
 
-def test_stops_reading_an_answer_that_never_ends():
+def test_the_client_stops_reading_an_endless_answer():
     async def endless(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -137,7 +137,7 @@ def test_stops_reading_an_answer_that_never_ends():
         _answered(endless)
 
 
-def test_takes_nothing_packed():
+def test_the_client_refuses_compressed_answers():
     seen = []
 
     async def handler(request: web.Request) -> web.Response:
@@ -186,14 +186,14 @@ async def _talk_nonsense(request: web.Request) -> web.Response:
         (_talk_nonsense, httpx.RemoteProtocolError),
     ],
 )
-def test_what_breaks_after_sending_may_have_arrived(handler: Handler, kind: type[httpx.TransportError]):
+def test_a_request_that_fails_after_sending_may_have_arrived(handler: Handler, kind: type[httpx.TransportError]):
     with pytest.raises(kind) as caught:
         _answered(handler, timeout_seconds=0.3, content=b"question")
     assert not was_never_sent(caught.value)
 
 
-def test_a_request_whose_connection_broke_is_not_repeated_behind_our_back():
-    """To read a Waku node's cache empties it: the second answer would hide what was lost with the first."""
+def test_a_request_whose_connection_broke_is_not_repeated_silently():
+    """A GET of a Waku node's cache empties it, so a second answer would hide the messages lost with the first one."""
     asked: list[str] = []
 
     async def close_at_the_second(request: web.Request) -> web.Response:
@@ -212,7 +212,7 @@ def test_a_request_whose_connection_broke_is_not_repeated_behind_our_back():
     assert asked == ["GET", "GET"]
 
 
-def test_a_peer_that_answers_byte_by_byte_is_given_up():
+def test_a_request_to_a_peer_that_answers_byte_by_byte_times_out():
     async def trickle(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -228,7 +228,7 @@ def test_a_peer_that_answers_byte_by_byte_is_given_up():
 
 
 @pytest.mark.parametrize("value", ["\ud800", "x" * 70_000], ids=["surrogate", "too_long"])
-def test_what_cannot_be_put_into_a_url_is_an_error_of_the_request(value: str):
+def test_a_parameter_that_cannot_be_encoded_in_a_url_is_a_local_error(value: str):
     with pytest.raises(httpx.LocalProtocolError):
         _answered(_saying(), params={"cursor": value})
 
@@ -243,19 +243,19 @@ def _failing(url: str) -> httpx.TransportError:
     return caught.value
 
 
-def test_a_refused_connection_took_nothing():
+def test_a_refused_connection_means_that_nothing_was_sent():
     assert was_never_sent(_failing(f"http://127.0.0.1:{unused_port()}/"))
 
 
-def test_an_unknown_host_took_nothing():
+def test_an_unknown_host_means_that_nothing_was_sent():
     assert was_never_sent(_failing("http://no-such-host.invalid/"))
 
 
-def test_a_url_without_a_host_took_nothing():
+def test_a_url_without_a_host_means_that_nothing_was_sent():
     assert was_never_sent(_failing("http://"))
 
 
-def test_a_peer_that_does_not_speak_tls_took_nothing():
+def test_a_peer_without_tls_means_that_nothing_was_sent():
     async def ask() -> None:
         async with TestServer(web.Application()) as server, new_client(timeout_seconds=5) as client:
             await client.request("POST", f"https://127.0.0.1:{server.port}/", content=b"question")
@@ -265,7 +265,7 @@ def test_a_peer_that_does_not_speak_tls_took_nothing():
     assert was_never_sent(caught.value)
 
 
-def test_waiting_for_a_free_connection_sends_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_a_request_that_waits_for_a_free_connection_sends_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("kit.http.connections.MAX_CONNECTIONS", 1)
     monkeypatch.setattr("kit.http.connections.POOL_TIMEOUT_SECONDS", 0.1)
     seen = []
@@ -290,7 +290,7 @@ def test_waiting_for_a_free_connection_sends_nothing(monkeypatch: pytest.MonkeyP
     assert seen == [b"first"]
 
 
-def test_runs_coroutines_of_all_threads_on_one_loop():
+def test_coroutines_of_all_threads_run_on_one_loop():
     async def loop() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 

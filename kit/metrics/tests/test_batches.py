@@ -1,4 +1,4 @@
-"""What a batch led to is counted once it is committed; a histogram says what `observe` would have said."""
+"""Tests of counting in batches: facts are counted after the commit, and histograms equal those of `observe`."""
 
 import pytest
 from django.db import transaction
@@ -17,7 +17,7 @@ def _value(counter, outcome):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_counts_after_the_outermost_commit(counter):
+def test_facts_are_counted_after_the_outermost_commit(counter):
     before = _value(counter, "done")
     with transaction.atomic():
         with transaction.atomic():
@@ -27,7 +27,7 @@ def test_counts_after_the_outermost_commit(counter):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_was_rolled_back_is_not_counted(counter):
+def test_facts_of_a_rolled_back_transaction_are_not_counted(counter):
     before = _value(counter, "rolled_back")
     with transaction.atomic():
         count(counter, {("rolled_back",): 5})
@@ -36,13 +36,13 @@ def test_what_was_rolled_back_is_not_counted(counter):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_fault_of_counting_does_not_reach_what_was_counted(counter):
+def test_an_error_of_counting_does_not_reach_the_caller(counter):
     with transaction.atomic():
         count(counter, [("too", "many", "labels")])
 
 
 @pytest.mark.django_db(transaction=True)
-def test_observes_after_the_commit():
+def test_values_are_observed_after_the_commit():
     histogram = BatchHistogram("test_observed", "A test.", registry=CollectorRegistry())
     before = histogram._sum.get()
     with transaction.atomic():
@@ -51,7 +51,7 @@ def test_observes_after_the_commit():
     assert histogram._sum.get() == before + 3
 
 
-# Histograms that take a batch -----------------------------------------------------------------------------------------
+# Histograms of a whole batch -----------------------------------------------------------------------------------------
 
 VALUES = [-3.0, 0.0, 0.1, 0.1, 0.7, 1.0, 5.0, 99.0]
 

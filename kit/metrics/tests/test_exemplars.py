@@ -1,4 +1,4 @@
-"""Exemplars: a traced message as the example of its bucket, beside what all processes have counted."""
+"""Tests of exemplars: the trace of a message in a bucket, added to the counts of all processes."""
 
 import json
 import os
@@ -24,7 +24,7 @@ SKEW = BatchHistogram("test_skew_seconds", "A test.", buckets=(-1, 1), registry=
 
 @pytest.fixture
 def folder(settings, monkeypatch):
-    """The folder of the process, which has kept nothing yet."""
+    """Return the metrics folder of this process, without exemplars."""
     settings.TRACES, settings.TRACES_SHARE = True, 1.0
     own = Kept(settings.METRICS_DIR)
     monkeypatch.setattr(exemplars, "_own", lambda: own)
@@ -33,7 +33,7 @@ def folder(settings, monkeypatch):
 
 
 def reported(folder):
-    """The exemplars of the histogram, as who reads the page of metrics finds them, by bucket."""
+    """Return the exemplars of the histogram on the page of metrics, by bucket."""
     registry = CollectorRegistry()
     registry.register(Counted(folder))
     families = text_string_to_metric_families(generate_latest(registry).decode())
@@ -42,7 +42,7 @@ def reported(folder):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_bucket_shows_the_trace_of_a_message_that_fell_into_it(folder):
+def test_a_bucket_has_the_trace_of_a_message_in_it_as_exemplar(folder):
     observe(HISTOGRAM, [0.5, 1.5, 9], "ios", of=KEYS)
     shown = reported(folder)
     assert {bound: example.labels["trace_id"] for bound, example in shown.items()} == {
@@ -52,7 +52,7 @@ def test_a_bucket_shows_the_trace_of_a_message_that_fell_into_it(folder):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_goes_below_zero_has_no_sum_so_that_strict_readers_take_the_page(folder):
+def test_a_histogram_below_zero_has_no_sum_so_that_strict_readers_accept_the_page(folder):
     observe(SKEW, [-3, 0.5, 0.5])
     registry = CollectorRegistry()
     registry.register(Counted(folder))
@@ -70,7 +70,7 @@ def test_without_tracing_there_is_no_file(folder, settings):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_is_not_known_or_not_traced_is_no_example(folder, settings):
+def test_a_value_without_a_key_or_a_trace_becomes_no_exemplar(folder, settings):
     observe(HISTOGRAM, [0.5], "ios", of=[b""])
     observe(HISTOGRAM, [0.5], "ios")
     settings.TRACES_SHARE = 0.0
@@ -78,7 +78,7 @@ def test_what_is_not_known_or_not_traced_is_no_example(folder, settings):
     assert reported(folder) == {}
 
 
-def test_of_several_processes_the_newest_example_is_shown_and_none_that_is_old(tmp_path):
+def test_the_newest_exemplar_of_all_processes_is_shown_and_no_old_one(tmp_path):
     labels = [["le", "1.0"], ["platform", "ios"]]
     now = time.time()
     for pid, at in ((1, now - 60), (2, now - 5), (3, now - 3600)):
@@ -90,7 +90,7 @@ def test_of_several_processes_the_newest_example_is_shown_and_none_that_is_old(t
     assert exemplars.read(tmp_path) == {}
 
 
-def test_examples_of_a_process_go_with_it(tmp_path):
+def test_the_exemplars_of_an_ended_process_are_removed(tmp_path):
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
     file = tmp_path / f"exemplars_{ended.pid}.json"

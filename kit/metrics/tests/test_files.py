@@ -1,4 +1,4 @@
-"""Counting in several processes: their sum is told, and what a dead one counted is neither lost nor told twice."""
+"""Tests of counting in several processes: counts are added up, and those of an ended process count exactly once."""
 
 import os
 import subprocess
@@ -62,12 +62,12 @@ def _reported(folder: Path) -> dict[str, float]:
     }
 
 
-def test_the_tests_count_in_files_as_the_server_does(settings):
+def test_the_test_suite_counts_in_files_like_the_server(settings):
     assert values.ValueClass._multiprocess
     assert (settings.METRICS_DIR / f"counter_{os.getpid()}.db").exists()
 
 
-def test_the_processes_are_added_up(tmp_path, processes):
+def test_the_counts_of_all_processes_are_added_up(tmp_path, processes):
     for process, number in zip(processes, (1, 2), strict=True):
         process.count(number)
 
@@ -77,7 +77,7 @@ def test_the_processes_are_added_up(tmp_path, processes):
     assert (reported["took_seconds_bucket1.0"], reported["took_seconds_count"]) == (1, 2)
 
 
-def test_a_killed_process_stays_counted_but_holds_nothing(tmp_path, processes):
+def test_a_killed_process_keeps_its_counts_but_not_its_gauges(tmp_path, processes):
     for process, number in zip(processes, (1, 2), strict=True):
         process.count(number)
     processes[0].kill()
@@ -89,7 +89,7 @@ def test_a_killed_process_stays_counted_but_holds_nothing(tmp_path, processes):
     assert _reported(tmp_path)["jobs_totala"] == 13
 
 
-def test_files_do_not_pile_up_with_the_dead(tmp_path, processes):
+def test_files_of_ended_processes_are_removed(tmp_path, processes):
     for process in processes:
         process.count(1)
         process.kill()
@@ -99,7 +99,7 @@ def test_files_do_not_pile_up_with_the_dead(tmp_path, processes):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["counter_dead.db", "histogram_dead.db", "lock"]
 
 
-def test_a_process_that_died_before_it_could_write_is_no_trouble(tmp_path, processes):
+def test_an_empty_file_of_an_ended_process_is_ignored(tmp_path, processes):
     processes[0].count(1)
     processes[1].kill()
     (tmp_path / f"counter_{processes[1]._process.pid}.db").write_bytes(b"")
@@ -107,11 +107,11 @@ def test_a_process_that_died_before_it_could_write_is_no_trouble(tmp_path, proce
     assert _reported(tmp_path)["jobs_totala"] == 1
 
 
-def test_a_folder_that_is_not_there_tells_nothing(tmp_path):
+def test_a_missing_folder_has_no_metrics(tmp_path):
     assert _reported(tmp_path / "missing") == {}
 
 
-def test_a_new_start_begins_with_nothing(tmp_path, processes):
+def test_clear_removes_all_counts(tmp_path, processes):
     processes[0].count(1)
     processes[0].kill()
     _reported(tmp_path)

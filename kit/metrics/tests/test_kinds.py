@@ -1,9 +1,9 @@
-"""Gauges that are asked say what they were told."""
+"""Tests of gauges whose values are read at collection."""
 
 from kit.metrics.kinds import AskedGauge
 
 
-def test_an_asked_gauge_leaves_out_what_is_not_known():
+def test_an_asked_gauge_leaves_out_unknown_values():
     gauge = AskedGauge("test_asked", "A test.", ("state",))
 
     family = gauge.family([("open", 3), ("unknown", None)])

@@ -1,4 +1,4 @@
-"""The metrics port, with real sockets."""
+"""Tests of the metrics port, with real sockets."""
 
 import socket
 import time
@@ -15,7 +15,7 @@ from kit.metrics import port
 
 @pytest.fixture
 def taken(settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """METRICS_PORT in the hands of another process. What is opened in this one is closed afterwards."""
+    """Set METRICS_PORT to a port that another socket uses. Servers of the test are closed afterwards."""
     opened = []
     start = port.start_http_server
     monkeypatch.setattr(port, "start_http_server", lambda *arguments: opened.append(start(*arguments)))
@@ -29,7 +29,9 @@ def taken(settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         thread.join()
 
 
-def test_a_port_is_opened_once_the_process_ends_that_has_it(taken: socket.socket, settings: LazySettings) -> None:
+def test_a_taken_port_is_opened_when_the_process_that_uses_it_ends(
+    taken: socket.socket, settings: LazySettings
+) -> None:
     with capture_logs() as logs:
         port.serve()
         time.sleep(2 * port.RETRY_SECONDS)
@@ -38,7 +40,7 @@ def test_a_port_is_opened_once_the_process_ends_that_has_it(taken: socket.socket
     assert logs == []
 
 
-def test_a_port_that_somebody_else_keeps_is_told_once(
+def test_a_port_that_stays_taken_is_logged_once(
     taken: socket.socket, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(port, "LOG_AFTER_SECONDS", 0.0)
@@ -51,7 +53,7 @@ def test_a_port_that_somebody_else_keeps_is_told_once(
     assert logs == [{**reported, "error": "Address already in use"}]
 
 
-def test_an_address_that_is_not_ours_is_told_at_once(taken: socket.socket, settings: LazySettings) -> None:
+def test_an_address_of_another_machine_is_logged_at_once(taken: socket.socket, settings: LazySettings) -> None:
     settings.METRICS_HOST = "192.0.2.1"
     with capture_logs() as logs:
         port.serve()

@@ -1,4 +1,4 @@
-"""One process leads: what it knows of its lock, and how another one follows. All on a real PostgreSQL."""
+"""Tests of the leader lock on a real PostgreSQL: how a leader notices the loss of its lock, and how another follows."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ asyncio.run(leader.Leader(KEY, "other", IS_LEADING).lead(asyncio.Event(), work))
 
 
 class Process:
-    """Somebody who wants to lead, and what became of that."""
+    """A candidate for the lock, with the terms that it has led."""
 
     def __init__(self, **kwargs: bool) -> None:
         self.stopped, self.may_return = asyncio.Event(), asyncio.Event()
@@ -84,7 +84,7 @@ async def until(is_so: Callable[[], object]) -> None:
 
 
 async def end_session() -> None:
-    """As a restart of PostgreSQL does it."""
+    """End the session of the leader, like a restart of PostgreSQL."""
     async with await psycopg.AsyncConnection.connect(**session_parameters(), autocommit=True) as admin:
         sql = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = %s"
         await admin.execute(sql, [KEY & 0xFFFFFFFF])
@@ -98,8 +98,8 @@ def who_leads() -> list[str]:
 
 
 def play(story: Callable[[], Coroutine[Any, Any, None]]) -> list[str]:
-    """Play the story, and return why sessions were lost."""
-    connection.ensure_connection()  # its settings are those of the test's database
+    """Run the coroutine, and return the logged reasons for lost sessions."""
+    connection.ensure_connection()  # the candidates take the name of the test database from it
     with capture_logs() as logs:
         asyncio.run(story())
     return [line["reason"] for line in logs if line["event"] == "lock_session_lost"]
@@ -123,7 +123,7 @@ def test_of_two_processes_one_leads_and_the_other_follows_when_it_stops(survives
             await until(lambda: first.leads)
             async with process(survives_outage=survives_outage) as second:
                 await until(lambda: second.leader._session is not None)
-                await asyncio.sleep(0.3)  # it asks several times
+                await asyncio.sleep(0.3)  # the other one tries several times
                 assert first.leads
                 assert not second.terms
                 first.stopped.set()
@@ -134,7 +134,7 @@ def test_of_two_processes_one_leads_and_the_other_follows_when_it_stops(survives
 
 
 @fast
-def test_a_leader_whose_session_was_ended_knows_it_and_somebody_leads_again() -> None:
+def test_a_leader_notices_the_end_of_its_session_and_another_term_begins() -> None:
     async def story() -> None:
         async with process() as one:
             await until(lambda: one.leads)
@@ -146,7 +146,7 @@ def test_a_leader_whose_session_was_ended_knows_it_and_somebody_leads_again() ->
 
 
 @fast
-def test_the_lock_is_not_asked_for_again_before_the_work_under_the_last_one_has_returned() -> None:
+def test_the_lock_is_not_taken_again_before_the_work_of_the_last_term_has_returned() -> None:
     async def story() -> None:
         async with process() as one:
             await until(lambda: one.leads)
@@ -164,7 +164,7 @@ def test_the_lock_is_not_asked_for_again_before_the_work_under_the_last_one_has_
 
 @fast
 @policies
-def test_the_lock_is_not_given_back_before_the_work_has_returned(survives_outage: bool) -> None:
+def test_the_lock_is_not_released_before_the_work_has_returned(survives_outage: bool) -> None:
     async def story() -> None:
         async with process(survives_outage=survives_outage) as one:
             await until(lambda: one.leads)
@@ -178,7 +178,7 @@ def test_the_lock_is_not_given_back_before_the_work_has_returned(survives_outage
 
 
 @fast
-def test_who_survives_an_outage_leads_while_the_database_is_away_and_after_it() -> None:
+def test_a_leader_that_survives_outages_leads_during_and_after_an_outage() -> None:
     async def story() -> None:
         async with process(survives_outage=True) as one:
             await until(lambda: one.leads)
@@ -187,7 +187,7 @@ def test_who_survives_an_outage_leads_while_the_database_is_away_and_after_it() 
                 assert one.leader._session is not None
                 await one.leader._session.close()
                 await until(lambda: one.leader._session is None)
-                await asyncio.sleep(0.3)  # it tries several times meanwhile
+                await asyncio.sleep(0.3)  # meanwhile it tries several times
                 assert one.leads
             await until(lambda: one.leader._session is not None)
             assert (one.leads, len(one.terms)) == (True, 1)
@@ -196,7 +196,7 @@ def test_who_survives_an_outage_leads_while_the_database_is_away_and_after_it() 
 
 
 @fast
-def test_who_lost_the_lock_to_another_during_an_outage_stops() -> None:
+def test_a_leader_that_lost_the_lock_to_another_one_during_an_outage_stops() -> None:
     async def story() -> None:
         async with process(survives_outage=True) as one:
             await until(lambda: one.leads)
@@ -204,7 +204,7 @@ def test_who_lost_the_lock_to_another_during_an_outage_stops() -> None:
                 await until(lambda: two.leader._session is not None)
                 with pytest.MonkeyPatch.context() as patch:
                     take = one.leader._take
-                    patch.setattr(one.leader, "_take", lambda: asyncio.sleep(0.01, result=False))  # it cannot connect
+                    patch.setattr(one.leader, "_take", lambda: asyncio.sleep(0.01, result=False))  # no connection
                     await end_session()
                     await until(lambda: two.leads)
                     assert one.leads
@@ -215,8 +215,8 @@ def test_who_lost_the_lock_to_another_during_an_outage_stops() -> None:
 
 
 @fast
-def test_after_an_outage_who_led_before_gets_the_lock_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its work has gone on: an XMPP server refuses another component while this one is connected."""
+def test_the_former_leader_gets_the_lock_again_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its work has gone on, and an XMPP server refuses another component while this one is connected."""
 
     async def slowly() -> psycopg.AsyncConnection:
         await asyncio.sleep(0.3)
@@ -243,7 +243,7 @@ def test_after_an_outage_who_led_before_gets_the_lock_again(monkeypatch: pytest.
 
 
 @fast
-def test_who_alone_is_without_the_database_stops_when_another_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_alone_lost_the_database_stops_when_another_one_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with process(survives_outage=True) as one:
             await until(lambda: one.leads)
@@ -261,14 +261,14 @@ def test_who_alone_is_without_the_database_stops_when_another_leads(monkeypatch:
 
 
 @pytest.mark.parametrize("signal", [SIGKILL, SIGSTOP], ids=["killed", "hanging"])
-def test_another_process_follows_one_that_says_nothing_more(signal: Signals) -> None:
-    """The bound of ten seconds follows from the constants; here it only must happen."""
+def test_another_process_follows_a_leader_that_was_killed_or_hangs(signal: Signals) -> None:
+    """The limit of ten seconds follows from the constants. This test only checks that another process follows."""
     assert leader.SERVER_TIMEOUT_SECONDS + 2 * leader.BEAT_SECONDS < 10
     assert leader.LEADER_TIMEOUT_SECONDS < leader.SERVER_TIMEOUT_SECONDS
     other = start_process()
     try:
         assert other.stdout is not None
-        assert b"leads\n" in iter(other.stdout.readline, b"")  # the log is there, too
+        assert b"leads\n" in iter(other.stdout.readline, b"")  # among lines of the log
 
         async def story() -> None:
             async with process() as standby:
@@ -292,8 +292,8 @@ def start_process() -> "subprocess.Popen[bytes]":
 
 @fast
 @policies
-def test_a_session_that_does_not_hold_what_we_think_is_given_up(survives_outage: bool) -> None:
-    """A pooler that gives the server's session to somebody else looks like this."""
+def test_a_session_that_no_longer_has_the_lock_is_given_up(survives_outage: bool) -> None:
+    """A pooler may give the session of the server to another client."""
 
     async def story() -> None:
         async with process(survives_outage=survives_outage) as one:
@@ -308,7 +308,7 @@ def test_a_session_that_does_not_hold_what_we_think_is_given_up(survives_outage:
 
 @fast
 @policies
-def test_without_a_database_nobody_leads_and_why_is_said_once(
+def test_no_process_leads_without_a_database_and_the_reason_is_logged_once(
     survives_outage: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leader, "session_parameters", lambda: NOWHERE)
@@ -321,7 +321,7 @@ def test_without_a_database_nobody_leads_and_why_is_said_once(
     assert play(story) == [UNAVAILABLE]
 
 
-def test_a_fault_of_the_work_ends_the_process_instead_of_leaving_it_without_work() -> None:
+def test_an_error_of_the_work_ends_the_process() -> None:
     async def work(_term: Term) -> None:
         raise ZeroDivisionError
 
@@ -329,7 +329,7 @@ def test_a_fault_of_the_work_ends_the_process_instead_of_leaving_it_without_work
         asyncio.run(Leader(KEY, "push-test", IS_LEADING).lead(asyncio.Event(), work))
 
 
-def test_a_pause_ends_with_the_term_and_with_what_it_is_told_to_look_out_for() -> None:
+def test_a_pause_ends_with_the_term_and_with_its_event() -> None:
     async def story() -> None:
         term, wanted = Term(asyncio.Event()), asyncio.Event()
         async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -347,7 +347,7 @@ def test_a_pause_ends_with_the_term_and_with_what_it_is_told_to_look_out_for() -
     asyncio.run(story())
 
 
-def test_a_lock_on_the_connection_is_ours_however_often_we_ask_and_free_after_one_release() -> None:
+def test_a_lock_on_the_connection_that_was_taken_twice_is_free_after_one_release() -> None:
     lock = LeaderLock(KEY)
     with psycopg.connect(**session_parameters(), autocommit=True) as other:
         taken = other.execute("SELECT pg_try_advisory_lock(%s)", [KEY]).fetchone()
@@ -358,7 +358,7 @@ def test_a_lock_on_the_connection_is_ours_however_often_we_ask_and_free_after_on
         assert other.execute("SELECT pg_try_advisory_lock(%s)", [KEY]).fetchone() == (True,)
 
 
-def test_a_lock_on_a_connection_that_ended_is_asked_for_anew() -> None:
+def test_a_lock_is_taken_again_after_its_connection_has_ended() -> None:
     lock = LeaderLock(KEY, idle_seconds=30)
     assert lock.take()
     connection.close()

@@ -5,7 +5,7 @@ import time
 from kit.processes.once import once
 
 
-def test_makes_a_lasting_value_once_even_when_threads_ask_together():
+def test_a_value_is_made_once_also_when_several_threads_need_it_at_once():
     made = []
 
     @once
@@ -22,7 +22,7 @@ def test_makes_a_lasting_value_once_even_when_threads_ask_together():
     assert len(made) == 1
 
 
-def test_a_forked_process_makes_its_own_although_its_parent_was_making_one():
+def test_a_forked_process_makes_its_own_value_also_while_its_parent_is_making_one():
     making, is_over = threading.Event(), threading.Event()
 
     @once

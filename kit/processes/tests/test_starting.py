@@ -1,4 +1,4 @@
-"""A process that finds something wrong waits, says it in one line, and goes on when that is mended."""
+"""Tests of start-up checks: a process logs each fault in one line, and waits until it is repaired."""
 
 import sys
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def questions(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """What is asked: lists that the test fills."""
+    """Return a module with empty lists of checks, which the test fills."""
     module = ModuleType("questions_of_a_test")
     module.FAULTS, module.ODDITIES = [], []  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -27,13 +27,13 @@ def questions(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> Module
     return module
 
 
-def test_nothing_is_said_where_nothing_is_wrong(questions: ModuleType) -> None:
+def test_nothing_is_logged_without_faults(questions: ModuleType) -> None:
     with capture_logs() as logs:
         wait_until_fit()
     assert logs == []
 
 
-def test_a_fault_is_waited_for_and_told_when_it_changes(questions: ModuleType) -> None:
+def test_a_process_waits_for_the_end_of_a_fault_and_logs_each_change(questions: ModuleType) -> None:
     faults = iter(["The disk is full.", "The disk is full.", "A table is missing."])
     questions.FAULTS.append(lambda: [fault for fault in [next(faults, "")] if fault])
     with capture_logs() as logs:
@@ -44,7 +44,7 @@ def test_a_fault_is_waited_for_and_told_when_it_changes(questions: ModuleType) -
     ]
 
 
-def test_a_database_that_is_away_is_a_fault(questions: ModuleType) -> None:
+def test_an_unavailable_database_is_a_fault(questions: ModuleType) -> None:
     answers = iter([OperationalError("server closed the connection"), _full_disk()])
 
     def ask() -> Iterator[str]:
@@ -61,7 +61,7 @@ def test_a_database_that_is_away_is_a_fault(questions: ModuleType) -> None:
     ]
 
 
-def test_an_oddity_is_told_and_not_waited_for(questions: ModuleType) -> None:
+def test_an_oddity_is_logged_and_the_process_starts(questions: ModuleType) -> None:
     questions.ODDITIES.append(lambda: ["The clock is wrong."])
     with capture_logs() as logs:
         wait_until_fit()

@@ -1,18 +1,18 @@
-"""A stop that is told once is seen by everybody from then on, and never where no worker runs."""
+"""Tests of the stop signal of a worker."""
 
 import os
 
 from kit.processes.stopping import WorkerStop
 
 
-def test_nobody_is_told_where_no_worker_runs() -> None:
+def test_the_signal_is_never_set_outside_of_a_worker() -> None:
     stop = WorkerStop()
     stop.set()
     assert not stop.is_set()
     assert not stop.wait(0.01)
 
 
-def test_all_see_it_however_often_they_look() -> None:
+def test_the_signal_stays_set() -> None:
     stop = WorkerStop()
     stop.prepare()
     before = stop.is_set()
@@ -21,7 +21,7 @@ def test_all_see_it_however_often_they_look() -> None:
     assert (before, stop.is_set(), stop.is_set(), stop.wait()) == (False, True, True, True)
 
 
-def test_a_child_is_told_by_its_parent() -> None:
+def test_a_child_receives_the_signal_of_its_parent() -> None:
     stop = WorkerStop()
     stop.prepare()
     if not (child := os.fork()):

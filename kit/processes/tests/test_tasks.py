@@ -1,4 +1,4 @@
-"""What a task does when something is away, and what it lets out."""
+"""Tests of the base class of tasks: behaviour without the database, and the text of its errors."""
 
 import logging
 from itertools import count
@@ -27,7 +27,7 @@ def raising(error, **options):
 
 
 @pytest.mark.parametrize("error", [IntegrityError(SECRET), ValueError(SECRET), KeyError(SECRET)])
-def test_a_failed_task_says_what_and_where_but_not_the_text(error):
+def test_the_error_of_a_failed_task_has_type_and_place_but_not_the_text(error):
     with pytest.raises(TaskFailed) as caught:
         raising(error)()
     assert type(error).__name__ in str(caught.value)
@@ -45,7 +45,7 @@ def test_celery_logs_no_text_of_an_exception(caplog):
 
 
 @pytest.mark.parametrize("error", [OperationalError("deadlock detected"), InterfaceError("connection already closed")])
-def test_what_the_database_interrupted_is_repeated_soon(error):
+def test_a_task_that_the_database_interrupted_is_repeated_soon(error):
     task = raising(error)
     task.push_request(called_directly=False, retries=0, id="1", delivery_info={}, is_eager=True, headers={})
     try:
@@ -57,7 +57,7 @@ def test_what_the_database_interrupted_is_repeated_soon(error):
 
 
 @pytest.mark.parametrize("cause", [None, psycopg.errors.DiskFull(SECRET), psycopg.errors.AdminShutdown(SECRET)])
-def test_while_postgresql_serves_nobody_a_periodic_task_says_so_in_one_line(cause, caplog):
+def test_a_periodic_task_logs_one_line_while_postgresql_refuses_all_statements(cause, caplog):
     error = OperationalError(SECRET)
     error.__cause__ = cause
     with caplog.at_level(logging.ERROR), capture_logs() as logs:
@@ -66,7 +66,7 @@ def test_while_postgresql_serves_nobody_a_periodic_task_says_so_in_one_line(caus
     assert [(entry["event"], entry["reason"]) for entry in logs] == [("task_postponed", reason(error))]
 
 
-def test_a_statement_that_took_too_long_is_told_with_its_place():
+def test_the_error_of_a_statement_that_took_too_long_has_its_place():
     error = OperationalError(SECRET)
     error.__cause__ = psycopg.errors.QueryCanceled()
     with pytest.raises(TaskFailed, match=r"test_tasks\.py"):

@@ -1,4 +1,4 @@
-"""What may leave in an attribute: words of ours, and nothing that names anybody."""
+"""Tests of the allowlist: our own words may leave in an attribute, and nothing that identifies anybody."""
 
 import base64
 import hashlib
@@ -39,7 +39,7 @@ def test_no_secret_passes_under_any_name(name, what):
 
 @pytest.mark.parametrize("what", ["token of Apple", "access token", "key hash", "JID", "bytes"])
 @pytest.mark.parametrize("name", sorted(LOCATIONS.values()))
-def test_none_passes_as_a_place_in_the_code(name, what):
+def test_no_secret_passes_as_a_place_in_the_code(name, what):
     assert not is_allowed(name, SECRETS[what])
 
 

@@ -1,4 +1,4 @@
-"""Spans and errors, as a collector gets them."""
+"""Tests of spans and errors as a collector receives them."""
 
 import logging
 import subprocess
@@ -45,7 +45,7 @@ def test_steps_of_a_message_are_one_trace_below_its_first(collecting):
     assert collecting.resources[0]["service.name"] == "pushserver"
 
 
-def test_a_batch_is_a_trace_with_its_stages_and_links_to_the_messages_and_back(collecting):
+def test_a_batch_is_a_trace_with_its_steps_and_links_to_the_messages_and_back(collecting):
     batch = begin_batch()
     with batch.step("Inbox"):
         note([(A, {"outcome": "accepted"}), (B, {"outcome": "accepted"})])
@@ -66,7 +66,7 @@ def test_a_batch_is_a_trace_with_its_stages_and_links_to_the_messages_and_back(c
     assert list(results.links) == []
 
 
-def test_a_batch_that_was_rolled_back_or_had_no_traced_message_is_not_told(collecting, settings):
+def test_a_batch_that_was_rolled_back_or_had_no_traced_message_is_not_sent(collecting, settings):
     rolled_back, other = begin_batch(), begin_batch()
     with rolled_back.step("Inbox"):
         note([(A, {})])
@@ -78,11 +78,11 @@ def test_a_batch_that_was_rolled_back_or_had_no_traced_message_is_not_told(colle
     assert collecting.spans == []
 
 
-def test_what_is_noted_outside_of_a_batch_is_not_looked_at():
+def test_facts_outside_of_a_batch_are_not_read():
     note(pytest.fail("looked at") for _ in range(1))
 
 
-def test_while_tracing_is_off_a_batch_looks_at_nothing(settings):
+def test_facts_of_a_batch_are_not_read_while_tracing_is_off(settings):
     settings.TRACES = False
     batch = begin_batch()
     with batch.step("Inbox"):
@@ -100,7 +100,7 @@ def test_a_span_with_an_attribute_that_is_not_allowed_does_not_leave(collecting,
     assert "pushserver.code" in caplog.text
 
 
-def test_a_collector_that_takes_nothing_costs_spans_and_is_complained_of_once(collecting, caplog):
+def test_spans_for_a_collector_that_refuses_them_are_dropped_and_logged_once(collecting, caplog):
     collecting.status = 400
     for _ in range(2):
         step("send", A, {}, began_ns=time_ns())
@@ -109,7 +109,9 @@ def test_a_collector_that_takes_nothing_costs_spans_and_is_complained_of_once(co
     assert caplog.text.count("collector_takes_nothing") == 1
 
 
-def test_who_ends_sends_what_waits_and_does_not_wait_for_a_collector_that_is_gone(collecting, settings, monkeypatch):
+def test_a_process_that_ends_sends_its_spans_but_does_not_wait_for_an_unreachable_collector(
+    collecting, settings, monkeypatch
+):
     step("send", A, {}, began_ns=time_ns())
     tracing.close()
     assert [span.name for span in collecting.spans] == ["send"]
@@ -122,7 +124,7 @@ def test_who_ends_sends_what_waits_and_does_not_wait_for_a_collector_that_is_gon
     assert not spans._sender._waiting
 
 
-def test_a_fault_of_tracing_does_not_reach_who_is_traced(settings, monkeypatch, caplog):
+def test_an_error_of_tracing_does_not_reach_the_caller(settings, monkeypatch, caplog):
     settings.TRACES, settings.TRACES_SHARE = True, 1.0
     monkeypatch.setattr(tracing, "spans", lambda: 1 / 0)
     step("send", A, {}, began_ns=time_ns())
@@ -130,7 +132,7 @@ def test_a_fault_of_tracing_does_not_reach_who_is_traced(settings, monkeypatch, 
 
 
 def reported(collecting, say):
-    """What the collector gets of an error that ``say`` logs."""
+    """Return the record that the collector receives of an error that ``say`` logs."""
     handler = errors.ErrorHandler()
     logging.getLogger().addHandler(handler)
     try:
@@ -145,7 +147,7 @@ def fail(error):
     raise error
 
 
-def test_an_error_is_told_with_its_words_and_the_trace_of_its_envelope(collecting):
+def test_an_error_is_sent_with_its_words_and_the_trace_of_its_envelope(collecting):
     log = structlog.get_logger("waku_bridge.inbound.inbound")
     (error,) = reported(collecting, lambda: log.error("envelope_failed", envelope_hash=A.hex(), error="KeyError"))
     assert (error.body.string_value, error.event_name, error.severity_text) == ("envelope_failed",) * 2 + ("ERROR",)
@@ -155,7 +157,7 @@ def test_an_error_is_told_with_its_words_and_the_trace_of_its_envelope(collectin
     assert attributes(error.attributes)["pushserver.logger"] == "waku_bridge.inbound.inbound"
 
 
-def test_of_an_exception_it_is_told_where_it_came_from_and_not_what_it_says(collecting):
+def test_an_exception_is_sent_with_its_place_and_without_its_text(collecting):
     def say():
         try:
             fail(ValueError("token " + "ab" * 32))
@@ -169,7 +171,7 @@ def test_of_an_exception_it_is_told_where_it_came_from_and_not_what_it_says(coll
     assert not [word for word in ("5ecret", "abab", "Cannot store") if word in str(error)]
 
 
-def test_a_task_that_failed_says_where(collecting):
+def test_the_error_of_a_failed_task_is_sent_with_its_place(collecting):
     def say():
         try:
             fail(TaskFailed("KeyError at tasks.py:3 > rows.py:7"))
@@ -180,7 +182,7 @@ def test_a_task_that_failed_says_where(collecting):
     assert attributes(error.attributes)["exception.stacktrace"] == "KeyError at tasks.py:3 > rows.py:7"
 
 
-def test_warnings_and_errors_of_exporting_stay_here(collecting):
+def test_warnings_and_errors_of_the_exporter_are_not_sent(collecting):
     def say():
         structlog.get_logger("kit.tracing.exporting").error("span_refused")
         structlog.get_logger("kit.batches.batch").warning("batch_split")
@@ -198,7 +200,7 @@ print(sorted(name for name in sys.modules if name.startswith("opentelemetry.prot
 
 
 @pytest.mark.parametrize("endpoint", ["", "http://127.0.0.1:1"])
-def test_a_process_imports_nothing_that_exports_before_its_first_span(endpoint, monkeypatch):
+def test_a_process_imports_the_exporter_with_its_first_span(endpoint, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
     ended = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True, timeout=60)
     assert ended.stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""Which messages are traced, and that their ids say nothing about them."""
+"""Tests of trace ids: which messages are traced, and that the id of a trace reveals nothing about its message."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ def on(settings):
     settings.TRACES, settings.TRACES_SHARE = True, 1.0
 
 
-def test_a_message_has_the_same_trace_wherever_it_is_asked_for():
+def test_a_message_has_the_same_trace_in_every_process():
     assert trace_of(KEYS[0]) == trace_of(bytes(bytearray(KEYS[0])))
     assert trace_of(KEYS[0]).id_hex == f"{trace_of(KEYS[0]).id:032x}"
 
@@ -25,13 +25,13 @@ def test_no_two_messages_share_a_trace_or_a_first_span():
     assert len({trace.id for trace in traces}) == len({trace.first_span_id for trace in traces}) == len(KEYS)
 
 
-def test_who_lacks_the_key_cannot_tell_the_trace_of_a_message(settings):
+def test_the_trace_of_a_message_cannot_be_computed_without_the_key(settings):
     before = trace_of(KEYS[0])
     settings.TRACES_KEY = os.urandom(32)
     assert trace_of(KEYS[0]) != before
 
 
-def test_a_share_of_the_messages_is_traced_and_always_the_same(settings):
+def test_the_same_share_of_the_messages_is_always_traced(settings):
     settings.TRACES_SHARE = 0.1
     traced = {key for key in KEYS if trace_of(key)}
     assert 0.08 < len(traced) / len(KEYS) < 0.12

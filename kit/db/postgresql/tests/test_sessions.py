@@ -1,4 +1,4 @@
-"""What our sessions set, whatever the server, the database or the account has."""
+"""Tests of the settings of our sessions, which override those of the server, the database and the account."""
 
 import threading
 from typing import Any
@@ -28,7 +28,7 @@ def in_new_session(read: Any) -> Any:
     return found[0]
 
 
-def test_no_setting_of_the_account_or_the_database_has_our_sessions_compile_plans() -> None:
+def test_a_setting_of_the_account_or_the_database_does_not_override_ours() -> None:
     database = connection.ops.quote_name(connection.settings_dict["NAME"])
     fetch(f"ALTER ROLE CURRENT_USER IN DATABASE {database} SET jit = on")
     fetch(f"ALTER DATABASE {database} SET jit = on")
@@ -39,7 +39,7 @@ def test_no_setting_of_the_account_or_the_database_has_our_sessions_compile_plan
         fetch(f"ALTER DATABASE {database} RESET jit")
 
 
-def test_a_batch_worker_looks_with_settings_of_its_own() -> None:
+def test_the_session_of_a_batch_worker_has_its_own_settings() -> None:
     def work() -> dict[str, str]:
         with_worker = Worker([], Wakeup())
         with_worker.stop(timeout_seconds=0)

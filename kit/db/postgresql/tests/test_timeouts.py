@@ -1,4 +1,4 @@
-"""A database that says nothing is left, by workers and by bridges, and nothing waits for ever for a lock."""
+"""Tests of timeouts: workers and bridges leave a database that does not answer, and locks that are never released."""
 
 import asyncio
 import threading
@@ -32,7 +32,7 @@ def proxy(postgres: EmbeddedPostgres) -> Iterator[SilentProxy]:
 
 @pytest.fixture
 def behind(proxy: SilentProxy, settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> SilentProxy:
-    """New connections of Django go through the proxy, and have short timeouts."""
+    """Route new connections of Django through the proxy, with short timeouts."""
     monkeypatch.setattr("kit.db.postgresql.timeouts.GRACE_SECONDS", 0.1)
     settings.DATABASE_TIMEOUTS = SHORT
     monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
@@ -43,7 +43,7 @@ def behind(proxy: SilentProxy, settings: LazySettings, monkeypatch: pytest.Monke
 
 
 def in_thread(function: Any) -> Any:
-    """Call it with a connection of its own."""
+    """Call a function in a thread, with its own connection, and return its error."""
     found: list[Any] = []
 
     def run() -> None:
@@ -61,7 +61,7 @@ def in_thread(function: Any) -> Any:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_statement_that_is_never_answered_ends(behind: SilentProxy) -> None:
+def test_a_statement_without_an_answer_ends(behind: SilentProxy) -> None:
     def work() -> bool:
         fetch("SELECT 1")
         behind.speaks.clear()
@@ -89,7 +89,7 @@ def test_a_worker_goes_on_with_another_connection(behind: SilentProxy) -> None:
     assert seen.acquire(timeout=20)
     behind.speaks.clear()
     assert behind.swallowed.wait(20)
-    behind.speaks.set()  # for those who ask anew; what was open before stays silent
+    behind.speaks.set()  # for new connections only; the open ones stay silent
     while seen.acquire(blocking=False):
         pass
     assert seen.acquire(timeout=20)
@@ -98,10 +98,10 @@ def test_a_worker_goes_on_with_another_connection(behind: SilentProxy) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_when_the_host_of_the_reading_bridge_vanishes_another_one_reads(
+def test_another_bridge_reads_when_the_host_of_the_reading_one_fails(
     proxy: SilentProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server ends the session of a holder that says nothing, and gives the lock to who asks."""
+    """PostgreSQL ends the idle session of the leader, and gives the lock to the next process that tries to take it."""
     monkeypatch.setattr(leader, "SERVER_OPTIONS", leader.SERVER_OPTIONS.replace("=6s", "=2s"))
     direct = leader.session_parameters()
     vanishing = {**direct, "host": "127.0.0.1", "port": proxy.port}
@@ -135,7 +135,9 @@ def test_when_the_host_of_the_reading_bridge_vanishes_another_one_reads(
         (Timeouts(0.1, 20), "SELECT pg_sleep(30)", "57014"),
     ],
 )
-def test_who_waits_too_long_gives_up_and_tries_again_later(wanted: Timeouts, statement: Any, code: str) -> None:
+def test_a_statement_that_takes_too_long_ends_with_an_error_that_is_retried(
+    wanted: Timeouts, statement: Any, code: str
+) -> None:
     fetch("SELECT pg_advisory_lock(77)")
 
     def ask() -> None:
@@ -158,7 +160,7 @@ def shown() -> tuple[str, ...]:
     ("wanted", "times"),
     [(REPORTS, ("4h", "10s")), (RETENTION, ("1min", "1s")), (MIGRATIONS, ("0", "10s"))],
 )
-def test_what_takes_longer_says_so_and_takes_it_back(wanted: Timeouts, times: tuple[str, str]) -> None:
+def test_timeouts_are_set_for_a_block_and_reset_after_it(wanted: Timeouts, times: tuple[str, str]) -> None:
     before = shown()
     with timeouts(wanted):
         assert shown() == times
@@ -167,7 +169,7 @@ def test_what_takes_longer_says_so_and_takes_it_back(wanted: Timeouts, times: tu
 
 
 @pytest.mark.django_db(transaction=True)
-def test_statements_that_are_sent_together_have_as_long_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statements_of_a_pipeline_have_the_sum_of_their_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     connection.ensure_connection()
     monkeypatch.setattr(connection.connection, "timeout_seconds", 0.5)
     with transaction.atomic():
@@ -178,6 +180,6 @@ def test_statements_that_are_sent_together_have_as_long_as_one_by_one(monkeypatc
     connection.close()
 
 
-def test_the_server_answers_a_little_later_than_it_gives_up() -> None:
+def test_the_client_waits_a_little_longer_than_the_timeout_of_the_server() -> None:
     assert SHORT.answer_seconds == 5.5
     assert replace(SHORT, statement_seconds=0).answer_seconds is None
