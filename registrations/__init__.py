@@ -1,1 +1,1 @@
-"""Registrations: who can be notified, where, and by whom. See docs/architecture.md."""
+"""Registrations: installations that can be notified, their addresses, and their grants. See docs/architecture.md."""

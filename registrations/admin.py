@@ -1,4 +1,4 @@
-"""Registrations, their addresses, grants and history, to be looked at and not changed."""
+"""Read-only admin pages of registrations, their addresses, grants and history."""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,4 @@
-"""Answering queries: which installations of a key can be notified, and with which token."""
+"""Lookup for queries: the installations of a key that can be notified, and their tokens."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -13,8 +13,8 @@ from registrations.messages import QueryInfo
 from registrations.models import Registration, Route
 from registrations.rules import INSTALLATIONS_PER_KEY
 
-# Of one key as much as one message carries, and of all keys of a batch as much as a process can hold. The newest
-# installation of each key comes first, and of these the one that takes least: no long list keeps out a short one.
+# Limits of an answer: for one key the size of a message, and for all keys of a batch the memory of a process. The
+# newest installations of all keys come first, and among them the smallest, so that a long list displaces no short one.
 MAX_KEY_BYTES = 140_000
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 
@@ -32,7 +32,7 @@ class _Row(NamedTuple):
     server_public_key: bytes
 
 
-# A list is read only where it is told, and only if there is room for it: `pg_column_size` does not read it.
+# A list of keys is read only if it is part of the answer and within the limits. `pg_column_size` does not read it.
 _FIND: LiteralString = f"""
     WITH asked AS (
         SELECT registration.id, public_key_hash, signature, server_public_key,
@@ -64,11 +64,11 @@ _FIND: LiteralString = f"""
 
 
 def find(public_key_hashes: Iterable[bytes], *, server_public_keys: Sequence[bytes]) -> dict[bytes, list[QueryInfo]]:
-    """Return what a sender may know of these keys, by key hash, newest first. Keys without anything to tell are absent.
+    """Return the installations of these keys that a sender may know, by key hash, newest first.
 
-    Left out are unregistered and disabled installations, those that asked not to be notified, those whose grant names a
-    server that is none of ``server_public_keys`` (33 bytes each), because clients verify it, and what is too much. An
-    installation that granted several of them is told of by its newest grant.
+    Keys without such an installation are absent. Unregistered and disabled installations are left out, those that do
+    not want to be notified, and those beyond the limits. Clients verify the grant, so it must name one of
+    ``server_public_keys`` (33 bytes each). An installation with several such grants appears once, with the newest one.
     """
     asked = set(public_key_hashes)
     rows = fetch(
@@ -98,15 +98,15 @@ _COUNT = f"""
 
 
 def count_by_newest_grant() -> dict[bytes, int]:
-    """Return how many registered installations have granted each server last, by its key (33 bytes).
+    """Return by server key (33 bytes) the number of registered installations whose newest grant is for that server.
 
-    It reads every grant, for an operator who asks.
+    It reads every grant, so it is for requests of operators only.
     """
     return {bytes(public_key): number for public_key, number in fetch(_COUNT)}
 
 
 def _info(row: _Row) -> QueryInfo:
-    """Return what a sender is told: the token itself, or its encrypted copies when only contacts may use it."""
+    """Return the answer about an installation: its token, or the encrypted copies of it if only contacts may use it."""
     sealed = row.access_token_encrypted or b""
     is_open = not row.contacts_only
     return QueryInfo(

@@ -1,7 +1,6 @@
-"""What registering and querying clients say, as plain values.
+"""Registrations and query answers as plain values, without Django and protobuf.
 
-These dataclasses travel between the steps of a message's way. They know neither Django nor protobuf: the codec
-builds them from bytes, the rules read them, the use cases store them. Secrets are left out of every repr.
+The codec builds them from bytes, the rules read them, and the use cases store them. Rule: no secret appears in a repr.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from enum import IntEnum
 
 
 class TokenType(IntEnum):
-    """The kind of a device token. These are wire values; the enum is open, so a message carries a plain int."""
+    """The kind of a device token, with its value on the wire. The wire enum is open, so messages have a plain int."""
 
     UNKNOWN = 0
     APN = 1
@@ -39,10 +38,10 @@ class RegistrationMessage:
 
 @dataclass(frozen=True, slots=True)
 class QueryInfo:
-    """One installation as a sender who asked for it is told (PushNotificationQueryInfo).
+    """One installation in the answer to a query (PushNotificationQueryInfo).
 
-    Exactly one of ``access_token`` (open) and ``allowed_key_list`` (contacts only) is filled. ``server_public_key`` (33
-    bytes) is the server that the grant is for; on the wire it stands in advertisements only.
+    It has either ``access_token`` (open) or ``allowed_key_list`` (contacts only). ``server_public_key`` (33 bytes) is
+    the server of the grant; on the wire only advertisements have it.
     """
 
     public_key_hash: bytes
@@ -56,8 +55,8 @@ class QueryInfo:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """An installation as a message names it. Without an ``access_token`` it was its own key that signed the message, a
-    registration of this ``version``.
+    """An installation that a message names. Without an ``access_token``, the message is a registration of this
+    ``version``, signed with the installation's own key.
     """
 
     public_key_hash: bytes
@@ -67,5 +66,5 @@ class Named:
 
     @property
     def installation(self) -> tuple[bytes, str]:
-        """Return what tells the installation from others."""
+        """Return the identity of the installation."""
         return self.public_key_hash, self.installation_id

@@ -1,7 +1,7 @@
-"""What is stored of a client: its registrations, the addresses they lead to, its grants and their history.
+"""Tables of this app: registrations, their addresses (routes), grants, history, and query topics.
 
-Privacy: the client's public key is never stored, only its hash; tokens are encrypted; an address (`Route`) carries
-nothing that names its owner.
+Privacy: only the hash of a client's public key is stored. Tokens are encrypted. A `Route` has nothing that identifies
+its owner.
 """
 
 import uuid
@@ -16,22 +16,23 @@ from registrations import token_types
 
 
 class Route(models.Model):
-    """One address of a gateway, with its delivery state. It does not say whose it is."""
+    """One address at a gateway, with its delivery state. It does not identify its owner."""
 
     class State(models.TextChoices):
         ACTIVE = "active"
-        # Dead, failing for days, or disabled by an operator: no pushes until the client registers again.
+        # The token is dead, all pushes failed for days, or an operator disabled it. No pushes until the client
+        # registers again.
         DISABLED = "disabled"
 
-    gateway = models.TextField()  # the gateway that can read the address and takes what is sent there
+    gateway = models.TextField()  # the gateway that can read the address, and to which its pushes are sent
     token_type = models.PositiveSmallIntegerField(choices=token_types.choices)
     app_topic = models.TextField(blank=True)
-    # A document in the gateway's own form: a device token in UTF-8, or an endpoint with keys.
+    # The address in the gateway's own format, such as a device token in UTF-8, or an endpoint with keys.
     address_encrypted = BytesField()
-    # Digest of the address in its app (`routes.identity_of`): two routes with the same one lead to the same device.
+    # Digest of the address in its app (`routes.identity_of`). Routes with the same digest lead to the same device.
     address_digest = BytesField()
-    # The digest that the newest successful push was sent to. An address is proven while it equals `address_digest`, so
-    # that a changed address is not, whoever changed it.
+    # The `address_digest` at the newest successful push. The address is proven while both are equal, so an address that
+    # was changed is not.
     delivered_digest = BytesField(null=True)
     is_proven = models.GeneratedField(
         expression=models.Case(models.When(delivered_digest=models.F("address_digest"), then=True), default=False),
@@ -41,19 +42,18 @@ class Route(models.Model):
     state = models.TextField(choices=State.choices, default=State.ACTIVE)
     disabled_reason = models.TextField(blank=True)
     disabled_at = models.DateTimeField(null=True)
-    # Grows with every accepted registration. A verdict about a token counts only for the generation that it was sent
-    # with.
+    # Grows with every accepted registration. The result of a push counts only for the generation to which it was sent.
     generation = models.PositiveBigIntegerField(default=1)
-    # Since when the route has failed. It is moved forward by the time in which its whole channel failed, see
-    # `disabling`.
+    # Since when all pushes to the route fail. It moves forward by the time in which its whole app fails (see
+    # `disabling`).
     failing_since = models.DateTimeField(null=True)
-    last_failure_at = models.DateTimeField(null=True)  # means nothing while failing_since is null
+    last_failure_at = models.DateTimeField(null=True)  # without meaning while failing_since is null
     last_success_at = models.DateTimeField(null=True)
-    # Whoever registered it is to be told when it is disabled, and has not been told yet.
+    # The bridge still has to report the end of the route to the server that registered it.
     is_end_awaited = models.BooleanField(default=False, db_default=False)
-    # The bridge that its device registered at.
+    # The bridge at which its device registered.
     bridge = models.TextField()
-    # Names it in events and reports, where no registration does. It is random, as a registration's is.
+    # Identifies the route in events and reports, if it has no registration. It is random.
     pseudonym = models.UUIDField(null=True)
     created_at = models.DateTimeField()
 
@@ -67,21 +67,21 @@ class Route(models.Model):
                 fields=["disabled_reason", "id"], condition=~models.Q(disabled_reason=""), name="route_disabled_reason"
             ),
         ]
-        permissions: ClassVar = [("disable_route", "Can disable and enable routes by hand")]
+        permissions: ClassVar = [("disable_route", "Can disable and enable routes")]
 
     def __str__(self) -> str:
         return f"Route {self.pk} ({self.get_token_type_display()}, {self.state})"
 
 
 class Registration(models.Model):
-    """What one installation of one client stores with us. An unregistered one keeps key hash and version only."""
+    """The registration of one installation. An unregistered one keeps only key hash, installation id and version."""
 
     class State(models.TextChoices):
         ACTIVE = "active"
-        UNREGISTERED = "unregistered"  # a tombstone: an older registration replayed later stays refused
+        UNREGISTERED = "unregistered"  # a tombstone, so that a replayed older registration is still refused
 
     public_key_hash = BytesField()  # SHAKE-256, 64 bytes
-    installation_id = models.TextField()  # as sent, and compared as text
+    installation_id = models.TextField()  # as the client spelled it, and compared as text
     version = Uint64Field()
     state = models.TextField(choices=State.choices)
     route = models.OneToOneField(Route, null=True, on_delete=models.SET_NULL, related_name="registration")
@@ -94,9 +94,9 @@ class Registration(models.Model):
     blocked_chat_list = ArrayField(BytesField(), default=list)
     muted_chat_list = ArrayField(BytesField(), default=list)
     allowed_mentions_chat_list = ArrayField(BytesField(), default=list)
-    content_digest = BytesField()  # digest of the decrypted body, which recognises a retransmission
-    # Names the installation in events and reports. It is random, so that forgetting it here makes the history
-    # anonymous.
+    content_digest = BytesField()  # digest of the decrypted body, which identifies a retransmission
+    # Identifies the installation in events and reports. It is random, so that the history becomes anonymous when it is
+    # deleted here.
     pseudonym = models.UUIDField(null=True, default=uuid.uuid4)
     created_at = models.DateTimeField()
     updated_at = models.DateTimeField()
@@ -106,12 +106,12 @@ class Registration(models.Model):
             models.UniqueConstraint(fields=["public_key_hash", "installation_id"], name="one_registration_each"),
         ]
         indexes: ClassVar = [
-            models.Index(fields=["installation_id"], name="registration_installation"),  # searched in the console
-            # Indexes for the console's filters, in the order of its list. Those of other tables that end with id or a
-            # time are for the same use.
+            models.Index(fields=["installation_id"], name="registration_installation"),  # for the console's search
+            # For the console's filters, in the order of its list. Indexes of other tables that end with id or a time
+            # have the same purpose.
             models.Index(fields=["state", "id"], name="registration_state"),
             models.Index(fields=["enabled", "id"], name="registration_enabled"),
-            # PostgreSQL's statistics of it tell how many there are.
+            # PostgreSQL's statistics of this index contain the number of tombstones.
             models.Index(fields=["id"], condition=models.Q(state="unregistered"), name="registration_tombstone"),
         ]
         permissions: ClassVar = [("forget_registration", "Can erase everything about a key hash")]
@@ -139,7 +139,7 @@ class Grant(models.Model):
 
 
 class RegistrationEvent(models.Model):
-    """What happened to an installation or a device, append-only and pseudonymous: the source of the churn reports."""
+    """An event of an installation or a device, append-only and pseudonymous. The churn reports read these events."""
 
     class Kind(models.TextChoices):
         REGISTERED = "registered"  # new, or again after unregistering
@@ -148,9 +148,9 @@ class RegistrationEvent(models.Model):
         SETTINGS_CHANGED = "settings_changed"
         UNREGISTERED = "unregistered"
         TOKEN_DIED = "token_died"
-        # Every push failed for days, while others of its channel arrived; or nobody repeated it for months.
+        # All pushes failed for days, while others of its app arrived, or the client did not repeat it for months.
         EXPIRED = "expired"
-        REVIVED = "revived"  # an operator undid the disabling
+        REVIVED = "revived"  # an operator enabled the route again
 
     kind = models.TextField(choices=Kind.choices)
     pseudonym = models.UUIDField()
@@ -161,7 +161,7 @@ class RegistrationEvent(models.Model):
 
     class Meta:
         indexes: ClassVar = [
-            models.Index(fields=["pseudonym"], name="event_pseudonym"),  # one installation's history, in the console
+            models.Index(fields=["pseudonym"], name="event_pseudonym"),  # for one installation's history in the console
             models.Index(fields=["kind", "at"], name="event_kind"),
         ]
 
@@ -170,21 +170,21 @@ class RegistrationEvent(models.Model):
 
     @classmethod
     def about(cls, route: Route, kind: str, *, pseudonym: uuid.UUID, at: datetime) -> Self:
-        """Return an event that is not stored yet, with what a route is of at this moment."""
+        """Return an unsaved event with the present token type, app topic and bridge of a route."""
         location = {"token_type": route.token_type, "app_topic": route.app_topic, "bridge": route.bridge}
         return cls(kind=kind, pseudonym=pseudonym, at=at, **location)
 
 
 class TopicKey(models.Model):
-    """A query topic that we listen to.
+    """A query topic to which the bridge listens.
 
-    Its key costs 15 ms of PBKDF2. It is derived in the background, or when the first query comes, and then kept.
+    To derive its key takes 15 ms (PBKDF2). It is derived in the background or at the first query, and then stored.
     """
 
     name = models.TextField(unique=True)  # hex of the key hash
     topic = models.BigIntegerField(
         db_index=True
-    )  # the first four bytes of Keccak-256(name); several names may share it
+    )  # the first four bytes of Keccak-256(name); several names may have the same topic
     key_encrypted = BytesField(null=True)
     created_at = models.DateTimeField()
 

@@ -9,66 +9,65 @@ from registrations.messages import RegistrationMessage, TokenType
 from registrations.token_types import has_topic
 from registrations.uuids import is_uuid
 
-# What Apple and Firebase hand out. Apple's tokens are bytes in hex: 32 on phones today, 80 in simulators, and Apple
-# asks not to rely on the length. Firebase's have an id of the installation, a colon, and 134 to 180 characters. What is
-# shorter is nobody's token, and dangerous: gateways quote tokens, and a token of one letter blanks all they say.
+# Formats of device tokens. Apple's tokens are bytes in hex: 32 on phones today, 80 in simulators, and Apple asks not to
+# rely on the length. Firebase's tokens have an installation id, a colon, and 134 to 180 characters. Shorter texts are
+# no tokens, and dangerous: gateways quote tokens in errors, so redaction of a one-letter token would blank everything.
 DEVICE_TOKENS = {
     TokenType.APN: re.compile(r"[0-9A-Fa-f]{64,200}"),
     TokenType.FIREBASE: re.compile(r"[0-9A-Za-z_:-]{100,4096}"),
 }
-# A bundle id, with `.voip` and the like behind it. PostgreSQL's indexes take no text of some kilobytes.
+# A bundle id, possibly with a suffix such as `.voip`. PostgreSQL cannot index texts of several kilobytes.
 APP_TOPIC = re.compile(r"[0-9A-Za-z.-]{1,255}")
 # A client keeps three devices per user. One key must not fill the table, nor make every answer about it huge.
 INSTALLATIONS_PER_KEY = 20
 
 
 class Refusal(StrEnum):
-    """Why a registration is not accepted."""
+    """The reason why a registration is refused."""
 
     MALFORMED = "malformed"
     STALE_VERSION = "stale_version"
     UNSUPPORTED_TOKEN_TYPE = "unsupported_token_type"  # noqa: S105 - a label
-    IMPLAUSIBLE_TOKEN = "implausible_token"  # noqa: S105 - not one that Apple or Firebase can have made
+    IMPLAUSIBLE_TOKEN = "implausible_token"  # noqa: S105 - no token of Apple or Firebase has this format
     TOO_MANY_INSTALLATIONS = "too_many_installations"  # of this key
-    TOO_MANY_NEW = "too_many_new"  # by anybody, in these minutes
-    FULL = "full"  # as many registrations are stored as the operator allows
-    TOO_MANY_CHANGES = "too_many_changes"  # of this installation, in these minutes
-    BAD_APP_TOPIC = "bad_app_topic"  # none where Apple needs one, or one that no app can have
+    TOO_MANY_NEW = "too_many_new"  # by all clients, in the last minutes
+    FULL = "full"  # MAX_REGISTRATIONS is reached
+    TOO_MANY_CHANGES = "too_many_changes"  # of this installation, in the last minutes
+    BAD_APP_TOPIC = "bad_app_topic"  # missing although Apple needs one, or no possible bundle id
 
 
 class Acceptance(StrEnum):
-    """What an accepted registration asks for."""
+    """The effect of an accepted registration."""
 
     REGISTER = "register"
     UNREGISTER = "unregister"
-    RETRANSMISSION = "retransmission"  # known already, so that it is answered again and nothing changes
+    RETRANSMISSION = "retransmission"  # a repetition, which is answered again and changes nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What we hold of the installation that a registration is about. The defaults mean that we hold nothing."""
+    """The stored facts about an installation. The defaults stand for an unknown installation."""
 
     version: int = 0
     has_same_content: bool = False
-    is_registered: bool = True  # False for one that has ended, also by its age
+    is_registered: bool = True  # False for an installation that has unregistered or expired
 
 
 def check_token_type(message: RegistrationMessage) -> Refusal | None:
-    """Refuse what is no token of Apple or Firebase, and return None for one that says it is."""
+    """Refuse token types other than those of Apple and Firebase, and return None for these."""
     return None if message.token_type in DEVICE_TOKENS else Refusal.UNSUPPORTED_TOKEN_TYPE
 
 
 def check_device_token(message: RegistrationMessage) -> Refusal | None:
-    """Refuse what Apple or Firebase cannot have made, and return None for what they can."""
+    """Refuse device tokens that Apple or Firebase cannot have issued, and return None for possible ones."""
     if refusal := check_token_type(message):
         return refusal
     is_plausible = DEVICE_TOKENS[TokenType(message.token_type)].fullmatch(message.device_token)
     return None if is_plausible else Refusal.IMPLAUSIBLE_TOKEN
 
 
-# Each bridge checks what it calls a device token by the addresses that its gateway takes.
+# Returns the refusal of a device token that cannot be an address at the gateway of its bridge, or None.
 CheckAddress = Callable[[RegistrationMessage], Refusal | None]
-"""Says whether a gateway can take the device token of a registration, whose token type is a known one."""
 
 
 def decide(
@@ -79,11 +78,11 @@ def decide(
     strict_version_check: bool,
     check_address: CheckAddress = check_device_token,
 ) -> Acceptance | Refusal:
-    """Decide about one registration; ``message`` is None when its body decrypted but did not parse.
+    """Decide about one registration. ``message`` is None if its decrypted body is malformed.
 
-    A client repeats a registration with the same version until it hears an answer. Where the spec text says
-    VERSION_MISMATCH for an equal version, a byte-identical repeat therefore gets its success again, unless
-    ``strict_version_check`` (see docs/decisions). What has expired meanwhile is registered by it again.
+    A client repeats a registration with the same version until it receives an answer. The text of the spec requires
+    VERSION_MISMATCH for an equal version. But a byte-identical repetition gets its success again, unless
+    ``strict_version_check`` is set (see docs/decisions). It also registers an installation that has expired meanwhile.
     """
     if message is None or message.version < 1 or not is_uuid(message.installation_id):
         return Refusal.MALFORMED

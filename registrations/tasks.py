@@ -1,4 +1,4 @@
-"""The periodic tasks of registrations: removing old history."""
+"""The periodic task of this app: removal of old history."""
 
 from datetime import timedelta
 
@@ -13,9 +13,9 @@ from registrations.upkeep import retention
 log = structlog.get_logger(__name__)
 
 
-@shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
+@shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one is scheduled soon
 def purge() -> None:
-    """Walk through the history once, and remove what is older than the settings promise."""
+    """Remove the history that is older than EVENT_RETENTION_DAYS."""
     keep = timedelta(days=settings.EVENT_RETENTION_DAYS)
     removed = sum(retention.purge(now=database_now(), keep=keep))
     if removed:

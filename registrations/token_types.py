@@ -1,4 +1,4 @@
-"""The kinds of device tokens: each gateway registers those that it takes. The module is pure."""
+"""The kinds of device tokens. Each gateway registers the kinds that it takes. The module does no I/O."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ UNKNOWN_PLATFORM = "none"
 
 @dataclass(frozen=True, slots=True)
 class TokenKind:
-    """A kind of device token. ``number`` is stored, ``name`` is for people, ``platform`` for metrics and reports;
-    ``devices`` are what people call those that have one, such as "iPhone".
+    """A kind of device token.
 
-    Where it ``has_topic`` a token belongs to one app, whose pushes are set up, break and are mended together.
-    Otherwise an app topic that a client sends means nothing.
+    ``number`` is the stored value, ``name`` the word for people, ``platform`` the word in metrics and reports, and
+    ``devices`` the word for people's devices with such a token, such as "iPhone". With ``has_topic``, a token belongs
+    to one app, and all pushes of an app depend on the same credentials. Otherwise app topics of clients are ignored.
     """
 
     number: int
@@ -24,22 +24,22 @@ class TokenKind:
 
 
 def register(*kinds: TokenKind) -> None:
-    """Make kinds of tokens known. Several gateways may take the same kind."""
+    """Register kinds of tokens. Several gateways may take the same kind."""
     _kinds.update({kind.number: kind for kind in kinds})
 
 
 def kinds() -> list[TokenKind]:
-    """Return all kinds by their numbers."""
+    """Return all kinds, sorted by number."""
     return [_kinds[number] for number in sorted(_kinds)]
 
 
 def choices() -> list[tuple[int, str]]:
-    """Return the choices of a column that holds the number of a kind."""
+    """Return the choices of a column with the number of a kind."""
     return [(kind.number, kind.name) for kind in kinds()]
 
 
 def name_of(number: int) -> str:
-    """Return the name of a kind for people, and the number of one that nobody knows any more."""
+    """Return the name of a kind for people, or the number of a kind that is no longer registered."""
     return _kinds[number].name if number in _kinds else str(number)
 
 
@@ -49,7 +49,7 @@ def platform_of(number: int) -> str:
 
 
 def devices_of(number: int) -> str:
-    """Return what people call the devices with tokens of this kind."""
+    """Return the word for devices with tokens of this kind."""
     return (_kinds[number].devices or _kinds[number].name) if number in _kinds else str(number)
 
 
@@ -59,16 +59,16 @@ def has_topic(number: int) -> bool:
 
 
 def sql_case(column: str, words: Iterable[tuple[int, str]], otherwise: str) -> str:
-    """Return the SQL that makes a word of the number in a column. The words are of our own code."""
+    """Return an SQL expression for the word of a column's number. The words must be constants of our code."""
     cases = " ".join(f"WHEN {number} THEN '{word}'" for number, word in words)
     return f"CASE {column} {cases} ELSE '{otherwise}' END" if cases else f"'{otherwise}'"
 
 
 def sql_platform(column: str) -> str:
-    """Return the SQL of `platform_of`."""
+    """Return an SQL expression that equals `platform_of`."""
     return sql_case(column, [(kind.number, kind.platform) for kind in kinds()], UNKNOWN_PLATFORM)
 
 
 def sql_with_topic() -> str:
-    """Return the numbers of the kinds that have a topic, as a list in SQL."""
+    """Return the numbers of the kinds with a topic, as an SQL list."""
     return f"({', '.join(str(kind.number) for kind in kinds() if kind.has_topic) or 'NULL'})"

@@ -1,9 +1,9 @@
-"""Which texts the protocol takes for a UUID."""
+"""Texts that the protocol accepts as a UUID."""
 
 import re
 
-# Exactly what google/uuid's Parse accepts, since that is what status-go asks. uuid.UUID would also accept dashes in the
-# wrong places. With braces, Parse looks at neither of the two bytes around the 36 characters.
+# Exactly the texts that google/uuid's Parse accepts, because status-go uses it. uuid.UUID would also accept dashes in
+# wrong places. Parse accepts any two bytes in place of braces around the 36 characters.
 _DASHED = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 _UUID = re.compile(
     rf"[0-9a-fA-F]{{32}}|{_DASHED}|[uU][rR][nN]:[uU][uU][iI][dD]:{_DASHED}|[\x00-\x7f]{_DASHED}[\x00-\x7f]"

@@ -1,1 +1,1 @@
-"""Keys that encrypt fields of the database, and their change. See docs/backup.md."""
+"""Encryption of database fields, its keys, and the keys of query topics. See docs/backup.md."""

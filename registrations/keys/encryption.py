@@ -1,7 +1,7 @@
-"""Encryption of single database fields, and keyed digests to compare what is encrypted.
+"""Encryption of single database fields, and keyed digests for comparing encrypted values.
 
-Pure: keys and randomness are arguments. Every value names the key it was made with, so that several keys live side by
-side while a rotation is under way: the first key encrypts, all of them decrypt.
+The module does no I/O: keys and randomness are arguments. Every value begins with the id of its key, so that several
+keys can be in use during a rotation. The first key encrypts, and all keys decrypt.
 """
 
 import hashlib
@@ -14,13 +14,13 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 
 KEY_ID_SIZE = 4
-Stored = bytes | memoryview  # what a binary column hands out
+Stored = bytes | memoryview  # the types that Django returns for a binary column
 NONCE_SIZE = 12
 
 
 class Purpose(StrEnum):
-    """What a field holds. It is bound into ciphertext and digest, so that a value moved to another column does not
-    open.
+    """The kind of value in a field. It is bound into ciphertext and digest, so a value that was moved to another column
+    does not decrypt.
     """
 
     ACCESS_TOKEN = "access-token"  # noqa: S105 - a label
@@ -31,21 +31,21 @@ class Purpose(StrEnum):
 
 
 class DecryptionError(Exception):
-    """The field was made with a key that we no longer have, or it was altered."""
+    """The field was encrypted with a key that is no longer listed, or it was altered."""
 
 
 class Keyring:
     """AES-256-GCM-SIV (RFC 8452) and HMAC-SHA-256 under the field encryption keys (32 bytes each).
 
-    Nonces are random. Two that are the same tell at most that two values are the same, where AES-GCM would give its key
-    of authentication away, so that nobody has to count how many values a key has encrypted.
+    Nonces are random. A repeated nonce reveals at most that two values are equal, where AES-GCM would reveal its
+    authentication key. So the number of values per key needs no limit.
     """
 
     def __init__(self, keys: Sequence[bytes], random_bytes: Callable[[int], bytes] = os.urandom) -> None:
         ids = [hashlib.sha256(b"id of a field key of AES-GCM-SIV" + key).digest()[:KEY_ID_SIZE] for key in keys]
         self.current_id = ids[0]
         self._ciphers = {key_id: AESGCMSIV(key) for key_id, key in zip(ids, keys, strict=True)}
-        # A key of its own for digests: the same key must not serve two algorithms.
+        # Digests have their own key, because one key must not serve two algorithms.
         self._digest_keys = {
             key_id: hmac.digest(key, b"field digest", "sha256") for key_id, key in zip(ids, keys, strict=True)
         }
@@ -59,7 +59,7 @@ class Keyring:
     def decrypt(self, purpose: Purpose, field: Stored) -> bytes:
         """Return the plaintext of a field.
 
-        Raises DecryptionError when no key fits or the field was altered.
+        Raises DecryptionError when its key is not listed, or when the field was altered.
         """
         field = bytes(field)
         cipher = self._ciphers.get(field[:KEY_ID_SIZE])
@@ -72,13 +72,11 @@ class Keyring:
             raise DecryptionError("the field was altered") from None
 
     def digest(self, purpose: Purpose, value: bytes) -> bytes:
-        """Return key id (4 bytes) ‖ HMAC-SHA-256 (32 bytes), which recognises a value without telling it."""
+        """Return key id (4 bytes) ‖ HMAC-SHA-256 (32 bytes), which identifies a value without revealing it."""
         return self._digest(self.current_id, purpose, value)
 
     def matches(self, purpose: Purpose, value: bytes, digest: Stored | None) -> bool:
-        """Return whether ``digest`` was made of ``value`` with the key that it names. The comparison takes constant
-        time.
-        """
+        """Return whether ``digest`` is the digest of ``value`` under the key that it names, in constant time."""
         if not digest:
             return False
         key_id = bytes(digest[:KEY_ID_SIZE])

@@ -1,4 +1,4 @@
-"""The keyring of this server. No other module takes the field encryption keys from the settings."""
+"""The keyring of this server. No other module reads the field encryption keys from the settings."""
 
 from functools import cache
 

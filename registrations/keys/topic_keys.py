@@ -1,6 +1,6 @@
-"""The query topics that are listened to, one for each registered key hash: the statements on their table.
+"""Statements on the table of query topics, one for each registered key hash.
 
-Who listens, and what a name and a topic are, is the matter of the bridge that has such topics.
+The bridge with such topics defines names and topics, and listens to them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,15 +10,14 @@ from django.db import transaction
 
 from kit.db.statements import fetch, write
 
-# In 65 536 rows, sorted by the database, a million topics take a second. With a row for each, reading the rows takes us
-# two.
+# With 65 536 rows, sorted by PostgreSQL, a million topics are read in one second. With a row per topic it takes two.
 ALL_TOPICS = """
     SELECT topic >> 16, string_agg(substr(int8send(topic), 7), ''::bytea ORDER BY topic)
     FROM (SELECT DISTINCT topic FROM registrations_topickey) AS topics
     GROUP BY topic >> 16
 """
 SOMEBODYS = "SELECT topic FROM registrations_topickey WHERE topic = ANY(%b::bigint[])"
-WALKED = 5_000  # names looked at in one statement
+WALKED = 5_000  # rows that one statement reads
 _INSERT = """
     INSERT INTO registrations_topickey (name, topic, created_at)
     SELECT name, topic, %(now)s FROM unnest(%(names)b::text[], %(topics)b::bigint[]) AS new (name, topic)
@@ -38,10 +37,10 @@ _REMOVE = """
 
 
 def insert(topics: Mapping[str, int], *, now: datetime) -> list[int]:
-    """Store names with their topics, and return the topics of those that are new.
+    """Store names with their topics, and return the topics of the new names.
 
-    They are in one order everywhere, so that two transactions with the same new names do not dead-lock. The later one
-    waits for the commit of the earlier, and so for its announcement.
+    The names are sorted, so that two transactions with the same new names do not dead-lock. The later one waits for the
+    commit of the earlier one, and so for its announcement.
     """
     names = sorted(topics)
     rows = fetch(_INSERT, {"now": now, "names": names, "topics": [topics[name] for name in names]})
@@ -49,7 +48,7 @@ def insert(topics: Mapping[str, int], *, now: datetime) -> list[int]:
 
 
 def of_nobody() -> Iterator[list[str]]:
-    """Yield the names of keys of which nothing is known any more, those of some rows at a time."""
+    """Yield lists of names of key hashes that have no registration any more, one list per `WALKED` rows."""
     [(last,)] = fetch("SELECT coalesce(max(id), 0) FROM registrations_topickey")
     for after in range(0, last, WALKED):
         yield [name for (name,) in fetch(_OF_NOBODY, {"after": after, "up_to": after + WALKED})]
@@ -57,10 +56,11 @@ def of_nobody() -> Iterator[list[str]]:
 
 @transaction.atomic
 def remove(names: Sequence[str]) -> list[int]:
-    """Remove these names, but those that somebody registers at this moment, and return the topics of the others.
+    """Remove these names, except those that are just being registered, and return the topics of the removed ones.
 
-    Whoever registers stores the registration first and then the name, unless there is one. So that none is removed
-    between the two, this waits for those who have looked for their names, and lets the others wait for a moment.
+    A registering transaction stores the registration first, and then its name if it is missing. The lock of the table
+    waits for transactions that have already looked for their name, and makes later ones wait for a moment. So no name
+    is removed between the two steps.
     """
     write("SET LOCAL lock_timeout = '1s'")
     write("LOCK TABLE registrations_topickey IN SHARE ROW EXCLUSIVE MODE")

@@ -59,7 +59,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField()),
             ],
             options={
-                'permissions': [('disable_route', 'Can disable and enable routes by hand')],
+                'permissions': [('disable_route', 'Can disable and enable routes')],
                 'indexes': [models.Index(condition=models.Q(('state', 'disabled')), fields=['id'], name='route_disabled'), models.Index(condition=models.Q(('is_end_awaited', True), ('state', 'disabled')), fields=['id'], name='route_end_untold'), models.Index(condition=models.Q(('disabled_reason', ''), _negated=True), fields=['disabled_reason', 'id'], name='route_disabled_reason')],
             },
         ),

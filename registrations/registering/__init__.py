@@ -1,4 +1,4 @@
-"""Registering: what is accepted and stored, how many a key and the server may have, and for whom a pair is known.
+"""Registering: decisions about registrations, their storage, and quotas of a key and of the server.
 
 See docs/limits.md.
 """

@@ -1,7 +1,7 @@
-"""Registering and unregistering: the use case behind every REGISTRATION that decrypted.
+"""Registering and unregistering: the use case for every decrypted REGISTRATION message.
 
-Works on batches: one locked read, a pure decision per message, one write. Two batches that meet on a new installation
-collide on its unique constraint; the caller runs the later one again.
+It works on batches: one locking read, a pure decision per message, one write. Two batches with the same new
+installation collide on its unique constraint, and the caller repeats the later one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,8 +48,9 @@ CHANGING_ROUTE_FIELDS = [
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One registration as it arrived. ``content`` is the decrypted body; ``message`` is None when
-    that does not parse. ``server_public_key`` (33 bytes) is the identity that the grant authorises, if there is one.
+    """One registration as it arrived. ``content`` is the decrypted body, and ``message`` is None if that is malformed.
+
+    ``server_public_key`` (33 bytes) is the identity of the server that the grant authorises, if there is a grant.
     """
 
     public_key_hash: bytes
@@ -60,14 +61,17 @@ class Submission:
 
     @property
     def settled_content(self) -> bytes:
-        """Return the content without the grant: all that a client says alike to each identity of a server."""
+        """Return the content without the grant, which is equal for all identities of a server."""
         grant = self.message.grant if self.message else b""
         return self.content.replace(grant, b"", 1) if grant else self.content
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was decided about one submission, and the routes that ended with it: its own, or one that made room."""
+    """The decision about one submission, and the ids of the routes that it removed.
+
+    A removed route is its own, or that of an installation that was replaced.
+    """
 
     decision: Acceptance | Refusal
     removed_route_ids: Sequence[int] = ()
@@ -79,7 +83,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Batch:
-    """The installations that a batch is about. They are changed in memory first and written at once."""
+    """The installations of a batch. They are changed in memory, and written together at the end."""
 
     registrations: dict[InstallationKey, Registration]
     changes: Changes
@@ -93,10 +97,10 @@ class _Batch:
     changed_routes: dict[int, Route] = field(default_factory=dict)
     removed_route_ids: set[int] = field(default_factory=set)
     grants: dict[InstallationKey, Grant] = field(default_factory=dict)
-    further_grants: list[Grant] = field(default_factory=list)  # for other identities, to what is registered already
+    further_grants: list[Grant] = field(default_factory=list)  # of known registrations, for other identities
     regranted: set[int] = field(default_factory=set)  # registrations whose earlier grants are for another token
     events: list[RegistrationEvent] = field(default_factory=list)
-    capacity: Capacity | None = None  # none is needed by a batch that brings nothing new, as most
+    capacity: Capacity | None = None  # None for a batch without new installations, like most batches
 
 
 def register(
@@ -108,10 +112,9 @@ def register(
     capacity_for: CapacityFor = capacity_for,
     now: datetime,
 ) -> list[Outcome]:
-    """Decide about each submission in turn, store what was accepted, and return one outcome each, in order.
+    """Decide about the submissions in order, store the accepted ones, and return the outcome of each.
 
-    ``gateway`` names the gateway that the addresses belong to: what ``bridge`` calls a device token is an address of
-    that gateway, and ``check_address`` refuses what can be none.
+    The device tokens of ``bridge`` are addresses at ``gateway``, and ``check_address`` refuses impossible ones.
     """
     with transaction.atomic():
         known = _lock_known(submissions)
@@ -135,11 +138,11 @@ def _lock_known(submissions: Iterable[Submission]) -> dict[InstallationKey, Regi
     }
     if not keys:
         return {}
-    # In order, so that batches that share rows wait for each other instead of dead-locking.
+    # The rows are locked in one order, so that batches with common rows wait for each other and do not dead-lock.
     registrations = list(Registration.objects.select_for_update().filter(IsOneOf(keys)).order_by("pk"))
-    # Routes are not joined. A transaction that waited for a lock sees the registration as it is now, but a joined route
-    # as it was before. The route's generation would then not grow, and the death of an old token would disable the new
-    # one.
+    # Routes are not joined. A transaction that has waited for a lock reads the present registration, but would read the
+    # previous state of a joined route. The generation of the route would then not grow, and the death of an old token
+    # would disable the new one.
     route_ids = [r.route_id for r in registrations if r.route_id]
     routes = {
         route.pk: route
@@ -166,7 +169,10 @@ def _changes(
 
 
 def _version_of(submission: Submission, message: RegistrationMessage, check_address: CheckAddress) -> VersionOf:
-    """Return what is counted as said. What is refused whatever is known brings nothing new, however often it comes."""
+    """Return the installation and version that the quota counts.
+
+    A submission that would be refused even for an unknown installation counts as version 0, which is never new.
+    """
     verdict = _decide(message, Known(), check_address, is_granted=submission.grant_verified)
     version = 0 if isinstance(verdict, Refusal) else message.version
     return (submission.public_key_hash, message.installation_id), version
@@ -182,7 +188,7 @@ def _decide(
 
 
 def _is_storable(message: RegistrationMessage) -> bool:
-    """Return whether PostgreSQL can store the texts. It refuses NUL only, which no honest client sends."""
+    """Return whether PostgreSQL can store the texts. It refuses only NUL, which no genuine client sends."""
     return "\0" not in message.installation_id and "\0" not in message.app_topic
 
 
@@ -212,7 +218,7 @@ def _take_in(batch: _Batch, submission: Submission) -> Outcome:
 
 
 def _something_new(batch: _Batch, submissions: Iterable[Submission]) -> set[InstallationKey]:
-    """Return the installations that something is said of and that are not registered."""
+    """Return the installations of the submissions that are not active at the moment."""
     active = {key for key, row in batch.registrations.items() if row.state == Registration.State.ACTIVE}
     named = {(each.public_key_hash, each.message.installation_id) for each in submissions if each.message}
     return named - active
@@ -221,7 +227,7 @@ def _something_new(batch: _Batch, submissions: Iterable[Submission]) -> set[Inst
 def _refused_for_capacity(
     batch: _Batch, submission: Submission, registration: Registration | None, decision: Acceptance | Refusal
 ) -> Refusal | None:
-    """Return why there is no room for what was decided, or None and take the room."""
+    """Return the quota that a decision exceeds, or count the installation and return None."""
     is_active = registration is not None and registration.state == Registration.State.ACTIVE
     if batch.capacity is None or decision not in {Acceptance.REGISTER, Acceptance.UNREGISTER}:
         return None
@@ -234,7 +240,10 @@ def _refused_for_capacity(
 
 
 def _free_capacity(batch: _Batch, submission: Submission) -> list[int]:
-    """End the longest dead installation of a key that nothing else is said of in this batch, and return its route."""
+    """Unregister the installation of the key whose route has been disabled for longest, and return its route's id.
+
+    Installations with another submission in this batch are left alone.
+    """
     public_key_hash = submission.public_key_hash
     named = [installation_id for key, installation_id in batch.registrations if key == public_key_hash]
     ended = retention.end_longest_dead(public_key_hash, but=named, now=batch.now)
@@ -246,7 +255,7 @@ def _free_capacity(batch: _Batch, submission: Submission) -> list[int]:
 def _what_is_known(registration: Registration | None, submission: Submission) -> Known:
     if registration is None:
         return Known()
-    # What was stored before there were several identities has a digest of the whole content.
+    # Rows from before there were several identities have a digest of the whole content.
     contents = [submission.content]
     if submission.grant_verified or not (submission.message and submission.message.grant):
         contents.append(submission.settled_content)
@@ -275,7 +284,7 @@ def _store(
     _mark_changed(batch, submission, message, registration)
     key = (submission.public_key_hash, message.installation_id)
     batch.grants[key] = _grant(batch, submission, message, registration)
-    # Reports count who is there on a day, so one refresh in a day says all.
+    # Reports count active installations per day, so one refresh event per day is enough.
     if is_first_today or comes_back or kind is not RegistrationEvent.Kind.REFRESHED:
         _record(batch, registration, kind)
 
@@ -308,17 +317,17 @@ def _what_changed(registration: Registration, message: RegistrationMessage, gate
 
 
 def _address(message: RegistrationMessage) -> bytes:
-    """Return the address as its gateway reads it."""
+    """Return the address in the format of its gateway."""
     return message.device_token.encode()
 
 
 def _comparable(value: bool | Iterable[bytes]) -> object:
-    """Return a value to compare settings by: the order of a list means nothing, and PostgreSQL returns memoryviews."""
+    """Return a comparable value of a setting. The order of a list is irrelevant, and Django may return memoryviews."""
     return value if isinstance(value, bool) else {bytes(item) for item in value}
 
 
 def _set_route(batch: _Batch, registration: Registration, message: RegistrationMessage) -> None:
-    """Point the registration to its address. This also revives an address whose token had died."""
+    """Set the address of the registration's route, which also enables a disabled route."""
     if registration.route is None:
         registration.route = Route(generation=0, bridge=batch.bridge, created_at=batch.now)
         batch.new_routes.append(registration.route)
@@ -334,7 +343,7 @@ def _set_route(batch: _Batch, registration: Registration, message: RegistrationM
 
 
 def _grant(batch: _Batch, submission: Submission, message: RegistrationMessage, registration: Registration) -> Grant:
-    """Return what authorises the identity that was addressed."""
+    """Return the grant for the server identity to which the message was sent."""
     return Grant(
         registration=registration,
         server_public_key=submission.server_public_key,
@@ -347,10 +356,9 @@ def _grant(batch: _Batch, submission: Submission, message: RegistrationMessage, 
 def _remove(
     batch: _Batch, submission: Submission, message: RegistrationMessage, registration: Registration | None
 ) -> list[int]:
-    """Forget all but key hash and version. Return the id of the stored route that is removed.
+    """Delete all data but key hash, installation id and version. Return the id of the removed route, if it was stored.
 
-    An installation never seen before gets a tombstone, so that an older registration replayed later does not bring it
-    to life.
+    An unknown installation also gets a tombstone, so that a replayed older registration stays refused.
     """
     registration = registration or _create(batch, submission, message)
     if registration.state == Registration.State.ACTIVE:
@@ -388,7 +396,7 @@ def _mark_changed(
 
 
 def _renew(batch: _Batch, submission: Submission, message: RegistrationMessage, registration: Registration) -> None:
-    """Note that a registration is kept up, once a day, so that it does not expire."""
+    """Update the time of a repeated registration, once a day, so that it does not expire."""
     if registration.updated_at.date() < batch.now.date():
         registration.updated_at = batch.now
         batch.changed[submission.public_key_hash, message.installation_id] = registration
@@ -402,14 +410,14 @@ def _record(batch: _Batch, registration: Registration, kind: RegistrationEvent.K
 
 
 def _write(batch: _Batch) -> None:
-    """Write every row of the batch in a handful of statements.
+    """Write all rows of the batch in a few statements.
 
-    An update is an upsert on rows that are locked: one statement for all of them, where bulk_update would build a CASE
-    per column.
+    Updates are upserts of locked rows. That is one statement for all rows, where bulk_update would build a CASE per
+    column.
     """
     Route.objects.bulk_create(batch.new_routes)
     Route.objects.bulk_create(batch.changed_routes.values(), **_upsert(CHANGING_ROUTE_FIELDS))
-    # In order, as above: two workers may have got the same messages.
+    # Sorted for the same reason as above, because two workers may have received the same messages.
     Registration.objects.bulk_create([registration for _, registration in sorted(batch.created.items())])
     Registration.objects.bulk_create(batch.changed.values(), **_upsert(CHANGING_FIELDS))
     unregistered = [r.pk for r in batch.registrations.values() if r.state == Registration.State.UNREGISTERED]

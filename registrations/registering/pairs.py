@@ -1,4 +1,4 @@
-"""Queries about many installations at once."""
+"""Query condition for a set of installations."""
 
 from collections.abc import Collection
 from typing import Any
@@ -13,10 +13,11 @@ InstallationKey = tuple[bytes, str]  # key hash, installation id
 
 
 class IsOneOf(Func):
-    """A condition that the row is about one of these installations.
+    """The condition that a row belongs to one of these installations.
 
-    It needs the columns ``public_key_hash`` and ``installation_id``. Two conditions with IN would match every
-    combination: a hundred keys that share a hundred installation ids would cost ten thousand rows with all their lists.
+    The table needs the columns ``public_key_hash`` and ``installation_id``. Two separate IN conditions would match all
+    combinations: for a hundred keys with the same hundred installation ids, PostgreSQL would read ten thousand rows
+    with all their lists.
     """
 
     output_field = models.BooleanField()

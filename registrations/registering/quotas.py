@@ -1,7 +1,7 @@
-"""How much may be registered: so many installations of one key, so many new ones a minute, so many in all.
+"""Quotas of registrations: installations per key, new installations per minute, and all registrations.
 
-Anybody can make keys, and each new registration costs rows that stay. So what is new is limited; what is known already
-is refreshed, changed and unregistered whatever else goes on.
+Anybody can make keys, and each new registration costs rows that stay. So only new installations are limited. Known
+installations can always be refreshed, changed and unregistered.
 """
 
 import hashlib
@@ -21,29 +21,28 @@ from registrations.registering.pairs import InstallationKey
 from registrations.rules import INSTALLATIONS_PER_KEY, Refusal
 from registrations.upkeep.estimates import STORED_REGISTRATIONS, STORED_TOMBSTONES
 
-# New installations that nobody registered for a while are saved up for as many minutes: a wave after an outage.
+# The unused quota of new installations accumulates for this many minutes, for the wave after an outage.
 MINUTES_SAVED_UP = 10
 DAY_SECONDS = 86_400.0
-# A wave of a day is taken in, and not twice as many as there are in weeks.
+# The quota of a day, as a number of minutes at the limit per minute. It admits a wave of a day, but bounds the growth
+# over weeks.
 MINUTES_WORTH_A_DAY = 84
-NEW = b"n"  # the bucket of new installations
-# Anybody can unregister what we do not know, which leaves a row, too. There may be so many of these as a part of
-# MAX_REGISTRATIONS. What is unregistered of what we know is not refused for it.
+NEW = b"n"  # key of the bucket of new installations
+# Anybody can unregister an unknown installation, which leaves a tombstone. There may be this share of MAX_REGISTRATIONS
+# of them. The unregistration of a known installation is never refused for it.
 TOMBSTONE_SHARE = 0.25
-TOMBSTONES: LiteralString = "tombstones"  # beside the hashes of keys
-# How often one installation may say something: a client does with each chat that is muted, and repeats what was not
-# answered.
+TOMBSTONES: LiteralString = "tombstones"  # a key beside the hashes of keys
+# Registrations of one installation. A client sends one for each chat that is muted, and repeats unanswered ones.
 CHANGES: BucketLimits = (Limit(30, 900.0),)
 
-
-VersionOf = tuple[InstallationKey, int]  # an installation and the version of what it says
+VersionOf = tuple[InstallationKey, int]  # an installation, and the version of its registration
 
 
 class Changes:
-    """What the installations of a batch may still say. Each is given with its version, in the order of the batch.
+    """The quota of registrations per installation, for one batch. ``versions`` are in the order of the batch.
 
-    Registrations are public, and whoever recorded one may say it again and again. So what brings no newer version has a
-    bucket of its own, and only the owner of a key takes from that of what is new.
+    Registrations are public, and anybody can record and repeat one. So registrations without a newer version have a
+    bucket of their own, and only the owner of a key can spend from the bucket of newer ones.
     """
 
     def __init__(self, versions: Sequence[VersionOf], known: Mapping[InstallationKey, int], *, now: datetime) -> None:
@@ -53,11 +52,11 @@ class Changes:
         self._spending = own_buckets().open(dict.fromkeys(names, CHANGES), Counter(names), at=now)
 
     def take(self, key: InstallationKey, version: int) -> bool:
-        """Return whether an installation may say something, and count it."""
+        """Count a registration of an installation, and return whether it is within the quota."""
         return self._spending.take([self._bucket_of(key, version)])
 
     def write(self) -> None:
-        """Store what was said beyond the silent share."""
+        """Store the spending beyond the silent share."""
         self._spending.write()
 
     def _bucket_of(self, key: InstallationKey, version: int) -> bytes:
@@ -70,9 +69,11 @@ class Changes:
 
 @dataclass(slots=True)
 class Capacity:
-    """What one batch may still add. ``active`` are the installations by key hash that can be pushed to, and ``silent``
-    the new ones that are taken from the bucket already. ``registrations`` and ``tombstones`` are how many more there
-    may be of each, and ``rows`` how many new ones may become registrations.
+    """The quotas that are left for one batch.
+
+    ``active`` is the number of active installations by key hash. ``silent`` is the number of new installations whose
+    tokens are already taken from the bucket. ``registrations`` and ``tombstones`` are the numbers that may be added of
+    each, and ``rows`` is the number of new rows that may become registrations.
     """
 
     per_key: int
@@ -82,12 +83,12 @@ class Capacity:
     tombstones: int
     rows: int
     active: Counter[bytes] = field(default_factory=Counter)
-    is_paced: bool = True  # the new ones are of the bucket of new installations
+    is_paced: bool = True  # new installations spend from the bucket of new installations
     added: int = 0
     ended: int = 0
 
     def refusal(self, public_key_hash: bytes, *, is_new: bool, becomes_active: bool) -> Refusal | None:
-        """Return why there is no room for an installation, or None and take the room."""
+        """Return the exceeded quota of an installation, or count the installation and return None."""
         if becomes_active and self.active[public_key_hash] >= self.per_key:
             return Refusal.TOO_MANY_INSTALLATIONS
         becomes_tombstone = is_new and not becomes_active
@@ -107,7 +108,7 @@ class Capacity:
         return None
 
     def _take_new(self, *, comes_back: bool) -> bool:
-        if comes_back and self.ended:  # in the place of one that ended in this batch
+        if comes_back and self.ended:  # it takes the place of one that ended in this batch
             self.ended -= 1
             return True
         is_there = self.added < self.silent or bool(self.spending and self.spending.take([NEW]))
@@ -115,13 +116,13 @@ class Capacity:
         return is_there
 
     def leave(self, public_key_hash: bytes) -> None:
-        """Note that an active installation of this key unregistered."""
+        """Count the end of an active installation of this key."""
         self.active[public_key_hash] -= 1
         self.ended += 1
 
 
 class CapacityFor(Protocol):
-    """Says what may be added by a batch that has something new about these keys."""
+    """Returns the quotas that are left for a batch with up to ``new`` new installations of these keys."""
 
     def __call__(self, public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Capacity: ...
 
@@ -137,8 +138,9 @@ _TAKEN: LiteralString = f"""
 
 
 def filled(registrations: int, tombstones: int) -> int:
-    """Return how much of MAX_REGISTRATIONS is taken. What tombstones have beyond their share is taken, too, or who
-    registers and unregisters new installations would fill the disk unseen.
+    """Return the used part of MAX_REGISTRATIONS: the registrations, and the tombstones beyond their share.
+
+    Otherwise somebody could fill the disk by registering and unregistering new installations.
     """
     return registrations + max(0, tombstones - _max_tombstones())
 
@@ -148,8 +150,9 @@ def _max_tombstones() -> int:
 
 
 def capacity_for(public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Capacity:
-    """Return what may be added now, for a batch that has something new about these keys, and at most so many new
-    installations. Belongs into the batch's transaction.
+    """Return the quotas that are left for a batch with up to ``new`` new installations of these keys.
+
+    Call it in the batch's transaction.
     """
     capacity = capacity_for_import(public_key_hashes, new, now=now)
     capacity.spending = own_buckets().open({NEW: _limits()}, {NEW: new}, at=now)
@@ -159,7 +162,7 @@ def capacity_for(public_key_hashes: Collection[bytes], new: int, *, now: datetim
 
 
 def capacity_for_import(public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Capacity:  # noqa: ARG001
-    """Return what may be added, as `capacity_for` does, however many that is in a minute: an operator asks for it."""
+    """Return the quotas as `capacity_for` does, but without the limit per minute, for an import by an operator."""
     taken = {bytes(name): count for name, count in fetch(_TAKEN, {"hashes": list(public_key_hashes)})}
     registrations, tombstones = taken.pop(b""), taken.pop(TOMBSTONES.encode())
     return Capacity(
@@ -175,7 +178,7 @@ def capacity_for_import(public_key_hashes: Collection[bytes], new: int, *, now: 
 
 
 def take(capacity: Capacity, *, now: datetime) -> None:
-    """Take what was added from the bucket of new installations, and give back what was not."""
+    """Settle the bucket of new installations after a batch: store its spending, or give back unused tokens."""
     if not capacity.is_paced:
         return
     if capacity.spending:
@@ -190,5 +193,5 @@ def _limits() -> BucketLimits:
 
 
 def new_per_day() -> int:
-    """Return how many installations and devices that nobody knew before are taken in a day."""
+    """Return the quota of new installations, or of new devices, per day."""
     return MINUTES_WORTH_A_DAY * int(settings.NEW_INSTALLATIONS_PER_MINUTE)

@@ -1,1 +1,1 @@
-"""Routes: the addresses that registrations lead to, and which of them are proven. See docs/delivery.md."""
+"""Routes: the addresses of registrations, and which of them are proven. See docs/delivery.md."""

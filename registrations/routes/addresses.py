@@ -1,7 +1,7 @@
-"""The address of a device at Apple or Google, as its route keeps it.
+"""The address of a device at Apple or Google, in the format that its route stores. The module does no I/O.
 
-Most devices have one token, which is stored as it is. A device that also takes calls, or whose app is built for Apple's
-sandbox, has a document in its place; no token begins like one. Pure.
+Most devices have one token, which is stored unchanged. A device that also receives calls, or whose app is built for
+Apple's sandbox, has a JSON document instead. No token begins with `{`.
 """
 
 import json
@@ -12,7 +12,7 @@ _FIELDS = {"token", "call_token", "environment"}
 
 
 class Environment(StrEnum):
-    """Which of Apple's servers knows the token."""
+    """The environment of Apple to which a token belongs."""
 
     PRODUCTION = "production"
     DEVELOPMENT = "development"
@@ -20,16 +20,14 @@ class Environment(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceAddress:
-    """One device. ``call_token`` is the token that Apple gives out for calls; ``environment`` is empty where the
-    gateway's own setting is meant.
-    """
+    """One device. ``call_token`` is Apple's token for calls. An empty ``environment`` means the gateway's setting."""
 
     token: str = field(repr=False)
     call_token: str = field(default="", repr=False)
     environment: str = ""
 
     def encode(self) -> bytes:
-        """Return the address as it is stored."""
+        """Return the address in the format that its route stores."""
         if not self.call_token and not self.environment:
             return self.token.encode()
         fields = {"token": self.token, "call_token": self.call_token, "environment": self.environment}
@@ -37,9 +35,9 @@ class DeviceAddress:
 
 
 def read_address(address: bytes) -> DeviceAddress:
-    """Return the device that an address names.
+    """Return the device of a stored address.
 
-    Raises ValueError for bytes that are no address of a device; UnicodeDecodeError is one.
+    Raises ValueError (or its subclass UnicodeDecodeError) for bytes that are no address of a device.
     """
     text = address.decode()
     if not text.startswith("{"):

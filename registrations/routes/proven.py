@@ -1,7 +1,7 @@
-"""Proven addresses: those that something was delivered to.
+"""Proven addresses: those to which a push was delivered.
 
-Keys, registrations and requests can be made without end. An address that Apple or Firebase delivers to is a phone, and
-so is the one thing here that costs its owner something.
+Anybody can make keys, registrations and requests without limit. But an address to which Apple or Firebase delivers is a
+real phone, which costs its owner something. So messages about proven addresses have priority.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,8 +24,9 @@ _FIND: LiteralString = f"""
 
 
 def find_proven_addresses(named: Collection[Named]) -> Mapping[Named, bytes]:
-    """Return the digests of the addresses of those whose token is right, or whose registration is news, and that
-    something was delivered to.
+    """Return the address digests of the named installations with a proven address.
+
+    A named installation counts only if its access token is right, or if its registration has a newer version.
     """
     wanted = list({each.installation for each in named})
     if not wanted:

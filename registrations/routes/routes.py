@@ -1,4 +1,4 @@
-"""Routes: pointing one to an address, and noting what was delivered to it, for whatever bridge it is of."""
+"""Statements on routes of all bridges: a new address, and the record of a delivery."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -10,15 +10,15 @@ from registrations.models import Route
 from registrations.routes.addresses import read_address
 from registrations.token_types import has_topic
 
-# What tells addresses apart at Apple and nowhere else: the same token in another app is another address.
+# Identity of an address at Apple, where the same token in another app is another address.
 _AT_APPLE = b"%d %s\0"
 
 
 def identity_of(token_type: int, app_topic: str, address: bytes) -> bytes:
-    """Return what the digest of an address is made of: the address, and its app where a token is one of an app.
+    """Return the input of an address digest: the address, and its app if tokens of this type belong to an app.
 
-    A delivery to a token in one app proves nothing about the same token in another. At Apple it is the device's own
-    token that counts: whatever environment or token for calls it is registered with, it is one device.
+    A delivery to a token in one app proves nothing about the same token in another app. At Apple only the device token
+    counts. Its environment and its token for calls do not make it another device.
     """
     if not has_topic(token_type):
         return address
@@ -28,18 +28,18 @@ def identity_of(token_type: int, app_topic: str, address: bytes) -> bytes:
 def _token(address: bytes) -> bytes:
     try:
         return read_address(address).token.encode()
-    except ValueError:  # of a gateway that has addresses of another form
+    except ValueError:  # the gateway has addresses in another format
         return address
 
 
 def is_at(route: Route, token_type: int, app_topic: str, address: bytes) -> bool:
-    """Return whether a route leads to the device of this address already."""
+    """Return whether a route already leads to the device of this address."""
     identity = identity_of(token_type, app_topic, address)
     return route.token_type == token_type and keyring().matches(Purpose.ADDRESS, identity, route.address_digest)
 
 
 def point(route: Route, *, gateway: str, token_type: int, app_topic: str, address: bytes) -> None:
-    """Give a route this address. This also revives one whose token had died. The caller stores it."""
+    """Set the address of a route, which also enables a disabled route. The caller stores it."""
     route.gateway = gateway
     route.token_type = token_type
     route.app_topic = app_topic
@@ -53,7 +53,7 @@ def point(route: Route, *, gateway: str, token_type: int, app_topic: str, addres
 
 
 _LOCK = "SELECT FROM registrations_route WHERE id = ANY (%(ids)b::bigint[]) ORDER BY id FOR NO KEY UPDATE"
-# Once per address and hour: nobody needs it more exactly, and a busy device is pushed to often.
+# A route is updated at most once per address and hour, because busy devices get many pushes.
 _NOTE_DELIVERED = """
     UPDATE registrations_route AS route
     SET last_success_at = %(now)s, failing_since = NULL,
@@ -72,18 +72,17 @@ _NOTE_DELIVERED = """
 
 
 def lock_in_order(route_ids: Collection[int]) -> None:
-    """Lock the routes of a batch before anything is written about some of them.
+    """Lock the routes of a batch in the order of their ids, before some of them are written.
 
-    Two batches that lock the same routes one after the other, each in its own order, would wait for each other until
-    the database ends one of them.
+    Otherwise two batches could lock the same routes in different orders and dead-lock.
     """
     write(_LOCK, {"ids": list(route_ids)})
 
 
 def note_delivered(reached: Mapping[int, bytes], *, now: datetime) -> None:
-    """Note that something was delivered to these routes, where that is news.
+    """Record deliveries to routes, where the record changes something.
 
-    ``reached`` has, for each route, the digest of the address that was sent to. It may have another one by now: that
-    one is not proven by it, and stays proven if it is.
+    ``reached`` has the digest of the address of each delivery, by route. A route may have another address by now. The
+    delivery does not prove that one, but it stays proven if it already is.
     """
     write(_NOTE_DELIVERED, {"ids": list(reached), "digests": list(reached.values()), "now": now})

@@ -1,4 +1,4 @@
-"""Upkeep of what is stored: what ends or is removed with time, and new keys for encrypted fields.
+"""Upkeep of stored rows: expiry and removal over time, and rotation of the field encryption keys.
 
 See docs/backup.md.
 """

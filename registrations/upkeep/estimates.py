@@ -1,4 +1,4 @@
-"""How many registrations and tombstones are stored, as PostgreSQL estimates it without counting."""
+"""Estimated numbers of stored registrations and tombstones, as SQL expressions (see `kit.db.estimates`)."""
 
 from typing import LiteralString
 

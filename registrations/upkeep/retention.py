@@ -1,4 +1,4 @@
-"""Removing the history of registrations that nobody needs any more, and registrations that nobody keeps up."""
+"""Removal of old history, expiry of unused registrations, and removal of old tombstones."""
 
 from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
@@ -17,11 +17,11 @@ Kind = RegistrationEvent.Kind
 ENDS = (Kind.UNREGISTERED, Kind.TOKEN_DIED, Kind.EXPIRED)
 _ENDED = {"ends": [str(kind) for kind in ENDS]}
 
-# Weeks, as a statement that may need any day of more than a year would open and lock four hundred partitions.
+# A partition has a week, because a statement without a fixed day would open and lock four hundred partitions of days.
 EVENTS = DayTable("registrations_registrationevent", "at", width=7, storage=WRITTEN_ONCE)
 
-# The tables are walked by their ids. An index by age would cost every registration, and who always begins with the
-# oldest looks at what has to stay again and again.
+# The tables are walked in the order of their ids. An index by age would slow down every registration, and a walk from
+# the oldest row would read the rows that stay again and again.
 _WALKED = 5_000
 _STAYS: LiteralString = """
     kind <> ALL (%(ends)s::text[]) AND NOT EXISTS (
@@ -39,11 +39,11 @@ _PURGE_EVENTS: LiteralString = f"""
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """Remove the history of registrations older than ``keep``, and make the weeks that come. Yield how many rows each
-    step removed, as far as that is known.
+    """Remove events older than ``keep``, and make the partitions of the coming weeks. Yield the number of rows that
+    each step removed, which is 0 for a dropped partition.
 
-    The last event of an installation that can still be pushed to stays, however old, because reports count who is
-    active. It goes to the default partition when its week is dropped.
+    The last event of an active installation stays at any age, because reports count active installations. When its week
+    is dropped, it moves to the default partition.
     """
     EVENTS.make_ahead(now=now)
     yield from EVENTS.drop_days(now - keep, kept=_last_of_active)
@@ -53,7 +53,7 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
 
 
 def _last_of_active(partition: LiteralString) -> list[int]:
-    """Return the ids of those events of a partition that stay."""
+    """Return the ids of the events of a partition that stay."""
     sql = f"SELECT id FROM {partition} AS event WHERE id > %(after)s AND id <= %(up_to)s AND {_STAYS}"
     return [event_id for step in _steps(partition) for (event_id,) in fetch(sql, step | _ENDED)]
 
@@ -109,16 +109,16 @@ _REMOVE_TOMBSTONES: LiteralString = f"""
 
 
 def expire(*, after: int, now: datetime, keep: timedelta) -> list[int]:
-    """Unregister the installations among the `walk` after this id that were neither repeated nor reached by a push for
-    ``keep``, in the caller's transaction. Return the ids of their routes.
+    """Unregister unused installations of one step of `walk`, in the caller's transaction. Return their routes' ids.
 
-    What stays of them is what stays of every unregistered one. Somebody who registers at this moment is left alone.
+    An installation is unused if the client did not repeat its registration, and no push reached it, for ``keep``. It
+    leaves a tombstone like every unregistered one. Installations that are just being registered are left alone.
     """
     return _end(_EXPIRE, {**_step(after), "before": now - keep}, now=now)
 
 
 def may_expire(*, now: datetime, keep: timedelta) -> bool:
-    """Return whether a walk may end what was not used for ``keep``: no more than a tenth, unless it was allowed."""
+    """Return whether `expire` may unregister all installations that were unused for ``keep`` (see `kit.expiry`)."""
     unused = sum(fetch(_COUNT_UNUSED, {**_step(after), "before": now - keep})[0][0] for after in walk())
     [(total,)] = fetch(f"SELECT {STORED_REGISTRATIONS}")
     return may_end("registrations", unused, total, now=now)
@@ -129,8 +129,9 @@ def _step(after: int) -> dict[str, int]:
 
 
 def end_longest_dead(public_key_hash: bytes, *, but: Collection[str], now: datetime) -> list[int]:
-    """Unregister that installation of a key whose route was disabled first, but none of these, in the caller's
-    transaction. Return the id of its route.
+    """Unregister the installation of a key whose route was disabled first, in the caller's transaction.
+
+    The installation ids ``but`` are left alone. Return the id of its route, in a list, or an empty list.
     """
     return _end(_END_DEAD, {"key_hash": public_key_hash, "but": list(but)}, now=now)
 
@@ -143,8 +144,8 @@ def _end(sql: LiteralString, parameters: dict[str, Any], *, now: datetime) -> li
 
 
 def remove_tombstones(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """Forget which versions were said of installations that ended ``keep`` ago. Yield how many rows each step
-    removed.
+    """Delete tombstones older than ``keep``, and so the last versions of those installations. Yield the number of rows
+    that each step removed.
     """
     for after in walk():
         [(removed,)] = fetch(_REMOVE_TOMBSTONES, {"after": after, "up_to": after + _WALKED, "before": now - keep})
@@ -152,13 +153,13 @@ def remove_tombstones(*, now: datetime, keep: timedelta) -> Iterator[int]:
 
 
 def walk() -> Iterator[int]:
-    """Yield the ids after which the steps of a walk through all registrations begin."""
+    """Yield for each step of a walk through all registrations the id after which it begins."""
     for step in _steps("registrations_registration"):
         yield step["after"]
 
 
 def _steps(table: LiteralString) -> Iterator[dict[str, int]]:
-    """Yield the ids after which the steps of a walk through a table begin, and up to which they go."""
+    """Yield for each step of a walk through a table the id after which it begins, and its last id."""
     [(first, last)] = fetch(f"SELECT min(id), max(id) FROM {table}")
     if last is not None:
         yield from map(_step, range(first - 1, last, _WALKED))

@@ -1,8 +1,8 @@
-"""Changing the field encryption keys: every value made with another key than the first is made anew.
+"""Rotation of the field encryption keys: values of other keys are encrypted and digested again with the first key.
 
-It is safe while the server runs, and can be stopped and started again. Each batch is a transaction that takes only rows
-that nobody else holds. So it never waits while it holds a lock, and cannot dead-lock. The next pass finds rows that
-were held.
+It is safe while the server runs, and can be stopped and repeated. Each batch is a transaction that skips rows which
+other sessions have locked. So it never waits for a lock while it holds one, and cannot dead-lock. The next pass finds
+the skipped rows.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,9 +29,10 @@ def _identity(route: Any, address: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """An encrypted column, and the columns that may hold the digest of the same value: the first one always does.
+    """An encrypted column, and the columns with a digest of the same value.
 
-    ``digested`` returns what the digest is made of, and ``needs`` names the columns that it reads.
+    The first of ``digests`` always belongs to this value, and the others may belong to an earlier one. ``digested``
+    returns the input of the digest, and ``needs`` names the columns that it reads.
     """
 
     model: type[Model]
@@ -62,7 +63,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one step did. An unreadable row was altered, or made with a key that is not listed any more."""
+    """The result of one step. An unreadable row was altered, or encrypted with a key that is no longer listed."""
 
     changed: int
     unreadable: int
@@ -85,15 +86,15 @@ def _outdated(column: Column, keyring: Keyring) -> QuerySet[Any]:
     is_outdated = Q()
     for name in (column.encrypted, *column.digests[:1]):
         is_outdated |= made_with_another_key(name, keyring)
-    # In the order of the primary key, as all code that locks registrations does.
+    # In the order of the primary key, like all code that locks registrations.
     rows = column.model._default_manager.select_for_update(skip_locked=True)  # noqa: SLF001
     return rows.filter(is_outdated).only("pk", *column.names, *column.needs).order_by("pk")
 
 
 def made_with_another_key(name: str, keyring: Keyring) -> Q:
-    """Return the condition that a value was made with another key than the current one.
+    """Return the condition that a column's value has another key than the current one.
 
-    Values begin with the id of their key. Empty ones match nothing.
+    Values begin with the id of their key. Empty values match neither condition.
     """
     current_id = keyring.current_id
     next_id = (int.from_bytes(current_id) + 1).to_bytes(KEY_ID_SIZE + 1)[1:]
@@ -103,7 +104,7 @@ def made_with_another_key(name: str, keyring: Keyring) -> Q:
 
 
 def _remake(column: Column, rows: Sequence[Any], keyring: Keyring) -> int:
-    """Make the values of these rows anew, and return how many could be read."""
+    """Encrypt the values of these rows again, and return the number of rows that could be read."""
     values = {row.pk: value for row in rows if (value := _open(column, row, keyring)) is not None}
     made = {row.pk: list(_made(column, row, values[row.pk], keyring)) for row in rows if row.pk in values}
     _write(column.model, column.names, made)
@@ -113,7 +114,7 @@ def _remake(column: Column, rows: Sequence[Any], keyring: Keyring) -> int:
 
 
 def _made(column: Column, row: Any, value: bytes, keyring: Keyring) -> Iterator[bytes | None]:
-    """Yield the values of a row as they are from now on. A digest of something else than this value is dropped."""
+    """Yield the new values of a row's columns. A digest that belongs to another value becomes None."""
     yield keyring.encrypt(column.purpose, value)
     digested = column.digested(row, value)
     for number, name in enumerate(column.digests):
@@ -129,9 +130,9 @@ def _open(column: Column, row: Any, keyring: Keyring) -> bytes | None:
 
 
 def _digest_grants(access_tokens: dict[int, bytes], keyring: Keyring) -> None:
-    """Make the digests of grants anew, which are those of their registration's token.
+    """Digest the access tokens of grants again, which are those of their registrations.
 
-    Whoever writes a grant holds its registration, as we do here.
+    No other session can write these grants, because writers of a grant first lock its registration, as here.
     """
     grants = Grant.objects.filter(registration__in=access_tokens).only("registration_id", "access_token_digest")
     made: dict[int, list[bytes]] = {}
@@ -143,7 +144,7 @@ def _digest_grants(access_tokens: dict[int, bytes], keyring: Keyring) -> None:
 
 
 def _write(model: type[Model], names: Sequence[str], values: Mapping[int, Sequence[bytes | None]]) -> None:
-    """Write the values of all rows in one statement. The names come from this module alone."""
+    """Write the values of all rows in one statement. The column names must be constants of this module."""
     if not values:
         return
     assignments = ", ".join(f"{name} = item.{name}" for name in names)
@@ -157,7 +158,7 @@ def _write(model: type[Model], names: Sequence[str], values: Mapping[int, Sequen
 
 
 def still_needing_old_keys(keyring: Keyring) -> dict[str, int]:
-    """Return how many rows only an old key can serve, by what they hold."""
+    """Return the number of rows that need an old key, by the name of their values."""
     counts = {
         "content digests": Registration.objects.filter(made_with_another_key("content_digest", keyring)).count(),
         "grant digests": Grant.objects.filter(made_with_another_key("access_token_digest", keyring)).count(),

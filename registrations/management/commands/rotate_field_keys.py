@@ -1,14 +1,14 @@
-"""`manage.py rotate_field_keys`: once a new key is the first of FIELD_ENCRYPTION_KEYS, use it for what is stored.
+"""Command `manage.py rotate_field_keys`, which re-encrypts stored values with the first of FIELD_ENCRYPTION_KEYS.
 
 How to change a key while the server runs:
-1. Add the new key at the end of FIELD_ENCRYPTION_KEYS and restart every process: now all of them can read it.
-2. Move it to the front and restart every process: now all of them write it.
-3. Run this command. It can be stopped, and run again, at any time.
-4. Remove the old key once this command says that nothing needs it any more.
+1. Add the new key at the end of FIELD_ENCRYPTION_KEYS and restart every process. Now all of them can read it.
+2. Move it to the front and restart every process. Now all of them write it.
+3. Run this command. It can be stopped and repeated at any time.
+4. Remove the old key when this command reports that nothing needs it any more.
 
-Digests of a registration's content cannot be made anew, because the content is not stored. They recognise a repeated
-registration, and change to the new key with the client's next one. An old key removed too early loses no data, but a
-client whose last reply got lost is then refused until it registers with a new version.
+A digest of a registration's content cannot be computed again, because the content is not stored. It identifies repeated
+registrations, and gets the new key with the client's next registration. Removing an old key too early loses no data,
+but a client whose last reply was lost is then refused until it registers with a new version.
 """
 
 from typing import Any
@@ -18,14 +18,15 @@ from django.core.management.base import BaseCommand
 from registrations.keys.keyring import keyring
 from registrations.upkeep.rotation import COLUMNS, Column, rotate, still_needing_old_keys
 
-# Each pass finds the rows that were in use during the pass before.
+# Each pass finds the rows that other sessions had locked during the last pass.
 MAX_PASSES = 10
 
 
 class Command(BaseCommand):
     help = (
-        "Re-encrypt what is stored with the first key of FIELD_ENCRYPTION_KEYS. Safe while the server runs, once every "
-        "process knows that key: add it at the end, restart every process, move it to the front, restart every process."
+        "Re-encrypt all stored values with the first key of FIELD_ENCRYPTION_KEYS. It is safe while the server runs, "
+        "if every process has the key. Before: add it at the end, restart every process, move it to the front, restart "
+        "every process."
     )
 
     def handle(self, *_args: Any, **_options: Any) -> None:
@@ -35,9 +36,9 @@ class Command(BaseCommand):
         for name, number in remaining.items():
             self.stdout.write(f"{number} {name} still need an old key.")
         self.stdout.write(
-            "Keep the old keys listed. Content digests change with each client's next registration."
+            "Keep the old keys listed. Content digests change with the next registration of each client."
             if remaining
-            else "Nothing needs an old key any more: they can be removed."
+            else "Nothing needs an old key any more. The old keys can be removed."
         )
 
     def _rotate(self, column: Column) -> None:
