@@ -27,7 +27,7 @@ def short_chat_key(public_key: bytes) -> str:
 
 
 def found(client: Client, term: str, path: str = LIST) -> list[str]:
-    """The rows that a search leads to, by the last part of their pages' URLs."""
+    """Return the results of a search, as the last parts of the URLs of their pages."""
     html = client.post(
         SEARCH.replace(LIST.removeprefix("/admin"), path.removeprefix("/admin")), {"q": term}, follow=True
     )
@@ -48,14 +48,14 @@ def found(client: Client, term: str, path: str = LIST) -> list[str]:
     ],
     ids=["chat key", "without 0x", "compressed", "short form", "key hash", "8 digits", "odd digits", "half of it"],
 )
-def test_finds_the_registrations_of_a_key(admin_client: Client, term: str) -> None:
+def test_a_search_for_a_key_finds_its_registrations(admin_client: Client, term: str) -> None:
     wanted = factories.make_registration(public_key_hash=key_hash(PUBLIC_KEY))
     factories.make_registration()
 
     assert set(found(admin_client, term)) == {str(wanted.pk)}
 
 
-def test_finds_a_registration_by_its_installation_id(admin_client: Client) -> None:
+def test_a_search_for_an_installation_id_finds_its_registration(admin_client: Client) -> None:
     wanted = factories.make_registration()
     factories.make_registration()
 
@@ -63,27 +63,27 @@ def test_finds_a_registration_by_its_installation_id(admin_client: Client) -> No
     assert set(found(admin_client, wanted.installation_id.replace("-", "").upper())) == {str(wanted.pk)}
 
 
-def test_two_terms_narrow_each_other_down(admin_client: Client) -> None:
+def test_a_search_with_two_terms_finds_rows_that_match_both(admin_client: Client) -> None:
     wanted = factories.make_registration(public_key_hash=b"\x0a" * 64)
     factories.make_registration(public_key_hash=b"\x0a" * 64)
 
     assert set(found(admin_client, f"{'0a' * 64} {wanted.installation_id}")) == {str(wanted.pk)}
 
 
-def test_finds_hashes_that_begin_with_the_highest_digits(admin_client: Client) -> None:
+def test_a_search_for_the_highest_digits_finds_their_hashes(admin_client: Client) -> None:
     wanted = factories.make_registration(public_key_hash=b"\xff" * 64)
     factories.make_registration(public_key_hash=b"\xfe" * 64)
 
     assert set(found(admin_client, "f" * 9)) == {str(wanted.pk)}
 
 
-def test_a_key_without_registrations_finds_nothing(admin_client: Client) -> None:
+def test_a_search_for_a_key_without_registrations_finds_nothing(admin_client: Client) -> None:
     factories.make_registration()
 
     assert found(admin_client, chat_key(PUBLIC_KEY)) == []
 
 
-def test_shows_how_long_lists_are_and_not_what_they_hold(admin_client: Client) -> None:
+def test_a_page_shows_the_length_of_lists_and_not_their_contents(admin_client: Client) -> None:
     registration = factories.make_registration(blocked_chat_list=[b"\xab" * 64] * 12)
 
     html = admin_client.get(f"{LIST}{registration.pk}/change/").content.decode()
@@ -100,7 +100,7 @@ def test_a_hash_is_short_in_the_list_and_whole_on_its_page(admin_client: Client)
     assert "ab" * 64 in admin_client.get(f"{LIST}{registration.pk}/change/").content.decode()
 
 
-def test_a_list_says_states_as_code_does_and_ages_with_their_exact_time(admin_client: Client) -> None:
+def test_a_list_shows_states_as_in_code_and_ages_with_their_exact_time(admin_client: Client) -> None:
     at = timezone.now() - timedelta(hours=3, minutes=5)
     registration = factories.make_registration(at=at)
     registration.route.state, registration.route.disabled_reason = "disabled", "device_gone"
@@ -112,7 +112,7 @@ def test_a_list_says_states_as_code_does_and_ages_with_their_exact_time(admin_cl
     assert [word in html for word in (">active<", ">disabled<", ">device_gone<")] == [True, True, True]
 
 
-def test_registration_route_and_history_lead_to_each_other(admin_client: Client) -> None:
+def test_registration_route_and_history_link_to_each_other(admin_client: Client) -> None:
     registration = factories.make_registration()
     event = factories.make_event(pseudonym=registration.pseudonym)
     factories.make_event()
@@ -128,7 +128,7 @@ def test_registration_route_and_history_lead_to_each_other(admin_client: Client)
     assert f"/registrationevent/{event.pk}/change/" in history
 
 
-def test_an_unregistered_installation_has_a_page_too(admin_client: Client) -> None:
+def test_an_unregistered_installation_has_a_page(admin_client: Client) -> None:
     tombstone = factories.make_registration(
         state="unregistered", route=None, access_token_encrypted=None, access_token_digest=None, pseudonym=None
     )
@@ -136,7 +136,7 @@ def test_an_unregistered_installation_has_a_page_too(admin_client: Client) -> No
     assert admin_client.get(f"{LIST}{tombstone.pk}/change/").status_code == 200
 
 
-def test_finds_the_query_topic_and_the_grants_of_a_key(admin_client: Client) -> None:
+def test_a_search_for_a_key_finds_its_query_topic_and_its_grants(admin_client: Client) -> None:
     registration = factories.make_registration(public_key_hash=key_hash(PUBLIC_KEY))
     grant, topic_key = (
         factories.make_grant(registration),

@@ -1,4 +1,4 @@
-"""Registering and unregistering against the database."""
+"""Tests of registering and unregistering, on a real database."""
 
 import threading
 from dataclasses import replace
@@ -66,7 +66,7 @@ def device_token(route):
 
 
 @pytest.mark.django_db
-def test_stores_a_registration_with_route_grant_and_event():
+def test_a_registration_is_stored_with_route_grant_and_event():
     assert register(submission()) == [Acceptance.REGISTER]
     stored = Registration.objects.get()
     assert (bytes(stored.public_key_hash), stored.installation_id, stored.version) == (KEY_HASH, UUID, 1)
@@ -100,7 +100,7 @@ def test_stores_a_registration_with_route_grant_and_event():
         ({"device_token": firebase_token("device-token-2"), "enabled": False}, Kind.TOKEN_CHANGED),
     ],
 )
-def test_a_new_version_is_recorded_as_what_it_changes(fields, kind):
+def test_the_event_of_a_new_version_names_the_change(fields, kind):
     register(submission())
     assert register(submission(version=2, **fields), now=NOW + DAY) == [Acceptance.REGISTER]
     assert kinds() == [Kind.REGISTERED, kind]
@@ -145,7 +145,7 @@ def test_a_retransmission_succeeds_and_changes_nothing():
 
 
 @pytest.mark.django_db
-def test_hundreds_of_refreshes_are_one_event_and_soon_refused():
+def test_hundreds_of_refreshes_make_one_event_and_are_soon_refused():
     decisions = [register(submission(version=version))[0] for version in range(1, 301)]
     assert 24 <= decisions.count(Acceptance.REGISTER) <= 36
     assert set(decisions[100:]) == {Refusal.TOO_MANY_CHANGES}
@@ -156,7 +156,7 @@ def test_hundreds_of_refreshes_are_one_event_and_soon_refused():
 
 @pytest.mark.django_db
 def test_a_refresh_after_the_token_died_is_an_event_of_its_own():
-    """Reports would otherwise take the phone for gone."""
+    """Without this event, reports would count the phone as gone."""
     register(submission(version=1))
     Route.objects.update(state=Route.State.DISABLED)
     register(submission(version=2))
@@ -164,8 +164,8 @@ def test_a_refresh_after_the_token_died_is_an_event_of_its_own():
 
 
 @pytest.mark.django_db
-def test_who_repeats_what_somebody_said_keeps_nobody_from_saying_something_new():
-    """Registrations are public: anybody can send a recorded one again, under another date, without any key."""
+def test_repeated_recordings_do_not_use_up_the_quota_of_newer_registrations():
+    """Registrations are public: anybody can send a recorded one again with another date, without any key."""
     register(submission(version=3))
     for _ in range(20):
         register(*[submission(version=3)] * 10)
@@ -179,7 +179,7 @@ def test_who_repeats_what_somebody_said_keeps_nobody_from_saying_something_new()
 
 
 @pytest.mark.django_db
-def test_what_was_refused_once_is_no_news_however_often_it_is_repeated():
+def test_a_refused_registration_does_not_use_up_the_quota_of_newer_ones():
     register(submission(version=3))
     for _ in range(100):
         assert register(submission(version=5, device_token="no token"))[0] in {
@@ -190,7 +190,7 @@ def test_what_was_refused_once_is_no_news_however_often_it_is_repeated():
 
 
 @pytest.mark.django_db
-def test_who_says_too_much_keeps_no_other_installation_from_speaking():
+def test_the_quota_of_one_installation_does_not_affect_others():
     for _ in range(100):
         register(submission())
     assert register(submission()) == [Refusal.TOO_MANY_CHANGES]
@@ -199,7 +199,7 @@ def test_who_says_too_much_keeps_no_other_installation_from_speaking():
 
 
 @pytest.mark.django_db
-def test_what_is_repeated_each_day_does_not_expire():
+def test_a_registration_that_is_repeated_each_day_does_not_expire():
     register(submission())
     for day in range(1, 200):
         assert register(submission(), now=NOW + day * DAY) == [Acceptance.RETRANSMISSION]
@@ -208,7 +208,7 @@ def test_what_is_repeated_each_day_does_not_expire():
 
 
 @pytest.mark.django_db
-def test_what_has_expired_is_registered_by_the_same_message():
+def test_an_expired_registration_is_registered_again_by_the_same_message():
     register(submission())
     assert len(retention.expire(after=0, now=NOW + 181 * DAY, keep=180 * DAY)) == 1
     assert register(submission(), now=NOW + 182 * DAY) == [Acceptance.REGISTER]
@@ -220,7 +220,7 @@ def test_what_has_expired_is_registered_by_the_same_message():
 
 
 @pytest.mark.django_db
-def test_who_unregistered_is_not_brought_back_by_a_recording():
+def test_an_unregistered_installation_is_not_registered_by_a_recorded_message():
     register(submission())
     register(unregistration(2))
     assert register(submission()) == [Refusal.STALE_VERSION]
@@ -251,7 +251,7 @@ def test_an_unregistered_installation_leaves_nothing_but_key_hash_installation_a
 
 
 @pytest.mark.django_db
-def test_unregistering_somebody_unknown_leaves_a_tombstone_against_replays():
+def test_unregistering_an_unknown_installation_leaves_a_tombstone_against_replays():
     assert register(unregistration(5)) == [Acceptance.UNREGISTER]
     assert register(submission(version=4)) == [Refusal.STALE_VERSION]
     assert Registration.objects.get().state == Registration.State.UNREGISTERED
@@ -259,7 +259,7 @@ def test_unregistering_somebody_unknown_leaves_a_tombstone_against_replays():
 
 
 @pytest.mark.django_db
-def test_registers_again_after_unregistering_under_a_new_pseudonym():
+def test_an_installation_that_registers_again_gets_a_new_pseudonym():
     register(submission())
     first = Registration.objects.get().pseudonym
     register(unregistration(2))
@@ -269,7 +269,7 @@ def test_registers_again_after_unregistering_under_a_new_pseudonym():
 
 
 @pytest.mark.django_db
-def test_a_registration_revives_a_route_whose_token_had_died():
+def test_a_registration_enables_a_route_whose_token_had_died():
     register(submission())
     Route.objects.update(state=Route.State.DISABLED, disabled_reason="unregistered", disabled_at=NOW, failing_since=NOW)
     register(submission(version=2))
@@ -279,7 +279,7 @@ def test_a_registration_revives_a_route_whose_token_had_died():
 
 
 @pytest.mark.django_db
-def test_several_registrations_of_one_new_installation_in_one_batch_are_taken_in_turn():
+def test_several_registrations_of_one_new_installation_in_one_batch_are_decided_in_order():
     batch = [submission(version=1), submission(version=3), submission(version=2)]
     assert register(*batch) == [Acceptance.REGISTER, Acceptance.REGISTER, Refusal.STALE_VERSION]
     assert Registration.objects.get().version == 3
@@ -288,7 +288,7 @@ def test_several_registrations_of_one_new_installation_in_one_batch_are_taken_in
 
 
 @pytest.mark.django_db
-def test_registering_unregistering_and_registering_in_one_batch_leaves_one_of_each():
+def test_registering_unregistering_and_registering_in_one_batch_leaves_one_row_of_each_table():
     register(submission(version=1), unregistration(2), submission(version=3, device_token=firebase_token("the-last")))
     assert Registration.objects.get().state == Registration.State.ACTIVE
     assert device_token(Route.objects.get()) == firebase_token("the-last")
@@ -315,7 +315,7 @@ def test_registering_and_unregistering_in_one_batch_leaves_a_tombstone_only():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("version", [1, 2**31, 2**63 - 1, 2**63, 2**64 - 1])
-def test_keeps_versions_of_64_unsigned_bits(version):
+def test_a_version_has_64_unsigned_bits(version):
     register(submission(version=version))
     assert Registration.objects.get().version == version
     assert register(submission(version=version, content=b"other")) == [Refusal.STALE_VERSION]
@@ -329,24 +329,24 @@ def test_after_the_highest_version_an_installation_cannot_be_changed():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("fields", [{"installation_id": f"\0{UUID}\0"}, {"app_topic": "im.status\0"}])
-def test_refuses_what_the_database_cannot_hold_and_takes_its_neighbour(fields):
+def test_a_text_that_the_database_cannot_store_is_refused_without_affecting_others(fields):
     decisions = register(submission(**fields), submission(public_key_hash=b"\xbb" * 64))
     assert decisions == [Refusal.MALFORMED, Acceptance.REGISTER]
 
 
 @pytest.mark.django_db
-def test_takes_nul_where_only_ciphertext_is_stored():
+def test_nul_is_accepted_in_texts_that_are_stored_encrypted():
     assert register(submission(access_token=f"\0{UUID}\0")) == [Acceptance.REGISTER]
 
 
 @pytest.mark.django_db
-def test_tells_installations_apart_by_the_text_of_their_id():
+def test_installation_ids_are_compared_as_text():
     assert register(submission(), submission(installation_id=UUID.replace("-", ""))) == [Acceptance.REGISTER] * 2
     assert Registration.objects.count() == 2
 
 
 @pytest.mark.django_db
-def test_a_body_that_does_not_parse_is_malformed():
+def test_a_malformed_body_is_refused():
     assert register(Submission(KEY_HASH, b"?", None, grant_verified=False)) == [Refusal.MALFORMED]
 
 
@@ -366,9 +366,7 @@ def test_a_grant_for_another_server_is_kept_beside_ours():
 
 
 @pytest.mark.django_db
-def test_takes_200_registrations_with_as_many_statements_as_one(
-    django_assert_num_queries, django_assert_max_num_queries
-):
+def test_200_registrations_need_as_many_statements_as_one(django_assert_num_queries, django_assert_max_num_queries):
     with django_assert_max_num_queries(12) as one:
         register(submission())
     batch = [submission(public_key_hash=bytes([number]) * 64) for number in range(100)]
@@ -381,7 +379,7 @@ def test_takes_200_registrations_with_as_many_statements_as_one(
 
 
 @pytest.mark.django_db
-def test_no_token_stands_in_any_column():
+def test_no_column_contains_a_token():
     register(submission(version=1), submission(version=2, device_token=firebase_token("device-token-2")))
     with connection.cursor() as cursor:
         for table in connection.introspection.table_names(cursor):
@@ -397,7 +395,7 @@ def test_no_token_stands_in_any_column():
 
 
 def in_two_threads(first, second):
-    """Run two functions at once; returns what each returned or raised."""
+    """Run two functions at once, and return the result or the error of each."""
     results, start = {}, threading.Barrier(2)
 
     def run(name, work):
@@ -418,7 +416,7 @@ def in_two_threads(first, second):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_two_batches_with_the_same_new_installation_one_wins_and_the_other_sees_it_when_it_tries_again():
+def test_a_batch_that_collides_over_a_new_installation_finds_it_when_it_is_repeated():
     both_have_looked = threading.Barrier(2, timeout=10)
 
     def take_in(version):
@@ -437,7 +435,7 @@ def test_of_two_batches_with_the_same_new_installation_one_wins_and_the_other_se
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_higher_version_wins_in_whatever_order_two_batches_arrive():
+def test_the_higher_version_wins_in_any_order_of_two_batches():
     register(submission(version=1))
     for round_number in range(5):
         low, high = 10 * round_number + 2, 10 * round_number + 3
@@ -446,8 +444,8 @@ def test_the_higher_version_wins_in_whatever_order_two_batches_arrive():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_waited_for_another_batch_goes_on_from_the_route_that_it_left():
-    """Else the generation would not grow, and the death of the first token would disable the second one."""
+def test_a_batch_that_waited_for_another_one_uses_the_route_as_that_one_left_it():
+    """Otherwise the generation would not grow, and the death of the first token would disable the second one."""
     register(submission(version=1))
     locked, waited = threading.Event(), []
 
@@ -468,7 +466,7 @@ def test_who_waited_for_another_batch_goes_on_from_the_route_that_it_left():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_waited_for_a_batch_that_brought_an_installation_back_uses_its_route():
+def test_a_batch_that_waited_for_a_returning_installation_uses_its_new_route():
     register(unregistration(1))
     locked = threading.Event()
 
@@ -488,8 +486,8 @@ def test_who_waited_for_a_batch_that_brought_an_installation_back_uses_its_route
 
 
 @pytest.mark.django_db
-def test_a_worker_looks_registrations_up_by_their_names_and_reads_no_others() -> None:
-    """In the order in which they are locked, which is another one than that of their index."""
+def test_a_worker_finds_registrations_by_an_index_and_reads_no_others() -> None:
+    """The rows are sorted by the order of their locks, which is not the order of the index."""
     for _ in range(300):
         make_registration()
     rows = Registration.objects.filter(IsOneOf({(b"a" * 64, "x"), (b"b" * 64, "y")})).order_by("pk")

@@ -1,4 +1,4 @@
-"""What a sender learns when it asks for a key."""
+"""Tests of the answers to queries of senders."""
 
 import secrets
 from datetime import UTC, datetime, timedelta
@@ -31,7 +31,7 @@ def find(*hashes):
 
 
 @pytest.mark.django_db
-def test_tells_everybody_the_token_of_an_open_registration():
+def test_the_answer_about_an_open_registration_has_its_token():
     make_found(installation_id=UUID, version=2**64 - 1, allowed_key_list=COPIES)
     assert find(ALICE) == {
         ALICE: [QueryInfo(ALICE, UUID, 2**64 - 1, b"\x09" * 65, access_token=TOKEN, server_public_key=SERVER)]
@@ -39,38 +39,38 @@ def test_tells_everybody_the_token_of_an_open_registration():
 
 
 @pytest.mark.django_db
-def test_tells_only_the_sealed_copies_when_it_is_for_contacts():
+def test_the_answer_about_a_registration_for_contacts_has_only_encrypted_copies_of_the_token():
     make_found(installation_id=UUID, allow_from_contacts_only=True, allowed_key_list=COPIES)
     [info] = find(ALICE)[ALICE]
     assert (info.access_token, info.allowed_key_list) == ("", tuple(COPIES))
 
 
 @pytest.mark.django_db
-def test_leaves_out_who_asked_not_to_be_notified():
+def test_an_installation_that_disabled_notifications_is_left_out():
     make_found(enabled=False)
     assert find(ALICE) == {}
 
 
 @pytest.mark.django_db
-def test_leaves_out_a_tombstone():
+def test_a_tombstone_is_left_out():
     make_found(route=None, state=Registration.State.UNREGISTERED)
     assert find(ALICE) == {}
 
 
 @pytest.mark.django_db
-def test_leaves_out_an_installation_whose_token_is_dead():
+def test_an_installation_with_a_dead_token_is_left_out():
     make_found(route=make_route(state=Route.State.DISABLED))
     assert find(ALICE) == {}
 
 
 @pytest.mark.django_db
-def test_leaves_out_a_grant_for_another_server():
+def test_a_grant_for_another_server_is_left_out():
     make_found(server=OTHER_SERVER)
     assert find(ALICE) == {}
 
 
 @pytest.mark.django_db
-def test_answers_for_several_keys_at_once_and_says_nothing_of_unknown_ones():
+def test_a_query_for_several_keys_leaves_out_unknown_ones():
     make_found(ALICE)
     make_found(BOB)
     make_found(BOB)
@@ -79,7 +79,7 @@ def test_answers_for_several_keys_at_once_and_says_nothing_of_unknown_ones():
 
 
 @pytest.mark.django_db
-def test_tells_the_newest_twenty_installations_of_a_key_newest_first():
+def test_an_answer_has_the_newest_twenty_installations_of_a_key_newest_first():
     for age in range(25):
         make_found(ALICE, version=100 - age, granted_at=NOW - timedelta(days=age))
     make_found(BOB)
@@ -89,7 +89,7 @@ def test_tells_the_newest_twenty_installations_of_a_key_newest_first():
 
 
 @pytest.mark.django_db
-def test_asks_the_database_once():
+def test_a_lookup_needs_one_statement():
     for number in range(10):
         make_found(bytes([number]) * 64)
     with statements() as sent:
@@ -98,14 +98,14 @@ def test_asks_the_database_once():
 
 
 @pytest.mark.django_db
-def test_a_token_that_does_not_decrypt_is_a_fault_and_not_an_empty_answer():
+def test_a_token_that_does_not_decrypt_raises_an_error_instead_of_an_empty_answer():
     make_found(access_token_encrypted=Keyring([b"\x77" * 32]).encrypt(Purpose.ACCESS_TOKEN, TOKEN.encode()))
     with pytest.raises(DecryptionError):
         find(ALICE)
 
 
 @pytest.mark.django_db
-def test_of_a_key_with_long_lists_only_so_much_is_loaded():
+def test_an_answer_about_a_key_with_long_lists_is_limited():
     for number in range(5):
         lists = [secrets.token_bytes(64) for _ in range(1000)]
         make_found(granted_at=NOW + timedelta(seconds=number), allow_from_contacts_only=True, allowed_key_list=lists)
@@ -113,7 +113,7 @@ def test_of_a_key_with_long_lists_only_so_much_is_loaded():
 
 
 @pytest.mark.django_db
-def test_long_lists_keep_nobody_with_a_short_one_out(monkeypatch):
+def test_long_lists_of_some_keys_displace_no_short_list_of_another(monkeypatch):
     monkeypatch.setattr(lookup, "MAX_BATCH_BYTES", 100_000)
     for number in range(5):
         lists = [secrets.token_bytes(64) for _ in range(1000)]

@@ -42,21 +42,21 @@ def test_the_last_event_of_an_installation_that_can_be_pushed_to_stays() -> None
     assert purge() == [last]
 
 
-def test_it_goes_once_there_is_a_later_one() -> None:
+def test_an_old_event_is_removed_when_there_is_a_later_one() -> None:
     old = factories.make_event(kind=Kind.REFRESHED, at=OLD)
     assert purge() == [old]
     later = factories.make_event(pseudonym=old.pseudonym, kind=Kind.UNREGISTERED, at=NOW)
     assert purge() == [later]
 
 
-def test_all_of_an_installation_that_ended_goes() -> None:
+def test_all_events_of_an_ended_installation_are_removed() -> None:
     pseudonym = uuid4()
     factories.make_event(pseudonym=pseudonym, at=OLD - KEEP)
     factories.make_event(pseudonym=pseudonym, kind=Kind.EXPIRED, at=OLD)
     assert purge() == []
 
 
-def test_weeks_that_are_over_are_dropped_whole_and_those_that_come_are_made() -> None:
+def test_partitions_of_past_weeks_are_dropped_and_those_of_coming_weeks_are_made() -> None:
     purge()
     first, *_, last = sorted(retention.EVENTS.days())
     assert first + timedelta(days=7) > (NOW - KEEP).date()

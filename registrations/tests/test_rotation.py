@@ -53,7 +53,7 @@ def test_everything_encrypted_is_readable_with_the_new_key_alone(settings: LazyS
     assert ONLY_NEW.decrypt(Purpose.TOPIC_KEY, topic_key.key_encrypted) == b"k" * 32
 
 
-def test_digests_of_what_is_known_are_made_anew(settings: LazySettings) -> None:
+def test_digests_of_decrypted_values_are_renewed(settings: LazySettings) -> None:
     registration = factories.make_registration(access_token="the-access-token", device_token="the-device-token")
     factories.make_grant(registration)
 
@@ -77,7 +77,7 @@ def test_an_address_stays_proven_and_another_one_stays_unproven(settings: LazySe
     assert (bytes(proven.delivered_digest[:4]), changed.delivered_digest) == (ONLY_NEW.current_id, None)
 
 
-def test_says_how_many_content_digests_still_need_the_old_key(settings: LazySettings) -> None:
+def test_the_command_prints_how_many_content_digests_still_need_the_old_key(settings: LazySettings) -> None:
     factories.make_registration()
     use(settings, NEW, OLD)
     factories.make_registration()
@@ -88,7 +88,7 @@ def test_says_how_many_content_digests_still_need_the_old_key(settings: LazySett
     assert "Keep the old keys listed." in output
 
 
-def test_says_when_no_old_key_is_needed_any_more(settings: LazySettings) -> None:
+def test_the_command_prints_when_no_old_key_is_needed_any_more(settings: LazySettings) -> None:
     factories.make_registration(content_digest=BOTH.digest(Purpose.CONTENT, b"content"))
 
     assert "Nothing needs an old key any more" in run(settings, NEW, OLD)
@@ -112,7 +112,7 @@ def test_unregistered_installations_have_nothing_to_change(settings: LazySetting
     assert "access-token: 0 re-encrypted" in run(settings, NEW, OLD)
 
 
-def test_a_row_whose_key_is_lost_is_told_and_left_alone(settings: LazySettings) -> None:
+def test_a_row_whose_key_is_lost_is_reported_and_left_alone(settings: LazySettings) -> None:
     use(settings, LOST)
     factories.make_registration()
     use(settings, OLD)
@@ -126,7 +126,7 @@ def test_a_row_whose_key_is_lost_is_told_and_left_alone(settings: LazySettings) 
     assert ONLY_NEW.decrypt(Purpose.ACCESS_TOKEN, stored()[1])
 
 
-def test_works_in_batches() -> None:
+def test_rotation_works_in_batches() -> None:
     for _ in range(5):
         factories.make_registration()
 
@@ -134,7 +134,7 @@ def test_works_in_batches() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_row_that_somebody_holds_is_left_for_the_next_pass() -> None:
+def test_a_locked_row_is_left_for_the_next_pass() -> None:
     held, free = factories.make_registration(), factories.make_registration()
     other = connection.copy()
     try:
@@ -153,7 +153,9 @@ def test_a_row_that_somebody_holds_is_left_for_the_next_pass() -> None:
 
 
 @pytest.mark.parametrize("first_byte", [b"\x00", b"\xff"])
-def test_finds_old_rows_whatever_the_new_key_is_called(first_byte: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_with_an_old_key_are_found_for_any_id_of_the_new_key(
+    first_byte: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     factories.make_registration()
     ring = Keyring([NEW, OLD])
     old_id, ring.current_id = ring.current_id, first_byte * 4

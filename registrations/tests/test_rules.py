@@ -1,4 +1,4 @@
-"""Which registration is accepted, and in which order the checks come."""
+"""Tests of the decisions about registrations, and of the order of the checks."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def decided(message, known=NOTHING, *, grant_verified=True, strict=False):
         (APPLE | {"app_topic": ""}, Refusal.BAD_APP_TOPIC),
     ],
 )
-def test_decides_about_a_registration_of_somebody_new(fields, decision):
+def test_decisions_about_registrations_of_new_installations(fields, decision):
     assert decided(replace(VALID, **fields)) is decision
 
 
@@ -63,11 +63,11 @@ def test_decides_about_a_registration_of_somebody_new(fields, decision):
         ("e", False),
         (APN_TOKEN[:-1] + "g", False),
         (APN_TOKEN + "\n", False),
-        (APN_TOKEN[:-1] + "\u0660", False),  # a digit, but none of ours
+        (APN_TOKEN[:-1] + "\u0660", False),  # a digit that is not ASCII
         (FIREBASE_TOKEN, False),
     ],
 )
-def test_takes_a_token_of_apple_for_one_only_if_apple_can_have_made_it(token, is_one):
+def test_only_a_possible_token_of_apple_is_accepted(token, is_one):
     decision = Acceptance.REGISTER if is_one else Refusal.IMPLAUSIBLE_TOKEN
     assert decided(replace(VALID, **APPLE | {"device_token": token})) is decision
 
@@ -88,12 +88,12 @@ def test_takes_a_token_of_apple_for_one_only_if_apple_can_have_made_it(token, is
         (FIREBASE_TOKEN + "/../topics/all", False),
     ],
 )
-def test_takes_a_token_of_firebase_for_one_only_if_firebase_can_have_made_it(token, is_one):
+def test_only_a_possible_token_of_firebase_is_accepted(token, is_one):
     decision = Acceptance.REGISTER if is_one else Refusal.IMPLAUSIBLE_TOKEN
     assert decided(replace(VALID, device_token=token)) is decision
 
 
-def test_the_caller_says_what_an_address_is():
+def test_the_caller_defines_the_check_of_addresses():
     message = replace(VALID, device_token="an endpoint")
     decision = decide(message, NOTHING, grant_verified=True, strict_version_check=False, check_address=check_token_type)
     assert decision is Acceptance.REGISTER
@@ -113,39 +113,39 @@ def test_the_caller_says_what_an_address_is():
         ("im/status", False),
     ],
 )
-def test_takes_the_name_of_an_app_for_one_only_if_an_app_can_have_it(topic, is_one):
+def test_only_a_possible_app_topic_is_accepted(topic, is_one):
     decision = Acceptance.REGISTER if is_one else Refusal.BAD_APP_TOPIC
     assert decided(replace(VALID, **APPLE | {"app_topic": topic})) is decision
     assert decided(replace(VALID, app_topic=topic)) is decision
 
 
-def test_refuses_a_body_that_does_not_parse():
+def test_a_malformed_body_is_refused_by_the_rules():
     assert decided(None) is Refusal.MALFORMED
 
 
-def test_refuses_a_grant_that_does_not_verify():
+def test_an_invalid_grant_is_refused():
     assert decided(VALID, grant_verified=False) is Refusal.MALFORMED
 
 
 @pytest.mark.parametrize(("stored", "decision"), [(4, Acceptance.REGISTER), (6, Refusal.STALE_VERSION)])
-def test_the_version_has_to_grow(stored, decision):
+def test_a_version_must_be_higher_than_the_stored_one(stored, decision):
     assert decided(VALID, Known(stored)) is decision
 
 
-def test_refuses_the_same_version_with_another_content():
+def test_the_same_version_with_another_content_is_refused():
     assert decided(VALID, Known(5, has_same_content=False)) is Refusal.STALE_VERSION
 
 
-def test_answers_a_byte_identical_repeat_with_success_unless_told_to_be_strict():
+def test_a_byte_identical_repetition_succeeds_unless_the_version_check_is_strict():
     assert decided(VALID, Known(5, has_same_content=True)) is Acceptance.RETRANSMISSION
     assert decided(VALID, Known(5, has_same_content=True), strict=True) is Refusal.STALE_VERSION
 
 
-def test_refuses_the_content_of_an_older_version():
+def test_the_content_of_an_older_version_is_refused():
     assert decided(VALID, Known(6, has_same_content=True)) is Refusal.STALE_VERSION
 
 
-# Each of these has the fault it is named after and every later one: the first has to answer.
+# Each of these has the fault of its decision and all later faults. The first fault must decide.
 ALL_LATER_FAULTS = {"access_token": "", "device_token": "", "token_type": 7}
 IN_ORDER = [
     ("version missing", {"version": 0, "installation_id": ""} | ALL_LATER_FAULTS, 9, Refusal.MALFORMED),
@@ -159,7 +159,7 @@ IN_ORDER = [
 
 
 @pytest.mark.parametrize(("fields", "stored", "decision"), [c[1:] for c in IN_ORDER], ids=[c[0] for c in IN_ORDER])
-def test_the_first_fault_in_the_order_of_the_protocol_answers(fields, stored, decision):
+def test_the_first_fault_in_the_order_of_the_protocol_decides(fields, stored, decision):
     assert decided(replace(VALID, **fields), Known(stored), grant_verified=True) is decision
 
 

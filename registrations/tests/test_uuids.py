@@ -10,7 +10,7 @@ UUID = "11111111-1111-4111-8111-11111111111a"
 @pytest.mark.parametrize(
     "text", [UUID, UUID.upper(), UUID.replace("-", ""), "{" + UUID + "}", "\n" + UUID + "x", "uRn:UuId:" + UUID]
 )
-def test_accepts_every_form_of_google_uuid(text):
+def test_every_form_of_google_uuid_is_accepted(text):
     assert is_uuid(text)
 
 
@@ -24,29 +24,29 @@ def test_accepts_every_form_of_google_uuid(text):
         "urn:uuid:{" + UUID + "}",
         "é" + UUID + "}",  # two bytes: 39 in all
         "é" + UUID[1:] + "}",  # 38 bytes, but not one byte and then the 36
-        "urn:uu\u0131d:" + UUID,  # a dotless i is no i
-        UUID.replace("1", "\u0661", 1),  # nor is an Arabic digit a digit
+        "urn:uu\u0131d:" + UUID,  # a dotless i is another letter
+        UUID.replace("1", "\u0661", 1),  # an Arabic digit is not ASCII
         "{" + UUID + "}\n",
     ],
 )
-def test_refuses_what_google_uuid_refuses(text):
+def test_texts_that_google_uuid_refuses_are_refused(text):
     assert not is_uuid(text)
 
 
 @given(st.one_of(st.uuids().map(str), st.text(max_size=46), st.text("0123456789abcdefABCDEF-{}:urniId", max_size=46)))
-def test_decides_like_google_uuid(text):
+def test_decisions_equal_those_of_google_uuid(text):
     assert is_uuid(text) is parses_with_google_uuid(text.encode())
 
 
 @given(st.uuids().map(str), st.integers(0, 35), st.characters(codec="utf-8"))
-def test_decides_like_google_uuid_about_one_changed_character(text, position, character):
+def test_decisions_about_one_changed_character_equal_those_of_google_uuid(text, position, character):
     changed = text[:position] + character + text[position + 1 :]
     for form in (changed, "{" + changed + "}", "urn:uuid:" + changed):
         assert is_uuid(form) is parses_with_google_uuid(form.encode())
 
 
 def parses_with_google_uuid(text: bytes) -> bool:
-    """The steps of google/uuid's Parse, on bytes as Go has them."""
+    """Repeat the steps of google/uuid's Parse, which works on bytes, as strings in Go."""
     if len(text) == 32:
         return is_hex(text)
     if len(text) == 45 and text[:9].lower() == b"urn:uuid:":

@@ -1,4 +1,4 @@
-"""Fields sealed under keys that may rotate."""
+"""Tests of encrypted fields and digests under keys that may rotate."""
 
 import pytest
 from hypothesis import given
@@ -11,13 +11,13 @@ VALUE = b"the device token"
 
 
 @given(st.sampled_from(Purpose), st.binary(max_size=200))
-def test_opens_what_it_sealed(purpose, value):
+def test_an_encrypted_value_decrypts(purpose, value):
     keyring = Keyring([OLD])
     assert keyring.decrypt(purpose, keyring.encrypt(purpose, value)) == value
 
 
 @given(st.sampled_from(Purpose), st.sampled_from(Purpose))
-def test_opens_a_field_for_its_own_purpose_only(purpose, other):
+def test_a_field_decrypts_for_its_own_purpose_only(purpose, other):
     keyring = Keyring([OLD])
     field = keyring.encrypt(purpose, VALUE)
     if other is not purpose:
@@ -26,7 +26,7 @@ def test_opens_a_field_for_its_own_purpose_only(purpose, other):
 
 
 @given(st.data())
-def test_refuses_a_field_with_any_byte_altered(data):
+def test_a_field_with_an_altered_byte_does_not_decrypt(data):
     field = bytearray(Keyring([OLD]).encrypt(Purpose.ADDRESS, VALUE))
     position = data.draw(st.integers(0, len(field) - 1))
     field[position] ^= data.draw(st.integers(1, 255))
@@ -34,7 +34,7 @@ def test_refuses_a_field_with_any_byte_altered(data):
         Keyring([OLD, NEW]).decrypt(Purpose.ADDRESS, bytes(field))
 
 
-def test_refuses_every_truncation():
+def test_a_truncated_field_does_not_decrypt():
     keyring = Keyring([OLD])
     field = keyring.encrypt(Purpose.ADDRESS, VALUE)
     for end in range(len(field)):
@@ -42,26 +42,26 @@ def test_refuses_every_truncation():
             keyring.decrypt(Purpose.ADDRESS, field[:end])
 
 
-def test_says_nothing_about_the_value_when_it_does_not_open():
+def test_the_error_of_a_failed_decryption_does_not_reveal_the_value():
     with pytest.raises(DecryptionError) as caught:
         Keyring([NEW]).decrypt(Purpose.ADDRESS, Keyring([OLD]).encrypt(Purpose.ADDRESS, VALUE))
     assert VALUE.decode() not in repr(caught.value)
     assert caught.value.__context__ is None
 
 
-def test_seals_the_same_value_differently_each_time():
+def test_two_encryptions_of_one_value_differ():
     keyring = Keyring([OLD])
     assert keyring.encrypt(Purpose.CONTENT, VALUE) != keyring.encrypt(Purpose.CONTENT, VALUE)
 
 
-def test_draws_twelve_bytes_of_randomness_for_each_field():
+def test_each_encryption_uses_twelve_random_bytes():
     drawn = []
     keyring = Keyring([OLD], random_bytes=lambda size: drawn.append(size) or b"\x07" * size)
     assert keyring.encrypt(Purpose.CONTENT, VALUE)[4:16] == b"\x07" * 12
     assert drawn == [12]
 
 
-def test_after_a_rotation_the_old_key_still_opens_and_the_new_one_seals():
+def test_after_a_rotation_the_old_key_decrypts_and_the_new_key_encrypts():
     before, after = Keyring([OLD]), Keyring([NEW, OLD])
     field = before.encrypt(Purpose.ACCESS_TOKEN, VALUE)
     assert after.decrypt(Purpose.ACCESS_TOKEN, field) == VALUE
@@ -78,7 +78,7 @@ def test_after_a_rotation_old_digests_still_match():
     assert after.digest(Purpose.ACCESS_TOKEN, VALUE) != digest
 
 
-def test_a_digest_of_a_key_that_is_gone_matches_nothing():
+def test_a_digest_of_a_removed_key_matches_nothing():
     assert not Keyring([NEW]).matches(Purpose.CONTENT, VALUE, Keyring([OLD]).digest(Purpose.CONTENT, VALUE))
 
 
@@ -93,11 +93,11 @@ def test_nothing_matches_a_missing_digest(nothing):
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_in_place_of_a_digest_do_not_match(garbage):
+def test_random_bytes_do_not_match_as_a_digest(garbage):
     assert not Keyring([OLD]).matches(Purpose.CONTENT, VALUE, garbage)
 
 
-def test_reads_what_a_binary_column_hands_out():
+def test_the_memoryview_of_a_binary_column_decrypts():
     keyring = Keyring([OLD])
     assert keyring.decrypt(Purpose.CONTENT, memoryview(keyring.encrypt(Purpose.CONTENT, VALUE))) == VALUE
     assert keyring.matches(Purpose.CONTENT, VALUE, memoryview(keyring.digest(Purpose.CONTENT, VALUE)))

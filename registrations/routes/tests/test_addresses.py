@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from registrations.routes.addresses import DeviceAddress, Environment, read_address
 
 
-def test_one_token_is_stored_as_it_is() -> None:
+def test_a_single_token_is_stored_unchanged() -> None:
     assert DeviceAddress("token").encode() == b"token"
     assert read_address(b"token") == DeviceAddress("token")
 
@@ -23,10 +23,10 @@ def test_an_address_is_read_as_it_was_written(token: str, call_token: str, envir
 @pytest.mark.parametrize(
     "stored", [b"\xff", b"{", b"{}", b'{"token": 1}', b'{"token": "t", "more": "x"}', b'{"token": []}']
 )
-def test_what_is_no_address(stored: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - of several kinds
+def test_bytes_in_another_format_are_refused_as_an_address(stored: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - several subclasses, with different messages
         read_address(stored)
 
 
-def test_no_token_is_in_a_repr() -> None:
+def test_the_repr_of_an_address_contains_no_token() -> None:
     assert repr(DeviceAddress("secret", "hidden", "production")) == "DeviceAddress(environment='production')"

@@ -1,4 +1,4 @@
-"""Which messages concern an address that something was delivered to."""
+"""Tests of the lookup of proven addresses for messages."""
 
 import pytest
 from django.utils import timezone
@@ -35,22 +35,22 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_only_who_names_a_phone_rightly_is_known(case: str) -> None:
+def test_only_a_message_with_the_right_token_finds_a_proven_address(case: str) -> None:
     name, fields, is_known = CASES[case]
     registration = make(**fields)
     assert registration.route is not None
     assert find_proven_addresses([name]) == ({name: bytes(registration.route.address_digest)} if is_known else {})
 
 
-def test_who_unregistered_is_unknown() -> None:
+def test_an_unregistered_installation_has_no_proven_address() -> None:
     factories.make_registration(
         public_key_hash=HASH, installation_id="one", state=Registration.State.UNREGISTERED, route=None
     )
     assert find_proven_addresses([Named(HASH, "one", version=NEW)]) == {}
 
 
-def test_one_phone_is_one_address_under_however_many_keys() -> None:
-    """Whoever has one phone must not go first a thousand times."""
+def test_one_phone_is_one_address_under_many_keys() -> None:
+    """The owner of one phone must not get priority a thousand times."""
     token = factories.firebase_token("phone")
     names = []
     for number in range(3):
@@ -60,6 +60,6 @@ def test_one_phone_is_one_address_under_however_many_keys() -> None:
     assert len(set(find_proven_addresses(names).values())) == 1
 
 
-def test_nothing_is_asked_for_nothing(django_assert_num_queries: object) -> None:
+def test_an_empty_set_of_names_needs_no_query(django_assert_num_queries: object) -> None:
     with django_assert_num_queries(0):
         assert find_proven_addresses([]) == {}
