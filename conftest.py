@@ -1,7 +1,7 @@
-"""Fixtures for every test: real embedded servers, a fixed configuration, and no access to other networks.
+"""Fixtures for all tests: real embedded servers, a fixed configuration, and no access to other networks.
 
-The environment is set while this file is imported, before anything reads `pushserver.settings`; that is why
-pyproject.toml does not name the settings module for pytest. The servers start with the first test that needs them.
+The import of this file sets the environment, before anything reads `pushserver.settings`. Therefore pyproject.toml does
+not name the settings module for pytest. The servers start with the first test that needs them.
 
     one process             pytest                     PostgreSQL, Valkey, database
     several (`-n 2`)        controller                 PostgreSQL: one for the run, started before the processes are
@@ -35,11 +35,11 @@ from embedded.supervisor.processes import ProcessSpec
 pytest_plugins = ["tests.not_run"]
 Server = TypeVar("Server", EmbeddedPostgres, EmbeddedValkey)
 
-# pytest-xdist names the processes that it starts; they inherit the folder of the run from the one that starts them.
+# pytest-xdist gives a name to each process that it starts. They inherit the folder of the run from the controller.
 PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "")
 RUN_DIR = Path(os.environ["TESTS_RUN_DIR"] if PROCESS else tempfile.mkdtemp(prefix="pushserver-tests-"))
 DATA_DIR = RUN_DIR / PROCESS
-# Without safety, as a test database may be lost with the machine. Debian's PostgreSQL with DATABASE=system.
+# These settings trade crash safety for speed, as a test database may be lost. DATABASE=system uses Debian's server.
 POSTGRES = installed.postgres(
     RUN_DIR / "postgres",
     {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "shared_buffers": "128MB"},
@@ -58,35 +58,35 @@ os.environ |= {
     "SECRET_KEY": "tests-only-secret-key-that-is-long-enough-for-the-checks-of-django",
     "FIELD_ENCRYPTION_KEYS": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
     "SERVER_PRIVATE_KEY": "02" * 32,
-    "CANARY_PERIOD_SECONDS": "0",  # its rows would change counts; the canary's own tests call it
+    "CANARY_PERIOD_SECONDS": "0",  # rows of scheduled runs would change counts; the canary's own tests start runs
 }
 django.setup()
-# WhiteNoise would look through all static files (30 ms) for each client that a test makes.
+# Otherwise WhiteNoise reads the list of all static files (30 ms) for each client of a test.
 settings.WHITENOISE_AUTOREFRESH = True
-# A fast hash is enough as nobody guesses these passwords; the real one takes 0.3 s each time.
+# A fast hash is enough for passwords of tests. The real one takes 0.3 s each time.
 settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
-# Imported late, since they read the settings.
+# Imported after the setup, because these modules read the settings.
 from django.test import TransactionTestCase  # noqa: E402
 
 from pushserver.indicators import asking  # noqa: E402
 from tests import budget, databases, schedule  # noqa: E402
 
-asking.KEPT_SECONDS = 0.0  # tests change what it asks, and ask again at once
+asking.KEPT_SECONDS = 0.0  # no cached answers, because tests change the servers' state and request it again at once
 
 budget.register_profiles()
 hypothesis_settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Remove the folder of the run at the very end, also of a run that only collected."""
+    """Remove the folder of the run at the end, also after a run that only collects tests."""
     if not PROCESS:
         config.add_cleanup(lambda: shutil.rmtree(RUN_DIR, ignore_errors=True))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the garbage collector off ten thousand tests, while they are collected and while they run."""
+    """Disable the garbage collector during collection, and exclude the collected tests from it during the run."""
     gc.disable()
     try:
         return (yield)
@@ -97,9 +97,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
-    """Start PostgreSQL for the processes that are about to be started. It ends after them."""
+    """Start PostgreSQL before the processes of the run. It stops after them."""
     os.environ["TESTS_RUN_DIR"] = str(RUN_DIR)
-    del os.environ["DJANGO_SETTINGS_MODULE"]  # or they, too, would read the settings before this file
+    del os.environ["DJANGO_SETTINGS_MODULE"]  # otherwise the processes would read the settings before this file
     running = ExitStack()
     config.add_cleanup(running.close)
     guard = running.enter_context(Guard())
@@ -113,13 +113,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests also for one process: what shares a server must not be interrupted by what does not."""
+    """Sort the tests so that tests with a common server follow each other, also in a single process."""
     items.sort(key=lambda item: schedule.order(item.nodeid))
 
 
 @pytest.fixture(scope="session")
 def guard() -> Iterator[Guard]:
-    """Keep a guard that stops the embedded servers, also when the test session is killed."""
+    """Provide a guard that stops the embedded servers, also when the test session is killed."""
     with Guard() as running:
         yield running
 
@@ -135,19 +135,14 @@ def postgres(guard: Guard) -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture(scope="session", autouse=True)
 def valkey(guard: Guard) -> Iterator[EmbeddedValkey]:
-    """Start Valkey for every test.
-
-    Tasks and cache reach it without asking for a fixture, and it starts in a few milliseconds.
-    """
+    """Start Valkey for every test, because tasks and cache use it without a fixture. It starts in milliseconds."""
     with _served(VALKEY, VALKEY.spec(), guard):
         yield VALKEY
 
 
 @pytest.fixture(scope="session")
 def new_database(postgres: EmbeddedPostgres, django_db_blocker: DjangoDbBlocker) -> Callable[[str], str]:
-    """Return ``new_database(name)``, which makes a migrated database under a name that no other process of the run
-    uses.
-    """
+    """Return ``new_database(name)``, which creates a migrated database and returns its name, unique in this run."""
     with django_db_blocker.unblock():
         databases.make_template(postgres, RUN_DIR)
 
@@ -161,10 +156,10 @@ def new_database(postgres: EmbeddedPostgres, django_db_blocker: DjangoDbBlocker)
 
 @pytest.fixture(scope="session")
 def django_db_setup(
-    django_test_environment: None,  # noqa: ARG001 - pytest-django's own fixture asks for it, too
+    django_test_environment: None,  # noqa: ARG001 - pytest-django's own fixture depends on it too
     new_database: Callable[[str], str],
 ) -> Iterator[None]:
-    """Replace pytest-django's fixture, which migrates a database in every process."""
+    """Replace pytest-django's fixture, which would migrate a database in every process."""
     name = new_database("test_pushserver")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(TransactionTestCase, "_fixture_teardown", lambda _case: databases.put_back())
@@ -174,15 +169,15 @@ def django_db_setup(
 
 @pytest.fixture
 def admin_user(django_user_model: Any, db: None) -> Any:  # noqa: ARG001 - the database is needed
-    """Replace pytest-django's fixture, because hashing a password that nobody types takes longer than most tests."""
+    """Replace pytest-django's fixture, because hashing an unused password takes longer than most tests."""
     return django_user_model.objects.create_superuser("admin", password=None)
 
 
 @pytest.fixture(scope="session")
 def require_or_skip() -> Callable[[bool, str], None]:
-    """Return ``require_or_skip(condition, reason)``, which skips a test without a system part.
+    """Return ``require_or_skip(condition, reason)``, which skips a test if a part of the system is missing.
 
-    The end of the run lists what was skipped; with REQUIRE_ALL=1 (CI) that is a failure (tests/not_run.py).
+    The run ends with a list of skipped tests. With REQUIRE_ALL=1 (CI) they are failures (tests/not_run.py).
     """
 
     def check(condition: bool, reason: str) -> None:

@@ -15,7 +15,7 @@ from pushserver.config.role import begin_as, role_of
 
 def main() -> None:
     begin_as(role_of("".join(sys.argv[1:2])))
-    if sys.argv[1:] == ["version"]:  # Django would tell its own
+    if sys.argv[1:] == ["version"]:  # otherwise Django prints its own version
         django.setup()
         call_command("version")
     else:

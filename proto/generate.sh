@@ -1,6 +1,6 @@
 #!/bin/sh
 # Generates the Python classes of proto/*.proto:  proto/generate.sh [output folder, default waku_bridge/codec/pb]
-# A check for drift generates into an empty folder and compares:
+# To check for drift, generate into an empty folder and compare:
 #   proto/generate.sh "$folder" && diff -r -x __pycache__ "$folder" waku_bridge/codec/pb
 set -eu
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs what reads strangers' bytes on the distribution's own Python, which may be older than the one of .venv: a codec
-# that works on one patch release has failed on another. The packages go to .uv/distribution.
+# Runs the tests of code that parses untrusted bytes on the distribution's own Python. It may be older than the Python
+# of .venv, and a codec that works on one patch release has failed on another. The packages go to .uv/distribution.
 set -eu
 cd "$(dirname "$0")/.."
 python=/usr/bin/python3

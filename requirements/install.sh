@@ -1,8 +1,8 @@
 #!/bin/sh
-# Brings .venv in line with a lock file:  requirements/install.sh run|reports|dev
-# Where it runs stands in machine.sh, and is checked before anything is written. uv comes from its own lock into .uv, and
-# nothing outside this checkout is touched (except for python3-venv, which Debian keeps in a package of its own). Quick
-# when there is nothing to do.
+# Installs the packages of a lock file into .venv:  requirements/install.sh run|reports|dev
+# Before it writes anything, it checks the machine with machine.sh. It installs uv from its own lock into .uv. It changes
+# nothing outside this checkout, except that it may install Debian's package python3-venv. It is quick when .venv is up
+# to date.
 set -eu
 cd "$(dirname "$0")/.."
 umask 022   # root's embedded PostgreSQL runs under another account and has to read .venv
@@ -12,7 +12,7 @@ fail() {
     exit 1
 }
 
-# Runs a command that fetches packages. What it says goes to .uv/log; of a failure one line is shown.
+# Runs a command that fetches packages. Its output goes to .uv/log, and a failure prints one line.
 fetch() {
     what=$1
     shift
@@ -24,14 +24,13 @@ fetch() {
     fail "$what cannot be installed: $(grep -v '^ *$' .uv/log | tail -n 1) (details: .uv/log)."
 }
 
-# Without bytecode on disk every process compiles all that it imports, which takes longer than the rest of its start, and
-# not everybody may write it when it is missing (PYTHONDONTWRITEBYTECODE, another account). Our own is brought up to date
-# each time.
+# Without bytecode on disk, every process compiles all its imports, which takes longer than the rest of its start. Some
+# processes cannot write bytecode (PYTHONDONTWRITEBYTECODE, another account). So our own code is compiled each time.
 compile_own() {
     .venv/bin/python -m compileall -q bench embedded kit notifications pushserver registrations spark_reports tests waku_bridge xmpp_bridge || true
 }
 
-# Each of run, reports and dev holds what the one before it has: once there, it stays.
+# Each of run, reports and dev contains the one before it. An installed larger lock stays.
 lock=$1
 if [ "$lock" = run ] && [ -e .venv/.lock-reports.txt ]; then lock=reports; fi
 if [ -e .venv/.lock-dev.txt ]; then lock=dev; fi
@@ -41,7 +40,7 @@ if [ -x .uv/bin/uv ] && [ -x .venv/bin/python ] && cmp -s "requirements/$lock.tx
     exit 0
 fi
 
-problem_with() {   # the first that keeps this machine from running the server; empty when there is none
+problem_with() {   # the first fault of this machine because of which the server cannot run, or nothing
     LOCK=$lock requirements/machine.sh "$@" | sed -n 's/^!! //p' | sed 1q
 }
 problem=$(problem_with system python folder disk memory)
@@ -54,7 +53,7 @@ fi
 problem=$(problem_with venv)
 [ -z "$problem" ] || fail "$problem"
 
-# Caches belong into the home folder. Where there is none, they stay in the checkout.
+# Caches are in the home folder, or in the checkout if there is no home folder.
 if [ -z "${HOME:-}" ] || [ ! -w "$HOME" ]; then
     UV_CACHE_DIR=${UV_CACHE_DIR:-$PWD/.uv/cache}
     PIP_NO_CACHE_DIR=1
@@ -69,8 +68,8 @@ if ! cmp -s requirements/uv.txt .uv/lock.txt; then
     cp requirements/uv.txt .uv/lock.txt
 fi
 
-# uv does not read pip's configuration: hand over its mirror and its certificates, where there are any. `pip config get`
-# does not find what stands in /etc/pip.conf.
+# uv does not read pip's configuration, so it gets the mirror and the certificates from here. `pip config get` does not
+# read /etc/pip.conf, but `pip config list` does.
 from_pip() {
     .uv/bin/python -m pip --disable-pip-version-check config list 2>/dev/null | sed -n "s/^$1='\(.*\)'\$/\1/p" | sed 1q
 }

@@ -1,15 +1,15 @@
 #!/bin/sh
-# Where the server runs, and whether this machine is such a place:  requirements/machine.sh PART...
+# Check of whether the server can run on this machine:  requirements/machine.sh PART...
 #
-#   system   Linux with glibc, x86-64 or ARM64: for no other system all packages come as wheels
-#   python   CPython 3.11 to 3.13, whether it is called python3 or, say, python3.12
-#   venv     it can make environments
-#   folder   this checkout can be written
-#   disk     there is room for packages (of the lock named by LOCK) and data
+#   system   Linux with glibc on x86-64 or ARM64, the only systems for which all packages have wheels
+#   python   CPython 3.11 to 3.13, named python3 or, for example, python3.12
+#   venv     this Python can create environments
+#   folder   this account can write to the checkout
+#   disk     there is space for packages (of the lock named by LOCK) and data
 #   memory   there is enough for all processes
 #
-# Prints a line for each part: `ok` is fine, `--` can be done without, `!!` keeps the server from running. It writes
-# nothing. `requirements/machine.sh --python` prints the Python to use, and fails without one.
+# Prints a line for each part: `ok` means fine, `--` optional, `!!` that the server cannot run. It writes nothing.
+# `requirements/machine.sh --python` prints the Python to use, and fails without a suitable one.
 set -eu
 cd "$(dirname "$0")/.."
 GLIBC=28                  # 2.28, of 2018: the oldest that every wheel of the locks runs with
@@ -48,8 +48,8 @@ glibc_version() {   # 2.36, or nothing
         sed -n '1s/^\(glibc\|ldd (.*)\) \([0-9]*\.[0-9]*\).*$/\2/p'
 }
 
-# Prints which Python a program is, and fails unless it is a suited one. For PyPy and for CPython without its lock, and
-# for 32 bits, there are no wheels.
+# Prints name and version of a Python, and fails unless it is suitable. Packages have no wheels for PyPy, for
+# free-threaded CPython, and for 32 bits.
 describe_python() {
     "$1" -c "
 import platform, sys, sysconfig
@@ -77,17 +77,17 @@ python() {
 }
 
 venv() {
-    if [ -x .venv/bin/python ] && cmp -s requirements/uv.txt .uv/lock.txt; then fine "environment: there"; return; fi
+    if [ -x .venv/bin/python ] && cmp -s requirements/uv.txt .uv/lock.txt; then fine "environment: exists"; return; fi
     if ! name=$(suited_python); then doubtful "environment: needs another Python"; return; fi
-    if "$name" -c 'import ensurepip, venv' 2>/dev/null; then fine "environment: can be made"; return; fi
+    if "$name" -c 'import ensurepip, venv' 2>/dev/null; then fine "environment: can be created"; return; fi
     unfit "$name lacks its venv module: install it (on Debian and Ubuntu: apt-get install $name-venv)."
 }
 
 folder() {
     for part in . .uv .venv; do
         if [ -e $part ] && ! [ -w $part ]; then
-            unfit "$(realpath $part) cannot be written by $(id -un): give this account the checkout," \
-                "or use one where it can write."
+            unfit "$(realpath $part) cannot be written by $(id -un): make this account the owner of the checkout," \
+                "or use a checkout that it can write."
             return
         fi
     done
@@ -98,30 +98,30 @@ disk() {
     data=${DATA_DIR:-.data}
     while [ ! -e "$data" ]; do data=$(dirname "$data"); done
     if ! { [ -d "$data" ] && [ -w "$data" ]; }; then
-        unfit "$data cannot be written: set DATA_DIR to a folder of yours."
+        unfit "$data cannot be written: set DATA_DIR to a folder that you can write."
         return
     fi
     free=$(df -Pk . "$data" | sed -n 's/^.* \([0-9][0-9]*\)  *[0-9]*% .*$/\1/p' | sort -n | sed 1q)
-    if [ -z "$free" ]; then doubtful "disk: not told"; return; fi
+    if [ -z "$free" ]; then doubtful "disk: free space is unknown"; return; fi
     enough "disk free for packages and data" "$free" "$(packages_gib)" 5
 }
 
-packages_gib() {   # measured: 0.4 to run, 3.4 to test (half of it uv's cache), each with a little data
+packages_gib() {   # measured with a little data: 0.4 to run, 3.4 to test (half of it uv's cache)
     if [ -e ".venv/.lock-${LOCK:-run}.txt" ]; then echo 1; return; fi
     case ${LOCK:-run} in run) echo 1 ;; reports) echo 3 ;; *) echo 4 ;; esac
 }
 
 memory() {
     available=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' /proc/meminfo 2>/dev/null) || available=
-    if [ -z "$available" ]; then doubtful "memory: not told"; return; fi
+    if [ -z "$available" ]; then doubtful "memory: available size is unknown"; return; fi
     enough "memory available" "$available" 1 3
 }
 
-enough() {   # what, KiB that there are, GiB that are needed, GiB that reports and tests want
+enough() {   # name, available KiB, required GiB, GiB for reports and tests
     tenths=$(($2 * 10 / GIB))
     words="$((tenths / 10)).$((tenths % 10)) GiB $1"
     if [ "$2" -lt $(($3 * GIB)) ]; then unfit "$words: at least $3 are needed."
-    elif [ "$2" -lt $(($4 * GIB)) ]; then doubtful "$words: enough to try it; reports and tests want $4"
+    elif [ "$2" -lt $(($4 * GIB)) ]; then doubtful "$words: enough for a trial; reports and tests need $4"
     else fine "$words"; fi
 }
 

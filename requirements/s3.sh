@@ -1,7 +1,7 @@
 #!/bin/sh
-# The JARs with which Spark reads and writes a lake on S3:  requirements/s3.sh, for the Spark of .venv or of PYTHON
-# They go into Spark's own folder, from Maven's repository by Maven's own client, and are compared with the checksums below.
-# Their versions are those that fit the Hadoop of the pinned PySpark.
+# Installs the JARs that Spark needs for a lake on S3:  requirements/s3.sh, for the Spark of .venv or of PYTHON
+# Maven fetches them into Spark's own folder, and their checksums are compared with those below. Their versions fit the
+# Hadoop of the pinned PySpark.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -22,4 +22,4 @@ for artifact in org.apache.hadoop:hadoop-aws:3.5.0 software.amazon.awssdk:bundle
     mvn --quiet --batch-mode dependency:copy -Dartifact="$artifact" -DoutputDirectory="$jars"
 done
 fits || { rm -f "$jars/hadoop-aws-3.5.0.jar" "$jars/bundle-2.35.4.jar"
-    echo "Spark's connector to S3 is not what it was when its checksums were noted: it is removed again." >&2; exit 1; }
+    echo "Spark's connector to S3 has wrong checksums, and was removed again." >&2; exit 1; }

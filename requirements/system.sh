@@ -1,14 +1,14 @@
 #!/bin/sh
 # System parts:  requirements/system.sh buildah chromium compiler ejabberd go java maven postgresql prosody systemd
-# Installs what is missing where that is possible (root, apt), and otherwise names it in one line, with the packages of
-# this distribution. Never fails for that: tests without their part are skipped with the reason, or fail with REQUIRE_ALL=1.
+# As root on a system with apt, installs missing parts. Otherwise prints one line for each, with the packages of this
+# distribution. A missing part is no failure here: its tests are skipped with the reason, or fail with REQUIRE_ALL=1.
 #   requirements/system.sh --package NAME...   installs the first of these Debian packages that exists
-#   requirements/system.sh --chromium          prints the browser that tests can drive, and fails without one
+#   requirements/system.sh --chromium          prints a browser that tests can control, and fails without one
 set -eu
 
-# Says what a part is, what is lacking without it, and which packages bring it: `a|b` is the first that exists, and an
-# empty list means that the distribution has none, for which `instead` says what to do. Only Debian's were tried here; the
-# others are from the lists of those distributions and the pages of the programs.
+# Describes a part: its name, the effect of its absence, and its packages. `a|b` means the first package that exists. If
+# the list of a distribution is empty, `instead` tells what to do. Only the packages of Debian were tried; the others are
+# from the package lists of those distributions and the websites of the programs.
 describe() {
     instead='' ubuntu='' fedora='' arch='' is_server=''
     case $1 in
@@ -16,7 +16,7 @@ describe() {
             debian="buildah debootstrap" ubuntu=$debian fedora=$debian arch=$debian ;;
         chromium) what="A Chromium that is no snap" without="no browser tests"
             debian="chromium-headless-shell|chromium" fedora=chromium-headless arch=chromium
-            instead="on Ubuntu: Google's own package of Chrome, or a container of Debian; no test can drive a snap" ;;
+            instead="on Ubuntu: Google's own package of Chrome, or a container of Debian; tests cannot control a snap" ;;
         compiler) what="A C compiler" without="no Waku node"
             debian="gcc libc6-dev" ubuntu=$debian fedora=gcc arch=gcc ;;
         ejabberd) what=ejabberd without="no second XMPP server" is_server=1
@@ -46,7 +46,7 @@ has() {
         chromium) find_chromium >/dev/null ;;
         compiler) has_program cc || has_program gcc ;;
         ejabberd) has_program ejabberdctl || [ -x /usr/sbin/ejabberdctl ] ;;
-        # 1.21 is the first that fetches the toolchain a go.mod asks for.
+        # 1.21 is the first version that fetches the toolchain that a go.mod names.
         go) go version 2>/dev/null | grep -Eq 'go1\.(2[1-9]|[3-9][0-9])' ;;
         java) java -version 2>&1 | grep -Eq 'version "(17|21)[."]' ;;
         maven) has_program mvn ;;
@@ -60,7 +60,7 @@ has_program() {
     command -v "$1" >/dev/null
 }
 
-# Part of Prosody from 13, of prosody-modules before.
+# mod_cloud_notify is part of Prosody from version 13 on, and before that of prosody-modules.
 has_cloud_notify() {
     for folder in /usr/lib/prosody/modules /usr/lib64/prosody/modules /usr/share/lua/5.4/prosody; do
         if [ -e "$folder/mod_cloud_notify" ] || [ -e "$folder/mod_cloud_notify.lua" ]; then return 0; fi
@@ -68,8 +68,8 @@ has_cloud_notify() {
     return 1
 }
 
-# The first that is there; the one without windows starts faster. Ubuntu's chromium-browser is a script that asks for a
-# snap, or runs it; Fedora's is the real one.
+# Prints the first browser that is installed. The headless one comes first, because it starts faster. Ubuntu's
+# chromium-browser is only a script for a snap, but Fedora's is the browser itself.
 find_chromium() {
     for name in chromium-headless-shell /usr/lib64/chromium-browser/headless_shell chromium chromium-browser \
         google-chrome google-chrome-stable; do
@@ -83,7 +83,7 @@ find_chromium() {
     return 1
 }
 
-# debian, ubuntu, fedora, arch or nothing: that of this machine, or the one that its distribution descends from.
+# Prints debian, ubuntu, fedora, arch or nothing: this distribution, or the one on which it is based.
 family() {
     for file in "${SYSTEMD_OS_RELEASE:-/etc/os-release}" /usr/lib/os-release; do
         if [ ! -r "$file" ]; then continue; fi
@@ -93,7 +93,7 @@ family() {
     done
 }
 
-packages() {   # of the part that was described
+packages() {   # of the part that `describe` has set
     case $(family) in
         ubuntu) echo "$ubuntu" ;;
         fedora) echo "$fedora" ;;
@@ -102,7 +102,7 @@ packages() {   # of the part that was described
     esac
 }
 
-# Names one package of each alternative: the first that apt knows, where there is apt.
+# Prints one package of each alternative: the first that apt finds, or without apt the first.
 one_of_each() {
     for alternatives in $(packages); do
         for name in $(echo "$alternatives" | tr '|' ' '); do
@@ -140,7 +140,7 @@ install_first_of() {
     return 1
 }
 
-# A package with a server starts it as a service. Nobody here needs that one, and it would take the usual ports.
+# The package of a server starts it as a service, which nothing here needs, and which would use the default ports.
 install_without_starting() {
     policy=/usr/sbin/policy-rc.d
     if [ -e "$policy" ]; then install_first_of "$1"; return; fi
@@ -152,7 +152,7 @@ install_without_starting() {
     return $status
 }
 
-# Debian 12's and Ubuntu 22.04's golang-go is too old to be of use.
+# golang-go of Debian 12 and Ubuntu 22.04 is too old.
 is_offered() {
     [ "$1" != go ] || ! has_program apt-cache ||
         apt-cache show golang-go 2>/dev/null | grep -Eq '^Version: 2:1\.(2[1-9]|[3-9][0-9])'

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Asks the index whether every package of the locks has a wheel wherever the server runs (requirements/machine.sh says
-# where that is). dev.txt holds what the other locks do. PySpark and autograd-gamma are left out: they come as sources
-# without C, and uv would unpack 400 MB to read their names.
+# Checks in the package index that every locked package has a wheel for each supported machine (see machine.sh). dev.txt
+# contains the other locks. PySpark and autograd-gamma are left out: they are source packages without C code, and uv
+# would unpack 400 MB to read their metadata.
 set -eu
 cd "$(dirname "$0")/.."
 export UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1

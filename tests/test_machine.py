@@ -237,7 +237,7 @@ def test_the_doctor_finds_a_bare_machine_well(doctor: Callable[..., tuple[bool, 
     assert {line[:3] for line in lines} <= {"ok ", "-- "}
     assert f"ok Python packages can be fetched from {index}" in lines
     assert "ok the clock is right" in lines
-    assert "-- settings: checked once the packages are installed (make install)" in lines
+    assert "-- settings: not checked until the packages are installed (make install)" in lines
     assert len(lines) == 15
 
 
@@ -255,8 +255,8 @@ def test_the_doctor_does_without_pip(doctor: Callable[..., tuple[bool, list[str]
     (tmp_path / "pip.py").write_text("raise ImportError", encoding="ascii")
     is_bad, lines = doctor(PIP_INDEX_URL="", PYTHONPATH=str(tmp_path))
     assert not is_bad, lines
-    assert "-- Python packages: pip is not there yet to say where they come from" in lines
-    assert "-- clock: nobody to compare it with" in lines
+    assert "-- Python packages: their index is unknown until pip is installed" in lines
+    assert "-- clock: not checked, because the package index does not answer" in lines
 
 
 @pytest.mark.parametrize(("off", "state"), [(-3600, "!!"), (3600, "!!"), (8, "--"), (0, "ok")])
@@ -288,7 +288,7 @@ def test_the_doctor_names_a_folder_that_cannot_be_made(doctor: Callable[..., tup
     is_bad, lines = doctor(DATA_DIR="/dev/null/data")
     assert (is_bad, [line for line in lines if line.startswith("!!")]) == (
         True,
-        ["!! /dev/null cannot be written: set DATA_DIR to a folder of yours."],
+        ["!! /dev/null cannot be written: set DATA_DIR to a folder that you can write."],
     )
 
 
@@ -302,7 +302,7 @@ def test_the_doctor_names_data_of_another_account(
     is_bad, lines = doctor(DATA_DIR=str(tmp_path / "data"))
     assert is_bad
     assert [line for line in lines if line.startswith("!! ")] == [
-        f"!! {tmp_path}/data holds data of another account: start as that one, or set DATA_DIR to another folder."
+        f"!! {tmp_path}/data has data of another account: use that account, or set DATA_DIR to another folder."
     ]
 
 

@@ -93,7 +93,7 @@ def test_a_snap_is_no_chromium(ask: Ask, programs: Path, tmp_path: Path) -> None
     (programs / "chromium").symlink_to(add(tmp_path, "snap", REAL))
     add(programs, "google-chrome", 'echo "Chromium 156.0.8078.79 snap"')
     assert (ask("--chromium").returncode, ask("--chromium").stdout) == (1, "")
-    assert "no test can drive a snap): no browser tests." in ask("chromium", release="ID=ubuntu").stderr
+    assert "tests cannot control a snap): no browser tests." in ask("chromium", release="ID=ubuntu").stderr
 
 
 def test_an_unknown_part_is_a_mistake(ask: Ask) -> None:

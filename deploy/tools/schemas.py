@@ -1,7 +1,7 @@
-"""`python deploy/tools/schemas.py SWAGGER FOLDER`: write a strict JSON schema for each kind that Kubernetes knows.
+"""Writer of strict JSON schemas for all kinds of Kubernetes: `python deploy/tools/schemas.py SWAGGER FOLDER`.
 
-The names are those by which kubeconform looks for them. Strict means that a field nobody knows is an error, as a
-misspelt one would be ignored by a cluster.
+The files have the names that kubeconform expects. In a strict schema an unknown field is an error. A cluster would
+ignore it, although it is usually a misspelt one.
 """
 
 import json
@@ -15,7 +15,7 @@ Schema = dict[str, Any]
 
 
 def main(swagger: Path, folder: Path) -> None:
-    """Write one file for each kind; those that are only part of another have none."""
+    """Write a file for each kind. Definitions that are only parts of others have none."""
     definitions = {name: strict(schema) for name, schema in json.loads(swagger.read_bytes())["definitions"].items()}
     folder.mkdir(parents=True, exist_ok=True)
     for name, schema in definitions.items():
@@ -25,14 +25,14 @@ def main(swagger: Path, folder: Path) -> None:
 
 
 def strict(schema: Schema) -> Schema:
-    """Forbid further properties, and allow both of what ``int-or-string`` stands for."""
+    """Forbid unknown properties, and allow both types for ``int-or-string``."""
     if schema.get("format") == "int-or-string":
         return {"oneOf": [{"type": "string"}, {"type": "integer"}]}
     return schema | {"additionalProperties": False} if "properties" in schema else schema
 
 
 def reachable(definitions: dict[str, Schema], name: str) -> dict[str, Schema]:
-    """Return the definitions that one needs, itself included."""
+    """Return a definition and all definitions that it refers to, directly or not."""
     found: dict[str, Schema] = {}
     waiting = [name]
     while waiting:
@@ -44,7 +44,7 @@ def reachable(definitions: dict[str, Schema], name: str) -> dict[str, Schema]:
 
 
 def references(node: Any) -> Iterator[str]:
-    """Yield the names of the definitions that a schema refers to."""
+    """Yield the names of the definitions to which a schema refers directly."""
     if isinstance(node, dict):
         if isinstance(node.get("$ref"), str):
             yield node["$ref"].removeprefix(PREFIX)
@@ -56,7 +56,7 @@ def references(node: Any) -> Iterator[str]:
 
 
 def file_name(kind: dict[str, str]) -> str:
-    """Return the name that kubeconform makes of ``{{.ResourceKind}}{{.KindSuffix}}``."""
+    """Return the file name of a kind by kubeconform's template ``{{.ResourceKind}}{{.KindSuffix}}``."""
     group = kind["group"].split(".")[0]
     return "-".join(filter(None, [kind["kind"].lower(), group, kind["version"]])) + ".json"
 
