@@ -1,4 +1,4 @@
-"""Notifications: requests are accepted, wait in queues, are delivered through a gateway, and answered.
+"""Notifications: this app accepts requests, queues their notifications, delivers them through gateways, and answers.
 
 See docs/delivery.md.
 """

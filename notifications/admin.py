@@ -1,4 +1,4 @@
-"""Requests, notifications and attempts, to be looked at: what is stuck, since when, for whom."""
+"""Lists of requests, notifications and attempts in the console: which of them are stuck, since when, and for whom."""
 
 from collections import defaultdict
 from datetime import timedelta
@@ -41,7 +41,7 @@ from registrations.token_types import name_of
 
 ID_BYTES = 32
 PUSH_CONTENT = ("dedup_key", "collapse_id", "chat_id", "message", "wake")
-# Delivery takes up what is due within seconds, so that what stays longer is stuck.
+# Delivery claims a due notification within seconds. One that waits longer than this is stuck.
 STUCK_AFTER = timedelta(minutes=1)
 State = Notification.State
 RegistrationAdmin.operations = {"disable": DisableRegistration, "enable": EnableRegistration}
@@ -56,7 +56,7 @@ def notification_url(notification_id: int) -> str:
 
 
 def timeline_url(notification_id: int) -> str:
-    """Return the address of the timeline of a notification, which is a page of the console as a whole."""
+    """Return the address of a notification's timeline. The timelines are pages of the console, not of this app."""
     return reverse("timeline", args=[notification_id])
 
 
@@ -66,7 +66,7 @@ def request_timeline_url(request_id: int) -> str:
 
 
 class ProgressFilter(Alone, admin.SimpleListFilter):
-    """A filter for notifications that are not over. Each part of a condition is one that a partial index covers."""
+    """A filter for notifications that have not ended. A partial index covers each part of each condition."""
 
     title = "progress"
     parameter_name = "progress"
@@ -80,7 +80,8 @@ class ProgressFilter(Alone, admin.SimpleListFilter):
             case "open":
                 return queryset.filter(Q(state__in=DUE) | Q(state=State.IN_FLIGHT))
             case "stuck":
-                # What waits behind a halt is not stuck. By queue, as the index begins with it.
+                # A notification behind a halt is not stuck. The condition is by queue, because the index begins with
+                # it.
                 due = Q(state__in=DUE, queue_id__in=sorted(queues.load().open_ids), next_attempt_at__lt=late)
                 leased = Q(state=State.IN_FLIGHT, lease_until__lt=late)
                 return queryset.filter(due | leased)
@@ -140,15 +141,18 @@ class NotificationRequestAdmin(FactAdmin):
 
     @admin.display(description="verdicts, by place in the request")
     def decided_at_once(self, request: NotificationRequest) -> str:
-        """Return what got no row of its own: each verdict with the places that it is about, counted from 0."""
+        """Return the verdicts of notifications without a row, each with the positions that it is about, counted from
+        0.
+        """
         places: defaultdict[str, list[int]] = defaultdict(list)
         for decided in reports.unpack(request.decided):
             places[decided.verdict].append(decided.position)
         return "; ".join(f"{verdict}: {', '.join(map(str, own))}" for verdict, own in places.items()) or NOTHING
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        """Return the requests with the number of their notifications, counted for each row shown: a join would count
-        the whole table first.
+        """Return the requests with the number of their notifications.
+
+        The number is counted for each row shown: a join would count the whole table first.
         """
         own = Notification.objects.filter(request=OuterRef("pk")).order_by().values("request")
         return super().get_queryset(request).annotate(notification_count=Subquery(own.values(count=Count("pk"))))
@@ -220,14 +224,14 @@ class NotificationAdmin(Operated, FactAdmin):
         return type_name(notification.type)
 
     def matching_id(self, term: str) -> Q:
-        """Return the condition by way of the registrations, because only there installation ids are indexed."""
+        """Return the condition by way of the registrations, because only these have an index of installation ids."""
         spelled = spellings(term)
         owners = Registration.objects.filter(installation_id__in=spelled)
         return Q(installation_id__in=spelled, public_key_hash__in=owners.values("public_key_hash"))
 
 
 def type_name(number: int) -> str:
-    """Return the name of a type. The enum is open, so senders may use numbers that we do not know."""
+    """Return the name of a type, or its number. Senders may use numbers that this server does not know."""
     known = number in {known.value for known in NotificationType}
     return NotificationType(number).name.lower().replace("_", " ") if known else f"type {number}"
 

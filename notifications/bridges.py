@@ -1,7 +1,7 @@
 """Bridges, which take requests from senders and return answers to them.
 
-Delivery knows none of them. Each registers itself under the name that its requests are stored with, and is opened once
-in every process that processes batches. It does its work in steps: those that take requests run before delivery in a
+Delivery imports none of them. Each bridge registers itself under the name that its requests are stored with. Every
+process that processes batches opens it once. A bridge works in steps: those that take requests run before delivery in a
 batch, and those that send answers run after it.
 """
 
@@ -16,11 +16,11 @@ class Bridge(Protocol):
     """One way into the server, opened in one process."""
 
     def intake(self) -> Sequence[Step]:
-        """Return the steps that take requests; they call `acceptance.accept`, and hand on its answers."""
+        """Return the steps that take requests. They call `acceptance.accept` and pass on its answers."""
         ...
 
     def outlet(self) -> Sequence[Step]:
-        """Return the steps that send answers: those handed on under the name of this bridge."""
+        """Return the steps that send the answers passed on under the name of this bridge."""
         ...
 
 
@@ -29,7 +29,7 @@ _registered: dict[str, Open] = {}
 
 
 def register(name: str, open_it: Open) -> None:
-    """Make a bridge known. ``name`` is stored with its requests."""
+    """Register a bridge. ``name`` is stored with its requests."""
     _registered[name] = open_it
 
 

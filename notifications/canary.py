@@ -1,4 +1,4 @@
-"""How far the push of a canary got, and what is wrong with it."""
+"""The push of a canary: how far it got, and what is wrong with it."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,8 +11,10 @@ from notifications.queues import halts
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """What became of a push: its attempt, the outcome of that, and our word for what the gateway said. ``is_drained``
-    says that an operator stopped delivery.
+    """The state of a canary's push: whether it has an attempt, the outcome of that, and our code for the gateway's
+    answer.
+
+    ``is_drained`` says that an operator stopped delivery.
     """
 
     has_attempt: bool = False
@@ -23,14 +25,14 @@ class Push:
 
 
 class PushTrouble(NamedTuple):
-    """What is wrong with a push, and whether the gateway is to blame. Otherwise the workers are."""
+    """A fault of a canary's push. The workers are at fault unless ``is_of_gateway``."""
 
     is_of_gateway: bool
     detail: str
 
 
 def find_push(attempts: QuerySet[Attempt]) -> Push:
-    """Return how far the push got that has the newest of these attempts."""
+    """Return the state of the push that has the newest of these attempts."""
     found = attempts.order_by("-pk").values_list("outcome", "code", "latency_ms").first()
     if found is None:
         return Push(is_drained=halts.drain() is not None)
@@ -39,7 +41,7 @@ def find_push(attempts: QuerySet[Attempt]) -> Push:
 
 
 def push_trouble(push: Push) -> PushTrouble | None:
-    """Return what is wrong with a push, if anything is."""
+    """Return the fault of a push, or None where it has none."""
     if not push.has_attempt:
         return PushTrouble(False, halts.NO_PUSH_IS_TRIED if push.is_drained else "nobody tries the push")
     if not push.outcome:

@@ -1,6 +1,6 @@
-"""What senders ask for and what we answer, as plain values.
+"""Plain values for the requests of senders and the answers to them.
 
-These dataclasses travel between the steps of a message's way. They know neither Django nor protobuf.
+These dataclasses pass between the steps that process a message. They import neither Django nor protobuf.
 """
 
 import json
@@ -14,32 +14,30 @@ from registrations.token_types import has_topic
 
 
 class NotificationType(IntEnum):
-    """The occasion that the recipient is woken for. These are wire values; the enum is open, so a message carries a
-    plain int.
-    """
+    """The occasion of a push, in wire values. The enum is open, so a message carries a plain int."""
 
     UNKNOWN = 0
     MESSAGE = 1
     MENTION = 2
     REQUEST_TO_JOIN_COMMUNITY = 3
-    CONTACT_REQUEST = 4  # the number is unconfirmed: it was seen by name only in status-go of 2026-06
+    CONTACT_REQUEST = 4  # number unconfirmed: status-go of 2026-06 shows it by name only
 
 
 class Grade(StrEnum):
-    """How urgently a push is to reach its device, where the bridge says so."""
+    """The urgency of a push, where the bridge states one."""
 
-    VOIP = "voip"  # a call that rings now, or not at all
+    VOIP = "voip"  # a call that rings now or not at all
     HIGH = "high"
     NORMAL = "normal"
-    LOW = "low"  # nothing that a person is to be shown
+    LOW = "low"  # shows nothing to a person
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a graded push shows and brings, as its bridge has put it together.
+    """The content of a graded push, as its bridge composed it.
 
-    ``text`` and ``sound`` are for the person, and only where the platform shows something by itself. ``data`` are the
-    texts that the app reads.
+    ``text`` and ``sound`` are for the person, on platforms that show pushes by themselves. ``data`` are the texts that
+    the app reads.
     """
 
     text: str = field(default="", repr=False)
@@ -57,7 +55,7 @@ class Content:
         return cls(text, sound, data)
 
 
-# Occasions with limits of their own, so that a flood of messages does not hide them.
+# Types with limits of their own, so that a flood of messages does not hide them.
 APART = frozenset(
     {NotificationType.MENTION, NotificationType.REQUEST_TO_JOIN_COMMUNITY, NotificationType.CONTACT_REQUEST}
 )
@@ -74,7 +72,7 @@ class ReportError(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PushNotification:
-    """One push to one installation, as a sender asks for it.
+    """One push to one installation, as a sender requests it.
 
     ``public_key_hash``, ``chat_id`` and ``author`` are SHAKE-256 hashes (64 bytes) when the sender is honest;
     ``message`` is opaque to us. None of the lengths is guaranteed.
@@ -91,9 +89,9 @@ class PushNotification:
 
 @dataclass(frozen=True, slots=True)
 class PushRequest:
-    """What a sender sends (PushNotificationRequest).
+    """One request of a sender (PushNotificationRequest).
 
-    ``message_id`` names the Status message notified about and is opaque to us.
+    ``message_id`` is the id of the Status message that the pushes are about. It is opaque to us.
     """
 
     message_id: bytes
@@ -114,8 +112,8 @@ class Report:
 class Answer:
     """The reports due to a sender, in the order of its request.
 
-    ``bridge`` took the request. ``source_key`` and ``reply_address`` are what it stored with the request, and mean
-    nothing to anybody else.
+    ``bridge`` took the request. ``source_key`` and ``reply_address`` are what it stored with the request. No other
+    module reads them.
     """
 
     bridge: str
@@ -126,21 +124,21 @@ class Answer:
 
 
 class ChannelKey(NamedTuple):
-    """The name of one app on one platform, whose pushes are set up, break and are mended together."""
+    """One app on one platform. Its pushes share one set-up, so they fail and recover together."""
 
     token_type: int
     app_topic: str
 
 
 def channel_key(token_type: int, app_topic: str) -> ChannelKey:
-    """Return the channel of an address. Where tokens belong to no app, its app topic means nothing."""
+    """Return the channel of an address. The app topic is dropped for platforms whose tokens belong to no app."""
     return ChannelKey(token_type, app_topic if has_topic(token_type) else "")
 
 
 class QueueKey(NamedTuple):
-    """What is sent together: through one gateway to one app, to addresses that are proven or to others.
+    """The pushes that are sent together: through one gateway, to one app, to proven addresses or to unproven ones.
 
-    ``app_topic`` is None where it stands for all apps of the platform that nothing was delivered to yet.
+    ``app_topic`` is None for the queue shared by all apps of the platform that nothing was delivered to yet.
     """
 
     gateway: str
@@ -150,34 +148,34 @@ class QueueKey(NamedTuple):
 
 
 def queue_key(gateway: str, app: ChannelKey, delivered: Container[ChannelKey], *, is_proven: bool) -> QueueKey:
-    """Return the queue that a push to an app belongs to. ``delivered`` are the apps that something was delivered to."""
+    """Return the queue of a push to an app. ``delivered`` are the apps that something was delivered to."""
     if app in delivered:
         return QueueKey(gateway, app.token_type, app.app_topic, is_proven)
     return QueueKey(gateway, app.token_type, None, is_proven=False)
 
 
 class Outcome(StrEnum):
-    """How one attempt at a gateway ended."""
+    """The result of one attempt at a gateway."""
 
     DELIVERED = "delivered"  # accepted by Apple or Google
     DEAD = "dead"  # the address no longer exists
     CONFIG = "config"  # an operator must act; the address is fine
     PAYLOAD = "payload"  # this push can never be sent; the address is fine
-    TRANSIENT = "transient"  # not sent; to be sent again later
+    TRANSIENT = "transient"  # not sent; is sent again later
     AMBIGUOUS = "ambiguous"  # may have been sent
 
 
-# What counts as a failure of a gateway: neither a dead token nor a payload that can never be sent is one.
+# Outcomes that count as failures of a gateway. Dead tokens and payloads that can never be sent do not.
 FAILURES = (Outcome.CONFIG, Outcome.TRANSIENT, Outcome.AMBIGUOUS)
-# The code of a result when the gateway itself could not be reached, so that nothing was sent.
+# Code of a result: the gateway itself could not be reached, so nothing was sent.
 UNREACHABLE = "unreachable"
-# The code of a result when the connection to the gateway broke before there was an answer.
+# Code of a result: the connection to the gateway broke before an answer came.
 CUT_OFF = "cut_off"
-# The code of a result that was taken and sent nowhere, as the push asked for.
+# Code of a result: the gateway took the push and sent it nowhere, as the push asked for.
 DRY_RUN = "dry_run"
-# The code of a result when the gateway was stopped and gave up what it was sending.
+# Code of a result: the gateway was stopped and gave up its pushes in flight.
 CANCELLED = "cancelled"
-# The code of a result when the gateway's connection to Apple or Google broke before there was an answer.
+# Code of a result: the gateway's connection to Apple or Google broke before an answer came.
 CONNECTION_LOST = "connection_lost"
 
 
@@ -185,11 +183,11 @@ CONNECTION_LOST = "connection_lost"
 class Push:
     """One notification on its way to one device, as a gateway needs it.
 
-    ``address`` is a document that only the gateway of the route reads. ``collapse_id`` (at most 64 characters) is the
-    same in every attempt, so that the device shows a repeat once.
+    Only the gateway of the route reads ``address``. ``collapse_id`` (at most 64 characters) is the same in every
+    attempt, so that the device shows a repeat once.
 
-    A push with a ``grade`` brings along what it shows: ``message`` and ``wake`` are then contents, with the payload and
-    without it, and it is of no use after ``expires_at``.
+    A push with a ``grade`` brings along what it shows: ``message`` and ``wake`` are then encoded contents, with the
+    payload and without it. Such a push is of no use after ``expires_at``.
     """
 
     notification_id: int
@@ -209,13 +207,13 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a gateway said about one push. ``code`` is a fixed word of ours, never the gateway's own text.
+    """The result of one push at its gateway. ``code`` is a fixed word of ours, never the gateway's own text.
 
-    ``retry_after_seconds`` is what the gateway asked for, and ``retry_base_seconds`` is where the backoff of this error
-    starts (0: where it always does). ``is_guarded`` says that tokens that are fine get the same answer when the set-up
-    is wrong. ``is_untried`` says that the push was found faulty before anything was sent, ``is_dry_run`` that it was
-    taken and sent nowhere. ``unknown_signature`` is what remains of an error text that no rule knows, without anything
-    secret or of one device, and ``error`` is the same of any error text.
+    ``retry_after_seconds`` is the pause that the gateway asked for. ``retry_base_seconds`` is the first pause of this
+    error's backoff, or 0 for the usual one. ``is_guarded`` says that valid tokens get the same answer when the set-up
+    is wrong. ``is_untried`` says that the push was found faulty before anything was sent. ``is_dry_run`` says that the
+    gateway took it and sent it nowhere. ``error`` is the gateway's error text, redacted: nothing secret and nothing of
+    one device is left in it. ``unknown_signature`` is the same for an error that no rule matches.
     """
 
     outcome: Outcome
@@ -227,5 +225,5 @@ class Result:
     is_dry_run: bool = False
     retry_base_seconds: float = 0.0
     unknown_signature: str = ""
-    # Only for people to read, and so no part of what a result means.
+    # Only people read it, so results with different texts are equal.
     error: str = field(default="", compare=False)

@@ -1,10 +1,10 @@
-"""What senders asked for and what became of it.
+"""Requests of senders, their notifications, and what became of these.
 
-A request holds notifications, a notification has attempts. Payloads (what goes to the device) are dropped as soon as a
-notification is over.
+A request holds notifications, and a notification has attempts. Payloads for devices are removed as soon as a
+notification ends.
 
-The tables of requests and notifications have a partition for each day on which rows ended, and one of what is under
-way, see `kit.db.partitions`. What refers to a row names its id alone: PostgreSQL checks no such reference.
+The tables of requests and notifications have one partition for the rows under way, and one for each day on which rows
+ended: see `kit.db.partitions`. A reference to such a row holds its id alone, and PostgreSQL does not check it.
 """
 
 from datetime import UTC, datetime
@@ -20,25 +20,25 @@ from registrations.models import Route
 
 
 class NotificationRequest(models.Model):
-    """What one sender asked for through a bridge, so that a repeat is recognised and answered alike."""
+    """One sender's request through a bridge. It is stored so that a repeat is recognised and gets the same answer."""
 
     class State(models.TextChoices):
         WAITING = "waiting"  # waits for the first attempt of every notification, at most until the reply deadline
         ANSWERED = "answered"  # the reports are fixed
 
     bridge = models.TextField()  # the bridge that took it, and that its answer goes to
-    request_key = BytesField()  # by which the bridge knows a repeat; Waku: id of the metadata message, 32 bytes
-    source_key = BytesField()  # the bridge's name for what brought it; Waku: hash of the envelope, 32 bytes
+    request_key = BytesField()  # the bridge's key of a repeat; Waku: id of the metadata message, 32 bytes
+    source_key = BytesField()  # the bridge's key of what brought it; Waku: hash of the envelope, 32 bytes
     reply_address = BytesField(null=True)  # where its answer goes, in the bridge's own form; dropped when answered
     message_id = BytesField()  # the message that it notifies about; chosen by the sender
-    # What was decided at once about each notification, and leaves no row of its own: see `reports`. It is null when
-    # nothing was, which is usual.
+    # The verdicts about notifications that were decided at once and have no row of their own: see `reports`. It is null
+    # when there are none, which is usual.
     decided = BytesField(null=True)
-    # The names of these, for another worker that has to answer; dropped when answered.
+    # The recipients of those notifications, for another worker that has to answer; removed when answered.
     decided_names = BytesField(null=True)
     state = models.TextField(choices=State.choices)
-    # Keyed digest of the signer, for reports on who sends how much. It is null for requests accepted before the column
-    # was there.
+    # Keyed digest of the signer, for reports on volumes by sender. It is null for requests accepted before the column
+    # existed.
     sender_digest = BytesField()
     received_at = models.DateTimeField(db_index=True)
     reply_due_at = models.DateTimeField()
@@ -63,9 +63,9 @@ class NotificationRequest(models.Model):
 
 
 class RequestDigest(models.Model):
-    """The key of a request, so that there is one request for it, however often it comes.
+    """The key of a request. It is unique, so that a repeated request is accepted once.
 
-    It outlives the request, so that a recording of it, sent again, is known for what it is.
+    It outlives the request, so that a recording sent again later is recognised.
     """
 
     digest = BytesField(primary_key=True)  # 16 bytes, see `storing.digest_of`
@@ -87,19 +87,19 @@ class Notification(models.Model):
         RETRYING = "retrying"  # an attempt failed for now; the next one is scheduled
         AMBIGUOUS = "ambiguous"  # an attempt may have reached the device; the next one has the same collapse id
         DELIVERED = "delivered"  # accepted by Apple or Google, according to the gateway
-        DEAD_TOKEN = "dead_token"  # the address no longer exists; the sender is told, if it still waits
+        DEAD_TOKEN = "dead_token"  # the address no longer exists; a sender that still waits gets an error
         UNDELIVERABLE = "undeliverable"  # the payload can never be sent
-        UNCONFIRMED = "unconfirmed"  # nobody knows whether it arrived, and it is not sent again: policy.is_left_alone
+        UNCONFIRMED = "unconfirmed"  # nobody can tell whether it arrived; not sent again: policy.is_left_alone
         EXPIRED = "expired"  # its time to live ran out before an attempt succeeded
         WITHDRAWN = "withdrawn"  # the recipient unregistered first, or an operator dropped it
-        COALESCED = "coalesced"  # a later one to the same address wakes the phone for it; the sender is told success
+        COALESCED = "coalesced"  # a later one to the same address wakes the phone for it; counts as success
 
         @property
         def is_terminal(self) -> bool:
             return self not in TRANSITIONS
 
     class Reports(models.TextChoices):
-        """What the sender was told. It is fixed once, so that a repeat of the request gets the same answer."""
+        """The answer to the sender. It is fixed once, so that a repeated request gets the same one."""
 
         SUCCESS = "success"
         WRONG_TOKEN = "wrong_token"
@@ -109,37 +109,38 @@ class Notification(models.Model):
     request = models.ForeignKey(
         NotificationRequest, on_delete=models.CASCADE, related_name="notifications", db_constraint=False
     )
-    position = models.PositiveSmallIntegerField()  # place in the request, whose order the reports keep
+    position = models.PositiveSmallIntegerField()  # index in the request, whose order the reports keep
     public_key_hash = BytesField()
     installation_id = models.TextField()
     type = models.BigIntegerField()  # an open enum: any 32-bit number
-    # The number stays when the route is removed: to clear it would rewrite everything that was ever sent there.
+    # The id stays when the route is removed. Clearing it would rewrite everything that was ever sent there.
     route = models.ForeignKey(Route, null=True, on_delete=models.DO_NOTHING, db_constraint=False)
     route_generation = models.PositiveBigIntegerField(default=0)
     state = models.TextField(choices=State.choices)
-    # The queue that it waits in, by the number of its row: see `queues`. What is not sorted yet has 0.
+    # The queue that it waits in, by the id of its row: see `queues`. It is 0 until the notification is sorted into a
+    # queue.
     queue_id = models.PositiveIntegerField(default=0, db_default=0)
     report = models.TextField(choices=Reports.choices, null=True)  # noqa: DJ001 - null: not answered yet
-    # Digest of Status message id, key hash and installation: unique for a day, see `storing`. Cleared when it may be
-    # used again.
+    # Digest of Status message id, key hash and installation: unique for a day, see `storing`. It is cleared when it may
+    # be used again.
     dedup_key = BytesField(null=True)
-    # The name under which the device replaces an earlier push of this notification: 16 bytes, the same for every
-    # attempt.
+    # The device replaces an earlier push with the same id. 16 bytes, the same for every attempt.
     collapse_id = BytesField(null=True)
-    # How urgent it is and what it shows, where the bridge says so (`messages.Grade`, `messages.Content`). Without a
-    # grade the gateway's own settings say it.
+    # The urgency and the content, where the bridge states them (`messages.Grade`, `messages.Content`). Without a grade
+    # the gateway's own settings apply.
     grade = models.TextField(blank=True, default="", db_default="")
     chat_id = BytesField(null=True)
     message = BytesField(null=True)
-    # The content of a graded notification without its payload: what goes where the payload is too large, or there is
-    # none.
+    # The content of a graded notification without its payload. It is sent where the payload is too large, or where
+    # there is none.
     wake = BytesField(null=True)
-    # Too large for Apple or Google, and sent without the ciphertext.
+    # The payload was too large for Apple or Google, so the push goes without the ciphertext.
     payload_dropped = models.BooleanField(default=False)
-    # It waits for its limits, and wakes the phone for all that came beyond them. It has no content of its own.
+    # It waits until the limits allow it, and wakes the phone for all notifications beyond them. It has no content of
+    # its own.
     is_wake_up = models.BooleanField(default=False, db_default=False)
     attempt_count = models.PositiveIntegerField(default=0)
-    # Ambiguous attempts, without those that ended with a worker.
+    # The number of ambiguous attempts, without those that ended with a worker.
     ambiguous_count = models.PositiveSmallIntegerField(default=0)
     next_attempt_at = models.DateTimeField(null=True)
     lease_until = models.DateTimeField(null=True)
@@ -150,7 +151,7 @@ class Notification(models.Model):
 
     class Meta:
         constraints: ClassVar = [
-            # Workers look for work in what is under way, and nowhere else.
+            # Workers look for work only among the rows under way.
             models.CheckConstraint(
                 condition=~models.Q(state__in=["pending", "in_flight", "retrying", "ambiguous"])
                 | models.Q(ended_on=UNDER_WAY),
@@ -163,13 +164,13 @@ class Notification(models.Model):
             ),
         ]
         indexes: ClassVar = [
-            # The head of each queue. What a worker is sending waits in none, and is not in this index.
+            # The head of each queue. Notifications in flight wait in no queue, and are not in this index.
             models.Index(
                 fields=["queue_id", "next_attempt_at"],
                 condition=models.Q(state__in=["pending", "retrying", "ambiguous"], queue_id__gte=0),
                 name="notification_queue",
             ),
-            # What expires while its queue does not move, or is not looked at.
+            # Notifications that expire while their queue does not move, or is not read.
             models.Index(
                 fields=["expires_at"],
                 condition=models.Q(
@@ -179,21 +180,22 @@ class Notification(models.Model):
                 name="notification_expiring",
             ),
             models.Index(fields=["lease_until"], condition=models.Q(state="in_flight"), name="notification_leased"),
-            # What waits for one route, which is counted for each addressee of a request.
+            # The notifications that wait for one route. They are counted for each addressee of a request.
             models.Index(
                 fields=["route"],
                 condition=models.Q(state__in=["pending", "retrying", "ambiguous"], route__gte=0),
                 name="notification_by_route",
             ),
-            # By id within a recipient, because the console shows the newest of one recipient, of however many. The
-            # condition is true of all rows: statements that find rows by another key do not repeat it.
+            # By recipient, then by id: the console shows the newest notifications of one recipient. The condition is
+            # true of all rows. Statements that find rows by another key do not repeat it, so that PostgreSQL does not
+            # choose this index for them.
             models.Index(
                 fields=["public_key_hash", "id"],
                 condition=models.Q(public_key_hash__gt=b""),
                 name="notification_by_recipient",
             ),
-            # What the console lists by state. It leaves out delivered notifications, which are most, and those under
-            # way, which have indexes above. So the usual life of a notification never touches this index.
+            # The console's lists by state. Delivered notifications, which are most, are left out, and so are those
+            # under way, which have indexes above. So the usual notification never writes to this index.
             models.Index(
                 fields=["state", "id"],
                 condition=models.Q(
@@ -201,7 +203,7 @@ class Notification(models.Model):
                 ),
                 name="notification_ended",
             ),
-            # When these ended, which the dashboard counts. Delivered ones are counted by their attempts.
+            # The ends that the dashboard counts, by time. Delivered notifications are counted by their attempts.
             models.Index(
                 fields=["state", "finished_at"],
                 condition=models.Q(
@@ -217,17 +219,17 @@ class Notification(models.Model):
 
     @property
     def due_at(self) -> datetime | None:
-        """Return when the next attempt is due, or None when none is, or when the notification expires before."""
+        """Return when the next attempt is due, or None when none is due before the notification expires."""
         is_in_time = self.next_attempt_at and self.next_attempt_at < self.expires_at
         return self.next_attempt_at if is_in_time else None
 
 
 _State = Notification.State
-# The states that the result of an earlier attempt may still bring a notification to whose lease was lost.
+# A notification whose lease was lost may still reach these states, by the result of an earlier attempt.
 _BY_LATE_RESULTS = frozenset({_State.DELIVERED, _State.DEAD_TOKEN, _State.UNDELIVERABLE})
 _WITHOUT_TRYING = frozenset({_State.WITHDRAWN, _State.EXPIRED, _State.DEAD_TOKEN})
 _BY_A_LATER_ONE = frozenset({_State.COALESCED})
-# Every change of state there is, from → to. `transitions.move` makes no other. A state that is missing is terminal.
+# Every change of state that exists, from → to. `transitions.move` makes no other. A state without an entry is terminal.
 TRANSITIONS: dict[Notification.State, frozenset[Notification.State]] = {
     _State.PENDING: _WITHOUT_TRYING | _BY_A_LATER_ONE | {_State.IN_FLIGHT, _State.RETRYING},
     _State.IN_FLIGHT: frozenset({_State.DELIVERED, _State.DEAD_TOKEN, _State.UNDELIVERABLE})
@@ -251,7 +253,7 @@ class Attempt(models.Model):
         TRANSIENT = "transient"
         AMBIGUOUS = "ambiguous"
 
-    # It may be gone: an attempt is kept until its day is dropped.
+    # The notification may be gone: an attempt stays until its own day is dropped.
     notification = models.ForeignKey(
         Notification, on_delete=models.CASCADE, related_name="attempts", db_index=False, db_constraint=False
     )
@@ -263,21 +265,21 @@ class Attempt(models.Model):
     latency_ms = models.PositiveIntegerField(null=True)
     outcome = models.TextField(choices=Outcome.choices, null=True)  # noqa: DJ001 - null: not known (yet)
     code = models.TextField(blank=True)  # the gateway's error in our words
-    # What the gateway said, without the token and anything else of one device, so that people can tell errors apart.
-    # Nothing depends on it.
+    # The gateway's error text, without the token and any other detail of one device, so that people can tell errors
+    # apart. Only people read it.
     error = models.TextField(blank=True, default="", db_default="")
-    is_guarded = models.BooleanField(default=False)  # the same verdict also comes when the set-up is wrong
-    # It was sent although a halt covered its queue, to find out whether that is over.
+    is_guarded = models.BooleanField(default=False)  # the same answer also comes when the set-up is wrong
+    # The push was sent although a halt covers its queue, to find out whether the halt can end.
     is_probe = models.BooleanField(default=False, db_default=False)
-    # The same as `code`, but from the gateway's feedback hook. It is shown to operators, and nothing depends on it.
+    # As `code`, but from the gateway's feedback hook. Only operators read it.
     late_code = models.TextField(blank=True, default="", db_default="")
 
     class Meta:
         indexes: ClassVar = [
             models.Index(fields=["notification", "number"], name="attempt_of_notification"),
-            # The newest sends of one channel, which its breakers read.
+            # The newest sends of one channel, for its breaker.
             models.Index(fields=["token_type", "app_topic", "started_at"], name="attempt_channel"),
-            # What the console lists by outcome and error. It holds failures only, so that a success costs nothing more.
+            # The console's lists by outcome and error. Only failures are in it, so that a success costs nothing more.
             models.Index(
                 fields=["outcome", "id"],
                 condition=models.Q(outcome__in=["dead", "config", "payload", "transient", "ambiguous"]),
@@ -291,14 +293,16 @@ class Attempt(models.Model):
 
 
 class Channel(models.Model):
-    """One app on one platform that something was delivered to. Operators pause it, a breaker trips it: see `Halt`."""
+    """One app on one platform that something was delivered to. Operators pause it, and a breaker trips it: see
+    `Halt`.
+    """
 
     token_type = models.PositiveSmallIntegerField(choices=token_types.choices)
     app_topic = models.TextField(blank=True)  # empty for Firebase, where it means nothing
     last_success_at = models.DateTimeField()  # exact to the minute
-    # When a halt of it ended last: what was sent before counts no more for its breaker.
+    # The end of its last halt. Earlier sends no longer count for its breaker.
     judged_from = models.DateTimeField(null=True)
-    # Since when so many of its proven tokens are refused as dead that it is not believed: see `breakers`.
+    # Since when its dead tokens are distrusted, because too many proven ones are refused: see `breakers`.
     deaths_distrusted_since = models.DateTimeField(null=True)
 
     class Meta:
@@ -312,19 +316,20 @@ class Channel(models.Model):
 
 
 class Queue(models.Model):
-    """What is sent together and waits together: the pushes through one gateway to one app, to addresses that are proven
-    or to others. A queue is open unless a halt covers it.
+    """The pushes that wait and are sent together: through one gateway, to one app, to proven addresses or to unproven
+    ones.
 
-    Apps that nothing was delivered to yet share one queue on each platform, because anybody can make up apps.
+    A queue is open unless a halt covers it. Apps that nothing was delivered to yet share one queue on each platform,
+    because anybody can make up apps.
     """
 
     id = models.AutoField(primary_key=True)  # a small number, because every notification carries it
     gateway = models.TextField()
     token_type = models.PositiveSmallIntegerField(choices=token_types.choices)
-    # The app, as in `Channel`. It is null in the queue that all apps share that nothing was delivered to yet.
+    # The app, as in `Channel`. It is null in the queue shared by all apps that nothing was delivered to yet.
     app_topic = models.TextField(null=True)  # noqa: DJ001 - an empty one is an app, too
     is_proven = models.BooleanField()
-    # How many notifications wait in it, as the leader counted last.
+    # The number of waiting notifications at the leader's last count.
     waiting_count = models.PositiveBigIntegerField(default=0, db_default=0)
     counted_at = models.DateTimeField(null=True)
 
@@ -340,7 +345,7 @@ class Queue(models.Model):
 
 
 class Halt(models.Model):
-    """What keeps queues from being sent while it is there: see `halts`. Ending one never ends another."""
+    """A reason not to send from the queues that it covers: see `halts`. The end of one halt never ends another."""
 
     class Kind(models.TextChoices):
         DRAINED = "drained"  # by an operator: it covers every queue, and ends when an operator starts delivery again
@@ -349,13 +354,13 @@ class Halt(models.Model):
         TRIPPED = "tripped"  # by a breaker: it covers the queues of an app, and ends when a probe is delivered
 
     kind = models.TextField(choices=Kind.choices)
-    gateway = models.TextField(blank=True, default="")  # that is unreachable
-    token_type = models.PositiveSmallIntegerField(choices=token_types.choices, null=True)  # of the app that is
-    app_topic = models.TextField(blank=True, default="")  # paused or tripped
+    gateway = models.TextField(blank=True, default="")  # of an unreachable gateway
+    token_type = models.PositiveSmallIntegerField(choices=token_types.choices, null=True)  # of a paused or tripped app
+    app_topic = models.TextField(blank=True, default="")  # of a paused or tripped app
     since = models.DateTimeField()
     reason = models.TextField(blank=True)
     by = models.TextField(blank=True)  # an operator's name; empty for the server itself
-    next_probe_at = models.DateTimeField(null=True)  # when one push may ask whether it is over
+    next_probe_at = models.DateTimeField(null=True)  # when the next push may test whether the halt can end
 
     class Meta:
         constraints: ClassVar = [

@@ -1,4 +1,4 @@
-"""Dropping the days of old requests, notifications and attempts, and removing the keys of requests."""
+"""Retention: the days of old requests, notifications and attempts are dropped, and old keys of requests deleted."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ NOTIFICATIONS = DayTable("notifications_notification", "ended_on", storage=WRITT
 ATTEMPTS = DayTable("notifications_attempt", "started_at")
 BY_DAY = (REQUESTS, NOTIFICATIONS, ATTEMPTS)
 
-# The first ids were given out first, and each partition has an index of them.
+# Ids are given out in the order of time, and each partition has an index of them.
 _OLDEST: LiteralString = "SELECT created_at FROM notifications_notification ORDER BY id LIMIT 1"
 _OLDEST_ENDED: LiteralString = (
     f"SELECT created_at FROM notifications_notification WHERE {HAS_ENDED} ORDER BY id LIMIT 1"
@@ -30,25 +30,27 @@ _PURGE_DIGESTS: LiteralString = f"""
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """Drop the days that were over ``keep`` ago, and make those that come. Yield how many rows each step removed, as
-    far as that is known.
+    """Drop the days that ended ``keep`` ago, and create the coming ones. Yield the number of rows that each step
+    removed, where it is known.
 
-    What is under way belongs to no day. A request is kept for as long as a notification of it.
+    Rows under way belong to no day. A request is kept for as long as a notification of it.
     """
     for table in BY_DAY:
         table.make_ahead(now=now)
     before = now - keep
     yield from chain(ATTEMPTS.drop_before(before), NOTIFICATIONS.drop_before(before))
     without_any = min([before, *_oldest(_OLDEST_ENDED)])
-    if REQUESTS.has_before(without_any):  # once a day: the other question reads all that an old snapshot keeps
+    if REQUESTS.has_before(without_any):  # once a day: `_OLDEST` also reads the dead rows that an old snapshot keeps
         yield from REQUESTS.drop_before(min([without_any, *_oldest(_OLDEST)]))
 
 
 def _oldest(sql: LiteralString) -> list[datetime]:
-    """Return before when there is nothing of an oldest notification. Ids follow the clock, but not to the second."""
+    """Return a time at least a day before the oldest notification. The order of ids differs from the clock by
+    seconds.
+    """
     return [created_at - DAY for (created_at,) in fetch(sql)]
 
 
 def purge_digests(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """Remove the digests of requests older than ``keep``. Yield how many each step removed."""
+    """Delete the digests of requests older than ``keep``. Yield how many each step deleted."""
     return remove(_PURGE_DIGESTS, before=now - keep)

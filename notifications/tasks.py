@@ -1,7 +1,7 @@
-"""The wiring of delivery: the task that processes batches, and the periodic ones.
+"""Tasks of delivery: the one that processes batches, and the periodic ones.
 
-`process_batches` runs in each child of a prefork pool until its worker stops. Rows are the queue, and PostgreSQL
-announces them: once it runs it needs no broker.
+`process_batches` runs in each child of a prefork pool until its worker stops. The queue consists of rows in PostgreSQL,
+which notifies the processes of new ones. So a running process needs no broker.
 """
 
 import os
@@ -24,28 +24,28 @@ from notifications.gateways.registry import gateway_for, open_all
 from notifications.queues.concurrency import ConcurrencyLimits
 
 log = structlog.get_logger(__name__)
-# How long a process that ends waits for pushes and replies that are under way.
+# A process that ends waits this long for its pushes and replies in flight.
 STOP_SECONDS = 8.0
-# Pushes of a queue that are under way before anything was answered: at 50 ms each that is 640 a second. A backlog gets
-# half of them; with eight, addresses that always time out kept it waiting for minutes.
+# Pushes of a queue under way before any answer: at 50 ms each that is 640 a second. A backlog gets half of them. With
+# eight, addresses that always time out kept a backlog waiting for minutes.
 FIRST_LIMIT = 32
-# What is left of a request that is removed, so that its recording is not carried out again: 16 bytes.
+# The key of a request (16 bytes) outlives the request, so that a recording of it is not carried out again.
 KEYS_KEPT = timedelta(days=90)
 SOFTWARE_ERROR = 70  # sysexits.h
 
 
 def new_worker() -> Worker:
-    """Return what processes the batches of one process."""
+    """Return the worker that processes the batches of one process."""
     wakeup = Wakeup()
     return Worker(new_steps(wakeup), wakeup)
 
 
 def new_steps(wakeup: Wakeup) -> list[Step]:
-    """Return the steps of a process, in the order in which a batch makes them.
+    """Return the steps of a process, in the order in which a batch runs them.
 
     bridges ──▶ intake ──▶ delivery ──────────────▶ outlet
-                      requests   results, deadlines,      answers and replies,
-                      accepted   what is due              handed on by all before it
+                requests   results, deadlines,      answers and replies,
+                accepted   what is due              passed on by all before it
     """
     lease = timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)
     limits = ConcurrencyLimits(settings.CHANNEL_IN_FLIGHT, first=FIRST_LIMIT)
@@ -57,7 +57,7 @@ def new_steps(wakeup: Wakeup) -> list[Step]:
     return [*intake, *delivery.steps(), *outlet]
 
 
-@shared_task(base=MessageTask, autoretry_for=())  # not repeated, because a free child is asked again
+@shared_task(base=MessageTask, autoretry_for=())  # not retried, because a free child receives it again
 def process_batches() -> None:
     """Process batches until the worker stops. After an unknown error the process ends, and Celery forks another one."""
     if WORKER_STOP.is_set():
@@ -74,9 +74,9 @@ def process_batches() -> None:
 
 
 def _stop_in_time(worker: Worker, has_ended: threading.Event) -> None:
-    """Wait for the stop, and have what is in flight finished for at most `STOP_SECONDS`.
+    """Wait for the stop, then give pushes and replies in flight at most `STOP_SECONDS`.
 
-    A process whose statement hangs ends soon after: PostgreSQL rolls it back.
+    A process whose statement hangs is ended soon after, and PostgreSQL rolls the statement back.
     """
     WORKER_STOP.wait()
     worker.stop(timeout_seconds=STOP_SECONDS)
@@ -92,16 +92,18 @@ def _end() -> None:
 
 @signals.worker_process_shutdown.connect
 def close_exports(**_kwargs: object) -> None:
-    """Export what is left of traces and errors: children of a pool end without what Python does at the end."""
+    """Export the remaining traces and errors. Children of a pool end without Python's own exit handlers."""
     for exports in (spans, errors):
         exports.close()
 
 
-@shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
+@shared_task(base=MessageTask, autoretry_for=())  # not retried, because the next run comes soon
 def purge() -> None:
-    """Remove what is older than the settings promise. What is left when the time is over waits for the next run."""
+    """Remove what is older than the settings promise. Rows that are left when the time is over wait for the next
+    run.
+    """
     keep = timedelta(days=settings.NOTIFICATION_RETENTION_DAYS)
-    keep_keys = max(keep, KEYS_KEPT)  # a request is known by its key alone
+    keep_keys = max(keep, KEYS_KEPT)  # the key alone identifies a request
     now = database_now()
     forget_full(now=now)
     run_for_a_while(retention.purge(now=now, keep=keep))

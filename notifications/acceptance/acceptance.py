@@ -1,7 +1,7 @@
-"""Accepting what senders ask for: decide about every notification, store it, and claim those that may be sent at once.
+"""Acceptance of requests: decide about every notification, store it, and claim those that may be sent at once.
 
-There is one read and one write for a whole batch (`storing`). A notification that may be sent at once is stored with
-its attempt: the process that accepts it claims it, and sends it after the commit.
+A whole batch needs one read and one write (`storing`). A notification that may be sent at once is stored with its
+attempt: the process that accepts it claims it, and sends it after the commit.
 """
 
 import hashlib
@@ -63,10 +63,10 @@ from registrations.models import Registration, Route
 from registrations.registering.pairs import InstallationKey
 
 DEDUP_WINDOW = timedelta(hours=24)
-# How often an address is woken for mentions and requests of people, whatever else comes.
+# Limits of one address for the types in `APART`. Other notifications do not use them up.
 APART_LIMITS: BucketLimits = (Limit(30, 10.0), Limit(600, 3600.0))
 GLOBAL = b"g"  # the bucket of the whole server
-# How often one repeated request is answered again, and all of them together.
+# Limits of repeated requests that are answered again: REPEATS for each request, ALL_REPEATS for all together.
 REPEATED = b"d"
 REPEATS: BucketLimits = (Limit(5, 60.0),)
 ALL_REPEATS: BucketLimits = (Limit(1000, 10.0),)
@@ -90,7 +90,7 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """The means with which a process sends at once: room within its limits, and how long its leases last."""
+    """The limits that a process takes capacity from when it sends at once, and the length of its leases."""
 
     lease: timedelta
     limits: ConcurrencyLimits
@@ -98,8 +98,10 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What a batch of requests led to: answers that are known at once, pushes to send, requests that wait, and the
-    source keys of those that are neither carried out nor answered: they were decided long ago, or come too often.
+    """The result of a batch of requests: answers that are known at once, pushes to send, and requests that wait.
+
+    ``replayed`` has the source keys of requests that are neither carried out nor answered. They were decided long ago,
+    or come too often.
     """
 
     answers: list[Answer] = field(default_factory=list)
@@ -137,7 +139,7 @@ class Addressee(NamedTuple):
 
     @property
     def rules(self) -> Recipient:
-        """Return what the installation has asked for."""
+        """Return the rules of this installation, as `policy.evaluate` takes them."""
         lists = (self.blocked_chat_list, self.muted_chat_list, self.allowed_mentions_chat_list)
         return Recipient(self.enabled, self.block_mentions, *map(frozenset, lists))
 
@@ -157,9 +159,9 @@ class _Draft:
     queue_id: int = queues.UNSORTED
     slot: Slot | None = None
     attempt_id: int = 0
-    # It is the one wake-up for what is beyond a limit, which goes out when the limit allows.
+    # It is the one wake-up for all notifications beyond a limit. It goes out when the limit allows.
     wakes_at: datetime | None = None
-    # What the recipient asked for, if it is suppressed by that.
+    # The recipient's wish by which the notification is suppressed, if it is.
     wish: Wish | None = None
 
     @property
@@ -203,11 +205,11 @@ class _Request:
 
 
 def accept(bridge: str, batch: Sequence[Incoming], *, sending: Sending, now: datetime) -> Accepted:
-    """Decide about every notification of every request, and store them; belongs into a transaction.
+    """Decide about every notification of every request, and store the result. The caller opens the transaction.
 
-    A request seen before is answered as before, if it does not come too often; one that still waits gets no answer of
-    its own, because the first one's is on its way. The caller hands what was accepted to `Delivery.accepted` after the
-    commit.
+    A repeated request gets the same answer again, unless it comes too often. A repeat of a request that still waits
+    gets no answer of its own, because the answer to the first is on its way. The caller passes the result to
+    `Delivery.accepted` after the commit.
     """
     known, addressees, free_ids, all_queues = _look_up(bridge, batch, now=now)
     fresh = _choose_fresh(batch, known)
@@ -239,8 +241,8 @@ def accept(bridge: str, batch: Sequence[Incoming], *, sending: Sending, now: dat
 
 
 def _choose_fresh(batch: Sequence[Incoming], known: Known) -> dict[bytes, Incoming]:
-    """Return the requests that are new by their keys. Of one that comes twice the first counts: it is answered where
-    its sender asked.
+    """Return the new requests by their keys. Of two copies in one batch the first counts, and its sender gets the
+    answer.
     """
     fresh: dict[bytes, Incoming] = {}
     for incoming in batch:
@@ -251,18 +253,21 @@ def _choose_fresh(batch: Sequence[Incoming], known: Known) -> dict[bytes, Incomi
 
 
 def withdraw(route_ids: Collection[int], *, now: datetime) -> None:
-    """Withdraw what waits for these routes, which are removed. What is over keeps their numbers and is not touched."""
+    """Withdraw the notifications that wait for these routes, because the routes are removed.
+
+    Notifications that ended keep the number of the removed route.
+    """
     if route_ids:
         end(Notification.objects.filter(route__in=route_ids), State.WITHDRAWN, now=now)
 
 
-# What is known --------------------------------------------------------------------------------------------------------
+# What is stored already -----------------------------------------------------------------------------------------------
 
 
 def _look_up(
     bridge: str, batch: Sequence[Incoming], *, now: datetime
 ) -> tuple[Known, dict[InstallationKey, Addressee], Ids, Queues]:
-    """Return what is stored already, who can be notified, ids for as many rows as there may be, and all queues."""
+    """Return what is stored already, the addressees, ids for all rows that may be stored, and all queues."""
     keys = {dedup_key(i.request.message_id, n) for i in batch for n in i.request.notifications}
     request_keys = [incoming.request_key for incoming in batch]
     number = sum(len(incoming.request.notifications) for incoming in batch)
@@ -311,7 +316,7 @@ def dedup_key(message_id: bytes, notification: PushNotification) -> bytes:
     return hashlib.sha256(b"".join(len(part).to_bytes(4) + part for part in parts)).digest()
 
 
-# What is decided ------------------------------------------------------------------------------------------------------
+# Decisions ------------------------------------------------------------------------------------------------------------
 
 
 def _decide_all(incoming: Incoming, addressees: dict[InstallationKey, Addressee], taken: set[bytes]) -> _Request:
@@ -359,7 +364,9 @@ def _is_token_right(notification: PushNotification, addressee: Addressee) -> boo
 
 
 def _limit(requests: Sequence[_Request], *, now: datetime) -> None:
-    """Hold back what is beyond a limit, but for one wake-up for each address, which goes out when the limit allows."""
+    """Hold back the notifications beyond a limit. Each address keeps one wake-up, which goes out when the limit allows
+    it.
+    """
     wanted: dict[bytes, BucketLimits] = {}
     asked = [(request, draft, _buckets_of(request, draft, wanted)) for request in requests for draft in request.stored]
     counts = Counter(key for _, _, keys in asked for key in keys)
@@ -371,8 +378,10 @@ def _limit(requests: Sequence[_Request], *, now: datetime) -> None:
 
 
 def _within_limits(repeats: Sequence[Incoming], *, now: datetime) -> list[Incoming]:
-    """Return the repeated requests that are answered again. A sender repeats one a few times while it hears no answer;
-    whoever has recorded it may send it without end.
+    """Return the repeated requests that are answered again.
+
+    An honest sender repeats a request a few times until it receives the answer. Anybody who recorded a request can send
+    it without end.
     """
     if not repeats:
         return []
@@ -385,13 +394,13 @@ def _within_limits(repeats: Sequence[Incoming], *, now: datetime) -> list[Incomi
 
 
 def _addressee(draft: _Draft) -> Addressee:
-    """Return to whom a notification goes that is to be delivered."""
+    """Return the addressee of a notification that is to be delivered."""
     assert draft.addressee is not None  # noqa: S101 - it was found, or there would be no delivery
     return draft.addressee
 
 
 def _buckets_of(request: _Request, draft: _Draft, wanted: dict[bytes, BucketLimits]) -> tuple[bytes, ...]:
-    """Return the keys of the buckets that a notification counts for, that of its route first, and note their limits in
+    """Return the keys of the buckets that a notification counts for, its route's first, and add their limits to
     ``wanted``.
     """
     is_apart = draft.notification.type in APART
@@ -422,7 +431,7 @@ def _hold_back(
 
 
 def _choose(requests: Iterable[_Request], known: Queues, limits: ConcurrencyLimits) -> None:
-    """Put each notification into its queue, and take room for those that may be sent at once."""
+    """Put each notification into its queue, and take capacity for those that may be sent at once."""
     for draft in (draft for request in requests for draft in request.stored):
         _put_into_queue(draft, known)
         if not draft.wakes_at:
@@ -436,7 +445,11 @@ def _put_into_queue(draft: _Draft, known: Queues) -> None:
 
 
 def _take_capacity(draft: _Draft, known: Queues, limits: ConcurrencyLimits) -> None:
-    """Take room for one notification. What a halt covers, is unreadable or finds no room, is left to the next claim."""
+    """Take capacity for one notification.
+
+    It is left to the next claim when a halt covers its queue, when its address cannot be read, or when the queue has no
+    capacity.
+    """
     addressee = _addressee(draft)
     if draft.queue is None or known.covering(draft.queue):
         return
@@ -447,9 +460,9 @@ def _take_capacity(draft: _Draft, known: Queues, limits: ConcurrencyLimits) -> N
 
 
 def _coalesce(requests: Iterable[_Request]) -> list[int]:
-    """Decide what waits, of what cannot be sent at once. Return the routes for which something older has to give way.
+    """Coalesce notifications that cannot be sent at once, and return the routes with more than may wait for them.
 
-    Of a batch only the newest is stored that finds no room, so that a flood writes one row a batch for its victim.
+    Only the newest such notification of a batch is stored for each route. So a flood costs its victim one row a batch.
     """
     unclaimed: defaultdict[int, list[_Draft]] = defaultdict(list)
     addressees: dict[int, Addressee] = {}
@@ -469,7 +482,7 @@ def _coalesce(requests: Iterable[_Request]) -> list[int]:
     return crowded
 
 
-# What is stored -------------------------------------------------------------------------------------------------------
+# Storing --------------------------------------------------------------------------------------------------------------
 
 
 def _store(bridge: str, requests: Sequence[_Request], free: Ids, sending: Sending, *, now: datetime) -> None:
@@ -485,7 +498,7 @@ def _store(bridge: str, requests: Sequence[_Request], free: Ids, sending: Sendin
     claimed = [draft for draft in drafts if draft.is_claimed]
     for draft, attempt_id in zip(claimed, ids.attempts, strict=True):
         draft.attempt_id = attempt_id
-    observe(metrics.DISPATCH_SECONDS, [0.0] * len(claimed))  # at once is no example of anything
+    observe(metrics.DISPATCH_SECONDS, [0.0] * len(claimed))  # sent at once, so no trace is an example of a delay
 
 
 def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> NewRequest:
@@ -521,7 +534,7 @@ def _new_notification(draft: _Draft, *, lease_until: datetime, now: datetime) ->
         route_generation=addressee.route_generation,
         dedup_key=draft.dedup_key,
         collapse_id=draft.collapse_id,
-        # A wake-up stands for others as well, so that nothing of one message may keep it from being delivered.
+        # A wake-up stands for other notifications, too. No property of one message may keep it from being delivered.
         chat_id=None if draft.wakes_at else notification.chat_id,
         message=None if draft.wakes_at else notification.message,
         attempt_count=int(is_claimed),
@@ -534,7 +547,7 @@ def _new_notification(draft: _Draft, *, lease_until: datetime, now: datetime) ->
     )
 
 
-# What follows ---------------------------------------------------------------------------------------------------------
+# Values for delivery and answers --------------------------------------------------------------------------------------
 
 
 def _claim(request: _Request, draft: _Draft, *, now: datetime) -> Claim:
@@ -609,7 +622,7 @@ def _answer(bridge: str, request: _Request) -> Answer:
 
 
 def _answers_repeated(bridge: str, repeats: Sequence[tuple[Incoming, KnownRequest]]) -> list[Answer]:
-    """Return the answers to repeated requests that were answered."""
+    """Return the answers to repeats of requests that were answered already."""
     if not repeats:
         return []
     since = first_day(known.received_at for _, known in repeats)

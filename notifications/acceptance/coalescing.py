@@ -1,7 +1,7 @@
-"""One wake-up for many: how little may wait for one address.
+"""Coalescing: a limit on the notifications that wait for one address.
 
-A push tells a phone that there is something to fetch, and the phone fetches all of it. So of many that wait for one
-address the newest are enough, and the oldest, which would expire first, is left out for each that comes.
+A push makes the phone fetch everything that waits for it. So the newest notifications of an address are enough. When a
+new one exceeds the limit, the oldest is left out, because it would expire first.
 """
 
 from collections.abc import Collection
@@ -15,7 +15,7 @@ from notifications.metrics import FINISHED
 from notifications.models import Notification
 from notifications.queues.queues import OF_A_ROUTE, OVER
 
-# What a worker holds at this moment is passed over: it is being sent.
+# Notifications in flight are passed over: a worker is sending them.
 _LEAVE_OUT_OLDEST = f"""
     WITH ranked AS (
         SELECT id, row_number() OVER (PARTITION BY route_id ORDER BY id DESC) AS place
@@ -43,14 +43,15 @@ _FIND_WAKE_UPS = f"""
 
 
 def find_wake_ups(route_ids: Collection[int], *, still_at: datetime) -> set[tuple[int, bool]]:
-    """Return the routes, each with whether it is for occasions that are `APART`, for which a wake-up waits that will
-    still be there at that time.
+    """Return the routes with a waiting wake-up that does not expire before ``still_at``.
+
+    Each comes with whether that wake-up is for the types in `APART`.
     """
     rows = fetch(_FIND_WAKE_UPS, {"routes": list(route_ids), "still_at": still_at})
     return {(route_id, type_ in APART) for route_id, type_ in rows}
 
 
 def leave_out_oldest(route_ids: Collection[int], *, limit: int, now: datetime) -> None:
-    """Coalesce the oldest notifications of these routes, until ``most`` of each wait."""
+    """Coalesce the oldest notifications of these routes, until ``limit`` of each wait."""
     left_out = fetch(_LEAVE_OUT_OLDEST, {"routes": list(route_ids), "limit": limit, "now": now, "today": day_of(now)})
     count(FINISHED, {(Notification.State.COALESCED,): len(left_out)})

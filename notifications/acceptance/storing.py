@@ -1,16 +1,16 @@
-"""Storing: the one statement that inserts requests with their notifications and first attempts, and the keys by which
-repetitions are recognised.
+"""Storage of requests: one statement inserts requests with their notifications, first attempts and deduplication keys.
 
     a sender's request ──▶ `acceptance` decides about each notification ──┐
                                                                          ├──▶ `store` ──▶ one INSERT
     a push of a bridge that verified its sender itself ──▶ `store_pushes` ┘
 
-What repeats is known by two keys. That of a request has a row in `RequestDigest` of its own, for 90 days. That of a
-notification is unique among what is under way, and looked up among what ended in the last days: see `_REFUSE_ENDED`.
+Two keys identify a repeat. The key of a request has a row of its own in `RequestDigest`, for 90 days. The key of a
+notification is unique among the notifications under way. Among those that ended in the last days it is looked up: see
+`_REFUSE_ENDED`.
 
-Nothing is decided about a push of the second kind: it is to be delivered, and stored is all that its sender is told. So
-its request is stored as answered, and no worker ever settles it. Any process may do this, also one that makes no
-batches: the workers hear of it and send it.
+`store_pushes` decides nothing: its pushes are to be delivered, and their sender learns only that they are stored. Their
+requests are stored as answered, so no worker settles them. Any process may call it, also one that processes no batches:
+PostgreSQL notifies the workers, which send the pushes.
 """
 
 import hashlib
@@ -33,14 +33,14 @@ from registrations.keys.keyring import keyring
 
 State = Notification.State
 
-# Of the key of a request that may be repeated. One of `push_request` is longer, and never comes again.
+# Length of the key of a request that may be repeated. A key of `push_request` is longer, and never repeats.
 KEY_BYTES = 32
 DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewAttempt:
-    """The first attempt of a notification that is claimed as it is stored."""
+    """The first attempt of a notification that is claimed when it is stored."""
 
     token_type: int
     app_topic: str
@@ -51,8 +51,8 @@ class NewAttempt:
 class NewNotification:
     """A notification that is to be stored.
 
-    What has the same ``collapse_id`` (at most 16 bytes) replaces each other on the device. ``message`` is what the
-    device gets, and ``wake`` the content of a graded push without its payload.
+    A device replaces a push by a later one with the same ``collapse_id`` (at most 16 bytes). ``message`` is the payload
+    for the device, and ``wake`` the content of a graded push without its payload.
     """
 
     position: int = 0
@@ -95,8 +95,8 @@ class NewRequest:
     notifications: Sequence[NewNotification]
 
 
-# In the order of their keys (`digest`, `dedup_key`), so that workers which store the same rows wait for each other
-# instead of dead-locking.
+# Rows are inserted in the order of their keys (`digest`, `dedup_key`). Workers that store the same rows then wait for
+# each other instead of dead-locking.
 _STORE = """
     WITH digest AS (
         INSERT INTO notifications_requestdigest (digest, received_at)
@@ -143,7 +143,7 @@ class Ids(NamedTuple):
 
 
 def ids_for(requests: int, notifications: int, attempts: int) -> Statement:
-    """Return the statement that takes ids for so many rows. Its one row makes an `Ids`."""
+    """Return the statement that takes ids for these numbers of rows. Its one row makes an `Ids`."""
     return new_ids(
         ("notifications_notificationrequest", requests),
         ("notifications_notification", notifications),
@@ -152,11 +152,10 @@ def ids_for(requests: int, notifications: int, attempts: int) -> Statement:
 
 
 def store(bridge: str, requests: Sequence[NewRequest], free: Ids, *, now: datetime, reply_due_at: datetime) -> Ids:
-    """Store requests of one bridge with all that belongs to them, under the first of these ids; belongs into a
-    transaction.
+    """Store requests of one bridge with their notifications and attempts, and return the ids that they took.
 
-    That transaction raises IntegrityError when another process has stored one of them meanwhile; `find_known` knows it
-    then.
+    The rows take the first ids of ``free``. The caller opens the transaction. It raises IntegrityError when another
+    process has stored one of the requests meanwhile; `find_known` then finds that request.
     """
     notifications = [notification for request in requests for notification in request.notifications]
     attempts = [notification.attempt for notification in notifications if notification.attempt]
@@ -182,8 +181,9 @@ def store(bridge: str, requests: Sequence[NewRequest], free: Ids, *, now: dateti
     return ids
 
 
-# Another process may have stored one of these keys, and ended it, since we looked: only now that ours are in the unique
-# index of what is under way, nobody can any more. It would be brought back beside ours, which PostgreSQL refuses.
+# Another process may have stored and ended one of these keys since they were looked up. Our keys are in the unique
+# index of rows under way now, so no process can do so any more. The update would move such an ended row back beside
+# ours, which PostgreSQL refuses.
 _REFUSE_ENDED: LiteralString = f"""
     UPDATE notifications_notification SET ended_on = '{UNDER_WAY}'
     WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({{days}})
@@ -191,11 +191,11 @@ _REFUSE_ENDED: LiteralString = f"""
 
 
 def _columns(prefix: str, kind: type[Any], rows: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return the values of some rows by the names of their parameters."""
+    """Return the columns of these rows by the names of their parameters."""
     return {f"{prefix}_{each.name}": [getattr(row, each.name) for row in rows] for each in fields(kind)}
 
 
-# What is known --------------------------------------------------------------------------------------------------------
+# What is stored already -----------------------------------------------------------------------------------------------
 
 
 class KnownRequest(NamedTuple):
@@ -208,8 +208,10 @@ class KnownRequest(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is stored already: requests by key, the dedup keys in use with the time since when, and the keys of requests
-    that were decided so long ago that nothing else of them is known.
+    """What is stored already of a batch.
+
+    ``requests`` are the stored requests by key. ``dedup_keys`` are the keys in use, each with the time since when.
+    ``replayed`` are the keys of requests that were decided so long ago that only their digest is left.
     """
 
     requests: dict[bytes, KnownRequest]
@@ -217,8 +219,8 @@ class Known(NamedTuple):
     replayed: set[bytes]
 
 
-# What ended so reached nobody, unless an attempt was ambiguous. Who asks again, once the phone has registered its new
-# token, must not be told that there is nothing to do: such a key is in use since 1970, and so released.
+# Notifications with these ends reached nobody, unless an attempt was ambiguous. When the phone has registered its new
+# token, a sender's repeat must be delivered. So these keys count as in use since 1970, and are released.
 _MAY_HAVE_REACHED_NOBODY: LiteralString = f"""
     state IN ('{State.DEAD_TOKEN}', '{State.WITHDRAWN}', '{State.UNDELIVERABLE}', '{State.EXPIRED}')
 """
@@ -241,25 +243,25 @@ _FIND_REQUESTS: LiteralString = f"""
 
 
 def digest_of(bridge: str, request_key: bytes) -> bytes:
-    """Return the 16 bytes by which a request is known, also when its row is gone."""
+    """Return the 16 bytes that identify a request, also after its row is removed."""
     return hashlib.sha256(bridge.encode() + b"\0" + request_key).digest()[:DIGEST_BYTES]
 
 
 def forget_keys(keys: Iterable[tuple[str, bytes]]) -> None:
-    """Forget that these requests came, each given by bridge and key."""
+    """Forget these requests, each given by bridge and key, so that they may come again."""
     RequestDigest.objects.filter(digest__in=[digest_of(bridge, key) for bridge, key in keys]).delete()
 
 
 def find_known(
     bridge: str, request_keys: Collection[bytes], dedup_keys: Collection[bytes], *, now: datetime
 ) -> Statement:
-    """Return the statement that finds what is stored of these. `read_known` reads its rows."""
+    """Return the statement that finds what is stored of these keys. `read_known` reads its rows."""
     digests = [digest_of(bridge, key) for key in request_keys]
     return with_days(_FIND_KNOWN, now), {"digests": digests, "dedup_keys": list(dedup_keys)}
 
 
 def read_known(bridge: str, request_keys: Collection[bytes], rows: Rows) -> Known:
-    """Return what was found, and read the requests that are repeated."""
+    """Return what the statement of `find_known` found, with the stored requests that are repeated."""
     digests = {digest: received_at for digest, received_at, is_request in rows if is_request}
     received = {key: digests[each] for key in request_keys if (each := digest_of(bridge, key)) in digests}
     requests = _find_requests(bridge, received) if received else {}
@@ -273,14 +275,15 @@ def _find_requests(bridge: str, received: Mapping[bytes, datetime]) -> dict[byte
 
 
 def find_repeats(bridge: str, request_keys: Collection[bytes]) -> set[bytes]:
-    """Return those of these keys whose requests were accepted, also long ago."""
+    """Return the keys of requests that were accepted before, however long ago."""
     keys = {digest_of(bridge, key): key for key in request_keys}
     return {keys[digest] for digest, *_ in fetch(_FIND_DIGESTS, {"digests": list(keys)})}
 
 
 def release_old(dedup_keys: Mapping[bytes, datetime], *, until: datetime, now: datetime) -> set[bytes]:
-    """Return the dedup keys in use. Release those in use since ``until`` or longer, so that they may be used again;
-    belongs into the transaction that stores the others.
+    """Release the dedup keys in use since ``until`` or longer, and return those that stay in use.
+
+    It belongs into the transaction that stores the notifications with the released keys.
     """
     old = {key for key, created_at in dedup_keys.items() if created_at <= until}
     if not old:
@@ -290,7 +293,7 @@ def release_old(dedup_keys: Mapping[bytes, datetime], *, until: datetime, now: d
     return dedup_keys.keys() - old | kept
 
 
-# Another worker may have released a key and stored another notification under it meanwhile: that one keeps it.
+# Another worker may have released a key and stored another notification under it meanwhile. That notification keeps it.
 _RELEASE: LiteralString = f"""
     UPDATE notifications_notification AS notification SET dedup_key = NULL
     WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({{days}}, '{UNDER_WAY}') AND (
@@ -309,18 +312,18 @@ _FIND_IN_USE: LiteralString = f"""
 
 # Pushes whose sender the bridge has verified --------------------------------------------------------------------------
 
-# A sender that missed our answer repeats its push within this time. Later, the same name means another push.
+# A sender that missed our answer repeats its push within this time. Later, the same key means another push.
 REPEATED_WITHIN = timedelta(minutes=10)
 
 
 def find_repeated(bridge: str, keys: Collection[bytes], *, now: datetime) -> set[bytes]:
-    """Return those of these keys that were stored a short while ago."""
+    """Return those of these keys that were stored within `REPEATED_WITHIN`."""
     found = fetch(*find_known(bridge, (), keys, now=now)) if keys else []
     return release_old(read_known(bridge, (), found).dedup_keys, until=now - REPEATED_WITHIN, now=now)
 
 
 def store_pushes(bridge: str, pushes: Sequence[NewRequest], *, now: datetime) -> None:
-    """Store what `push_request` made, and tell the workers."""
+    """Store what `push_request` made. PostgreSQL notifies the workers."""
     if pushes:
         [free] = fetch(*ids_for(len(pushes), len(pushes), 0))
         store(bridge, pushes, Ids._make(free), now=now, reply_due_at=now)
@@ -332,11 +335,11 @@ def store_pushes(bridge: str, pushes: Sequence[NewRequest], *, now: datetime) ->
 def push_request(push: NewNotification, *, sender: bytes, now: datetime) -> NewRequest:
     """Return the request of one push. ``sender`` is any value that tells senders apart, for reports.
 
-    A repeated push has the same ``dedup_key``. Its ``next_attempt_at`` may be later than now: it waits as a retry does
-    then, as what is pending may go out a few seconds early. Without a collapse id it stands for itself.
+    A repeated push has the same ``dedup_key``. A push with a ``next_attempt_at`` in the future waits in state
+    `retrying`, because a pending one may go out some seconds early. A push without a collapse id replaces no other.
     """
     is_later = push.next_attempt_at is not None and push.next_attempt_at > now
-    # The dedup key may be used again when it is released, the name of a request and of what it shows may not.
+    # A dedup key may be used again when it is released. The keys of a request and of a collapsed push may not.
     request_key = push.dedup_key + round(now.timestamp() * 10**6).to_bytes(8)
     notification = replace(
         push,
@@ -365,5 +368,5 @@ _PROLONG: LiteralString = f"""
 
 
 def prolong(expiries: Sequence[tuple[int, datetime]]) -> None:
-    """Let notifications that wait live longer, because they stand for later pushes, too."""
+    """Extend the lives of waiting notifications, because they stand for later pushes, too."""
     write_rows(_PROLONG, ("ids", "expiries"), expiries)

@@ -1,10 +1,10 @@
-"""Recording what the gateway answered: attempts, routes, apps, halts and notifications.
+"""Recording of the gateways' results: attempts, routes, apps, halts and notifications.
 
 A result that ends a notification ends it, whichever attempt it came from. Any other result changes the notification
-only while its attempt holds it, because the next attempt decides once the lease was lost.
+only while its attempt holds it: once the lease is lost, the next attempt decides.
 
-A row is known by its number and its collapse id: after a fail-over to a standby that lacked the last rows, PostgreSQL
-gives their numbers to others, while the results are still in memory.
+A row is identified by its id and its collapse id. After a fail-over to a standby that lacked the last rows, PostgreSQL
+gives their ids to other rows, while the results are still in memory.
 """
 
 import random
@@ -57,7 +57,7 @@ FINISHED_BY = {
 
 
 class Change(NamedTuple):
-    """What a result makes of its notification, while its attempt holds it."""
+    """The change that a result makes to its notification while its attempt holds it."""
 
     claim: Claim
     state: str
@@ -79,9 +79,9 @@ class Recorded(NamedTuple):
 
 
 def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
-    """Write what the gateway answered, in the transaction of a batch, and return what it means for the senders.
+    """Write the gateways' results in the transaction of a batch, and return what they mean for the senders.
 
-    `end_halts` is to be called after the commit.
+    The caller calls `end_halts` after the commit.
     """
     _complete_attempts(results)
     known = queues.load()
@@ -91,7 +91,7 @@ def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
     distrusted = breakers.find_distrusted(results, known, now=now)
     believed = [(claim, _believe(claim.channel, result, distrusted)) for claim, result in results]
     queues.note_success({claim.channel for claim, result in believed if _proves(result)}, known, now=now)
-    # Routes are written before notifications, as in unregistering: the other way round they would dead-lock.
+    # Routes are written before notifications, as in unregistering. The other order would dead-lock.
     _note_routes(believed, known, now=now)
     proven = _bring_forward(believed, now=now)
     renewed = _find_renewed(believed)
@@ -103,8 +103,10 @@ def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
 
 
 def end_halts(results: Sequence[Done], *, now: datetime) -> None:
-    """End the trips of apps whose probe came through, and the halts of gateways that a probe reached, after the commit
-    of the results: nobody waits for a batch because of them. A halt that stays after a crash gets its next probe.
+    """End the trips of apps whose probe was delivered, and the halts of gateways that a probe reached.
+
+    It runs after the commit of the results, so that no session waits for a batch because of these rows. A halt that
+    stays after a crash gets its next probe.
     """
     probes = [(claim, result) for claim, result in results if claim.is_probe]
     for app in sorted({claim.channel for claim, result in probes if _proves(result)}):
@@ -119,8 +121,8 @@ def _proves(result: Result) -> bool:
 
 
 def _believe(channel: ChannelKey, result: Result, distrusted: set[ChannelKey]) -> Result:
-    """Return the result as it is acted on. While tokens seem to die because of the set-up, a dead token is a fault of
-    the set-up.
+    """Return the result that the server acts on. While deaths of an app's tokens are distrusted, a dead token counts as
+    a wrong set-up.
     """
     is_distrusted = breakers.is_guarded_death(result) and channel in distrusted
     return replace(result, outcome=Outcome.CONFIG) if is_distrusted else result
@@ -150,7 +152,7 @@ def _complete_attempts(results: Sequence[Done]) -> None:
 
 
 def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> None:
-    """Write what is new about routes. For a route that just works there is nothing to write."""
+    """Write the changes of routes. A route that works without interruption needs no write."""
     failed = [claim for claim, r in results if r.outcome is Outcome.TRANSIENT]
     dead = [(claim, r.code) for claim, r in results if r.outcome is Outcome.DEAD]
     reached = {
@@ -171,7 +173,7 @@ def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> No
         disabling.disable_dead(claim.route_id, claim.route_generation, claim.address_digest, code, now=now)
 
 
-# Only after that many attempts pauses grow beyond the usual ones.
+# Only notifications with more attempts than USUAL_ATTEMPTS have retry pauses longer than usual.
 _BRING_FORWARD = f"""
     UPDATE notifications_notification_under_way SET next_attempt_at = %(now)s
     WHERE route_id = ANY (%(routes)b::bigint[]) AND {OF_A_ROUTE} AND state = '{State.RETRYING}'
@@ -180,7 +182,7 @@ _BRING_FORWARD = f"""
 
 
 def _bring_forward(results: Sequence[Done], *, now: datetime) -> set[int]:
-    """Have what waits long for addresses that are proven by now be sent, and return their routes."""
+    """Make long retries due now for addresses that were just proven, and return their routes."""
     proven = {c.route_id for c, r in results if r.outcome is Outcome.DELIVERED and not c.is_route_proven}
     if proven:
         write(_BRING_FORWARD, {"now": now, "routes": list(proven), "usual": USUAL_ATTEMPTS})
@@ -188,7 +190,7 @@ def _bring_forward(results: Sequence[Done], *, now: datetime) -> set[int]:
 
 
 def _find_renewed(results: Sequence[Done]) -> set[int]:
-    """Return the routes with a dead token that are active all the same: they were registered again meanwhile."""
+    """Return the routes with a dead token that are active: the client registered again meanwhile."""
     dead = {claim.route_id for claim, result in results if result.outcome is Outcome.DEAD}
     return disabling.active_of(dead) if dead else set()
 
@@ -245,7 +247,7 @@ def _retry(
     )
 
 
-# A notification that another attempt ended meanwhile is left alone. An end that only this attempt may decide (expired,
+# A notification that another attempt ended meanwhile stays as it is. An end that only this attempt may decide (expired,
 # unconfirmed) requires that the attempt still holds the notification.
 _of = partial(array_value, _IDS, "n.id")
 _FINISH = f"""
@@ -261,7 +263,7 @@ _FINISH = f"""
 
 
 def _finish(changes: Sequence[Change], *, now: datetime) -> None:
-    """Write the ends of notifications, and with them what their senders are told, unless they were told before."""
+    """Write the ends of notifications and their reports. A report that is fixed already stays."""
     reports_by_state = {
         state: REPORTS[report_error(is_token_dead=state is State.DEAD_TOKEN)] for state in FINISHED_BY.values()
     }
@@ -289,7 +291,7 @@ def _schedule(changes: Sequence[Change]) -> None:
     write_rows(_SCHEDULE, (*_KEY, "ambiguous", "next_at", "dropped"), rows)
 
 
-# Which row a change is of, as a claim of it, and what its state becomes.
+# Which row a change applies to, as in a claim of it, and its new state.
 _KEY = ("ids", "collapse_ids", "numbers", "states")
 
 
@@ -315,15 +317,13 @@ def _measure(results: Sequence[Done], known: Queues) -> None:
 
 
 def _app(channel: ChannelKey, known: Queues) -> str:
-    """Return the label of a channel's app. Clients choose the topic, so it is named only once something was delivered
-    to it.
-    """
+    """Return the label of a channel's app. Clients choose the topic, so only apps with a delivery are named."""
     return channel.app_topic if not channel.app_topic or channel in known.delivered else "other"
 
 
 _LEASED: LiteralString = f"state = '{State.IN_FLIGHT}' AND lease_until >= %(nothing_before)s"
 _IS_LOST: LiteralString = f"{_LEASED} AND lease_until <= %(now)s"
-_FIRST: LiteralString = "ORDER BY lease_until, id"  # by their index: in the order of ids all that is under way is read
+_FIRST: LiteralString = "ORDER BY lease_until, id"  # its index has this order; that of ids would read everything
 _TAKE_UP_LOST = f"""
     WITH lost AS (
         SELECT id FROM notifications_notification_under_way WHERE {_IS_LOST}
@@ -354,16 +354,16 @@ OLDEST_LEASE: LiteralString = f"SELECT min(lease_until) FROM notifications_notif
 
 
 def postpone_first_lost(*, now: datetime, nothing_before: datetime = LONG_AGO) -> None:
-    """Put off the notification that `take_up_lost` takes first."""
+    """Postpone the notification that `take_up_lost` would take first."""
     later = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
     write(_POSTPONE_FIRST_LOST, {"now": now, "nothing_before": nothing_before, "later": later})
 
 
 def take_up_lost(*, now: datetime, limit: int, nothing_before: datetime = LONG_AGO) -> int:
-    """Make what a dead worker held ambiguous and due, because its pushes may have left. Return how many there were."""
+    """Make the notifications of dead workers ambiguous and due, and return their count. Their pushes may have left."""
     [(first,)] = fetch(_FIRST_LOST, {"now": now, "nothing_before": nothing_before})
     if first is None:
         return 0
-    since = first - timedelta(minutes=1)  # clocks differ by less, and each day more is another partition
+    since = first - timedelta(minutes=1)  # clocks differ by less, and each further day is another partition
     values = {"now": now, "nothing_before": nothing_before, "limit": limit, "code": WORKER_LOST, "since": since}
     return len(fetch(_TAKE_UP_LOST, values))

@@ -1,8 +1,8 @@
-"""Which requests can be answered, and what their senders are told.
+"""Settling of requests: which can be answered, and with which reports.
 
-The process that accepted a request remembers it until it is answered, so that nothing is read again when all its
-notifications have ended in time. In any other case (a result is still open, or the worker is another one) the request
-is settled from what is stored.
+The process that accepted a request keeps it in memory until it is answered. When all its notifications end in time,
+nothing is read again. In any other case (a result is missing, or another worker accepted the request) it is settled
+from what is stored.
 """
 
 from collections import defaultdict
@@ -43,8 +43,8 @@ OLDEST_REPLY_DUE: LiteralString = f"""
 class WaitingRequest:
     """A request that this process accepted and that is not answered yet.
 
-    ``reports`` has one entry for each notification that is reported, in order, and None while the report is not known.
-    ``positions`` has, by notification id, the place in ``reports``, the key hash and the installation id.
+    ``reports`` has one entry for each notification that is reported, in order. An entry is None while the report is not
+    known. ``positions`` has by notification id the index in ``reports``, the key hash and the installation id.
     """
 
     request_id: int
@@ -59,8 +59,8 @@ class WaitingRequest:
     is_open: bool = False  # some notification was attempted and has not ended
 
     def note(self, recorded: Recorded) -> bool:
-        """Take in one result, and return whether all are known now."""
-        if recorded.claim.source_key not in {b"", self.source_key}:  # of a request whose number this one was given
+        """Note one result, and return whether all are known now."""
+        if recorded.claim.source_key not in {b"", self.source_key}:  # another request with this one's id (fail-over)
             return False
         asked = self.positions.pop(recorded.claim.notification_id, None)
         if asked is not None:
@@ -85,20 +85,20 @@ class WaitingRequests:
     _ready: dict[int, WaitingRequest] = field(default_factory=dict)
 
     def add(self, requests: Iterable[WaitingRequest]) -> None:
-        """Remember requests that have just been stored."""
+        """Add requests that were just stored."""
         for request in requests:
             self._by_id[request.request_id] = request
             heappush(self._due, (request.due_at, request.request_id))
 
     def note(self, results: Iterable[Recorded]) -> None:
-        """Take in results that have just been stored."""
+        """Note results that were just stored."""
         for recorded in results:
             request = self._by_id.get(recorded.claim.request_id)
             if request and request.note(recorded):
                 self._ready[request.request_id] = request
 
     def mark_ambiguous(self, request_ids: Iterable[int]) -> None:
-        """Have these requests settled from what is stored, because what is remembered of them may be wrong."""
+        """Settle these requests from what is stored, because their copy in memory may be wrong."""
         for request_id in request_ids:
             if request_id in self._by_id:
                 self._by_id[request_id].is_open = True
@@ -118,7 +118,7 @@ class WaitingRequests:
         return [request for request, _ in zip(self._ready.values(), range(limit), strict=False)]
 
     def overdue(self, limit: int, *, now: datetime) -> list[WaitingRequest]:
-        """Return requests whose answer is due though some notification was not attempted."""
+        """Return the requests whose answer is due, though some notification was not attempted."""
         first_at = self.next_due_at()
         if first_at is None or first_at > now:
             return []
@@ -140,7 +140,7 @@ _ANSWERED: LiteralString = f"""
 _ANSWER: LiteralString = f"""
     {_ANSWERED} WHERE id = ANY (%(ids)b::bigint[]) AND {IS_UNDER_WAY} AND {_WAITS_BY_KEY}
 """
-# By their keys, too: see `recording`.
+# By id and source key: see `recording` on ids after a fail-over.
 _ANSWER_OURS: LiteralString = f"""
     {_ANSWERED} WHERE request.id = ANY (%(ids)b::bigint[])
         AND request.source_key = {array_value("%(ids)b::bigint[]", "request.id", "keys", "bytea")}
@@ -150,7 +150,7 @@ _ANSWER_OURS: LiteralString = f"""
 
 
 def answer_ended(requests: Sequence[WaitingRequest], *, now: datetime) -> list[Answer]:
-    """Answer requests whose notifications have all ended. Their reports were fixed when that was recorded."""
+    """Answer requests whose notifications have all ended. Their reports were fixed with the ends."""
     keys = [(request.request_id, request.source_key) for request in requests]
     written = write_rows(_ANSWER_OURS, ("ids", "keys"), keys, now=now, today=day_of(now))
     answered = {request_id for each in written for (request_id,) in each.rows()}
@@ -165,7 +165,7 @@ def _measure(answered: Sequence["WaitingRequest | Stored"], *, now: datetime) ->
 
 
 class Stored(NamedTuple):
-    """A request that waits, as it is stored."""
+    """A stored request that waits."""
 
     id: int
     bridge: str
@@ -179,7 +179,7 @@ class Stored(NamedTuple):
 
 
 class StoredNotification(NamedTuple):
-    """A notification of a request that waits, as far as it matters to the sender."""
+    """A notification of a stored request that waits, as far as it matters to the sender."""
 
     id: int
     request_id: int
@@ -202,7 +202,7 @@ _NOTIFICATION: LiteralString = f"""
            EXISTS (SELECT FROM registrations_route WHERE id = n.route_id AND state = '{Route.State.DISABLED}')
 """
 _IN_ORDER: LiteralString = "ORDER BY request_id, position FOR NO KEY UPDATE OF n"
-# Those under way are found by their request alone: PostgreSQL must not take the index of the day for as good.
+# The rows under way are found by their request alone, so that PostgreSQL does not choose the index of a day instead.
 _LOCK_NOTIFICATIONS = f"""
     WITH open AS (
         {_NOTIFICATION} FROM notifications_notification_under_way AS n
@@ -224,7 +224,7 @@ _FIX_ENDED = f"""
 
 
 def settle(request_ids: Iterable[int], *, now: datetime) -> list[Answer]:
-    """Answer the requests that can be answered, from what is stored; belongs into a transaction.
+    """Answer those of these requests that can be answered, from what is stored. The caller opens the transaction.
 
     Each is answered once, by the worker that locks it.
     """
@@ -263,7 +263,7 @@ def _fix_reports(notifications: Sequence[StoredNotification], since: date) -> di
 
 
 def _report(notification: StoredNotification) -> str:
-    # What waits for an address that is disabled by now is closed as dead when it is due.
+    # A notification that waits for a disabled address is closed as dead when it is due.
     is_about_to_be = notification.is_route_disabled and notification.state in DUE
     is_token_dead = notification.state == State.DEAD_TOKEN or is_about_to_be
     return str(REPORTS[report_error(is_token_dead=is_token_dead)])
@@ -282,7 +282,7 @@ _OVERDUE_IDS = f"""
 
 
 def overdue_request_ids(*, now: datetime, limit: int, nothing_before: datetime = LONG_AGO) -> list[int]:
-    """Return requests that the worker which accepted them should have answered: it died, or it hangs."""
+    """Return the requests that their worker did not answer in time, because it died or hangs."""
     values = {"now": now, "limit": limit, "nothing_before": nothing_before}
     return [request_id for (request_id,) in fetch(_OVERDUE_IDS, values)]
 

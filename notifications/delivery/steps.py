@@ -1,6 +1,6 @@
-"""What one worker process knows about delivery: its pushes under way, and the steps of delivery in a batch.
+"""Delivery in one worker process: its pushes under way, and the steps of delivery in a batch.
 
-A push is sent on the process's event loop, and never waited for by a batch.
+Pushes are sent on the event loop of the process. A batch never waits for one.
 """
 
 import asyncio
@@ -31,15 +31,17 @@ from notifications.queues.concurrency import ConcurrencyLimits
 
 log = structlog.get_logger(__name__)
 
-# How long a result waits for others of the same process.
+# A result waits this long for other results of the same process.
 GATHERING_SECONDS = 0.1
-# There is traffic while two batches are sent within this time.
+# Two batches of pushes within this time count as traffic.
 QUIET_SECONDS = 0.3
 USABLE_PART_OF_LEASE = 0.9  # the rest is for recording
 
 
 class PushSends(InFlight[Done]):
-    """Sends claims, each by the gateway of its route, and keeps their results until a batch has recorded them."""
+    """The sender of claims. Each goes through the gateway of its route, and its result is kept until a batch has
+    recorded it.
+    """
 
     def __init__(
         self, gateway_for: Callable[[str], Gateway], wakeup: Wakeup, limits: ConcurrencyLimits, *, lease: timedelta
@@ -47,19 +49,19 @@ class PushSends(InFlight[Done]):
         super().__init__(wakeup, timeout_seconds=lease.total_seconds() * USABLE_PART_OF_LEASE)
         self._gateway_for = gateway_for
         self._limits = limits
-        self._sent_at = self._sent_before = float("-inf")  # monotonic; of the last two batches
+        self._sent_at = self._sent_before = float("-inf")  # monotonic; when the last two batches of pushes were sent
 
     def send(self, claims: Sequence[Claim]) -> None:
-        """Start sending. It is called after the commit that wrote the attempts."""
+        """Start sending, after the commit that wrote the attempts."""
         if claims:
             self._sent_before, self._sent_at = self._sent_at, monotonic()
             self.refresh_gateways(claims)
             self.start([partial(self._push, claim) for claim in claims])
 
     def refresh_gateways(self, claims: Iterable[Claim]) -> None:
-        """Let the gateways of these claims read and write what they want to, before sending and after it.
+        """Let the gateways of these claims read and write their own data, before sending and after it.
 
-        One that fails keeps no push from being sent, not even its own.
+        A gateway that fails to do so keeps no push from being sent, not even its own.
         """
         for name in {each.gateway for each in claims}:
             try:
@@ -68,10 +70,10 @@ class PushSends(InFlight[Done]):
                 log.error("gateway_not_refreshed", gateway=name, error=type(error).__name__)  # noqa: TRY400
 
     def next_result_at(self) -> float | None:
-        """Return when a batch should record what came in (monotonic), or None while nothing has.
+        """Return when a batch should record the results so far (monotonic), or None while there are none.
 
-        While there is traffic, results wait a moment for each other and for new requests: a commit for each costs more
-        than its push. The last one of a quiet time waits for nobody.
+        While there is traffic, results wait a moment for each other and for new requests, because a commit costs more
+        than a push. The last result before a quiet time does not wait.
         """
         if not self.has_results():
             return None
@@ -100,7 +102,7 @@ async def _try(gateway_for: Callable[[str], Gateway], claim: Claim) -> Result:
 
 
 def _attributes(claim: Claim, result: Result) -> dict[str, object]:
-    """Return what the trace of a message says about one push."""
+    """Return the attributes of one push in the trace of its message."""
     return {
         "gateway": claim.gateway,
         "attempt": claim.push.attempt_number,
@@ -110,7 +112,9 @@ def _attributes(claim: Claim, result: Result) -> dict[str, object]:
 
 
 class Delivery:
-    """What the steps of a process share: pushes under way, their limits, and requests that wait for an answer."""
+    """The state that the steps of a process share: pushes under way, their limits, and requests that wait for an
+    answer.
+    """
 
     def __init__(
         self, gateway_for: Callable[[str], Gateway], wakeup: Wakeup, *, lease: timedelta, limits: ConcurrencyLimits
@@ -121,17 +125,17 @@ class Delivery:
         self.waiting = WaitingRequests()
 
     def accepted(self, claims: Sequence[Claim], requests: Sequence[WaitingRequest]) -> None:
-        """Send the claims of new requests and remember what waits, after the commit that stored them."""
+        """Send the claims of new requests and add the waiting requests, after the commit that stored them."""
         self.limits.keep()
         self.sends.send(claims)
         self.waiting.add(requests)
         queues.create({claim.queue for claim in claims if claim.slot.queue_id == queues.UNSORTED})
 
     def steps(self) -> list[Step]:
-        """Return the steps of delivery, in the order in which a batch makes them.
+        """Return the steps of delivery, in the order in which a batch runs them.
 
-        The steps that wait for locks on rows come before those that skip locked rows. A process that holds
-        notifications and waits for a route could otherwise dead-lock with one that holds the route and waits for the
+        The steps that wait for locks on rows come before those that skip locked rows. In the other order, a process
+        that holds notifications and waits for a route could dead-lock with one that holds the route and waits for the
         notifications.
         """
         return [Results(self), Settling(self), Overdue(), Lost(), Expired(), Due(self), Counting()]
@@ -144,7 +148,7 @@ def traced(answers: Sequence[Answer]) -> Sequence[Answer]:
 
 
 class Lost(BaseStep):
-    """Takes up what a dead worker left: its pushes are ambiguous, and due again."""
+    """Takes over the pushes of dead workers: they are ambiguous, and due again."""
 
     waits: LiteralString = recording.LOST
     oldest: LiteralString = recording.OLDEST_LEASE
@@ -155,17 +159,17 @@ class Lost(BaseStep):
         return Work(None, is_more_left=count == batch.limit)
 
     def quarantine(self, error: Exception, batch: Batch) -> None:
-        """Put off the push that cannot be taken up, so that it does not stop the others that were lost."""
+        """Postpone the push that cannot be taken over, so that it does not stop the other lost ones."""
         super().quarantine(error, batch)
         recording.postpone_first_lost(now=batch.now, nothing_before=batch.nothing_before)
 
 
 class Expired(BaseStep):
-    """Closes what expired while it waited, also behind a halt, where nothing else looks at it."""
+    """Closes notifications that expired while they waited. Behind a halt no other step reads them."""
 
     waits: LiteralString = queues.EXPIRED
     oldest: LiteralString = queues.OLDEST_EXPIRY
-    is_for_leader = True  # several would be in each other's way: a row that ends is moved
+    is_for_leader = True  # the steps of several workers would block each other, because a row that ends is moved
 
     def work(self, batch: Batch) -> Work[None]:
         count = queues.close_expired(limit=batch.limit, now=batch.now, nothing_before=batch.nothing_before)
@@ -174,7 +178,7 @@ class Expired(BaseStep):
 
 
 class Due(BaseStep):
-    """Claims what is due: retries, and notifications that found no room when they were accepted."""
+    """Claims what is due: retries, and notifications that found no capacity when they were accepted."""
 
     waits: LiteralString = queues.IS_DUE
     oldest: LiteralString = queues.OLDEST_DUE
@@ -211,7 +215,7 @@ class Due(BaseStep):
 
 
 class Counting(BaseStep):
-    """Counts what waits in each queue, in the leader."""
+    """Counts the waiting notifications of each queue, in the leader."""
 
     waits: LiteralString = UNCOUNTED
     oldest: LiteralString = queues.OLDEST_DUE
@@ -228,7 +232,7 @@ class Counting(BaseStep):
 
 
 class Results(BaseStep):
-    """Records what the gateways answered."""
+    """Records the results of the gateways."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -242,7 +246,7 @@ class Results(BaseStep):
     def work(self, batch: Batch) -> Work[Sequence[Done]]:
         batch.taken = results = self._delivery.sends.peek(batch.limit)
         note((claim.source_key, {"outcome": result.outcome.value}) for claim, result in results)
-        # A request whose last result this is can then be answered in the same commit.
+        # The request whose last result this is can then be answered in the same commit.
         self._delivery.waiting.note(recording.record(results, now=batch.now))
         return Work(results, is_more_left=len(results) == batch.limit)
 
@@ -266,7 +270,7 @@ class Results(BaseStep):
 
 
 class Settling(BaseStep):
-    """Answers the requests of this process: those whose results are known, and those that are due."""
+    """Answers the requests of this process: those whose results are known, and those whose answer is due."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -293,14 +297,14 @@ class Settling(BaseStep):
         self._delivery.waiting.forget(decided)
 
     def quarantine(self, error: Exception, batch: Batch) -> None:
-        """Forget the request, so that the step that looks for overdue requests takes it up."""
+        """Forget the request, so that the step `Overdue` answers it."""
         super().quarantine(error, batch)
         waiting = self._delivery.waiting
         waiting.forget([request.request_id for request in (*waiting.ready(1), *waiting.overdue(1, now=batch.now))])
 
 
 class Overdue(BaseStep):
-    """Answers requests that the worker which accepted them did not answer."""
+    """Answers requests that the accepting worker did not answer in time."""
 
     waits: LiteralString = settling.OVERDUE
     oldest: LiteralString = settling.OLDEST_REPLY_DUE

@@ -1,1 +1,3 @@
-"""Queues: what waits, what halts it, how much is admitted, and what is claimed to be sent. See docs/delivery.md."""
+"""Queues: waiting notifications, the halts that cover them, admission, and the claims of workers. See
+docs/delivery.md.
+"""

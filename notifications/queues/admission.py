@@ -1,15 +1,14 @@
-"""Admission: how much may wait, so that nobody's flood refuses anybody else's requests.
+"""Admission: limits on waiting notifications, so that a flood of one sender refuses no requests of others.
 
     MAX_OPEN_NOTIFICATIONS ── for each gateway an equal part ─┬── UNPROVEN_SHARE of it, in equal parts: queues of
                                                               │   addresses that nothing was delivered to yet
                                                               └── the rest, in equal parts: queues of proven addresses
 
-When a queue is full, what comes for it is refused with INTERNAL_ERROR, and no other queue notices. A sender that was
-told of the failure repeats its request, and one that was told success can rely on it. Whether a halt covers the queue
-makes no difference.
+A full queue refuses new notifications with INTERNAL_ERROR, and affects no other queue. A sender that received the error
+repeats its request. A sender that received success can rely on it. A halt on the queue changes none of this.
 
-The leader counts (`Counts`) and writes what it finds into the rows of the queues. Each process reads them every few
-seconds, and adds what it stored since they were counted.
+The leader counts (`Counts`) and writes the counts into the rows of the queues. Each process reads them every few
+seconds, and adds what it stored itself since the count.
 """
 
 from collections import Counter
@@ -26,16 +25,16 @@ from notifications.messages import ChannelKey, QueueKey
 from notifications.queues import queues
 from notifications.queues.queues import QUEUED, Queues
 
-# The part of what may wait that is for addresses which nothing was delivered to yet.
+# The part of MAX_OPEN_NOTIFICATIONS for addresses that nothing was delivered to yet.
 UNPROVEN_SHARE = 0.1
 READ_EVERY_SECONDS = 3.0
 COUNTED_EVERY: LiteralString = "3 seconds"
-# Rows of one queue that one step of the count reads, by the index alone: some milliseconds.
+# Rows of one queue that one step of the count reads. They come from the index alone and take some milliseconds.
 COUNTED_AT_ONCE = 10_000
 
 
 class Share(NamedTuple):
-    """How much waits in one queue, and how much may."""
+    """One queue: how many notifications wait, and how many may."""
 
     queue: QueueKey
     waiting: int
@@ -43,14 +42,14 @@ class Share(NamedTuple):
 
 
 def shares(known: Queues) -> list[Share]:
-    """Return what waits in each queue, as it was counted last."""
+    """Return how many notifications wait in each queue, by the last count."""
     limits = limits_of(known.rows)
     rows = sorted(known.rows.values(), key=lambda row: row.id)
     return [Share(row.key, row.waiting_count, limits[row.key]) for row in rows]
 
 
 def limits_of(keys: Iterable[QueueKey]) -> Mapping[QueueKey, int]:
-    """Return how much may wait in each of these queues. Together it is no more than may wait in all."""
+    """Return the limit of each of these queues. Their sum is at most MAX_OPEN_NOTIFICATIONS."""
     own = list(keys)
     gateways = len({key.gateway for key in own})
     alike = Counter((key.gateway, key.is_proven) for key in own)
@@ -58,13 +57,13 @@ def limits_of(keys: Iterable[QueueKey]) -> Mapping[QueueKey, int]:
 
 
 def _limit(key: QueueKey, gateways: int, alike: int) -> int:
-    """Return how much may wait in one of ``alike`` queues of one of so many gateways."""
+    """Return the limit of one of ``alike`` queues, of one of ``gateways`` gateways."""
     part = 1 - UNPROVEN_SHARE if key.is_proven else UNPROVEN_SHARE
     return max(1, int(settings.MAX_OPEN_NOTIFICATIONS / gateways * part / alike))
 
 
 class Admission:
-    """The decision whether a notification may be taken, by what the leader counted and what was stored since."""
+    """The decision whether a notification may be taken, by the leader's count and by what this process stored since."""
 
     def __init__(self) -> None:
         self._known = Queues()
@@ -74,26 +73,26 @@ class Admission:
         self._read_at = float("-inf")
 
     def refresh(self) -> None:
-        """Read what was counted, if that was a while ago."""
+        """Read the leader's counts, unless they were read a moment ago."""
         if monotonic() < self._read_at + READ_EVERY_SECONDS:
             return
         self._known = queues.load()
         self._limits = limits_of(self._known.rows)
         for key, row in self._known.rows.items():
-            # Where nobody has counted since, what this process stored is all that is known.
+            # Where the leader has not counted since, only the additions of this process are known.
             if self._counted_at.get(key) != row.counted_at or key not in self._waiting:
                 self._waiting[key] = row.waiting_count
                 self._counted_at[key] = row.counted_at
         self._read_at = monotonic()
 
     def is_full(self, gateway: str, app: ChannelKey, *, is_proven: bool) -> bool:
-        """Return whether too much waits in the queue that a notification belongs to."""
+        """Return whether the queue of a notification is full."""
         key = self._known.key(gateway, app, is_proven=is_proven)
         limit = self._limits.get(key) or limits_of([*self._known.rows, key])[key]
         return self._waiting[key] >= limit
 
     def add(self, gateway: str, app: ChannelKey, *, is_proven: bool) -> None:
-        """Note that one more waits."""
+        """Count one more waiting notification."""
         self._waiting[self._known.key(gateway, app, is_proven=is_proven)] += 1
 
 
@@ -105,7 +104,7 @@ def own_admission() -> Admission:
 
 # Counting -------------------------------------------------------------------------------------------------------------
 
-# Queues whose count is not of the last moment.
+# Queues whose count is older than COUNTED_EVERY.
 UNCOUNTED: LiteralString = f"""
     SELECT id FROM notifications_queue
     WHERE counted_at IS NULL OR counted_at <= %(now)s - interval '{COUNTED_EVERY}'
@@ -129,24 +128,26 @@ _WRITE_COUNTS = """
 
 
 class Part(NamedTuple):
-    """How far the count of one queue has come."""
+    """The progress of the count of one queue."""
 
     number: int = 0
     after: datetime | None = None
 
 
 class Counts:
-    """The count of what waits in each queue, some rows of each in a step, so that ten million rows delay nothing.
+    """The count of the waiting notifications in each queue.
 
-    What is due at the very moment at which a step ended is not counted twice: it is left out. That is a batch at most.
+    Each step reads at most `COUNTED_AT_ONCE` rows of each queue, so that ten million rows delay nothing. Rows that are
+    due at the very moment at which a step ended are left out rather than counted twice. They are one batch at most.
     """
 
     def __init__(self) -> None:
         self._parts: dict[int, Part] = {}
 
     def step(self, *, now: datetime, nothing_before: datetime) -> dict[int, Part]:
-        """Count on in each queue whose count is old, write the counts that are complete, and return how far the others
-        have come, for `keep`. Nothing that is due waits since before ``nothing_before``.
+        """Continue the old counts, write those that are complete, and return the progress of the others, for `keep`.
+
+        No waiting row has been due since before ``nothing_before``.
         """
         ids = sorted(pk for (pk,) in fetch(UNCOUNTED, {"now": now}))
         parts = [self._parts.get(pk, Part()) for pk in ids]
@@ -161,5 +162,5 @@ class Counts:
         return {pk: Part(total, last_at) for pk, (total, _, last_at) in found.items() if pk not in complete}
 
     def keep(self, parts: Mapping[int, Part]) -> None:
-        """Go on from here, because the step is committed."""
+        """Continue from here, because the step is committed."""
         self._parts = dict(parts)

@@ -1,4 +1,4 @@
-"""Claiming: what a process claims it sends, and no other process does while the lease lasts.
+"""Claims: a process sends what it has claimed, and no other process sends it while the lease lasts.
 
 The attempt is written before the push is sent.
 """
@@ -32,21 +32,21 @@ from registrations.models import Route
 
 log = structlog.get_logger(__name__)
 State = Notification.State
-# Of the open queues in which something is due, a claim takes at most this many, at random, so that workers do not all
-# lock the heads of the same ones.
+# Queues that one claim takes notifications from, at most. They are chosen at random from the open ones with something
+# due, so that workers do not all lock the heads of the same queues.
 QUEUES_AT_ONCE = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A notification that this process alone sends, until its lease ends."""
+    """A notification that only this process sends until its lease ends."""
 
     notification_id: int
     request_id: int
     route_id: int
     route_generation: int
     attempt_id: int
-    started_at: datetime  # its attempt
+    started_at: datetime  # of the attempt
     ambiguous_count: int
     expires_at: datetime
     gateway: str
@@ -57,9 +57,9 @@ class Claim:
     slot: Slot
     is_route_noted: bool = False  # its address had a success within the last hour, and no failure since
     is_route_proven: bool = False  # something was delivered to its address before
-    # It is sent although a halt covers its queue, to find out whether that is over.
+    # It is sent although a halt covers its queue, to find out whether the halt can end.
     is_probe: bool = False
-    # Of its request, only for traces: what is due later lacks it while nothing is traced.
+    # The key of its request, only for traces: retries lack it while nothing is traced.
     source_key: bytes = field(default=b"", compare=False)
 
 
@@ -68,9 +68,9 @@ Done = tuple[Claim, Result]
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What became of notifications that were due. What is in the right queue and finds no room there is left as it was.
+    """The result of a claim. A notification in the right queue that finds no capacity stays as it is.
 
-    ``new_queues`` are queues that have no number yet; they are to be made after the commit.
+    ``new_queues`` are queues without a row. The caller creates them after the commit.
     """
 
     claims: list[Claim] = field(default_factory=list)
@@ -123,7 +123,7 @@ class Claimable:
     is_probe: bool
 
 
-# From each of a few queues as many as there is room for. Nothing is read of any other queue.
+# From each of a few queues, as many notifications as the queue has capacity for. No other queue is read.
 _TAKE_DUE: LiteralString = f"""
     WITH head AS MATERIALIZED (
         SELECT queue.id, queue.capacity
@@ -154,14 +154,14 @@ NOTED_FOR = timedelta(hours=1)
 def claim(
     *, limit: int, now: datetime, lease: timedelta, limits: ConcurrencyLimits, nothing_before: datetime = LONG_AGO
 ) -> Claimed:
-    """Take notifications that are due, as far as their queues are open and have room, and write their attempts.
+    """Claim due notifications of open queues within the limits, and write their attempts.
 
-    It belongs into the transaction of a batch: once that is committed, the pushes may be sent and the limits `keep`
-    their room.
+    It belongs into the transaction of a batch. After the commit the pushes may be sent, and `limits.keep` keeps their
+    capacity.
     """
     known = queues.load()
     if known.is_drained:
-        limits.note_crowded([])  # nothing is to be claimed, however much room there is
+        limits.note_crowded([])  # nothing is to be claimed, whatever the capacity
         return Claimed()
     sorting = _Sorting(known, limits)
     claimable = list(_probes(sorting, limit, now=now))
@@ -173,7 +173,7 @@ def claim(
     alive = _close_what_needs_no_push(taken, now=now)
     claimable += sorting.sort(alive)
     sorting.write(now=now)
-    # What could neither be sent nor moved nor closed would be found again and again.
+    # Notifications that could neither be sent nor moved nor closed would be found again at once.
     is_progress = bool(claimable) or sorting.has_moved or len(alive) < len(taken)
     is_probe_next = sorting.has_moved and any(halt.may_be_probed(now) for halt in known.halts)
     is_more_left = is_progress and (len(taken) == limit or len(counts) == QUEUES_AT_ONCE or is_probe_next)
@@ -181,9 +181,10 @@ def claim(
 
 
 def postpone_first(*, limits: ConcurrencyLimits, now: datetime, nothing_before: datetime = LONG_AGO) -> None:
-    """Put off what `claim` takes first when it takes one, because it cannot be claimed and must not stop the others.
+    """Postpone the notification that `claim` takes first with a limit of one. It cannot be claimed, and must not stop
+    the others.
 
-    That is a probe where one is due; where the probe was not to blame, there is none the next time.
+    That is a probe where one is due. If the probe was not to blame, none is due at the next call.
     """
     known = queues.load()
     ids = [probe.due.notification_id for probe in _probes(_Sorting(known, limits), 1, now=now)]
@@ -196,13 +197,16 @@ def postpone_first(*, limits: ConcurrencyLimits, now: datetime, nothing_before: 
 
 
 def _budgets(known: Queues, limits: ConcurrencyLimits, limit: int) -> dict[int, int]:
-    """Return how much each open queue has room for. What is not sorted yet takes room where it belongs."""
+    """Return the capacity of each open queue. An unsorted notification takes capacity in the queue that it belongs
+    to.
+    """
     return {queue_id: limits.backlog_budget(queue_id) for queue_id in known.open_ids} | {UNSORTED: limit}
 
 
 def _take_due(budgets: dict[int, int], limit: int, *, now: datetime, nothing_before: datetime = LONG_AGO) -> list[Due]:
-    """Lock what is due at the heads of some of these queues, of each as many as its room."""
-    # In any order, as the first ones are taken; but one alone is the same each time, so that it can be put off.
+    """Lock the due heads of some of these queues, of each as many as its capacity."""
+    # The order is random, because the first ones are taken. With a limit of one it is fixed, so that the notification
+    # at fault is found again and can be postponed.
     queue_ids = sorted(budgets) if limit == 1 else random.sample(sorted(budgets), len(budgets))
     rows = fetch(
         _TAKE_DUE,
@@ -220,7 +224,7 @@ def _take_due(budgets: dict[int, int], limit: int, *, now: datetime, nothing_bef
 
 
 def _close_what_needs_no_push(taken: Sequence[Due], *, now: datetime) -> list[Due]:
-    """Close what has no address any more or came too late, and return the others."""
+    """Close notifications that expired or have no address any more, and return the others."""
     _close([due for due in taken if due.route_state is None], State.WITHDRAWN, now=now)
     _close([due for due in taken if due.route_state == Route.State.DISABLED], State.DEAD_TOKEN, now=now)
     active = [due for due in taken if due.route_state == Route.State.ACTIVE]
@@ -234,9 +238,9 @@ def _close(over: Sequence[Due], state: Notification.State, *, now: datetime) -> 
 
 
 class _Sorting:
-    """What is done with taken notifications: each is sent, or left, in the queue that its route belongs to now.
+    """The sorting of taken notifications: each is sent from, or left in, the queue that its route belongs to now.
 
-    Its token, its app, or whether its address is proven may have changed since it was put into a queue.
+    The route's token, its app or its proof may have changed since the notification was put into a queue.
     """
 
     def __init__(self, known: Queues, limits: ConcurrencyLimits) -> None:
@@ -251,18 +255,18 @@ class _Sorting:
         return bool(self._moved)
 
     def sort(self, alive: Sequence[Due]) -> Iterator[Claimable]:
-        """Yield what may be sent now. The rest waits in its queue."""
+        """Yield the notifications that may be sent now. The others wait in their queues."""
         for due in alive:
             key = self.queue_of(due)
             if self.known.covering(key):
                 continue
-            # What was not sorted yet has not waited behind anything.
+            # An unsorted notification was in no queue, so it counts as fresh and not as backlog.
             slot = Slot(self.known.id_of(key), is_backlog=due.queue_id != UNSORTED)
             if claimable := self.prepare(due, key, slot):
                 yield claimable
 
     def queue_of(self, due: Due) -> QueueKey:
-        """Return the queue that a notification belongs to, and note when it is in another one."""
+        """Return the queue of a notification, and note when it is stored with another one."""
         key = self.known.key(due.gateway, _app(due), is_proven=due.is_route_proven)
         queue_id = self.known.id_of(key)
         if not queue_id:
@@ -272,7 +276,9 @@ class _Sorting:
         return key
 
     def prepare(self, due: Due, key: QueueKey, slot: Slot, *, is_probe: bool = False) -> Claimable | None:
-        """Return what is needed to send a notification, or None where it cannot be read or finds no room."""
+        """Return what is needed to send a notification, or None when its address cannot be read or there is no
+        capacity.
+        """
         address = open_address(due.address_encrypted, due.route_id)
         if address is None:
             self._unreadable.append(due.notification_id)
@@ -281,7 +287,7 @@ class _Sorting:
         return None
 
     def write(self, *, now: datetime) -> None:
-        """Move what was in a wrong queue, and put off what cannot be read."""
+        """Move notifications that were in a wrong queue, and postpone those whose address cannot be read."""
         write_rows(_MOVE, ("ids", "queue_ids"), self._moved.items())
         _postpone(self._unreadable, now=now)
 
@@ -298,10 +304,10 @@ def _app(due: Due) -> ChannelKey:
 
 
 def _probes(sorting: _Sorting, limit: int, *, now: datetime) -> Iterator[Claimable]:
-    """Yield one push for each halt that may be probed, the oldest that waits for a proven address. Where there is none,
-    the oldest of all.
+    """Yield one push for each halt that may be probed: the oldest that waits for a proven address, or else the oldest
+    of all.
 
-    What is in the wrong queue is moved first, so that nobody's changed addresses use up the probes.
+    A notification in a wrong queue is moved and not taken. So nobody can use up the probes with changed addresses.
     """
     for halt in sorting.known.halts:
         if halt.may_be_probed(now):
@@ -327,7 +333,7 @@ def _probe(sorting: _Sorting, queue_ids: Sequence[int], limit: int, *, now: date
 
 
 def open_address(address_encrypted: bytes, route_id: int) -> bytes | None:
-    """Return the decrypted address, or None when its key was taken out of the settings.
+    """Return the decrypted address, or None when its key is no longer in the settings.
 
     It raises no error, because the other notifications of the batch must not wait for an operator.
     """
@@ -389,7 +395,7 @@ _FIND_SOURCE_KEYS = """
 
 
 def _source_keys(claimable: Sequence[Claimable]) -> dict[int, bytes]:
-    """Return by which keys the requests are traced."""
+    """Return the source keys of these requests by request id, for traces."""
     first = day_of(min(c.due.created_at for c in claimable))
     return dict(fetch(_FIND_SOURCE_KEYS, [list({c.due.request_id for c in claimable}), first]))
 

@@ -1,9 +1,9 @@
-"""Disabling routes (dead ones at once, failing ones after days) and undoing it.
+"""Disabling of routes (dead ones at once, failing ones after days) and undoing it.
 
 The clock of a failing route ignores its provider's outages. The time between two of its failures counts only when the
-channel delivered something in between, and then at most `MAX_COUNTED`, because a route without an attempt for longer
-may have been fine. All other time moves `failing_since` forward. So an outage, in which nothing of the channel is
-delivered, stops the clocks of all its routes at the first failure after its last success.
+channel delivered something in between. Then it counts for at most `MAX_COUNTED`, because a route without an attempt for
+longer may have been fine. All other time moves `failing_since` forward. During an outage nothing of the channel is
+delivered, so it stops the clocks of all its routes at the first failure after its last success.
 """
 
 from collections.abc import Collection, Iterable
@@ -22,7 +22,7 @@ from registrations.token_types import has_topic
 MAX_COUNTED = timedelta(hours=6)
 FAILING = "failing"
 BY_OPERATOR = "operator"
-# A route that fails for so long, while others of its channel work, is disabled.
+# A route that fails for this long, while other routes of its channel work, is disabled.
 FAILING_AFTER = timedelta(hours=72)
 Kind = RegistrationEvent.Kind
 _REASONS = {Kind.TOKEN_DIED: "dead", Kind.EXPIRED: "failing"}
@@ -39,7 +39,7 @@ def note_failure(route_ids: Iterable[int], *, channel_success_at: datetime | Non
 
 
 def _uncounted(channel_success_at: datetime | None, now: datetime) -> Case:
-    """Return the part of the time since the last failure that says nothing against the route."""
+    """Return the part of the time since the last failure that does not count against the route."""
     since_last = ExpressionWrapper(Value(now, DateTimeField()) - F("last_failure_at"), DurationField())
     counted = Least(since_last, Value(MAX_COUNTED, DurationField()))
     did_others_arrive = Q(last_failure_at__lt=channel_success_at) if channel_success_at else Q(pk__in=[])
@@ -51,9 +51,9 @@ def _uncounted(channel_success_at: datetime | None, now: datetime) -> Case:
 
 
 def disable_dead(route_id: int, generation: int, address_digest: bytes, code: str, *, now: datetime) -> None:
-    """Disable a route whose token is dead, if its address is still the one that was sent to.
+    """Disable a route whose token is dead, if its address is still the one of the push.
 
-    The client may have registered a new token meanwhile, or a fail-over given the number to another route.
+    The client may have registered a new token meanwhile. After a fail-over, another route may have the id.
     """
     dead = Route.objects.filter(pk=route_id, generation=generation, address_digest=address_digest)
     _disable(dead, code, Kind.TOKEN_DIED, now=now)
@@ -73,7 +73,7 @@ def _disable(routes: QuerySet[Route], reason: str, kind: RegistrationEvent.Kind,
 
 
 def record_events(route_ids: Collection[int], kind: RegistrationEvent.Kind, *, now: datetime) -> None:
-    """Write an event about each of these routes, under the pseudonym of its registration or its own."""
+    """Write an event about each of these routes, under the pseudonym of its registration or else its own."""
     named = Coalesce("registration__pseudonym", "pseudonym")
     routes = Route.objects.filter(pk__in=route_ids).order_by("pk").annotate(named=named)
     RegistrationEvent.objects.bulk_create(
@@ -84,9 +84,10 @@ def record_events(route_ids: Collection[int], kind: RegistrationEvent.Kind, *, n
 
 
 def disabled_since(key: ChannelKey, since: datetime) -> QuerySet[Route]:
-    """Return the routes that died since then and were not registered again, which would have made them active.
+    """Return the routes that died since ``since`` and are still disabled.
 
-    Left out are those that failed for days, and those that an operator disabled: no wrong set-up of a moment did that.
+    Routes that failed for days, and those that an operator disabled, are left out: a short fault of the set-up is not
+    the reason.
     """
     own = Q(token_type=key.token_type)
     if has_topic(key.token_type):
@@ -100,8 +101,8 @@ def disabled_since(key: ChannelKey, since: datetime) -> QuerySet[Route]:
 def undo_disabling(key: ChannelKey, since: datetime, *, now: datetime) -> int:
     """Make these routes active again, because the set-up was at fault and not their tokens. Return how many.
 
-    It is done for all of them or for none. A client that registers one of them anew waits for the end of the
-    transaction: some 10 s for 100 000.
+    It is done for all of them or for none. A client that registers one of them again waits for the end of the
+    transaction: some 10 s for 100 000 routes.
     """
     dead = disabled_since(key, since).select_for_update(no_key=True).order_by("pk")
     ids = list(dead.values_list("pk", flat=True))

@@ -1,4 +1,4 @@
-"""Halts: what keeps queues from being sent, begun and ended by operators, by breakers, and by what gateways answer.
+"""Halts: reasons not to send from queues, begun and ended by operators, by breakers, and by the gateways' results.
 
     kind          covers                  begun by                              ended by
     drained       every queue             an operator                           an operator
@@ -6,8 +6,9 @@
     paused        queues of an app        an operator                           an operator
     tripped       queues of an app        a breaker, or an operator             a probe that is delivered, an operator
 
-Ending one never ends another. None of these functions touches a notification, so none of them waits for one. A halt
-that ends by itself is probed: one push in each pause, in the whole fleet, the oldest that waits for a proven address.
+The end of one halt never ends another. None of these functions changes a notification, so none waits for the lock of
+one. A halt that ends by itself is probed. The whole fleet sends one probe in each pause: the oldest push that waits for
+a proven address.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,11 +29,11 @@ from notifications.queues.queues import Halted
 from registrations.models import Route
 from registrations.token_types import platform_of
 
-# One push probes a tripped channel so often, and one a gateway that cannot be reached.
+# Pauses between two probes of a tripped channel, and of an unreachable gateway.
 CHANNEL_PROBE, GATEWAY_PROBE = timedelta(seconds=30), timedelta(seconds=5)
 log = structlog.get_logger(__name__)
 Kind = Halt.Kind
-# What canaries say about a push that nobody tries because of it.
+# Canaries report this about a push that no worker tries because of the halt.
 NO_PUSH_IS_TRIED = "an operator stopped delivery: no push is tried"
 
 
@@ -52,7 +53,7 @@ def start_draining(*, by: str, why: str, now: datetime) -> bool:
 
 
 def stop_draining() -> bool:
-    """Let delivery run again, and return whether it was stopped. Workers take up what waited."""
+    """Let delivery run again, and return whether it was stopped. Workers claim the notifications that waited."""
     if is_ended := _end(kind=Kind.DRAINED):
         log.warning("draining_stopped")
     return is_ended
@@ -64,12 +65,14 @@ def pause(app: ChannelKey, *, by: str, why: str, now: datetime) -> bool:
 
 
 def resume(app: ChannelKey, *, by: str, now: datetime) -> bool:
-    """End the pause of this app. What waited is sent, unless another halt covers it."""
+    """End the pause of this app. Its waiting notifications are sent, unless another halt covers them."""
     return _end_at_app(Kind.PAUSED, app, by=by, now=now)
 
 
 def trip(app: ChannelKey, *, reason: str, by: str = "", now: datetime) -> bool:
-    """Stop sending because it is useless or does harm, and probe now and then whether that is over."""
+    """Stop sending to an app, because its pushes fail or do harm. Probes test from time to time whether the halt can
+    end.
+    """
     if not _begin_at_app(Kind.TRIPPED, app, by=by, reason=reason, now=now, next_probe_at=now + _pause(Kind.TRIPPED)):
         return False
     log.error("channel_tripped", **app._asdict(), reason=reason)
@@ -79,7 +82,7 @@ def trip(app: ChannelKey, *, reason: str, by: str = "", now: datetime) -> bool:
 
 
 def close_breaker(app: ChannelKey, *, by: str = "", now: datetime) -> bool:
-    """End the trip of this app: a probe came through, or an operator says so."""
+    """End the trip of this app, because a probe was delivered or an operator decided so."""
     return _end_at_app(Kind.TRIPPED, app, by=by, now=now)
 
 
@@ -114,7 +117,7 @@ _BEGIN = """
 
 
 def _begin(halt: Halt) -> bool:
-    """Store a halt, and return whether it was not there yet."""
+    """Store a halt, and return whether it is new."""
     subject = (halt.gateway, halt.token_type, halt.app_topic)
     return bool(fetch(_BEGIN, [str(halt.kind), *subject, halt.since, halt.reason, halt.by, halt.next_probe_at]))
 
@@ -130,9 +133,10 @@ RUNNING = "running"
 
 
 def with_halts(apps: QuerySet[Channel]) -> QuerySet[Channel]:
-    """Return the apps with what halts them: ``state``, and with it who did it, why and since when.
+    """Return the apps with their halts: ``state``, and with it who halted the app, why and since when.
 
-    An app that is both paused and tripped is shown as paused, as only a person ends that; ``halts`` has both words.
+    An app that is both paused and tripped is shown as paused, because only a person ends a pause; ``halts`` has both
+    words.
     """
     own = Halt.objects.filter(token_type=OuterRef("token_type"), app_topic=OuterRef("app_topic")).order_by("kind")
     first = {
@@ -148,24 +152,24 @@ def with_halts(apps: QuerySet[Channel]) -> QuerySet[Channel]:
 
 
 def halted_apps() -> dict[ChannelKey, Halt]:
-    """Return the apps that are paused or tripped. There are as many apps as there are, on each platform."""
+    """Return the apps that are paused or tripped, each with its halt."""
     rows = Halt.objects.filter(kind__in=[Kind.PAUSED, Kind.TRIPPED]).order_by("-kind")
     return {ChannelKey(row.token_type or 0, row.app_topic): row for row in rows}
 
 
 def covering_route(route: Route) -> list[Halt]:
-    """Return what keeps pushes to a route from being sent."""
+    """Return the halts that keep pushes to a route from being sent."""
     app = channel_key(route.token_type, route.app_topic)
     at_app = Q(kind__in=[Kind.PAUSED, Kind.TRIPPED], token_type=app.token_type, app_topic=app.app_topic)
     at_gateway = Q(kind=Kind.UNREACHABLE, gateway=route.gateway)
     return list(Halt.objects.filter(Q(kind=Kind.DRAINED) | at_gateway | at_app).order_by("kind"))
 
 
-# Begun and ended by what gateways answer ------------------------------------------------------------------------------
+# Begun and ended by the gateways' results -----------------------------------------------------------------------------
 
 
 def note_unreachable(gateways: Iterable[str], *, now: datetime) -> None:
-    """Halt gateways that no push of a batch reached."""
+    """Halt these gateways: no push of a batch reached them."""
     for name in sorted(gateways):
         if _begin(Halt(kind=Kind.UNREACHABLE, gateway=name, since=now, next_probe_at=now + _pause(Kind.UNREACHABLE))):
             count(GATEWAY_OUTAGES, [(name,)])
@@ -173,13 +177,13 @@ def note_unreachable(gateways: Iterable[str], *, now: datetime) -> None:
 
 
 def note_reached(gateway: str) -> bool:
-    """Send through this gateway again, beginning with what waited."""
+    """End the halt of a gateway, because a probe reached it. Its waiting notifications come first."""
     if is_ended := _end(kind=Kind.UNREACHABLE, gateway=gateway):
         log.info("gateway_reached", gateway=gateway)
     return is_ended
 
 
-# Probed ---------------------------------------------------------------------------------------------------------------
+# Probes ---------------------------------------------------------------------------------------------------------------
 
 _LOCK_DUE = """
     SELECT id FROM notifications_halt WHERE id = ANY (%(ids)b::bigint[]) AND next_probe_at <= %(now)s
@@ -192,10 +196,9 @@ _NEXT_PROBE = """
 
 
 def take_probe(covering: Sequence[Halted], *, now: datetime) -> bool:
-    """Return whether the caller may send one push that these halts cover. One may be sent in each pause, in the whole
-    fleet.
+    """Return whether the caller may send one push that these halts cover. The fleet may send one in each pause.
 
-    It never waits for a row: whoever holds it takes the probe.
+    It never waits for a row: another worker that holds the row takes the probe.
     """
     locked = fetch(_LOCK_DUE, {"ids": [halt.id for halt in covering], "now": now})
     if len(locked) < len(covering):

@@ -1,11 +1,12 @@
-"""Queues: what is sent together, and whether it is sent at all.
+"""Queues: the pushes that are sent together, and whether they are sent at all.
 
     notification ──belongs to──▶ queue (gateway, platform, app, proven or not) ◀──covers── halt (`halts`)
 
-A queue is open when no halt covers it. A halt changes no notification: what waits behind it stays as it is, so that
-halting and resuming cost the same with ten waiting rows or ten million. A row carries the number of its queue. Whoever
-stores it takes the number from what it knows, and a claim moves a row whose number is not right any more, or never was
-(0: not sorted yet, always open).
+A queue is open when no halt covers it. A halt changes no notification: waiting rows stay as they are, so that halting
+and resuming cost the same with ten waiting rows or ten million.
+
+Each row carries the id of its queue. The process that stores the row takes the id from the queues that it has read. A
+claim moves a row whose id is not right any more, or that was never sorted (0, a queue that is always open).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,26 +26,27 @@ from notifications.models import Channel, Halt, Notification
 from notifications.rules.deadlines import HAS_EXPIRED
 
 UNSORTED = 0
-# The last success of an app is written at most this often: nobody needs it more exactly, and every worker writes it.
+# The last success of an app is written at most this often. No reader needs it more exactly, and every worker writes it.
 SUCCESS_NOTED_EVERY = timedelta(minutes=1)
 State = Notification.State
-# What waits. Not parameters, so that PostgreSQL recognises the partial indexes.
+# The states of waiting notifications. They are not parameters, so that PostgreSQL recognises the partial indexes.
 WAITS: LiteralString = f"state IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')"
-# What a statement sets that ends a notification: PostgreSQL moves the row to the day, without what was for the device.
+# The assignments of a statement that ends a notification. PostgreSQL moves the row to its day, and the content for the
+# device is removed.
 OVER: LiteralString = """finished_at = %(now)s, ended_on = %(today)s, lease_until = NULL, next_attempt_at = NULL,
         chat_id = NULL, message = NULL, wake = NULL"""
-# The indexes of what waits, by queue, by expiry and by route, have a condition each that is always true, and that only
-# the statements of this index repeat: no statement can read by another one and sort, as PostgreSQL does while its
-# statistics are of a time at which hardly anything waited.
+# Each of the three indexes of waiting notifications (by queue, by expiry, by route) has a condition that is always
+# true. Only the statements of that index repeat the condition, so PostgreSQL cannot use another index and sort. It
+# would do so while its statistics are from a time with hardly any waiting rows.
 QUEUED: LiteralString = f"{WAITS} AND queue_id >= 0"
 EXPIRING: LiteralString = f"{WAITS} AND expires_at > '2000-01-01T00:00:00+00:00'"
 OF_A_ROUTE: LiteralString = "route_id >= 0"
-# The first attempt is due at once, even where the clock is behind that of the worker which accepted it, by 5 seconds at
-# most. Anything else is due when it says.
+# The first attempt is due at once, even where this process's clock is up to 5 seconds behind that of the accepting
+# worker. Any other notification is due at its `next_attempt_at`.
 DUE: LiteralString = f"""{QUEUED}
         AND next_attempt_at <= %(now)s + interval '5 seconds' AND next_attempt_at >= %(nothing_before)s
         AND (state = '{State.PENDING}' AND NOT is_wake_up OR next_attempt_at <= %(now)s)"""
-# Whether a halt covers a queue, in SQL. `Halted.covers` says the same.
+# The condition that a halt covers a queue, in SQL. `Halted.covers` is the same in Python.
 COVERS: LiteralString = f"""(halt.kind = '{Halt.Kind.DRAINED}'
         OR halt.kind = '{Halt.Kind.UNREACHABLE}' AND halt.gateway = queue.gateway
         OR halt.kind IN ('{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}')
@@ -54,9 +56,9 @@ OPEN_QUEUES: LiteralString = f"""
     UNION ALL SELECT queue.id FROM notifications_queue AS queue
     WHERE NOT EXISTS (SELECT FROM notifications_halt AS halt WHERE {COVERS})
 """
-# Something is due in an open queue, or a halt may be probed. Each queue is looked into by itself (LATERAL, LIMIT), so
-# that nothing is read of what waits behind halts: PostgreSQL would otherwise read all that is due, as long as its
-# statistics are older than a flood.
+# Something is due in an open queue, or a halt may be probed. Each queue is read by itself (LATERAL, LIMIT), so that no
+# rows behind halts are read. PostgreSQL would otherwise read everything due while its statistics are older than a
+# flood.
 IS_DUE: LiteralString = f"""
     SELECT FROM ({OPEN_QUEUES}) AS open CROSS JOIN LATERAL (
         SELECT FROM notifications_notification_under_way
@@ -66,7 +68,7 @@ IS_DUE: LiteralString = f"""
 """
 
 
-# Whether its queue is open or not: what waits behind a halt is due when that ends.
+# Halted queues are included: their notifications are due when the halt ends.
 OLDEST_DUE: LiteralString = f"""
     SELECT min(next_attempt_at) FROM (SELECT {UNSORTED} AS id UNION ALL SELECT id FROM notifications_queue) AS queue
     CROSS JOIN LATERAL (
@@ -88,7 +90,7 @@ class Halted(NamedTuple):
     next_probe_at: datetime | None
 
     def covers(self, queue: QueueKey) -> bool:
-        """Return whether nothing of this queue is sent because of the halt."""
+        """Return whether the halt keeps the pushes of this queue from being sent."""
         match self.kind:
             case Halt.Kind.DRAINED:
                 return True
@@ -101,7 +103,7 @@ class Halted(NamedTuple):
 
 
 class QueueRow(NamedTuple):
-    """A queue, as it was read a moment ago. Queue 0 has none."""
+    """A queue, as it was read a moment ago. Queue 0 has no row."""
 
     id: int
     key: QueueKey
@@ -111,10 +113,10 @@ class QueueRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Queues:
-    """All queues, the halts that may cover them, and the apps that something was delivered to, with when it last was.
+    """All queues, the halts that may cover them, and the apps with a delivery, each with the time of its last one.
 
-    ``distrusted`` are the apps whose dead tokens are not believed to be dead (`breakers`).
-    There are as many as there are apps, times four at most.
+    ``distrusted`` are the apps whose dead tokens are not believed to be dead (`breakers`). There are at most four
+    queues for each app and gateway.
     """
 
     rows: Mapping[QueueKey, QueueRow] = field(default_factory=dict)
@@ -148,16 +150,16 @@ class Queues:
         return frozenset({UNSORTED, *(row.id for row in self.rows.values() if not self.covering(row.key))})
 
     def key(self, gateway: str, app: ChannelKey, *, is_proven: bool) -> QueueKey:
-        """Return the queue that a push belongs to."""
+        """Return the queue of a push."""
         return queue_key(gateway, app, self.delivered, is_proven=is_proven)
 
     def id_of(self, key: QueueKey) -> int:
-        """Return the number of a queue, or 0 while it has no row."""
+        """Return the id of a queue, or 0 while it has no row."""
         row = self.rows.get(key)
         return row.id if row else UNSORTED
 
     def covering(self, key: QueueKey) -> list[Halted]:
-        """Return the halts that cover a queue: none while it is open."""
+        """Return the halts that cover a queue. It is open when there are none."""
         return [halt for halt in self.halts if halt.covers(key)]
 
 
@@ -177,7 +179,7 @@ def load() -> Queues:
 
 
 def read_queues(found: Rows) -> Queues:
-    """Return what the statement `ALL` finds."""
+    """Return the queues, halts and apps in the rows of the statement `ALL`."""
     rows: dict[QueueKey, QueueRow] = {}
     halts: list[Halted] = []
     delivered: dict[ChannelKey, datetime] = {}
@@ -203,9 +205,9 @@ _CREATE = """
 
 
 def create(keys: Collection[QueueKey]) -> None:
-    """Give these queues numbers, unless they have them.
+    """Insert these queues, unless they exist, so that they have ids.
 
-    It does not belong into the transaction of a batch: another worker that makes the same queue would wait for it.
+    It does not belong into the transaction of a batch: another worker that inserts the same queue would wait for it.
     """
     if keys:
         gateways, token_types, app_topics, proven = zip(*keys, strict=True)
@@ -213,7 +215,9 @@ def create(keys: Collection[QueueKey]) -> None:
 
 
 def note_success(apps: Iterable[ChannelKey], known: Queues, *, now: datetime) -> None:
-    """Note that something was delivered to these apps. Most of the time there is nothing to write."""
+    """Write the time of a delivery to these apps, unless a recent one is stored. Most of the time nothing is
+    written.
+    """
     stale = [app for app in sorted(set(apps)) if _is_stale(known.delivered.get(app), now)]
     new = [Channel(**app._asdict(), last_success_at=now) for app in stale if app not in known.delivered]
     Channel.objects.bulk_create(new, ignore_conflicts=True)
@@ -222,8 +226,9 @@ def note_success(apps: Iterable[ChannelKey], known: Queues, *, now: datetime) ->
 
 
 def unlocked(app: ChannelKey) -> "QuerySet[Channel]":
-    """Return the row of an app, or nothing while another session has it locked. All results of the app would wait for
-    that, and what is written there can be written later.
+    """Return the row of an app, or nothing while another session has it locked.
+
+    All results of the app would wait for that lock, and what is written there can be written later.
     """
     free = Channel.objects.select_for_update(skip_locked=True, no_key=True).filter(**app._asdict())
     return Channel.objects.filter(pk__in=free.values("pk"))
@@ -257,6 +262,6 @@ OLDEST_EXPIRY: LiteralString = f"""
 
 
 def close_expired(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> int:
-    """Close what expired while it waited, whatever covers its queue, and return how many there were."""
+    """Close waiting notifications that expired, also behind halts, and return their count."""
     values = {"limit": limit, "now": now, "today": day_of(now), "nothing_before": nothing_before}
     return len(fetch(_CLOSE_EXPIRED, values))

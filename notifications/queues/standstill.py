@@ -1,7 +1,7 @@
-"""Whether any push is sent, and who or what stopped delivery and each app.
+"""Standstill: whether any push is sent, and who or what stopped delivery and each app.
 
-An indicator tells it. Only apps that something was delivered to are among
-them: what strangers made up neither stops the server nor keeps it going.
+A health indicator shows it. Only apps that something was delivered to count: made-up apps neither stop the server nor
+keep it running.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,14 +29,14 @@ SWITCHES: LiteralString = f"""
 
 
 class Switch(NamedTuple):
-    """Delivery as a whole while it is drained, or one app. ``by`` is empty for what the server did itself."""
+    """Delivery as a whole while it is drained, or one app. ``by`` is empty when the server itself acted."""
 
     state: str
     name: str
     by: str
     why: str
     since: datetime
-    devices: str  # that its pushes go to, for people
+    devices: str  # the kind of device that its pushes go to, for people
 
     @property
     def is_on(self) -> bool:
@@ -48,13 +48,13 @@ class Switch(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Return what is stopped, by whom and why, for those who may know it."""
+        """Return what is stopped, by whom and why. Only staff may read it."""
         state = "stopped" if self.state == DRAINED else f"{self.name} {self.state}"
         return f"{state} by {self.stopper} since {exact(self.since)}: {self.why or 'no reason given'}"
 
 
 def read(rows: Iterable[Sequence[Any]]) -> list[Switch]:
-    """Return the rows of `SWITCHES`, whatever connection read them."""
+    """Return the switches in the rows of `SWITCHES`, from any connection."""
     return [
         Switch(
             *(state, str(Channel(token_type=kind, app_topic=topic)), by, why, since.astimezone(UTC)),
@@ -65,7 +65,7 @@ def read(rows: Iterable[Sequence[Any]]) -> list[Switch]:
 
 
 def stops(switches: Iterable[Switch]) -> list[Switch]:
-    """Return what keeps every push from being sent: the drain, or the halts of all channels. Mostly that is nothing."""
+    """Return what keeps every push from being sent: the drain, or the halts of all channels. Mostly there is none."""
     found = list(switches)
     drains = [switch for switch in found if switch.state == DRAINED]
     channels = [switch for switch in found if switch.state != DRAINED]
@@ -73,8 +73,9 @@ def stops(switches: Iterable[Switch]) -> list[Switch]:
 
 
 def stopped_words(switches: Iterable[Switch], *, now: datetime) -> str:
-    """Return in one line which pushes are not sent, since when and why: those of all apps of a kind of device, or of
-    the app that was stopped last.
+    """Return one line on which pushes are not sent, since when and why.
+
+    They are those of all apps of a kind of device, or those of the app that was stopped last.
     """
     halted = [switch for switch in switches if not switch.is_on and switch.state != DRAINED]
     running = {switch.devices for switch in switches if switch.is_on}
@@ -85,6 +86,6 @@ def stopped_words(switches: Iterable[Switch], *, now: datetime) -> str:
 
 
 def headline(stopped: Sequence[Switch]) -> str:
-    """Return in one line that nothing is sent, by whom, and since when: since the last of these was stopped."""
+    """Return one line: nothing is sent, by whose action, and since when. The last stop counts."""
     by = " and ".join(dict.fromkeys(switch.stopper for switch in stopped))
     return f"No pushes are sent: stopped by {by} since {exact(max(switch.since for switch in stopped))}"

@@ -1,4 +1,4 @@
-"""Rules of the life of a notification: decisions, deadlines, the changes of a state, and what a sender is told.
+"""Rules of a notification's life: decisions, deadlines, changes of state, and the reports to senders.
 
 See docs/delivery.md.
 """

@@ -1,11 +1,11 @@
-"""Until when a request is answered, and until when a push is tried. Nobody else reckons with either."""
+"""Deadlines: until when a request is answered, and until when a push is tried. All code takes both from here."""
 
 from datetime import datetime, timedelta
 from typing import LiteralString
 
 from django.conf import settings
 
-# Another worker answers a request only when the one that accepted it is late by this much.
+# Another worker answers a request only when the accepting worker is late by this much.
 GRACE_SECONDS = 0.5
 GRACE = timedelta(seconds=GRACE_SECONDS)
 IS_OVERDUE: LiteralString = f"reply_due_at <= %(now)s - interval '{GRACE_SECONDS} seconds'"
@@ -13,7 +13,7 @@ HAS_EXPIRED: LiteralString = "expires_at <= %(now)s"
 
 
 def reply_due_at(received_at: datetime) -> datetime:
-    """Return when a request is answered, whatever is known by then."""
+    """Return when a request is answered at the latest, also with results missing."""
     return received_at + timedelta(seconds=settings.REPLY_DEADLINE_SECONDS)
 
 
@@ -23,10 +23,12 @@ def expires_at(accepted_at: datetime) -> datetime:
 
 
 def stands_for_others_until(now: datetime) -> datetime:
-    """Return how long a wake-up has to be tried still, for later ones to be left to it."""
+    """Return the earliest expiry of a waiting wake-up that may stand for later ones, so that it is still tried for
+    them.
+    """
     return now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS / 2)
 
 
 def has_expired(expires_at: datetime, at: datetime) -> bool:
-    """Return whether a push is not tried any more at a time."""
+    """Return whether a push is no longer tried at ``at``."""
     return expires_at <= at

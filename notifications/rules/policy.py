@@ -24,44 +24,44 @@ from notifications.messages import (
 FIRST_RETRY_SECONDS = 2.0
 MAX_RETRY_SECONDS = 600.0
 MAX_SHORT_RETRY_SECONDS = 20.0
-# Anybody can register an address at which each attempt fails, and each attempt is a row. So the pauses of an address
-# that nothing was delivered to grow on after these attempts, which an outage of half an hour takes.
+# Anybody can register an address at which each attempt fails, and each attempt is a row. So the retry pauses of an
+# unproven address keep growing after USUAL_ATTEMPTS, which cover an outage of half an hour.
 MAX_UNPROVEN_RETRY_SECONDS = 3600.0
 USUAL_ATTEMPTS = 15
-# What only an operator can mend is attempted less often from the start.
+# Failures that only an operator can repair are retried less often from the start.
 CONFIG_RETRY_SECONDS = 60.0
-# A push that may have arrived is sent again with the same collapse id, this often at most, after pauses that double.
+# A push that may have arrived is sent again at most this often, with the same collapse id, after pauses that double.
 MAX_FURTHER_ATTEMPTS = 3
 FIRST_AMBIGUOUS_PAUSE_SECONDS = 10.0
-# The code of an attempt that ended with a process of ours. It says nothing about the push, and counts for no further
-# attempt: to lose a push is worse than a duplicate that replaces the first on the device.
+# The code of an attempt that ended with a process of ours. It says nothing about the push, and does not count against
+# MAX_FURTHER_ATTEMPTS. A lost push is worse than a duplicate, which replaces the first on the device.
 WORKER_LOST = "worker_lost"
-# An attempt that ended with a connection, which many share, says nothing about the next one.
+# A connection carries many pushes. An attempt that ended with its connection says nothing about the next one.
 INTERRUPTIONS = frozenset({WORKER_LOST, CUT_OFF, CANCELLED, CONNECTION_LOST})
-# Codes of results that were made without the gateway.
+# Codes of results without an answer of the gateway.
 WITHOUT_CONTACT = frozenset({UNREACHABLE, "gateway_failed", "no_gateway"})
-# Fewer dead tokens than this say nothing about the set-up, whatever share they are.
+# Fewer dead tokens than this say nothing about the set-up, whatever their share.
 MIN_DEAD_TOKENS = 20
 CONFIG_SHARE = 0.5
-# Failures that fewer senders asked for, or that fewer addresses met, say nothing about an app.
+# Failures of fewer senders, or at fewer addresses, say nothing about an app.
 MIN_SENDERS = 3
-MAX_DOUBLINGS = 20  # keeps the power small; the cap above is reached long before
+MAX_DOUBLINGS = 20  # keeps the power small; the maximum pause is reached long before
 
 
 class Verdict(StrEnum):
-    """What becomes of one notification of a request."""
+    """The decision about one notification of a request."""
 
     DELIVER = "deliver"
     SUPPRESSED = "suppressed"
     DUPLICATE = "duplicate"
     WRONG_TOKEN = "wrong_token"  # noqa: S105 - a label
     NOT_REGISTERED = "not_registered"
-    COALESCED = "coalesced"  # another one to the same address wakes the phone later than this one came
-    OVERLOADED = "overloaded"  # refused finally, because what a sender is told to have failed must not arrive later
+    COALESCED = "coalesced"  # a later push to the same address wakes the phone for it
+    OVERLOADED = "overloaded"  # final: a push whose sender received an error must not arrive later
 
     @property
     def error(self) -> ReportError | None:
-        """Return what the sender is told at once, or None where it is told after the first attempt."""
+        """Return the error that the sender receives at once, or None where the answer waits for the first attempt."""
         return _ERRORS[self]
 
 
@@ -77,19 +77,19 @@ _ERRORS: dict[Verdict, ReportError | None] = {
 
 
 class Wish(StrEnum):
-    """What a recipient asked for, by which a notification is suppressed. Staff may read it, and the sender never."""
+    """A wish of a recipient that suppresses a notification. Staff may see it. The sender never does."""
 
     NOTIFICATIONS_OFF = "notifications_off"
     AUTHOR_BLOCKED = "author_blocked"
     CHAT_BLOCKED = "chat_blocked"
     CHAT_MUTED = "chat_muted"
     MENTIONS_BLOCKED = "mentions_blocked"
-    MENTION_NOT_ALLOWED = "mention_not_allowed"  # mentions are wanted from chats that were chosen, and this is none
+    MENTION_NOT_ALLOWED = "mention_not_allowed"  # mentions are wanted from chosen chats only, and this is none of them
 
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """What the addressed installation has asked for. The lists hold SHAKE-256 hashes of chats and authors."""
+    """The rules of the addressed installation. The lists hold SHAKE-256 hashes of chats and authors."""
 
     enabled: bool
     block_mentions: bool
@@ -123,7 +123,7 @@ def evaluate(
 
 
 def wish_against(notification: PushNotification, recipient: Recipient) -> Wish | None:
-    """Return the first wish of the recipient that a notification is against, or None when it is wanted."""
+    """Return the first wish of the recipient that a notification violates, or None when it is wanted."""
     if not recipient.enabled:
         return Wish.NOTIFICATIONS_OFF
     if notification.author in recipient.blocked:
@@ -134,7 +134,7 @@ def wish_against(notification: PushNotification, recipient: Recipient) -> Wish |
         case NotificationType.MENTION:
             return _wish_against_mention(notification.chat_id, recipient)
         case _:
-            # For join requests, and types that we do not know yet, the author's block is the only rule there is.
+            # For join requests, and for types unknown to this server, a block of the author is the only rule.
             return None
 
 
@@ -166,19 +166,17 @@ def retry_at(
 
 
 def retry_base_seconds(result: Result) -> float:
-    """Return where the backoff of this result starts: where its error asks for, or else by what
-    kind of failure it is.
-    """
+    """Return the first pause of the backoff: the one of the error, or else the usual one of the outcome."""
     usual = CONFIG_RETRY_SECONDS if result.outcome is Outcome.CONFIG else FIRST_RETRY_SECONDS
     return result.retry_base_seconds or usual
 
 
 def retry_max_seconds(result: Result, attempt_count: int, *, is_proven: bool, left_seconds: float) -> float:
-    """Return how long the backoff of this result may become, never shorter than what its error asks for.
+    """Return the longest pause of the backoff. It is never shorter than the first pause of the error.
 
-    While the gateway itself is away everything waits for it (`halts`), so the pause stays short. An interrupted
+    While the gateway itself is unreachable a halt covers its queues (`halts`), so the pause stays short. An interrupted
     attempt says nothing about the next. ``is_proven`` says whether something was delivered to this address before.
-    ``left_seconds`` is what is left of the notification's life: no long pause takes more than a quarter of it.
+    ``left_seconds`` is the rest of the notification's life: no long pause takes more than a quarter of it.
     """
     longest = MAX_RETRY_SECONDS
     if result.code == UNREACHABLE or result.code in INTERRUPTIONS:
@@ -190,12 +188,12 @@ def retry_max_seconds(result: Result, attempt_count: int, *, is_proven: bool, le
 
 
 def is_left_alone(ambiguous_count: int) -> bool:
-    """Return whether a push that may have arrived is not sent again, after this many ambiguous attempts."""
+    """Return whether a push that may have arrived is not sent again, after this number of ambiguous attempts."""
     return ambiguous_count > MAX_FURTHER_ATTEMPTS
 
 
 def ambiguous_retry_at(now: datetime, ambiguous_count: int, *, jitter: float, after_seconds: float = 0) -> datetime:
-    """Return when to send again what may have arrived: after 10, 20 and 40 seconds, and up to a fifth more by
+    """Return when to send a push again that may have arrived: after 10, 20 and 40 seconds, plus up to a fifth by
     ``jitter``.
     """
     pause = FIRST_AMBIGUOUS_PAUSE_SECONDS * 2 ** (ambiguous_count - 1) * (1 + jitter / 5)
@@ -203,10 +201,10 @@ def ambiguous_retry_at(now: datetime, ambiguous_count: int, *, jitter: float, af
 
 
 class Standing(StrEnum):
-    """How far a notification is, as far as it matters to its sender."""
+    """The state of a notification, as far as it matters to its sender."""
 
-    UNTRIED = "untried"  # no attempt has a result: the sender waits, until the reply deadline
-    OPEN = "open"  # attempted, and the end is not known: counts as success
+    UNTRIED = "untried"  # no attempt has a result: the sender waits until the reply deadline
+    OPEN = "open"  # attempted without an end yet: counts as success
     ENDED = "ended"
 
 
@@ -216,23 +214,25 @@ def is_answerable(standings: Iterable[Standing], *, is_overdue: bool) -> bool:
 
 
 def report_error(*, is_token_dead: bool) -> ReportError:
-    """Return what the sender of an accepted notification is told: everything but a dead token counts as success."""
+    """Return the report to the sender of an accepted notification. Everything but a dead token counts as success."""
     return ReportError.NOT_REGISTERED if is_token_dead else ReportError.NONE
 
 
 def may_help_to_drop_payload(push: Push, result: Result) -> bool:
-    """Return whether a push that can never be sent might be sent without its ciphertext, which is most of it."""
+    """Return whether a push that can never be sent may still be sent without its ciphertext, which is most of its
+    size.
+    """
     can_be_shortened = bool(push.message) or (bool(push.wake) and not push.is_payload_dropped)
     return can_be_shortened and not result.is_untried
 
 
 def is_contact(result: Result) -> bool:
-    """Return whether a result shows that the gateway was there."""
+    """Return whether a result shows that the gateway could be reached."""
     return not result.is_untried and result.code not in WITHOUT_CONTACT
 
 
 def unreached(results: Iterable[tuple[str, Result]]) -> set[str]:
-    """Return the gateways that no push of a batch reached. ``results`` have the name of their gateway."""
+    """Return the gateways that no push of a batch reached. ``results`` come with the names of their gateways."""
     seen = list(results)
     return {name for name, result in seen if result.code == UNREACHABLE} - {n for n, r in seen if is_contact(r)}
 
@@ -240,7 +240,8 @@ def unreached(results: Iterable[tuple[str, Result]]) -> set[str]:
 def is_misconfigured(newest: Sequence[str], *, minimum: int) -> bool:
     """Return whether a channel's set-up is wrong. ``newest`` are the outcomes of its latest sends, the newest first.
 
-    It is wrong when at least ``minimum`` sends were refused for it, and these in a row or half of all.
+    It is wrong when the newest ``minimum`` sends were all refused for it, or when at least ``minimum`` were and they
+    are half of all.
     """
     refused = newest.count(Outcome.CONFIG)
     in_a_row = len(newest) >= minimum and all(outcome == Outcome.CONFIG for outcome in newest[:minimum])
@@ -248,5 +249,5 @@ def is_misconfigured(newest: Sequence[str], *, minimum: int) -> bool:
 
 
 def is_dying(dead_count: int, send_count: int, *, share: float) -> bool:
-    """Return whether more tokens than usual die at once, so that the set-up and not the tokens must be at fault."""
+    """Return whether the share of dead tokens shows that the set-up is at fault, and not the tokens."""
     return dead_count >= MIN_DEAD_TOKENS and dead_count > share * send_count

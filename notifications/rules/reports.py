@@ -1,13 +1,13 @@
-"""What senders are told about their notifications, and how it is stored.
+"""Reports to senders about their notifications, and how they are stored.
 
-A notification that is delivered has a row with its report. What is decided at once has none, because anybody may have
-us decide about a hundred at a time: it stands in its request's row, two bytes for each place of the request. The first
-is the verdict, or 0 where there is a row or no report at all, and the second the type (0 where it does not fit). The
-wishes of recipients that something was against stand behind all verdicts, again two bytes for each place: 0, and the
-wish.
+A notification that is delivered has a row with its report. One that is decided at once has no row, because anybody may
+send a hundred of them at a time. It is stored in its request's row, in two bytes for each position of the request. The
+first byte is the verdict, or 0 where there is a row or no report at all. The second is the type, or 0 where that does
+not fit. After all verdicts follow the wishes that suppressed notifications, again in two bytes for each position: 0,
+and the wish.
 
-The key hash and the installation of such a place are those of the request itself. A repeat brings them along, and
-until the answer is fixed they are kept for a worker that has to answer in place of another one.
+The key hash and the installation of such a position are those of the request itself. A repeat brings them along. Until
+the answer is fixed they are stored, for another worker that may have to answer.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from notifications.messages import PushNotification, Report, ReportError
 from notifications.models import Notification
 from notifications.rules.policy import Verdict, Wish
 
-# The only table between what is stored and what goes over the wire.
+# The only mapping between stored reports and wire values.
 REPORT_ERRORS = {
     Notification.Reports.SUCCESS: ReportError.NONE,
     Notification.Reports.WRONG_TOKEN: ReportError.WRONG_TOKEN,
@@ -29,7 +29,7 @@ REPORT_ERRORS = {
 
 REPORTS = {error: report for report, error in REPORT_ERRORS.items()}
 
-# The byte that stands for each verdict in the database. A number is never used for anything else.
+# The byte of each verdict in the database. A number is never reused.
 CODES = {
     Verdict.SUPPRESSED: 1,
     Verdict.DUPLICATE: 2,
@@ -38,7 +38,7 @@ CODES = {
     Verdict.OVERLOADED: 5,
     Verdict.COALESCED: 6,
 }
-# The byte that stands for the wish that a suppressed notification was against.
+# The byte of each wish that suppressed a notification.
 WISH_CODES = {
     Wish.NOTIFICATIONS_OFF: 8,
     Wish.AUTHOR_BLOCKED: 9,
@@ -54,7 +54,7 @@ LENGTH_BYTES = 4
 
 
 class Decided(NamedTuple):
-    """What was decided at once about one place of a request."""
+    """The decision made at once about one position of a request."""
 
     position: int
     verdict: Verdict
@@ -67,7 +67,7 @@ class Decided(NamedTuple):
 
 
 def pack(decided: Iterable[Decided]) -> bytes | None:
-    """Return what is stored of these, or None when there is nothing."""
+    """Return the stored form of these decisions, or None when there are none."""
     verdicts, wishes = bytearray(), bytearray()
     for one in decided:
         _put(verdicts, one.position, CODES[one.verdict], one.type if 0 < one.type < 256 else 0)
@@ -77,15 +77,15 @@ def pack(decided: Iterable[Decided]) -> bytes | None:
 
 
 def _put(packed: bytearray, position: int, *pair: int) -> None:
-    """Put the bytes of a place behind those of earlier places."""
+    """Write the two bytes of a position, after those of earlier positions."""
     packed.extend(bytes(BYTES_EACH * (position + 1) - len(packed)))
     packed[-BYTES_EACH:] = pair
 
 
 def unpack(packed: bytes | None) -> list[Decided]:
-    """Return what was decided at once, in the request's order."""
+    """Return the decisions made at once, in the request's order."""
     firsts, seconds = (packed or b"")[::BYTES_EACH], (packed or b"")[1::BYTES_EACH]
-    codes = firsts.rstrip(b"\0")  # the last place has a verdict, and what follows begins with 0
+    codes = firsts.rstrip(b"\0")  # the last position has a verdict, and what follows begins with 0
     types, wishes = seconds[: len(codes)], seconds[len(codes) :]
     return [
         Decided(position, VERDICTS[code], type_, _WISHES.get(wish))
@@ -95,13 +95,13 @@ def unpack(packed: bytes | None) -> list[Decided]:
 
 
 def pack_names(notifications: Iterable[PushNotification]) -> bytes:
-    """Return the key hashes and installations of these notifications."""
+    """Return the key hashes and installation ids of these notifications, packed."""
     parts = (part for n in notifications for part in (n.public_key_hash, n.installation_id.encode()))
     return b"".join(len(part).to_bytes(LENGTH_BYTES) + part for part in parts)
 
 
 def unpack_reports(packed: bytes | None, names: bytes | None) -> dict[int, Report]:
-    """Return the reports of what was decided at once, by their place in the request."""
+    """Return the reports of the decisions made at once, by their position in the request."""
     decided = unpack(packed)
     parts = list(_parts(names or b""))
     named = zip(decided, parts[::2], parts[1::2], strict=True)
@@ -126,7 +126,7 @@ def report_of(public_key_hash: bytes, installation_id: str, report: str | None) 
 
 
 def repeat_reports(request: Iterable[PushNotification], errors: Mapping[int, ReportError]) -> tuple[Report, ...]:
-    """Return the reports of a request that is repeated, given what was told about each of its places."""
+    """Return the reports of a repeated request, given the earlier error of each of its positions."""
     return tuple(
         _report(notification.public_key_hash, notification.installation_id, errors[position])
         for position, notification in enumerate(request)
@@ -135,8 +135,9 @@ def repeat_reports(request: Iterable[PushNotification], errors: Mapping[int, Rep
 
 
 def load_errors(decided: Mapping[int, bytes | None], *, since: date) -> dict[int, dict[int, ReportError]]:
-    """Return what was told about each place of these requests, which are given with what was decided at once. None of
-    their notifications ended before the day ``since``.
+    """Return the reported error of each position of these requests, which are given with their packed decisions.
+
+    None of their notifications ended before the day ``since``.
     """
     errors = {request_id: {d.position: d.error for d in unpack(packed)} for request_id, packed in decided.items()}
     fixed = Notification.objects.filter(request__in=errors.keys(), report__isnull=False, ended_on__gte=since)

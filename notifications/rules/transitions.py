@@ -1,8 +1,9 @@
-"""The only way in which a stored notification changes its state.
+"""The only code that changes the state of a stored notification.
 
-Every change is an update guarded by the states it may start from (`TRANSITIONS`), so that the second of two changes
-nothing, whatever it read before. The change that ends a notification moves its row to the day (`kit.db.partitions`).
-Whoever waits for the lock of that row meets a conflict (SQLSTATE 40001), and begins again.
+Every change is an update guarded by the states that it may start from (`TRANSITIONS`). So the second of two changes
+does nothing, whatever its session read before. The change that ends a notification moves its row to the day
+(`kit.db.partitions`). A session that waits for the lock of that row meets a conflict (SQLSTATE 40001), and starts
+again.
 """
 
 from datetime import datetime
@@ -21,17 +22,17 @@ OPEN = list(TRANSITIONS)
 # same.
 DUE = [State.PENDING, State.RETRYING, State.AMBIGUOUS]
 SOURCES = {to: [state for state in OPEN if to in TRANSITIONS[state]] for to in State}
-# What was meant for the device, and when to send again: both are removed at the end, as `queues.OVER` says in SQL.
+# The content for the device, and when to send again. Both are removed at the end, as `queues.OVER` does in SQL.
 _CONTENT = ("lease_until", "next_attempt_at", "chat_id", "message", "wake")
 
 
 def move(notifications: QuerySet[Notification], to: Notification.State, **changes: Any) -> int:
-    """Bring those of ``notifications`` that may go there into state ``to``, and return how many did."""
+    """Change those of ``notifications`` to state ``to`` that may go there, and return how many changed."""
     return notifications.filter(state__in=SOURCES[to], ended_on=UNDER_WAY).update(state=to, **changes)
 
 
 def end(notifications: QuerySet[Notification], to: Notification.State, *, now: datetime) -> int:
-    """End those of ``notifications`` that may end in state ``to``, and return how many did."""
+    """End those of ``notifications`` that may end in state ``to``, and return how many ended."""
     ended = move(notifications, to, finished_at=now, ended_on=day_of(now), **dict.fromkeys(_CONTENT))
     if ended:
         count(FINISHED, {(to,): ended})
