@@ -96,7 +96,7 @@ class NotificationInline(FactInline):
         short_hash("public_key_hash", "key hash"),
         "installation_id",
         state("state"),
-        state("report", "reply to its sender"),
+        state("report", "report to the sender"),
         number("attempt_count", "attempts"),
         moment("finished_at", "finished"),
     )
@@ -139,7 +139,7 @@ class NotificationRequestAdmin(FactAdmin):
     search_hashes = (("request_key", ID_BYTES), ("message_id", ID_BYTES))
     unread = ("reply_address", "decided_names")
 
-    @admin.display(description="verdicts, by place in the request")
+    @admin.display(description="verdicts, by position in the request")
     def decided_at_once(self, request: NotificationRequest) -> str:
         """Return the verdicts of notifications without a row, each with the positions that it is about, counted from
         0.
@@ -182,7 +182,7 @@ class NotificationAdmin(Operated, FactAdmin):
         short_id("installation_id", "installation"),
         "type_name",
         state("state"),
-        state("report", "reply"),
+        state("report", "report"),
         number("attempt_count", "attempts"),
         age("created_at"),
         age("due_at", "due"),
@@ -191,7 +191,7 @@ class NotificationAdmin(Operated, FactAdmin):
     shown: ClassVar[Any] = {
         "Notification": (
             state("state"),
-            state("report", "reply to its sender"),
+            state("report", "report to the sender"),
             "type_name",
             word("grade", "grade"),
             number("attempt_count", "attempts"),
@@ -203,7 +203,7 @@ class NotificationAdmin(Operated, FactAdmin):
             link(lambda n: route_url(n.route_id), "route", "its route"),
             number("route_generation", "generation of the route"),
             link(lambda n: request_url(n.request_id), "request", "its request"),
-            number("position", "place in the request"),
+            number("position", "position in the request"),
         ),
         "Times": (
             moment("created_at", "created"),

@@ -1,4 +1,6 @@
-"""What delivery asks of a gateway: a client (I/O), a pure `build_request` and a pure `read_response` together."""
+"""The interface of a gateway: delivery calls a client (I/O), which uses a pure `build_request` and a pure
+`read_response`.
+"""
 
 from datetime import datetime
 from typing import Protocol
@@ -7,12 +9,12 @@ from notifications.messages import Push, Result
 
 
 class Gateway(Protocol):
-    """What takes pushes for the routes that are stored with its ``name``."""
+    """A gateway, which takes the pushes of the routes that are stored with its ``name``."""
 
     name: str
 
     def refresh(self, *, now: datetime) -> None:
-        """Read from the database what sending needs, and write there what it taught.
+        """Read from the database what sending needs, and write there what sending found.
 
         It is called before and after each batch, outside any transaction, by a thread that may wait, because `send` may
         not. It must not raise.
@@ -20,11 +22,9 @@ class Gateway(Protocol):
         ...
 
     def find_fault(self, push: Push, /) -> Result | None:
-        """Return what is wrong with a push that must not even be sent, as its result, or None when it may be sent.
-        Pure.
-        """
+        """Return the result of a push that must not even be sent, or None when it may be sent. The function is pure."""
         ...
 
     async def send(self, push: Push, /) -> Result:
-        """Hand one push on and return what became of it. It never raises: every failure is a Result."""
+        """Send one push and return its result. It never raises: every failure is a Result."""
         ...

@@ -48,13 +48,13 @@ def test_finds_the_notifications_of_a_key_and_of_one_installation(admin_client: 
 
 
 @pytest.mark.parametrize("state", State)
-def test_open_notifications_are_those_that_are_not_over(admin_client: Client, state: Notification.State) -> None:
+def test_open_notifications_are_those_that_have_not_ended(admin_client: Client, state: Notification.State) -> None:
     factories.make_notification(state=state)
 
     assert bool(rows(admin_client, NOTIFICATIONS, "progress=open")) is not state.is_terminal
 
 
-def test_stuck_is_what_was_due_a_minute_ago_or_whose_worker_is_gone(admin_client: Client) -> None:
+def test_stuck_notifications_were_due_a_minute_ago_or_lost_their_worker(admin_client: Client) -> None:
     now, late = timezone.now(), timezone.now() - timedelta(minutes=2)
     due = factories.make_notification(next_attempt_at=late)
     lost = factories.make_notification(state=State.IN_FLIGHT, next_attempt_at=None, lease_until=late)
@@ -65,7 +65,7 @@ def test_stuck_is_what_was_due_a_minute_ago_or_whose_worker_is_gone(admin_client
     assert rows(admin_client, NOTIFICATIONS, "progress=stuck") == {str(due.pk), str(lost.pk)}
 
 
-def test_what_waits_behind_a_halt_is_not_stuck(admin_client: Client) -> None:
+def test_a_notification_behind_a_halt_is_not_stuck(admin_client: Client) -> None:
     factories.make_channel((2, ""))
     factories.make_halt("paused", (2, ""))
     paused = {row.key: row.id for row in queues.load().rows.values()}[QueueKey("gorush", 2, "", is_proven=False)]
@@ -93,7 +93,7 @@ def test_request_notification_and_attempt_lead_to_each_other(admin_client: Clien
     assert rows(admin_client, NOTIFICATIONS, f"request__id__exact={notification.request_id}") == {str(notification.pk)}
 
 
-def test_a_link_with_a_number_that_is_none_is_no_fault(admin_client: Client) -> None:
+def test_a_link_with_an_invalid_number_causes_no_error(admin_client: Client) -> None:
     assert admin_client.get(f"{ATTEMPTS}?notification__id__exact=x").status_code == 302
 
 

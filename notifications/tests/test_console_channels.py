@@ -1,4 +1,4 @@
-"""Operating channels in the console: who may, what it says before, and what it leaves behind."""
+"""Tests of channel operations in the console: who may do them, the preview, and the log entry."""
 
 import re
 from datetime import timedelta
@@ -83,7 +83,7 @@ def test_a_second_click_changes_nothing_and_says_so(admin_client, channel, opera
     assert LogEntry.objects.count() == 1
 
 
-def test_undoing_says_how_many_before_and_after(admin_client, channel):
+def test_undoing_shows_the_number_of_routes_before_and_after(admin_client, channel):
     now = timezone.now()
     route = make_route(token_type=1, app_topic=APP, state=Route.State.DISABLED, disabled_at=now)
     since = {"since": f"{now - timedelta(minutes=5):%Y-%m-%d %H:%M:%S}"}
@@ -103,7 +103,7 @@ def test_undoing_says_how_many_before_and_after(admin_client, channel):
 
 
 @pytest.mark.parametrize("operation", ["pause", "trip", "resume", "close", "undo"])
-def test_whoever_may_only_view_can_do_nothing(client, channel, operation):
+def test_a_user_who_may_only_view_can_do_nothing(client, channel, operation):
     user = User.objects.create_user("support", is_staff=True)
     user.user_permissions.add(Permission.objects.get(codename="view_channel"))
     client.force_login(user)
@@ -123,12 +123,12 @@ def test_operators_find_the_operations_on_the_page_of_a_channel(client, channel)
     assert not any(page(channel, operation) in html for operation in ("resume", "close"))
 
 
-def test_what_does_not_exist_is_not_found(admin_client, channel):
+def test_an_unknown_channel_or_operation_is_not_found(admin_client, channel):
     assert admin_client.get(page(channel, "explode")).status_code == 404
     assert admin_client.get(f"{PAGES}987654/operate/pause/").status_code == 404
 
 
-def test_resuming_says_what_it_does_not_end(admin_client, channel):
+def test_resuming_names_the_halts_that_stay(admin_client, channel):
     for operation in ("pause", "trip"):
         admin_client.post(page(channel, operation), {"why": "x", "confirmed": "1"})
     assert "It is also tripped" in admin_client.get(page(channel, "resume")).content.decode()

@@ -1,5 +1,6 @@
-"""What ends moves to its day, and what repeats it is known all the same: at midnight, with clocks that jump, without a
-partition, and when another worker was faster.
+"""Tests of the partitions by day: ended rows move to their day, and repeats are still recognised.
+
+The cases are midnight, clocks that jump, a missing partition, and another worker that was faster.
 """
 
 import re
@@ -43,34 +44,34 @@ State = Notification.State
 
 @pytest.fixture(params=["days", "default"], autouse=True)
 def _partitions(request: pytest.FixtureRequest) -> None:
-    """The days have partitions, or these could not be made."""
+    """Create the partitions of the days, or leave the rows to the default partition."""
     if request.param == "days":
         for table in retention.BY_DAY:
             table.make_from(MIDNIGHT - 3 * DAY, to=MIDNIGHT + 3 * DAY)
 
 
 def partitions(model: type[Notification | NotificationRequest]) -> list[str]:
-    """Return where the rows are: under way, on a day, or in the default partition."""
+    """Return the partitions of the rows: under way, a day, or the default partition."""
     table = model._meta.db_table
     rows = fetch(f"SELECT replace(tableoid::regclass::text, '{table}_', '') FROM {table} ORDER BY id")
     return [name for (name,) in rows]
 
 
 def deliver(accepted, *, at: datetime, state=State.DELIVERED) -> None:
-    """Have what was accepted end."""
+    """End the accepted notifications."""
     ids = [claim.notification_id for claim in accepted.claims]
     assert end(Notification.objects.filter(pk__in=ids), state, now=at) == len(ids) > 0
 
 
 def repeat(*, at: datetime, amm: bytes = b"\x02" * 32):
-    """Ask for the same push in another request."""
+    """Accept the same push in another request."""
     return accept([incoming(push(), amm=amm)], now=at)
 
 
 # Moving ---------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_under_way_is_in_one_place_and_what_ended_on_its_day(request) -> None:
+def test_rows_under_way_share_one_partition_and_ended_rows_are_on_their_day(request) -> None:
     day = "d20260101" if "days" in request.node.name else "default"
     make_recipient()
     accepted = accept([incoming(push())], now=MIDNIGHT - HOUR)
@@ -81,12 +82,12 @@ def test_what_is_under_way_is_in_one_place_and_what_ended_on_its_day(request) ->
 
 
 def test_a_request_that_is_answered_at_once_is_never_under_way() -> None:
-    accept([incoming(push())], now=MIDNIGHT)  # nobody is registered
+    accept([incoming(push())], now=MIDNIGHT)  # the recipient is not registered
     assert partitions(NotificationRequest) != ["under_way"]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.DEAD, Outcome.PAYLOAD])
-def test_what_the_gateway_ended_has_no_content_on_its_day(outcome: Outcome) -> None:
+def test_a_notification_that_the_gateway_ended_has_no_content_on_its_day(outcome: Outcome) -> None:
     notification = make_due(message=None)
     DeliveryProcess(RecordingGateway(outcome)).work_off()
     row = Notification.objects.get(pk=notification.pk)
@@ -96,7 +97,7 @@ def test_what_the_gateway_ended_has_no_content_on_its_day(outcome: Outcome) -> N
 
 
 @pytest.mark.parametrize("state", [state for state in State if not state.is_terminal])
-def test_nothing_that_a_worker_has_to_look_at_can_be_on_a_day(state: State) -> None:
+def test_no_open_notification_can_be_on_a_day(state: State) -> None:
     with pytest.raises(IntegrityError, match="notification_under_way"), transaction.atomic():
         make_notification(state=state, ended_on=MIDNIGHT.date())
 
@@ -106,7 +107,7 @@ def test_no_request_that_waits_can_be_on_a_day() -> None:
         make_request(ended_on=MIDNIGHT.date())
 
 
-# What repeats ---------------------------------------------------------------------------------------------------------
+# Repeats --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_no_request_that_waits_can_be_on_a_day() -> None:
         (MIDNIGHT + HOUR, MIDNIGHT - 20 * HOUR),
     ],
 )
-def test_a_push_is_known_for_a_day_across_midnight(ended_at: datetime, repeated_at: datetime) -> None:
+def test_a_push_is_recognised_for_a_day_across_midnight(ended_at: datetime, repeated_at: datetime) -> None:
     make_recipient()
     deliver(accept([incoming(push())], now=ended_at), at=ended_at)
     again = repeat(at=repeated_at)
@@ -127,7 +128,7 @@ def test_a_push_is_known_for_a_day_across_midnight(ended_at: datetime, repeated_
 
 
 @pytest.mark.parametrize("ended_after", [MOMENT, 2 * HOUR, 23 * HOUR])
-def test_a_push_is_known_for_24_hours_and_no_longer(ended_after: timedelta) -> None:
+def test_a_push_is_recognised_for_24_hours_and_no_longer(ended_after: timedelta) -> None:
     make_recipient()
     began = MIDNIGHT - 2 * HOUR
     deliver(accept([incoming(push())], now=began), at=began + ended_after)
@@ -152,8 +153,8 @@ def is_refused(push: NewRequest, *, at: datetime) -> bool:
     return False
 
 
-def test_a_key_that_another_worker_stored_and_ended_since_we_looked_is_refused() -> None:
-    """The unique index of what is under way does not have it any more."""
+def test_a_key_that_another_worker_stored_and_ended_meanwhile_is_refused() -> None:
+    """The unique index of the rows under way does not have the key any more."""
     first, second = pushed(), pushed()
     storing.store_pushes(BRIDGE, [first], now=MIDNIGHT - MOMENT)
     assert end(Notification.objects.all(), State.EXPIRED, now=MIDNIGHT - MOMENT) == 1
@@ -161,7 +162,7 @@ def test_a_key_that_another_worker_stored_and_ended_since_we_looked_is_refused()
     assert Notification.objects.count() == 1
 
 
-def test_a_request_that_another_worker_stored_since_we_looked_is_refused() -> None:
+def test_a_request_that_another_worker_stored_meanwhile_is_refused() -> None:
     first, second = (replace(pushed(key=key), request_key=b"r" * 32) for key in (b"1" * 32, b"2" * 32))
     storing.store_pushes(BRIDGE, [first], now=MIDNIGHT)
     assert is_refused(second, at=MIDNIGHT)
@@ -177,7 +178,7 @@ def test_a_repeated_request_is_answered_as_yesterday_and_delivers_nothing() -> N
     assert [reported(answer) for answer in again.answers] == [reported(first)]
 
 
-def test_a_request_that_waits_across_midnight_tells_how_its_notifications_ended_before() -> None:
+def test_a_request_that_waits_across_midnight_is_answered_with_results_of_the_day_before() -> None:
     make_recipient()
     accepted = accept([incoming(push())], now=MIDNIGHT - HOUR)
     deliver(accepted, at=MIDNIGHT - MOMENT, state=State.DEAD_TOKEN)

@@ -1,4 +1,4 @@
-"""Tokens that are refused as dead: believed one by one, and not believed in numbers."""
+"""Tests of tokens refused as dead: believed one by one, and not believed in large numbers."""
 
 import secrets
 from datetime import timedelta
@@ -32,7 +32,7 @@ def make_phone(*, app_topic=APP, is_proven=True, **fields):
 
 
 def make_push(**phone):
-    """One that somebody else asked for each time, to another phone each time."""
+    """Create a notification of a sender of its own, for a phone of its own."""
     return make_due(route=make_phone(**phone), request=make_request(sender_digest=secrets.token_bytes(32)))
 
 
@@ -48,7 +48,7 @@ def is_distrusted(app=APPLE):
     return Channel.objects.get(**app._asdict()).deaths_distrusted_since is not None
 
 
-def test_tokens_dying_in_numbers_are_not_believed_and_nothing_is_halted():
+def test_many_dead_tokens_at_once_are_not_believed_and_nothing_is_halted():
     sends(DELIVERED, 79)
     sends(DEAD, 19)
     assert (is_distrusted(), disabled_count()) == (False, 19)
@@ -64,7 +64,7 @@ def test_a_batch_in_which_all_die_disables_nothing_at_all():
     assert (is_distrusted(), disabled_count()) == (True, 0)
 
 
-def test_what_met_a_doubtful_verdict_is_kept_and_tried_again():
+def test_a_push_with_a_distrusted_verdict_is_kept_and_retried():
     doubtful = [make_push() for _ in range(20)]
     answered(DEAD, *doubtful)
     assert {fresh(n).state for n in doubtful} == {State.RETRYING}
@@ -98,7 +98,7 @@ def test_deaths_of_more_than_an_hour_ago_do_not_count():
 
 
 def test_an_app_whose_every_token_is_refused_for_hours_and_then_works_loses_nobody():
-    """Nobody does anything: what was refused is sent again, and what arrives shows that the set-up is right."""
+    """It takes no operator: refused pushes are sent again, and the ones that arrive show that the set-up is right."""
     pushes = [make_push() for _ in range(25)]
     for minutes in range(0, 180, 20):  # they are sent again after ten minutes at most
         answered(DEAD, *pushes, now=NOW + timedelta(minutes=minutes))
@@ -121,18 +121,18 @@ def test_deaths_are_believed_again_when_the_share_falls():
     assert not is_distrusted()
 
 
-def test_results_that_come_in_while_deaths_are_distrusted_disable_nothing():
+def test_results_while_deaths_are_distrusted_disable_nothing():
     late = [(held, DEAD) for held in claimed(make_push())]
     sends(DEAD, 20)
     recorded(late)
     assert disabled_count() == 0
 
 
-# Strangers ------------------------------------------------------------------------------------------------------------
+# Made-up registrations ------------------------------------------------------------------------------------------------
 
 
-def test_made_up_tokens_say_nothing_about_an_app_that_works():
-    """They cost nothing: twenty of them used to stop everybody's pushes."""
+def test_made_up_tokens_do_not_make_the_deaths_of_an_app_distrusted():
+    """Made-up tokens cost nothing: twenty of them used to stop all pushes."""
     sends(DEAD, 40, is_proven=False)
     assert (is_distrusted(), disabled_count()) == (False, 40)
 
@@ -144,12 +144,12 @@ def test_a_flood_of_made_up_tokens_does_not_hide_that_real_ones_die():
     assert is_distrusted()
 
 
-def test_a_stranger_with_one_phone_under_many_names_neither_trips_nor_shakes_an_app():
-    """The phone is registered 500 times and sent to, and then each registration gets a made-up token."""
+def test_one_phone_under_many_names_neither_trips_an_app_nor_makes_its_deaths_distrusted():
+    """The phone is registered 500 times and sent to. Then each registration gets a made-up token."""
     phone = make_phone()
     same = {"address_digest": phone.address_digest, "delivered_digest": phone.delivered_digest}
     names = [make_phone(**same) for _ in range(40)]
-    answered(DEAD, *[make_due(route=route) for route in names])  # it is switched off, or the app is removed from it
+    answered(DEAD, *[make_due(route=route) for route in names])  # the phone is off, or the app was removed
     assert (is_distrusted(), Halt.objects.exists()) == (False, False)
     Route.objects.filter(pk__in=[route.pk for route in names]).update(state="active", disabled_reason="")
     for route in names:
@@ -164,7 +164,7 @@ def test_a_stranger_with_one_phone_under_many_names_neither_trips_nor_shakes_an_
 
 
 def test_in_an_app_that_nothing_was_delivered_to_all_tokens_count():
-    """A new server with a wrong set-up keeps its first phones. A stranger who makes up an app harms nobody by it."""
+    """A new server with a wrong set-up keeps its first phones. A made-up app harms nobody by this rule."""
     sends(DEAD, 25, app_topic="new.app", is_proven=False)
     assert disabled_count() == 0
     sends(DEAD, 5)

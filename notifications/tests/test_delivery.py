@@ -1,4 +1,4 @@
-"""Claiming, sending, recording and settling, with a gateway that answers as it is told."""
+"""Tests of claiming, sending, recording and settling, with a gateway whose answers the test sets."""
 
 import asyncio
 import threading
@@ -56,7 +56,7 @@ State = Notification.State
         (Outcome.AMBIGUOUS, State.AMBIGUOUS),
     ],
 )
-def test_what_the_gateway_says_decides_the_state(outcome, state):
+def test_the_result_of_the_gateway_decides_the_state(outcome, state):
     notification = make_due(message=b"")
     assert send(notification, gateway=RecordingGateway(outcome)) == {notification.request_id}
     row, attempt = fresh(notification), Attempt.objects.get()
@@ -69,7 +69,7 @@ def test_what_the_gateway_says_decides_the_state(outcome, state):
 
 
 @pytest.mark.django_db
-def test_tells_the_gateway_everything_about_the_push():
+def test_the_gateway_receives_everything_about_the_push():
     route = make_route(device_token="device-token", token_type=1, app_topic="im.status")
     registration = make_registration(route=route)
     notification = make_due(route=route, public_key_hash=bytes(registration.public_key_hash), type=2)
@@ -100,7 +100,7 @@ def test_the_attempt_is_written_before_the_gateway_is_called():
 
 
 @pytest.mark.django_db
-def test_what_is_over_is_not_sent_again():
+def test_an_ended_notification_is_not_sent_again():
     notification = make_due()
     gateway = RecordingGateway()
     send(notification, gateway=gateway)
@@ -173,7 +173,7 @@ def in_threads(*functions):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_another_session_holds_neither_delays_a_claim_nor_is_lost():
+def test_a_row_locked_by_another_session_neither_delays_a_claim_nor_is_lost():
     held, free = make_due(), make_due()
     with other_session() as other:
         other.execute("SELECT FROM notifications_notification WHERE id = %s FOR UPDATE", [held.pk])
@@ -235,7 +235,7 @@ def test_a_gateway_that_hangs_is_given_up_before_the_lease_ends():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_results_of_a_row_that_somebody_keeps_locked_are_recorded_later_and_stop_no_others(monkeypatch):
+def test_results_of_a_locked_row_are_recorded_later_and_stop_no_others(monkeypatch):
     monkeypatch.setattr("kit.batches.inflight.PUT_OFF_SECONDS", 0.5)
     rows, deliverer = [make_due() for _ in range(11)], DeliveryProcess()
     held, others = rows[:8], rows[8:]
@@ -255,7 +255,7 @@ def test_results_of_a_row_that_somebody_keeps_locked_are_recorded_later_and_stop
 
 
 @pytest.mark.django_db
-def test_a_token_that_does_not_decrypt_waits_for_the_operator_and_stops_nobody_else():
+def test_a_token_that_cannot_be_decrypted_waits_for_the_operator_and_stops_no_other():
     sealed = Keyring([b"\x77" * 32]).encrypt(Purpose.ADDRESS, b"lost")
     lost, other = make_due(route=make_route(device_token="x")), make_due()
     Route.objects.filter(pk=lost.route_id).update(address_encrypted=sealed)
@@ -270,7 +270,7 @@ def test_a_token_that_does_not_decrypt_waits_for_the_operator_and_stops_nobody_e
 
 
 @pytest.mark.django_db
-def test_a_dead_token_disables_its_route_and_is_told_to_the_churn_report():
+def test_a_dead_token_disables_its_route_and_is_in_the_churn_report():
     registration = make_registration(route=make_route(token_type=1, app_topic="im.status"))
     send(make_due(route=registration.route), gateway=RecordingGateway(Outcome.DEAD))
     route = Route.objects.get()
@@ -282,7 +282,7 @@ def test_a_dead_token_disables_its_route_and_is_told_to_the_churn_report():
 
 @pytest.mark.django_db
 def test_a_dead_token_does_not_disable_the_one_registered_meanwhile():
-    """The notification goes to the new one: its sender may have been told success."""
+    """The notification goes to the new token: its sender may have received success."""
     notification = make_due()
     [held] = claimed(notification)
     Route.objects.update(generation=2)
@@ -316,8 +316,8 @@ def test_a_notification_whose_route_is_gone_or_dead_is_not_sent():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_a_result_is_not_recorded_on_a_row_that_was_given_its_number_by_a_fail_over(outcome):
-    """A standby that lacked the last rows gives their numbers out again, while a worker has their results in memory."""
+def test_a_result_is_not_recorded_on_a_row_that_got_its_id_after_a_fail_over(outcome):
+    """A standby that lacked the last rows gives their ids to others, while a worker has their results in memory."""
     notification = make_due()
     [held] = claimed(notification)
     Notification.objects.update(collapse_id=bytes(16))
@@ -368,7 +368,7 @@ def test_a_notification_past_its_time_to_live_is_not_sent():
 
 
 @pytest.mark.django_db
-def test_what_may_have_arrived_is_tried_three_times_more_with_the_same_collapse_id_and_then_left():
+def test_an_ambiguous_push_is_sent_three_times_more_with_the_same_collapse_id():
     notification = make_due()
     gateway = RecordingGateway(Outcome.AMBIGUOUS)
     for expected in (State.AMBIGUOUS, State.AMBIGUOUS, State.AMBIGUOUS, State.UNCONFIRMED):
@@ -382,7 +382,7 @@ def test_what_may_have_arrived_is_tried_three_times_more_with_the_same_collapse_
 
 
 @pytest.mark.django_db
-def test_pauses_before_what_may_have_arrived_is_sent_again_grow():
+def test_the_pauses_of_an_ambiguous_push_grow():
     notification, now, pauses = make_due(), NOW, []
     for _ in range(3):
         answered(Result(Outcome.AMBIGUOUS), notification, now=now)
@@ -392,7 +392,7 @@ def test_pauses_before_what_may_have_arrived_is_sent_again_grow():
 
 
 @pytest.mark.django_db
-def test_certainty_ends_what_was_in_doubt():
+def test_a_certain_result_ends_an_ambiguous_push():
     notification = make_due()
     answers = iter([Outcome.AMBIGUOUS, Outcome.AMBIGUOUS, Outcome.DELIVERED])
     gateway = RecordingGateway(lambda _: Result(next(answers)))
@@ -403,7 +403,7 @@ def test_certainty_ends_what_was_in_doubt():
 
 
 @pytest.mark.django_db
-def test_failures_between_do_not_buy_an_ambiguous_push_more_attempts():
+def test_failures_in_between_give_an_ambiguous_push_no_more_attempts():
     notification = make_due()
     answers = iter([*[Outcome.AMBIGUOUS, Outcome.TRANSIENT] * 3, Outcome.AMBIGUOUS])
     gateway = RecordingGateway(lambda _: Result(next(answers)))
@@ -414,7 +414,7 @@ def test_failures_between_do_not_buy_an_ambiguous_push_more_attempts():
 
 
 @pytest.mark.django_db
-def test_what_is_too_large_is_tried_once_more_without_its_ciphertext():
+def test_a_push_that_is_too_large_is_sent_once_more_without_its_ciphertext():
     notification = make_due()
     gateway = RecordingGateway(Outcome.PAYLOAD)
     send(notification, gateway=gateway)
@@ -436,7 +436,7 @@ def test_a_late_payload_error_does_not_touch_the_attempt_that_is_under_way():
 
 
 @pytest.mark.django_db
-def test_what_the_gateway_finds_faulty_is_not_even_sent():
+def test_a_push_that_the_gateway_finds_faulty_is_not_sent():
     class Strict(RecordingGateway):
         def find_fault(self, _push: Push) -> Result | None:
             return Result(Outcome.PAYLOAD, "unknown_platform", is_untried=True)
@@ -449,7 +449,7 @@ def test_what_the_gateway_finds_faulty_is_not_even_sent():
 
 
 @pytest.mark.django_db
-def test_what_belongs_to_a_gateway_that_is_gone_waits_for_it():
+def test_the_pushes_of_a_removed_gateway_wait_for_it():
     notification = make_due(route=make_registration(route=make_route(gateway="gone")).route)
     with only([notification]):
         DeliveryProcess(gateways=gateway_for).work_off()
@@ -467,11 +467,11 @@ def test_each_push_goes_to_the_gateway_of_its_route():
     assert list(Attempt.objects.order_by("notification").values_list("gateway", flat=True)) == ["one", "two"]
 
 
-# What is taken --------------------------------------------------------------------------------------------------------
+# Claims ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db
-def test_takes_what_is_due_and_nobody_holds():
+def test_claims_due_notifications_that_no_other_worker_holds():
     retry = make_due(state=State.RETRYING, next_attempt_at=NOW)
     is_ambiguous = make_due(state=State.AMBIGUOUS, next_attempt_at=NOW)
     new = make_due()
@@ -483,7 +483,7 @@ def test_takes_what_is_due_and_nobody_holds():
 
 
 @pytest.mark.django_db
-def test_takes_no_more_than_it_may_and_the_oldest_first():
+def test_claims_no_more_than_the_limit_and_the_oldest_first():
     _later = make_due(state=State.RETRYING, next_attempt_at=NOW)
     sooner = make_due(state=State.RETRYING, next_attempt_at=NOW - timedelta(hours=1))
     assert [held.notification_id for held in take(limit=1)] == [sooner.pk]
@@ -513,7 +513,7 @@ def test_made_up_apps_together_do_not_hide_what_waits_behind_them():
 
 
 @pytest.mark.django_db
-def test_what_has_no_route_or_a_dead_one_is_closed_behind_full_queues_too():
+def test_a_notification_without_an_active_route_is_closed_behind_full_queues_too():
     prove(ChannelKey(2, ""))
     limits = ConcurrencyLimits(1)
     limits.enter(Slot(queues.load().id_of(QueueKey("gorush", 2, "", is_proven=True))))
@@ -523,7 +523,7 @@ def test_what_has_no_route_or_a_dead_one_is_closed_behind_full_queues_too():
 
 
 @pytest.mark.django_db
-def test_what_one_batch_cannot_take_the_next_ones_do():
+def test_the_next_batches_claim_what_one_batch_cannot():
     notifications = [make_due() for _ in range(9)]
     deliverer = DeliveryProcess(limit=4)
     deliverer.work_off()
@@ -533,7 +533,7 @@ def test_what_one_batch_cannot_take_the_next_ones_do():
 
 @pytest.mark.django_db(transaction=True)
 def test_results_do_not_wait_for_the_row_of_their_app():
-    """Each result of the app would, as long as somebody keeps it locked."""
+    """Each result of the app would, for as long as another session keeps the row locked."""
     rows, deliverer = [make_due_to_app() for _ in range(5)], DeliveryProcess()
     prove(ChannelKey(1, APP))
     with other_session() as session:
@@ -546,7 +546,7 @@ def test_results_do_not_wait_for_the_row_of_their_app():
 
 
 @pytest.mark.django_db
-def test_drained_delivery_takes_nothing_and_looks_for_nothing():
+def test_drained_delivery_claims_nothing_and_searches_for_nothing():
     waiting = make_due()
     limits = ConcurrencyLimits(1)
     limits.note_crowded([1])
@@ -558,9 +558,9 @@ def test_drained_delivery_takes_nothing_and_looks_for_nothing():
 
 
 @pytest.mark.django_db
-def test_one_that_nobody_can_claim_is_put_off_and_stops_nobody_else():
+def test_a_notification_that_cannot_be_claimed_is_postponed_and_stops_no_other():
     broken, others = make_due(next_attempt_at=LONG_AGO - timedelta(hours=1)), [make_due() for _ in range(3)]
-    # A number that the column of attempts cannot hold.
+    # The next attempt's number does not fit into its column.
     Notification.objects.filter(pk=broken.pk).update(attempt_count=2_147_483_647)
     deliverer = DeliveryProcess()
     deliverer.process_until(lambda: all(fresh(n).state == State.DELIVERED for n in others))
@@ -573,7 +573,7 @@ def test_one_that_nobody_can_claim_is_put_off_and_stops_nobody_else():
 
 
 @pytest.mark.django_db
-def test_what_a_killed_worker_held_is_ambiguous():
+def test_the_pushes_of_a_killed_worker_are_ambiguous():
     notification = make_due()
     claimed(notification)
     assert take_up_lost(now=NOW + LEASE - timedelta(seconds=1), limit=10) == 0
@@ -595,7 +595,7 @@ AMBIGUOUS_RESULT, BROKEN, STOPPED, LOST, LATER = (
 
 
 def gone_through(notification, *ends):
-    """Try it once for each of these ends, a worker killed in the middle or a result."""
+    """Attempt the notification once for each of these ends: a worker killed in the middle, or a result."""
     for number, end in enumerate(ends):
         Notification.objects.filter(next_attempt_at__isnull=False).update(next_attempt_at=LONG_AGO)
         now = NOW + number * 2 * LEASE
@@ -638,7 +638,7 @@ def test_three_further_attempts_are_made_and_a_crash_of_ours_counts_for_none(end
 
 
 @pytest.mark.django_db
-def test_a_push_that_kills_whoever_sends_it_ends_with_its_time_to_live():
+def test_a_push_that_kills_its_workers_ends_with_its_time_to_live():
     notification = make_due(expires_at=NOW + 3 * LEASE)
     row = gone_through(notification, KILLED, KILLED, KILLED)
     assert row.attempt_count == 2
@@ -646,14 +646,14 @@ def test_a_push_that_kills_whoever_sends_it_ends_with_its_time_to_live():
 
 
 @pytest.mark.django_db
-def test_interruptions_of_others_do_not_count():
+def test_interruptions_caused_by_others_do_not_count():
     left, other = make_due(), make_due()
     gone_through(other, KILLED)
     assert gone_through(left, *[AMBIGUOUS_RESULT] * 4).state == State.UNCONFIRMED
 
 
 @pytest.mark.django_db
-def test_takes_up_no_more_than_it_may():
+def test_takes_over_no_more_lost_pushes_than_the_limit():
     for _ in range(3):
         make_due()
     take()
@@ -685,8 +685,8 @@ def test_a_late_failure_does_not_touch_the_attempt_that_is_under_way(late):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_batches_with_the_same_routes_never_wait_for_each_other():
-    """Each succeeds where the other fails: written as they come, the routes would be locked crosswise."""
+def test_batches_with_the_same_routes_do_not_dead_lock():
+    """Each succeeds where the other fails: written in order of arrival, the routes would be locked crosswise."""
     raised, start = [], threading.Barrier(2, timeout=30)
 
     def work(batches):
@@ -707,7 +707,7 @@ def test_batches_with_the_same_routes_never_wait_for_each_other():
 
 
 def crosswise(*, rounds):
-    """Two batches per round, about two routes that nothing was written about yet."""
+    """Run two batches per round, about two routes that nothing was written about yet."""
     for _ in range(rounds):
         one, other = make_registration().route, make_registration().route
         first, second, third, fourth = claimed(*(make_due(route=route) for route in (one, other, other, one)))
@@ -716,7 +716,7 @@ def crosswise(*, rounds):
 
 
 @pytest.mark.django_db
-def test_a_result_for_somebody_who_unregistered_meanwhile_changes_nothing_else():
+def test_a_result_after_the_recipient_unregistered_changes_nothing_else():
     notification = make_due()
     [held] = claimed(notification)
     Registration.objects.update(route=None)
@@ -730,7 +730,7 @@ def test_a_result_for_somebody_who_unregistered_meanwhile_changes_nothing_else()
 
 
 def make_waiting(*states, **fields):
-    """A request received now, with notifications in these states."""
+    """Create a request received now, with notifications in these states."""
     request = make_request(at=NOW, **fields)
     for position, state in enumerate(states):
         attempts = 1 if state == State.IN_FLIGHT else 0
@@ -785,11 +785,11 @@ def test_waits_for_a_first_attempt_until_the_deadline(state):
         (State.PENDING, NOT_REGISTERED),
         (State.RETRYING, NOT_REGISTERED),
         (State.AMBIGUOUS, NOT_REGISTERED),
-        (State.IN_FLIGHT, SUCCESS),  # it may arrive yet
-        (State.DELIVERED, SUCCESS),  # it was before
+        (State.IN_FLIGHT, SUCCESS),  # it may still arrive
+        (State.DELIVERED, SUCCESS),  # it was delivered before
     ],
 )
-def test_what_waits_for_an_address_that_was_disabled_meanwhile_is_told_as_dead(state, report):
+def test_a_notification_for_a_disabled_address_is_reported_as_dead(state, report):
     request = make_waiting(state)
     Notification.objects.update(route=make_route(state=Route.State.DISABLED))
     [answer] = settle([request.pk], now=request.reply_due_at)
@@ -804,7 +804,7 @@ def test_does_not_wait_for_a_second_attempt():
 
 
 @pytest.mark.django_db
-def test_what_the_sender_was_told_stays():
+def test_a_fixed_report_stays():
     request = make_waiting(State.RETRYING)
     settle([request.pk], now=NOW)
     Notification.objects.update(state=State.DEAD_TOKEN)

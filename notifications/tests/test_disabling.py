@@ -1,4 +1,4 @@
-"""Routes that fail for days, and undoing what a wrong set-up disabled."""
+"""Tests of routes that fail for days, and of undoing disablings by a wrong set-up."""
 
 from datetime import timedelta
 
@@ -20,7 +20,7 @@ Kind = RegistrationEvent.Kind
 
 
 def fails(route, *, after, others_arrive=True):
-    """One more failure of a route; in between the channel delivered something else, or nothing."""
+    """Record one more failure of a route. In between the channel delivered something else, or nothing."""
     now = NOW + after
     if others_arrive:
         Channel.objects.update_or_create(**GOOGLE._asdict(), defaults={"last_success_at": now - timedelta(minutes=1)})
@@ -49,7 +49,7 @@ def test_the_clock_stands_still_while_nothing_of_the_channel_is_delivered():
         fails(route, after=hour * HOUR)
     for hour in range(52, 148, 4):
         fails(route, after=hour * HOUR, others_arrive=False)
-    # Of the outage counts the time up to the first failure in it, at most.
+    # At most the time up to the first failure in the outage counts.
     assert failing_for(route, at=144 * HOUR) <= 52 * HOUR
     assert fresh(route).state == Route.State.ACTIVE
     for hour in range(148, 148 + 28, 4):
@@ -57,7 +57,7 @@ def test_the_clock_stands_still_while_nothing_of_the_channel_is_delivered():
     assert fresh(route).state == Route.State.DISABLED
 
 
-def test_time_in_which_nobody_tried_counts_for_six_hours_only():
+def test_time_without_attempts_counts_for_six_hours_only():
     route = make_registration().route
     fails(route, after=0 * HOUR)
     fails(route, after=100 * HOUR)
@@ -74,7 +74,7 @@ def test_a_success_stops_the_clock():
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CONFIG, Outcome.AMBIGUOUS, Outcome.PAYLOAD])
-def test_failures_that_are_not_the_address_do_not_start_the_clock(outcome):
+def test_failures_that_are_not_of_the_address_do_not_start_the_clock(outcome):
     route = make_registration().route
     answered(Result(outcome), make_due(route=route))
     assert fresh(route).failing_since is None
@@ -89,7 +89,7 @@ def make_disabled(*, at=NOW, reason="BadDeviceToken", app_topic=APP, token_type=
     return make_registration(route=fresh(route))
 
 
-def test_undoing_brings_back_what_died_since_then_and_says_so():
+def test_undoing_brings_back_the_routes_that_died_since_then():
     registration = make_disabled()
     assert disabling.undo_disabling(APPLE, NOW, now=NOW + HOUR) == 1
     route = fresh(registration.route)
@@ -98,7 +98,7 @@ def test_undoing_brings_back_what_died_since_then_and_says_so():
     assert (event.kind, event.pseudonym, event.at) == (Kind.REVIVED, registration.pseudonym, NOW + HOUR)
 
 
-def test_undoing_leaves_alone_what_it_is_not_about():
+def test_undoing_changes_no_route_of_another_time_reason_or_app():
     make_disabled(at=NOW - timedelta(seconds=1))
     make_disabled(reason=disabling.FAILING)
     make_disabled(app_topic="other")
@@ -127,7 +127,7 @@ def test_undoing_brings_back_all_or_none():
     assert disabling.undo_disabling(APPLE, NOW, now=NOW) == 3
 
 
-def test_what_came_back_is_pushed_to_again():
+def test_a_route_that_came_back_gets_pushes_again():
     notification = make_due_to_app()
     answered(Result(Outcome.DEAD, "BadDeviceToken"), notification)
     disabling.undo_disabling(APPLE, NOW, now=NOW)
@@ -145,13 +145,13 @@ def register_again(route, *, token=b"another", app_topic=""):
     row.save()
 
 
-def test_a_delivery_proves_the_address_that_was_sent_to():
+def test_a_delivery_proves_the_address_of_the_push():
     route = make_registration().route
     answered(Result(Outcome.DELIVERED), make_due(route=route))
     assert fresh(route).is_proven
 
 
-def test_a_changed_token_is_not_proven_by_what_the_one_before_got():
+def test_a_delivery_to_the_earlier_token_does_not_prove_the_new_one():
     route = make_registration().route
     answered(Result(Outcome.DELIVERED), make_due(route=route))
     register_again(route)
@@ -160,7 +160,7 @@ def test_a_changed_token_is_not_proven_by_what_the_one_before_got():
     assert fresh(route).is_proven
 
 
-def test_a_late_delivery_to_the_token_before_proves_nothing():
+def test_a_late_delivery_to_the_earlier_token_proves_nothing():
     route = make_registration().route
     [held] = claimed(make_due(route=route))
     register_again(route)
@@ -168,7 +168,7 @@ def test_a_late_delivery_to_the_token_before_proves_nothing():
     assert not fresh(route).is_proven
 
 
-def test_a_late_delivery_to_the_token_before_takes_nothing_from_the_one_of_today():
+def test_a_late_delivery_to_the_earlier_token_takes_no_proof_from_the_present_one():
     route = make_registration().route
     [late] = claimed(make_due(route=route))
     register_again(route)

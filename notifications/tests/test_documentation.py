@@ -1,4 +1,4 @@
-"""docs/delivery.md explains every state and every class an operator can see."""
+"""Tests that docs/delivery.md explains every state, class and report that an operator can see."""
 
 from pathlib import Path
 

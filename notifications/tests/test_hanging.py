@@ -1,4 +1,4 @@
-"""A gateway that hangs for some pushes: no batch waits for it, other apps go on, and what comes late is recorded."""
+"""Tests of a gateway that hangs for some pushes: no batch waits, other apps go on, and late results are recorded."""
 
 import asyncio
 import threading
@@ -39,7 +39,7 @@ State = Notification.State
 
 
 class HangingGateway(RecordingGateway):
-    """Keeps Apple's pushes until it is let go."""
+    """A gateway that keeps Apple's pushes until it is let go."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class HangingGateway(RecordingGateway):
 
 @pytest.fixture
 def gateway():
-    """With two channels to which something was delivered before."""
+    """Return a gateway, with deliveries recorded for two channels."""
     prove(APPLE, GOOGLE)
     gateway = HangingGateway()
     yield gateway
@@ -62,7 +62,7 @@ def gateway():
 
 @pytest.fixture
 def deliverer(gateway):
-    """A process with room for three pushes in each lane."""
+    """Yield a process with a limit of three pushes in each queue."""
     deliverer = DeliveryProcess(gateway, limit=3)
     yield deliverer
     gateway.let_go.set()
@@ -78,7 +78,7 @@ def queue_id(app, *, is_proven=False):
 
 
 def budget_in(limits, queue, *, is_backlog=False):
-    """How many pushes the queue has room for."""
+    """Return how many pushes the queue has capacity for."""
     count = 0
     while limits.enter(Slot(queue, is_backlog)):
         count += 1
@@ -87,7 +87,7 @@ def budget_in(limits, queue, *, is_backlog=False):
 
 
 def carry(limits, queue, *, at_once, seconds=0.05):
-    """Let so many pushes come, and be delivered as far as there was room, after so long. Return the limit then."""
+    """Enter ``at_once`` pushes, and complete each that has capacity after ``seconds``. Return the capacity then."""
     limits.note_crowded([])
     entered = [limits.enter(Slot(queue)) for _ in range(at_once)]
     limits.keep()
@@ -103,7 +103,7 @@ def delivered(deliverer, *notifications):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_no_batch_waits_for_what_hangs_and_the_rest_is_recorded(deliverer):
+def test_no_batch_waits_for_a_hanging_push_and_the_others_are_recorded(deliverer):
     hanging, quick = make_due_to_app(), make_due()
     delivered(deliverer, quick)
     assert states(hanging) == [State.IN_FLIGHT]
@@ -111,7 +111,7 @@ def test_no_batch_waits_for_what_hangs_and_the_rest_is_recorded(deliverer):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_comes_late_is_recorded(gateway, deliverer):
+def test_a_late_result_is_recorded(gateway, deliverer):
     hanging, quick = make_due_to_app(), make_due()
     delivered(deliverer, quick)
     gateway.let_go.set()
@@ -121,7 +121,7 @@ def test_what_comes_late_is_recorded(gateway, deliverer):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_finds_no_room_in_its_channel_stays_untried_and_due(gateway, deliverer):
+def test_a_push_beyond_the_limit_of_its_queue_stays_untried_and_due(gateway, deliverer):
     hanging = [make_due_to_app() for _ in range(3)]
     deliverer.process_batch()
     crowded = make_due_to_app()
@@ -133,7 +133,7 @@ def test_what_finds_no_room_in_its_channel_stays_untried_and_due(gateway, delive
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_full_channel_takes_no_room_from_another(deliverer):
+def test_a_full_queue_takes_no_capacity_from_another(deliverer):
     for _ in range(5):
         make_due_to_app()
     deliverer.process_batch()
@@ -142,8 +142,8 @@ def test_a_full_channel_takes_no_room_from_another(deliverer):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_channel_that_hangs_does_not_slow_down_what_waits_for_room_in_another(deliverer):
-    """No look at the table is needed: the first one finds all of it."""
+def test_a_hanging_queue_does_not_delay_the_backlog_of_another(deliverer):
+    """The process does not poll the table after the first batch, which finds all that is due."""
     hanging, google = [make_due_to_app() for _ in range(5)], [make_due() for _ in range(20)]
     deliverer.process_batch()
     deliverer.worker._poll_at = float("inf")
@@ -154,14 +154,14 @@ def test_a_channel_that_hangs_does_not_slow_down_what_waits_for_room_in_another(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_batch_larger_than_its_channel_is_sent_in_parts(gateway, deliverer):
+def test_a_batch_larger_than_the_limit_of_its_queue_is_sent_in_parts(gateway, deliverer):
     notifications = [make_due() for _ in range(8)]
     delivered(deliverer, *notifications)
     assert len(gateway.pushes) == 8
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_process_that_ends_leaves_to_others_what_still_hangs(deliverer):
+def test_a_process_that_ends_leaves_hanging_pushes_to_others(deliverer):
     hanging = make_due_to_app()
     deliverer.process_batch()
     deliverer.worker.stop(timeout_seconds=0.05)
@@ -172,7 +172,7 @@ def test_a_process_that_ends_leaves_to_others_what_still_hangs(deliverer):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_process_that_ends_waits_for_pushes_under_way_and_takes_no_more(gateway, deliverer):
+def test_a_process_that_ends_waits_for_pushes_in_flight_and_claims_no_more(gateway, deliverer):
     hanging = make_due_to_app()
     deliverer.process_batch()
     later = make_due()
@@ -184,7 +184,7 @@ def test_a_process_that_ends_waits_for_pushes_under_way_and_takes_no_more(gatewa
 
 
 def in_a_thread(function):
-    """With a connection of its own, which it closes."""
+    """Run a function in a thread with a connection of its own, which it closes."""
     thread = threading.Thread(target=function)
     thread.start()
     thread.join(30)
@@ -206,7 +206,7 @@ def test_a_result_that_comes_after_its_lease_does_not_touch_the_next_attempt(gat
 
 
 @pytest.mark.django_db(transaction=True)
-def test_made_up_apps_share_one_queue_and_take_no_room_from_those_that_work(deliverer):
+def test_made_up_apps_share_one_queue_and_take_no_capacity_from_other_apps(deliverer):
     foreign = [make_due_to_app(f"made.up.{number}") for number in range(5)]
     deliverer.process_batch()
     assert states(*foreign).count(State.IN_FLIGHT) == 3
@@ -217,7 +217,7 @@ def test_made_up_apps_share_one_queue_and_take_no_room_from_those_that_work(deli
 
 
 @pytest.mark.django_db(transaction=True)
-def test_made_up_addresses_of_an_app_take_no_room_from_its_phones(deliverer):
+def test_made_up_addresses_of_an_app_take_no_capacity_from_its_phones(deliverer):
     foreign = [make_due_to_app() for _ in range(5)]
     deliverer.process_batch()
     assert states(*foreign).count(State.IN_FLIGHT) == 3
@@ -229,7 +229,7 @@ def test_made_up_addresses_of_an_app_take_no_room_from_its_phones(deliverer):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_result_that_cannot_be_stored_is_set_aside_and_the_others_are_recorded(gateway, deliverer):
+def test_a_result_that_cannot_be_stored_is_quarantined_and_the_others_are_recorded(gateway, deliverer):
     bad = make_due()
     others = [make_due() for _ in range(2)]
     gateway.answer = lambda push: Result(Outcome.DELIVERED, "\0" if push.notification_id == bad.pk else "")
@@ -241,7 +241,7 @@ def test_a_result_that_cannot_be_stored_is_set_aside_and_the_others_are_recorded
 
 
 class Locked(BaseStep):
-    """Meets a lock in every batch while it is locked."""
+    """A step that meets a lock in every batch while it is locked."""
 
     is_locked = True
 
@@ -253,8 +253,8 @@ class Locked(BaseStep):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_batch_that_fails_half_way_gives_the_room_of_its_claims_back_and_sends_none(gateway, deliverer):
-    """Here the claims are written and a later step of the same batch meets a lock."""
+def test_a_batch_that_fails_half_way_releases_the_capacity_of_its_claims_and_sends_none(gateway, deliverer):
+    """The claims are written, and a later step of the same batch meets a lock."""
     last, notifications = Locked(), [make_due() for _ in range(3)]
     deliverer.worker = Worker([*deliverer.delivery.steps(), last], deliverer.wakeup)
     with pytest.raises(OperationalError):
@@ -268,7 +268,7 @@ def test_a_batch_that_fails_half_way_gives_the_room_of_its_claims_back_and_sends
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_later_failure_does_not_give_back_the_room_of_pushes_under_way(deliverer):
+def test_a_later_failure_does_not_release_the_capacity_of_pushes_in_flight(deliverer):
     for _ in range(3):
         make_due_to_app()
     deliverer.process_batch()
@@ -282,7 +282,7 @@ def test_a_later_failure_does_not_give_back_the_room_of_pushes_under_way(deliver
     assert [budget_in(deliverer.delivery.limits, queue_id(app)) for app in (APPLE, GOOGLE)] == [0, 3]
 
 
-# Flights --------------------------------------------------------------------------------------------------------------
+# In-flight sends ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db
@@ -302,7 +302,7 @@ def test_results_stay_until_they_are_recorded(gateway):
 
 # Limits ---------------------------------------------------------------------------------------------------------------
 
-ONE, TWO = 1, 2  # numbers of queues
+ONE, TWO = 1, 2  # ids of queues
 
 
 @pytest.fixture
@@ -310,7 +310,7 @@ def limits():
     return ConcurrencyLimits(3)
 
 
-def test_a_queue_has_room_again_once_a_push_is_complete(limits):
+def test_a_queue_has_capacity_again_once_a_push_is_complete(limits):
     assert [limits.enter(Slot(ONE)) for _ in range(4)] == [True, True, True, False]
     assert not limits.has_capacity_again()
     limits.complete(Slot(ONE))
@@ -319,13 +319,13 @@ def test_a_queue_has_room_again_once_a_push_is_complete(limits):
     assert limits.enter(Slot(TWO))
 
 
-def test_nobody_is_told_of_room_in_a_queue_that_nobody_missed(limits):
+def test_capacity_of_a_queue_that_is_not_crowded_starts_no_claim(limits):
     assert [limits.enter(Slot(ONE)) for _ in range(3)] == [True] * 3
     limits.complete(Slot(ONE))
     assert not limits.has_capacity_again()
 
 
-def test_a_queue_that_gave_all_it_had_room_for_counts_as_crowded(limits):
+def test_a_queue_without_capacity_left_counts_as_crowded(limits):
     for queue in [ONE] * 3 + [TWO] * 3:
         limits.enter(Slot(queue))
     limits.note_crowded([ONE])
@@ -353,7 +353,7 @@ def test_fresh_pushes_that_fill_half_of_a_limit_leave_the_other_half_to_a_backlo
     assert limits.backlog_budget(ONE) == 2
 
 
-def test_a_limit_is_small_at_first_and_grows_with_answers_while_more_waits_than_it_has_room_for():
+def test_a_limit_starts_small_and_grows_with_answers_while_the_queue_is_crowded():
     limits = ConcurrencyLimits(5, first=2)
     rounds = [carry(limits, ONE, at_once=6) for _ in range(30)]
     assert rounds == [2] * 11 + [3] * 8 + [4] * 6 + [5] * 5
@@ -370,12 +370,12 @@ def test_a_limit_grows_by_deliveries_that_take_not_much_longer_than_the_quickest
     assert budget_in(limits, ONE) == largest
 
 
-def test_a_limit_that_has_room_for_what_comes_does_not_grow():
+def test_a_limit_that_suffices_does_not_grow():
     limits = ConcurrencyLimits(5, first=2)
     assert {carry(limits, ONE, at_once=2) for _ in range(3 * ANSWERS_TO_GROW)} == {2}
 
 
-def test_queues_that_hang_together_leave_each_other_queue_the_limit_that_it_began_with():
+def test_queues_that_hang_together_leave_every_other_queue_its_first_limit():
     limits = ConcurrencyLimits(128, first=32)
     for queue in (ONE, TWO, 3):
         for _ in range(128 * ANSWERS_TO_GROW // 32):
@@ -390,7 +390,7 @@ def test_queues_that_hang_together_leave_each_other_queue_the_limit_that_it_bega
     assert [budget_in(limits, queue) for queue in (ONE, TWO, 3, 4)] == [0, 64, 64, 32]
 
 
-def test_a_batch_that_fails_gives_back_what_it_took_and_nothing_else(limits):
+def test_a_failed_batch_releases_its_own_capacity_and_no_other(limits):
     limits.enter(Slot(ONE))
     limits.keep()
     limits.enter(Slot(ONE))
@@ -400,7 +400,7 @@ def test_a_batch_that_fails_gives_back_what_it_took_and_nothing_else(limits):
     assert (budget_in(limits, ONE), budget_in(limits, TWO)) == (2, 3)
 
 
-def test_only_what_was_delivered_to_before_has_queues_of_its_own():
+def test_only_apps_with_a_delivery_have_queues_of_their_own():
     made_up = [queue_key("gorush", ChannelKey(1, topic), {APPLE}, is_proven=True) for topic in ("made.up", "x")]
     assert set(made_up) == {QueueKey("gorush", 1, None, is_proven=False)}
     assert queue_key("gorush", APPLE, {APPLE}, is_proven=True) == QueueKey("gorush", *APPLE, is_proven=True)
@@ -408,7 +408,7 @@ def test_only_what_was_delivered_to_before_has_queues_of_its_own():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_claim_that_fails_gives_its_room_back(gateway, deliverer):
+def test_a_failed_claim_releases_its_capacity(gateway, deliverer):
     def collide(statement):
         if "INSERT INTO notifications_attempt" in statement:
             raise psycopg.errors.UniqueViolation

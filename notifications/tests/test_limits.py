@@ -1,4 +1,4 @@
-"""Limits of addresses, senders and the server: what happens beyond them."""
+"""Tests of the limits of addresses, senders and the server, and of what happens beyond them."""
 
 import secrets
 from collections import Counter
@@ -55,8 +55,8 @@ def verdicts():
 
 
 @pytest.mark.django_db
-def test_fresh_message_ids_at_a_victim_are_one_wake_up_beyond_the_limit_and_success(phone):
-    """Each used to be an alert on the phone, as often as anybody likes."""
+def test_a_flood_of_new_message_ids_is_one_wake_up_beyond_the_limit_and_success(phone):
+    """Each used to be an alert on the phone, without any limit."""
     accepted = ask(*[phone] * 100)
     assert len(accepted.claims) == 30
     assert reported(accepted) == {ReportError.NONE: 70}
@@ -68,7 +68,7 @@ def test_fresh_message_ids_at_a_victim_are_one_wake_up_beyond_the_limit_and_succ
 
 
 @pytest.mark.django_db
-def test_what_comes_while_a_wake_up_waits_is_coalesced_into_it(phone):
+def test_a_notification_beyond_the_limit_is_coalesced_into_a_waiting_wake_up(phone):
     ask(*[phone] * 100)
     assert reported(ask(*[phone] * 5)) == {ReportError.NONE: 5}
     assert Notification.objects.filter(is_wake_up=True).count() == 1
@@ -111,7 +111,7 @@ def test_a_flood_of_messages_leaves_mentions_and_contact_requests_alone(phone, t
 
 
 @pytest.mark.django_db
-def test_a_type_that_nobody_knows_is_no_way_around_the_limit(phone):
+def test_an_unknown_type_is_no_way_around_the_limit(phone):
     accepted = [ask(*[phone] * 50, type_=type_) for type_ in (MESSAGE, 99, -1)]
     assert sum(len(each.claims) for each in accepted) == 30
 
@@ -150,12 +150,12 @@ def test_an_ordinary_request_costs_no_statement_for_its_limits(phone):
 
 
 @pytest.mark.django_db
-def test_a_wake_up_is_no_first_attempt_that_anybody_waits_for(phone):
+def test_no_answer_waits_for_a_wake_up(phone):
     accepted = ask(*[phone] * 31)
     assert len(accepted.waiting) == 30
     assert Attempt.objects.count() == 30
 
 
 @pytest.mark.django_db
-def test_a_push_of_before_is_due_as_it_was():
+def test_a_push_of_an_earlier_version_is_due_as_before():
     assert len(claimed(make_due(next_attempt_at=NOW + timedelta(seconds=1)))) == 1

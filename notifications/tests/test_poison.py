@@ -1,4 +1,4 @@
-"""A row that the database refuses: it is found by halving, in every step of delivery, and stops none of the others."""
+"""Tests of a row that the database refuses: halving finds it, in every step of delivery, and it stops no other row."""
 
 from datetime import timedelta
 
@@ -15,7 +15,7 @@ State = Notification.State
 
 pytestmark = pytest.mark.django_db
 
-# PostgreSQL itself says so when a value is too large for an index (SQLSTATE 54000).
+# PostgreSQL raises this itself when a value is too large for an index (SQLSTATE 54000).
 REFUSE = """
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         RAISE EXCEPTION 'index row size exceeds maximum' USING ERRCODE = '54000';
@@ -29,7 +29,7 @@ def refuse(table, event, condition):
         cursor.execute(REFUSE.format(table=table, event=event, condition=condition))
 
 
-def test_what_cannot_be_claimed_stops_no_other_claim():
+def test_a_notification_that_cannot_be_claimed_stops_no_other_claim():
     bad, others = make_due(at=LONG_AGO - timedelta(days=1)), [make_due() for _ in range(20)]
     refuse("notifications_attempt", "INSERT", f"NEW.notification_id = {bad.pk}")
     deliverer = DeliveryProcess()
@@ -46,7 +46,7 @@ def test_a_result_that_cannot_be_stored_stops_no_other_result():
     assert fresh(bad).state == State.IN_FLIGHT
 
 
-def test_a_push_that_cannot_be_taken_up_stops_no_other_lost_push():
+def test_a_lost_push_that_cannot_be_taken_over_stops_no_other():
     now = timezone.now()
     rows = [make_notification(state=State.IN_FLIGHT, lease_until=LONG_AGO, next_attempt_at=None) for _ in range(20)]
     for row in rows:

@@ -1,4 +1,4 @@
-"""Who is woken, and when a push is tried again."""
+"""Tests of the policy: who is woken, and when a push is sent again."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -86,12 +86,12 @@ def test_follows_the_rules_of_the_recipient(rules, message, mention, others):
         ({"muted": {CHAT}}, JOIN, None),
     ],
 )
-def test_the_first_wish_that_a_notification_is_against_is_named(rules, notification_type, wish):
+def test_the_first_violated_wish_is_named(rules, notification_type, wish):
     notification = PushNotification(b"key", "id", "token", notification_type, chat_id=CHAT, author=AUTHOR)
     assert wish_against(notification, replace(EVERYTHING, **rules)) is wish
 
 
-def test_a_wrong_token_is_told_whatever_the_rules_and_nobody_learns_that_they_are_blocked():
+def test_a_wrong_token_is_reported_despite_the_rules_and_a_block_stays_hidden():
     blocking = replace(EVERYTHING, enabled=False, blocked={AUTHOR})
     assert evaluated(MESSAGE, blocking, is_token_right=False) is Verdict.WRONG_TOKEN
     assert evaluated(MESSAGE, blocking) is SUPPRESSED
@@ -108,13 +108,13 @@ def test_a_duplicate_counts_only_when_it_would_have_been_delivered():
 
 
 @pytest.mark.parametrize(("ambiguous_count", "expected"), [(1, False), (2, False), (3, False), (4, True), (5, True)])
-def test_what_may_have_arrived_is_sent_three_times_more(ambiguous_count, expected):
+def test_an_ambiguous_push_may_be_sent_three_times_more(ambiguous_count, expected):
     assert is_left_alone(ambiguous_count) is expected
 
 
 @pytest.mark.parametrize(("ambiguous_count", "seconds"), [(1, 10), (2, 20), (3, 40)])
 @pytest.mark.parametrize("jitter", [0.0, 0.5, 1.0])
-def test_pauses_before_what_may_have_arrived_is_sent_again_double_from_ten_seconds(ambiguous_count, seconds, jitter):
+def test_the_pauses_of_an_ambiguous_push_double_from_ten_seconds(ambiguous_count, seconds, jitter):
     at = ambiguous_retry_at(NOW, ambiguous_count, jitter=jitter)
     assert at == NOW + timedelta(seconds=seconds * (1 + jitter / 5))
 
@@ -137,11 +137,11 @@ UNTRIED, OPEN, ENDED = Standing.UNTRIED, Standing.OPEN, Standing.ENDED
         ([ENDED, OPEN, UNTRIED], True, True),
     ],
 )
-def test_a_request_is_answered_when_all_was_tried_or_when_it_is_time(standings, is_overdue, expected):
+def test_a_request_is_answered_when_all_was_attempted_or_when_it_is_overdue(standings, is_overdue, expected):
     assert is_answerable(standings, is_overdue=is_overdue) is expected
 
 
-def test_only_a_dead_token_is_told():
+def test_only_a_dead_token_is_reported_as_an_error():
     assert report_error(is_token_dead=True) is ReportError.NOT_REGISTERED
     assert report_error(is_token_dead=False) is ReportError.NONE
 
@@ -151,22 +151,22 @@ def test_waits_at_most_twice_as_long_after_each_attempt(attempts, seconds):
     assert retry_at(NOW, attempts, jitter=1.0) == NOW + timedelta(seconds=seconds)
 
 
-def test_sends_again_at_once_when_chance_says_so_and_never_before_it_was_told():
+def test_retries_at_once_without_jitter_and_never_before_the_requested_pause():
     assert retry_at(NOW, 3, jitter=0.0) == NOW
     assert retry_at(NOW, 3, jitter=0.0, after_seconds=90) == NOW + timedelta(seconds=90)
 
 
-def test_starts_slower_where_only_an_operator_can_help():
+def test_the_backoff_of_a_configuration_error_starts_slower():
     assert retry_at(NOW, 1, jitter=1.0, base_seconds=CONFIG_RETRY_SECONDS) == NOW + timedelta(seconds=60)
 
 
 @given(st.integers(0, 32767), st.floats(0, 1), st.sampled_from([2.0, 60.0]), st.floats(0, 3600, allow_subnormal=False))
-def test_never_waits_longer_than_the_maximum_or_shorter_than_it_was_told(attempts, jitter, base, after):
+def test_never_waits_longer_than_the_maximum_or_shorter_than_the_requested_pause(attempts, jitter, base, after):
     wait = (retry_at(NOW, attempts, jitter=jitter, base_seconds=base, after_seconds=after) - NOW).total_seconds()
     assert after - 1e-6 <= wait <= max(MAX_RETRY_SECONDS, after) + 1e-6
 
 
-def test_overload_is_told_only_to_whom_we_would_have_delivered():
+def test_overload_is_reported_only_where_the_notification_would_be_delivered():
     def verdict(**facts):
         notification = PushNotification(b"key", "id", "token", MESSAGE, chat_id=CHAT, author=AUTHOR)
         usual = {"is_token_right": True, "is_duplicate": False}
@@ -186,7 +186,7 @@ def test_overload_is_told_only_to_whom_we_would_have_delivered():
         (Result(Outcome.CONFIG, retry_base_seconds=1200), 1200),
     ],
 )
-def test_a_quota_error_starts_its_backoff_where_it_asks_for(result, seconds):
+def test_a_quota_error_starts_its_backoff_with_its_own_pause(result, seconds):
     latest = retry_at(
         NOW,
         1,
@@ -206,14 +206,16 @@ def test_a_quota_error_starts_its_backoff_where_it_asks_for(result, seconds):
         (Outcome.TRANSIENT, "unavailable", 600),
     ],
 )
-def test_a_gateway_that_is_away_is_tried_often_so_that_the_queue_is_empty_soon_after_it_is_back(outcome, code, seconds):
+def test_an_unreachable_gateway_is_retried_often_so_that_the_queue_empties_soon_after_its_return(
+    outcome, code, seconds
+):
     longest = retry_max_seconds(Result(outcome, code), 12, is_proven=True, left_seconds=86_400)
     latest = retry_at(NOW, 12, jitter=1.0, max_seconds=longest)
     assert latest - NOW == timedelta(seconds=seconds)
 
 
 def attempts_of(result, life, *, jitter, is_proven=False):
-    """When a push is tried until its life is over, in seconds after it came."""
+    """Return the times of all attempts until the push expires, in seconds after it was accepted."""
     at, tried, base = NOW, [], retry_base_seconds(result)
     while at < NOW + life:
         tried.append((at - NOW).total_seconds())
@@ -267,7 +269,7 @@ def test_dropping_the_ciphertext_of_a_push_that_wakes_helps_once():
         ("", False),
     ],
 )
-def test_a_channel_is_misconfigured_when_enough_is_refused_in_a_row_or_half_of_all(newest, expected):
+def test_a_channel_is_misconfigured_when_enough_sends_are_refused_in_a_row_or_half_of_all(newest, expected):
     outcomes = [Outcome.CONFIG if letter == "c" else Outcome.DELIVERED for letter in newest]
     assert is_misconfigured(outcomes, minimum=5) is expected
 
@@ -275,5 +277,5 @@ def test_a_channel_is_misconfigured_when_enough_is_refused_in_a_row_or_half_of_a
 @pytest.mark.parametrize(
     ("dead", "sent", "expected"), [(20, 99, True), (20, 100, False), (19, 19, False), (21, 100, True), (0, 0, False)]
 )
-def test_tokens_die_in_numbers_when_they_are_many_and_a_large_share(dead, sent, expected):
+def test_tokens_are_dying_when_they_are_many_and_a_large_share(dead, sent, expected):
     assert is_dying(dead, sent, share=0.2) is expected

@@ -1,4 +1,4 @@
-"""Requests that somebody recorded and sends again: the protocol signs no time, so their keys outlive their rows."""
+"""Tests of replayed requests: the protocol signs no time, so the keys of requests outlive their rows."""
 
 from datetime import timedelta
 
@@ -26,7 +26,7 @@ MONTH = 30 * DAY
 
 
 def end(accepted):
-    """Have the pushes end, so that nothing is under way."""
+    """End the accepted pushes, so that nothing is under way."""
     transitions.end(Notification.objects.all(), Notification.State.DELIVERED, now=NOW)
     return settled(accepted)
 
@@ -47,7 +47,7 @@ def test_a_recording_is_neither_carried_out_nor_answered_once_its_request_is_rem
     assert not NotificationRequest.objects.exists()
 
 
-def test_after_the_time_that_keys_are_kept_for_a_recording_is_a_request_like_another():
+def test_a_recording_is_accepted_as_new_once_its_key_is_removed():
     make_recipient()
     end(accept([incoming(push())], now=NOW))
     purge(NOW + MONTH + DAY)
@@ -56,7 +56,7 @@ def test_after_the_time_that_keys_are_kept_for_a_recording_is_a_request_like_ano
     assert len(accept([incoming(push())], now=later).claims) == 1
 
 
-def test_what_is_kept_is_what_is_looked_for():
+def test_the_stored_digest_is_the_one_looked_up():
     make_recipient()
     end(accept([incoming(push(), amm=bytes([number]) * 32, message_id=b"%d" % number) for number in range(3)], now=NOW))
     purge(NOW + MONTH + DAY)
@@ -67,14 +67,14 @@ def test_what_is_kept_is_what_is_looked_for():
     assert find_repeats("another-bridge", keys) == set()
 
 
-def test_a_key_that_never_comes_again_is_not_kept():
+def test_the_key_of_a_request_that_is_never_repeated_is_not_kept():
     make_recipient()
     end(accept([incoming(push(), amm=b"a key that ends with the time of the push")], now=NOW))
     assert purge(NOW + MONTH + DAY) == 0
     assert not RequestDigest.objects.exists()
 
 
-def test_a_request_is_answered_again_so_often_and_others_are_answered_meanwhile():
+def test_repeated_answers_are_limited_and_other_requests_are_answered_meanwhile():
     make_recipient()
     pairs = [incoming(push(), amm=bytes([n]) * 32, message_id=b"%d" % n) for n in range(2)]
     end(accept(pairs, now=NOW))

@@ -1,4 +1,4 @@
-"""Days are dropped whole, with nothing that is under way and nothing that is still referred to."""
+"""Tests of retention: whole days are dropped, without rows under way and without rows that others refer to."""
 
 from datetime import timedelta
 
@@ -21,7 +21,7 @@ OVER = [state for state in Notification.State if state.is_terminal]
 
 @pytest.fixture(params=["days", "default"], autouse=True)
 def _partitions(request: pytest.FixtureRequest) -> None:
-    """What is old has partitions of its own, or these could not be made."""
+    """Create the partitions of the old days, or leave the rows to the default partition."""
     if request.param == "days":
         for table in retention.BY_DAY:
             table.make_from(OLD - 3 * DAY, to=NOW)
@@ -42,21 +42,21 @@ def purge() -> None:
 
 
 @pytest.mark.parametrize("state", OVER)
-def test_a_day_goes_with_whatever_ended_on_it(state: Notification.State) -> None:
+def test_a_day_is_dropped_with_everything_that_ended_on_it(state: Notification.State) -> None:
     make_ended(state)
     purge()
     assert left() == [0, 0]
 
 
 @pytest.mark.parametrize("state", OPEN)
-def test_what_is_under_way_stays_however_old_and_so_does_its_request(state: Notification.State) -> None:
+def test_an_old_notification_under_way_stays_and_so_does_its_request(state: Notification.State) -> None:
     request = factories.make_answered_request(at=OLD)
     factories.make_notification(request=request, state=state, at=OLD)
     purge()
     assert left() == [1, 1]
 
 
-def test_a_request_that_waits_for_its_answer_stays_however_old() -> None:
+def test_an_old_request_that_waits_for_its_answer_stays() -> None:
     factories.make_request(at=OLD)
     purge()
     assert left() == [1, 0]
@@ -71,13 +71,13 @@ def test_a_request_is_kept_for_as_long_as_a_notification_of_it_that_ended_days_l
     assert left() == [0, 0]
 
 
-def test_what_ended_within_the_time_stays() -> None:
+def test_rows_that_ended_within_the_retention_time_stay() -> None:
     make_ended(at=NOW - KEEP)
     purge()
     assert left() == [1, 1]
 
 
-def test_attempts_go_with_their_day_and_new_days_are_made() -> None:
+def test_attempts_are_dropped_with_their_day_and_new_days_are_made() -> None:
     attempts = [factories.make_attempt(started_at=at) for at in (OLD, NOW - KEEP, NOW)]
     purge()
     assert list(Attempt.objects.order_by("pk")) == attempts[1:]
@@ -102,8 +102,8 @@ def test_as_many_statements_remove_a_hundred_requests_as_one() -> None:
     assert len(sent_for(100)) == len(sent_for(1))
 
 
-def test_what_is_under_way_is_looked_through_only_when_requests_would_go() -> None:
-    """An old snapshot makes it expensive."""
+def test_rows_under_way_are_searched_only_when_requests_would_be_dropped() -> None:
+    """An old snapshot makes that search expensive."""
     make_ended(at=NOW - KEEP)
     purge()
     with statements() as sent:

@@ -1,4 +1,4 @@
-"""What a process that works batches has ready before it takes anything."""
+"""Tests of the process that processes batches: what it opens before its first one."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from notifications.tasks import new_steps
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Return the names of the gateways that were opened, of which there is one more than usual."""
+    """Return the names of the gateways that were opened. One more than usual is registered."""
     opened = []
     monkeypatch.setattr(registry, "_openers", dict(registry._openers))
     registry.register("other", lambda: opened.append("other") or AbsentGateway("other"))

@@ -1,4 +1,4 @@
-"""The table of transitions, walked: what it allows happens, and nothing else does."""
+"""Tests of every pair of states: the transitions of the table happen, and no others."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -38,7 +38,7 @@ def test_any_other_transition_changes_nothing(start, to):
     assert state_after(start, to) == (0, start)
 
 
-def test_what_is_over_stays_over():
+def test_an_ended_notification_stays_ended():
     terminal = set(State) - set(OPEN)
     assert all(state.is_terminal for state in terminal)
     assert not any(state.is_terminal for state in OPEN)
@@ -50,7 +50,7 @@ def test_every_notification_can_come_to_an_end():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_whoever_waits_for_a_row_that_ends_meanwhile_meets_a_collision_and_begins_again():
+def test_a_session_that_waits_for_a_row_that_ends_meanwhile_meets_a_conflict_and_starts_again():
     notification = make_due()
 
     def withdraw():

@@ -316,7 +316,7 @@ def test_a_rule_that_kills_tokens_says_how_many_before_it_is_saved_with_a_reason
 
     operator.goto("/admin/")
     operator.locator("#go-unknown-errors").click()
-    operator.get_by_role("link", name="make a rule of it").click()
+    operator.get_by_role("link", name="add a rule for it").click()
     operator.get_by_label("Class").select_option("dead")
     operator.get_by_label("Code").fill("left")
     operator.get_by_role("button", name="Save", exact=True).click()

@@ -1,4 +1,4 @@
-"""Requests: what is decided, stored and answered."""
+"""Tests of acceptance: the decision about each notification, what is stored, and the answer."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -71,13 +71,13 @@ def waiting_ids(accepted):
 
 
 def decided():
-    """What was decided at once, of all requests."""
+    """Return the decisions made at once, of all requests."""
     requests = NotificationRequest.objects.order_by("pk")
     return [(d.position, d.verdict, d.type) for request in requests for d in unpack(request.decided)]
 
 
 @pytest.mark.django_db
-def test_the_wish_that_a_notification_was_against_is_stored():
+def test_the_wish_that_suppressed_a_notification_is_stored():
     make_recipient(muted_chat_list=[b"chat"])
     accept([incoming(push(chat_id=b"chat"), push(access_token="wrong"))], now=NOW)
     stored = unpack(NotificationRequest.objects.get().decided)
@@ -87,8 +87,8 @@ def test_the_wish_that_a_notification_was_against_is_stored():
     ]
 
 
-def test_version_0_1_0_reads_the_verdicts_of_what_was_against_a_wish():
-    """While an upgrade goes on, or after it was taken back, it answers repeats of what this version decided."""
+def test_version_0_1_0_reads_the_verdicts_of_suppressed_notifications():
+    """During an upgrade, and after a rollback, version 0.1.0 answers repeats of requests that this version decided."""
     packed = pack([Decided(0, Verdict.WRONG_TOKEN, 1), Decided(2, Verdict.SUPPRESSED, 2, Wish.CHAT_MUTED)])
     as_by_0_1_0 = [*enumerate(zip(packed[::2], packed[1::2], strict=True))]
     assert [(place, *pair) for place, pair in as_by_0_1_0 if pair[0]] == [(0, 3, 1), (2, 1, 2)]
@@ -99,7 +99,7 @@ def claimed_ids(accepted):
 
 
 @pytest.mark.django_db
-def test_what_is_to_be_delivered_is_stored_with_its_first_attempt():
+def test_an_accepted_notification_is_stored_with_its_first_attempt():
     registration = make_recipient()
     accepted = accept([incoming(push(chat_id=b"chat"))], now=NOW)
     row = Notification.objects.get()
@@ -116,8 +116,10 @@ def test_what_is_to_be_delivered_is_stored_with_its_first_attempt():
 
 
 @pytest.mark.django_db
-def test_what_is_claimed_at_acceptance_is_what_any_worker_would_claim():
-    """The claim that goes straight to the gateway, and the one read from the table after its lease ran out."""
+def test_a_claim_at_acceptance_equals_the_claim_of_any_worker():
+    """One claim goes to the gateway straight from acceptance. The other is read from the table after its lease ran
+    out.
+    """
     registration = make_recipient(route=make_route(token_type=1, app_topic=APP, device_token="device"))
     [straight] = accept([incoming(push(chat_id=b"chat", type=99))], now=NOW).claims
     take_up_lost(now=NOW + LEASE, limit=10)
@@ -132,7 +134,7 @@ def test_what_is_claimed_at_acceptance_is_what_any_worker_would_claim():
 
 
 @pytest.mark.django_db
-def test_what_cannot_go_out_at_once_is_stored_and_due():
+def test_a_notification_beyond_the_limit_is_stored_and_due():
     recipients = [make_recipient(bytes([number]) * 64) for number in range(3)]
     pushes = [push(bytes(recipient.public_key_hash)) for recipient in recipients]
     limits = ConcurrencyLimits(2)
@@ -149,7 +151,7 @@ def test_what_cannot_go_out_at_once_is_stored_and_due():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("obstacle", ["drained", "paused", "unreadable"])
-def test_nothing_is_claimed_at_acceptance_that_no_worker_would_claim(obstacle):
+def test_acceptance_claims_nothing_that_no_worker_would_claim(obstacle):
     prove(GOOGLE)
     route = make_recipient().route
     if obstacle == "drained":
@@ -180,7 +182,9 @@ def test_nothing_is_claimed_at_acceptance_that_no_worker_would_claim(obstacle):
         ({"muted_chat_list": [b"chat"]}, {"chat_id": b"chat"}, Verdict.SUPPRESSED, SUCCESS),
     ],
 )
-def test_what_is_not_delivered_is_answered_at_once_and_keeps_no_payload(recipient, asked, verdict, report):
+def test_a_notification_that_is_not_delivered_is_answered_at_once_and_keeps_no_payload(
+    recipient, asked, verdict, report
+):
     make_recipient(**recipient)
     accepted = accept([incoming(push(**asked))], now=NOW)
     [answer] = accepted.answers
@@ -201,7 +205,7 @@ def test_an_installation_with_a_dead_token_is_not_registered():
 
 
 @pytest.mark.django_db
-def test_reports_keep_the_order_of_the_request_whenever_they_become_known():
+def test_reports_keep_the_order_of_the_request_whenever_their_results_come():
     make_recipient(ALICE)
     make_recipient(BOB, enabled=False)
     pushes = [push(NOBODY), push(ALICE), push(BOB), push(ALICE, access_token="x")]
@@ -213,7 +217,7 @@ def test_reports_keep_the_order_of_the_request_whenever_they_become_known():
 
 
 @pytest.mark.django_db
-def test_a_worker_answers_in_place_of_another_one_with_all_reports_and_forgets_who_was_refused():
+def test_a_worker_answers_for_another_one_with_all_reports_and_clears_the_refused_names():
     make_recipient(ALICE)
     accepted = accept([incoming(push(NOBODY, installation_id="\u00fc"), push(), push(NOBODY))], now=NOW)
     request = NotificationRequest.objects.get()
@@ -227,7 +231,7 @@ def test_a_worker_answers_in_place_of_another_one_with_all_reports_and_forgets_w
 
 @pytest.mark.django_db
 def test_a_hundred_refused_notifications_leave_one_row_of_two_bytes_each():
-    """An envelope of 0.9 KB may hold as many. Each used to be a row with five indexes, for thirty days."""
+    """An envelope of 0.9 KB may hold a hundred. Each used to be a row with five indexes, kept for thirty days."""
     refused = [push(b"k", installation_id=str(number), type=200 + number) for number in range(100)]
     [answer] = accept([incoming(*refused)], now=NOW).answers
     assert [report.installation_id for report in answer.reports] == [str(number) for number in range(100)]
@@ -247,7 +251,7 @@ def test_type_zero_gets_no_report_and_no_push():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("notification_type", [4, 99, -1, 2**31 - 1, -(2**31)])
-def test_types_that_we_do_not_know_are_stored_and_delivered(notification_type):
+def test_unknown_types_are_stored_and_delivered(notification_type):
     make_recipient()
     assert len(accept([incoming(push(type=notification_type))], now=NOW).claims) == 1
     assert Notification.objects.get().type == notification_type
@@ -260,12 +264,12 @@ def test_a_request_for_nobody_is_answered_with_an_empty_list():
 
 
 @pytest.mark.django_db
-def test_an_empty_batch_is_nothing():
+def test_an_empty_batch_leads_to_no_answer_and_no_row():
     accepted = accept([], now=NOW)
     assert (accepted.answers, accepted.waiting, accepted.claims) == ([], [], [])
 
 
-# The same thing twice -------------------------------------------------------------------------------------------------
+# Repeats --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db
@@ -296,7 +300,7 @@ def test_a_repeat_before_the_answer_gets_none_of_its_own():
 
 
 @pytest.mark.django_db
-def test_bridges_do_not_know_the_requests_of_each_other():
+def test_two_bridges_may_use_the_same_request_key():
     make_recipient()
     accept([incoming(push())], now=NOW)
     elsewhere = accept([incoming(push())], now=NOW, bridge="another-bridge")
@@ -307,19 +311,19 @@ def test_bridges_do_not_know_the_requests_of_each_other():
 
 @pytest.mark.parametrize("state", [State.DEAD_TOKEN, State.WITHDRAWN, State.UNDELIVERABLE, State.EXPIRED])
 @pytest.mark.django_db
-def test_what_reached_nobody_is_pushed_when_it_is_asked_for_again(state):
-    """A sender who is told of a dead token asks again with the same message, once the phone has registered anew."""
+def test_a_push_that_reached_nobody_is_sent_when_its_request_is_repeated(state):
+    """A sender that received the error of a dead token repeats the message after the phone has registered again."""
     make_recipient()
     accept([incoming(push())], now=NOW)
     Notification.objects.update(state=state, finished_at=NOW)
     again = accept([incoming(push(), amm=b"\x02" * 32, envelope=b"\x0f" * 32)], now=NOW)
     assert len(again.claims) == 1
     once_more = accept([incoming(push(), amm=b"\x03" * 32, envelope=b"\x10" * 32)], now=NOW)
-    assert (once_more.claims, Notification.objects.count()) == ([], 2)  # that one is on its way
+    assert (once_more.claims, Notification.objects.count()) == ([], 2)  # the second notification is on its way
 
 
 @pytest.mark.django_db
-def test_what_may_have_reached_the_phone_is_not_pushed_again():
+def test_a_push_that_may_have_reached_the_phone_is_not_sent_again():
     make_recipient()
     [claim] = accept([incoming(push())], now=NOW).claims
     Notification.objects.update(state=State.EXPIRED, finished_at=NOW)
@@ -329,7 +333,7 @@ def test_what_may_have_reached_the_phone_is_not_pushed_again():
 
 
 @pytest.mark.django_db
-def test_the_same_request_twice_in_one_batch_is_one_request():
+def test_a_request_that_comes_twice_in_one_batch_is_stored_once():
     make_recipient()
     twice = [incoming(push()), incoming(push(), envelope=b"\x0f" * 32)]
     accepted = accept(twice, now=NOW)
@@ -338,7 +342,7 @@ def test_the_same_request_twice_in_one_batch_is_one_request():
 
 
 @pytest.mark.django_db
-def test_the_same_refused_request_twice_in_one_batch_is_answered_once():
+def test_a_refused_request_that_comes_twice_in_one_batch_is_answered_once():
     twice = [incoming(push()), incoming(push(), envelope=b"\x0f" * 32)]
     assert len(accept(twice, now=NOW).answers) == 1
 
@@ -399,7 +403,7 @@ def test_accepts_200_requests_with_as_many_statements_as_one():
     hashes = [number.to_bytes(2) * 32 for number in range(50)]
     for public_key_hash in hashes:
         make_recipient(public_key_hash)
-    own_admission().refresh()  # counted now and then only, as these are
+    own_admission().refresh()  # the counts are read only from time to time, and so are these
     with statements() as one:
         accept([incoming(push(hashes[0]))], now=NOW)
     assert len(one) <= 6
@@ -410,7 +414,7 @@ def test_accepts_200_requests_with_as_many_statements_as_one():
 
 
 @pytest.mark.django_db
-def test_loads_only_the_installations_asked_for_and_not_every_combination():
+def test_loads_only_the_addressed_installations_and_not_every_combination():
     ids = [f"{number:08x}-1111-4111-8111-111111111111" for number in range(5)]
     hashes = [bytes([number]) * 64 for number in range(5)]
     for public_key_hash in hashes:
@@ -425,16 +429,16 @@ def test_loads_only_the_installations_asked_for_and_not_every_combination():
 
 
 @pytest.mark.django_db
-def test_of_a_request_that_comes_twice_in_a_batch_the_first_is_answered():
-    """A stranger may publish a copy elsewhere, from where the answer would not be heard."""
+def test_the_first_of_two_copies_of_a_request_in_a_batch_is_answered():
+    """Somebody may publish a copy on another topic, where the sender would not receive the answer."""
     copy = replace(incoming(push(NOBODY)), source_key=b"\x0f" * 32, reply_address=b"elsewhere")
     [answer] = accept([incoming(push(NOBODY)), copy], now=NOW).answers
     assert answer.reply_address == ADDRESS
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_route_that_somebody_holds_is_registered_as_before():
-    """Keys are rotated while the server works, a few hundred routes at a time."""
+def test_a_request_for_a_locked_route_is_accepted_as_usual():
+    """Keys are rotated while the server runs, a few hundred routes at a time."""
     route = make_recipient().route
     with psycopg.connect(**connection_parameters()) as other:
         other.execute("SELECT FROM registrations_route WHERE id = %s FOR UPDATE", [route.pk])
@@ -447,7 +451,7 @@ def test_a_route_that_somebody_holds_is_registered_as_before():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("state", [State.PENDING, State.RETRYING, State.AMBIGUOUS])
-def test_what_waits_is_withdrawn_with_its_payload(state):
+def test_a_waiting_notification_is_withdrawn_with_its_payload(state):
     row = make_notification(route=make_route(), state=state, chat_id=b"c", message=b"m")
     withdraw([row.route_id], now=NOW)
     row.refresh_from_db()
@@ -457,7 +461,7 @@ def test_what_waits_is_withdrawn_with_its_payload(state):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("state", [State.IN_FLIGHT, State.DELIVERED, State.EXPIRED])
-def test_what_is_over_or_on_its_way_is_not_withdrawn(state):
+def test_an_ended_or_in_flight_notification_is_not_withdrawn(state):
     row = make_notification(route=make_route(), state=state)
     withdraw([row.route_id], now=NOW)
     row.refresh_from_db()
@@ -465,7 +469,7 @@ def test_what_is_over_or_on_its_way_is_not_withdrawn(state):
 
 
 @pytest.mark.django_db
-def test_withdraws_exactly_what_waits_for_the_routes_named():
+def test_withdraws_exactly_the_notifications_that_wait_for_the_given_routes():
     withdrawn, other = make_notification(route=make_route()), make_notification(route=make_route())
     without = make_notification()
     withdraw([withdrawn.route_id], now=NOW)
@@ -474,7 +478,7 @@ def test_withdraws_exactly_what_waits_for_the_routes_named():
 
 
 def rows_read():
-    """Rows of notifications that this transaction has read, through an index or not."""
+    """Return how many rows of notifications this transaction has read, by an index or without one."""
     [(count,)] = fetch(
         "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'notifications_notification'"
     )
@@ -482,8 +486,8 @@ def rows_read():
 
 
 @pytest.mark.django_db
-def test_the_end_of_a_route_reads_and_writes_nothing_of_what_is_over():
-    """A device of XMPP has no key: an index by key would find the pushes of all devices."""
+def test_the_end_of_a_route_reads_and_writes_no_ended_notification():
+    """Devices of XMPP have no key: an index by key would find the pushes of all these devices."""
     route = make_route()
     over = [make_notification(public_key_hash=b"", route=route, state=State.DELIVERED, dedup_key=None)]
     for _ in range(2000):
@@ -532,7 +536,7 @@ def overloaded(settings, monkeypatch):
 
 
 @pytest.mark.django_db
-def test_what_is_refused_for_overload_is_told_and_never_delivered(overloaded):
+def test_a_notification_refused_for_overload_is_reported_and_never_delivered(overloaded):
     make_recipient()
     accepted = accept([incoming(push())], now=NOW)
     assert [reported(answer) for answer in accepted.answers] == [[(False, ReportError.INTERNAL_ERROR)]]
@@ -542,7 +546,7 @@ def test_what_is_refused_for_overload_is_told_and_never_delivered(overloaded):
 
 
 @pytest.mark.django_db
-def test_a_new_request_for_what_was_refused_for_overload_is_delivered(overloaded, settings):
+def test_a_new_request_after_a_refusal_for_overload_is_delivered(overloaded, settings):
     make_recipient()
     accept([incoming(push())], now=NOW)
     settings.MAX_OPEN_NOTIFICATIONS = 100

@@ -1,4 +1,4 @@
-"""Pushes that a bridge hands over by their routes: stored, sent by the workers, and never settled."""
+"""Tests of pushes that a bridge passes on by route: they are stored, sent by the workers, and never settled."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +47,7 @@ def store(*pushes: NewRequest) -> None:
     storing.store_pushes("test-bridge", pushes, now=timezone.now())
 
 
-def test_it_is_delivered_with_what_it_shows_and_its_grade() -> None:
+def test_a_push_is_delivered_with_its_content_and_its_grade() -> None:
     store(pushed(grade=Grade.VOIP.value, collapse_id=b"8 bytes!"))
     deliverer = DeliveryProcess()
     deliverer.work_off()
@@ -59,7 +59,7 @@ def test_it_is_delivered_with_what_it_shows_and_its_grade() -> None:
     assert (notification.state, notification.message, notification.wake) == ("delivered", None, None)
 
 
-def test_its_request_is_answered_when_it_is_stored_and_nobody_settles_it() -> None:
+def test_the_request_of_a_push_is_stored_as_answered_and_never_settled() -> None:
     store(pushed())
     request = NotificationRequest.objects.get()
     assert (request.state, request.bridge, request.reply_address) == ("answered", "test-bridge", None)
@@ -67,15 +67,15 @@ def test_its_request_is_answered_when_it_is_stored_and_nobody_settles_it() -> No
     assert DeliveryProcess(RecordingGateway(Outcome.DEAD)).process_batch() in {True, False}
 
 
-def test_without_a_collapse_id_of_its_own_it_stands_for_itself() -> None:
-    """Also one with the key of another that was released: what is still on the screen is another message."""
+def test_a_push_without_a_collapse_id_replaces_no_other() -> None:
+    """So does a push that reuses a released key: the push on the screen is another message."""
     store(pushed(key=b"a" * 32), pushed(key=b"b" * 32))
     Notification.objects.update(dedup_key=None)
     store(pushed(key=b"a" * 32))
     assert [len(each or b"") for each in {bytes(n.collapse_id or b"") for n in Notification.objects.all()}] == [16] * 3
 
 
-def test_what_is_due_later_is_not_sent_before() -> None:
+def test_a_push_that_is_due_later_is_not_sent_before() -> None:
     store(pushed(next_attempt_at=timezone.now() + timedelta(seconds=4)))
     deliverer = DeliveryProcess()
     deliverer.work_off()
@@ -111,7 +111,7 @@ def test_a_wake_up_that_is_refused_is_tried_once_more_and_then_dropped() -> None
     assert Route.objects.get().state == "active"
 
 
-def test_a_repeated_key_is_known_for_ten_minutes() -> None:
+def test_a_repeated_key_is_recognised_for_ten_minutes() -> None:
     store(pushed())
     now = timezone.now()
     assert storing.find_repeated("test-bridge", {b"k" * 32, b"x" * 32}, now=now) == {b"k" * 32}
@@ -121,7 +121,7 @@ def test_a_repeated_key_is_known_for_ten_minutes() -> None:
 
 
 def test_a_key_that_another_worker_has_stored_anew_is_not_released() -> None:
-    """It was read as that of a notification that reached nobody, which the other worker has released meanwhile."""
+    """The process read it as the key of a notification that reached nobody. The other worker released it meanwhile."""
     now = timezone.now()
     anew = make_notification(dedup_key=b"k" * 32, at=now)
     old = {b"k" * 32: now - timedelta(days=9999)}
@@ -130,7 +130,7 @@ def test_a_key_that_another_worker_has_stored_anew_is_not_released() -> None:
     assert bytes(anew.dedup_key or b"") == b"k" * 32
 
 
-def test_what_waits_may_live_longer_and_is_due_as_before() -> None:
+def test_a_waiting_push_whose_life_is_extended_is_due_as_before() -> None:
     store(pushed())
     notification = Notification.objects.get()
     Notification.objects.update(state="retrying")
@@ -149,7 +149,7 @@ def test_no_payload_is_in_a_repr() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_workers_that_store_the_same_in_another_order_wait_for_each_other_and_never_in_a_circle() -> None:
+def test_two_workers_that_store_the_same_rows_in_another_order_wait_and_do_not_dead_lock() -> None:
     """Both have begun their transactions before either inserts."""
     route, now = make_route(), timezone.now()
     begun = threading.Barrier(2, timeout=20)

@@ -1,1 +1,1 @@
-"""gorush as a gateway: it takes device tokens of Apple and Firebase. See docs/gorush.md."""
+"""The gateway gorush, for device tokens of Apple and Firebase. See docs/gorush.md."""

@@ -1,7 +1,6 @@
-"""The pages of error rules, which operators may change, and of the errors that no rule knows.
+"""The pages of error rules, which operators may change, and of the errors that no rule matches.
 
-Every change leaves a log entry that says what was there before, because a wrong rule can stop a channel or disable
-tokens.
+Every change leaves a log entry with the earlier values, because a wrong rule can stop a channel or disable tokens.
 """
 
 from typing import Any, ClassVar
@@ -42,15 +41,15 @@ EDITED = (
 )
 MAX_TRIED_LENGTH = 10_000
 NOT_SENT_AGAIN = ("csrfmiddlewaretoken", "confirmed", "why")
-# A rule of these classes disables tokens, or stops a channel. So it is confirmed, with a reason.
+# A rule of these classes can disable tokens or stop a channel. So a change of it is confirmed, with a reason.
 CONFIRMED = (GatewayErrorRule.Outcome.DEAD, GatewayErrorRule.Outcome.CONFIG)
-# What decides which errors a rule is about, and what becomes of them.
+# The fields that decide which errors a rule matches, and what follows.
 DECISIVE = frozenset({"position", "platform", "match", "text", "outcome", "is_guarded", "is_enabled"})
-ON_ITS_PAGE = "A rule of the class {} is switched on, or moved forward, on its own page: there it is confirmed."
+ON_ITS_PAGE = "Switch a rule of class {} on, or move it forward, on its own page: the change is confirmed there."
 
 
 class RuleForm(OptimisticForm):
-    """The form of one rule. A text that has a rule already leads to that rule."""
+    """The form of one rule. For a text that has a rule already, its error links to that rule."""
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
@@ -61,13 +60,13 @@ class RuleForm(OptimisticForm):
         )
         if row := known.first():
             self.add_error(
-                "text", format_html('There is a rule about this text: <a href="{}">{}</a>', url_of(row), row)
+                "text", format_html('There is already a rule for this text: <a href="{}">{}</a>', url_of(row), row)
             )
         return cleaned
 
 
 class RowForm(OptimisticForm):
-    """The form of a rule in the list, which asks for no reason."""
+    """The form of a rule in the list, without a reason."""
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
@@ -108,11 +107,11 @@ class GatewayErrorRuleAdmin(LoggedEdits, Narrowed, ModelAdmin):  # type: ignore[
 
     @admin.display(description="text", ordering="text")
     def shown_text(self, rule: GatewayErrorRule) -> str:
-        """Return the text of a rule and how it matches. What else a rule has stands on its page."""
+        """Return the text of a rule and how it matches. Its page shows the rest."""
         return f"{rule.match}: {rule.text}" if rule.text else f"{rule.match} (no text)"
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """Put a new rule at the end, unless the link that leads here says otherwise: an unknown error passed all other
+        """Put a new rule at the end, unless the link to the form says otherwise: an unknown error passed all other
         rules.
         """
         last = GatewayErrorRule.objects.aggregate(last=Max("position"))["last"] or 0
@@ -122,19 +121,19 @@ class GatewayErrorRuleAdmin(LoggedEdits, Narrowed, ModelAdmin):  # type: ignore[
         return super().get_changelist_form(request, form=RowForm, **kwargs)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Allow to delete only rules that operators made.
+        """Return whether an operator made the rule.
 
-        A rule of the file would come back with the next `load_error_rules`, but it can be switched off.
+        A rule of the file would come back with the next `load_error_rules`. It can be switched off instead.
         """
         return super().has_delete_permission(request, obj) and (obj is None or obj.seed_key is None)
 
     def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Show what a rule would have matched, and ask for a reason, before it is saved that can do harm."""
+        """Ask for a reason, and show what the rule would have matched, before a rule is saved that can do harm."""
         asked = self._asked(request, object_id) if request.method == "POST" else None
         return asked or super().changeform_view(request, object_id, *args, **kwargs)
 
     def _asked(self, request: HttpRequest, object_id: str | None) -> HttpResponse | None:
-        """Return the page that asks for the reason, or None when there is nothing to ask, or it was answered."""
+        """Return the page that asks for the reason, or None when none is needed or it was given."""
         row = self.get_object(request, object_id) if object_id else None
         may = self.has_change_permission(request, row) if row else self.has_add_permission(request)
         form = self.get_form(request, row, change=row is not None)(request.POST, instance=row)
@@ -174,10 +173,10 @@ class GatewayErrorRuleAdmin(LoggedEdits, Narrowed, ModelAdmin):  # type: ignore[
         trying = path("try/", self.admin_site.admin_view(self.try_view), name="notifications_gatewayerrorrule_try")
         return [trying, *super().get_urls()]
 
-    # The pasted text may hold a device token. It is sent by POST, and stored and logged nowhere.
+    # The pasted text may contain a device token. It is sent by POST, and neither stored nor logged.
     @method_decorator(sensitive_post_parameters("error"))
     def try_view(self, request: HttpRequest) -> HttpResponse:
-        """Show which rule an error text falls under."""
+        """Show which rule matches an error text."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         form = TriedErrorForm(request.POST if request.method == "POST" else None)
@@ -204,7 +203,7 @@ class TriedErrorForm(forms.Form):
 
 
 def matching_rule(platform: str, error: str) -> GatewayErrorRule | None:
-    """Return the row that decides what ``error`` means, as the table is now."""
+    """Return the row that matches ``error`` in the present table."""
     text = without_token(error, "")
     token_type = TOKEN_TYPES[platform] or 0
     rows = GatewayErrorRule.objects.filter(is_enabled=True).order_by("position", "pk")
@@ -212,7 +211,7 @@ def matching_rule(platform: str, error: str) -> GatewayErrorRule | None:
 
 
 def new_rule_url(platform: str, error: str) -> str:
-    """Return the address of the form for a new rule, filled in with what of an error is not of one device."""
+    """Return the address of the form for a new rule, filled in with the part of an error that is not of one device."""
     known = {"platform": platform, "match": "contains", "text": longest_literal(signature(error, ""))}
     return f"{reverse('admin:notifications_gatewayerrorrule_add')}?{urlencode(known | {'outcome': 'transient'})}"
 
@@ -238,17 +237,17 @@ class UnknownGatewayErrorAdmin(FactAdmin):
 
     @admin.display(description="read by now as")
     def read_as(self, error: UnknownGatewayError) -> str:
-        """Return how the error would be read now, because a rule may have been made meanwhile."""
+        """Return the present reading of the error, because a rule may have been added since."""
         token_type = TOKEN_TYPES[GatewayPlatform(error.platform)] or 0
         rule = classify(token_type, error.signature, current_rules().rules)
         return f"{rule.outcome} ({rule.code})"
 
     @admin.display(description="rule")
     def rule(self, error: UnknownGatewayError) -> SafeString:
-        """Offer the rule that knows the error by now, or the form for a new one."""
+        """Return a link to the rule that matches the error by now, or else to the form for a new one."""
         token_type = TOKEN_TYPES[GatewayPlatform(error.platform)] or 0
         if classify(token_type, error.signature, current_rules().rules) is UNKNOWN:
             url = new_rule_url(error.platform, error.signature)
-            return format_html('<a href="{}">make a rule of it</a>', url)
+            return format_html('<a href="{}">add a rule for it</a>', url)
         found = matching_rule(error.platform, error.signature)
         return format_html('<a href="{}">its rule</a>', url_of(found)) if found else format_html("-")

@@ -1,25 +1,25 @@
-"""What an operator does about a code that many attempts fail with: one advice for each code. Pure.
+"""Advice for operators about the codes that many attempts fail with: one text for each code. The module is pure.
 
-Only what comes from Apple or Google may be waited for. What our own gorush says, or does not say, is ours to mend.
+Waiting helps only with codes of Apple or Google. Codes about our own gorush need an operator.
 """
 
 ONLY_WAIT = (
     "This is an outage or a limit of Apple or Google: look at their status pages; nothing else helps but waiting."
 )
 PROVIDER = "gorush did not get through to Apple or Google: look at its log, its proxy and its firewall."
-GORUSH = "Our own gorush: is it running, and does it reach Apple and Google? Its page says whether it answers."
-SLOW = "Our own gorush is slow or its queue is full: raise its `worker_num`, and see whether Apple and Google hang."
+GORUSH = "Our own gorush: check that it runs and reaches Apple and Google. Its page shows if it answers."
+SLOW = "Our own gorush is slow or its queue is full: raise its `worker_num`. Check if Apple and Google are slow."
 STOPPED = "Something stops gorush or cuts its connections: look at its log, its memory and at proxies before it."
-FOREIGN = "What answers at GORUSH_URL is not gorush as we know it: correct GORUSH_URL, or what stands before it."
-KEYS = "Mend the keys that gorush has for Apple: key, team and certificate, and the environment they are made for."
-TOPIC = "Apple does not take this app topic from us: compare the app's topic with the key that gorush has."
-GOOGLE = "Mend the service account that gorush has for Google: its file, its permissions and its project."
+FOREIGN = "The server at GORUSH_URL does not answer as gorush does: correct GORUSH_URL, or the proxy before gorush."
+KEYS = "Correct the keys that gorush has for Apple: key, team, certificate, and the environment that they are made for."
+TOPIC = "Apple refuses this app topic from us: compare the app's topic with the key that gorush has."
+GOOGLE = "Correct the service account that gorush has for Google: its file, its permissions and its project."
 CERTIFICATE = "Renew the certificate of gorush, or gorush's trust in those of Apple and Google."
-WORKER = "Workers die: the system's log says what kills them, often memory."
+WORKER = "Workers die: the system's log shows the cause, often a lack of memory."
 DROPPED = "gorush takes no pushes of this platform: set `ios.enabled` and `android.enabled`."
 RULE = "Give these errors a rule. Until then they count as transient."
-FAULT = "A fault of this server: the log of the workers has it. Report it."
-ABSENT = "These routes name a gateway that is not part of this server any more."
+FAULT = "A fault of this server: the log of the workers shows it. Report it."
+ABSENT = "These routes belong to a gateway that is no longer part of this server."
 
 _CODES = {
     ONLY_WAIT: """IdleTimeout InternalServerError ServiceUnavailable Shutdown TooManyProviderTokenUpdates
@@ -44,7 +44,10 @@ ADVICE = {code: advice for advice, codes in _CODES.items() for code in codes.spl
 
 
 def advice(code: str) -> str:
-    """Return what to do about a code, or nothing. A status of gorush itself (`http_502`) is about gorush, not Apple."""
+    """Return the advice about a code, or an empty text.
+
+    A status of gorush itself (`http_502`) is about gorush, not about Apple.
+    """
     if code not in ADVICE and code.startswith("http_"):
         return STOPPED if code.startswith("http_5") else FOREIGN
     return ADVICE.get(code, "")

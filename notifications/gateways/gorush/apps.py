@@ -32,7 +32,7 @@ def _open() -> Gateway:
 
 
 def _load_error_rules(*, plan: Any = None, apps: Any = None, **_migrated: Any) -> None:
-    """Load the rules with every deployment, so that an upgrade brings its new ones.
+    """Load the rules after every migration, so that an upgrade brings its new ones.
 
     `flush` sends this signal too, without a plan.
     """

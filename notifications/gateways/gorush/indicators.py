@@ -1,4 +1,6 @@
-"""Judge gorush: each server, the way of the workers to it, and errors that no rule knows. The module is pure."""
+"""The health indicators of gorush: each server, the way of the workers to it, and errors without a rule. They are
+pure.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,15 +31,17 @@ ABOUT_GORUSH = PeerKind(
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Each gorush, with whether it answers and what the config check found."""
+    """The gorush servers, each with whether it answers and with the findings of the config check."""
 
     servers: Sequence[Peer] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GorushFacts:
-    """What the database knows of gorush: since when no push reaches it, if that is so, and how many errors of the last
-    hour no rule knows.
+    """The facts about gorush in the database.
+
+    ``unreached_since`` is when pushes stopped reaching it, or None. The count is of the last hour's errors without a
+    rule.
     """
 
     unreached_since: datetime | None = None
@@ -45,7 +49,7 @@ class GorushFacts:
 
 
 def gorushes(found: Sequence[Peer], *, is_redis_down: bool) -> list[Indicator]:
-    """Judge each gorush. Without Redis nothing is known of their configuration."""
+    """Judge each gorush. Without Redis the findings of the config check are missing."""
     if not found:
         headline = "No pushes are sent: no gorush is configured"
         return [Indicator(GORUSH, State.RED, "no gorush is configured", "Set GORUSH_URL.", headline=headline)]
@@ -57,19 +61,19 @@ def gorushes(found: Sequence[Peer], *, is_redis_down: bool) -> list[Indicator]:
 
 
 def reach(unreached_since: datetime | None, found: Sequence[Peer]) -> Indicator:
-    """Judge whether pushes reach gorush: that it answers us is of no use while it does not answer the workers."""
+    """Judge whether pushes reach gorush. Its answers to this process do not help while the workers cannot reach it."""
     if not any(one.is_up for one in found):
-        return Indicator(REACH, State.GREY, "not known while no gorush answers")
+        return Indicator(REACH, State.GREY, "unknown while no gorush answers")
     if unreached_since is None:
         return Indicator(REACH, State.GREEN, "pushes reach it")
-    first_step = "Is the way from the workers to gorush open, and GORUSH_URL the same there? Pushes wait meanwhile."
+    first_step = "Check that the workers can reach gorush and have the same GORUSH_URL. Pushes wait meanwhile."
     sentence = "gorush answers, but no push reaches it"
     headline = "No pushes are sent: none reaches gorush"
     return Indicator(REACH, State.RED, sentence, first_step, unreached_since, headline=headline)
 
 
 def unknown_errors(count: int, now: datetime) -> Indicator:
-    """Judge whether errors come that no rule knows. Among many failures they would not be seen."""
+    """Judge whether errors come that no rule matches. Among many other failures they would go unnoticed."""
     if not count:
         return Indicator(UNKNOWN_ERRORS, State.GREEN, "every error of the last hour has a rule")
     sentence = f"{counted(count, 'error')} of the last hour that no rule knows"

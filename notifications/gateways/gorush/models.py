@@ -1,7 +1,7 @@
-"""What is stored of gorush's errors: the rules that say what they mean, and those that no rule knows.
+"""The tables of gorush's errors: the rules that give them a meaning, and the errors that no rule matches.
 
-The tables belong to the app `notifications`, in which they were first made: their names, permissions and log entries
-say so.
+The tables belong to the app `notifications`, in which they were created. Their names, permissions and log entries
+depend on it.
 """
 
 from typing import ClassVar
@@ -20,7 +20,7 @@ class GatewayPlatform(models.TextChoices):
 class GatewayErrorRule(models.Model):
     """The meaning of an error text of the gateway. Rules are applied by position, and the first that matches decides.
 
-    They come from `error_rules.yaml`. Workers take up a change within seconds.
+    They come from `error_rules.yaml`. Workers apply a change within seconds.
     """
 
     class Match(models.TextChoices):
@@ -36,10 +36,10 @@ class GatewayErrorRule(models.Model):
         AMBIGUOUS = "ambiguous"  # may have been sent; sent again with the same collapse id
 
     class Origin(models.TextChoices):
-        SEED = "seed"  # as in the file, and changed with it
+        SEED = "seed"  # as in the file, and updated from it
         OPERATOR = "operator"  # made or changed in the console: the file no longer changes it
 
-    # Shorter parts occur in many errors, and a token that is taken for dead by mistake gets no pushes.
+    # A shorter part occurs in many errors, and a token that is wrongly taken for dead gets no pushes.
     MIN_PART = 3
     MIN_DEAD_PART = 8
     MAX_RETRY_BASE_SECONDS = 86_400
@@ -53,24 +53,25 @@ class GatewayErrorRule(models.Model):
     )
     outcome = models.TextField("class", choices=Outcome.choices)
     code = models.TextField(
-        help_text="What attempts, logs and reports call it.",
+        help_text="The name of the error in attempts, logs and reports.",
         validators=[RegexValidator(r"\A[A-Za-z][A-Za-z0-9_]{0,63}\Z", "Letters, digits and _ only, 64 at most.")],
     )
     is_guarded = models.BooleanField(
         "guarded",
         default=False,
-        help_text="Only for dead and config: it may be the token's fault or the set-up's. "
-        "Strangers' tokens then trip no channel.",
+        help_text="Only for dead and config: the token or the set-up may be at fault. "
+        "Unproven tokens then trip no channel.",
     )
     retry_base_seconds = models.PositiveIntegerField(
         default=0,
-        help_text="Where the backoff starts; 0: where it always does.",
+        help_text="First pause of the backoff; 0: the usual one.",
         validators=[MaxValueValidator(MAX_RETRY_BASE_SECONDS)],
     )
     is_enabled = models.BooleanField("enabled", default=True)
     remark = models.TextField(blank=True)
     origin = models.TextField(choices=Origin.choices, default=Origin.OPERATOR, editable=False)
-    # Names the entry of the file that this row came from, however operators changed it. It is null for their own rules.
+    # The key of the file's entry that this row came from, also after changes by operators. It is null for their own
+    # rules.
     seed_key = models.TextField(null=True, unique=True, editable=False)  # noqa: DJ001
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -88,20 +89,20 @@ class GatewayErrorRule(models.Model):
     def clean(self) -> None:
         self._clean_text()
         if self.is_guarded and self.outcome not in {self.Outcome.DEAD, self.Outcome.CONFIG}:
-            raise ValidationError({"is_guarded": "Only what may be the token's fault or the set-up's needs a guard."})
+            raise ValidationError({"is_guarded": "Only an error of class dead or config can be guarded."})
         if self.retry_base_seconds and self.outcome in {self.Outcome.DEAD, self.Outcome.PAYLOAD}:
-            raise ValidationError({"retry_base_seconds": f"What is {self.outcome} is not tried again."})
+            raise ValidationError({"retry_base_seconds": f"An error of class {self.outcome} is not retried."})
 
     def _clean_text(self) -> None:
         self.text = self.text.strip()
         for_whole, for_part = (1, self.MIN_DEAD_PART) if self.outcome == self.Outcome.DEAD else (0, self.MIN_PART)
         needed = for_whole if self.match == self.Match.EXACT else for_part
         if len(self.text) < needed:
-            raise ValidationError({"text": f"At least {needed} characters: anything shorter is in too many errors."})
+            raise ValidationError({"text": f"At least {needed} characters: a shorter text is in too many errors."})
 
 
 class UnknownGatewayError(models.Model):
-    """How often an error came that no rule knows. The signature is the error without anything that belongs to one
+    """An error that no rule matches, and how often it came. The signature is the error without any data of one
     device.
     """
 

@@ -1,4 +1,4 @@
-"""gorush for operators: its indicators, its page, its metrics, and the rules by which its errors are read."""
+"""gorush for operators: its indicators, its page, its metrics, and the rules that read its errors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -24,7 +24,7 @@ from notifications.models import Attempt, Halt
 NAME = "gorush"
 TIMEOUT_SECONDS = 2
 HOUR = timedelta(hours=1)
-# Rows are counted up to this number; counting more is not worth the time.
+# Rows are counted up to this number. A higher count is not worth the time.
 MAX_COUNTED = 1000
 
 
@@ -83,7 +83,7 @@ class GorushOperations(Operations):
 
 @cache
 def _certificates() -> SSLContext:
-    """Return the TLS context, which is made once because that takes longer than the whole check."""
+    """Return the TLS context. It is made once, because that takes longer than the whole check."""
     return httpx.create_ssl_context(trust_env=False)
 
 
@@ -95,7 +95,7 @@ def _is_alive(client: httpx.Client, url: str) -> bool:
 
 
 def rule_for(attempt: Attempt, rules: Sequence[GatewayErrorRule]) -> GatewayErrorRule | None:
-    """Return the rule that gave an attempt its code. Of several with one code it is the one that fits the error."""
+    """Return the rule that gave an attempt its code. Of several with this code it is the one that matches the error."""
     named = NAMES.get(attempt.token_type)
     fitting = [rule for rule in rules if rule.code == attempt.code and rule.platform in {named, GatewayPlatform.ANY}]
     exact = (rule for rule in fitting if rule_of(rule).matches(attempt.error))

@@ -8,6 +8,6 @@ from kit.processes.tasks import MessageTask
 from notifications.gateways.gorush.config_check.checking import check_all
 
 
-@shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
+@shared_task(base=MessageTask, autoretry_for=())  # not retried, because the next run comes soon
 def check_gorush() -> None:
     check_all(settings.GORUSH_URLS, now=database_now())

@@ -1,4 +1,4 @@
-"""How much may wait: in each queue, and for one address."""
+"""Tests of admission: how many notifications may wait in each queue, and for one address."""
 
 import secrets
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def admission(monkeypatch):
-    """An admission that is counted for and reads each time."""
+    """Return an admission whose queues are counted and read again before each use."""
     own = Admission()
     refresh = own.refresh
 
@@ -48,7 +48,7 @@ def admission(monkeypatch):
 
 
 def count(counts=None, *, now=NOW):
-    """Sort what waits into its queues and count it, as workers do."""
+    """Sort the waiting notifications into their queues and count them, as workers do."""
     counts = counts or Counts()
     counts.keep(counts.step(now=now, nothing_before=LONG_AGO))
 
@@ -63,7 +63,7 @@ def make_phone(channel=GOOGLE, *, is_proven=True):
 
 
 def make_waiting(channel, count, *, is_proven=True, at=None):
-    """Notifications that are due, each to a phone of its own."""
+    """Create due notifications, each for a phone of its own."""
     at = at or timezone.now()
     known = queues.load()
     key = known.key("gorush", channel, is_proven=is_proven)
@@ -74,7 +74,7 @@ def make_waiting(channel, count, *, is_proven=True, at=None):
 
 
 def ask(*phones, limits=None, now=NOW):
-    """One request about each phone, in one batch."""
+    """Accept one request for each phone, in one batch."""
     batch = []
     for phone in phones:
         key = secrets.token_bytes(32)
@@ -96,8 +96,8 @@ def verdicts():
 # Queues ---------------------------------------------------------------------------------------------------------------
 
 
-def test_strangers_who_fill_their_queue_refuse_nobody_whose_phone_was_reached_before(settings, monkeypatch):
-    """Their registrations cost nothing. They used to fill the only number there was, and every sender heard of it."""
+def test_a_full_queue_of_unproven_addresses_refuses_no_proven_address(settings, monkeypatch):
+    """Made-up registrations cost nothing. They used to fill the one common limit, and every sender received errors."""
     settings.MAX_OPEN_NOTIFICATIONS = 20
     monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.1)
     prove(GOOGLE)
@@ -127,8 +127,8 @@ def test_all_made_up_apps_share_one_queue(settings, monkeypatch):
     assert Queue.objects.filter(app_topic=None).count() == 1
 
 
-def test_what_waits_behind_a_halt_counts_as_what_waits_anywhere(settings, monkeypatch):
-    """A gateway that is away for hours used to fill the table without any bound."""
+def test_notifications_behind_a_halt_count_as_waiting(settings, monkeypatch):
+    """An outage of a gateway for hours used to fill the table without limit."""
     settings.MAX_OPEN_NOTIFICATIONS = 4
     monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.5)
     prove(APPLE)
@@ -137,7 +137,7 @@ def test_what_waits_behind_a_halt_counts_as_what_waits_anywhere(settings, monkey
     assert reported(ask(make_phone(APPLE))) == [OVERLOADED]
 
 
-def test_all_queues_together_have_room_for_no_more_than_may_wait(settings, monkeypatch):
+def test_the_limits_of_all_queues_together_do_not_exceed_the_maximum(settings, monkeypatch):
     settings.MAX_OPEN_NOTIFICATIONS = 1000
     monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.1)
     prove(APPLE, OTHER_APP, GOOGLE)
@@ -146,11 +146,11 @@ def test_all_queues_together_have_room_for_no_more_than_may_wait(settings, monke
     assert sum(share.limit for share in shares(queues.load()) if share.queue.gateway == "gorush") <= 500
 
 
-def test_by_default_as_much_may_wait_as_comes_at_100_a_second_until_it_expires(settings):
+def test_by_default_100_notifications_a_second_may_wait_until_they_expire(settings):
     assert settings.MAX_OPEN_NOTIFICATIONS == 100 * settings.NOTIFICATION_TTL_SECONDS
 
 
-def test_what_comes_between_two_counts_is_counted_by_the_process(monkeypatch, settings):
+def test_a_process_counts_the_notifications_that_come_between_two_counts(monkeypatch, settings):
     settings.MAX_OPEN_NOTIFICATIONS = 20
     monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.1)
     admission = Admission()
@@ -160,8 +160,8 @@ def test_what_comes_between_two_counts_is_counted_by_the_process(monkeypatch, se
     assert answers == [[], [], [OVERLOADED]]
 
 
-def test_while_nobody_counts_a_process_remembers_what_it_stored(monkeypatch, settings):
-    """No worker runs, and what comes in by XMPP is stored all the same."""
+def test_a_process_counts_its_own_notifications_while_no_leader_counts(monkeypatch, settings):
+    """No worker runs, and pushes that come in by XMPP are stored all the same."""
     settings.MAX_OPEN_NOTIFICATIONS = 20
     monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.1)
     admission = Admission()
@@ -177,7 +177,7 @@ def test_while_nobody_counts_a_process_remembers_what_it_stored(monkeypatch, set
     assert not admission.is_full("gorush", GOOGLE, is_proven=False)
 
 
-def test_counts_are_read_now_and_then_only():
+def test_counts_are_not_read_for_each_request():
     admission = Admission()
     with statements() as sent:
         admission.refresh()
@@ -188,7 +188,7 @@ def test_counts_are_read_now_and_then_only():
     assert not sent
 
 
-def test_the_leader_counts_what_waits_in_each_queue(settings, monkeypatch):
+def test_the_count_has_the_waiting_notifications_of_each_queue(settings, monkeypatch):
     settings.MAX_OPEN_NOTIFICATIONS = 100
     monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.1)
     prove(APPLE, GOOGLE)
@@ -216,7 +216,7 @@ def test_the_leader_counts():
     make_waiting(GOOGLE, 2)
     halts.pause(GOOGLE, by="ann", why="new key", now=timezone.now())
     deliverer = DeliveryProcess()
-    deliverer.process_batch()  # in which it becomes the leader
+    deliverer.process_batch()  # it becomes the leader in this batch
     deliverer.process_batch()
     assert sum(Queue.objects.values_list("waiting_count", flat=True)) == 2
 
@@ -224,7 +224,7 @@ def test_the_leader_counts():
 # One address ----------------------------------------------------------------------------------------------------------
 
 
-def test_of_what_waits_for_one_address_the_oldest_gives_way(settings):
+def test_the_oldest_waiting_notification_of_a_crowded_address_is_coalesced(settings):
     settings.MAX_OPEN_PER_ROUTE = 3
     phone = make_phone()
     for _ in range(5):
@@ -239,7 +239,7 @@ def test_of_what_waits_for_one_address_the_oldest_gives_way(settings):
     )
 
 
-def test_a_flood_of_one_address_stores_as_much_as_may_wait_and_tells_success(settings):
+def test_a_flood_of_one_address_stores_as_much_as_may_wait_and_is_answered_with_success(settings):
     settings.MAX_OPEN_PER_ROUTE = 3
     phone = make_phone()
     accepted = ask(*[phone] * 10, limits=ConcurrencyLimits(0))
@@ -257,7 +257,7 @@ def test_a_crowd_at_one_address_leaves_all_others_alone(settings):
     assert Notification.objects.filter(state=State.PENDING, route__in=[o.route for o in others]).count() == 10
 
 
-def test_what_gave_way_is_told_as_success_to_whoever_still_waits(settings):
+def test_a_coalesced_notification_is_reported_as_success_to_a_waiting_sender(settings):
     settings.MAX_OPEN_PER_ROUTE = 1
     phone = make_phone()
     [waiting] = ask(phone, limits=ConcurrencyLimits(0)).waiting
@@ -266,7 +266,7 @@ def test_what_gave_way_is_told_as_success_to_whoever_still_waits(settings):
     assert [report.error for report in answer.reports] == [SUCCESS]
 
 
-def test_what_is_sent_at_once_is_never_coalesced(settings):
+def test_a_notification_that_is_sent_at_once_is_never_coalesced(settings):
     settings.MAX_OPEN_PER_ROUTE = 1
     assert len(ask(*[make_phone()] * 10).claims) == 10
 
@@ -280,7 +280,7 @@ def test_the_newest_of_a_crowd_is_delivered(settings):
     assert len(deliverer.gateway.pushes) == 1
 
 
-def test_a_crowd_is_looked_for_only_where_there_is_one(settings):
+def test_older_notifications_are_searched_for_only_at_crowded_addresses(settings):
     settings.MAX_OPEN_PER_ROUTE = 3
     with statements() as quiet:
         ask(make_phone(), limits=ConcurrencyLimits(0))

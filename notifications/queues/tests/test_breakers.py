@@ -27,7 +27,7 @@ def _limits():
 
 
 def make_due_to_app(app_topic=APP, *, is_proven=True, sender=None):
-    """A notification that somebody else asked for each time, to an address that was reached before."""
+    """Create a notification of a sender of its own, for a proven address."""
     route = make_route(token_type=1, app_topic=app_topic, last_success_at=LONG_AGO if is_proven else None)
     request = make_request(sender_digest=sender or secrets.token_bytes(32))
     return make_due(route=make_registration(route=route).route, request=request)
@@ -60,18 +60,18 @@ def test_refusals_of_half_of_the_sends_trip_the_channel():
 
 
 def test_apps_that_nothing_was_delivered_to_have_no_breaker():
-    """They share a queue, so that a stranger who makes one up could stop all others."""
+    """They share a queue, so made-up apps could otherwise stop all others."""
     for number in range(4):
         sends(REFUSED, 5, app_topic=f"made.up.{number}")
     assert not Halt.objects.exists()
 
 
-def test_what_was_not_even_tried_does_not():
+def test_untried_pushes_trip_no_channel():
     sends(replace(REFUSED, is_untried=True), 20)
     assert not is_tripped()
 
 
-def test_a_few_refusals_among_many_sends_do_not():
+def test_a_few_refusals_among_many_sends_trip_no_channel():
     for _ in range(5):
         sends(REFUSED, 1)
         sends(DELIVERED, 2)
@@ -84,7 +84,7 @@ def test_refusals_of_long_ago_do_not_count():
     assert not is_tripped()
 
 
-def test_what_was_refused_before_the_breaker_was_closed_does_not_count():
+def test_refusals_before_the_breaker_was_closed_do_not_count():
     sends(REFUSED, 5)
     later = NOW + timedelta(seconds=10)
     halts.close_breaker(APPLE, by="ann", now=later)
@@ -101,11 +101,11 @@ def test_a_trip_keeps_the_queue():
     assert claimed(make_due_to_app()) == []
 
 
-# Strangers ------------------------------------------------------------------------------------------------------------
+# Made-up registrations ------------------------------------------------------------------------------------------------
 
 
 def test_made_up_tokens_trip_no_app_that_works():
-    """They cost nothing: five refusals in a row used to stop everybody's pushes."""
+    """Made-up tokens cost nothing: five refusals in a row used to stop all pushes."""
     sends(REFUSED, 40, is_proven=False)
     assert not is_tripped()
 

@@ -1,4 +1,4 @@
-"""What keeps queues from being sent: begun by operators, breakers and gateways, ended one by one, probed meanwhile."""
+"""Tests of halts: begun by operators, breakers and gateways, ended one by one, and probed meanwhile."""
 
 from datetime import timedelta
 from itertools import permutations
@@ -43,7 +43,7 @@ DELIVERED = Result(Outcome.DELIVERED)
 
 @pytest.fixture(autouse=True)
 def _apps():
-    """Something was delivered to these apps before."""
+    """Record a delivery to each of these apps."""
     prove(APPLE, GOOGLE)
 
 
@@ -52,7 +52,7 @@ def kinds():
 
 
 def make_proven(**fields):
-    """One that waits for an address that something was delivered to."""
+    """Create a notification for a proven address."""
     route = make_route(token_type=1, app_topic=APP, last_success_at=LONG_AGO)
     return make_due(route=make_registration(route=route).route, **fields)
 
@@ -83,7 +83,7 @@ def test_a_pause_says_who_why_and_since_when():
         (lambda: halts.start_draining(by="ann", why="x", now=NOW), halts.stop_draining),
     ],
 )
-def test_of_two_who_do_the_same_the_second_one_changes_nothing(begin, end):
+def test_the_second_of_two_equal_halts_or_ends_changes_nothing(begin, end):
     assert [begin(), begin(), end(), end()] == [True, False, True, False]
     assert kinds() == []
 
@@ -146,10 +146,10 @@ def test_made_up_apps_wait_behind_no_halt_of_an_app():
     assert len(claimed(make_due_to_app("made.up"))) == 1
 
 
-# Nothing is written about what waits ----------------------------------------------------------------------------------
+# Rows of waiting notifications ----------------------------------------------------------------------------------------
 
 
-def test_neither_a_halt_nor_its_end_touches_what_waits():
+def test_neither_a_halt_nor_its_end_changes_waiting_notifications():
     waiting = [make_due_to_app(state=state) for state in (State.PENDING, State.RETRYING, State.AMBIGUOUS)]
     halts.pause(APPLE, by="ann", why="", now=NOW)
     assert claimed(*waiting) == []  # this sorts them into their queue
@@ -168,7 +168,7 @@ def test_neither_a_halt_nor_its_end_touches_what_waits():
     assert len(claimed(*waiting)) == 3
 
 
-def test_what_waits_behind_a_halt_is_not_read_again_and_again():
+def test_notifications_behind_a_halt_are_not_read_by_each_batch():
     halts.pause(APPLE, by="ann", why="", now=NOW)
     waiting = make_due_to_app(state=State.RETRYING)
     assert is_work_left()
@@ -184,7 +184,7 @@ def is_work_left(now=NOW):
     return is_left
 
 
-def test_what_waits_expires_at_its_time_behind_a_halt_and_not_before():
+def test_a_notification_behind_a_halt_expires_at_its_time_and_not_before():
     halts.pause(APPLE, by="ann", why="", now=NOW)
     waiting = make_due_to_app(expires_at=NOW + SECOND)
     assert claimed(waiting) == []
@@ -194,13 +194,13 @@ def test_what_waits_expires_at_its_time_behind_a_halt_and_not_before():
     assert (row.state, row.finished_at, row.message, row.next_attempt_at) == ("expired", NOW + SECOND, None, None)
 
 
-def test_many_expire_in_steps():
+def test_many_notifications_expire_in_steps():
     for _ in range(5):
         make_due_to_app(expires_at=NOW)
     assert [queues.close_expired(limit=2, now=NOW) for _ in range(4)] == [2, 2, 1, 0]
 
 
-def test_a_worker_closes_what_expires_behind_a_halt():
+def test_a_worker_closes_notifications_that_expire_behind_a_halt():
     halts.start_draining(by="ann", why="gorush moves", now=NOW)
     waiting = make_due_to_app(expires_at=timezone.now())
     DeliveryProcess().process_until(lambda: fresh(waiting).state == State.EXPIRED)
@@ -258,8 +258,8 @@ def test_the_probe_is_the_oldest_that_waits_for_a_proven_address():
     assert taken == [older.pk, newer.pk, outsider.pk]
 
 
-def test_what_waits_in_a_wrong_queue_uses_up_no_probe():
-    """A stranger registers one phone under many names, is sent to, and registers made-up tokens instead."""
+def test_a_notification_in_a_wrong_queue_uses_up_no_probe():
+    """An attacker registers one phone under many names, has pushes sent to it, and then registers made-up tokens."""
     halts.trip(APPLE, reason="", now=NOW)
     pestering = [make_proven(next_attempt_at=LONG_AGO) for _ in range(20)]
     phone = make_proven(next_attempt_at=NOW)
@@ -342,7 +342,7 @@ def long_ago():
 
 
 def test_nothing_is_claimed_for_a_gateway_that_is_away(gateway):
-    """Every open notification used to be sent again every ten seconds, each time with a row for the attempt."""
+    """Every open notification used to be sent again every ten seconds, and each attempt was a row."""
     for _ in range(5):
         make_due()
     deliverer = DeliveryProcess(gateway)
@@ -368,7 +368,7 @@ def test_a_gateway_that_is_away_is_probed_with_one(gateway):
     assert len(gateway.pushes) == 2
 
 
-def test_after_a_probe_that_reaches_the_gateway_all_is_sent_that_waited(gateway):
+def test_all_waiting_pushes_are_sent_after_a_probe_reaches_the_gateway(gateway):
     halted_gateway(next_probe_at=long_ago())
     rows = [make_due() for _ in range(5)]
     gateway.answer = lambda _: DELIVERED
@@ -417,7 +417,7 @@ def test_other_gateways_go_on(gateway):
     assert (fresh(waiting).state, fresh(other).state) == (State.PENDING, State.DELIVERED)
 
 
-def test_what_was_tried_in_vain_is_brought_forward_when_its_address_is_proven(gateway):
+def test_a_long_retry_becomes_due_when_its_address_is_proven(gateway):
     now = timezone.now()
     later = now + timedelta(hours=1)
     route = make_registration().route
@@ -445,8 +445,8 @@ def test_each_attempt_has_its_own_row_also_one_that_fails_as_the_one_before(gate
     assert len({push.attempt_number for push in gateway.pushes}) == 5
 
 
-def test_every_kind_of_halt_covers_what_the_statement_says_it_covers():
-    """The same is written twice: for workers, in Python, and for looking, in SQL."""
+def test_halts_cover_the_same_queues_in_python_and_in_sql():
+    """The condition exists twice: in Python for workers, and in SQL for the search for work."""
     other_app, other_gateway = ChannelKey(1, "another.app"), QueueKey("other", 1, APP, is_proven=True)
     prove(other_app)
     queues.create([other_gateway, QueueKey("gorush", 1, None, is_proven=False)])

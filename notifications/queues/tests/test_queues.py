@@ -1,4 +1,4 @@
-"""Claiming from queues: from each that is open as much as there is room for, and nothing is read of any other."""
+"""Tests of claims from queues: as many as there is capacity for from each open queue, without reading any other."""
 
 import json
 from datetime import timedelta
@@ -53,7 +53,7 @@ def queue_of(notification):
 
 
 def fill(queue_id, count, *, at=LONG_AGO):
-    """Have so many notifications wait, each a little after the one before, for a few addresses."""
+    """Store ``count`` waiting notifications for a few addresses, each due a little after the one before."""
     routes = [make_registration(route=make_route(token_type=1, app_topic=APP)).route_id for _ in range(3)]
     rows = f"""
         INSERT INTO notifications_notification
@@ -70,7 +70,7 @@ def fill(queue_id, count, *, at=LONG_AGO):
 # Which queue ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_comes_is_sorted_by_app_and_proof():
+def test_notifications_are_sorted_into_queues_by_app_and_proof():
     prove(APPLE)
     phone = make_route(token_type=1, app_topic=APP, last_success_at=LONG_AGO)
     rows = [make_due(route=make_registration(route=phone).route), make_due_to_app(), make_due_to_app("made.up")]
@@ -82,7 +82,7 @@ def test_what_comes_is_sorted_by_app_and_proof():
 
 
 def test_a_row_whose_address_changed_is_moved_when_it_is_claimed():
-    """It was stored for a proven address; then the phone registered another token, and then one of another app."""
+    """It was stored for a proven address. Then the phone registered another token, and then one of another app."""
     prove(APPLE, ChannelKey(1, "another.app"))
     route = make_registration(route=make_route(token_type=1, app_topic=APP, last_success_at=LONG_AGO)).route
     waiting = make_due(route=route, queue_id=number_of(PROVEN))
@@ -96,7 +96,7 @@ def test_a_row_whose_address_changed_is_moved_when_it_is_claimed():
         Route.objects.filter(pk=route.pk).update(**change)
         limits = ConcurrencyLimits(1)
         while limits.enter(claiming.Slot(number_of(key))):
-            pass  # where it belongs there is no room
+            pass  # there is no capacity where it belongs
         claim(limit=10, now=NOW, lease=LEASE, limits=limits)
         assert queue_of(waiting) == key
     assert claim(limit=10, now=NOW, lease=LEASE, limits=full).claims == []
@@ -119,7 +119,7 @@ def test_made_up_apps_make_no_queues():
     assert set(queues.load().rows) == {SHARED}
 
 
-def test_a_queue_is_made_once_whoever_makes_it():
+def test_a_queue_that_two_processes_create_exists_once():
     for _ in range(2):
         queues.create([SHARED, PROVEN])
     assert Queue.objects.count() == 2
@@ -153,7 +153,7 @@ def test_two_workers_take_different_rows_of_the_same_queue(transactional_db):
 
 
 def test_a_claim_reads_by_the_index_and_no_more_than_it_takes():
-    """A thousand rows wait behind a halt, and two thousand in an open queue with room for five."""
+    """A thousand rows wait behind a halt, and two thousand in an open queue with capacity for five."""
     prove(APPLE, GOOGLE)
     fill(number_of(PROVEN), 1000)
     fill(number_of(UNPROVEN), 2000)
@@ -162,12 +162,12 @@ def test_a_claim_reads_by_the_index_and_no_more_than_it_takes():
         "now": NOW, "nothing_before": LONG_AGO, "noted_since": NOW, "limit": 200, "queues_at_once": QUEUES_AT_ONCE,
         "queue_ids": list(budgets), "budgets": list(budgets.values()),
     })  # fmt: skip
-    assert read["notifications_notification"] <= 6  # the head that is looked for, and five
+    assert read["notifications_notification"] <= 6  # the head that is looked up, and five
     assert set(read["indexes"]) <= {"notification_queue", "registrations_route_pkey"}
 
 
 @pytest.mark.parametrize("sql", [queues.IS_DUE, queues.EXPIRED])
-def test_looking_for_work_reads_nothing_of_what_waits_behind_a_halt(sql):
+def test_the_search_for_work_reads_nothing_behind_a_halt(sql):
     prove(APPLE)
     fill(number_of(UNPROVEN), 1000)
     halts.pause(APPLE, by="ann", why="x", now=NOW)
@@ -186,9 +186,9 @@ def test_expired_rows_are_closed_by_their_index():
 
 
 def rows_read(sql, parameters):
-    """Return how many rows each table was read for, planned as in a worker, and by which indexes of the models.
+    """Return the number of rows read of each table, planned as in a worker, and the indexes of the models used.
 
-    The statistics are those of the rows that are there: autovacuum may have made others in the midst of other tests.
+    The statistics are made here: autovacuum may have made others in the middle of other tests.
     """
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE notifications_notification, notifications_queue, registrations_route")
@@ -221,8 +221,8 @@ INDEXES_OF_PARTITIONS = """
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(1_000_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", ["unreachable", "paused"])
-def test_what_waited_is_sent_by_the_first_batch_after_a_halt_and_no_other_worker_waits(transactional_db, kind, count):
-    """A statement that takes 2 s fails here, and so does one of another worker that waits 0.1 s for a lock."""
+def test_the_first_batch_after_a_halt_sends_and_no_other_worker_waits(transactional_db, kind, count):
+    """The test fails for a statement of 2 s, and for one of another worker that waits 0.1 s for a lock."""
     prove(APPLE, GOOGLE)
     fill(number_of(UNPROVEN), count)
     halt = make_halt(kind, None if kind == "unreachable" else APPLE, gateway="gorush" if kind == "unreachable" else "")
@@ -249,7 +249,7 @@ def _end(halt):
     assert halts.note_reached("gorush") if halt.kind == "unreachable" else halts.resume(APPLE, by="ann", now=NOW)
 
 
-def test_no_worker_waits_for_whoever_begins_or_ends_a_halt(transactional_db):
+def test_no_worker_waits_for_a_session_that_begins_or_ends_a_halt(transactional_db):
     prove(APPLE, GOOGLE)
     make_halt("paused", APPLE)
     waiting, other_app = make_due_to_app(), make_due()
@@ -282,12 +282,12 @@ def test_a_gateway_that_comes_back_is_sent_to_after_one_probe(transactional_db):
 # A backlog ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_backlog_leaves_half_of_the_limit_to_what_comes_fresh():
+def test_a_backlog_leaves_half_of_the_limit_to_fresh_notifications():
     prove(APPLE)
     fill(number_of(UNPROVEN), 50)
     limits = ConcurrencyLimits(10)
     assert len(take(limits=limits)) == 5
-    fresh_ones = [make_due_to_app().pk for _ in range(6)]  # as a bridge stores them that sorts nothing
+    fresh_ones = [make_due_to_app().pk for _ in range(6)]  # stored as by a bridge that sorts nothing
     assert {held.notification_id for held in take(limits=limits)} < set(fresh_ones)
     assert Notification.objects.filter(state=State.IN_FLIGHT).count() == 10
 
@@ -296,8 +296,8 @@ def test_a_backlog_leaves_half_of_the_limit_to_what_comes_fresh():
 
 
 @pytest.mark.parametrize("kind", ["an open queue", "a queue that is probed"])
-def test_one_that_nobody_can_claim_is_put_off_whatever_queue_it_is_in(kind):
-    """A number that the column of attempts cannot hold. It stands at the head of one of several queues."""
+def test_a_notification_that_cannot_be_claimed_is_postponed_in_every_queue(kind):
+    """The attempt's number does not fit into its column. The row is the head of one of several queues."""
     apps = [ChannelKey(1, f"app.{number}") for number in range(6)]
     prove(*apps)
     numbers = [number_of(QueueKey("gorush", *app, is_proven=False)) for app in apps]

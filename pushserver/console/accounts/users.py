@@ -165,7 +165,7 @@ def _notifications(key_hash: bytes) -> Section:
     everything = f"{reverse('admin:notifications_notification_changelist')}?q={hex_digits}"
     return Section(
         "Newest notifications",
-        ["notification", "type", "installation", "state", "reply to its sender", "attempts", "age", "finished"],
+        ["notification", "type", "installation", "state", "report to the sender", "attempts", "age", "finished"],
         [
             [
                 _link(f"{row.pk}", timeline_url(row.pk)),

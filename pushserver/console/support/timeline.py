@@ -266,7 +266,7 @@ def _facts(story: Story) -> list[tuple[str, object]]:
     notification = story.notification
     facts: list[tuple[str, object]] = [
         ("state", state("state")(notification)),
-        ("reply to its sender", state("report")(notification)),
+        ("report to the sender", state("report")(notification)),
         ("attempts", notification.attempt_count or "none"),
     ]
     if notification.grade:

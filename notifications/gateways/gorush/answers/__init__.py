@@ -1,1 +1,1 @@
-"""What gorush answers: errors by rules, feedback from its hook, and texts without anything of one device."""
+"""Answers of gorush: errors read by rules, entries of the feedback hook, and redaction of device data."""

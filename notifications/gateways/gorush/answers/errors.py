@@ -1,7 +1,7 @@
-"""What gorush's error strings mean: the first rule that matches decides, and an unknown string is transient.
+"""Meanings of gorush's error strings: the first rule that matches decides, and an unknown string is transient.
 
 gorush passes on Apple's reason verbatim, Google's human text without its code, and transport errors with the full
-device token in them. So a rule gives a code of our own, and the text itself goes nowhere. The rules are data
+device token in them. So a rule gives a code of our own, and the text itself is not passed on. The rules are data
 (`error_rules.yaml`, then the table `GatewayErrorRule`) and an argument here. This module uses neither Django nor I/O.
 """
 
@@ -20,10 +20,9 @@ class Match(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ErrorRule:
-    """What an error means. ``text`` is case-folded, as is every error it is compared with.
+    """The meaning of an error. ``text`` is case-folded, as is every error that it is compared with.
 
-    ``token_type`` is None for any platform. ``is_guarded`` and ``retry_base_seconds`` are passed on in the result, and
-    explained there.
+    ``token_type`` is None for any platform. `Result` explains ``is_guarded`` and ``retry_base_seconds``.
     """
 
     code: str
@@ -40,14 +39,15 @@ class ErrorRule:
         return error == self.text if self.match is Match.EXACT else error.startswith(self.text)
 
 
-# An unknown error is transient: nothing is lost by sending again, and nothing is known about the token.
+# An unknown error is transient: another attempt loses nothing, and the error says nothing about the token.
 UNKNOWN = ErrorRule("unknown", Outcome.TRANSIENT, "")
 
 
 def classify(token_type: int, error: str, rules: Sequence[ErrorRule]) -> ErrorRule:
-    """Return the rule that an error falls under. ``error`` comes without the device token (`redaction.without_token`).
+    """Return the rule that matches an error, or `UNKNOWN`. ``error`` comes without the device token
+    (`redaction.without_token`).
 
-    The token is chosen by the client that registered: one like `x509:` must not speak for Apple.
+    The client that registered chose the token. A token like `x509:` must not count as words of Apple.
     """
     text = error.casefold().strip()
     for rule in rules:

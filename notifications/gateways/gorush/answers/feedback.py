@@ -1,7 +1,7 @@
-"""gorush's feedback hook, `POST /hooks/gorush`: what it says a second time about pushes that failed (gorush.md, 2.1).
+"""gorush's feedback hook, `POST /hooks/gorush`: a second report of each push that failed (gorush.md, 2.1).
 
-The rule that keeps it harmless: it notes `Attempt.late_code` for operators, once, and decides nothing. No state, route,
-retry or reply depends on it (docs/decisions/0008-gorush-feedback.md).
+The hook only writes `Attempt.late_code` for operators, once. No state, route, retry or reply depends on it
+(docs/decisions/0008-gorush-feedback.md).
 """
 
 import hmac
@@ -28,7 +28,7 @@ SECRET_HEADER = "X-Gorush-Secret"  # noqa: S105 - a name
 MAX_BODY_BYTES = 64 * 1024
 READ = ("type", "platform", "error", "notif_id")  # gorush leaves out the last one when it is empty
 NOTIF_ID = re.compile(r"([1-9][0-9]{0,17})-([1-9][0-9]{0,8})")
-# gorush gives up every push by then, so that an older entry is a replay.
+# gorush gives up every push within this time, so an older entry is a replay.
 MAX_AGE = timedelta(hours=1)
 
 
@@ -36,7 +36,7 @@ MAX_AGE = timedelta(hours=1)
 class Failure:
     """One entry of the hook. ``attempt`` has the notification's id and the attempt's number, if it may be one of ours.
 
-    ``error`` may hold the device token.
+    ``error`` may contain the device token.
     """
 
     attempt: tuple[int, int] | None
@@ -44,7 +44,7 @@ class Failure:
     error: str = field(repr=False)
 
 
-@csrf_exempt  # gorush has no cookies; the header with the secret is what counts
+@csrf_exempt  # gorush has no cookies; the header with the secret protects the hook
 @never_cache
 def receive_feedback(request: HttpRequest) -> HttpResponse:
     """Take one entry of the hook, if a secret is set for it."""
@@ -55,8 +55,9 @@ def receive_feedback(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def _receive(request: HttpRequest) -> HttpResponse:
-    """Return 200 for whatever is understood, even if it is about nothing of ours, because gorush logs any other status
-    as an error.
+    """Return 200 for any entry that can be read, also for one about no attempt of ours.
+
+    gorush logs every other status as an error.
     """
     if not _is_authentic(request):
         return HttpResponse(status=403)
@@ -76,7 +77,7 @@ def _is_authentic(request: HttpRequest) -> bool:
 
 
 def _read_body(request: HttpRequest) -> bytes:
-    """Return as much of the body as shows whether it is too large, and nothing of a body that was cut off."""
+    """Return enough of the body to show whether it is too large, or nothing of a body that was cut off."""
     try:
         return request.read(MAX_BODY_BYTES + 1)
     except UnreadablePostError:
@@ -105,7 +106,9 @@ def _attempt(entry: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def note(failure: Failure, *, now: datetime) -> None:
-    """Write the error's code beside the attempt, if gorush may still be talking about it. The first entry stays."""
+    """Write the error's code beside the attempt, if the attempt is recent enough. A code that is there already
+    stays.
+    """
     if failure.attempt is None or failure.token_type is None:
         return
     notification_id, number = failure.attempt

@@ -1,7 +1,7 @@
-"""Error texts without what belongs to one device: for matching, and as signatures that operators may see.
+"""Redaction of error texts: without any data of one device, for matching and as signatures that operators may see.
 
-gorush repeats the full device token in transport errors, whatever its setting says, and masks parts of it elsewhere. A
-client chooses the token it registers, so that a token's text must not be taken for the words of Apple or Google.
+gorush repeats the full device token in transport errors, whatever its setting, and masks parts of it elsewhere. The
+client chooses the token that it registers, so its text must not count as words of Apple or Google.
 """
 
 import json
@@ -10,17 +10,17 @@ from urllib.parse import quote, quote_plus, unquote
 
 from notifications.gateways.gorush.answers.masking import MARK, mask
 
-# Long enough for a percent-encoded token of 4 KiB, which stands before the part that matters.
+# Enough for a percent-encoded token of 4 KiB, which stands before the part that matters.
 MAX_ERROR_LENGTH = 32_768
 MAX_SIGNATURE_LENGTH = 200
-# Shorter parts may be ordinary words, and are not hidden.
+# A shorter part of a token may be an ordinary word, and is not replaced.
 MIN_SECRET_PART = 8
 TOKEN = "<token>"  # noqa: S105 - stands for a token
 # Characters that Go leaves as they are in the path of a URL.
 SAFE_IN_PATHS = "$&+,/:;=@"
 
-# Go quotes the URL of a failed request, with \" for a quote inside. Characters are taken possessively, so that
-# matching takes linear time also when no quote closes the URL.
+# Go quotes the URL of a failed request, with \" for a quote inside. The quantifiers are possessive, so that matching
+# takes linear time also when no quote closes the URL.
 _QUOTED_URL = re.compile(r'"(https?://)(?:[^/?#@"\\\s]*@)?([^/?#"\\\s]*)(?:[^"\\]++|\\.)*("|$)', re.DOTALL)
 _BARE_URL = re.compile(r"(https?://)(?:[^/?#@\"'\s]*@)?([^/?#\"'\s]+)[^\"'\s]*")
 _PLACEHOLDERS = (
@@ -33,10 +33,10 @@ _ANY_PLACEHOLDER = re.compile(r"<(?:token|email|hex|blob|n)>")
 
 
 def without_token(error: str, device_token: str, *, min_length: int = MIN_SECRET_PART) -> str:
-    """Return the error, case-folded, without the token in any shape and without what follows the host in a URL.
+    """Return the error, case-folded, without the token in any form and without what follows the host in a URL.
 
-    A placeholder is left, because closing the gap could make a new word out of two halves. A shape that is shorter than
-    ``min_length`` stays: without every "e" an error would say nothing.
+    A placeholder is left, because closing the gap could join two halves into a new word. A form of the token shorter
+    than ``min_length`` stays: without every "e" an error would be unreadable.
     """
     text = error[:MAX_ERROR_LENGTH].casefold()
     for shape in _shapes(device_token):
@@ -46,29 +46,29 @@ def without_token(error: str, device_token: str, *, min_length: int = MIN_SECRET
 
 
 def signature(error: str, device_token: str) -> str:
-    """Return what is common to errors of this kind, at most 200 characters, or nothing when it may still show the
+    """Return the common part of errors of this kind, at most 200 characters, or nothing when it may still show the
     token.
     """
     return signature_of(without_token(error, device_token), device_token)
 
 
 def signature_of(redacted: str, device_token: str) -> str:
-    """Return the `signature` of an error that is `without_token` already, which is half of the work."""
+    """Return the `signature` of an error that has passed `without_token` already, which is half of the work."""
     text = _BARE_URL.sub(r"\1\2", redacted)
     for pattern, placeholder in _PLACEHOLDERS:
         text = pattern.sub(placeholder, text)
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())[:MAX_SIGNATURE_LENGTH].strip()
-    # A short token was not replaced, and the replacements may have put together what looks like a longer one.
+    # A short token was not replaced, and the replacements may have formed what looks like a longer one.
     return "" if any(shape in text for shape in _shapes(device_token)) else text
 
 
 def longest_literal(signature: str) -> str:
-    """Return the part of a signature that a rule can look for."""
+    """Return the longest part of a signature without placeholders, as the text of a new rule."""
     return max((part.strip() for part in _ANY_PLACEHOLDER.split(signature)), key=len)
 
 
 def _shapes(device_token: str) -> list[str]:
-    """Return the token as errors may show it, longest first: raw, percent-encoded, escaped, masked."""
+    """Return the forms in which errors may show the token, longest first: raw, percent-encoded, escaped, masked."""
     shapes = {
         device_token,
         unquote(device_token),

@@ -1,5 +1,5 @@
-"""The config check: whether each gorush runs as our delivery needs it to (docs/gorush.md).
+"""The config check: whether the configuration of each gorush suits our delivery (docs/gorush.md).
 
-`readings` understands what gorush says about itself and `rules` judges it, both without I/O. `checking` asks every
-gorush and saves what it found, for `/readyz` and the console.
+`readings` parses what gorush reports about itself and `rules` judges it, both without I/O. `checking` reads from every
+gorush and saves the complaints, for `/readyz` and the console.
 """

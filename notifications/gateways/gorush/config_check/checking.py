@@ -1,4 +1,4 @@
-"""The shell of the config check: ask every gorush, judge what it says, note it, and log what changed."""
+"""The I/O of the config check: read from every gorush, judge the readings, save the complaints, and log changes."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -23,15 +23,15 @@ from notifications.gateways.gorush.sending.platforms import NAMES
 from notifications.models import Attempt
 from registrations.models import Route
 
-# It is short, because on a small machine the sweep waits for this.
+# It is short, because the other periodic tasks wait for this one on a small machine.
 TIMEOUT_SECONDS = 2.0
 ANSWERED = range(200, 300)  # versions of gorush differ: 200 or 201
-# A push that gorush has counted may have begun this long before, and its attempt with it.
+# A push that gorush has counted may have begun this long before the count, and its attempt with it.
 LONGEST_PUSH = timedelta(minutes=2)
 
 
 def check_all(urls: Sequence[str], *, now: datetime) -> None:
-    """Check each gorush once. It is safe to run twice, and whatever the peer answers."""
+    """Check each gorush once. It is safe to run twice, and with any answer of the peer."""
     before = NOTICES.read(urls)
     readings = submit(_read_all(urls)).result()
     expected = _expectations()
@@ -55,9 +55,9 @@ def _expectations() -> Expectations:
 
 
 def _failures_since(start: datetime) -> Mapping[str, int]:
-    """Return the attempts per platform that did not succeed or are not over.
+    """Return the number of attempts on each platform that failed or have not ended.
 
-    It counts more rather than fewer, so that a warning means something.
+    The number is rather too high than too low, so that a warning is justified.
     """
     attempts = Attempt.objects.filter(started_at__gte=start).exclude(outcome=Attempt.Outcome.DELIVERED)
     counts = attempts.order_by().values_list("token_type").annotate(Count("pk"))
@@ -82,12 +82,12 @@ async def _read(client: HttpClient, url: str) -> Reading:
 
 
 async def _fetch(client: HttpClient, url: str) -> bytes | None:
-    """Return the body of an answer, empty for an answer that says nothing, or None when nobody answers.
+    """Return the body of an answer, empty for an unusable answer, or None when no server answers.
 
-    The client does not take more than 1 MiB.
+    The client reads at most 1 MiB.
     """
     try:
-        # The client's own time-out starts over with every byte that trickles in.
+        # The client's own timeout starts again with every byte that arrives.
         answer = await asyncio.wait_for(client.request("GET", url), TIMEOUT_SECONDS)
     except (httpx.RemoteProtocolError, httpx.DecodingError):
         return b""

@@ -1,7 +1,7 @@
-"""What gorush says about itself: `/api/config`, `/version` and `/api/stat/app` (gorush.md, 1.1 and 1.7).
+"""gorush's reports about itself: `/api/config`, `/version` and `/api/stat/app` (gorush.md, 1.1 and 1.7).
 
-Nothing is trusted: what is no clean answer reads as "not said". Values are asked for one by one and as flags, numbers
-or known words, so that no secret of a configuration gets any further.
+No answer is trusted: an unclean one counts as missing. Values are read one by one, as flags, numbers or known words, so
+that no secret of a configuration gets any further.
 """
 
 import re
@@ -15,14 +15,14 @@ import yaml
 from notifications.gateways.gorush.sending.platforms import NAMES
 
 MAX_DEPTH = 8  # gorush's own configuration has three levels
-# Each value is kept with the keys above it.
+# Each value is stored with the keys above it.
 MAX_KEY_LENGTH = 100
 MAX_DIGITS = 18
 VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})(?!\d)")
 TRUE, FALSE = frozenset({"true", "yes", "on"}), frozenset({"false", "no", "off"})
 
-# PyYAML's C parser recurses into a document when it builds values, and crashes on deep ones. Its events are a flat
-# stream.
+# PyYAML's C parser recurses into a document when it builds values, and crashes on deep ones. The events of a document
+# are a flat stream.
 _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
@@ -30,13 +30,13 @@ _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 class Config:
     """The running configuration, by gorush's own names (``core.sync``).
 
-    A value is None when it was not said, or not in a way that we know.
+    A value is None when it is missing, or has no form that this module reads.
     """
 
     values: Mapping[str, str] = field(repr=False)
 
     def text(self, name: str) -> str | None:
-        """Return a value as it is written."""
+        """Return a value as text."""
         return self.values.get(name)
 
     def flag(self, name: str) -> bool | None:
@@ -60,7 +60,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one gorush said in one check. A part is None when that answer was missing or not understood."""
+    """The readings of one gorush in one check. A part is None when that answer was missing or unreadable."""
 
     is_reachable: bool
     config: Config | None = None
@@ -123,7 +123,7 @@ class _Collection:
 def read_version(body: bytes) -> tuple[int, ...] | None:
     """Return the three numbers of a version, or None.
 
-    A gorush that was built without being told its version says so in words.
+    A gorush that was built without a version number reports words instead.
     """
     found = VERSION.match(str(_read_object(body).get("version")))
     return tuple(map(int, found.groups())) if found else None

@@ -1,7 +1,8 @@
-"""Which readings of a gorush deviate from what our delivery relies on, and what an operator does about each.
+"""The rules of the config check: how a gorush deviates from what our delivery needs, and what an operator does about
+it.
 
-Pure. What gorush did not say is no complaint, except for what everything rests on. Texts hold names and numbers of ours
-and numbers of gorush's, never its texts: a configuration holds secrets, and `/readyz` is open to anybody.
+The module is pure. A missing value is no complaint, except for the values that everything depends on. The texts contain
+our names and numbers and gorush's numbers, never its texts: a configuration contains secrets, and `/readyz` is public.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,15 +25,16 @@ ANY_ADDRESS = ("", "0.0.0.0", "::", "[::]")  # noqa: S104 - looked for, not boun
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """What holds on our side. ``concurrency`` is how many pushes one worker process has under way at gorush.
+    """Our side of the comparison. ``concurrency`` is the number of pushes that one worker process has in flight at
+    gorush.
 
-    ``failures`` counts our attempts without success, per platform, since shortly before ``previous`` was counted.
+    ``failures`` counts our failed attempts on each platform, since shortly before ``previous`` was counted.
     """
 
     concurrency: int
     platforms: frozenset[str] = frozenset(NAMES.values())  # the platforms that active routes lead to
     is_hook_open: bool = False
-    is_shielded: bool = False  # the operator says that nobody else reaches gorush
+    is_shielded: bool = False  # the operator states that nobody else reaches gorush
     previous: Counters | None = None
     failures: Mapping[str, int] = field(default_factory=dict)
 
@@ -41,7 +43,7 @@ Rule = Callable[[Config, Expectations], Iterator[Complaint]]
 
 
 def complaints(reading: Reading, expected: Expectations) -> list[Complaint]:
-    """Return what is wrong with a gorush, by all rules."""
+    """Return the complaints of all rules about a gorush."""
     if not reading.is_reachable:
         return [UNREACHABLE]
     found = [complaint for rule in RULES for complaint in rule(reading.config, expected)] if reading.config else []
@@ -65,7 +67,7 @@ def _unreadable(reading: Reading) -> Iterator[Complaint]:
             "unreadable",
             f"no usable answer from {' and '.join(missing)}",
             "Whether gorush is set up so that no push is lost or doubled is unknown.",
-            "Let this server read these paths at GORUSH_URL: the api.* settings of gorush or a proxy stand in the way.",
+            "Let this server read these paths at GORUSH_URL: the api.* settings of gorush, or a proxy, block them.",
         )
 
 
@@ -74,7 +76,7 @@ def _incomplete(config: Config, _expected: Expectations) -> Iterator[Complaint]:
     if missing:
         yield Complaint(
             "incomplete",
-            f"/api/config does not say {', '.join(missing)}",
+            f"/api/config lacks {', '.join(missing)}",
             "Whether gorush is set up so that no push is lost or doubled is unknown.",
             "Use the tested version of gorush.",
         )
@@ -96,7 +98,7 @@ def _queue_engine(config: Config, _expected: Expectations) -> Iterator[Complaint
         yield Complaint(
             "queue_engine",
             f"queue.engine is {engine if engine in EXTERNAL_ENGINES else 'neither local nor known'}",
-            "It switches sync mode off without a word, and loses pushes or sends them twice.",
+            "It switches sync mode off without any message, and loses pushes or sends them twice.",
             "Set GORUSH_QUEUE_ENGINE=local.",
         )
 
@@ -131,7 +133,7 @@ def _worker_num(config: Config, expected: Expectations) -> Iterator[Complaint]:
         yield Complaint(
             "worker_num",
             f"core.worker_num ({shown}) is below the {expected.concurrency} pushes of a worker process at once",
-            "The rest waits inside gorush while our time-out runs, and ends ambiguous.",
+            "The other pushes wait inside gorush while our timeout runs, and end ambiguous.",
             f"Set GORUSH_CORE_WORKER_NUM to {expected.concurrency} for each worker process.",
         )
 
@@ -142,7 +144,7 @@ def _max_concurrent_pushes(config: Config, expected: Expectations) -> Iterator[C
         yield Complaint(
             "max_concurrent_pushes",
             f"ios.max_concurrent_pushes ({limit}) is below the {expected.concurrency} pushes of a worker process",
-            "However many workers there are, pushes to Apple wait for each other while our time-out runs.",
+            "With any number of workers, pushes to Apple wait for each other while our timeout runs.",
             "Set GORUSH_IOS_MAX_CONCURRENT_PUSHES to the number of workers.",
         )
 
@@ -174,8 +176,8 @@ def _unmasked(config: Config, _expected: Expectations) -> Iterator[Complaint]:
         yield Complaint(
             "tokens_in_log",
             "log.hide_token is off",
-            "gorush's log holds device tokens, and whoever reads it can reach phones. We need none of them there.",
-            "Set GORUSH_LOG_HIDE_TOKEN=true, and keep old logs to yourself.",
+            "gorush's log holds device tokens, and anybody who reads it can reach phones. We do not need them there.",
+            "Set GORUSH_LOG_HIDE_TOKEN=true, and restrict access to old logs.",
         )
 
 
@@ -184,7 +186,7 @@ def _open_address(config: Config, expected: Expectations) -> Iterator[Complaint]
         yield Complaint(
             "open_address",
             "core.address is every interface",
-            "gorush asks nobody for a password: whoever reaches it can send pushes in your name.",
+            "gorush has no password: anybody who reaches it can send pushes in your name.",
             "Set GORUSH_CORE_ADDRESS=127.0.0.1; or keep others out by network or proxy, and set our GORUSH_SHIELDED=1.",
         )
 
@@ -194,7 +196,7 @@ def _grpc(config: Config, _expected: Expectations) -> Iterator[Complaint]:
         yield Complaint(
             "grpc_open",
             "grpc.enabled is on",
-            "Its port listens on every interface, whatever core.address says, and asks nobody for a password.",
+            "Its port listens on every interface, regardless of core.address, and has no password.",
             "Set GORUSH_GRPC_ENABLED=false: we do not use it.",
         )
 
@@ -205,7 +207,7 @@ def _hook(config: Config, expected: Expectations) -> Iterator[Complaint]:
         yield Complaint(
             "hook_not_ours",
             "core.feedback_hook_url is set, and our webhook is off",
-            "Each failed push keeps a worker of gorush busy until the hook has answered, and tells us nothing.",
+            "Each failed push keeps a worker of gorush busy until the hook has answered, for nothing.",
             "Remove GORUSH_CORE_FEEDBACK_HOOK_URL, or open our webhook with GORUSH_HOOK_SECRET.",
         )
     if url == "" and expected.is_hook_open:
@@ -222,15 +224,15 @@ def _outdated(reading: Reading) -> Iterator[Complaint]:
         yield Complaint(
             "old_version",
             f"version {_dotted(reading.version)} is older than {_dotted(TESTED_VERSION)}, the one we tested",
-            "Its answers may mean something else than we read in them.",
+            "This server may misread its answers.",
             f"Update gorush to {_dotted(TESTED_VERSION)} or newer.",
         )
 
 
 def _hidden_failures(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
-    """Yield a complaint when gorush counted more failures than we know of.
+    """Yield a complaint when gorush counted more failures than this server recorded.
 
-    A counter that fell was reset: then there is nothing to compare.
+    A counter that fell was reset, so it is not compared.
     """
     if not reading.counters or not expected.previous:
         return
@@ -240,9 +242,9 @@ def _hidden_failures(reading: Reading, expected: Expectations) -> Iterator[Compl
         if grown > known:
             yield Complaint(
                 f"hidden_failures_{platform}",
-                f"{platform}.push_error grew by {grown}, and we know of {known} failures",
-                "gorush failed pushes that it answered as delivered, or somebody else sends through it.",
-                "Look for the errors in gorush's log; see that nobody else reaches it.",
+                f"{platform}.push_error grew by {grown}, and we recorded {known} failures",
+                "gorush reported failed pushes as delivered, or somebody else sends through it.",
+                "Look for the errors in gorush's log; make sure that nobody else reaches it.",
             )
 
 

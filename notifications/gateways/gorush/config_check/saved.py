@@ -1,4 +1,4 @@
-"""The notices of the config check. Their memory is what gorush counted, for the next check to compare with."""
+"""The saved notices of the config check, with gorush's counters, which the next check compares with."""
 
 from kit.http.notices import NoticeCache
 

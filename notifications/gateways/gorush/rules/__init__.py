@@ -1,1 +1,1 @@
-"""The rules by which errors of gorush are read: their file, their table, and the preview of a change."""
+"""The rules that read gorush's errors: their file, their table, and the preview of a change."""

@@ -13,13 +13,13 @@ from notifications.gateways.gorush.sending import platforms
 from notifications.messages import Outcome
 
 PATH = Path(__file__).with_name("error_rules.yaml")
-POSITION_STEP = 10  # leaves room between two rules for those of operators
+POSITION_STEP = 10  # leaves gaps between the rules for those of operators
 TOKEN_TYPES: Mapping[str, int | None] = {**platforms.TOKEN_TYPES, "any": None}
 
 
 @dataclass(frozen=True, slots=True)
 class SeedRule:
-    """One entry of the file, in the words of the table. ``position`` follows from its place."""
+    """One entry of the file, with the words of the table. ``position`` follows from its place in the file."""
 
     position: int
     platform: str
@@ -33,14 +33,14 @@ class SeedRule:
 
     @property
     def key(self) -> str:
-        """Return the lasting name of the entry, by which its row is recognised whatever operators changed in it."""
+        """Return the permanent key of the entry. It identifies the row, whatever operators changed in it."""
         return f"{self.platform} {self.match} {self.text}"
 
 
 def parse(text: str) -> tuple[SeedRule, ...]:
     """Return the rules of a file.
 
-    Raises TypeError, KeyError or ValueError when an entry lacks something, has too much, or uses unknown words.
+    Raises TypeError, KeyError or ValueError when an entry lacks a field, has an unknown one, or uses unknown words.
     """
     return tuple(_seed(number * POSITION_STEP, **entry) for number, entry in enumerate(yaml.safe_load(text), start=1))
 
@@ -80,7 +80,7 @@ def shipped_rules() -> tuple[ErrorRule, ...]:
     )
 
 
-@lru_cache(maxsize=1024)  # the table is read every few seconds, and its rules hardly ever change
+@lru_cache(maxsize=1024)  # the table is read every few seconds, and its rules rarely change
 def error_rule(
     platform: str, match: str, text: str, outcome: str, code: str, is_guarded: bool, retry_base_seconds: int
 ) -> ErrorRule:

@@ -1,7 +1,7 @@
-"""What a rule would have decided in the last day, counted from the texts of the attempts that failed.
+"""Preview of a rule: what it would have decided in the last day, counted from the error texts of failed attempts.
 
-The texts are without anything of one device, so that a rule about such a part finds nothing here. Of very many failures
-the newest are looked at.
+The texts contain no data of one device, so a rule about such data finds nothing here. Of very many failures only the
+newest are read.
 """
 
 from dataclasses import dataclass
@@ -47,8 +47,9 @@ _ROUTES: LiteralString = f"{_FAILED}{_OF_ROUTES}"
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """How many attempts a rule would have decided, and of how many routes. It is partial where more had failed than are
-    looked at.
+    """The number of attempts that a rule would have decided, and of their routes.
+
+    It is partial when more attempts failed than were read.
     """
 
     attempts: int
@@ -63,16 +64,16 @@ class Preview:
         return f"It would have matched {attempts} and {routes} in the last 24 h{among}."
 
 
-NOT_KNOWN = "How much it would have matched is not known: the database takes too long to tell."
+NOT_KNOWN = "How much it would have matched is unknown: the database takes too long to answer."
 
 
 def preview(rule: GatewayErrorRule, *, now: datetime) -> str:
-    """Return in words what this rule would have decided, in its place among the others as they are."""
+    """Return in words what this rule would have decided, at its place among the present rules."""
     try:
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(f"SET LOCAL statement_timeout = '{TIMEOUT}'")
             found = _count(rule, now=now)
-            # The transaction of whoever saves a rule goes on.
+            # The caller's transaction goes on, with the usual timeout.
             cursor.execute("SET LOCAL statement_timeout TO DEFAULT")
             return found.words
     except OperationalError:
@@ -92,7 +93,7 @@ def _count(rule: GatewayErrorRule, *, now: datetime) -> Preview:
 
 
 def _with(rule: GatewayErrorRule, own: ErrorRule) -> list[ErrorRule]:
-    """Return the rules that are in use, with this one in its place: behind all others of the same position."""
+    """Return the rules in use with this one at its place, behind all others of the same position."""
     others = GatewayErrorRule.objects.filter(is_enabled=True).exclude(pk=rule.pk).order_by("position", "pk")
     before = [rule_of(row) for row in others if _is_before(row, rule)]
     return [*before, own, *(rule_of(row) for row in others if not _is_before(row, rule))]

@@ -1,7 +1,7 @@
-"""The table of error rules, and the table of the errors that none of them knows.
+"""The table of error rules, and the table of the errors that none of them matches.
 
-Rules are loaded from the file, and kept in memory by every process, a few seconds old at most. Sending counts unknown
-errors in memory only; their table gets the sums once per batch.
+Rules are loaded from the file. Every process keeps them in memory, a few seconds old at most. Sending counts unknown
+errors in memory only, and each batch adds the sums to their table.
 """
 
 import threading
@@ -32,8 +32,8 @@ Rules = tuple[ErrorRule, ...]
 
 
 def load_rules() -> Rules:
-    """Return the rules of the table, read in one query. An empty table has not been loaded yet, and stands for the
-    rules of the file.
+    """Return the rules of the table, read in one query. An empty table is not loaded yet, so the rules of the file
+    apply.
     """
     rows = list(GatewayErrorRule.objects.order_by("position", "pk").only("is_enabled", *MATCHED_COLUMNS))
     return tuple(rule_of(row) for row in rows if row.is_enabled) if rows else shipped_rules()
@@ -45,10 +45,10 @@ def rule_of(row: GatewayErrorRule) -> ErrorRule:
 
 
 class CurrentRules:
-    """The rules that a process uses. It starts with those of the file, then follows ``load``. ``clock`` counts seconds.
+    """The rules that a process uses: first those of the file, then those of ``load``. ``clock`` counts seconds.
 
-    The whole table is read, not only whether it changed: a hundred rows cost little more, and neither a deleted row nor
-    one that was committed late goes unnoticed. A thread that sends reads ``rules``, which is never half new.
+    Each refresh reads the whole table, not only whether it changed. A hundred rows cost little more, and a row that was
+    deleted or committed late is noticed. A thread that sends reads ``rules``, which is replaced as a whole.
     """
 
     def __init__(self, load: Callable[[], Rules] = load_rules, clock: Callable[[], float] = monotonic) -> None:
@@ -59,8 +59,9 @@ class CurrentRules:
         self._lock = threading.Lock()
 
     def refresh(self) -> None:
-        """Load the rules when they are old. While another thread loads them, or when the database is away, the old ones
-        hold.
+        """Load the rules when they are old.
+
+        The old ones stay in use while another thread loads them, or when the database is unreachable.
         """
         if self._clock() < self._due_at or not self._lock.acquire(blocking=False):
             return
@@ -92,9 +93,9 @@ class Loaded:
 
 
 def load_seed(model: Any = GatewayErrorRule, seeds: Sequence[SeedRule] | None = None) -> Loaded:
-    """Bring the rows that follow the file in line with it. Rows of operators, and what they changed, stay.
+    """Update the rows that follow the file. Rows of operators, and their changes, stay.
 
-    ``model`` may also be the one of a migration, which may lack columns that came later. It is safe to run twice.
+    ``model`` may also be the one of a migration, which may lack later columns. It is safe to run twice.
     """
     seeds = seed_rules() if seeds is None else seeds
     columns = {field.name for field in model._meta.get_fields()}  # noqa: SLF001 - the documented way
@@ -118,7 +119,9 @@ def _write(model: Any, wanted: dict[str, dict[str, Any]], rows: dict[str, Any], 
 
 
 def _add(model: Any, key: str, values: dict[str, Any]) -> int:
-    """Add a rule of the file and return 1, or 0 when an operator has a rule about the same error, which comes first."""
+    """Add a rule of the file and return 1, or return 0 when an operator has a rule about the same error, which comes
+    first.
+    """
     same = {name: values[name] for name in ("platform", "match", "text")}
     if model.objects.filter(**same).exists():
         return 0
@@ -126,7 +129,7 @@ def _add(model: Any, key: str, values: dict[str, Any]) -> int:
     return 1
 
 
-# A proxy that answers with ever new pages must fill neither the memory nor the table: the oldest give way.
+# A proxy that answers with ever new pages must fill neither the memory nor the table: the oldest are dropped.
 MAX_SIGNATURES_HELD = 200
 MAX_SIGNATURES_STORED = 1000
 
@@ -134,19 +137,19 @@ Key = tuple[str, str]  # platform, signature
 
 
 class UnknownErrors:
-    """What was counted since it was last recorded. The thread that sends and those that record use it together."""
+    """The unknown errors counted since the last record. The thread that sends and those that record share it."""
 
     def __init__(self) -> None:
         self._counts: Counter[Key] = Counter()
         self._lock = threading.Lock()
 
     def note(self, token_type: int, signature: str) -> None:
-        """Count one error that no rule knows."""
+        """Count one error that no rule matches."""
         self._add({(NAMES[token_type], signature): 1})
         UNKNOWN_ERRORS.labels(NAMES[token_type]).inc()
 
     def record(self, *, now: datetime) -> None:
-        """Add the counts to the table; without the database, keep them for the next time."""
+        """Add the counts to the table. When the database is unreachable, keep them for the next time."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         for key in sorted(counts):
@@ -171,7 +174,7 @@ unknown_errors = once(UnknownErrors)
 def count_unknown(platform: str, signature: str, count: int, *, now: datetime) -> None:
     """Add to the count of one error.
 
-    Each statement stands alone, so that two workers that count the same errors never wait for each other in a circle.
+    Each statement commits alone, so that two workers that count the same errors cannot dead-lock.
     """
     rows = UnknownGatewayError.objects.filter(platform=platform, signature=signature)
     if rows.update(count=F("count") + count, last_seen_at=now):

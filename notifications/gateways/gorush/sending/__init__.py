@@ -1,1 +1,1 @@
-"""Sending: from a push to the request that gorush takes, and to the result that its answer means."""
+"""Sending: from a push to gorush's request, and from its answer to a result."""

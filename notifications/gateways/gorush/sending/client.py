@@ -32,17 +32,16 @@ from notifications.messages import CUT_OFF, UNREACHABLE, Outcome, Push, Result
 from registrations.routes.addresses import read_address
 from registrations.token_types import platform_of
 
-# The code of a result when a device's token for calls is no more.
+# Code of a result: the device's token for calls is dead.
 DEAD_CALL_TOKEN = "dead_call_token"  # noqa: S105 - a label
 JSON_HEADERS = {"Content-Type": "application/json"}
 
 
 class GorushGateway:
-    """A client that sends pushes to the first gorush that can be reached. Those that failed a moment ago are asked
-    last.
+    """A client that sends each push to the first gorush that can be reached. Servers that just failed are tried last.
 
-    ``rules`` returns the rules of the moment. It is called for every answer, and must read no further than the memory.
-    A push to a device of ``dry_run_tokens`` goes as far as gorush, which is told to drop it.
+    ``rules`` returns the present rules. It is called for every answer, and must read from memory only. A push to a
+    device of ``dry_run_tokens`` goes as far as gorush, with the request to drop it.
     """
 
     name = "gorush"
@@ -62,7 +61,7 @@ class GorushGateway:
         self._dry_run_tokens = dry_run_tokens
 
     def refresh(self, *, now: datetime) -> None:
-        """Keep the error rules a few seconds old at most, and store how often an error came that no rule knew."""
+        """Keep the error rules a few seconds old at most, and store the counts of unknown errors."""
         current_rules().refresh()
         unknown_errors().record(now=now)
 
@@ -87,7 +86,7 @@ class GorushGateway:
             PAYLOADS_LEFT_OUT.labels(platform_of(push.channel.token_type)).inc()
         result = await self._post(orjson.dumps({"notifications": [notification]}), push)
         if result.outcome is Outcome.DEAD and rings(push, read_address(push.address)):
-            # The token for calls is dead, which says nothing about the other one: it goes there, as an alert.
+            # Only the token for calls is dead. The next attempt goes to the usual token, as an alert.
             return replace(result, outcome=Outcome.PAYLOAD, code=DEAD_CALL_TOKEN)
         return result
 
@@ -112,7 +111,7 @@ class GorushGateway:
 def _not_sent(errors: Sequence[httpx.TransportError]) -> Result:
     """Return the result of a push that left no connection.
 
-    A gorush that is away may come back, but somebody has to put a wrong certificate right.
+    A gorush that cannot be reached may come back, but an operator has to correct a wrong certificate.
     """
     if errors and all(map(is_tls_wrong, errors)):
         return Result(Outcome.CONFIG, "tls")
@@ -121,15 +120,15 @@ def _not_sent(errors: Sequence[httpx.TransportError]) -> Result:
 
 def _without_answer(error: httpx.HTTPError) -> str:
     if isinstance(error, httpx.RemoteProtocolError):
-        # Or too large, or compressed: it is an answer, and the peer that gives it may give it every time.
+        # Also for an answer that is too large or compressed: the peer may give it every time.
         return "not_http"
     return "timeout" if isinstance(error, httpx.TimeoutException) else CUT_OFF
 
 
 def open_gateway() -> GorushGateway:
-    """Return a client of the gorushes of the settings.
+    """Return a client of the gorush servers of the settings.
 
-    A canary's push may be older than the change to the key of the moment, so the tokens of all keys are known.
+    A canary's push may have been sent under an earlier server key, so the canary tokens of all keys are dry-run tokens.
     """
     dry_run_tokens = [token_of(key) for key in (settings.SERVER_PRIVATE_KEY, *settings.OTHER_SERVER_PRIVATE_KEYS)]
     client = lasting_client(timeout_seconds=settings.GORUSH_TIMEOUT_SECONDS)

@@ -1,8 +1,8 @@
-"""The body of POST /api/push for a push that says itself how urgent it is and what it shows.
+"""The body of POST /api/push for a push that states its urgency and its content.
 
-At Apple, a push of low grade wakes the app in the background, a call goes to the token for calls with a topic of its
-own, and anything else is an alert that the app may change before it is shown. At Firebase everything is a data message:
-only the app knows what to show.
+At Apple, a push of low grade wakes the app in the background. A call goes to the token for calls, with a topic of its
+own. Anything else is an alert that the app may change before it is shown. At Firebase everything is a data message:
+only the app decides what to show.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from notifications.messages import Content, Grade, Push
 from registrations.messages import TokenType
 from registrations.routes.addresses import DeviceAddress, Environment, read_address
 
-# The most that Apple and Google take: Apple the whole payload, Google keys and values of the data.
+# The limits of Apple, for the whole payload, and of Google, for keys and values of the data.
 MAX_APPLE_BYTES = 4096
 MAX_CALL_BYTES = 5120
 MAX_FIREBASE_BYTES = 4096
@@ -24,15 +24,16 @@ CALL_TTL = "30s"
 
 
 class Fitted(NamedTuple):
-    """A push as it fits: gorush's notification, and whether the payload was too large for it."""
+    """A push within the limits: gorush's notification, and whether the payload was too large for it."""
 
     notification: dict[str, Any]
     is_truncated: bool
 
 
 def fit(push: Push, notif_id: str) -> Fitted:
-    """Return the notification for gorush, without the payload if that is too large. A ciphertext cannot be shortened,
-    and a device that is woken fetches the message itself.
+    """Return the notification for gorush, without the payload if that is too large.
+
+    A ciphertext cannot be shortened, and a device that is woken fetches the message itself.
     """
     address = read_address(push.address)
     if push.message:
@@ -58,10 +59,10 @@ def _notification(push: Push, address: DeviceAddress, content: Content, notif_id
 
 
 def _firebase(push: Push) -> dict[str, Any]:
-    """Return what only Firebase takes.
+    """Return the fields for Firebase only.
 
-    The priority is given twice, as gorush applies the outer one to data messages only in recent versions. There is no
-    `topic`: for Firebase it means all subscribers, in addition to the token.
+    The priority is given twice, because only recent versions of gorush apply the outer one to data messages. There is
+    no `topic`: for Firebase it means all subscribers, in addition to the token.
     """
     priority = "normal" if push.grade == Grade.LOW else "high"
     android = {"priority": priority, "collapse_key": push.collapse_id}
@@ -106,7 +107,7 @@ def _is_within_limit(notification: Mapping[str, Any]) -> bool:
 
 
 def apple_size_bytes(notification: Mapping[str, Any]) -> int:
-    """Return the size of what Apple receives: gorush puts the data beside `aps`."""
+    """Return the size of what Apple receives. gorush puts the data beside `aps`."""
     aps = {
         "alert": notification.get("message"),
         "sound": notification.get("sound"),
@@ -122,7 +123,8 @@ def firebase_size_bytes(notification: Mapping[str, Any]) -> int:
 
 
 def rings(push: Push, address: DeviceAddress) -> bool:
-    """Return whether a push goes to the token for calls, as one that the device rings for. One that was refused there
-    goes to the usual token.
+    """Return whether a push goes to the token for calls, so that the device rings.
+
+    A push that was refused there goes to the usual token next.
     """
     return push.grade == Grade.VOIP and bool(address.call_token) and not push.is_payload_dropped

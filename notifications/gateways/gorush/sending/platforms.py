@@ -1,4 +1,4 @@
-"""The words and numbers that gorush has for the platforms of our token types, in requests and in all that it says."""
+"""gorush's names and numbers for the platforms of our token types, in its requests, answers and counters."""
 
 from collections.abc import Mapping
 

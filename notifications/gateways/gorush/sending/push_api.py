@@ -1,7 +1,7 @@
-"""POST /api/push of gorush: the body for one push, and what the answer to it says. Pure.
+"""POST /api/push of gorush: the body for one push, and the result that its answer means. The module is pure.
 
-The body is one notification with one token, in the shape of status-go of 2026. gorush reports failures only: 200
-without an entry means that Apple or Google took the push (gorush.md, 1.5 and 3.7).
+The body is one notification with one token, in the form of status-go of 2026. gorush reports failures only: 200 without
+an entry means that Apple or Google took the push (gorush.md, 1.5 and 3.7).
 """
 
 import re
@@ -22,8 +22,8 @@ from registrations.routes.addresses import read_address
 
 @dataclass(frozen=True, slots=True)
 class Presentation:
-    """How a push looks and sounds on the phone. Keys of the texts: message, mention,
-    request_to_join, contact_request.
+    """The look and sound of a push on the phone. Keys of the texts: message, mention, request_to_join,
+    contact_request.
     """
 
     texts: Mapping[str, str]
@@ -32,7 +32,7 @@ class Presentation:
     priority: str
 
 
-# What phones are shown by Status' own server.
+# What Status' own server shows on phones.
 OF_STATUS = Presentation(
     texts={
         "message": "New message in Messenger",
@@ -46,7 +46,7 @@ OF_STATUS = Presentation(
         "other": "status-app://ac",
     },
     sound="default",
-    priority="high",  # or normal: gorush drops any other value without a word
+    priority="high",  # or normal: gorush drops any other value without an error
 )
 _TEXT_KEYS: dict[int, str] = {
     NotificationType.MESSAGE: "message",
@@ -54,13 +54,12 @@ _TEXT_KEYS: dict[int, str] = {
     NotificationType.REQUEST_TO_JOIN_COMMUNITY: "request_to_join",
     NotificationType.CONTACT_REQUEST: "contact_request",
 }
-# The most that Apple and Google take, as they count it (gorush.md, 3.7).
+# The limit of Apple and Google, as they count it (gorush.md, 3.7).
 MAX_PAYLOAD_BYTES = 4096
 NO_CIPHERTEXT = "0x"
-# A number that gorush knows no platform by: it takes such a notification, checks it and silently drops it (gorush.md,
-# 1.6).
+# A number of no platform in gorush: it takes such a notification, checks it and silently drops it (gorush.md, 1.6).
 NO_PLATFORM = 0
-# A type that this server does not know yet is shown as a mention, as status-go does.
+# A type unknown to this server is shown as a mention, as status-go does.
 _GENERIC = "mention"
 
 
@@ -77,9 +76,7 @@ def build_request(push: Push, presentation: Presentation) -> bytes:
 
 
 def build_dry_run(push: Push, presentation: Presentation) -> bytes:
-    """Return the JSON body of the same push for no platform: gorush takes it, and neither Apple nor
-    Google hears of it.
-    """
+    """Return the JSON body of the same push for no platform: gorush takes it, and sends nothing to Apple or Google."""
     full = fit(push, notif_id(push)).notification if push.grade else _notification(push, presentation)
     notification = full | {"platform": NO_PLATFORM}
     notification.pop("topic", None)
@@ -87,7 +84,7 @@ def build_dry_run(push: Push, presentation: Presentation) -> bytes:
 
 
 def payload_size_bytes(notification: dict[str, Any]) -> int:
-    """Return the size of what Apple or Google receive of a notification for gorush, a little more rather than less."""
+    """Return the size of what Apple or Google receives of a notification, rather too high than too low."""
     text, data = notification["message"], notification["data"]
     if notification["platform"] == NUMBERS[TokenType.APN]:
         # gorush puts the data beside `aps`, and none of our keys has that name.
@@ -117,7 +114,7 @@ def _notification(push: Push, presentation: Presentation) -> dict[str, Any]:
 
 
 def notif_id(push: Push) -> str:
-    """Return the name of notification and attempt, the only reliable way to correlate what gorush says later."""
+    """Return the id of a notification's attempt, the only reliable key for gorush's later reports."""
     return f"{push.notification_id}-{push.attempt_number}"
 
 
@@ -135,16 +132,16 @@ def _address_apple(notification: dict[str, Any], push: Push, presentation: Prese
 
 
 def _address_firebase(notification: dict[str, Any], push: Push) -> None:
-    """Add what only Firebase takes. There is no `topic`: for Firebase it means all subscribers, in addition to the
+    """Add the fields for Firebase only. There is no `topic`: for Firebase it means all subscribers, in addition to the
     token.
     """
     notification["android"] = {"collapse_key": push.collapse_id, "notification": {"tag": push.collapse_id}}
 
 
 MAX_COLLAPSE_ID_BYTES = 64  # Apple's limit
-# gorush writes Apple's tokens into a URL as they are: "x#1" would reach the device of "x", and "a%zz" would reach none.
+# gorush writes Apple's tokens into a URL unescaped: "x#1" would reach the device of "x", and "a%zz" would reach none.
 _IN_A_URL = re.compile(r"[A-Za-z0-9._~:@!$&'()*+,;=-]+")
-# What each fault makes of the push. A token that can never be sent is treated as a dead one.
+# The result of each fault. A token that can never be sent counts as a dead one.
 FAULTS = {
     "unknown_platform": Outcome.PAYLOAD,
     "no_device_token": Outcome.DEAD,
@@ -154,7 +151,7 @@ FAULTS = {
 
 
 def find_fault(push: Push) -> Result | None:
-    """Return what is wrong with a push that must not even be sent, or None."""
+    """Return the result of a push that must not even be sent, or None."""
     code = _fault(push)
     return Result(FAULTS[code], code, is_untried=True) if code else None
 
@@ -178,7 +175,7 @@ def _is_sendable(push: Push) -> bool:
 
 
 def device_token(push: Push) -> str:
-    """Return the token that a push goes to: that for calls, or the device's usual one.
+    """Return the token that a push goes to: the one for calls, or the device's usual one.
 
     Raises ValueError for an address that is not one of gorush's.
     """
@@ -199,11 +196,10 @@ DROPPED = Result(Outcome.CONFIG, "dropped")
 
 
 def read_response(status: int, body: bytes, push: Push, rules: Sequence[ErrorRule], *, retry_after: str = "") -> Result:
-    """Return what the answer says about ``push``, by these rules.
+    """Return the result of ``push`` in gorush's answer, by these rules.
 
-    An answer of gorush's own form without an entry about this push is a success, however it writes ``counts``: to send
-    the push again would double it. Other answers are never read as success, because the push may not have reached a
-    gorush.
+    An answer of gorush's own form without an entry about this push is a success, whatever its ``counts``: another
+    attempt would double the push. No other answer is read as success, because the push may not have reached a gorush.
     """
     if status != HTTP_OK:
         return _read_status(status, body, retry_after)
@@ -221,9 +217,7 @@ def read_response(status: int, body: bytes, push: Push, rules: Sequence[ErrorRul
 
 
 def read_dry_run(result: Result) -> Result:
-    """Return what the answer to a dry run says, given what `read_response` made of it. In a dry run, to be dropped is
-    to succeed.
-    """
+    """Return the result of a dry run, given what `read_response` returned. A dropped dry run is a success."""
     is_taken = result == DROPPED or result.outcome is Outcome.DELIVERED
     return Result(Outcome.DELIVERED, DRY_RUN, is_dry_run=True) if is_taken else result
 
@@ -232,17 +226,18 @@ def _read_status(status: int, body: bytes, retry_after: str) -> Result:
     code = f"http_{status}"
     if status == HTTP_BAD_REQUEST and _is_of_gorush(body):
         return Result(Outcome.PAYLOAD, code)
-    if status == HTTP_GATEWAY_TIMEOUT:  # it comes from a proxy: gorush has the push and may be sending it
+    if status == HTTP_GATEWAY_TIMEOUT:  # a proxy sent it: gorush has the push and may be sending it
         return Result(Outcome.AMBIGUOUS, code)
     if status == HTTP_TOO_MANY_REQUESTS or status >= HTTP_SERVER_ERROR:
-        # A 500 means that the queue was full: with one notification per request, nothing of it was sent.
+        # A 500 means that the queue was full. The request has one notification, so nothing of it was sent.
         return Result(Outcome.TRANSIENT, code, retry_after_seconds=_seconds(retry_after))
     return Result(Outcome.CONFIG, code)
 
 
 def _is_of_gorush(body: bytes) -> bool:
-    """Return whether gorush itself refused a request. A proxy or a port that wants TLS answers 400 to any, and no push
-    must end by that.
+    """Return whether gorush itself refused a request.
+
+    A proxy, or a port that expects TLS, answers any request with 400, and no push must end because of that.
     """
     try:
         answer = orjson.loads(body)
@@ -256,17 +251,17 @@ def _seconds(retry_after: str) -> float:
 
 
 def _read_silence(counts: Any) -> Result:
-    """Return what an answer without a failure of this push means.
+    """Return the result of an answer without a failure of this push.
 
-    gorush counts what it was asked to send: nothing, when it drops pushes of this platform. Other servers that speak
-    its protocol write something else there, which says nothing.
+    gorush counts the pushes that it was to send: 0 when it drops pushes of this platform. Other servers that speak its
+    protocol write something else there, which means nothing.
     """
     is_nothing_sent = type(counts) is int and counts == 0  # not isinstance: False is an int to Python
     return DROPPED if is_nothing_sent else Result(Outcome.DELIVERED)
 
 
 def _read_entries(entries: list[dict[str, Any]], push: Push, rules: Sequence[ErrorRule]) -> Result:
-    """Return what the last error of our token in this attempt says. Entries may tell of another attempt."""
+    """Return the result of the last error of our token in this attempt. Other entries may be of another attempt."""
     errors = [
         entry["error"]
         for entry in entries
@@ -282,7 +277,7 @@ def _names(entry: Mapping[str, Any], push: Push) -> bool:
 
 
 def _has_token(entry: Mapping[str, Any], push: Push) -> bool:
-    """Return whether the token of an entry is the one that was sent, which may be masked or missing."""
+    """Return whether the token of an entry is the one that was sent. It may be masked or missing."""
     token = entry.get("token") or ""
     return isinstance(token, str) and (
         token == device_token(push)
@@ -298,7 +293,8 @@ def _has_id(entry: Mapping[str, Any], push: Push) -> bool:
 def _read_error(error: str, push: Push, rules: Sequence[ErrorRule]) -> Result:
     token = device_token(push)
     redacted = without_token(error, token)
-    # A token made of the words of Apple or Google must not speak for them. Where it hides them, the words count.
+    # A token made of words of Apple or Google must not count as theirs. If replacing it hides their own words, the
+    # unredacted error counts.
     readings = (without_token(error, token, min_length=1), redacted, without_token(error, ""))
     known = (rule for text in readings if (rule := classify(push.channel.token_type, text, rules)) is not UNKNOWN)
     rule = next(known, UNKNOWN)

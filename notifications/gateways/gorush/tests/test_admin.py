@@ -1,4 +1,4 @@
-"""The pages of error rules: who may do what, what is refused, and what the log says afterwards."""
+"""Tests of the pages of error rules: permissions, refusals, and the log entries."""
 
 import re
 from datetime import timedelta
@@ -112,7 +112,7 @@ def test_rules_are_reordered_and_switched_off_in_the_list(admin_client: Client) 
 
 
 def as_shown(client: Client, url: str) -> dict[str, str]:
-    """What a browser would send of a page, untouched."""
+    """Return the values that a browser would send for a page that nobody changed."""
     html = client.get(url).content.decode().partition('id="main"')[2]
     inputs = re.findall(r"<input[^>]*>", html)
     sent = {}
@@ -130,7 +130,7 @@ def number_of(page: dict[str, str], row: GatewayErrorRule) -> str:
     return name.removesuffix("-id")
 
 
-def test_of_two_who_edit_the_list_nobody_undoes_what_they_have_not_seen(admin_client: Client) -> None:
+def test_two_operators_who_edit_the_list_undo_no_unseen_changes(admin_client: Client) -> None:
     one, other = rule("Unregistered"), rule("ExpiredToken")
     first, second = as_shown(admin_client, RULES), as_shown(admin_client, RULES)
     assert first.pop(f"{number_of(first, one)}-is_enabled") == "on"
@@ -144,7 +144,7 @@ def test_of_two_who_edit_the_list_nobody_undoes_what_they_have_not_seen(admin_cl
 
 
 @pytest.mark.parametrize("where", ["list", "page"])
-def test_of_two_who_edit_the_same_rule_the_second_is_told(admin_client: Client, where: str) -> None:
+def test_the_second_of_two_operators_who_edit_a_rule_sees_the_conflict(admin_client: Client, where: str) -> None:
     dead = rule("Unregistered")
     url = RULES if where == "list" else f"{RULES}{dead.pk}/change/"
     first, second = as_shown(admin_client, url), as_shown(admin_client, url)
@@ -174,7 +174,7 @@ def test_a_rule_that_is_added_by_a_double_click_is_there_once(admin_client: Clie
     first, second = (admin_client.post(f"{RULES}add/", FORM) for _ in range(2))
 
     assert (first.status_code, second.status_code) == (302, 200)
-    assert "There is a rule about this text" in second.content.decode()
+    assert "There is already a rule for this text" in second.content.decode()
     assert LogEntry.objects.count() == 1
 
 
@@ -217,7 +217,7 @@ def test_a_rule_of_the_file_can_be_switched_off_but_not_deleted(admin_client: Cl
         {"text": ""},
         {"text": "ab"},
         {"text": "       x       "},
-        {"text": "is gone", "outcome": "dead"},  # a part, and too short to kill tokens by
+        {"text": "is gone", "outcome": "dead"},  # a part, and too short for a deadly rule
         {"text": "", "match": "exact", "outcome": "dead"},
         {"text": "a\x00bcd"},
         {"is_guarded": "on"},
@@ -227,12 +227,12 @@ def test_a_rule_of_the_file_can_be_switched_off_but_not_deleted(admin_client: Cl
         {"retry_base_seconds": -1},
         {"code": "two words"},
         {"code": ""},
-        {"match": "exact", "text": "Unregistered"},  # there is one
+        {"match": "exact", "text": "Unregistered"},  # there is such a rule
         {"platform": "huawei"},
         {"position": -1},
     ],
 )
-def test_what_makes_no_sense_is_refused(admin_client: Client, wrong: dict[str, object]) -> None:
+def test_a_contradictory_rule_is_refused(admin_client: Client, wrong: dict[str, object]) -> None:
     response = admin_client.post(f"{RULES}add/", FORM | wrong)
     assert response.status_code == 200
     assert response.context["errors"]
@@ -240,11 +240,11 @@ def test_what_makes_no_sense_is_refused(admin_client: Client, wrong: dict[str, o
 
 
 @pytest.mark.parametrize("right", [{"text": "", "match": "exact", "platform": "android"}, {"text": "EOX"}])
-def test_what_makes_sense_is_not(admin_client: Client, right: dict[str, object]) -> None:
+def test_a_consistent_rule_is_accepted(admin_client: Client, right: dict[str, object]) -> None:
     assert admin_client.post(f"{RULES}add/", FORM | right).status_code == 302
 
 
-def test_who_may_only_look_changes_nothing() -> None:
+def test_a_user_who_may_only_view_changes_nothing() -> None:
     client, dead = staff("view"), rule("Unregistered")
 
     assert client.get(RULES).status_code == 200
@@ -278,17 +278,17 @@ def test_an_error_text_can_be_tried(admin_client: Client, platform: str, error: 
     assert not LogEntry.objects.exists()
 
 
-def test_trying_asks_the_table_as_it_is_now(admin_client: Client) -> None:
+def test_trying_a_text_uses_the_present_table(admin_client: Client) -> None:
     GatewayErrorRule.objects.filter(text="Unregistered").update(is_enabled=False)
     html = admin_client.post(f"{RULES}try/", {"platform": "ios", "error": "Unregistered"}).content.decode()
     assert "No rule knows this text" in html
 
 
-def test_the_list_leads_to_trying(admin_client: Client) -> None:
+def test_the_list_links_to_the_page_for_trying_a_text(admin_client: Client) -> None:
     assert f'href="{RULES}try/"' in admin_client.get(RULES).content.decode()
 
 
-def test_an_unknown_error_leads_to_a_rule_that_knows_it(admin_client: Client) -> None:
+def test_an_unknown_error_links_to_a_rule_that_matches_it(admin_client: Client) -> None:
     unknown = factories.make_unknown_error(platform="ios", signature="teapot <n>: <token> is short & stout")
     html = admin_client.get(UNKNOWN).content.decode()
     assert "transient (unknown)" in html
@@ -303,7 +303,7 @@ def test_an_unknown_error_leads_to_a_rule_that_knows_it(admin_client: Client) ->
     assert f"{RULES}add/" in admin_client.get(f"{UNKNOWN}{unknown.pk}/change/").content.decode()
 
 
-# What can do harm -----------------------------------------------------------------------------------------------------
+# Harmful rules --------------------------------------------------------------------------------------------------------
 DEADLY = FORM | {"outcome": "dead", "text": "device is gone", "code": "gone"}
 
 
@@ -316,7 +316,7 @@ def fail(error: str, *, token_type: int = 1, ago: timedelta = timedelta(hours=1)
     )
 
 
-def test_a_deadly_rule_is_saved_only_with_a_reason_after_saying_what_it_would_have_matched(
+def test_a_deadly_rule_is_saved_only_with_a_reason_after_a_preview(
     admin_client: Client,
 ) -> None:
     route = factories.make_route()
@@ -340,7 +340,7 @@ def test_a_deadly_rule_is_saved_only_with_a_reason_after_saying_what_it_would_ha
     assert LogEntry.objects.get().get_change_message().endswith("Why: new in iOS")
 
 
-def test_what_an_earlier_rule_decides_is_not_counted(admin_client: Client) -> None:
+def test_errors_that_an_earlier_rule_decides_are_not_counted(admin_client: Client) -> None:
     fail("connection refused, as the device is gone")
     assert "matched 0 attempts and 0 routes" in admin_client.post(f"{RULES}add/", DEADLY).content.decode()
 
@@ -358,7 +358,7 @@ def test_a_remark_on_a_deadly_rule_needs_no_reason(admin_client: Client) -> None
     assert admin_client.post(f"{RULES}{dead.pk}/change/", form_of(dead) | {"remark": "?"}).status_code == 302
 
 
-def test_a_harmless_rule_says_what_it_would_have_matched_once_it_is_saved(admin_client: Client) -> None:
+def test_a_harmless_rule_shows_its_preview_once_it_is_saved(admin_client: Client) -> None:
     fail("a brand new error")
     saved = admin_client.post(f"{RULES}add/", FORM, follow=True)
     assert "It would have matched 1 attempt and 1 route in the last 24 h." in saved.content.decode()
@@ -375,14 +375,14 @@ def test_a_deadly_rule_is_not_switched_on_in_the_list(admin_client: Client) -> N
             f"form-{number}-is_enabled": "on",
         }
 
-    assert "there it is confirmed" in admin_client.post(RULES, data).content.decode()
+    assert "the change is confirmed there" in admin_client.post(RULES, data).content.decode()
     assert not rule("ExpiredToken").is_enabled
 
 
 def test_a_text_that_has_a_rule_offers_the_rule(admin_client: Client) -> None:
     known = rule("Unregistered")
     answer = admin_client.post(f"{RULES}add/", FORM | {"match": "exact", "text": "unregistered"}).content.decode()
-    assert f'There is a rule about this text: <a href="{RULES}{known.pk}/change/">' in answer
+    assert f'There is already a rule for this text: <a href="{RULES}{known.pk}/change/">' in answer
 
     factories.make_unknown_error(platform="ios", signature="unregistered")
     assert f'href="{RULES}{known.pk}/change/">its rule' in admin_client.get(UNKNOWN).content.decode()

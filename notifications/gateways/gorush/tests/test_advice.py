@@ -4,7 +4,7 @@ from notifications.gateways.gorush.advice import ADVICE, FOREIGN, GORUSH, ONLY_W
 from notifications.gateways.gorush.rules.file import seed_rules
 
 FAILURES = {"transient", "ambiguous", "config"}
-# What the client, the workers and `read_response` make without a rule.
+# Codes that the client, the workers and `read_response` set without a rule.
 OF_OUR_OWN = [
     *("unreachable", "timeout", "cut_off", "not_http", "not_json", "not_understood", "dropped", "tls"),
     *("worker_lost", "gateway_failed", "no_gateway", "unknown"),
@@ -17,12 +17,12 @@ def test_every_code_that_counts_as_a_failure_has_its_advice() -> None:
     assert {code for code in codes if not advice(code)} == set()
 
 
-def test_no_advice_is_about_a_code_that_nothing_makes() -> None:
+def test_all_advice_is_about_codes_that_exist() -> None:
     assert set(ADVICE) <= {rule.code for rule in seed_rules()} | set(OF_OUR_OWN)
 
 
 @pytest.mark.parametrize("code", OF_OUR_OWN)
-def test_what_is_our_own_is_never_to_be_waited_for(code: str) -> None:
+def test_advice_about_our_own_gorush_never_recommends_waiting(code: str) -> None:
     assert advice(code) != ONLY_WAIT
 
 
@@ -36,5 +36,5 @@ def test_what_is_our_own_is_never_to_be_waited_for(code: str) -> None:
         ("", ""),
     ],
 )
-def test_what_to_do_depends_on_the_code(code: str, expected: str) -> None:
+def test_the_advice_depends_on_the_code(code: str, expected: str) -> None:
     assert advice(code) == expected

@@ -1,4 +1,4 @@
-"""The client: over a mock transport, and against servers on loopback that misbehave as real ones do."""
+"""Tests of the client: over a mock transport, and against servers on loopback that fail as real ones do."""
 
 import asyncio
 import gzip
@@ -22,7 +22,7 @@ from notifications.messages import Content, Grade, Outcome
 from tests.interop.fakes.certificates import serve_as
 
 OK = {"success": "ok", "counts": 1, "logs": []}
-# As XMPP has them sent.
+# As the XMPP bridge sends them.
 GRADED = replace(APPLE, grade=Grade.NORMAL, message=b"", wake=Content("Canary", "default", {"k": "wake"}).encode())
 
 
@@ -77,7 +77,7 @@ def test_a_dry_run_succeeds_when_gorush_takes_it_for_no_platform(push, answer, o
     assert [(body["platform"], "topic" in body) for body in bodies] == [(0, False)]
 
 
-def test_goes_to_the_next_gorush_only_when_the_first_cannot_have_got_it():
+def test_tries_the_next_gorush_only_when_the_first_cannot_have_received_the_push():
     asked = []
 
     def handler(request):
@@ -94,7 +94,7 @@ def test_goes_to_the_next_gorush_only_when_the_first_cannot_have_got_it():
     ("error", "code"),
     [(httpx.ReadTimeout, "timeout"), (httpx.WriteError, "cut_off"), (httpx.RemoteProtocolError, "not_http")],
 )
-def test_does_not_ask_a_second_gorush_for_what_the_first_may_be_sending(error, code):
+def test_does_not_try_a_second_gorush_while_the_first_may_be_sending(error, code):
     asked = []
 
     def handler(request):
@@ -117,7 +117,7 @@ def test_a_server_error_is_answered_by_the_first_and_not_tried_at_the_second():
 
 
 @pytest.mark.parametrize("urls", [(), ("http://one", "http://two")])
-def test_nothing_reachable_is_tried_again_later(urls):
+def test_a_push_without_a_reachable_gorush_is_tried_again_later(urls):
     def handler(request):
         raise httpx.ConnectError("refused", request=request)
 
@@ -125,7 +125,7 @@ def test_nothing_reachable_is_tried_again_later(urls):
     assert (result.outcome, result.code) == (Outcome.TRANSIENT, "unreachable")
 
 
-def test_each_answer_is_read_by_the_rules_of_the_moment():
+def test_each_answer_is_read_by_the_present_rules():
     rules = [(), (ErrorRule("gone", Outcome.DEAD, "teapot"),)]
 
     def handler(_request):
@@ -140,8 +140,8 @@ def test_each_answer_is_read_by_the_rules_of_the_moment():
 
 
 @pytest.mark.django_db
-def test_what_no_rule_knows_is_counted_without_the_device_token():
-    unknown_errors().record(now=timezone.now())  # what earlier tests left
+def test_an_unknown_error_is_counted_without_the_device_token():
+    unknown_errors().record(now=timezone.now())  # counts of earlier tests
     error = f"Teapot for {device_token(APPLE)} after 17 s"
     sent(lambda _request: httpx.Response(200, json=OK | {"logs": [{"error": error}]}))
 
@@ -155,7 +155,9 @@ def test_what_no_rule_knows_is_counted_without_the_device_token():
 
 
 def sent_to(handler, *, timeout_seconds=5.0, unreachable_first=False):
-    """Send to an aiohttp server with the client of production; returns the result and the number of requests seen."""
+    """Send to an aiohttp server with the client of production. Return the result and the number of requests
+    received.
+    """
     seen = []
 
     async def counted(request):
@@ -183,8 +185,8 @@ def sent_to(handler, *, timeout_seconds=5.0, unreachable_first=False):
         (("https://127.0.0.1:{plain}",), Outcome.CONFIG, "tls"),
     ],
 )
-def test_a_gorush_without_a_good_certificate_gets_nothing(tmp_path, others, outcome, code):
-    """And an operator is asked, unless another takes the push or may be back soon."""
+def test_a_gorush_without_a_valid_certificate_gets_no_push(tmp_path, others, outcome, code):
+    """An operator has to act, unless another server takes the push or may be back soon."""
 
     async def main():
         app = web.Application()
@@ -254,6 +256,6 @@ def test_a_refused_connection_leads_to_the_next_gorush():
         (answer_too_late, 0.2, "timeout"),
     ],
 )
-def test_what_breaks_after_sending_is_ambiguous_and_sent_once(handler, timeout_seconds, code):
+def test_a_connection_that_breaks_after_sending_is_ambiguous_and_the_push_is_sent_once(handler, timeout_seconds, code):
     result, seen = sent_to(handler, timeout_seconds=timeout_seconds)
     assert (result.outcome, result.code, seen) == (Outcome.AMBIGUOUS, code, 1)

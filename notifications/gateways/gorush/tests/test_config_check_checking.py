@@ -1,4 +1,4 @@
-"""The watch against the development gorush and against servers that answer anything else."""
+"""Tests of the config check against the development gorush and against servers that answer anything else."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ def empty_cache(settings: LazySettings) -> Iterator[None]:
 
 
 class Gorush(BaseHTTPRequestHandler):
-    """Answers ``answers[path]``: status and body."""
+    """A server that answers ``answers[path]``: status and body."""
 
     answers: dict[str, tuple[int, bytes]]
     headers_also: dict[str, str]
@@ -144,7 +144,7 @@ def test_a_gorush_that_does_not_listen_is_unreachable() -> None:
     assert found(f"http://127.0.0.1:{free_port()}") == ["unreachable"]
 
 
-def test_a_gorush_that_hangs_is_unreachable_and_keeps_nobody(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
+def test_a_gorush_that_hangs_is_unreachable_and_delays_no_check(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
     release = Event()
     monkeypatch.setattr("notifications.gateways.gorush.config_check.checking.TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr(Gorush, "do_GET", lambda _: release.wait(10))
@@ -179,7 +179,7 @@ def test_a_complaint_keeps_the_time_it_was_first_seen(serve: Serve) -> None:
     assert (notice.looked_at, notice.since) == (later, {"queue_engine": NOW})
 
 
-def test_logs_what_comes_and_what_goes_once(serve: Serve) -> None:
+def test_each_new_and_each_ended_complaint_is_logged_once(serve: Serve) -> None:
     url, answers = serve(GOOD.replace(b"sync: true", b"sync: false"))
     with capture_logs() as logs:
         found(url)
@@ -191,7 +191,7 @@ def test_logs_what_comes_and_what_goes_once(serve: Serve) -> None:
     assert events == [("warning", "gorush_deviates", "not_sync"), ("info", "gorush_deviates_no_more", "not_sync")]
 
 
-def test_failures_that_gorush_does_not_tell_are_noticed(serve: Serve) -> None:
+def test_failures_that_gorush_does_not_report_are_noticed(serve: Serve) -> None:
     url, answers = serve()
     assert found(url) == []
     answers["/api/stat/app"] = (200, b'{"ios": {"push_error": 2}, "android": {"push_error": 1}}')

@@ -51,7 +51,7 @@ def test_lists_do_not_shift_what_follows() -> None:
         b"core:\n  a: 1\n  b: &x [*x]\n",
     ],
 )
-def test_what_is_no_configuration_reads_as_none(body: bytes) -> None:
+def test_a_document_that_is_no_configuration_reads_as_none(body: bytes) -> None:
     assert read_config(body) is None
 
 

@@ -17,7 +17,7 @@ def found(reading: Reading = GOOD, expected: Expectations = EXPECTED) -> list[st
 
 
 def saying(**values: str | None) -> Reading:
-    """The good configuration but for ``section__name``; None: it does not say."""
+    """Return the good configuration, changed in ``section__name``. A value of None removes it."""
     changed = {name.replace("__", ".", 1): value for name, value in values.items()}
     merged = {**RECOMMENDED.values, **changed}
     return replace(GOOD, config=Config({name: value for name, value in merged.items() if value is not None}))
@@ -74,7 +74,7 @@ def test_each_wrong_setting_is_a_complaint_of_its_own(values: dict[str, str | No
         {"huawei__enabled": "false"},
     ],
 )
-def test_what_is_right_or_not_said_is_none(values: dict[str, str | None]) -> None:
+def test_a_right_or_missing_setting_is_no_complaint(values: dict[str, str | None]) -> None:
     assert found(saying(**values)) == []
 
 
@@ -82,7 +82,7 @@ def test_a_platform_that_nobody_uses_may_be_off() -> None:
     assert found(saying(ios__enabled="false"), replace(EXPECTED, platforms=frozenset({"android"}))) == []
 
 
-def test_every_interface_is_fine_when_the_operator_says_that_nobody_else_gets_there() -> None:
+def test_listening_on_every_interface_is_fine_behind_a_shield() -> None:
     assert found(saying(core__address=""), replace(EXPECTED, is_shielded=True)) == []
 
 
@@ -117,18 +117,18 @@ def test_an_older_version_than_the_tested_one_is_named(version: tuple[int, ...] 
         (Counters({"ios": 8, "android": 10}), {"ios": 2}, []),
         (Counters({"ios": 8, "android": 10}), {"ios": 1, "android": 5}, ["hidden_failures_ios"]),
         (Counters({"ios": 10, "android": 0}), {}, ["hidden_failures_android"]),
-        (Counters({"ios": 5000, "android": 5000}), {}, []),  # started anew
+        (Counters({"ios": 5000, "android": 5000}), {}, []),  # restarted
         (Counters({"android": 10}), {}, []),
     ],
 )
-def test_failures_that_gorush_counted_and_did_not_tell(
+def test_failures_that_gorush_counted_and_did_not_report_are_a_complaint(
     previous: Counters | None, failures: dict[str, int], ids: list[str]
 ) -> None:
     assert found(GOOD, replace(EXPECTED, previous=previous, failures=failures)) == ids
 
 
-def test_nothing_that_gorush_says_in_words_is_repeated() -> None:
-    """A configuration holds secrets, and `/readyz` is open to anybody."""
+def test_no_text_of_gorush_is_repeated() -> None:
+    """A configuration contains secrets, and `/readyz` is public."""
     secretive = saying(**{name.replace(".", "__", 1): "secret-word" for name in RECOMMENDED.values})
 
     texts = repr(complaints(replace(secretive, version=(0, 1, 0)), EXPECTED))

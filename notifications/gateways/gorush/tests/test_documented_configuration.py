@@ -1,4 +1,4 @@
-"""docs/gorush.md, compose.yaml and the systemd unit say the same, and do what the config check expects."""
+"""Tests that docs/gorush.md, compose.yaml and the systemd unit agree, and satisfy the config check."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ DOCUMENT = (ROOT / "docs" / "gorush.md").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]["gorush"]["environment"]
 UNIT = (ROOT / "deploy" / "systemd" / "gorush.service").read_text(encoding="utf-8")
 EXPECTED = Expectations(concurrency=MAX_CONNECTIONS)
-# Containers reach each other through other interfaces; the rest is the same everywhere.
+# Containers reach each other on other interfaces. All other settings are the same everywhere.
 OF_CONTAINERS = {"GORUSH_CORE_ADDRESS"}
 OF_OPERATORS = {"GORUSH_IOS_KEY_ID", "GORUSH_IOS_TEAM_ID"}
 
@@ -39,11 +39,11 @@ def as_environment(values: Any, path: str = "GORUSH") -> dict[str, str]:
 DOCUMENTED = as_environment(yaml.safe_load(block("yaml")))
 
 
-def test_the_two_forms_say_the_same() -> None:
+def test_the_two_documented_forms_have_the_same_settings() -> None:
     assert dict(line.split("=", maxsplit=1) for line in block("sh").splitlines()) == DOCUMENTED
 
 
-def test_compose_does_what_the_document_says() -> None:
+def test_compose_has_the_documented_settings() -> None:
     of_document = {name: value for name, value in DOCUMENTED.items() if value and name not in OF_CONTAINERS}
     assert COMPOSE.keys() == of_document.keys()
     assert {n: v for n, v in COMPOSE.items() if n not in OF_OPERATORS} == {
@@ -51,8 +51,8 @@ def test_compose_does_what_the_document_says() -> None:
     }
 
 
-def test_the_unit_does_what_the_document_says() -> None:
-    """Its keys are credentials of the unit; who they are of is in the operator's own file."""
+def test_the_unit_has_the_documented_settings() -> None:
+    """Its keys are credentials of the unit. The operator's own file names their owners."""
     of_document = {n: v for n, v in DOCUMENTED.items() if v and n not in OF_OPERATORS}
     of_unit = dict(re.findall(r"(GORUSH_\w+)=(\S+)", UNIT))
     assert {n: v.replace("%d/", "/run/secrets/") for n, v in of_unit.items()} == of_document
@@ -70,5 +70,5 @@ def test_every_warning_is_explained(name: str) -> None:
     assert f"| `{name.replace('{platform}', 'ios')}`" in DOCUMENT
 
 
-def test_the_header_is_the_one_we_look_for() -> None:
+def test_the_documented_header_is_the_one_that_the_hook_checks() -> None:
     assert f"GORUSH_CORE_FEEDBACK_HEADER={SECRET_HEADER}:" in DOCUMENT

@@ -1,4 +1,4 @@
-"""Every row of the error table, with the words that Apple, Google and gorush really use."""
+"""Tests of every row of the error table, with the real texts of Apple, Google and gorush."""
 
 import pytest
 from hypothesis import given
@@ -29,7 +29,7 @@ def classify(token_type, error):
 
 
 @pytest.mark.parametrize(("outcome", "reason"), [(o, r) for o, text in REASONS.items() for r in text.split()])
-def test_apples_reasons_mean_what_apple_says_and_keep_their_name(outcome, reason):
+def test_apples_reasons_have_the_meaning_in_apples_documentation_and_keep_their_names(outcome, reason):
     rule = classify(IOS, reason)
     assert (rule.outcome, rule.code) == (outcome, reason)
     assert classify(IOS, f"something {reason}").outcome is not DEAD
@@ -167,7 +167,7 @@ def test_a_rule_is_about_its_platform(token_type, answers):
     assert tuple(errors.classify(platform, "gone", [rule]) is rule for platform in (IOS, ANDROID)) == answers
 
 
-def test_guards_stand_where_a_wrong_set_up_gets_the_same_answer():
+def test_errors_that_a_wrong_set_up_causes_too_are_guarded():
     guarded = {rule.text for rule in shipped_rules() if rule.is_guarded}
     assert guarded == {
         *("baddevicetoken", "devicetokennotfortopic", "requested entity was not found"),

@@ -1,4 +1,4 @@
-"""Several gorush servers: who is asked, and who is asked first next time."""
+"""Tests of several gorush servers: which one is tried, and which one is tried first the next time."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ OK = {"success": "ok", "counts": 1, "logs": []}
 
 
 def _asked(*, pushes: int, broken: dict[str, type[httpx.TransportError]]) -> tuple[list[str], list[Outcome]]:
-    """Hosts in the order they were asked, and how each push ended."""
+    """Return the hosts in the order in which they were tried, and the outcome of each push."""
     asked: list[str] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -30,7 +30,7 @@ def _asked(*, pushes: int, broken: dict[str, type[httpx.TransportError]]) -> tup
     return asked, outcomes
 
 
-def test_a_server_that_cannot_be_reached_costs_one_try_and_no_push():
+def test_a_server_that_cannot_be_reached_costs_one_connection_and_no_push():
     asked, outcomes = _asked(pushes=3, broken={"one": httpx.ConnectError})
     assert asked == ["one", "two", "two", "two"]
     assert outcomes == [Outcome.DELIVERED] * 3
@@ -42,7 +42,7 @@ def test_a_server_that_hangs_makes_one_push_ambiguous_and_is_avoided_afterwards(
     assert outcomes == [Outcome.AMBIGUOUS, Outcome.DELIVERED, Outcome.DELIVERED]
 
 
-def test_a_push_that_may_have_left_is_not_handed_to_the_next_server():
+def test_a_push_that_may_have_left_is_not_sent_to_the_next_server():
     asked, outcomes = _asked(pushes=1, broken={"one": httpx.ReadError})
     assert asked == ["one"]
     assert outcomes == [Outcome.AMBIGUOUS]

@@ -1,4 +1,4 @@
-"""What gorush would drop, or take for something else, without saying so."""
+"""Tests of pushes that gorush would silently drop or take for something else."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The feedback webhook: who is heard, what is understood, and that nothing but a note for operators can change."""
+"""Tests of the feedback webhook: who may call it, what it reads, and that it only writes a note for operators."""
 
 import json
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def late_codes() -> list[str]:
 
 
 @pytest.mark.parametrize("outcome", [None, *Attempt.Outcome])
-def test_notes_the_failure_beside_its_attempt(call: Call, outcome: str | None) -> None:
+def test_the_code_of_a_failure_is_stored_beside_its_attempt(call: Call, outcome: str | None) -> None:
     attempt, other = factories.make_attempt(outcome=outcome), factories.make_attempt()
 
     assert call(entry_about(attempt)).status_code == 200
@@ -79,7 +79,7 @@ def test_notes_the_failure_beside_its_attempt(call: Call, outcome: str | None) -
     ],
     ids=["empty token", "masked token", "unknown error", "other fields"],
 )
-def test_what_an_entry_is_read_as(call: Call, token_type: int, changes: dict[str, Any], code: str) -> None:
+def test_an_entry_is_read_by_the_rules(call: Call, token_type: int, changes: dict[str, Any], code: str) -> None:
     attempt = factories.make_attempt(token_type=token_type)
 
     assert call(entry_about(attempt, **changes)).status_code == 200
@@ -89,7 +89,7 @@ def test_what_an_entry_is_read_as(call: Call, token_type: int, changes: dict[str
 
 @pytest.mark.parametrize("state", Notification.State)
 def test_no_state_route_or_reply_changes(call: Call, state: str) -> None:
-    """Whoever holds the secret can neither silence a phone nor make us send anything."""
+    """A caller with the secret can neither silence a phone nor cause any push."""
     route = factories.make_route(token_type=TokenType.FIREBASE)
     notification = factories.make_notification(route=route, state=state)
     attempt = factories.make_attempt(notification, outcome=Attempt.Outcome.DELIVERED)
@@ -133,7 +133,7 @@ def test_a_replay_of_long_ago_is_not_noted(call: Call) -> None:
         {"platform": "ios"},
     ],
 )
-def test_what_concerns_no_attempt_of_ours_is_accepted_and_ignored(call: Call, changes: dict[str, str]) -> None:
+def test_an_entry_about_no_attempt_of_ours_is_accepted_and_ignored(call: Call, changes: dict[str, str]) -> None:
     attempt = factories.make_attempt()
     assert call(entry_about(attempt, **changes)).status_code == 200
     assert late_codes() == [""]
@@ -156,11 +156,11 @@ def test_refuses_a_wrong_secret(call: Call, secret: str) -> None:
     assert late_codes() == [""]
 
 
-def test_reads_nothing_from_strangers(call: Call) -> None:
+def test_reads_no_body_without_the_secret(call: Call) -> None:
     assert call(b"\x00", "wrong").status_code == 403
 
 
-def test_does_not_exist_without_a_secret(call: Call, client: Client, settings: LazySettings) -> None:
+def test_the_hook_does_not_exist_without_a_secret(call: Call, client: Client, settings: LazySettings) -> None:
     settings.GORUSH_HOOK_SECRET = ""
     assert call(ENTRY, "").status_code == 404
     assert client.get("/hooks/gorush").status_code == 404
@@ -193,16 +193,16 @@ def test_takes_posts_only(client: Client, db: None) -> None:
     ],
     ids=repr,
 )
-def test_refuses_what_is_no_entry(call: Call, body: Any) -> None:
+def test_refuses_a_body_that_is_no_entry(call: Call, body: Any) -> None:
     assert call(body).status_code == 400
 
 
 @pytest.mark.parametrize("size", [64 * 1024 + 1, 20 * 1024 * 1024])
-def test_refuses_what_is_too_large(call: Call, size: int) -> None:
+def test_refuses_a_body_that_is_too_large(call: Call, size: int) -> None:
     assert call(b'{"error": "' + b"x" * size + b'"}').status_code == 413
 
 
-def test_takes_what_is_just_not_too_large(call: Call) -> None:
+def test_takes_a_body_just_within_the_limit(call: Call) -> None:
     attempt = factories.make_attempt()
     small = json.dumps(entry_about(attempt, message="")).encode()
     padded = json.dumps(entry_about(attempt, message="x" * (64 * 1024 - len(small)))).encode()

@@ -1,4 +1,4 @@
-"""Pushes that say themselves how urgent they are: what gorush is told about each grade on each platform, and sizes."""
+"""Tests of graded pushes: gorush's fields for each grade on each platform, and the sizes."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -81,7 +81,7 @@ def test_a_message_is_an_alert_at_apple_that_the_app_may_change(grade: Grade) ->
     }
 
 
-def test_what_nobody_is_to_be_shown_wakes_the_app_in_the_background() -> None:
+def test_a_push_without_anything_to_show_wakes_the_app_in_the_background() -> None:
     reported = body(APPLE, Grade.LOW)
     assert (reported["push_type"], reported["priority"], reported["content_available"]) == (
         "background",
@@ -109,7 +109,7 @@ def test_at_google_everything_is_a_data_message(grade: Grade, priority: str, ttl
 
 @pytest.mark.parametrize("channel", [APPLE, GOOGLE])
 @pytest.mark.parametrize("grade", list(Grade))
-def test_gorush_knows_every_field_by_its_type(channel: ChannelKey, grade: Grade) -> None:
+def test_every_field_has_the_type_that_gorush_expects(channel: ChannelKey, grade: Grade) -> None:
     reported = body(channel, grade, address=DeviceAddress(TOKEN, CALL_TOKEN, "production"))
     unknown = reported.keys() - FIELD_TYPES.keys()
     assert unknown <= {"push_type", "mutable_content", "expiration", "development", "production", "sound"}
@@ -158,7 +158,7 @@ def test_beyond_the_budget_the_device_is_woken_with_a_marker(channel: ChannelKey
     assert beyond.notification["data"]["x"] == "truncated"
 
 
-def test_the_size_is_that_of_what_apple_gets() -> None:
+def test_the_size_is_the_one_that_apple_receives() -> None:
     reported = body(APPLE, Grade.NORMAL)
     sent = {"aps": {"alert": "New message", "sound": "default", "mutable-content": 1}, **message().data}
     assert apple_size_bytes(reported) == len(orjson.dumps(sent))

@@ -1,4 +1,4 @@
-"""What is left of an error: nothing of one device, and no word that its token brought in."""
+"""Tests of redacted errors: nothing of one device is left, and no word from its token."""
 
 import string
 from urllib.parse import quote, quote_plus
@@ -75,7 +75,7 @@ def test_a_signature_is_short_printable_and_found_again(error, token):
         ("", ""),
     ],
 )
-def test_what_differs_between_devices_is_replaced(error, expected):
+def test_parts_that_differ_between_devices_are_replaced(error, expected):
     assert signature(error, "the-token") == expected
 
 
@@ -86,7 +86,7 @@ def test_errors_of_one_kind_share_a_signature():
 
 
 @pytest.mark.parametrize("token", ["e", "n", " ", "<", "<token>", "token", "o"])
-def test_a_token_that_is_a_part_of_everything_leaves_nothing(token):
+def test_a_token_that_is_part_of_every_error_is_not_in_the_signature(token):
     assert token not in signature("something new", token)
 
 
@@ -95,14 +95,14 @@ def test_the_token_leaves_a_gap_that_cannot_close():
 
 
 @given(st.text(string.printable, min_size=5).filter(lambda token: not set(token) <= set(' "\\')))
-def test_a_url_brings_no_word_of_the_token_in(token):
+def test_a_url_adds_no_word_of_the_token(token):
     error = f'Post "https://api.push.apple.com/3/device/{quote(token)}": EOF'
     assert without_token(error, token + "?").startswith('post "https://api.push.apple.com": eof')
 
 
 @pytest.mark.parametrize("part", ['"http://', "a@", "https://", "aaaa", "\\", "%", "0" * 15 + " "])
 def test_a_huge_error_costs_no_time(part):
-    """Each pattern is linear; only the beginning is looked at."""
+    """Each pattern is linear, and only the beginning of the error is read."""
     error = part * (20_000_000 // len(part))
     assert len(without_token(error, "the-token")) <= 2 * MAX_ERROR_LENGTH
     assert len(signature(error, "the-token")) <= MAX_SIGNATURE_LENGTH

@@ -1,4 +1,4 @@
-"""The JSON that gorush gets, for both platforms."""
+"""Tests of the JSON for gorush, on both platforms."""
 
 import json
 from dataclasses import replace
@@ -42,7 +42,7 @@ def built(push):
     return notification
 
 
-def test_tells_apple_topic_collapse_id_and_deep_link():
+def test_a_push_to_apple_has_topic_collapse_id_and_deep_link():
     assert built(APPLE) == {
         "notif_id": "7-2",
         "tokens": ["device-token"],
@@ -58,7 +58,7 @@ def test_tells_apple_topic_collapse_id_and_deep_link():
     }
 
 
-def test_tells_firebase_no_topic_because_there_it_addresses_everybody_subscribed():
+def test_a_push_to_firebase_has_no_topic_because_it_would_address_all_subscribers():
     assert built(FIREBASE) == {
         "notif_id": "7-2",
         "tokens": ["device-token"],
@@ -102,7 +102,7 @@ def test_every_type_that_is_notified_about_has_a_text():
 
 
 @pytest.mark.parametrize("push", [APPLE, FIREBASE])
-def test_what_apple_or_google_would_refuse_as_too_large_goes_without_its_ciphertext(push):
+def test_a_push_too_large_for_apple_or_google_goes_without_its_ciphertext(push):
     whole = payload_size_bytes(built(replace(push, message=b"")))
     fits = (MAX_PAYLOAD_BYTES - whole) // 2  # two digits per byte
     assert built(replace(push, message=b"x" * fits))["data"]["encryptedMessage"] == "0x" + "78" * fits
@@ -111,5 +111,5 @@ def test_what_apple_or_google_would_refuse_as_too_large_goes_without_its_ciphert
 
 
 @pytest.mark.parametrize("push", [APPLE, FIREBASE])
-def test_the_data_never_holds_what_is_apples_own(push):
+def test_the_data_never_contains_apples_own_key(push):
     assert "aps" not in built(push)["data"]

@@ -1,4 +1,4 @@
-"""What an answer of gorush means: shapes, statuses, and anything else a peer may send."""
+"""Tests of the meaning of gorush's answers: shapes, statuses, and anything else that a peer may send."""
 
 import json
 from dataclasses import replace
@@ -52,8 +52,8 @@ def test_an_entry_is_about_the_attempt_whose_id_it_has_or_that_has_none():
         {"token": "another-token", "notif_id": "7-1"},
     ],
 )
-def test_an_error_of_another_token_says_that_ours_was_taken(its):
-    """To send the push once more would double it."""
+def test_an_error_of_another_token_means_that_ours_was_taken(its):
+    """Another attempt would double the push."""
     foreign = entry("Unregistered", **its)
     assert read_response(200, answer(foreign), APPLE) == Result(Outcome.DELIVERED)
     assert read_response(200, answer(entry("BadPriority"), foreign), APPLE).code == "BadPriority"
@@ -66,8 +66,8 @@ def test_an_error_of_another_token_says_that_ours_was_taken(its):
         *({"notif_id": "7-1"}, {"notif_id": "8-2"}, {"notif_id": 7}),
     ],
 )
-def test_nothing_is_believed_of_an_error_that_may_be_of_another_attempt_or_token(its):
-    """Least of all that our token is dead. It is no proof of the opposite either."""
+def test_an_error_that_may_be_of_another_attempt_or_token_proves_nothing(its):
+    """Above all, our token does not count as dead. The error is no proof of the opposite either."""
     other = entry("Unregistered", **its)
     assert read_response(200, answer(other), APPLE) == Result(Outcome.AMBIGUOUS, "not_understood")
     assert read_response(200, answer(entry("BadPriority"), other), APPLE).code == "BadPriority"
@@ -80,7 +80,7 @@ def test_an_answer_without_errors_is_a_success_however_it_counts(counts):
     assert read_response(200, body, APPLE) == Result(Outcome.DELIVERED)
 
 
-def test_who_counts_nothing_has_sent_nothing():
+def test_a_count_of_zero_means_that_nothing_was_sent():
     assert read_response(200, b'{"success":"ok","counts":0,"logs":[]}', APPLE) == Result(Outcome.CONFIG, "dropped")
 
 
@@ -116,7 +116,7 @@ def test_the_last_of_several_entries_counts():
         b"[" * 100_000,
     ],
 )
-def test_what_is_not_understood_may_have_been_sent(body):
+def test_an_answer_that_cannot_be_read_is_ambiguous(body):
     assert read_response(200, body, APPLE).outcome is Outcome.AMBIGUOUS
 
 
@@ -150,8 +150,8 @@ def test_a_status_decides_whatever_the_body_says(status, outcome):
         (b'{"message":"bad request"}', Outcome.CONFIG),
     ],
 )
-def test_only_gorush_itself_can_refuse_a_push_for_good(body, outcome):
-    """Whatever else stands at its address answers so to every push."""
+def test_only_gorush_itself_can_refuse_a_push_finally(body, outcome):
+    """Any other server at its address gives this answer to every push."""
     assert read_response(400, body, APPLE) == Result(outcome, "http_400")
 
 
@@ -171,7 +171,7 @@ def test_only_gorush_itself_can_refuse_a_push_for_good(body, outcome):
         ("9" * 5000, 3600),
     ],
 )
-def test_waits_as_long_as_it_is_told_but_not_for_ever(header, seconds):
+def test_waits_for_the_requested_time_up_to_a_maximum(header, seconds):
     assert read_response(503, b"", APPLE, retry_after=header).retry_after_seconds == seconds
 
 
@@ -221,24 +221,24 @@ def test_a_device_token_in_an_error_goes_nowhere(push):
         ("ServiceUnavailable", False, 0),
     ],
 )
-def test_what_the_rule_says_about_guards_and_pauses_is_handed_on(error, is_guarded, retry_base_seconds):
+def test_the_guard_and_the_pause_of_a_rule_are_part_of_the_result(error, is_guarded, retry_base_seconds):
     result = read_response(200, answer(entry(error)), APPLE)
     assert (result.is_guarded, result.retry_base_seconds) == (is_guarded, retry_base_seconds)
 
 
-def test_an_error_that_no_rule_knows_is_transient_and_has_a_signature():
+def test_an_error_that_no_rule_matches_is_transient_and_has_a_signature():
     result = read_response(200, answer(entry("Teapot 418: device-token is short and stout")), APPLE)
     assert result == Result(Outcome.TRANSIENT, "unknown", unknown_signature="teapot <n>: <token> is short and stout")
 
 
-def test_an_error_that_a_rule_knows_needs_no_signature():
+def test_an_error_that_a_rule_matches_needs_no_signature():
     assert read_response(200, answer(entry("Unregistered")), APPLE).unknown_signature == ""
 
 
 @pytest.mark.parametrize("token", ["e", "n", "unre", "register", "unregistered", "BadDeviceToken", "baddevic", "o" * 7])
 @pytest.mark.parametrize("error", ["Unregistered", "BadDeviceToken"])
-def test_no_device_token_hides_that_it_is_dead(token, error):
-    """With every "e" of the answer gone no rule matched, and the push was sent again for ever."""
+def test_no_device_token_can_hide_its_own_death(token, error):
+    """With every "e" of the answer gone no rule matched, and the push was sent again without end."""
     push = replace(APPLE, address=token.encode())
     assert read_response(200, answer(entry(error, token=token)), push).outcome is Outcome.DEAD
 
@@ -251,8 +251,8 @@ def test_an_unknown_error_shows_no_short_token():
 @pytest.mark.parametrize(
     "token", ["x509:", "x509: certificate has expired", "bad certificate", 'a"b x509:', "%78509:x509:"]
 )
-def test_a_device_token_cannot_speak_for_apple_or_google(token):
-    """Its owner would stop the channel of everybody."""
+def test_a_device_token_cannot_pass_for_words_of_apple_or_google(token):
+    """Otherwise its owner could stop the channel of all users."""
     for path in (token, quote(token), quote(token, safe=""), json.dumps(token)[1:-1]):
         error = f'Post "https://api.push.apple.com/3/device/{path}": EOF'
         assert (

@@ -1,4 +1,4 @@
-"""Counting what no rule knows: nothing is lost, nothing counted twice, and neither memory nor table grows for ever."""
+"""Tests of counting unknown errors: none lost, none counted twice, and neither memory nor table grows without limit."""
 
 import threading
 from datetime import UTC, datetime, timedelta
@@ -50,7 +50,7 @@ def test_an_error_is_logged_when_it_is_seen_first():
 
 
 @pytest.mark.django_db
-def test_without_the_database_the_counts_wait(monkeypatch):
+def test_the_counts_wait_while_the_database_is_unreachable(monkeypatch):
     errors = UnknownErrors()
     errors.note(IOS, "a")
     errors.note(IOS, "b")

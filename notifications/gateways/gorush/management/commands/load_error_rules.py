@@ -1,8 +1,8 @@
-"""`manage.py load_error_rules`: bring the error rules in line with `error_rules.yaml`.
+"""`manage.py load_error_rules`: update the table of error rules from `error_rules.yaml`.
 
-It is for use after a change of the file. `manage.py migrate` does the same, so an upgrade needs no step of its own. It
-adds what is new, refreshes what still follows the file, and removes what left it. What operators added, changed or
-switched off in the console stays as it is.
+It is for use after a change of the file. `manage.py migrate` does the same, so an upgrade needs no step of its own. The
+command adds new rules, refreshes unchanged ones, and removes those that the file no longer has. Rules that operators
+added, changed or switched off in the console stay as they are.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from notifications.gateways.gorush.rules.table import load_seed
 
 
 class Command(BaseCommand):
-    help = "Bring the table of gateway errors in line with the file. Changes of operators stay. Safe at any time."
+    help = "Update the table of error rules from the file. Changes of operators stay. It is safe to run at any time."
 
     def handle(self, *_args: Any, **_options: Any) -> None:
         loaded = load_seed()

@@ -1,4 +1,4 @@
-"""The file of rules: well-formed, complete, and refused when it is not."""
+"""Tests of the rules' file: it is well-formed and complete, and a faulty one is refused."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules.file import parse, seed_rules, shipped_rules
 
 ENTRY = "{platform: ios, match: exact, text: Gone, class: DEAD, code: gone}"
-# Every text of the table in gorush's description, by class: [platform, texts].
+# Every text of the table in docs/gorush.md, by class: [platform, texts].
 APPLE = {
     "dead": "Unregistered ExpiredToken BadDeviceToken DeviceTokenNotForTopic MissingDeviceToken",
     "config": "TopicDisallowed BadTopic MissingTopic BadCertificate BadCertificateEnvironment Forbidden "

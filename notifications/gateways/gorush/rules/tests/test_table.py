@@ -1,4 +1,4 @@
-"""The table of rules: seeded, changed by operators, and taken up by workers within seconds."""
+"""Tests of the rules' table: loaded from the file, changed by operators, and applied by workers within seconds."""
 
 import threading
 from dataclasses import replace
@@ -22,12 +22,12 @@ IOS = 1
 
 @pytest.fixture
 def seeded(db):
-    """As after the migration, also when an earlier test emptied the table."""
+    """Load the rules as after the migration, also when an earlier test emptied the table."""
     load_seed()
 
 
 @pytest.mark.usefixtures("seeded")
-def test_the_table_says_what_the_file_says():
+def test_the_table_has_the_rules_of_the_file():
     assert load_rules() == shipped_rules()
     for error in ["Unregistered", "", "x509: unknown authority", "something new"]:
         assert classify(IOS, error, load_rules()) == classify(IOS, error, shipped_rules())
@@ -39,13 +39,13 @@ def test_loading_again_changes_nothing():
 
 
 @pytest.mark.django_db
-def test_a_table_that_nobody_loaded_counts_as_the_file():
+def test_an_empty_table_counts_as_the_file():
     RULES.all().delete()
     assert load_rules() == shipped_rules()
 
 
 @pytest.mark.usefixtures("seeded")
-def test_a_rule_that_is_switched_off_is_not_asked():
+def test_a_rule_that_is_switched_off_matches_nothing():
     RULES.filter(text="Unregistered").update(is_enabled=False)
     assert classify(IOS, "Unregistered", load_rules()).code == "unknown"
 
@@ -72,7 +72,7 @@ def test_a_new_file_adds_refreshes_and_removes_rows_that_follow_it():
 
 
 @pytest.mark.usefixtures("seeded")
-def test_what_operators_did_survives_the_next_load():
+def test_changes_of_operators_survive_the_next_load():
     first, second, third, *rest = seed_rules()
     RULES.filter(text=first.text).update(text="Unregistered by us", outcome="transient", origin=OPERATOR)
     RULES.filter(text=second.text).update(is_enabled=False, origin=OPERATOR)
@@ -81,13 +81,13 @@ def test_what_operators_did_survives_the_next_load():
 
     loaded = load_seed(seeds=[first, replace(second, code="renamed"), third, *rest])
     assert loaded == Loaded(added=0, refreshed=0, removed=0, kept=2)
-    load_seed(seeds=[third, *rest])  # a file that no longer has them
+    load_seed(seeds=[third, *rest])  # a file without the earlier ones
 
     assert set(RULES.values_list("pk", "text", "outcome", "is_enabled", "origin")) == before
 
 
 @pytest.mark.usefixtures("seeded")
-def test_an_operators_rule_about_the_same_error_goes_before_a_new_one_of_the_file():
+def test_an_operators_rule_comes_before_a_new_one_of_the_file_about_the_same_error():
     RULES.create(position=5, platform="ios", match="exact", text="New", outcome="config", code="ours")
     new = replace(seed_rules()[0], text="New", code="theirs")
 
@@ -96,7 +96,7 @@ def test_an_operators_rule_about_the_same_error_goes_before_a_new_one_of_the_fil
 
 
 @pytest.mark.usefixtures("seeded")
-def test_the_command_says_what_it_did():
+def test_the_command_prints_its_changes():
     RULES.filter(text="Unregistered").delete()
     RULES.filter(text="ExpiredToken").update(code="changed", origin=OPERATOR)
     RULES.filter(text="BadDeviceToken").update(remark="outdated")
@@ -124,7 +124,7 @@ class Clock:
         return self.now
 
 
-def test_starts_with_the_file_and_loads_at_the_first_chance():
+def test_a_process_starts_with_the_rules_of_the_file_and_loads_the_table_first():
     rules = CurrentRules(lambda: OTHER, Clock())
     assert rules.rules == shipped_rules()
     rules.refresh()
@@ -132,7 +132,7 @@ def test_starts_with_the_file_and_loads_at_the_first_chance():
 
 
 @pytest.mark.usefixtures("seeded")
-def test_an_edit_is_taken_up_within_the_interval_and_asked_for_no_more_often(django_assert_num_queries):
+def test_an_edit_is_loaded_within_the_interval_and_the_table_is_read_no_more_often(django_assert_num_queries):
     clock = Clock()
     rules = CurrentRules(clock=clock)
     rules.refresh()
@@ -148,7 +148,7 @@ def test_an_edit_is_taken_up_within_the_interval_and_asked_for_no_more_often(dja
     assert classify(IOS, "Unregistered", rules.rules).outcome is Outcome.CONFIG
 
 
-def test_while_the_database_is_away_the_old_rules_hold():
+def test_the_old_rules_hold_while_the_database_is_unreachable():
     clock, answers = Clock(), iter([OTHER, OperationalError("gone"), shipped_rules()])
 
     def load():
@@ -178,7 +178,7 @@ def test_while_one_thread_loads_the_others_go_on_with_the_old_rules():
     slow = threading.Thread(target=rules.refresh)
     slow.start()
     assert loading.wait(10)
-    rules.refresh()  # returns at once
+    rules.refresh()  # does not wait
     assert rules.rules == shipped_rules()
     may_end.set()
     slow.join(10)

@@ -1,4 +1,4 @@
-"""Answering: by the process that remembers a request, from what is stored, or by another worker."""
+"""Tests of answering: by the process that holds the request in memory, from stored rows, or by another worker."""
 
 import asyncio
 import threading
@@ -28,7 +28,7 @@ BRIDGE = "test"
 
 
 class RecordingBridge(BaseStep):
-    """Keeps the answers that were handed on."""
+    """A bridge that keeps the answers passed on to it."""
 
     follows = True
 
@@ -48,7 +48,7 @@ class RecordingBridge(BaseStep):
         return {bytes(a.source_key): [(r.success, r.error) for r in a.reports] for a in self.answers}
 
 
-class Office(DeliveryProcess):
+class AnsweringProcess(DeliveryProcess):
     """A worker process with a bridge."""
 
     def __init__(self, gateway=None, **options):
@@ -66,14 +66,14 @@ class Office(DeliveryProcess):
         self.delivery.accepted(accepted.claims, accepted.waiting)
 
     def process_results(self, count=1):
-        """Process one batch, once so many results are there."""
+        """Process one batch once ``count`` results are there."""
         while len(self.delivery.sends.peek(count)) < count:
             self.wait()
         self.process_batch()
 
 
 class Kept(RecordingGateway):
-    """Keeps pushes to some phones until it is let go."""
+    """A gateway that keeps pushes to some phones until it is let go."""
 
     def __init__(self, *phones, **options):
         super().__init__(**options)
@@ -91,17 +91,17 @@ def make_phone(**route):
 
 
 @pytest.fixture
-def office():
-    return Office()
+def process():
+    return AnsweringProcess()
 
 
 # From memory ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_is_answered_in_the_commit_of_its_last_result(office):
-    office.ask(make_phone(), make_phone())
-    office.process_results(2)
-    assert office.bridge.reported() == {b"k": [SUCCESS, SUCCESS]}
+def test_a_request_is_answered_in_the_commit_of_its_last_result(process):
+    process.ask(make_phone(), make_phone())
+    process.process_results(2)
+    assert process.bridge.reported() == {b"k": [SUCCESS, SUCCESS]}
     rows = fetch(
         "SELECT xmin::text FROM notifications_notificationrequest"
         " UNION SELECT xmin::text FROM notifications_notification UNION SELECT xmin::text FROM notifications_attempt"
@@ -110,94 +110,94 @@ def test_a_request_is_answered_in_the_commit_of_its_last_result(office):
     assert NotificationRequest.objects.get().state == "answered"
 
 
-def test_what_all_ended_is_answered_without_reading_it_again(office):
-    office.ask(make_phone(), make_phone())
-    while len(office.delivery.sends.peek(2)) < 2:
-        office.wait()
+def test_a_request_whose_notifications_all_ended_is_answered_without_reading_it_again(process):
+    process.ask(make_phone(), make_phone())
+    while len(process.delivery.sends.peek(2)) < 2:
+        process.wait()
     with statements() as sent:
-        office.process_batch()
-    assert office.bridge.reported() == {b"k": [SUCCESS, SUCCESS]}
+        process.process_batch()
+    assert process.bridge.reported() == {b"k": [SUCCESS, SUCCESS]}
     assert not any("FROM notifications_notification WHERE request_id" in sql for sql in sent)
 
 
-def test_a_dead_token_is_told_and_stored_alike():
-    office = Office(RecordingGateway(Outcome.DEAD))
-    office.ask(make_phone(), make_registration(access_token="another"))
-    office.process_results()
-    assert office.bridge.reported() == {b"k": [NOT_REGISTERED, (False, ReportError.WRONG_TOKEN)]}
+def test_a_dead_token_is_reported_as_it_is_stored():
+    process = AnsweringProcess(RecordingGateway(Outcome.DEAD))
+    process.ask(make_phone(), make_registration(access_token="another"))
+    process.process_results()
+    assert process.bridge.reported() == {b"k": [NOT_REGISTERED, (False, ReportError.WRONG_TOKEN)]}
     assert Notification.objects.get().report == "not_registered"
     [decided] = unpack(NotificationRequest.objects.get().decided)
     assert (decided.position, decided.verdict) == (1, "wrong_token")
 
 
 @pytest.mark.parametrize("outcome", [Outcome.TRANSIENT, Outcome.AMBIGUOUS, Outcome.CONFIG])
-def test_what_is_tried_and_still_open_is_answered_as_success_and_its_report_stays(outcome):
-    office = Office(RecordingGateway(outcome))
-    office.ask(make_phone())
-    office.process_results()
-    assert office.bridge.reported() == {b"k": [SUCCESS]}
+def test_an_open_notification_is_answered_as_success_and_its_report_stays(outcome):
+    process = AnsweringProcess(RecordingGateway(outcome))
+    process.ask(make_phone())
+    process.process_results()
+    assert process.bridge.reported() == {b"k": [SUCCESS]}
     assert Notification.objects.get().report == "success"
     Notification.objects.update(next_attempt_at=timezone.now())
-    office.gateway.answer = lambda _: Result(Outcome.DEAD)
-    office.work_off()
+    process.gateway.answer = lambda _: Result(Outcome.DEAD)
+    process.work_off()
     row = Notification.objects.get()
-    assert (row.state, row.report, len(office.bridge.answers)) == ("dead_token", "success", 1)
+    assert (row.state, row.report, len(process.bridge.answers)) == ("dead_token", "success", 1)
 
 
 def test_waits_for_every_notification_of_the_request():
     slow, quick = make_phone(), make_phone()
-    office = Office(Kept(slow))
-    office.ask(slow, quick)
-    office.process_results()
-    assert office.bridge.answers == []
-    office.gateway.let_go.set()
-    office.process_until(lambda: office.bridge.answers)
-    assert office.bridge.reported() == {b"k": [SUCCESS, SUCCESS]}
+    process = AnsweringProcess(Kept(slow))
+    process.ask(slow, quick)
+    process.process_results()
+    assert process.bridge.answers == []
+    process.gateway.let_go.set()
+    process.process_until(lambda: process.bridge.answers)
+    assert process.bridge.reported() == {b"k": [SUCCESS, SUCCESS]}
 
 
-def test_is_answered_when_it_is_due_with_what_is_known_by_then(settings):
-    settings.REPLY_DEADLINE_SECONDS = 1.5  # time enough for the other result, also on a busy machine
+def test_a_request_is_answered_when_it_is_due_with_the_results_so_far(settings):
+    settings.REPLY_DEADLINE_SECONDS = 1.5  # enough for the other result, also on a busy machine
     hanging, dead = make_phone(), make_phone()
-    office = Office(Kept(hanging, answer=Outcome.DEAD))
-    office.ask(hanging, dead)
-    office.process_until(lambda: office.bridge.answers)
-    assert office.bridge.reported() == {b"k": [SUCCESS, NOT_REGISTERED]}
-    office.gateway.let_go.set()
-    office.work_off()
-    assert len(office.bridge.answers) == 1
+    process = AnsweringProcess(Kept(hanging, answer=Outcome.DEAD))
+    process.ask(hanging, dead)
+    process.process_until(lambda: process.bridge.answers)
+    assert process.bridge.reported() == {b"k": [SUCCESS, NOT_REGISTERED]}
+    process.gateway.let_go.set()
+    process.work_off()
+    assert len(process.bridge.answers) == 1
     assert set(Notification.objects.values_list("state", "report")) == {
         ("dead_token", "success"),
         ("dead_token", "not_registered"),
     }
 
 
-def test_what_found_no_room_is_answered_when_it_is_due(settings):
+def test_a_request_without_capacity_is_answered_when_it_is_due(settings):
     settings.REPLY_DEADLINE_SECONDS = 0.2
     hanging, waiting = make_phone(), make_phone()
-    office = Office(Kept(hanging), limit=1)
-    office.ask(hanging, key=b"one")
-    office.ask(waiting, key=b"two")
-    office.process_until(lambda: len(office.bridge.answers) == 2)
-    assert office.bridge.reported() == {b"one": [SUCCESS], b"two": [SUCCESS]}
-    office.gateway.let_go.set()
-    office.work_off()
+    process = AnsweringProcess(Kept(hanging), limit=1)
+    process.ask(hanging, key=b"one")
+    process.ask(waiting, key=b"two")
+    process.process_until(lambda: len(process.bridge.answers) == 2)
+    assert process.bridge.reported() == {b"one": [SUCCESS], b"two": [SUCCESS]}
+    process.gateway.let_go.set()
+    process.work_off()
     assert {n.state for n in Notification.objects.all()} == {"delivered"}
 
 
-def test_requests_are_forgotten_once_they_are_answered(office):
+def test_requests_are_forgotten_once_they_are_answered(process):
     for number in range(5):
-        office.ask(make_phone(), key=bytes([number]))
-    office.work_off()
-    waiting = office.delivery.waiting
+        process.ask(make_phone(), key=bytes([number]))
+    process.work_off()
+    waiting = process.delivery.waiting
     assert (waiting.next_due_at(), waiting.has_ready(), waiting._by_id) == (None, False, {})
 
 
 # By another worker ----------------------------------------------------------------------------------------------------
 
 
-def test_another_worker_answers_what_its_own_did_not_half_a_second_late(office):
+def test_another_worker_answers_a_request_that_is_half_a_second_overdue(process):
     phone = make_phone()
-    dead, other = Office(Kept(phone)), office
+    dead, other = AnsweringProcess(Kept(phone)), process
     dead.ask(phone)
     due_at = NotificationRequest.objects.get().reply_due_at
     other.process_batch(now=due_at + GRACE - timedelta(milliseconds=1))
@@ -207,9 +207,9 @@ def test_another_worker_answers_what_its_own_did_not_half_a_second_late(office):
     dead.gateway.let_go.set()
 
 
-def test_who_comes_second_answers_nothing_and_forgets(office):
+def test_the_second_of_two_workers_answers_nothing_and_forgets_the_request(process):
     phone = make_phone()
-    slow, other = Office(Kept(phone)), office
+    slow, other = AnsweringProcess(Kept(phone)), process
     slow.ask(phone)
     other.process_batch(now=NotificationRequest.objects.get().reply_due_at + GRACE)
     slow.gateway.let_go.set()
@@ -219,9 +219,9 @@ def test_who_comes_second_answers_nothing_and_forgets(office):
     assert Notification.objects.get().state == "delivered"
 
 
-def test_what_a_dead_worker_held_is_sent_by_another_one_and_answered_once(office):
+def test_another_worker_sends_the_pushes_of_a_dead_one_and_answers_once(process):
     phone = make_phone()
-    dead, other = Office(Kept(phone)), office
+    dead, other = AnsweringProcess(Kept(phone)), process
     dead.ask(phone)
     later = timezone.now() + dead.delivery.lease
     other.process_batch(now=later)
@@ -237,7 +237,7 @@ def test_what_a_dead_worker_held_is_sent_by_another_one_and_answered_once(office
 
 
 class Last(BaseStep):
-    """Fails in the batches in which it is broken, after all others have worked."""
+    """A step that fails while it is broken, after all others of the batch."""
 
     is_broken = True
 
@@ -248,57 +248,57 @@ class Last(BaseStep):
         raise OperationalError
 
 
-def test_after_a_batch_that_failed_the_sender_is_told_what_is_stored():
-    """Here a token was found dead, and before that was stored so many were that none is believed any more."""
+def test_after_a_failed_batch_the_answer_is_what_is_stored():
+    """The batch found a token dead. Earlier, enough deaths were stored elsewhere that none is believed any more."""
     prove(ChannelKey(1, APP))
-    office = Office(RecordingGateway(lambda _: Result(Outcome.DEAD, "BadDeviceToken", is_guarded=True)))
+    process = AnsweringProcess(RecordingGateway(lambda _: Result(Outcome.DEAD, "BadDeviceToken", is_guarded=True)))
     last = Last()
-    office.worker = Worker([*office.delivery.steps(), office.bridge, last], office.wakeup)
-    office.ask(make_phone(token_type=1, app_topic=APP))
+    process.worker = Worker([*process.delivery.steps(), process.bridge, last], process.wakeup)
+    process.ask(make_phone(token_type=1, app_topic=APP))
     with pytest.raises(OperationalError):
-        office.process_results()
+        process.process_results()
     assert Notification.objects.get().state == "in_flight"
     last.is_broken = False
     Channel.objects.update(deaths_distrusted_since=timezone.now())
-    office.bridge.answers.clear()
-    office.process_batch()
-    assert (Notification.objects.get().state, office.bridge.reported()) == ("retrying", {b"k": [SUCCESS]})
+    process.bridge.answers.clear()
+    process.process_batch()
+    assert (Notification.objects.get().state, process.bridge.reported()) == ("retrying", {b"k": [SUCCESS]})
 
 
-def test_a_request_that_cannot_be_answered_stops_no_other_and_is_closed(office):
+def test_a_request_that_cannot_be_answered_stops_no_other_and_is_closed(process):
     for key in (b"one", b"bad", b"two"):
-        office.ask(make_phone(), key=key)
-    office.bridge.refused = {b"bad"}
-    office.process_until(lambda: len(office.bridge.answers) == 2)
-    assert office.bridge.reported() == {b"one": [SUCCESS], b"two": [SUCCESS]}
+        process.ask(make_phone(), key=key)
+    process.bridge.refused = {b"bad"}
+    process.process_until(lambda: len(process.bridge.answers) == 2)
+    assert process.bridge.reported() == {b"one": [SUCCESS], b"two": [SUCCESS]}
     row = NotificationRequest.objects.get(request_key=b"bad")
     later = row.reply_due_at + timedelta(seconds=1)
-    office.process_until(lambda: not NotificationRequest.objects.filter(state="waiting").exists(), now=later)
-    assert len(office.bridge.answers) == 2
-    assert office.process_batch(now=later) is False
+    process.process_until(lambda: not NotificationRequest.objects.filter(state="waiting").exists(), now=later)
+    assert len(process.bridge.answers) == 2
+    assert process.process_batch(now=later) is False
 
 
-def test_of_overdue_requests_the_one_that_cannot_be_answered_stops_no_other(office):
+def test_of_overdue_requests_the_one_that_cannot_be_answered_stops_no_other(process):
     phones = [make_phone() for _ in range(5)]
-    dead = Office(Kept(*phones))
+    dead = AnsweringProcess(Kept(*phones))
     for number, phone in enumerate(phones):
         dead.ask(phone, key=bytes([number]))
-    office.bridge.refused = {bytes([1])}
+    process.bridge.refused = {bytes([1])}
     later = timezone.now() + timedelta(minutes=1)
-    office.process_until(lambda: not NotificationRequest.objects.filter(state="waiting").exists(), now=later)
-    assert set(office.bridge.reported()) == {bytes([number]) for number in (0, 2, 3, 4)}
+    process.process_until(lambda: not NotificationRequest.objects.filter(state="waiting").exists(), now=later)
+    assert set(process.bridge.reported()) == {bytes([number]) for number in (0, 2, 3, 4)}
     dead.gateway.let_go.set()
 
 
-def test_a_repeat_of_a_request_that_was_closed_without_an_answer_is_answered(office):
-    office.ask(make_phone())
-    office.bridge.refused = {b"k"}
-    office.process_until(lambda: Notification.objects.get().state == "delivered")
+def test_a_repeat_of_a_request_that_was_closed_without_an_answer_is_answered(process):
+    process.ask(make_phone())
+    process.bridge.refused = {b"k"}
+    process.process_until(lambda: Notification.objects.get().state == "delivered")
     later = timezone.now() + timedelta(minutes=1)
-    office.process_until(lambda: NotificationRequest.objects.get().state == "answered", now=later)
-    assert office.bridge.answers == []
-    office.bridge.refused = set()
-    sending = Sending(office.delivery.lease, office.delivery.limits)
+    process.process_until(lambda: NotificationRequest.objects.get().state == "answered", now=later)
+    assert process.bridge.answers == []
+    process.bridge.refused = set()
+    sending = Sending(process.delivery.lease, process.delivery.limits)
     phone = Notification.objects.get()
     push = PushNotification(bytes(phone.public_key_hash), phone.installation_id, TOKEN, 1)
     again = Incoming(b"k", b"another", b"address", b"sender", PushRequest(b"message k", (push,)))
@@ -309,16 +309,16 @@ def test_a_repeat_of_a_request_that_was_closed_without_an_answer_is_answered(off
 @pytest.mark.django_db(transaction=True)
 def test_two_workers_on_the_same_rows_send_each_push_once_and_lose_none():
     notifications = [make_due(route=make_registration().route) for _ in range(300)]
-    offices = [Office(limit=40) for _ in range(2)]
-    threads = [threading.Thread(target=office.worker.run) for office in offices]
+    processes = [AnsweringProcess(limit=40) for _ in range(2)]
+    threads = [threading.Thread(target=process.worker.run) for process in processes]
     for thread in threads:
         thread.start()
     wait_until(lambda: not Notification.objects.exclude(state="delivered").exists())
-    for office in offices:
-        office.worker.stop(timeout_seconds=10)
+    for process in processes:
+        process.worker.stop(timeout_seconds=10)
     for thread in threads:
         thread.join(30)
-    pushed = [push.notification_id for office in offices for push in office.gateway.pushes]
+    pushed = [push.notification_id for process in processes for push in process.gateway.pushes]
     assert sorted(pushed) == sorted(n.pk for n in notifications)
     assert Attempt.objects.count() == len(notifications)
     assert NotificationRequest.objects.filter(state="answered").count() == len(notifications)
