@@ -10,7 +10,7 @@ class EmbeddedConfig(AppConfig):
     verbose_name = "Embedded servers"
 
     def ready(self) -> None:
-        """Have the console show who the people of the demonstration are."""
+        """Register the people of the demonstration, so that the console can show them."""
         demonstration.register(_people)
 
 

@@ -1,7 +1,7 @@
-"""Fill a database as a month of work would, for `manage.py seed_bench` and the benchmark of the console.
+"""A month of made-up traffic in a database, for `manage.py seed_bench` and the benchmark of the console.
 
-The rows are made in the database itself, by `seeding.sql`. Indexes are made afterwards, each in one go: kept up to date
-row by row they would take most of the time. All of it is one transaction, so what fails leaves nothing behind.
+The rows are made in the database itself, by `seeding.sql`. Indexes are built afterwards, each at once. Updating them
+row by row would take most of the time. Everything is one transaction, so a failure leaves nothing behind.
 """
 
 import re
@@ -32,7 +32,7 @@ STATEMENTS = [
 TABLES = list(dict.fromkeys(re.findall(r"^INSERT INTO (\w+)", ";\n".join(STATEMENTS), re.MULTILINE)))
 PAST = timedelta(days=31)
 FEW_DAYS = timedelta(days=4)
-# How far back the rows of a table go that is kept by day.
+# For tables with a partition for each day: the days that their rows go back.
 DAYS = {
     **dict.fromkeys(notifications.BY_DAY, PAST),
     registrations.EVENTS: timedelta(days=400),
@@ -40,7 +40,7 @@ DAYS = {
     waku.ENVELOPES: FEW_DAYS,
     waku.REPLIES: FEW_DAYS,
 }
-# Users whose chat keys are known, so that a search by them can be measured. The first two have a very long history.
+# Users with known chat keys, so that a search by them can be measured. The first two have a very long history.
 KNOWN_USERS = 40
 SAMPLES = {
     "device_token": (Purpose.ADDRESS, b"of no device: " + b"x" * 150),
@@ -60,28 +60,29 @@ Progress = Callable[[str], None]
 
 
 class NotEmptyError(Exception):
-    """The database holds rows already, which could belong to somebody."""
+    """The database has rows already, which may belong to somebody."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The statements that remove a constraint or an index and make it again."""
+    """The statements that remove a constraint or an index and create it again."""
 
     drop: sql.Composed
     create: sql.Composed
 
 
 def chat_keys(prefix: str = "bench user") -> list[bytes]:
-    """Return the compressed public keys of the first users, or with another prefix keys of people who are not users."""
+    """Return the compressed public keys of the first users. With another prefix, return keys of people who are not
+    users.
+    """
     secrets = [sha256(f"{prefix} {number}".encode()).digest() for number in range(KNOWN_USERS)]
     return [PrivateKey(secret).public_key.format() for secret in secrets]
 
 
 def fill(registrations: int, attempts: int, progress: Progress) -> None:
-    """Fill the database with these registrations and at least this many attempts (about 4 % more). Raises
-    NotEmptyError.
+    """Fill the database with these registrations and at least this number of attempts (about 4 % more).
 
-    Other writers wait until it is over, so nothing is added between the check and the first row.
+    Raises NotEmptyError. Other writers wait until the end, so nothing is added between the check and the first row.
     """
     with transaction.atomic(), connection.cursor() as cursor:
         for table in TABLES:
@@ -101,7 +102,7 @@ def fill(registrations: int, attempts: int, progress: Progress) -> None:
 
 
 def settle() -> None:
-    """Do what autovacuum would do within minutes. This cannot run in a transaction."""
+    """Do the work that autovacuum would do within minutes. This cannot run in a transaction."""
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE")
 
@@ -159,6 +160,6 @@ def _definitions(cursor: Any) -> Iterator[Definition]:
         )
     cursor.execute(INDEXES, tables)
     for name, definition in cursor.fetchall():
-        # PostgreSQL names the index of a partitioned table without those of its partitions.
+        # PostgreSQL gives the index of a partitioned table without those of its partitions.
         create = sql.SQL(definition.replace(" ON ONLY ", " ON "))
         yield Definition(sql.SQL("DROP INDEX {}").format(sql.Identifier(name)), sql.Composed([create]))

@@ -1,5 +1,7 @@
-"""The demonstration: its people (`people`), what they do (`run`), and the users of XMPP with their servers (`xmpp`,
-`xmpp_users`, `user_server`). Made-up reports (`reports`) are of made-up facts (`facts`).
+"""The demonstration: its people (`people`), their actions (`run`), and users of XMPP with their servers.
+
+The XMPP part is in `xmpp`, `xmpp_users` and `user_server`. Made-up reports (`reports`) come from made-up facts
+(`facts`).
 
 See README.md, "Try it".
 """

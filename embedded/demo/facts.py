@@ -1,6 +1,6 @@
-"""Write a day of made-up facts into a lake, fast: columns of random numbers, in the form that the export writes.
+"""Made-up facts of one day, written into a lake fast: columns of random numbers, in the form of the export.
 
-Benchmarks fill a lake with them, and so does the demonstration (`reports`), whose tokens come and go by a plan.
+Benchmarks fill a lake with them. So does the demonstration (`reports`), whose tokens come and go by a plan.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ SHARES = {
     "replies": 0.10,
     "registration_events": 0.02,
 }
-# Rows of the tables that do not grow with traffic.
+# Numbers of rows of the tables that do not grow with traffic.
 SNAPSHOTS = {"actors": 400, "active_tokens": 20, "token_spells": 5000, "unknown_errors": 200}
 CHUNK_ROWS = 1_000_000
 DAY_US = 86_400 * 10**6
@@ -36,7 +36,7 @@ CHANNELS = [
 ]
 CHANNEL_WEIGHTS = [0.5, 0.3, 0.07, 0.1, 0.03]
 Columns = dict[str, pa.Array]
-# Makes the columns of a table: of which day, how many rows, and by how many people.
+# A function that makes the columns of a table, for a day, a number of rows and a number of people.
 Maker = Callable[[date, int, int], Columns]
 
 
@@ -91,7 +91,7 @@ def _notifications(day: date, rows: int, _actors: int) -> Columns:
 
 
 def _actors(_day: date, rows: int, actors: int) -> Columns:
-    """Return the heaviest actors with pseudonyms, and all others by their number of notifications."""
+    """Return the heaviest actors with pseudonyms, and the others in groups by their number of notifications."""
     ranks = [n // 2 + 1 for n in range(rows)]
     is_named = [rank <= tables.HEAVIEST for rank in ranks]
     each = pa.array([rows // rank for rank in ranks])
@@ -221,7 +221,7 @@ def _channel_columns(rows: int) -> Columns:
 
 
 def _moments(day: date, rows: int) -> pa.Array:
-    """Return times in order, to the minute, as in a table to which rows are only ever appended."""
+    """Return times in ascending order, to the minute, as in a table to which rows are only appended."""
     start = int(datetime.combine(day, time(), UTC).timestamp()) * 10**6
     step = pc.multiply(pc.random(rows), float(DAY_US))
     minutes = pc.divide(pc.cast(pc.floor(step), pa.int64()), 60 * 10**6)

@@ -1,6 +1,6 @@
 """The people of the demonstration: phones of both kinds, and one for each difficulty that servers meet.
 
-What becomes of their pushes is written in their device tokens, see `addresses`.
+The device token of a phone decides the outcome of its pushes: see `addresses`.
 """
 
 import os
@@ -18,19 +18,19 @@ from waku_bridge.client import Address, Preferences, RegisteringClient, Schedule
 from waku_bridge.client.registration.addresses import android, iphone
 from waku_bridge.codec.keys import Identity, author_hash, chat_hash, chat_key
 
-# The people of `manage.py demo`.
+# The seed of `manage.py demo`.
 SEED = 1
 APP_TOPIC = "im.status.ethereum"
-# A server that starts at the same moment has received the second message at the latest.
+# A server that starts at the same moment receives the second message at the latest.
 IMPATIENT = Schedule(base_seconds=1.0, max_attempts=12)
 TOWN_SQUARE = chat_hash("demo-town-square")
 
 
 @dataclass(slots=True)
 class Character:
-    """One person with one phone. ``device`` is for the log, ``purpose`` says what the person is there to show.
+    """One person with one phone. ``device`` is for the log, and ``purpose`` is what the person shows.
 
-    ``fault`` says what is wrong with the phone, on purpose, and is empty where nothing is.
+    ``fault`` is the staged fault of the phone, and empty where there is none.
     """
 
     name: str
@@ -50,15 +50,15 @@ class Character:
 
     @property
     def chat_key(self) -> str:
-        """Return the key as people paste it, to find the person in the console."""
+        """Return the chat key as a user pastes it into the console to find the person."""
         return chat_key(self.public_key)
 
 
 def make_people(seed: int, *, version: int) -> list[Character]:
-    """Return the same people for the same seed, so that a server that is started again knows them.
+    """Return the same people for the same seed, so that a restarted server recognises them.
 
-    They have no memory: ``version`` must exceed every version they have used before, as seconds since 1970 do. What
-    encryption draws is random whatever the seed.
+    They have no memory: ``version`` must exceed every version that they used before, as seconds since 1970 do. The
+    random numbers of encryption do not depend on the seed.
     """
     random = Random(seed)  # noqa: S311 - these keys guard nothing
     an_iphone, an_android = partial(iphone, APP_TOPIC, random.randbytes), partial(android, random.randbytes)
@@ -77,12 +77,12 @@ def make_people(seed: int, *, version: int) -> list[Character]:
     return [_character(*person, random=random, version=version) for person in people]
 
 
-# What each is there to show, and what is wrong with the phone on purpose.
+# For each person: its purpose, and the staged fault of its phone.
 _PURPOSES = {
     "Ada": "an iPhone that gets its pushes: timelines from the envelope to the reply",
     "Ben": "an Android phone that gets its pushes",
-    "Cleo": "gives her access token to contacts only: strangers cannot push to her",
-    "Dan": "wants no mentions and nothing of Ada: timelines name the preference that suppresses a push",
+    "Cleo": "gives her access token to contacts only: nobody else can push to her",
+    "Dan": "wants no mentions and nothing of Ada: see the wish that suppresses a push",
     "Eva": "a dead token: her route is disabled with the first push, and active again when she registers",
     "Finn": "retries: his timelines have two attempts",
 }
@@ -98,7 +98,7 @@ def shown() -> list[Person]:
 
 
 def introduce(people: Iterable[Character]) -> Iterator[str]:
-    """Yield a line about each person: the chat key to find the person by, what it shows, and which fault is staged."""
+    """Yield a line about each person: the chat key to find it by, its purpose, and the staged fault."""
     for person in people:
         staged = f" STAGED FAULT: {person.fault}." if person.fault else ""
         yield f"{person.name} ({person.device}): {person.purpose}.{staged} Chat key: {person.chat_key}"

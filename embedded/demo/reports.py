@@ -1,8 +1,8 @@
 """Reports of made-up facts, so that a demonstration has charts in its first minutes.
 
-Spark computes them as it computes real ones, from a lake of their own that is removed afterwards. Neither the tables of
-real traffic nor the lake of real facts ever holds a made-up row. The reports are marked as made up, and go with the
-first real ones.
+Spark computes them as it computes real ones, from a lake of their own that is removed afterwards. No made-up row gets
+into the tables of real traffic or into the lake of real facts. The reports are marked as made up, and the first real
+ones replace them.
 """
 
 import shutil
@@ -28,25 +28,25 @@ from spark_reports.running.runs import Progress, Source, run_days
 
 DAYS = 14
 WORKDAY_EVENTS, WEEKEND_EVENTS = 24_000, 15_000
-# By platform, app topic and bridge: tokens at the beginning, and the share of a cohort that ends in a week.
+# By platform, app topic and bridge: the tokens at the beginning, and the share of a cohort that ends in a week.
 PLACES = {
     ("ios", "im.status.ethereum", "waku"): (4_000, 0.010),
     ("android", "", "waku"): (6_500, 0.018),
     ("android", "", "xmpp"): (900, 0.030),
 }
 Place = tuple[str, str, str]
-# Of a thousand tokens a day, on average.
+# Events for each thousand tokens on an average day.
 FLOWS = {"registered": 9, "refreshed": 60, "token_changed": 5, "unregistered": 2, "token_died": 3, "expired": 1}
 LOSSES = ("unregistered", "token_died", "expired")
 COHORT = 400
-# On the last day this share of the pushes to iPhones finds Apple's gateway busy.
+# On the last day, this share of the pushes to iPhones finds Apple's gateway busy.
 BUSY = 0.15
 
 
 def make_reports() -> None:
     """Publish made-up reports of two weeks, unless there are any reports. Raises RunError."""
     folder = settings.DATA_DIR / "made-up-lake"
-    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(folder, ignore_errors=True)  # left by a process that was killed
     if PublishedDay.objects.exists():
         return
     last = last_closed_day(database_now())
@@ -59,8 +59,8 @@ def make_reports() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The devices of these days. What happens to them follows from the day, so that each day begins as the one before
-    ends.
+    """The devices of these days. Their events follow from the day, so each day begins with the tokens that the last one
+    left.
     """
 
     days: Sequence[date]
@@ -104,7 +104,7 @@ class Fleet:
         return _columns(tables.TOKEN_SPELLS, spells)
 
     def _unknown_errors(self, day: date, _rows: int, _people: int) -> Columns:
-        """Return one error that comes all the time and one that is new on the last day."""
+        """Return one error that comes every day and one that is new on the last day."""
         number, noon = self.days.index(day), _at(day, 12)
         often = {"signature": "connect: connection refused", "total": 40 + 6 * number}
         rows = [often | {"first_seen_at": _at(self.days[0], 3)}]
@@ -114,7 +114,7 @@ class Fleet:
 
 
 def _flows(day: date, place: Place) -> dict[str, int]:
-    """Return how many tokens did what on a day, which is always the same."""
+    """Return the number of tokens for each kind of event on a day. It is always the same for the same day."""
     chance = Random(f"{day} {place}")  # noqa: S311 - made up
     tokens = PLACES[place][0]
     return {kind: round(tokens * share / 1000 * chance.uniform(0.6, 1.4)) for kind, share in FLOWS.items()}
@@ -135,7 +135,7 @@ def _events(day: date, place: Place) -> Iterator[dict[str, Any]]:
 
 
 def _cohort(day: date, place: Place, weeks: int) -> Iterator[dict[str, Any]]:
-    """Yield the spells of the tokens that began so many weeks ago: in each week some end, and fewer leave."""
+    """Yield the spells of the tokens that began ``weeks`` ago. Some end in each week, and fewer in later weeks."""
     began_on = day - timedelta(days=day.weekday() + 7 * weeks)
     begun, left = _placed(place) | {"began_on": began_on}, COHORT + 7 * weeks
     for week in range((day - began_on).days // 7):

@@ -1,6 +1,7 @@
-"""What the people of the demonstration do: register, look for each other, notify each other, leave and come back.
+"""The actions of the people of the demonstration: they register, look each other up, notify each other, leave and
+return.
 
-Every line of the log says who asked whom, what the server answered and after how many milliseconds. None has a token.
+Every line of the log has the two people, the server's answer and the milliseconds until it came. None has a token.
 """
 
 import asyncio
@@ -18,24 +19,23 @@ from waku_bridge.node import NodeError
 
 REGISTRATION_SECONDS = 2.0
 AWAY_SECONDS = 1.0
-# Longer than three servers may keep silent. A person whose request backs off from an internal error has something else
-# to do.
+# Longer than three servers may take to answer. While a request backs off from an internal error, its person is busy.
 NOTIFICATION_SECONDS = 12.0
 MESSAGE_BYTES = 200
-# How many of a hundred events are of this kind.
+# Shares of these kinds of events, in percent.
 CHANGES = 8
 DEPARTURES = 4
 MENTIONS = 20
-# How many of a hundred times somebody asks again where to find a person it has found before.
+# How often a person looks up another one again that it has found before, in percent.
 FRESH_QUERIES = 30
 
 log = structlog.get_logger(__name__)
 
 
 class DemoRun:
-    """The demonstration. ``pause_seconds`` lie between two events on average.
+    """The demonstration. ``pause_seconds`` is the average time between two events.
 
-    The seed decides who does what, and the network decides when.
+    The seed decides who acts, and the network decides when.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class DemoRun:
                     person.sender.follow(other.public_key)
 
     async def live(self) -> None:
-        """Play until cancelled. Everybody registers first, as after installing the app."""
+        """Play until cancelled. All people register first, as after installing the app."""
         await asyncio.gather(*(self._register(person) for person in self._people))
         async with asyncio.TaskGroup() as events:
             while True:
@@ -91,7 +91,7 @@ class DemoRun:
         person.is_registered = not await self._log(person, "unregistered")
 
     async def _log(self, person: Character, done: str, **facts: str) -> bool:
-        """Repeat what the phone has to say until the server answers, and return whether it agreed."""
+        """Repeat the registration of the phone until the server answers, and return whether the server accepted it."""
         started = time.monotonic()
         while True:
             try:

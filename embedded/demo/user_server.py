@@ -1,4 +1,4 @@
-"""A user's server that speaks Push 2.0, of which no Debian package has one: encrypted messages, and calls."""
+"""A user's server with Push 2.0, which no Debian package offers: encrypted messages, and calls."""
 
 import asyncio
 import os
@@ -19,15 +19,16 @@ from xmpp_bridge.messages import Dialect
 AWAY_SECONDS = 2.0
 CIPHERTEXT_BYTES = 180
 IV_BYTES = 12
-# How often which grade is sent, of a hundred.
+# Shares of the grades, in percent.
 GRADES = {Grade.NORMAL: 70, Grade.LOW: 20, Grade.VOIP: 10}
 
 log = structlog.get_logger(__name__)
 
 
 class DemoUserServer:
-    """A server with a few users. ``server`` makes its connection; ``pause_seconds`` lie between two notifications on
-    average.
+    """A server with a few users. ``pause_seconds`` is the average time between two notifications.
+
+    ``address`` are the arguments of its connection.
     """
 
     def __init__(self, address: tuple[str, str, str, int], service: str, *, app: str, pause_seconds: float) -> None:
@@ -37,7 +38,7 @@ class DemoUserServer:
         self._pause_seconds = pause_seconds
 
     async def live(self) -> None:
-        """Play until cancelled. A server that is away is waited for."""
+        """Play until cancelled. While the XMPP server is unreachable, try again."""
         while True:
             server = NotifyingServer(*self._address)
             try:
@@ -86,7 +87,7 @@ def _notify(server: NotifyingServer, route: Route) -> None:
 
 
 async def _show(server: NotifyingServer) -> None:
-    """Log what the service says."""
+    """Log the events from the service."""
     while True:
         match await server.next_event(timeout_seconds=None):
             case Disabled(route):

@@ -1,5 +1,6 @@
-"""The XMPP server of the demonstration: a Prosody with two users, the component of this server, and another one that
-plays a user's server.
+"""The XMPP server of the demonstration: a Prosody with two users and two components.
+
+One component is the one of this server. The other plays a user's server.
 """
 
 import os
@@ -19,13 +20,13 @@ SECRET_FILE = "user-server-secret"  # noqa: S105 - a name
 
 @dataclass(frozen=True, slots=True)
 class DemoServer:
-    """What the processes of a demonstration have to know."""
+    """The settings that the processes of a demonstration share."""
 
     prosody: EmbeddedProsody
 
     @classmethod
     def settle(cls, data_dir: Path) -> "DemoServer":
-        """Choose ports, and secrets that are new at every start."""
+        """Choose ports, and new secrets at every start."""
         ports = data_dir / "ports.json"
         folder = data_dir / "prosody"
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,4 +1,6 @@
-"""Two users of a real server. One goes offline, the other writes, the phone is pushed, and its owner comes back."""
+"""Two users of a real server. One goes offline and the other writes, so that the phone gets a push and its owner
+returns.
+"""
 
 import asyncio
 import random
@@ -23,7 +25,7 @@ LINES = (
     "Thus with a kiss I die.",
 )
 AWAY_SECONDS = 2.0
-# Longer than wake-ups of one device are put off.
+# Longer than wake-ups of one device are delayed.
 PUSH_SECONDS = 10.0
 POLL_SECONDS = 0.02
 
@@ -34,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody with a phone. ``connect`` makes a connection of it, which hands stanzas to a function."""
+    """A user with a phone. ``connect`` opens a connection of it, which passes stanzas to a function."""
 
     name: str
     jid: str
@@ -43,8 +45,9 @@ class User:
 
 
 class Conversation:
-    """Two people. ``pause_seconds`` lie between two messages on average. ``count_pushes`` says how many pushes a device
-    has got so far, or None when nobody can tell.
+    """Two people who write to each other. ``pause_seconds`` is the average time between two messages.
+
+    ``count_pushes`` returns the number of pushes that a device has got so far, or None when no record is kept.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class Conversation:
         self._pause_seconds = pause_seconds
 
     async def live(self) -> None:
-        """Play until cancelled. A server that is away is waited for."""
+        """Play until cancelled. While the XMPP server is unreachable, try again."""
         while True:
             try:
                 await self._play()
@@ -65,7 +68,7 @@ class Conversation:
                 await asyncio.sleep(AWAY_SECONDS)
 
     async def _play(self) -> None:
-        """Install the app on both phones, then write in turns. Who is written to is always offline."""
+        """Install the app on both phones, then write in turns. The recipient is always offline."""
         for user in self._users:
             await self._install(user)
         absent, writer = self._users
@@ -96,7 +99,7 @@ class Conversation:
             log.info("wrote", user=writer.name, to=absent.name)
 
     async def _wait_for_push(self, user: User, before: int | None) -> None:
-        """Tell when the push is at the gateway."""
+        """Log the time when the push reaches the gateway."""
         started = time.monotonic()
         while before is not None and time.monotonic() - started < PUSH_SECONDS:
             if (await self._count_pushes(user.device.token) or 0) > before:
@@ -105,7 +108,7 @@ class Conversation:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _come_back(self, user: User) -> None:
-        """Open the app because of the push, and read what is waiting."""
+        """Open the app because of the push, and read the waiting messages."""
         async with user_online(user) as (account, messages):
             account.be_available()
             async with asyncio.timeout(AWAY_SECONDS):
@@ -115,7 +118,7 @@ class Conversation:
 
 @asynccontextmanager
 async def user_online(user: User) -> AsyncIterator[tuple[Account, "asyncio.Queue[Element]"]]:
-    """Connect, and yield the connection with the messages that come with something to read."""
+    """Connect, and yield the connection with the messages that have a body."""
     messages: asyncio.Queue[Element] = asyncio.Queue()
 
     def take(stanza: Element) -> None:

@@ -1,4 +1,6 @@
-"""What gorush 1.22 shows at `/api/config`: all its keys, as we want them to be set, with secrets redacted."""
+"""The answer of gorush 1.22 at `/api/config`: all its keys, with the values that we recommend and with secrets
+redacted.
+"""
 
 CONFIG = """core:
   enabled: true

@@ -1,4 +1,6 @@
-"""What happens to notifications behind the HTTP interface: sent to an imagined Apple or Google, counted, recorded."""
+"""The gateway behind the HTTP interface: it sends notifications to an imitated Apple or Google, and counts and records
+them.
+"""
 
 import asyncio
 import time
@@ -26,7 +28,9 @@ MAX_COLLAPSE_ID_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`data` is the SQLite file of the recorded pushes. `hide_token` is gorush's own switch, there on by default."""
+    """The settings: `data` is the SQLite file of the recorded pushes. `hide_token` is gorush's own switch, on by
+    default.
+    """
 
     data: Path | None = None
     hide_token: bool = False
@@ -34,7 +38,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """One push and what became of it. An FCM broadcast has an empty token."""
+    """One push and its outcome. An FCM broadcast has an empty token."""
 
     notification: Notification
     token: str
@@ -49,7 +53,10 @@ class PlatformCounters:
 
 @dataclass(slots=True)
 class Counters:
-    """gorush's `/api/stat/app`. A task is a notification, counted when it ends; one dropped unsent is a failed task."""
+    """The counters of gorush's `/api/stat/app`.
+
+    A task is a notification, counted when it ends. A notification that is dropped unsent is a failed task.
+    """
 
     success_tasks: int = 0
     failure_tasks: int = 0
@@ -67,7 +74,7 @@ class Gateway:
         self.counters = Counters()
 
     async def send_all(self, notifications: Sequence[Notification]) -> list[Settled]:
-        """Send everything at once and return when the slowest push is settled, as gorush in sync mode."""
+        """Send everything at once, and return when the slowest push is settled, as gorush does in sync mode."""
         enabled = [notification for notification in notifications if is_enabled(notification)]
         self.counters.total_count += sum(map(count, enabled))
         if len(enabled) == 1:
@@ -97,7 +104,7 @@ class Gateway:
         tries = self.pushes.tries(token, notification.collapse_id) if "flaky" in fate_of(token) else 0
         outcome = _outcome(notification, token, platform, tries)
         if outcome.delay_ms:
-            # Shielded: a caller who hangs up does not stop a push that is on its way.
+            # Shielded: a push in flight goes on when its caller hangs up.
             return await asyncio.shield(self._settle_later(notification, token, outcome))
         return self._settle(notification, token, outcome)
 
@@ -123,7 +130,7 @@ class Gateway:
 
 
 def _outcome(notification: Notification, token: str, platform: Platform, tries: int) -> Outcome:
-    """Decide by the token, after what gorush, Apple and Google look at before it."""
+    """Decide by the token, after the checks that gorush, Apple and Google make before."""
     if platform is Platform.IOS and (error := unusable(token)):
         return Outcome(error=error, is_sent=False)
     if platform is Platform.IOS and (reason := _refusal_of_apple(notification, token)):

@@ -1,6 +1,6 @@
-"""What becomes of a push, decided by the prefix of its device token. Pure; the table below is the documentation.
+"""The outcome of a push, decided by the prefix of its device token. The module is pure; this table documents it.
 
-Tokens of Apple are hex. A prefix may be written in hex too, so that the whole is a token that servers take.
+Tokens of Apple are hex. A prefix may be written in hex too, so that servers accept the whole as a token.
 
 token              the push                              iOS error                 Android error
 anything else      is delivered                          -                         -
@@ -16,13 +16,13 @@ big-…              is refused: payload too large         PayloadTooLarge      
 argument-…         is refused: payload wrong             BadPriority               Request contains an invalid argument.
 quota-…            is refused for now                    TooManyRequests           Quota exceeded …
 busy-…             is refused for now, every time        ServiceUnavailable        The service is currently unavailable.
-outage-…           is the same on iOS; on Android the Firebase SDK tries five times before it says so
+outage-…           is the same on iOS; on Android the Firebase SDK tries five times before it fails
 internal-…         is refused for now                    InternalServerError       Internal error encountered.
-new-…              is refused in words nobody knows      SomethingNew              Something new.
-naming-…           is the same, in words that name the token
+new-…              is refused with an unknown error      SomethingNew              Something new.
+naming-…           is the same, with the token in the error
 html-…             is refused by a proxy's page          invalid character '<' …   unexpected http response …
-reset-…            is delivered, but the connection reset before the answer: as lost-, in words of a connection that
-                   failed before anything was sent
+reset-…            is delivered, but the connection reset before the answer: as lost-, with the error of a connection
+                   that failed before anything was sent
 lost-…             is delivered, but the connection lost before the answer: an error of the transport, with the token
                    in it on iOS; on Android the Firebase SDK tries again, and it is delivered five times
 flaky<N>-…         is refused like busy N times per notification (token and collapse id), then delivered
@@ -30,7 +30,7 @@ slow<ms>-REST      takes that long, then goes like the token REST
 hang-…             is not sent, and the request never answered: gorush's queue is full
 500-…              is not sent, and the request answered 500 with an empty body
 garbage-…          is not sent, and the request answered 200 with something that is not JSON: a proxy's page
-cut-…              is delivered, and the connection cut without an answer: the caller cannot know
+cut-…              is delivered, and the connection cut without an answer: the result is unknown
 """
 
 import re
@@ -54,7 +54,7 @@ class Platform(IntEnum):
 
 
 class Answer(IntEnum):
-    """What the whole HTTP request gets, mildest first: of several tokens, the one with the worst answer prevails."""
+    """The answer to the whole HTTP request, mildest first. Of several tokens, the one with the worst answer decides."""
 
     RESULT = 0
     GARBAGE = 1
@@ -64,7 +64,7 @@ class Answer(IntEnum):
 
 
 class Refusal(Enum):
-    """An error of Apple or Google: the texts gorush passes on for iOS and for Android."""
+    """An error of Apple or Google: the texts that gorush passes on for iOS and for Android."""
 
     DEAD = ("Unregistered", "Requested entity was not found.")
     EXPIRED = ("ExpiredToken", "NotRegistered")
@@ -100,13 +100,16 @@ class Refusal(Enum):
         return (ios if platform is Platform.IOS else android).strip().replace("{token}", as_shown(token))
 
     def sends(self, platform: Platform) -> int:
-        """How often gorush sends one push: the Firebase SDK repeats what failed so, and cannot be told not to."""
+        """Return how often gorush sends one push. The Firebase SDK repeats such failures, and no setting prevents
+        that.
+        """
         return FIREBASE_SENDS if platform is Platform.ANDROID and self in REPEATED_BY_FIREBASE else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`is_sent` says whether the push reaches Apple or Google, `error` what they answer (empty: accepted).
+    """The outcome of one push. `is_sent` says whether it reaches Apple or Google, `error` is their answer (empty:
+    accepted).
 
     A refused push reaches them `sends` times.
     """
@@ -120,7 +123,7 @@ class Outcome:
 
     @property
     def upstream_error(self) -> str:
-        """Return what Apple or Google answer: a push whose answer got lost is accepted."""
+        """Return the answer of Apple or Google. A push whose answer got lost was accepted."""
         return "" if self.refusal in ANSWER_LOST else self.error
 
 
@@ -142,12 +145,12 @@ HEX_PREFIX = re.compile(r"((?:(?:3[0-9]|6[1-9a-f]|7[0-9a])+2d)+)[0-9a-f]{64}")
 
 
 def decide(token: str, platform: Platform, earlier_tries: int) -> Outcome:
-    """Decide the outcome of one push; `earlier_tries` counts the pushes of the same notification to this token."""
+    """Decide the outcome of one push. `earlier_tries` counts the pushes of the same notification to this token."""
     return _decide(fate_of(token), token, platform, earlier_tries)
 
 
 def fate_of(token: str) -> str:
-    """Return the text whose beginning says what becomes of a push: the token, or what stands before it in hex."""
+    """Return the text whose prefix decides the outcome of a push: the token, or the text before it in hex."""
     match = HEX_PREFIX.fullmatch(token)
     return bytes.fromhex(match[1]).decode() if match else token
 

@@ -1,6 +1,7 @@
-"""Every push that reached the imagined Apple or Google: the ground truth for "sent once". SQLite, in memory or a file.
+"""The pushes that reached the imitated Apple or Google, in SQLite: the evidence for "sent once".
 
-Rows go into an open transaction that the server commits a few times per second; reads see them at once.
+The database is in memory or a file. Rows go into an open transaction, which the server commits a few times per second.
+Reads see them at once.
 """
 
 import sqlite3
@@ -30,15 +31,15 @@ SELECT = """SELECT id, received_ms, platform, token, topic, collapse_id, error, 
 class Pushes:
     def __init__(self, data: Path | None) -> None:
         if data:
-            data.touch(mode=0o600)  # device tokens; the files beside it get the same mode
+            data.touch(mode=0o600)  # it contains device tokens; the files beside it get the same mode
             data.chmod(0o600)
         self._connection = sqlite3.connect(data or ":memory:")
         self._connection.executescript(SCHEMA)
 
     def record(self, notification: Notification, token: str, *, error: str, received_ms: int) -> None:
-        """Keep one push. An empty token means an FCM broadcast to `topic`; `error` is empty for an accepted push."""
+        """Record one push. An empty token means an FCM broadcast to `topic`; `error` is empty for an accepted push."""
         body = orjson.dumps(notification.fields)
-        # A message of Firebase goes to a token or to a topic; a notification with both makes two messages.
+        # A Firebase message goes to a token or to a topic. A notification with both makes two messages.
         topic = "" if token and notification.platform == Platform.ANDROID else notification.topic
         row = (received_ms, notification.platform, token, topic, notification.collapse_id, error, body)
         self._connection.execute(INSERT, row)
@@ -52,13 +53,13 @@ class Pushes:
         return [_as_dict(row) for row in self._connection.execute(SELECT, (push_id, limit))]
 
     def count_by_token(self) -> dict[str, dict[str, int]]:
-        """Count, over everything kept, what was accepted and what refused for each token."""
+        """Return for each token how many recorded pushes were accepted, and how many refused."""
         sql = "SELECT token, sum(error = ''), sum(error != '') FROM push GROUP BY token"
         rows = self._connection.execute(sql)
         return {token: {"accepted": accepted, "refused": refused} for token, accepted, refused in rows}
 
     def clear(self) -> None:
-        """Forget all pushes; ids go on, so that a reader's `since` stays meaningful."""
+        """Forget all pushes. Ids go on, so that a reader's `since` stays valid."""
         self._connection.execute("DELETE FROM push")
 
     def commit(self) -> None:

@@ -1,7 +1,7 @@
-"""The body of `POST /api/push`: what gorush refuses with 400, and what it drops without a word. Pure.
+"""The body of `POST /api/push`: what gorush refuses with 400, and what it silently drops. The module is pure.
 
-Go's decoder decides what is well-formed: a field of a wrong type refuses the whole request; `null`, unknown fields, the
-case of names and whatever follows the first JSON value are ignored.
+Go's decoder decides what is well-formed. A field of a wrong type refuses the whole request. `null`, unknown fields, the
+case of names and any text after the first JSON value are ignored.
 """
 
 import json
@@ -34,12 +34,12 @@ ANDROID_TYPES: Mapping[str, type] = {
 
 
 class BadRequestError(ValueError):
-    """gorush's 400; the text is its `message`."""
+    """A request that gorush refuses with 400. The text is its `message`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One notification: its fields as sent, those gorush knows, and the few that decide what happens to it."""
+    """One notification: its fields as sent, the fields that gorush has, and the few that decide what happens to it."""
 
     fields: Mapping[str, Any]
     known: Mapping[str, Any]
@@ -52,7 +52,7 @@ class Notification:
 
 
 def read_push(body: bytes) -> list[Notification]:
-    """Read the notifications. Raises BadRequestError with one of gorush's three texts."""
+    """Return the notifications of a request. Raises BadRequestError with one of gorush's three texts."""
     listed = _listed(body)
     if not listed:
         raise BadRequestError("Notifications field is empty.")
@@ -73,7 +73,7 @@ def _decode(body: bytes) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
-        # Go reads the first value, whatever follows, and replaces what is no UTF-8.
+        # Go reads the first value, whatever follows, and replaces bytes that are not UTF-8.
         return json.JSONDecoder().raw_decode(body.decode(errors="replace").lstrip())[0]
 
 
@@ -94,7 +94,7 @@ def _notification(fields: Mapping[str, Any]) -> Notification:
 
 
 def _known(fields: Mapping[str, Any], types: Mapping[str, type]) -> dict[str, Any]:
-    """Return the fields that gorush knows.
+    """Return the fields that gorush has, without unknown ones.
 
     Raises TypeError for a field of a wrong type.
     """
@@ -120,30 +120,34 @@ def _collapse_id(known: Mapping[str, Any], platform: int) -> str:
 
 
 def is_enabled(notification: Notification) -> bool:
-    """Others are gone before anything counts them. Huawei is disabled here."""
+    """Return whether gorush handles the platform. Notifications for others are dropped before they are counted. Huawei
+    is off here.
+    """
     return notification.platform in (Platform.IOS, Platform.ANDROID)
 
 
 def count(notification: Notification) -> int:
-    """Count like gorush: one for a topic besides the tokens."""
+    """Return the number of pushes as gorush counts them: one for each token, and one for a topic."""
     return len(notification.tokens) + bool(notification.topic)
 
 
 def addressed_tokens(notification: Notification) -> tuple[str, ...]:
-    """Return the tokens gorush sends to; `to` is ignored on iOS."""
+    """Return the tokens that gorush sends to. `to` is ignored on iOS."""
     to = notification.known.get("to") if notification.platform == Platform.ANDROID else ""
     return (*notification.tokens, to) if to else notification.tokens
 
 
 def is_unaddressed(notification: Notification) -> bool:
-    """Say whether gorush drops a notification because it is addressed to nobody, or to too many; on Android only."""
+    """Return whether gorush drops a notification because it has no address, or too many. Only Android has this
+    check.
+    """
     tokens = addressed_tokens(notification)
     is_android = notification.platform == Platform.ANDROID
     return is_android and (not (tokens or notification.topic) or len(tokens) > MAX_ANDROID_TOKENS)
 
 
 def is_invalid(notification: Notification) -> bool:
-    """Say whether the Firebase SDK refuses to send this: one invalid field drops all of an Android notification."""
+    """Return whether the Firebase SDK refuses to send this. One invalid field drops all of an Android notification."""
     known = notification.known
     priorities = known.get("priority", ""), known.get("android", {}).get("priority") or ""
     return notification.platform == Platform.ANDROID and not (
@@ -154,7 +158,7 @@ def is_invalid(notification: Notification) -> bool:
 
 
 def is_too_large(notification: Notification) -> bool:
-    """Say whether the payload exceeds what Apple and Google take."""
+    """Return whether the payload exceeds the limits of Apple and Google."""
     data, text = notification.known.get("data", {}), notification.message
     if notification.platform == Platform.ANDROID:
         return _size({"body": text} if text else {}) + _size(data) > MAX_PAYLOAD_BYTES

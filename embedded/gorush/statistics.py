@@ -1,6 +1,6 @@
-"""What gorush tells about itself: `/metrics` for Prometheus, and how it answered, at `/sys/stats`.
+"""gorush's statistics: `/metrics` for Prometheus, and counts of its own answers at `/sys/stats`.
 
-Not imitated: what the real one adds about Go and its process.
+The real gorush adds metrics about Go and its process, which are not imitated.
 """
 
 import os
@@ -26,7 +26,7 @@ def as_prometheus(counters: Counters) -> str:
 
 
 def _metrics(counters: Counters) -> Iterator[tuple[str, str, str, int]]:
-    """Return name, help, type and value of each metric, by name. They have no labels."""
+    """Yield name, help, type and value of each metric, by name. They have no labels."""
     yield "android_fail", "Number of android fail count", "counter", counters.android.push_error
     yield "android_success", "Number of android success count", "counter", counters.android.push_success
     yield "busy_workers", "Length of busy workers", "gauge", 0
@@ -41,9 +41,9 @@ def _metrics(counters: Counters) -> Iterator[tuple[str, str, str, int]]:
 
 
 class Responses:
-    """How requests were answered since the start: with 200, the real one says of every answer, whatever it was.
+    """Counts of answers since the start. Like the real gorush, it counts every answer as 200.
 
-    Like there, "current" counts start anew every second.
+    Like there, the "current" counts start again every second.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,9 @@ class Responses:
 
 @web.middleware
 async def count_response(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Not those to /dev/, and no redirects: gin sends them before anything of gorush's sees the request."""
+    """Count a response. Those to /dev/ are left out, and so are redirects, which gin sends before gorush's own code
+    runs.
+    """
     started = time.monotonic()
     response = await handler(request)
     if not request.path.startswith("/dev/") and response.status != HTTPStatus.TEMPORARY_REDIRECT:

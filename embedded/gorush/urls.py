@@ -1,4 +1,6 @@
-"""What Go makes of a device token that gorush writes into the URL of a request to Apple, unescaped. Pure."""
+"""Go's reading of a device token that gorush writes into the URL of a request to Apple, unescaped. The module is
+pure.
+"""
 
 import json
 import re
@@ -11,7 +13,7 @@ BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2}).{0,2}", re.DOTALL)
 
 
 def unusable(token: str) -> str:
-    """Return the error of a token that makes no URL, so that nothing is sent; empty if it makes one."""
+    """Return the error of a token that makes no URL, so that nothing is sent, or an empty text if it makes one."""
     quoted = json.dumps(APPLE_URL + token, ensure_ascii=False)
     if CONTROL_CHARACTER.search(token):
         return f"parse {quoted}: net/url: invalid control character in URL"
@@ -21,5 +23,5 @@ def unusable(token: str) -> str:
 
 
 def as_shown(token: str) -> str:
-    """Return the token as transport errors show it, percent-encoded where Go finds that necessary."""
+    """Return the token as transport errors show it, percent-encoded where Go requires it."""
     return quote(token, safe="$&+,/:;=@!'()*~?#%")

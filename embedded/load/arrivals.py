@@ -1,4 +1,4 @@
-"""What arrived of what was sent: lost, doubled, and how late. Pure."""
+"""Arrivals of sent messages: how many were lost or doubled, and how late they came. The module is pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Id = TypeVar("Id", bytes, str)
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """The arrivals of one kind. ``latency_ms`` counts from the moment each was due to its first arrival."""
+    """The arrivals of one kind. ``latency_ms`` is the time from the due moment of each to its first arrival."""
 
     arrived: int
     lost: int
@@ -20,7 +20,9 @@ class Arrivals:
 
 
 def arrivals(due_ns: Mapping[Id, int], arrived: Sequence[tuple[Id, int]]) -> Arrivals:
-    """Return the arrivals of what was due then (Unix nanoseconds). Arrivals of anything else are left out."""
+    """Return the arrivals of these messages, given when each was due (Unix nanoseconds). All other arrivals are left
+    out.
+    """
     first: dict[Id, int] = {}
     doubled: set[Id] = set()
     for identifier, at_ns in sorted(arrived, key=lambda arrival: arrival[1]):

@@ -25,7 +25,7 @@ def main(make_app: Callable[[Settings], web.Application] = create_app) -> int:
         listener = socket.create_server((arguments.host, arguments.port))
         app = make_app(_settings(arguments))
     except (OSError, sqlite3.Error) as exc:
-        # One line is what an operator needs here, a stack trace is not.
+        # One line is enough for an operator here. A stack trace is not shown.
         log.error("devnode_cannot_start", host=arguments.host, port=arguments.port, reason=str(exc))  # noqa: TRY400
         return 1
     host, port = listener.getsockname()[:2]

@@ -1,8 +1,8 @@
 """The store: archived messages in SQLite, and one page of them for a query.
 
-Rows are written into an open transaction that `commit` closes a few times per second, so an insert costs microseconds;
-reads use the same connection and see every row at once. A killed process forgets the last fraction of a second, which
-a development store may.
+Rows are written into an open transaction that `commit` closes a few times per second, so an insert costs microseconds.
+Reads use the same connection and see every row at once. A killed process loses the last fraction of a second, which is
+acceptable for a development store.
 """
 
 import sqlite3
@@ -28,7 +28,7 @@ COLUMNS = "message_hash, pubsub_topic, payload, content_topic, timestamp_ns, ver
 
 
 class QueryRefusedError(Exception):
-    """A query that nwaku answers with 500 although its parameters parse; the text may be shown to the caller."""
+    """A query that nwaku answers with 500 although its parameters parse. The text may be shown to the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,14 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Messages in chronological order. `cursor` is there only if one more row existed when the page was read."""
+    """Messages in chronological order. `cursor` is set only if another row existed when the page was read."""
 
     messages: tuple[Archived, ...]
     cursor: bytes | None
 
 
 def is_admissible(message: WakuMessage, now_ns: int) -> bool:
-    """Say whether the archive would take it: not ephemeral, and at most 20 s away from the store's clock."""
+    """Return whether the archive would take a message: not ephemeral, and at most 20 s away from the store's clock."""
     return not message.ephemeral and abs(message.timestamp_ns - now_ns) <= ADMISSION_NS
 
 
@@ -57,7 +57,7 @@ class Archive:
         self._connection.executescript(SCHEMA)
 
     def insert(self, message_hash: bytes, pubsub_topic: str, message: WakuMessage) -> None:
-        """Store a message without asking whether it is admissible: store-sync brings old ones, too."""
+        """Store a message without the check of `is_admissible`: store-sync brings old ones, too."""
         row = (
             message_hash,
             pubsub_topic,
@@ -70,7 +70,9 @@ class Archive:
         self._connection.execute(f"INSERT OR IGNORE INTO message ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def find(self, query: StoreQuery) -> Page:
-        """Read one page in the order (timestamp, hash), backward paging to older ones. Raises QueryRefusedError."""
+        """Return one page in the order (timestamp, hash); paging backward leads to older ones. Raises
+        QueryRefusedError.
+        """
         where, values = self._conditions(query)
         order = "ASC" if query.is_forward else "DESC"
         sql = f"SELECT {COLUMNS} FROM message{where} ORDER BY timestamp_ns {order}, message_hash {order} LIMIT ?"
@@ -88,7 +90,7 @@ class Archive:
     def _position(self, query: StoreQuery) -> Iterator[tuple[str, tuple[object, ...]]]:
         if query.cursor is None:
             return
-        # nwaku counts content topics on cursor pages only, so that page 1 of such a query works and page 2 does not.
+        # nwaku counts content topics on cursor pages only. So page 1 of such a query works, and page 2 does not.
         if len(query.content_topics) > MAX_CONTENT_TOPICS_WITH_CURSOR:
             raise QueryRefusedError("too many content topics")
         sql = "SELECT timestamp_ns FROM message WHERE message_hash = ?"

@@ -1,6 +1,6 @@
-"""Write the record that a node shows of itself (31/WAKU2-ENR): `enrUri` in `/info`. Pure.
+"""The record that a node shows of itself (31/WAKU2-ENR): `enrUri` in `/info`. The module is pure.
 
-It has no keys, no address and no valid signature, as nobody connects to a development node by its record.
+The record has no keys, no address and no valid signature, because no peer uses it to connect to a development node.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""A Waku message as JSON, the way nwaku's REST reads and writes it. Pure: bytes and values in, values out.
+"""A Waku message as JSON, as nwaku's REST reads and writes it. The module is pure: bytes and values in, values out.
 
-Reading is as strict as nwaku's hand-written readers: a field it does not know, a repeated field, a wrong type, or
-base64 in another dialect than standard and padded refuses the whole message.
+Reading is as strict as nwaku's hand-written readers. These refuse the whole message for an unknown or repeated field, a
+wrong type, or base64 that is not standard and padded.
 """
 
 import binascii
@@ -29,17 +29,17 @@ STATIC_SHARD = re.compile(r"/waku/2/rs/(\d{1,5})/(\d{1,5})", re.ASCII)
 
 
 class InvalidMessageError(ValueError):
-    """The sender's JSON is not a Waku message; the text may be shown to the sender."""
+    """JSON from the sender that is not a Waku message. The text may be shown to the sender."""
 
 
 def is_static_shard(pubsub_topic: str) -> bool:
-    """Say whether this is `/waku/2/rs/<cluster>/<shard>`, the only kind of pubsub topic since nwaku v0.37."""
+    """Return whether this is `/waku/2/rs/<cluster>/<shard>`, the only kind of pubsub topic since nwaku v0.37."""
     match = STATIC_SHARD.fullmatch(pubsub_topic)
     return match is not None and all(int(number) <= 0xFFFF for number in match.groups())
 
 
 def parse_json(body: bytes) -> Any:
-    """Parse JSON and refuse repeated fields, which every lenient parser would let through."""
+    """Parse JSON and refuse repeated fields, which lenient parsers accept."""
     try:
         return json.loads(body, object_pairs_hook=_without_repetition)
     except (ValueError, RecursionError) as exc:

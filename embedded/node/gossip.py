@@ -1,7 +1,7 @@
-"""Stand in for gossipsub: a memory of messages seen, and links to other development nodes.
+"""The replacement of gossipsub: a memory of messages seen, and links to other development nodes.
 
-Gossip is best effort, so a batch that a peer does not take is dropped; the store of the other nodes is the remedy, as
-on the real network.
+Gossip is best effort: a batch that a peer does not take is dropped. Readers then find the messages in the store of the
+other nodes, as on the real network.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ log = structlog.get_logger()
 
 
 class SeenCache:
-    """Remembers messages for two minutes after the first sight, so that gossip delivers each of them once."""
+    """The messages of the last two minutes, so that gossip delivers each of them once."""
 
     def __init__(self) -> None:
         self._seen_at: dict[Hashable, int] = {}
 
     def is_new(self, message_id: Hashable, now_ns: int) -> bool:
-        """Say whether the message is new, and remember it."""
+        """Return whether the message is new, and remember it."""
         self._forget(now_ns - SEEN_FOR_NS)
         if message_id in self._seen_at:
             return False
@@ -43,7 +43,7 @@ class SeenCache:
 
 
 class PeerLink:
-    """One-way link to another development node; the other one names us as its peer for the way back."""
+    """One-way link to another development node. That node names this one as its peer for the way back."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -56,7 +56,7 @@ class PeerLink:
         self._has_work.set()
 
     async def run(self) -> None:
-        """Push what waits to the peer, batch by batch, for ever."""
+        """Push waiting messages to the peer, batch by batch, without end."""
         async with aiohttp.ClientSession(timeout=PEER_TIMEOUT) as session:
             while True:
                 await self._has_work.wait()

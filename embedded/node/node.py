@@ -1,4 +1,4 @@
-"""The node behind the REST interface: what happens to a message that is published here or gossiped to us."""
+"""The node behind the REST interface: it takes messages that are published here or come from peers."""
 
 import time
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from waku_bridge.messages import WakuMessage
 class Counters:
     published: int = 0  # through REST
     received: int = 0  # from peers
-    duplicates: int = 0  # known for less than two minutes
+    duplicates: int = 0  # seen within the last two minutes
     drained: int = 0
     evicted: int = 0
 
@@ -56,7 +56,7 @@ class Node:
         """Return one, plus the number of peers that answer.
 
         The one is the network that a lone development node stands for. A real node without peers refuses every
-        lightpush with 505, which would make this one useless on its own.
+        lightpush with 505. A lone development node would then be useless.
         """
         return 1 + sum(peer.is_reachable for peer in self.peers)
 
@@ -82,7 +82,7 @@ class Node:
         stores, which follow all shards.
         """
         digest, now_ns = message_hash(pubsub_topic, message), self.clock_ns()
-        # Gossip identifies a message by all its bytes; the hash leaves these two fields out.
+        # Gossip identifies a message by all its bytes. The hash leaves out these two fields.
         if not self._seen.is_new((digest, message.version, message.ephemeral), now_ns):
             self.counters.duplicates += 1
             return

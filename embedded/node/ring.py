@@ -1,8 +1,8 @@
-"""The relay cache: one ring for the whole node, from which reading removes. Pure, no clock.
+"""The relay cache: one ring for the whole node. Reading removes messages. The module is pure and has no clock.
 
-Its rules are those of nwaku's `message_cache.nim`, because losing messages the way nwaku does is what it is for: one
-capacity shared by all topics, and a full ring gives up the smallest sender timestamp, whatever its topic. Content topic
-subscriptions (auto-sharding) are not offered, so a message is admitted by its pubsub topic alone.
+Its rules are those of nwaku's `message_cache.nim`, because it exists to lose messages as nwaku does. All topics share
+one capacity. A full ring drops the smallest sender timestamp, on any topic. Content topic subscriptions (auto-sharding)
+are not offered, so a message is admitted by its pubsub topic alone.
 """
 
 import heapq
@@ -12,7 +12,7 @@ from waku_bridge.messages import WakuMessage
 
 
 class Ring:
-    """Messages in order of arrival, each under the pubsub topic it arrived on."""
+    """Messages in order of arrival, each under the pubsub topic on which it arrived."""
 
     def __init__(self, capacity: int, topics: Iterable[str] = ()) -> None:
         self._capacity = capacity
@@ -40,10 +40,10 @@ class Ring:
             self._topics.remove(topic)
 
     def add(self, topic: str, message: WakuMessage) -> WakuMessage | None:
-        """Admit a message and return the one that had to go for it, if any.
+        """Admit a message, and return the one that was dropped for it, if any.
 
-        An equal message in the ring, on any topic, makes this a no-op: nwaku compares messages without their topic.
-        The newcomer itself is never the victim, however old; it is the next one.
+        An equal message in the ring, on any topic, makes this a no-op: nwaku compares messages without their topic. A
+        message never drops itself, however old it is. It is dropped next.
         """
         if topic not in self._topics or message in self._messages:
             return None

@@ -10,10 +10,10 @@ RETENTION_SECONDS = 172_800
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a development node is told when it starts.
+    """The settings of a development node at its start.
 
     `shards` are pubsub topics that are subscribed from the start and again after a restart. `data` is the SQLite file
-    of the store; without it the store forgets when the process ends.
+    of the store. Without it the store is lost when the process ends.
     """
 
     data: Path | None = None

@@ -1,4 +1,4 @@
-"""Read the query string of `GET /store/v3/messages` the way nwaku does. Pure.
+"""The query string of `GET /store/v3/messages`, read as nwaku reads it. The module is pure.
 
 An empty parameter counts as absent. Topics and hashes are URL-decoded a second time, after the HTTP layer did it once.
 """
@@ -15,12 +15,14 @@ FALSE_WORDS = frozenset({"n", "no", "false", "0", "off"})
 
 
 class InvalidQueryError(ValueError):
-    """A parameter that cannot be parsed; the text may be shown to the caller."""
+    """A parameter that cannot be parsed. The text may be shown to the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreQuery:
-    """Times are inclusive nanoseconds. `cursor` is the hash of the last message of the page before, exclusive."""
+    """A query. Times are inclusive nanoseconds. `cursor` is the hash of the last message of the previous page,
+    exclusive.
+    """
 
     include_data: bool = False
     pubsub_topic: str = ""
@@ -34,7 +36,7 @@ class StoreQuery:
 
 
 def read_query(parameters: Mapping[str, str]) -> StoreQuery:
-    """Read a query.
+    """Return a query.
 
     Raises InvalidQueryError. `ascending` is forward for the exact text `true` only; absent is forward too.
     """

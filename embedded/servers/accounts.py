@@ -1,7 +1,7 @@
-"""The account of the embedded PostgreSQL, which refuses to run as root: root starts it under another one.
+"""The account of the embedded PostgreSQL, which refuses to run as root. Root starts it under another account.
 
-The account gets no rights but to its own folders. It may not be able to pass a closed folder above them, and does not
-need to: it is started inside its folder, and its programs lie where everybody may read them (`readable_copy`).
+The account gets no rights but to its own folders. It may lack access to a folder above them. That does not matter: it
+is started inside its folder, and its programs lie where every account may read them (`readable_copy`).
 """
 
 import os
@@ -26,7 +26,7 @@ class Account:
 
 
 def account_for(data_dir: Path) -> Account | None:
-    """Return the account for the server, or None when we are not root and everything runs as ourselves.
+    """Return the account for the server, or None when this process is not root and the server runs under its account.
 
     Existing data keeps its owner.
     """
@@ -41,27 +41,27 @@ def account_for(data_dir: Path) -> Account | None:
 def _find_or_create(name: str) -> pwd.struct_passwd:
     """Return the account of this name.
 
-    Where none can be made (a minimal container has no useradd, a read-only one no place for it) it is the servers'
-    traditional one, nobody.
+    Where it cannot be created (a minimal container has no useradd, a read-only one no place for it), return the
+    servers' traditional one, nobody.
     """
     with suppress(KeyError):
         return pwd.getpwnam(name)
     if useradd := shutil.which("useradd"):
         command = [useradd, "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", name]
         subprocess.run(command, check=False, capture_output=True)
-    with suppress(KeyError):  # made by us, or by another checkout that starts at the same time
+    with suppress(KeyError):  # created here, or by another checkout that starts at the same time
         return pwd.getpwnam(name)
     return pwd.getpwnam("nobody")
 
 
 def own_folder(folder: Path, account: Account | None) -> None:
-    """Make a private folder, and give it with all that is in it to the account, if that is not its owner yet.
+    """Create a private folder, and give it with its contents to the account, unless the account owns it.
 
-    Its own entry is changed last, so that an interrupted change is made again. Raises StartError where root may not
+    Its own entry is changed last, so that an interrupted change is repeated. Raises StartError where root may not
     change owners.
     """
     folder.mkdir(mode=0o700, exist_ok=True)
-    folder.chmod(0o700)  # a copy of it may have lost the mode, and PostgreSQL insists
+    folder.chmod(0o700)  # a copy may have lost the mode, and PostgreSQL requires it
     if account is None or folder.stat().st_uid == account.uid:
         return
     try:

@@ -1,6 +1,6 @@
-"""Copy of programs that every account may run, whatever closed folder the originals lie in.
+"""A copy of programs that every account may run, for originals in a closed folder.
 
-It holds no data: what was removed or damaged is copied again.
+It has no data: a removed or damaged copy is made again.
 """
 
 import errno
@@ -22,7 +22,7 @@ PLACES = (Path("/var/cache"), Path(tempfile.gettempdir()))
 def readable_copy(root: Path, parts: Sequence[str], name: str, places: Iterable[Path] = PLACES) -> Path:
     """Return a folder called ``name`` with a copy of the ``parts`` of ``root``, in the first place that takes it.
 
-    Says where it is when it is made. Raises StartError when no place takes it.
+    A new copy is announced in a line of output. Raises StartError when no place takes it.
     """
     faults = []
     for place in places:
@@ -39,7 +39,7 @@ def readable_copy(root: Path, parts: Sequence[str], name: str, places: Iterable[
 
 
 def _own_folder(folder: Path) -> Path:
-    """Return the folder for copies, which nobody but us may write."""
+    """Return the folder for copies. Only this account may write it."""
     folder.mkdir(exist_ok=True)
     facts = folder.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
@@ -52,7 +52,7 @@ def _own_folder(folder: Path) -> Path:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other checkouts, which may be making or replacing the same copy, out of ``folder``."""
+    """Keep other checkouts, which may create or replace the same copy, out of ``folder``."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -62,7 +62,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _copy(root: Path, parts: Sequence[str], target: Path) -> Path:
-    """Make the copy under another name first, as an interrupted one must not be taken for whole."""
+    """Create the copy under another name first, because an interrupted copy must not look complete."""
     wanted = _sizes(root, parts)
     if _sizes(target, parts) == wanted:
         return target
@@ -79,7 +79,7 @@ def _copy(root: Path, parts: Sequence[str], target: Path) -> Path:
 
 
 def _replace(target: Path, draft: Path) -> None:
-    """Put the new copy where a damaged one may be, which a running server may still use."""
+    """Put the new copy in place of a damaged one, which a running server may still use."""
     if target.exists():
         target.rename(draft / "old")
     (draft / "new").rename(target)
@@ -92,14 +92,14 @@ def _sizes(root: Path, parts: Sequence[str]) -> dict[Path, int]:
 
 
 def _open_to_all(folder: Path) -> None:
-    """Let everybody read and run what is there, whatever umask it was installed under."""
+    """Let every account read and run the files, whatever umask they were installed under."""
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
             path.chmod(0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644)
 
 
 def _reason(error: OSError) -> str:
-    """Return what went wrong in a few words. A copied folder raises one error that lists those of its files."""
+    """Return the error in a few words. A copied folder raises one error that lists those of its files."""
     if isinstance(error, shutil.Error):
         return str(error.args[0][0][2])
     return error.strerror or str(error)

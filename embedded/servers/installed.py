@@ -1,7 +1,7 @@
-"""PostgreSQL as Debian installs it, which operators have: tests and benchmarks run it with DATABASE=system.
+"""PostgreSQL as Debian installs it and as operators run it. Tests and benchmarks use it with DATABASE=system.
 
-It is served from a cluster of our own with the defaults of the package: LLVM compiles what PostgreSQL thinks dear, 100
-connections, costs of turning disks, and the collation of the C library. Only what keeps it from strangers is set.
+It serves a cluster of our own with the defaults of the package: LLVM compiles expensive queries, 100 connections, the
+costs of rotating disks, and the collation of the C library. Only access from other machines is switched off.
 """
 
 import os
@@ -14,7 +14,7 @@ from embedded.servers.postgres import EMBEDDED, EmbeddedPostgres, Release
 from kit.errors import StartError
 
 DEBIAN = Path("/usr/lib/postgresql")
-SETTINGS = {"listen_addresses": ""}  # the socket only, as the folder of the embedded one
+SETTINGS = {"listen_addresses": ""}  # the socket only, as for the embedded one
 
 
 def chosen(environment: Mapping[str, str] = os.environ) -> Release:
@@ -26,7 +26,9 @@ def chosen(environment: Mapping[str, str] = os.environ) -> Release:
 
 
 def installed(folder: Path = DEBIAN) -> Release:
-    """Return the newest release below the folder in which Debian keeps all of them. Raises StartError without one."""
+    """Return the newest release below the folder in which Debian keeps all of them. Raises StartError when there is
+    none.
+    """
     programs = [each.parent for each in folder.glob("*/bin/postgres")]
     if not programs:
         raise StartError("PostgreSQL is not installed (on Debian: apt-get install postgresql).")
@@ -37,8 +39,8 @@ def installed(folder: Path = DEBIAN) -> Release:
 def postgres(data_dir: Path, settings: Mapping[str, str]) -> EmbeddedPostgres:
     """Return a cluster of the release that DATABASE names, for a test or a benchmark.
 
-    Programs before version 16 return to their working folder by its path. Its temporary folders are opened for passing,
-    since under root they run as another account.
+    Programs before version 16 return to their working folder by its path. So its temporary folders are opened for
+    passing, because under root the programs run as another account.
     """
     release = chosen()
     if release.folder is not None:

@@ -1,6 +1,6 @@
-"""Stop servers that outlived a killed supervisor.
+"""Leftover servers, which outlived a killed supervisor and have to be stopped.
 
-The caller holds the lock on DATA_DIR, so a server that still works in it belongs to nobody.
+The caller holds the lock on DATA_DIR. So a server that still works in it belongs to no other supervisor.
 """
 
 from pathlib import Path
@@ -11,8 +11,8 @@ import psutil
 def stop_leftover(pid_file: Path, folder: Path, *, seconds: float = 20) -> None:
     """Stop the server that ``pid_file`` names if it works in ``folder``, and remove the file.
 
-    The working folder distinguishes it from an unrelated process that got the same number: in a container, numbers
-    repeat at every start.
+    The working folder distinguishes it from an unrelated process with the same id: in a container, ids repeat at every
+    start.
     """
     process = _server_of(pid_file, folder)
     if process is not None:

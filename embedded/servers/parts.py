@@ -1,4 +1,4 @@
-"""The embedded servers as `manage.py up` needs them: the variable that each stands in for, and how it is started."""
+"""The embedded servers as `manage.py up` needs them: the variable that each replaces, and how it is started."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from kit.db.connections import is_marked_ready
 class EmbeddedPart:
     """One embedded server.
 
-    ``url`` is what its variable would hold, and ``address`` the same without a password, for people.
+    ``url`` is the value that its variable would have. ``address`` is the same without a password, for people.
     """
 
     variable: str

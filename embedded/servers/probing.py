@@ -1,4 +1,4 @@
-"""Ask whether a server is ready, without a thread, because the process that asks may have to fork."""
+"""Probes of servers' readiness, without a thread, because the probing process may have to fork."""
 
 import asyncio
 import socket
@@ -38,7 +38,7 @@ async def answers(url: str) -> bool:
 
 
 async def fetch(url: str) -> tuple[int, bytes]:
-    """Return the HTTP status of ``url`` and what it says; 0 when nothing answers."""
+    """Return the HTTP status and the body of ``url``, or status 0 when nothing answers."""
     parts = urlsplit(url)
     request = f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n"
     answer = await _asked(_connect(parts), request.encode(), -1) or b""
@@ -49,13 +49,13 @@ async def fetch(url: str) -> tuple[int, bytes]:
 
 
 async def _connect(url: SplitResult) -> Streams:
-    """Open a connection. The name is looked up synchronously, because asyncio would have a thread do it."""
+    """Open a connection. The name is resolved synchronously, because asyncio would use a thread."""
     address = socket.getaddrinfo(url.hostname, url.port, type=socket.SOCK_STREAM)[0][4][0]
     return await asyncio.open_connection(str(address), url.port)
 
 
 async def _asked(connecting: Awaitable[Streams], request: bytes, size: int) -> bytes | None:
-    """Send the request over a connection of its own. Return ``size`` bytes of the answer at most, or with -1 all."""
+    """Send the request over a connection of its own. Return at most ``size`` bytes of the answer, or all for -1."""
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(TIMEOUT_SECONDS):
             reader, writer = await connecting

@@ -1,7 +1,7 @@
 """A Prosody of this machine, for the demonstration and for tests: users of one domain, and components.
 
-It is for nothing else: it takes any password, keeps nothing on disk, and talks to nobody but loopback. The program is
-the distribution's package of that name (`requirements/system.sh prosody`).
+It is for nothing else: it accepts any password, keeps nothing on disk, and is reachable on loopback only. The program
+is the distribution's package of that name (`requirements/system.sh prosody`).
 """
 
 import os
@@ -53,8 +53,9 @@ Component "{domain}"
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedProsody:
-    """One server in ``folder`` on 127.0.0.1. ``components`` are secrets by domain. ``options`` are further settings of
-    Prosody, with their values in Lua.
+    """One server in ``folder`` on 127.0.0.1. ``components`` are secrets by domain.
+
+    ``options`` are further settings of Prosody, with their values in Lua.
     """
 
     folder: Path
@@ -77,7 +78,7 @@ class EmbeddedProsody:
         )
 
     def prepare(self) -> None:
-        """Write the configuration, which holds the secrets, and stop a leftover server."""
+        """Write the configuration, which contains the secrets, and stop a leftover server."""
         (self.folder / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
         self._configuration_file.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -104,7 +105,7 @@ class EmbeddedProsody:
 
 
 def is_installed() -> bool:
-    """Return whether there is a Prosody on this machine."""
+    """Return whether Prosody is installed on this machine."""
     return shutil.which("prosody") is not None
 
 

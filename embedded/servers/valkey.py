@@ -33,10 +33,10 @@ class EmbeddedValkey:
 
     @cached_property
     def password(self) -> str:
-        """Return the password, which is made up once.
+        """Return the password, which is generated once.
 
-        It is needed because every account of the machine reaches the port, and a program that writes to the broker runs
-        our tasks.
+        It is needed because every account of the machine can reach the port, and a program that writes to the broker
+        can run our tasks.
         """
         file = self.data_dir / "password"
         if not file.exists():
@@ -68,9 +68,9 @@ class EmbeddedValkey:
             "pidfile": self.data_dir / "valkey.pid",
             "appendonly": "yes",
             "save": "",  # the append-only file is enough
-            "maxmemory-policy": "noeviction",  # a broker must refuse rather than forget
+            "maxmemory-policy": "noeviction",  # a broker must refuse rather than drop messages
             "loglevel": "warning",
-            "hz": 2,  # housekeeping, ten times a second by default: most of what it takes while nothing happens
+            "hz": 2,  # housekeeping, ten times a second by default: most of the CPU time of an idle server
         }
         text = "".join(f"{name} {_quoted(value)}\n" for name, value in settings.items())
         _write_private(self.data_dir / "valkey.conf", text)

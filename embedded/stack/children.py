@@ -1,4 +1,4 @@
-"""The functions that forked children of `manage.py up` run in place of the command that their `ProcessSpec` shows."""
+"""The functions that forked children of `manage.py up` run instead of the commands in their `ProcessSpec`."""
 
 import gc
 import importlib
@@ -15,7 +15,7 @@ from django.db import connections
 from embedded.servers.postgres import EmbeddedPostgres
 from pushserver.celery import app
 
-# Root is normal in containers and on trial machines; nothing is unpickled from the broker.
+# Root is normal in containers and on trial machines. Nothing from the broker is unpickled.
 SUPERUSER = "You're running the worker with superuser privileges"
 # Celery imports these when a worker starts.
 OF_CELERY = (
@@ -27,7 +27,7 @@ OF_CELERY = (
 
 
 def preload() -> None:
-    """Import what all children need before they are forked, so that it is imported and kept in memory once."""
+    """Import the modules that all children need, before they are forked: once, and in memory that they share."""
     os.environ["CELERY_SKIP_CHECKS"] = "1"  # they were shown at the start, and every worker would repeat them
     app.loader.import_default_modules()
     for module in (settings.ROOT_URLCONF, *OF_CELERY):
@@ -43,13 +43,13 @@ def preload() -> None:
 
 
 def read_settings_again() -> None:
-    """Read the settings again, because the environment or the notes about embedded servers have changed since."""
+    """Read the settings again. The environment and the addresses of embedded servers have changed since."""
     fresh = importlib.reload(importlib.import_module(settings.SETTINGS_MODULE))
     for name in filter(str.isupper, dir(fresh)):
         setattr(settings, name, getattr(fresh, name))
     connections.settings["default"].update(fresh.DATABASES["default"])
     caches.settings["default"].update(fresh.CACHES["default"])
-    with suppress(AttributeError):  # raised where no check has made a client yet
+    with suppress(AttributeError):  # raised where no check has created a client
         del caches["default"]
 
 
@@ -68,7 +68,7 @@ def run_command(arguments: Sequence[str]) -> None:
 
 
 def run_web(arguments: Sequence[str]) -> None:
-    """Run the web server in this process, and forked ones of its own."""
+    """Run the web server in this process and in further forked ones."""
     from granian.cli import cli  # noqa: PLC0415 - its threads are none of the supervisor's
 
     read_settings_again()

@@ -1,4 +1,4 @@
-"""Prepare the database before anything uses it: wait for it, migrate it, load this version's rows, create a first user.
+"""Preparation of the database before its use: wait, migrate, load this version's rows, create a first user.
 
 This runs in a process of its own, because no connection may be open when other children are forked.
 """
@@ -23,8 +23,8 @@ START_SECONDS = 60.0
 
 
 def bring_up_to_date(embedded: EmbeddedPostgres | None) -> None:
-    """Wait for the database, migrate it if needed, load what belongs to this version, and compare the keys with what is
-    stored.
+    """Wait for the database, migrate it if needed, load this version's rows, and compare the keys with the stored
+    data.
     """
     if embedded is not None:
         _wait_for(embedded)
@@ -41,7 +41,7 @@ def _bring_up_to_date() -> None:
     if found.missing:
         migrate()
     else:
-        # Rows and roles that a version brings without a migration; `migrate` would have loaded them.
+        # Rows and roles that a version brings without a migration. `migrate` would have loaded them.
         load_seed(GatewayErrorRule)
         seed_roles()
     for fault in chain.from_iterable(ask() for ask in fitting.FAULTS):

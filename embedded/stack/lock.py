@@ -1,4 +1,6 @@
-"""Allow one `manage.py up` per DATA_DIR. The kernel releases the lock with its owner, however the owner ended."""
+"""A lock that allows one `manage.py up` per DATA_DIR. The kernel releases it when the process exits, also after
+SIGKILL.
+"""
 
 import fcntl
 import os
@@ -13,7 +15,7 @@ from pushserver.start.release import version
 
 @contextmanager
 def only_one(data_dir: Path) -> Iterator[None]:
-    """Hold the lock of ``data_dir``, whose data this version made or can use.
+    """Hold the lock of ``data_dir``. This version must have made its data, or must be able to use it.
 
     Raises StartError when another process, another account or a version before 0.2.0 has it.
     """

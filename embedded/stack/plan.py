@@ -1,4 +1,4 @@
-"""Decide which processes make up the server. The module starts nothing."""
+"""The plan of the processes that make up the server. The module starts nothing."""
 
 import os
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from embedded.servers.postgres import EmbeddedPostgres
 from embedded.stack import children
 from embedded.supervisor.processes import PROJECT, ProcessSpec, StopOrder, python
 
-# A push may hang at its gateway for a minute; its row is taken up again after its lease, so nobody waits that long.
+# A push may hang at its gateway for a minute. Another worker takes it over after its lease, so a stop waits less long.
 WORKER_STOP_SECONDS = 20.0
 # The worker for reports notices within 20 seconds that it should end, and gives Spark 10 seconds to end.
 REPORTS_STOP_SECONDS = 40.0
@@ -22,7 +22,7 @@ WEB_THREADS = min(8, 2 * (os.cpu_count() or 1) + 1)
 class Plan:
     """The processes of the server.
 
-    ``web`` starts at once, to say what is awaited; ``services`` start once the database is up to date.
+    ``web`` starts at once, to show what it waits for. ``services`` start once the database is up to date.
     """
 
     host: str
@@ -31,9 +31,9 @@ class Plan:
     database: ProcessSpec
     web: ProcessSpec
     services: Sequence[ProcessSpec]
-    # What is said once the server is ready, beside what every server says.
+    # Lines that are printed once the server is ready, in addition to those of every server.
     notes: Sequence[str] = ()
-    # What runs once, to its end, when the server is ready. Nothing waits for it.
+    # Processes that run once, to their end, when the server is ready. Nothing waits for them.
     afterwards: Sequence[ProcessSpec] = ()
 
     @property
@@ -42,7 +42,7 @@ class Plan:
 
 
 def local_address(host: str) -> str:
-    """Return the name under which this machine reaches a server that listens on ``host``, ready for a URL."""
+    """Return the name under which this machine reaches a server that listens on ``host``, for a URL."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - the operator's choice
     return f"[{host}]" if ":" in host else host
 
@@ -60,7 +60,7 @@ def database(embedded: EmbeddedPostgres | None) -> ProcessSpec:
 
 
 def services(*, cpus: int, has_xmpp: bool = False) -> list[ProcessSpec]:
-    """Describe the bridges and the workers. ``cpus`` is the number of processes that make batches."""
+    """Describe the bridges and the workers. ``cpus`` is the number of processes that process batches."""
     xmpp = shows_no_metrics(
         replace(manage("xmpp", "run_xmpp_bridge", stop_order=StopOrder.FRONT), announces_ready=True)
     )
@@ -87,7 +87,7 @@ def web(host: str, port: int) -> ProcessSpec:
 
 def worker(name: str, queues: str, *pool: str, stop_seconds: float = WORKER_STOP_SECONDS) -> ProcessSpec:
     """Describe a Celery worker for a comma list of queues."""
-    # A heartbeat every two seconds, as by default, is a good part of what an idle server costs.
+    # The default heartbeat every two seconds is a good part of an idle server's cost.
     quiet = ["--without-gossip", "--without-mingle", "--heartbeat-interval=5"]
     arguments = [f"--hostname={name}@%h", f"--queues={queues}", *quiet, *pool]
     spec = celery(name, "worker", *arguments, stop_order=StopOrder.WORKER, stop_seconds=stop_seconds)
@@ -104,5 +104,7 @@ def celery(name: str, *arguments: str, stop_order: StopOrder, stop_seconds: floa
 
 
 def shows_no_metrics(spec: ProcessSpec) -> ProcessSpec:
-    """Close the port of the metrics: all processes of one machine count in one folder, and the bridge shows it."""
+    """Close the port of the metrics. All processes of one machine count in one folder, and the bridge shows the
+    counts.
+    """
     return replace(spec, environment={**spec.environment, "METRICS_PORT": "0"})

@@ -1,4 +1,4 @@
-"""Start the whole server, replace its processes and stop it: the order of starts and the meaning of signals."""
+"""Start, replacement and stop of the whole server: the order of starts, and the meaning of signals."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ READY_SECONDS = 60.0
 POLL_SECONDS = 0.05
 FIRST_REMINDER_SECONDS = 2.0
 REMINDER_SECONDS = 10.0
-# What is not ready yet: the name of a process, and how it is called in reminders.
+# The processes that are not ready yet: their names, and their names in reminders.
 Awaited = dict[str, str]
 
 
@@ -52,7 +52,7 @@ async def _run(plan: Plan, supervisor: Supervisor, private_key: bytes) -> None:
     try:
         await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if not signalled.is_set():
-            starting.result()  # raises what went wrong
+            starting.result()  # raises the error of the start
             await waiting
     finally:
         for task in (starting, waiting, replacing, following):
@@ -80,7 +80,7 @@ def _signals(supervisor: Supervisor) -> asyncio.Event:
 
 
 async def _replace_when_asked(plan: Plan, supervisor: Supervisor, starting: "asyncio.Task[None]") -> None:
-    """Replace all processes at every SIGUSR1, for another version of our code, which the new processes import
+    """Replace all processes at every SIGUSR1, for another version of our code. The new processes import it
     themselves.
     """
     asked = asyncio.Event()
@@ -95,7 +95,7 @@ async def _replace_when_asked(plan: Plan, supervisor: Supervisor, starting: "asy
 
 
 async def _run_afterwards(plan: Plan, supervisor: Supervisor, starting: "asyncio.Task[None]") -> None:
-    """Run what runs once, when the server has started. It is stopped with everything else."""
+    """Run the processes that run once, when the server has started. They are stopped with everything else."""
     await asyncio.wait({starting})
     if starting.cancelled() or starting.exception():
         return
@@ -119,7 +119,9 @@ async def _replace_all(plan: Plan, supervisor: Supervisor) -> None:
 
 
 async def _start(plan: Plan, supervisor: Supervisor, private_key: bytes) -> None:
-    """Start at once, side by side, what needs nothing else. Meanwhile import what the other processes will share."""
+    """Start all processes without dependencies at once. Meanwhile import the modules that the other processes will
+    share.
+    """
     embedded = [part.spec for part in plan.embedded]
     supervisor.print_line(f"Starting {', '.join(spec.name for spec in [*embedded, plan.web, *plan.services])}.")
     async with _reminders(supervisor) as awaited:
@@ -141,7 +143,7 @@ async def _start(plan: Plan, supervisor: Supervisor, private_key: bytes) -> None
 
 @asynccontextmanager
 async def _reminders(supervisor: Supervisor) -> AsyncIterator[Awaited]:
-    """Say after a moment, and then from time to time, what is still awaited."""
+    """Print after a moment, and then from time to time, what the start still waits for."""
     awaited: Awaited = {}
 
     async def remind() -> None:
@@ -185,7 +187,7 @@ async def _wait_until_ready(plan: Plan, awaited: Awaited) -> None:
 
 
 def _reasons(body: bytes) -> str:
-    """Return what `/readyz` says is missing. The text of a body that is not its answer is not shown."""
+    """Return the missing parts that `/readyz` names. The text of any other body is not shown."""
     try:
         indicators = json.loads(body)["indicators"]
     except (ValueError, KeyError):
@@ -195,9 +197,9 @@ def _reasons(body: bytes) -> str:
 
 @contextmanager
 def _noted(parts: Sequence[EmbeddedPart], file: Path) -> Iterator[None]:
-    """Note where the embedded servers listen, for the settings of every other process.
+    """Write the addresses of the embedded servers to a file, for the settings of every other process.
 
-    The file holds a password, so its mode is 600.
+    The file contains a password, so its mode is 600.
     """
     draft = file.with_name(f"{file.name}.new")
     draft.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Tell the operator what they want to know once everything runs, and never a secret."""
+"""The summary for the operator once everything runs. It has no secret."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,6 +1,6 @@
-"""Run many processes as one: `ProcessSpec` describes them, and `Supervisor` keeps them alive and stops them in order.
+"""A supervisor that runs many processes as one: `ProcessSpec` describes them, and `Supervisor` keeps and stops them.
 
-Nothing in here knows Django or what the processes are for; `embedded.stack` does.
+Nothing in here imports Django or depends on the purpose of the processes; `embedded.stack` does.
 
 See README.md, "Try it".
 """

@@ -1,16 +1,16 @@
-"""A child of the supervisor: it is forked, and becomes another program or runs a function of ours.
+"""A child of the supervisor: a forked process that becomes another program or runs a function of ours.
 
-Only a process of one thread may fork without risk, and the supervisor is one. What it has imported is there in the
-child at once, in memory that both share.
+Only a process of one thread may fork without risk, and the supervisor is one. The child has the imported modules of the
+supervisor at once, in memory that both share.
 
     supervisor                        child
     fork ---------------------------> session of its own, usual signals, output into the pipe, nothing else inherited
       |                               spec.prepare()
-      |<-- what went wrong, if so --- the end of "telling": by exec, or before spec.target()
+      |<-- the error, if any --------- the end of "telling": by exec, or before spec.target()
     waits for the pidfd               runs
       |<----------------------------- ends
 
-One that replaces another keeps "telling" and says in it that it is ready, by a zero.
+A replacement keeps "telling" open, and writes a zero byte into it when it is ready.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _BY_DEFAULT = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, sig
 
 @dataclass(slots=True)
 class Child:
-    """A running process, and since when it runs. ``ended`` becomes its exit code, which is negative for a signal."""
+    """A running process, and when it started. ``ended`` becomes its exit code, which is negative for a signal."""
 
     spec: ProcessSpec
     pid: int
@@ -51,7 +51,7 @@ class Child:
     has_ended_output: asyncio.Event = field(default_factory=asyncio.Event)  # its output was read to the end
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, unless the process has ended and its number may belong to another one."""
+        """Send a signal, unless the process has ended and another process may have its id."""
         if not self.ended.done():
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
@@ -60,8 +60,8 @@ class Child:
 def fork(spec: ProcessSpec, output: int, telling: int) -> Child:
     """Fork a child whose standard output and error are ``output``.
 
-    What goes wrong before it runs is written into ``telling``. When that pipe ends without a word, the child runs, or
-    with ``spec.tells_ready`` it has ended.
+    An error before the child runs is written into ``telling``. When that pipe ends empty, the child runs. With
+    ``spec.announces_ready`` an empty pipe means that it has ended.
     """
     process = _FORK.Process(target=_live, args=(spec, output, telling), name=spec.name)
     with _signals_held():
@@ -73,7 +73,7 @@ def fork(spec: ProcessSpec, output: int, telling: int) -> Child:
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """Block signals, so that none meets the child while it still has the handlers of its parent."""
+    """Block signals, so that none reaches the child while it still has the handlers of its parent."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield
@@ -82,7 +82,7 @@ def _signals_held() -> Iterator[None]:
 
 
 def _end_of(process: ForkProcess, pidfd: int) -> "asyncio.Future[int]":
-    """Return a future that becomes the exit code of the process. Closes ``pidfd`` then."""
+    """Return a future that becomes the exit code of the process. ``pidfd`` is closed then."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
 
@@ -97,7 +97,7 @@ def _end_of(process: ForkProcess, pidfd: int) -> "asyncio.Future[int]":
 
 
 def _live(spec: ProcessSpec, output: int, telling: int) -> None:
-    """Live the whole life of the child, and never return to the code of the parent."""
+    """Run the child from its start to its end, and never return to the code of the parent."""
     parent = os.getppid()
     os.setsid()
     _usual_signals()
@@ -124,9 +124,9 @@ def _live(spec: ProcessSpec, output: int, telling: int) -> None:
 
 
 def _end_with(parent: int, number: signal.Signals) -> None:
-    """Have this process get a signal when its parent ends, however that happens: the guard may be killed with it."""
+    """Send this process a signal when its parent ends, for any reason: the guard may be killed with the parent."""
     _C.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
-    if os.getppid() != parent:  # it ended meanwhile
+    if os.getppid() != parent:  # the parent has ended already
         os.kill(os.getpid(), number)
 
 
@@ -138,10 +138,9 @@ def _usual_signals() -> None:
 
 
 def _let_go_of_what_is_inherited(output: int, kept: int) -> None:
-    """Close what was inherited: a lock, pipe or connection that a child holds open as well would outlive the
-    supervisor.
+    """Close the inherited files. A lock, pipe or connection that stays open in a child would outlive the supervisor.
 
-    The numbers stay taken, by /dev/null: objects of the parent may still close them, and must not close what we open.
+    Their numbers stay in use, as /dev/null: objects of the parent may still close them, and must not close new files.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -172,7 +171,7 @@ def _run(target: Callable[[], object], spec: ProcessSpec) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
-    setproctitle(f"pushserver {spec.name}")  # short: it has the place that our own arguments took
+    setproctitle(f"pushserver {spec.name}")  # short: it replaces our own arguments, in their place
     code = target()
     if code:
         raise SystemExit(code)

@@ -1,7 +1,7 @@
-"""Stop the children when their supervisor is killed.
+"""The guard, which stops the children when their supervisor is killed.
 
-A process that gets SIGKILL cannot clean up. So a second, tiny process holds the other end of a pipe and knows every
-process group: when the pipe ends, it stops whatever is left. This works for grandchildren too (workers of a pool,
+A process that gets SIGKILL cannot clean up. So a second, tiny process holds the other end of a pipe and the ids of all
+process groups. When the pipe ends, it stops the groups that are left. This also stops grandchildren (workers of a pool,
 Java), which a death signal to the direct children would miss.
 """
 
@@ -20,7 +20,7 @@ GRACE_SECONDS = 10.0
 
 
 class Guard:
-    """A context in which children are started. Leaving it stops the groups that it still knows."""
+    """A context in which children are started. Leaving it stops the groups that are left."""
 
     def __init__(self, *, grace_seconds: float = GRACE_SECONDS) -> None:
         self._command = [sys.executable, "-I", "-S", str(Path(__file__)), str(grace_seconds)]
@@ -46,7 +46,7 @@ class Guard:
         self._send(f"{group} {int(stop_signal)}\n")
 
     def forget(self, group: int) -> None:
-        """Leave the group alone from now on."""
+        """Do not stop the group any more."""
         self._send(f"{group} 0\n")
 
     @property
@@ -55,7 +55,7 @@ class Guard:
         return self._process.stdin
 
     def _send(self, line: str) -> None:
-        with suppress(BrokenPipeError):  # someone killed the guard; that alone must not end the children
+        with suppress(BrokenPipeError):  # another process killed the guard; that must not end the children
             self._pipe.write(line)
             self._pipe.flush()
 
@@ -63,7 +63,7 @@ class Guard:
 def main(lines: Iterable[str], grace_seconds: float) -> None:
     """Run the guard: read which groups to watch or forget until the pipe ends, then stop those that are left."""
     for number in (SIGINT, SIGTERM, SIGHUP):
-        signal(number, SIG_IGN)  # the guard ends when the pipe does
+        signal(number, SIG_IGN)  # the guard ends when the pipe ends
     groups: dict[int, int] = {}
     for line in lines:
         group, stop_signal = map(int, line.split())
@@ -87,7 +87,7 @@ def kill_group(group: int, number: int) -> bool:
     """Send a signal to a process group and return whether the group still has a process."""
     try:
         os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):  # permission: another group has got the number since
+    except (ProcessLookupError, PermissionError):  # permission: another group has the number now
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""Merge the output of many processes into one log in which every line names its process."""
+"""The merged log of many processes, in which every line names its process."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ NAME_WIDTH = 10
 
 
 class MergedLog:
-    """Writes the lines of all processes to one stream."""
+    """A log that gets the lines of all processes and writes them to one stream."""
 
     def __init__(self, stream: TextIO, *, coloured: bool) -> None:
         self._stream = stream
@@ -18,8 +18,10 @@ class MergedLog:
         self._lost = 0
 
     def write(self, name: str, text: str) -> None:
-        """Write one line. A stream that takes none, as on a full disk, is no reason to fail, because the processes go
-        on: what it lost is counted, and said in the next line that it takes.
+        """Write one line.
+
+        A stream that takes no line, as on a full disk, raises no error, because the processes go on. Lost lines are
+        counted, and the next line that the stream takes reports their number.
         """
         lost = f"{self._prefix('log')} {self._lost} lines could not be written\n" if self._lost else ""
         try:
@@ -39,7 +41,7 @@ class MergedLog:
 
 
 class Lines(asyncio.Protocol):
-    """Cuts the output of a pipe into lines of any length."""
+    """A protocol that cuts the output of a pipe into lines of any length."""
 
     def __init__(self, take: Callable[[str], None]) -> None:
         self._take = take
@@ -57,8 +59,8 @@ class Lines(asyncio.Protocol):
         self.ended.set()
 
     def _give(self, line: bytes) -> None:
-        """Pass a line on, unless it is empty: some programs decorate with empty lines, which would only stretch the
-        log.
+        """Pass a line on, unless it is empty. Some programs decorate their output with empty lines, which only lengthen
+        the log.
         """
         text = line.decode(errors="replace").rstrip()
         if text:
@@ -66,7 +68,10 @@ class Lines(asyncio.Protocol):
 
 
 class Word(asyncio.Protocol):
-    """Collects the output of a pipe up to its end or to a zero byte, as another process may keep the pipe open."""
+    """A protocol that collects the output of a pipe up to its end or to a zero byte.
+
+    The zero byte ends it while another process still holds the pipe open.
+    """
 
     def __init__(self) -> None:
         self.complete: asyncio.Future[str] = asyncio.get_running_loop().create_future()

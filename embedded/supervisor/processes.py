@@ -1,4 +1,4 @@
-"""Describe supervised processes as plain data. No running process is in here."""
+"""Supervised processes, described as plain data. The module has no running process."""
 
 import os
 import sys
@@ -13,10 +13,10 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 class StopOrder(IntEnum):
-    """The order in which processes are stopped: lower ones first, those of one together."""
+    """The order in which processes are stopped: lower ones first, and those of equal order together."""
 
-    FRONT = 0  # web, bridge, clients: nothing new comes in
-    WORKER = 1  # what has been taken is finished
+    FRONT = 0  # web, bridge, clients: no new work comes in
+    WORKER = 1  # work in progress is finished
     PEER = 2  # Waku node, gorush
     BROKER = 3
     DATABASE = 4
@@ -33,28 +33,28 @@ class RunsAs(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpec:
-    """One process. ``command`` is how anybody could start it.
+    """One process. ``command`` starts the same process from a shell.
 
-    Where there is a ``target``, a supervisor runs it in place of the command: it does the same in a forked child, which
-    has imported already what the supervisor has.
+    Where there is a ``target``, a supervisor runs it instead of the command, in a forked child. It does the same, and
+    the modules that the supervisor has imported are loaded already.
     """
 
     name: str
     command: Sequence[str]
     stop_order: StopOrder
     target: Callable[[], object] | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)  # on top of ours
+    environment: Mapping[str, str] = field(default_factory=dict)  # added to ours
     folder: Path | None = None
     account: RunsAs | None = None
     stop_signal: Signals = SIGTERM
     stop_seconds: float = 10.0
-    announces_ready: bool = False  # by kit.processes.ready, so it may run beside the one that it replaces until it is
-    prepare: Callable[[], None] = lambda: None  # in the child, before each start, also before a restart
+    announces_ready: bool = False  # by kit.processes.ready, so a replacement may start beside it until then
+    prepare: Callable[[], None] = lambda: None  # runs in the child before each start, also before a restart
 
     def arguments(self) -> dict[str, Any]:
-        """Return keywords for subprocess.
+        """Return keyword arguments for subprocess.
 
-        The process gets its own session: Ctrl-C reaches only us, and the whole group can be killed.
+        The process gets its own session. So Ctrl-C reaches only the supervisor, and the whole group can be killed.
         """
         return {
             "env": {**os.environ, **self.environment},
@@ -64,7 +64,7 @@ class ProcessSpec:
         }
 
     def identity(self) -> dict[str, Any]:
-        """Return the keywords for subprocess that set the account."""
+        """Return the keyword arguments for subprocess that set the account."""
         if self.account is None:
             return {}
         return {"user": self.account.uid, "group": self.account.gid, "extra_groups": []}

@@ -1,7 +1,7 @@
-"""Start processes, start them again when they die, and stop them in order, leaving nothing behind.
+"""The supervisor: it starts processes, restarts them when they die, and stops them in order, leaving nothing behind.
 
-A process here is a whole process group: when its leader is gone, for whatever reason, the rest of the group is killed.
-There is one thread only, or children could not be forked: whatever may take long is done in a child.
+A process here is a whole process group: when its leader ends, for any reason, the rest of the group is killed. The
+supervisor has a single thread, because only such a process can fork children. Slow work is done in a child.
 """
 
 import asyncio
@@ -22,29 +22,29 @@ FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
 HEALTHY_SECONDS = 30.0
 READY_SECONDS = 60.0
-# How long the last output of a process that ended is waited for: somebody outside its group may hold the pipe open.
+# Time to wait for the last output of an ended process: a process outside its group may hold the pipe open.
 LAST_WORDS_SECONDS = 1.0
 
 
 def restart_delay_seconds(failures: int) -> float:
-    """Return how long to wait after ``failures`` short lives in a row: 0.5 s, doubled each time, at most 30 s."""
+    """Return the pause after ``failures`` short lives in a row: 0.5 s, doubled each time, at most 30 s."""
     return min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(failures - 1, 10))
 
 
 def failures_in_a_row(before: int, lived_seconds: float) -> int:
-    """Return the failures in a row including this one. A life of `HEALTHY_SECONDS` starts the count anew."""
+    """Return the failures in a row including this one. A life of `HEALTHY_SECONDS` restarts the count."""
     return 1 if lived_seconds >= HEALTHY_SECONDS else before + 1
 
 
 class Supervisor:
-    """Keeps the processes that it was told to start until it is told to stop."""
+    """A supervisor, which keeps the processes that it started running until `stop`."""
 
     def __init__(self, log: MergedLog, guard: Guard) -> None:
         self._log = log
         self._guard = guard
         self._children: list[Child] = []
         self._keepers: list[asyncio.Task[None]] = []
-        self._kept: dict[str, ProcessSpec] = {}  # by name: what is started again when it ends
+        self._kept: dict[str, ProcessSpec] = {}  # by name: the processes that are restarted when they end
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
 
@@ -60,11 +60,12 @@ class Supervisor:
     async def replace(self, spec: ProcessSpec) -> None:
         """Start a process in place of the one with the same name.
 
-        One that tells when it is ready is started beside the old one, which is stopped only then, so that there is
-        always one. Raises StartError and keeps the old one when the new one cannot be started.
+        A process that announces its readiness is started beside the old one. The old one is stopped only when the new
+        one is ready, so that one is always running. Raises StartError and keeps the old one when the new one cannot be
+        started.
         """
         if not spec.announces_ready:
-            self._kept[spec.name] = spec  # also for an old one that is just to be started again
+            self._kept[spec.name] = spec  # also for an old one that is about to be restarted
             await self._dismiss(self._named(spec.name))
             await self.start(spec)
             return
@@ -86,7 +87,7 @@ class Supervisor:
         return await self._end_of(await self._launch(spec))
 
     async def stop(self) -> None:
-        """Stop all processes in the order of `StopOrder`. Returns when no process is left."""
+        """Stop all processes in the order of `StopOrder`. Return when no process is left."""
         self._stopping.set()
         for stop_order in StopOrder:
             await asyncio.gather(*[self._stop(child) for child in self._of(stop_order)])
@@ -101,7 +102,7 @@ class Supervisor:
 
     async def _launch(self, spec: ProcessSpec) -> Child:
         trouble = Word()
-        # The pipe is our own, as a grandchild that keeps it open must not hide that the process has ended.
+        # The pipe is our own: a grandchild that keeps it open must not hide that the process has ended.
         lines = Lines(lambda line: self._log.write(spec.name, line))
         output = await _pipe_to(lines)
         with output, await _pipe_to(trouble) as telling:
@@ -118,12 +119,12 @@ class Supervisor:
             await self._stop(child)
             await self._end_of(child)
             raise StartError(first_line)
-        if self._stopping.is_set():  # the stop came while it was being started
+        if self._stopping.is_set():  # the stop came during the start
             await self._stop(child)
         return child
 
     async def _first_line(self, child: Child, word: Word) -> str:
-        """Return what went wrong before the child ran or was ready. A zero or no text means that all went well."""
+        """Return the error before the child ran or was ready. A zero byte or no text means that there was none."""
         try:
             async with asyncio.timeout(READY_SECONDS if child.spec.announces_ready else None):
                 first_line = await word.complete
@@ -155,8 +156,9 @@ class Supervisor:
             child = await self._start_again(first.spec, describe_exit(code), failures)
 
     async def _start_again(self, spec: ProcessSpec, reason: str, failures: int) -> Child | None:
-        """Start a process again after a delay, and return its new child, or None when another one has replaced it or
-        everything is being stopped.
+        """Restart a process after a delay, and return its new child.
+
+        Return None when another process has replaced it, or when everything is being stopped.
         """
         while not self._stopping.is_set():
             delay = restart_delay_seconds(failures)
@@ -169,14 +171,14 @@ class Supervisor:
                 reason = f"cannot be started ({exc})"
                 failures += 1
             else:
-                child.is_replaced = self._kept[spec.name] is not spec  # while it was being started
+                child.is_replaced = self._kept[spec.name] is not spec  # replaced during the start
                 if child.is_replaced:
                     await self._stop(child)
                 return child
         return None
 
     async def _stop(self, child: Child) -> None:
-        """Ask the leader of the group to stop, and kill the whole group when the time is up."""
+        """Signal the leader of the group to stop, and kill the whole group when its time is up."""
         child.send(child.spec.stop_signal)
         if not await self._ends_in_time(child):
             self.print_line(f"{child.spec.name} did not stop in time and is killed")
@@ -194,7 +196,7 @@ class Supervisor:
 
 
 def _alone(spec: ProcessSpec) -> ProcessSpec:
-    """Return the spec of a process that does not tell when it is ready, as nobody waits for it."""
+    """Return the spec of a process that does not announce its readiness, because nothing waits for it."""
     return replace(spec, announces_ready=False)
 
 

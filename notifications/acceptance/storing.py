@@ -208,7 +208,7 @@ class KnownRequest(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is stored already of a batch.
+    """The stored rows that a batch of requests repeats.
 
     ``requests`` are the stored requests by key. ``dedup_keys`` are the keys in use, each with the time since when.
     ``replayed`` are the keys of requests that were decided so long ago that only their digest is left.

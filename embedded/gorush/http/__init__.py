@@ -1,1 +1,1 @@
-"""The HTTP interface of the development gorush: its API, its pages, and how the server runs."""
+"""The HTTP interface of the development gorush: its API, its pages, and the server itself."""

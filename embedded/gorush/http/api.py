@@ -23,7 +23,7 @@ routes = web.RouteTableDef()
 
 @routes.post("/api/push")
 async def push(request: web.Request) -> web.Response:
-    """Sync mode: answer when every push of the request is settled, and report failures only."""
+    """Answer in sync mode: when every push of the request is settled, and with failures only."""
     gateway = request.app[GATEWAY]
     try:
         notifications = read_push(await request.read())
@@ -66,13 +66,13 @@ async def _withhold(request: web.Request, answer: Answer) -> web.Response:
 
 
 async def _caller_gone(request: web.Request) -> None:
-    # aiohttp keeps a handler running when its caller leaves, and has no event that says so.
+    # aiohttp keeps a handler running when its caller leaves, and has no event for it.
     while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110
         await asyncio.sleep(HANG_CHECK_SECONDS)
 
 
 def cut(request: web.Request) -> web.Response:
-    """Break the connection. The response that is returned goes nowhere."""
+    """Break the connection. The returned response is not sent."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response()
@@ -85,7 +85,7 @@ async def redirect(_request: web.Request) -> web.Response:
 
 @routes.get("/healthz")
 async def health(_request: web.Request) -> web.Response:
-    """Say that the process lives, and nothing about Apple or Google."""
+    """Report that the process lives. The answer says nothing about Apple or Google."""
     return web.Response()
 
 

@@ -1,4 +1,4 @@
-"""What only a development server has: the recorded pushes. Shows tokens, logs none."""
+"""The endpoints of a development server only: the recorded pushes. They show tokens, and log none."""
 
 import orjson
 from aiohttp import web
@@ -11,7 +11,7 @@ routes = web.RouteTableDef()
 
 @routes.get("/dev/pushes")
 async def list_pushes(request: web.Request) -> web.Response:
-    """Answer the pushes after `since`, at most `limit`; `last_id` is the `since` of the next call."""
+    """Return the pushes after `since`, at most `limit`. `last_id` is the `since` of the next call."""
     pushes = request.app[GATEWAY].pushes
     since, limit = _number(request, "since", 0), _number(request, "limit", PAGE)
     page = pushes.since(since, limit)

@@ -1,4 +1,4 @@
-"""The development gorush as an aiohttp application: routes, the version header, and the work beside requests."""
+"""The development gorush as an aiohttp application: routes, the version header, and background work."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -21,7 +21,7 @@ def create_app(
     middlewares: Sequence[Middleware] = (),
     routes: web.RouteTableDef | None = None,
 ) -> web.Application:
-    """``gateway``, ``middlewares`` and ``routes`` are for a test that wants more of it than gorush does."""
+    """Return the application. ``gateway``, ``middlewares`` and ``routes`` let a test add to gorush's own behaviour."""
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[count_response, *middlewares])
     app.add_routes(routes or ())
     app[GATEWAY] = gateway(settings)
@@ -35,12 +35,12 @@ def create_app(
 
 
 async def refuse_unknown(_request: web.Request) -> web.Response:
-    """Answer 404 for a known path with a wrong method, too, and for `//api/push`, which bare gorush does not merge."""
+    """Answer 404, also for a known path with a wrong method, and for `//api/push`, which bare gorush does not merge."""
     return web.Response(status=404, body=b"404 page not found", content_type="text/plain")
 
 
 async def add_version(_request: web.Request, response: web.StreamResponse) -> None:
-    if response.status != api.REDIRECT:  # gin redirects before anything of gorush's sees the request
+    if response.status != api.REDIRECT:  # gin redirects before gorush's own code runs
         response.headers["X-GORUSH-VERSION"] = api.VERSION
 
 

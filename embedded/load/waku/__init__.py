@@ -1,7 +1,8 @@
-"""A load generator: registered devices, and requests to notify them at a steady rate, whatever the server does.
+"""A load generator: registered devices, and requests to notify them at a steady rate, however slow the server is.
 
-The loop is open: every request has its moment before the first is sent. It goes out at that moment however many are
-unanswered, and its latencies count from there. So a server that stalls is measured as its senders see it.
+The loop is open: the moment of every request is fixed before the first is sent. A request goes out at its moment with
+any number of others unanswered, and its latencies count from there. So the measure of a server that stalls is what its
+senders would see.
 """
 
 from embedded.load.waku.devices import register_devices, unregister_devices

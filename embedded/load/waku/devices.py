@@ -1,4 +1,4 @@
-"""Registered phones that are to be notified, each of a user of its own."""
+"""Registered phones to be notified, each of a user of its own."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from waku_bridge.client.session import Session
 from waku_bridge.client.state import new_state
 
 AT_ONCE = 16
-# A registration that gets no answer in this time fails the load.
+# A registration without an answer within this time fails the load.
 TIMEOUT_SECONDS = 30.0
 
 OnProgress = Callable[[], None]
@@ -39,7 +39,7 @@ async def unregister_devices(session: Session, phones: Sequence[RegisteringClien
 
 def _phone(server: bytes) -> RegisteringClient:
     state = new_state(server, random_bytes=os.urandom)
-    # The contact code is published once and never again, because it is nothing to measure.
+    # The contact code is published once and never again, because it is not part of the measurement.
     phone = RegisteringClient(new_identity(os.urandom), state, os.urandom, advertise_every_seconds=10.0**6)
     phone.change(android(os.urandom))
     return phone

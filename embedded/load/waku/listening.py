@@ -1,4 +1,4 @@
-"""What becomes of the requests: replies from a store while they come, then the pushes that gorush recorded."""
+"""The results of the requests: replies from a store while they come, then the pushes that gorush recorded."""
 
 import asyncio
 import time
@@ -19,9 +19,9 @@ from waku_bridge.messages import PushResponse
 from waku_bridge.node import BadNodeMessage, NodeError, WakuNode, from_json
 
 POLL_SECONDS = 0.05
-# Replies are archived nearly in the order of their dates. One that is later than this is read at the end.
+# Replies are archived nearly in the order of their dates. A reply that is later than this is read at the end.
 OVERLAP_NS = 500_000_000
-# The key of the ciphertext in what a phone gets. Pushes of other bridges have none.
+# The key of the ciphertext in a phone's push. Pushes of other bridges have none.
 CIPHERTEXT_KEY = "encryptedMessage"
 
 # The message id, whether it was a success, and when it was read (Unix nanoseconds).
@@ -29,10 +29,10 @@ Heard = tuple[bytes, bool, int]
 
 
 class Ear:
-    """A reader of what a store holds for some senders.
+    """A reader of the replies to some senders in a store.
 
-    While the load lasts it only keeps messages, because opening one costs as much as a request. What a store does not
-    hold any more, or never did, is not read.
+    During the load it only keeps the messages, because opening one costs as much as a request. A message that the store
+    has lost, or never had, is not read.
     """
 
     def __init__(self, node: WakuNode, pubsub_topic: str, senders: Iterable[Identity]) -> None:
@@ -52,13 +52,13 @@ class Ear:
         return len(self._noted)
 
     async def listen(self) -> None:
-        """Read what is new until cancelled."""
+        """Read new messages until cancelled."""
         while True:
             await self._poll(self._newest_ns - OVERLAP_NS)
             await asyncio.sleep(POLL_SECONDS)
 
     async def listen_again(self) -> None:
-        """Read everything once more, for what came out of order."""
+        """Read everything once more, for messages that came out of order."""
         await self._poll(self._begin_ns)
 
     def heard(self) -> list[Heard]:
@@ -69,9 +69,9 @@ class Ear:
         return [heard for heard in self._opened.values() if heard]
 
     def unanswered(self, message_ids: Collection[bytes]) -> int:
-        """Return how many of these requests have no answer yet.
+        """Return the number of these requests without an answer so far.
 
-        As many messages as requests are not enough: strangers are answered on the same topics.
+        The number of messages is not enough: other senders get answers on the same topics.
         """
         if self.count < len(message_ids):
             return len(message_ids) - self.count
@@ -91,7 +91,7 @@ class Ear:
                     includeData="true",
                     **more,
                 )
-            except NodeError:  # the node is busy, and the next query finds the same
+            except NodeError:  # the node is busy, and the next query finds the same messages
                 return
             now_ns = time.time_ns()
             for entry in page.entries:
@@ -115,7 +115,7 @@ class Ear:
         for sender in self._senders.get(message.content_topic, ()):
             try:
                 body = decode(message.payload, [sender], sender).body
-            except CodecError:  # it is for somebody else
+            except CodecError:  # it is for another sender
                 continue
             if isinstance(body, PushResponse):
                 return body.message_id, bool(body.reports) and all(r.success for r in body.reports), at_ns
@@ -127,7 +127,8 @@ async def pushes_recorded(
 ) -> tuple[list[tuple[bytes, int]], int] | None:
     """Return what the development gorush (or its fakes) recorded after ``since``, or None when it keeps no record.
 
-    The result has what each push carries and when it arrived (Unix nanoseconds), and the ``since`` of the next call.
+    The result has the ciphertext of each push with the time of its arrival (Unix nanoseconds), and the ``since`` of the
+    next call.
     """
     pushes: list[tuple[bytes, int]] = []
     while True:

@@ -1,5 +1,5 @@
-"""The load requests, sealed and dated before the first is sent, because sending them must cost little and always the
-same.
+"""The load requests. They are sealed and dated before the first is sent, so that sending is cheap and costs the same
+each time.
 """
 
 import os
@@ -14,20 +14,20 @@ from waku_bridge.client.registration.registering import RegisteringClient
 from waku_bridge.codec.keys import Identity
 from waku_bridge.messages import WakuMessage
 
-# There are fewer senders than the ten topics that one store query may name.
+# Fewer senders than the ten topics that one store query may name.
 SENDERS = 8
 SAMPLE = 20
-# The margin is for a machine that is busy with other things.
+# The margin is for a machine that is busy with other work.
 MARGIN = 2.0
 MARGIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class LoadRequests:
-    """The load requests. Number ``n`` is about Status message ``message_ids[n]``, and due and dated at ``due_ns[n]``
-    (Unix time).
+    """The load requests. Request ``n`` is about Status message ``message_ids[n]``, due and dated at ``due_ns[n]`` (Unix
+    time).
 
-    The id is also what the phone is sent, which makes a push traceable. ``build_seconds`` is CPU time.
+    The message id is also the payload for the phone, so that a push can be traced. ``build_seconds`` is CPU time.
     """
 
     message_ids: list[bytes]
@@ -40,9 +40,7 @@ class LoadRequests:
 def build(
     phones: Sequence[RegisteringClient], server: bytes, *, rate: float, seconds: float, on_progress: Callable[[], None]
 ) -> LoadRequests:
-    """Build ``rate`` load requests per second, evenly spread, that begin when all are built. Each
-    notifies one phone.
-    """
+    """Build ``rate`` load requests per second, evenly spread, due from when all are built. Each notifies one phone."""
     senders = tuple(new_identity(os.urandom) for _ in range(SENDERS))
     count = max(1, round(rate * seconds))
     message_ids = [os.urandom(32) for _ in range(count)]
@@ -59,10 +57,9 @@ def build(
 
 
 def _building_ns(destination: Destination, sender: Identity, count: int) -> int:
-    """Return how long it will take to build this many requests, and some more.
+    """Return an estimate of the time to build this many requests, with a margin.
 
-    Stores admit what is dated 20 s from now at most, so that the time when requests are due must be known before they
-    are built.
+    A store admits messages dated up to 20 s ahead. So the due times must be known before the requests are built.
     """
     started = time.monotonic()
     for _ in range(SAMPLE):
@@ -79,7 +76,7 @@ def _request(destination: Destination, sender: Identity, message_id: bytes, at_n
 
 
 def _destination(phone: RegisteringClient, server: bytes) -> Destination:
-    """Return what a query would tell, without asking, because the phone is ours."""
+    """Return the answer that a query would get. No query is sent, because the phone is ours."""
     return Destination(
         client=phone.identity.pub33,
         server=server,

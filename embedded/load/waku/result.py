@@ -1,4 +1,4 @@
-"""What a load showed: latencies, losses, duplicates, and how much of it is the generator's own."""
+"""The result of a load: latencies, losses, duplicates, and the generator's own share of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from kit.figures import Distribution, distribution
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """What the load cost the generator itself.
+    """The cost of the load for the generator itself.
 
-    ``lag_ms`` is by how much requests left too late: a figure near the latencies makes them worthless.
+    ``lag_ms`` is the delay with which requests left: a delay near the latencies makes them worthless.
     """
 
     cpu_ms_per_request: float
@@ -29,7 +29,7 @@ class Generator:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a load showed. ``pushes`` is None when gorush keeps no record, and ``failed`` counts answers that were no
+    """The result of a load. ``pushes`` is None when gorush keeps no record, and ``failed`` counts answers without
     success.
     """
 
@@ -50,7 +50,7 @@ class Result:
 def evaluate(
     load_requests: LoadRequests, shots: Shots, heard: Sequence[Heard], pushes: Sequence[tuple[bytes, int]] | None
 ) -> Result:
-    """Return what the load showed."""
+    """Return the result of a load."""
     count = len(load_requests.message_ids)
     due_ns = dict(zip(load_requests.message_ids, load_requests.due_ns, strict=True))
     return Result(
@@ -72,9 +72,7 @@ def evaluate(
 
 
 def _span_seconds(load_requests: LoadRequests, shots: Shots) -> float:
-    """Return the time from when the first request was due until the last was started, with the
-    pause that follows each.
-    """
+    """Return the time from the due moment of the first request to the start of the last, plus one pause."""
     planned = (load_requests.due_ns[-1] - load_requests.due_ns[0]) / 1e9
     pause = planned / max(1, len(load_requests.due_ns) - 1)
     return planned + pause + (shots.lags_ms[-1] / 1000 if shots.lags_ms else 0)

@@ -1,4 +1,4 @@
-"""Publishing each load request at its moment, and what that costs the generator itself."""
+"""The sender of load requests: it publishes each at its moment, and measures what that costs the generator."""
 
 import asyncio
 import time
@@ -13,10 +13,10 @@ Publish = Callable[[WakuMessage], Awaitable[None]]
 
 @dataclass(slots=True)
 class Shots:
-    """How publishing went. ``lags_ms`` is how much too late each request was started, and ``publish_ms`` how long the
-    node took.
+    """The result of publishing. ``lags_ms`` are the delays of starts, and ``publish_ms`` the times that the node took.
 
-    ``refused`` counts requests that the node did not take, by its word. ``cpu_seconds`` is all that this process used.
+    ``refused`` counts the requests that the node refused, by its error code. ``cpu_seconds`` is the CPU time of the
+    whole process.
     """
 
     lags_ms: list[float] = field(default_factory=list)
@@ -44,7 +44,7 @@ async def shoot(
         shots.max_in_flight = max(shots.max_in_flight, len(in_flight))
         on_progress()
         if early <= 0:
-            await asyncio.sleep(0)  # too late: what is under way must still get its turn
+            await asyncio.sleep(0)  # too late: tasks in flight must still get to run
     await asyncio.gather(*in_flight)
     shots.cpu_seconds = time.process_time() - cpu_started
     shots.wall_seconds = time.monotonic() - started

@@ -1,8 +1,8 @@
 """A load generator: devices registered by the users of a server of its own, and notifications at a steady rate.
 
-The loop is open: every notification has its moment before the first is sent. It goes out at that moment however many
-are unanswered, and its latencies count from there. Each is encrypted, with a ciphertext of its own, by which it is
-known again at gorush. The dialects take turns.
+The loop is open: the moment of every notification is fixed before the first is sent. A notification goes out at its
+moment with any number of others unanswered, and its latencies count from there. Each has a ciphertext of its own, which
+identifies it at gorush. The dialects alternate.
 """
 
 from embedded.load.xmpp.devices import register_devices, unregister_devices

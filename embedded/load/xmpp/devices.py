@@ -1,4 +1,4 @@
-"""The devices of a load: Android phones of as many users, each with a route of one dialect."""
+"""The devices of a load: Android phones, each of a user of its own, with a route of one dialect."""
 
 import asyncio
 import uuid
@@ -20,7 +20,7 @@ class NotRegisteredError(Exception):
 async def register_devices(
     server: NotifyingServer, service: str, count: int, *, app: str = "", on_progress: Callable[[], None]
 ) -> list[tuple[Route, Device]]:
-    """Register devices of as many users, and enable their routes.
+    """Register devices, each of a user of its own, and enable their routes.
 
     Raises NotRegisteredError, or TimeoutError.
     """

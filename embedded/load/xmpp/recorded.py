@@ -1,4 +1,4 @@
-"""The pushes that the development gorush, or the fakes behind a real one, took down."""
+"""The pushes recorded by the development gorush, or by the fakes behind a real one."""
 
 from http import HTTPStatus
 
@@ -7,7 +7,7 @@ import orjson
 
 from kit.http.connections import HttpClient
 
-# The key of the ciphertext in what a device gets, in the generic style.
+# The key of the ciphertext in a device's push, in the generic style.
 CIPHERTEXT_KEY = "e"
 
 
@@ -16,8 +16,8 @@ async def pushes_recorded(
 ) -> tuple[list[tuple[str, int]], int] | None:
     """Return what was recorded after ``since``, or None when that gorush keeps no record.
 
-    The result has the ciphertext of each push and when it arrived (Unix nanoseconds), and the ``since`` of the next
-    call.
+    The result has the ciphertext of each push with the time of its arrival (Unix nanoseconds), and the ``since`` of the
+    next call.
     """
     pushes: list[tuple[str, int]] = []
     while True:

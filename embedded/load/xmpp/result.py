@@ -1,4 +1,4 @@
-"""What a load showed."""
+"""The result of a load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +10,10 @@ from kit.figures import Distribution, distribution
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """``pushes`` is None when gorush keeps no record. ``answers`` are those of XEP-0357, as Push 2.0 has none, and
-    ``refused`` counts errors by their condition. ``lag_ms`` is by how much notifications left too late: a figure near
-    the latencies makes them worthless.
+    """The result of a load. ``pushes`` is None when gorush keeps no record.
+
+    ``answers`` are those of XEP-0357, because Push 2.0 has none, and ``refused`` counts errors by their condition.
+    ``lag_ms`` is the delay with which notifications left: a delay near the latencies makes them worthless.
     """
 
     notifications: int
@@ -30,7 +31,7 @@ class Result:
 
 
 def evaluate(sent: Sent, pushes: Sequence[tuple[str, int]] | None) -> Result:
-    """Return what the load showed."""
+    """Return the result of a load."""
     count = len(sent.due_ns)
     return Result(
         notifications=count,

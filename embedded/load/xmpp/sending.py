@@ -1,4 +1,4 @@
-"""Sending each notification at its moment, and noting what is answered."""
+"""The sender of notifications: it sends each at its moment, and notes the answers."""
 
 import asyncio
 import os
@@ -21,9 +21,11 @@ IV_BYTES = 12
 
 @dataclass(slots=True)
 class Sent:
-    """How it went. ``due_ns`` has the moment of each notification by its ciphertext, ``asked_ns`` of those that have an
-    answer by their id; ``stored_ns`` has when the answer came. ``lags_ms`` is how much too late each was sent.
-    ``refused`` counts errors by their condition, and ``cpu_seconds`` is all that this process used.
+    """The result of sending. ``due_ns`` has the due moment of each notification by its ciphertext.
+
+    ``asked_ns`` has the due moments by id, for notifications that get an answer, and ``stored_ns`` when the answers
+    came. ``lags_ms`` are the delays of sending. ``refused`` counts errors by their condition, and ``cpu_seconds`` is
+    the CPU time of the whole process.
     """
 
     due_ns: dict[str, int] = field(default_factory=dict)
@@ -44,7 +46,7 @@ async def send(
     drain_seconds: float,
     on_progress: Callable[[], None],
 ) -> Sent:
-    """Send notifications along the routes in turn, and wait for the answers that are missing."""
+    """Send notifications along the routes in turn, and wait for the missing answers."""
     sent = Sent()
     sent.all_answered.set()
     noting = asyncio.create_task(_note_answers(server, sent))
@@ -52,7 +54,7 @@ async def send(
     begin_ns = time.time_ns()
     for number, route in enumerate(islice(cycle(routes), round(rate * seconds))):
         due_ns = begin_ns + round(number * 1e9 / rate)
-        # Also when it is late: what is under way must still get its turn.
+        # Also for a late one: tasks in flight must still get to run.
         await asyncio.sleep(max(0, due_ns - time.time_ns()) / 1e9)
         _send_one(server, route, due_ns, sent)
         on_progress()

@@ -1,5 +1,5 @@
 """`manage.py demo`: run `up` with clients that register, query and notify all the time, so that every screen shows
-activity. Where there is a Prosody, users of XMPP do the same.
+activity. Where Prosody is installed, users of XMPP do the same.
 """
 
 import os
@@ -25,7 +25,7 @@ from pushserver.config.data_dir import refuse_foreign_data, usable
 
 STAGED = "A demonstration. Faults are staged, so that indicators are yellow on purpose:"
 
-# Of the process that makes up reports: everything else on the machine goes first.
+# The process that makes up reports runs at low priority.
 NICENESS = 5
 
 XMPP_PEOPLE = (
@@ -44,11 +44,11 @@ class Command(up.Command):
         parser.add_argument("--xmpp", action="store_true", help="install Prosody if there is none (Debian, as root)")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        os.environ["DEMONSTRATION"] = "1"  # pages say so
+        os.environ["DEMONSTRATION"] = "1"  # pages show it
         read_settings_again()
         if options["xmpp"]:
             subprocess.run([PROJECT / "requirements" / "system.sh", "prosody"], check=False)
-        # An operator's own component is left alone: the demonstration would register devices with it.
+        # An operator's own component is left alone. The demonstration would register devices with it.
         if prosody.is_installed() and not settings.XMPP_COMPONENT_JID:
             refuse_foreign_data(settings.DATA_DIR)
             with usable(settings.DATA_DIR):
@@ -59,13 +59,13 @@ class Command(up.Command):
         super().handle(*args, **options)
 
     def notes(self) -> list[str]:
-        """Return who the people of the demonstration are. They are made up, so that their keys may be shown."""
+        """Return lines about the people of the demonstration. They are made up, so their keys may be shown."""
         people = list(introduce(make_people(SEED, version=0)))
         of_xmpp = [XMPP_PEOPLE] if self.demo_server else []
         return [STAGED, *people, *of_xmpp, "Paste a chat key into the console's box, or see the page Find."]
 
     def afterwards(self, cluster: EmbeddedPostgres | None) -> list[ProcessSpec]:
-        """Return the process that makes up reports, but for a database of the operator's own."""
+        """Return the process that makes up reports, or none for a database of the operator's own."""
         made_up = manage("made-up", "demo_reports", stop_order=StopOrder.WORKER)
         return [replace(made_up, stop_seconds=REPORTS_STOP_SECONDS, prepare=_give_way)] if cluster else []
 
@@ -82,6 +82,6 @@ class Command(up.Command):
 
 
 def _give_way() -> None:
-    """Let everything else on the machine go first, and end Spark, too, when this process is stopped."""
+    """Lower the priority of this process, and make it end Spark, too, when it is stopped."""
     os.nice(NICENESS)
     signal(SIGTERM, lambda *_: sys.exit(0))

@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 class Command(BaseCommand):
-    help = "Keep the server busy with a handful of clients that behave like phones. For demonstrations only."
+    help = "Keep the server busy with a few clients that behave like phones. For demonstrations only."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--seed", type=int, default=SEED, help="who the clients are and what they do (1)")

@@ -46,7 +46,7 @@ BAR_WIDTH = 40
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     node_url: str
     gorush_url: str
@@ -59,27 +59,25 @@ class Job:
 
 
 class Command(BaseCommand):
-    help = "Put a server under load through a Waku node, and measure what becomes of every request."
+    help = "Put a server under load through a Waku node, and measure the result of every request."
 
     def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
         add("--devices", type=int, default=50, help="phones to register (50)")
         add("--rate", type=float, default=100.0, help="requests per second (100)")
-        add("--seconds", type=float, default=10.0, help="for how long (10)")
-        add(
-            "--drain", type=float, default=30.0, help="how long to wait for what is missing afterwards, in seconds (30)"
-        )
+        add("--seconds", type=float, default=10.0, help="duration in seconds (10)")
+        add("--drain", type=float, default=30.0, help="seconds to wait for missing answers afterwards (30)")
         add("--node", default="", help="REST URL of the Waku node (the first of WAKU_NODES)")
         add("--gorush", default="", help="URL of a development gorush that records pushes (the first of GORUSH_URL)")
         add("--server", default="", help="public key of the server (this one's)")
-        add("--json", default="", metavar="FILE", help="write the result there, too; - for the terminal, alone")
+        add("--json", default="", metavar="FILE", help="also write the result to this file; -: print JSON only")
         add("--i-own-this-server", action="store_true", help="for targets that are not on this machine")
 
     def handle(self, *_args: Any, **options: Any) -> None:
         job = _job(options)
         is_json_only = options["json"] == "-"
         console = Console(stderr=is_json_only)
-        fault: str | None = None  # raised below: Python 3.11.2 wraps what is raised in `except*` in a group
+        fault: str | None = None  # raised below: Python 3.11.2 wraps in a group what `except*` raises
         try:
             result = asyncio.run(_run(job, console))
         except* (NodeError, SessionError) as errors:
@@ -98,7 +96,7 @@ def _job(options: dict[str, Any]) -> Job:
         raise CommandError("There is no node: give --node, or start `manage.py up`.")
     far = [url for url in (node_url, gorush_url) if url and not is_loopback(url)]
     if far and not options["i_own_this_server"]:
-        raise CommandError(f"{', '.join(far)} is not on this machine. If it is yours, say --i-own-this-server.")
+        raise CommandError(f"{', '.join(far)} is not on this machine. If it is yours, add --i-own-this-server.")
     if options["devices"] < 1 or options["rate"] <= 0 or options["seconds"] <= 0:
         raise CommandError("--devices, --rate and --seconds must be positive.")
     return Job(
@@ -176,7 +174,7 @@ class _Load:
         return evaluate(load_requests, shots, ear.heard(), found[0] if found else None)
 
     async def _drain(self, ear: Ear, message_ids: Sequence[bytes]) -> None:
-        """Wait until every request is answered, and a moment more, as the second answer to a request comes later."""
+        """Wait until every request is answered, and a moment longer: the second answer to a request comes later."""
         count = len(message_ids)
         task = self._progress.add_task("waiting for answers", total=count)
         deadline = monotonic() + self._job.drain_seconds

@@ -26,11 +26,11 @@ from pushserver.settings import env
 
 class Command(BaseCommand):
     help = "Run the whole server: web, bridge, workers, and embedded servers for what is not configured."
-    requires_system_checks = ()  # shown by ourselves, one line each
+    requires_system_checks = ()  # shown by this command, one line each
 
     def add_arguments(self, parser: CommandParser) -> None:
         cpus = len(os.sched_getaffinity(0))
-        parser.add_argument("--processes", type=int, default=cpus, help="processes that work on batches (CPUs)")
+        parser.add_argument("--processes", type=int, default=cpus, help="processes that process batches (CPUs)")
 
     def handle(self, *_args: Any, **options: Any) -> None:
         problems = list(_problems())
@@ -39,7 +39,7 @@ class Command(BaseCommand):
         if problems:
             sys.exit(1)
         log = MergedLog(sys.stdout, coloured=sys.stdout.isatty())
-        fault = ""  # told below: Python 3.11.2 wraps what is raised in `except*`, sys.exit too, in a group
+        fault = ""  # raised below: Python 3.11.2 wraps in a group what `except*` raises, sys.exit too
         try:
             with only_one(settings.DATA_DIR):
                 refuse_a_full_disk(settings.DATA_DIR)
@@ -68,19 +68,19 @@ class Command(BaseCommand):
         )
 
     def notes(self) -> list[str]:
-        """Return what a command based on this one says once the server is ready."""
+        """Return further lines to print once the server is ready. Commands based on this one override it."""
         return []
 
     def afterwards(self, cluster: EmbeddedPostgres | None) -> list[ProcessSpec]:  # noqa: ARG002 - of other commands
-        """Return what a command based on this one runs once when the server is ready."""
+        """Return processes to run once when the server is ready. Commands based on this one override it."""
         return []
 
     def further_parts(self) -> list[parts.EmbeddedPart]:
-        """Return embedded servers that a command based on this one adds."""
+        """Return further embedded servers. Commands based on this one override it."""
         return []
 
     def further_processes(self) -> list[ProcessSpec]:
-        """Return processes that a command based on this one adds."""
+        """Return further processes. Commands based on this one override it."""
         return []
 
 
@@ -91,9 +91,9 @@ def _problems() -> Iterator[str]:
 
 
 def _embedded_parts(cluster: EmbeddedPostgres | None) -> Iterator[parts.EmbeddedPart]:
-    """Yield the embedded servers for what the environment does not configure.
+    """Yield the embedded servers for everything that the environment does not configure.
 
-    The environment is asked itself, because the settings may still know the addresses of an earlier start.
+    The environment itself is read, because the settings may still have the addresses of an earlier start.
     """
     if cluster is not None:
         yield parts.postgres(cluster)

@@ -27,7 +27,7 @@ from xmpp_bridge.models import App
 APP = "demo"
 BUNDLE = "im.example.demo"
 TIMEOUT_SECONDS = 5.0
-NO_PUSHES = 2**40  # the id of one that will never be: only the counts are wanted
+NO_PUSHES = 2**40  # a push id that is never reached: only the counts are wanted
 PASSWORD = "any"  # noqa: S105 - the server of the demonstration takes all
 
 log = structlog.get_logger(__name__)
@@ -38,15 +38,15 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--users", required=True, metavar="DOMAIN", help="domain of the two users")
-        parser.add_argument("--port", type=int, required=True, help="where their server takes clients on this machine")
+        parser.add_argument("--port", type=int, required=True, help="port of their server for clients, on this machine")
         parser.add_argument("--server", required=True, metavar="DOMAIN", help="the component that speaks Push 2.0")
-        parser.add_argument("--secret-file", type=Path, required=True, help="holds the secret of that component")
+        parser.add_argument("--secret-file", type=Path, required=True, help="file with the secret of that component")
         parser.add_argument("--pause", type=float, default=3.0, help="seconds between two events, on average (3)")
 
     def handle(self, *_args: Any, **options: Any) -> None:
         if not settings.XMPP_COMPONENT_JID:
             raise CommandError("XMPP_COMPONENT_JID is not set. Start `manage.py demo --xmpp`.")
-        logging.getLogger("slixmpp").setLevel(logging.WARNING)  # it tells of every connection
+        logging.getLogger("slixmpp").setLevel(logging.WARNING)  # it logs every connection
         App.objects.get_or_create(slug=APP, defaults={"app_topic": BUNDLE, "created_at": timezone.now()})
         asyncio.run(_live_until_stopped(options))
 
@@ -74,7 +74,7 @@ async def _live(options: dict[str, Any]) -> None:
 
 
 async def _count_pushes(client: HttpClient, gorush_url: str, token: str) -> int | None:
-    """Ask the development gorush, which keeps a record; a real one keeps none."""
+    """Return the number of pushes that the development gorush recorded for a token, or None for a real gorush."""
     try:
         answer = await client.request("GET", f"{gorush_url}/dev/pushes?since={NO_PUSHES}")
     except httpx.HTTPError:

@@ -1,4 +1,4 @@
-"""The endpoints that only a development node has: counters, and the way in for its peers' gossip."""
+"""The endpoints that only a development node has: counters, and the endpoint for its peers' gossip."""
 
 import orjson
 from aiohttp import web

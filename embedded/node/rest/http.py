@@ -1,4 +1,4 @@
-"""The HTTP habits that all of nwaku's endpoints share: how they read a body, answer, and fail."""
+"""HTTP behaviour that all of nwaku's endpoints share: how they read a body, answer, and fail."""
 
 import orjson
 from aiohttp import web
@@ -9,7 +9,7 @@ ACCEPTED_TYPES = ("application/json", "text/plain")
 
 
 async def read_json(request: web.Request) -> object:
-    """Parse the body. Raises InvalidMessageError without one, for another content type, or for lax JSON."""
+    """Parse the body. Raises InvalidMessageError without a body, for another content type, or for lax JSON."""
     body = await request.read()
     if not body:
         raise InvalidMessageError("Missing content body")

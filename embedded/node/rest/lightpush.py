@@ -1,6 +1,6 @@
-"""Lightpush v3: publish and answer honestly how many peers took the message.
+"""Lightpush v3: publish a message, and answer with the true number of peers that took it.
 
-The HTTP status is the protocol's own code, also where HTTP knows no such status (420, 505 for "no peers").
+The HTTP status is the protocol's own code, also where HTTP has no such status (420, 505 for "no peers").
 """
 
 from collections.abc import Mapping

@@ -36,7 +36,7 @@ async def _read_topics(request: web.Request) -> list[str]:
 
 @routes.get("/relay/v1/messages/{pubsubTopic}")
 async def drain(request: web.Request) -> web.Response:
-    """Answer everything on the topic and forget it, before anybody knows whether the answer arrives."""
+    """Answer with everything on the topic, and forget it before the answer has arrived."""
     node = request.app[NODE]
     messages = node.drain(request.match_info["pubsubTopic"])
     if messages is None:
@@ -46,7 +46,7 @@ async def drain(request: web.Request) -> web.Response:
 
 @routes.post("/relay/v1/messages/{pubsubTopic}")
 async def publish(request: web.Request) -> web.Response:
-    """Answer OK even when no peer took the message: nwaku does not look at the result on this route."""
+    """Answer OK even when no peer took the message: nwaku ignores the result on this route."""
     node, topic = request.app[NODE], request.match_info["pubsubTopic"]
     if not node.ring.is_subscribed(topic):
         raise InvalidMessageError(f"Failed to publish: Node not subscribed to topic: {topic[:100]}")

@@ -1,4 +1,4 @@
-"""The node as an aiohttp application: routes, what all answers share, and the work beside requests."""
+"""The node as an aiohttp application: routes, common headers and errors, and background work."""
 
 import asyncio
 import time
@@ -30,7 +30,7 @@ def create_app(
 ) -> web.Application:
     """Return the application of one node.
 
-    ``node``, ``middlewares`` and ``routes`` are for a test that wants more of it than nwaku does.
+    ``node``, ``middlewares`` and ``routes`` let a test add to nwaku's own behaviour.
     """
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[answer, *middlewares])
     app[NODE] = node or Node(settings, clock_ns=clock_ns)
@@ -44,7 +44,7 @@ def create_app(
 
 @web.middleware
 async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn what a handler refuses into 400 with a text, and say what time it is here."""
+    """Answer a refusal of a handler with 400 and its text, and add the node's time to every answer."""
     try:
         response = await handler(request)
     except InvalidMessageError as exc:
@@ -54,14 +54,14 @@ async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 async def refuse_unknown(request: web.Request) -> web.Response:
-    """Answer like nwaku: 404 for a namespace that is not mounted, 400 for any other path or method it lacks."""
+    """Answer like nwaku: 404 for a namespace that is not mounted, 400 for any other path or method that it lacks."""
     if request.path.startswith(UNMOUNTED):
         return not_mounted()
     return web.Response(status=400, text="bad request")
 
 
 async def background_work(app: web.Application) -> AsyncIterator[None]:
-    """Run what a node does beside requests, until the application ends."""
+    """Run a node's background work until the application ends."""
     node = app[NODE]
     tasks = [asyncio.create_task(work) for work in (_commit(node), _forget(node), *(link.run() for link in node.peers))]
     yield
@@ -78,7 +78,7 @@ async def _commit(node: Node) -> None:
 
 
 async def _forget(node: Node) -> None:
-    """Delete messages older than two days, nwaku's default retention, and with them the cursors that name them."""
+    """Delete messages older than two days, nwaku's default retention. Their cursors become invalid."""
     while True:
         node.archive.forget_before(node.clock_ns() - node.settings.retention_seconds * 10**9)
         await asyncio.sleep(RETENTION_SECONDS)

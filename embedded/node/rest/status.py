@@ -1,4 +1,4 @@
-"""Health, info and version, in nwaku's shape: `/health` is 200 even when the node is not ready."""
+"""Health, info and version, in nwaku's form: `/health` is 200 even when the node is not ready."""
 
 from aiohttp import web
 
@@ -15,7 +15,7 @@ routes = web.RouteTableDef()
 
 @routes.get("/health")
 async def health(_request: web.Request) -> web.Response:
-    """Answer with the health of a node to which nothing is wrong."""
+    """Answer with the health of a node without faults."""
     report = {
         "nodeHealth": "READY",
         "connectionStatus": "Connected",

@@ -13,7 +13,7 @@ routes = web.RouteTableDef()
 
 @routes.get("/store/v3/messages")
 async def messages(request: web.Request) -> web.Response:
-    """Answer a query, or say what is wrong with it."""
+    """Answer a query, or refuse a faulty one."""
     node = request.app[NODE]
     try:
         query = read_query(request.query)

@@ -84,7 +84,7 @@ current_rules = once(CurrentRules)
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """How many rules were added, refreshed and removed, and how many were kept as they were."""
+    """The result of loading the file: the numbers of rules added, refreshed, removed, and kept as they were."""
 
     added: int
     refreshed: int
