@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.running import servers
-from embedded.load.waku import Ear, Shots, build, distribution, shoot
+from embedded.load.waku import ReplyReader, Sent, build, distribution, publish_on_time
 from kit.http.connections import new_client
 from waku_bridge.client import RegisteringClient, Session, new_identity, new_state
 from waku_bridge.client.registration.addresses import android
@@ -37,27 +37,27 @@ ANSWERING = "--answering"
 def run() -> dict[str, object]:
     """Measure, print and return the figures."""
     with servers.node("--shard", TOPIC, "--relay-cache-capacity", "100000") as url:
-        shots, heard, build_ms = asyncio.run(_measure(url))
-    lags = distribution(shots.lags_ms)
-    taken = max(1, len(shots.publish_ms))
+        sent, replies, build_ms = asyncio.run(_measure(url))
+    lags = distribution(sent.lags_ms)
+    taken = max(1, len(sent.publish_ms))
     # The span begins when the first request was due; the process waits for that moment, too.
-    span_seconds = SECONDS + shots.lags_ms[-1] / 1000
+    span_seconds = SECONDS + sent.lags_ms[-1] / 1000
     result: dict[str, object] = {
         "rate": RATE,
         "sent_per_second": round(taken / span_seconds, 1),
-        "cpu_ms_per_request": round(shots.cpu_seconds * 1000 / taken, 3),
-        "share_of_core": round(shots.cpu_seconds / span_seconds, 3),
-        "per_second_on_one_core": round(taken / shots.cpu_seconds, 1),
+        "cpu_ms_per_request": round(sent.cpu_seconds * 1000 / taken, 3),
+        "share_of_core": round(sent.cpu_seconds / span_seconds, 3),
+        "per_second_on_one_core": round(taken / sent.cpu_seconds, 1),
         "build_cpu_ms_per_request": build_ms,
-        "refused": sum(shots.refused.values()),
-        "answers_heard": heard,
+        "refused": sum(sent.refused.values()),
+        "answers_heard": replies,
         "lag_ms": asdict(lags) if lags else None,
     }
     _print(result)
     return result
 
 
-async def _measure(url: str) -> tuple[Shots, int, float]:
+async def _measure(url: str) -> tuple[Sent, int, float]:
     server = new_identity(os.urandom).pub33
     phones = [_phone(server) for _ in range(50)]
     load_requests = build(phones, server, rate=RATE, seconds=SECONDS, on_progress=lambda: None)
@@ -66,13 +66,13 @@ async def _measure(url: str) -> tuple[Shots, int, float]:
     with servers.process(command):
         async with new_client(timeout_seconds=TIMEOUT_SECONDS) as client:
             node = WakuNode(url, client)
-            session, ear = Session(node, pubsub_topic=TOPIC), Ear(node, TOPIC, load_requests.senders)
-            listening = asyncio.create_task(ear.listen())
-            shots = await shoot(load_requests.messages, load_requests.due_ns, session.publish, lambda: None)
-            listening.cancel()
+            session, reader = Session(node, pubsub_topic=TOPIC), ReplyReader(node, TOPIC, load_requests.senders)
+            following = asyncio.create_task(reader.follow())
+            sent = await publish_on_time(load_requests.messages, load_requests.due_ns, session.publish, lambda: None)
+            following.cancel()
             with suppress(asyncio.CancelledError):
-                await listening
-    return shots, ear.count, round(load_requests.build_seconds * 1000 / len(load_requests.messages), 3)
+                await following
+    return sent, reader.count, round(load_requests.build_seconds * 1000 / len(load_requests.messages), 3)
 
 
 def _phone(server: bytes) -> RegisteringClient:
@@ -87,7 +87,7 @@ async def _answer(url: str, content_topic: str, begin_ns: int) -> None:
     answers = [WakuMessage(os.urandom(ANSWER_BYTES), content_topic, at_ns) for at_ns in due_ns]
     async with new_client(timeout_seconds=TIMEOUT_SECONDS) as client:
         session = Session(WakuNode(url, client), pubsub_topic=TOPIC)
-        await shoot(answers, due_ns, session.publish, lambda: None)
+        await publish_on_time(answers, due_ns, session.publish, lambda: None)
 
 
 def _print(result: dict[str, object]) -> None:

@@ -6,11 +6,11 @@ supervisor at once, in memory that both share.
     supervisor                        child
     fork ---------------------------> session of its own, usual signals, output into the pipe, nothing else inherited
       |                               spec.prepare()
-      |<-- the error, if any --------- the end of "telling": by exec, or before spec.target()
+      |<-- the error, if any --------- the end of "status": by exec, or before spec.target()
     waits for the pidfd               runs
       |<----------------------------- ends
 
-A replacement keeps "telling" open, and writes a zero byte into it when it is ready.
+A replacement keeps "status" open, and writes a zero byte into it when it is ready.
 """
 
 import asyncio
@@ -57,13 +57,13 @@ class Child:
                 signal.pidfd_send_signal(self.pidfd, number)
 
 
-def fork(spec: ProcessSpec, output: int, telling: int) -> Child:
+def fork(spec: ProcessSpec, output: int, status: int) -> Child:
     """Fork a child whose standard output and error are ``output``.
 
-    An error before the child runs is written into ``telling``. When that pipe ends empty, the child runs. With
+    An error before the child runs is written into ``status``. When that pipe ends empty, the child runs. With
     ``spec.announces_ready`` an empty pipe means that it has ended.
     """
-    process = _FORK.Process(target=_live, args=(spec, output, telling), name=spec.name)
+    process = _FORK.Process(target=_run_child, args=(spec, output, status), name=spec.name)
     with _signals_held():
         process.start()
     pid = process.pid or 0
@@ -96,29 +96,29 @@ def _end_of(process: ForkProcess, pidfd: int) -> "asyncio.Future[int]":
     return ended
 
 
-def _live(spec: ProcessSpec, output: int, telling: int) -> None:
+def _run_child(spec: ProcessSpec, output: int, status: int) -> None:
     """Run the child from its start to its end, and never return to the code of the parent."""
     parent = os.getppid()
     os.setsid()
     _usual_signals()
-    _let_go_of_what_is_inherited(output, telling)
+    _close_inherited_files(output, status)
     try:
         spec.prepare()
         os.environ.update(spec.environment)
         if spec.announces_ready:
-            os.environ[VARIABLE] = str(telling)
-            os.set_inheritable(telling, True)
+            os.environ[VARIABLE] = str(status)
+            os.set_inheritable(status, True)
         if spec.target is None:
-            _become(spec, parent)
+            _exec(spec, parent)
             return
     except StartError as error:
-        os.write(telling, str(error).encode())
+        os.write(status, str(error).encode())
         raise SystemExit(1) from error
     except OSError as error:
-        os.write(telling, f"{spec.name} cannot be started: {error}".encode())
+        os.write(status, f"{spec.name} cannot be started: {error}".encode())
         raise SystemExit(1) from error
     if not spec.announces_ready:
-        os.close(telling)
+        os.close(status)
     _end_with(parent, spec.stop_signal)
     _run(spec.target, spec)
 
@@ -137,7 +137,7 @@ def _usual_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def _let_go_of_what_is_inherited(output: int, kept: int) -> None:
+def _close_inherited_files(output: int, kept: int) -> None:
     """Close the inherited files. A lock, pipe or connection that stays open in a child would outlive the supervisor.
 
     Their numbers stay in use, as /dev/null: objects of the parent may still close them, and must not close new files.
@@ -151,7 +151,7 @@ def _let_go_of_what_is_inherited(output: int, kept: int) -> None:
             os.dup2(nothing, number, inheritable=False)
 
 
-def _become(spec: ProcessSpec, parent: int) -> None:
+def _exec(spec: ProcessSpec, parent: int) -> None:
     """Replace this process by the command of ``spec``. Returns only by raising OSError."""
     if spec.folder is not None:
         os.chdir(spec.folder)

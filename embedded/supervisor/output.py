@@ -67,7 +67,7 @@ class Lines(asyncio.Protocol):
             self._take(text)
 
 
-class Word(asyncio.Protocol):
+class StartStatus(asyncio.Protocol):
     """A protocol that collects the output of a pipe up to its end or to a zero byte.
 
     The zero byte ends it while another process still holds the pipe open.

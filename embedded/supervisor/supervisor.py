@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from embedded.supervisor.child import Child, fork
 from embedded.supervisor.guard import Guard, kill_group
-from embedded.supervisor.output import Lines, MergedLog, Word
+from embedded.supervisor.output import Lines, MergedLog, StartStatus
 from embedded.supervisor.processes import ProcessSpec, StopOrder
 from kit.errors import StartError
 
@@ -23,7 +23,7 @@ LONGEST_DELAY_SECONDS = 30.0
 HEALTHY_SECONDS = 30.0
 READY_SECONDS = 60.0
 # Time to wait for the last output of an ended process: a process outside its group may hold the pipe open.
-LAST_WORDS_SECONDS = 1.0
+LAST_OUTPUT_SECONDS = 1.0
 
 
 def restart_delay_seconds(failures: int) -> float:
@@ -101,19 +101,19 @@ class Supervisor:
         return [child for child in self._children if child.spec.stop_order is stop_order]
 
     async def _launch(self, spec: ProcessSpec) -> Child:
-        trouble = Word()
+        start = StartStatus()
         # The pipe is our own: a grandchild that keeps it open must not hide that the process has ended.
         lines = Lines(lambda line: self._log.write(spec.name, line))
         output = await _pipe_to(lines)
-        with output, await _pipe_to(trouble) as telling:
+        with output, await _pipe_to(start) as status:
             try:
-                child = fork(spec, output.fileno(), telling.fileno())
+                child = fork(spec, output.fileno(), status.fileno())
             except OSError as exc:
                 raise StartError(f"{spec.name} cannot be started: {exc}") from exc
             child.has_ended_output = lines.ended
             self._children.append(child)
         self._guard.watch(child.pid, spec.stop_signal)
-        first_line = await self._first_line(child, trouble)
+        first_line = await self._first_line(child, start)
         if first_line not in {"", "\0"}:
             child.is_replaced = True
             await self._stop(child)
@@ -123,11 +123,11 @@ class Supervisor:
             await self._stop(child)
         return child
 
-    async def _first_line(self, child: Child, word: Word) -> str:
+    async def _first_line(self, child: Child, start: StartStatus) -> str:
         """Return the error before the child ran or was ready. A zero byte or no text means that there was none."""
         try:
             async with asyncio.timeout(READY_SECONDS if child.spec.announces_ready else None):
-                first_line = await word.complete
+                first_line = await start.complete
         except TimeoutError:
             return f"{child.spec.name} was not ready within {READY_SECONDS:g} s"
         return (
@@ -142,7 +142,7 @@ class Supervisor:
         self._guard.forget(child.pid)
         if child in self._children:
             self._children.remove(child)
-        await _happens_within(child.has_ended_output, LAST_WORDS_SECONDS)
+        await _happens_within(child.has_ended_output, LAST_OUTPUT_SECONDS)
         return code
 
     async def _keep(self, first: Child) -> None:

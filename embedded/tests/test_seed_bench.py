@@ -1,4 +1,4 @@
-"""The made-up database is one that the server itself could have written."""
+"""Tests that the made-up database is one that the server itself could have written."""
 
 import re
 
@@ -37,7 +37,7 @@ def structure() -> set[tuple[str, ...]]:
 
 
 @pytest.mark.usefixtures("filled")
-def test_there_are_as_many_rows_as_were_asked_for() -> None:
+def test_there_are_as_many_rows_as_requested() -> None:
     assert Registration.objects.count() == 1000
     assert 2000 <= Attempt.objects.count() <= 2400
 
@@ -74,7 +74,7 @@ def test_devices_of_xmpp_users_have_routes_while_they_are_active() -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_notifications_are_over_or_have_a_next_step() -> None:
+def test_notifications_have_ended_or_have_a_next_step() -> None:
     is_open = Q(state__in=TRANSITIONS)
     rows = Notification.objects
     assert rows.filter(is_open).exists()
@@ -101,7 +101,7 @@ def test_the_first_users_are_found_by_their_chat_keys() -> None:
     assert heaviest["public_key_hash"] == hashes[0]
 
 
-def test_a_database_that_holds_anything_is_left_alone() -> None:
+def test_a_database_that_is_not_empty_is_left_alone() -> None:
     factories.make_dead_letter()
 
     with pytest.raises(CommandError, match="not empty"):

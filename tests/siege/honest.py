@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from embedded.load.waku import Ear, LoadRequests, Result, build, evaluate, pushes_recorded, shoot
+from embedded.load.waku import LoadRequests, ReplyReader, Result, build, evaluate, publish_on_time, pushes_recorded
 from kit.http.connections import new_client
 from tests.flows.conftest import SERVER
 from tests.flows.fleet import PUBSUB_TOPIC
@@ -78,20 +78,20 @@ async def ask_honestly(honest: Honest, load: LoadRequests, besiegers: "subproces
         await asyncio.sleep((load.due_ns[0] - time.time_ns()) / 1e9)
         besiegers.stdin.write("begin\n")
         besiegers.stdin.flush()
-    ear = Ear(honest.node, PUBSUB_TOPIC, load.senders)
-    listening = asyncio.create_task(ear.listen())
-    shots = await shoot(load.messages, load.due_ns, honest.session.publish, nothing)
+    reader = ReplyReader(honest.node, PUBSUB_TOPIC, load.senders)
+    following = asyncio.create_task(reader.follow())
+    sent = await publish_on_time(load.messages, load.due_ns, honest.session.publish, nothing)
     with suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_SECONDS):
-            while ear.unanswered(load.message_ids):  # noqa: ASYNC110 - it is a store that is asked
+            while reader.unanswered(load.message_ids):  # noqa: ASYNC110 - it is a store that is asked
                 await asyncio.sleep(0.5)
-    listening.cancel()
+    following.cancel()
     with suppress(asyncio.CancelledError):
-        await listening
-    await ear.listen_again()
+        await following
+    await reader.read_again()
     async with new_client(timeout_seconds=60, max_answer_bytes=2**30) as client:
         found = await pushes_recorded(honest.gorush_url, client, since=0)
-    return evaluate(load, shots, ear.heard(), found[0] if found else None)
+    return evaluate(load, sent, reader.replies(), found[0] if found else None)
 
 
 def nothing() -> None:

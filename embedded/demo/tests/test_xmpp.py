@@ -1,4 +1,4 @@
-"""The XMPP server of the demonstration: where it listens, who knows its secrets."""
+"""Tests of the demonstration's XMPP server: where it listens, and where its secrets are."""
 
 import asyncio
 import stat
@@ -40,12 +40,12 @@ def test_ports_stay_and_secrets_change(tmp_path: Path) -> None:
     assert first.prosody.components != second.prosody.components
 
 
-def test_a_missing_prosody_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_prosody_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert not prosody.is_installed()
     with pytest.raises(StartError, match=r"system\.sh prosody"):
         prosody.program()
 
 
-def test_where_nobody_listens_nothing_is_taken() -> None:
+def test_a_port_without_a_listener_takes_no_connection() -> None:
     assert not asyncio.run(takes(f"xmpp://127.0.0.1:{free_port()}"))

@@ -1,4 +1,4 @@
-"""A development gorush in this process, and a client that talks to it."""
+"""A development gorush in this process, and a client connected to it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

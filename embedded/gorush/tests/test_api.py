@@ -75,7 +75,7 @@ def test_every_failed_token_of_a_request_has_its_entry(run):
         body(platform=ANDROID),
     ],
 )
-def test_what_gorush_drops_silently_is_a_failed_task_and_never_sent(run, request_body):
+def test_a_silently_dropped_notification_is_a_failed_task_and_never_sent(run, request_body):
     async def scenario(client):
         reply = await client.post("/api/push", json=request_body)
         assert (reply.status, (await reply.json())["logs"], await pushed(client)) == (200, [], [])
@@ -132,7 +132,7 @@ def test_a_payload_over_4096_bytes_is_refused_upstream(run):
         ("ok-1", {"collapse_id": "c" * 65}, "BadCollapseId"),
     ],
 )
-def test_apple_refuses_what_is_wrong_with_the_request_itself(run, token, fields, error):
+def test_apple_refuses_a_faulty_request(run, token, fields, error):
     async def scenario(client):
         assert [each["error"] for each in (await push(client, token, **fields))["logs"]] == [error]
 
@@ -186,7 +186,7 @@ def test_a_hanging_token_is_never_answered_and_never_sent(run):
     run(scenario)
 
 
-def test_a_cut_token_is_sent_although_nobody_learns_it(run):
+def test_a_cut_token_is_sent_without_an_answer(run):
     async def scenario(client):
         with pytest.raises(aiohttp.ServerDisconnectedError):
             await client.post("/api/push", json=body("cut-1"))
@@ -239,7 +239,7 @@ def test_the_content_type_of_a_request_does_not_matter(run):
 @pytest.mark.parametrize(
     ("hide_token", "shown"), [(False, "dead-0123456789abcdefgh"), (True, "*" * 10 + "567" + "*" * 10)]
 )
-def test_tokens_are_masked_when_told_so(run, hide_token, shown):
+def test_tokens_are_masked_by_the_setting(run, hide_token, shown):
     async def scenario(client):
         (entry,) = (await push(client, "dead-0123456789abcdefgh"))["logs"]
         assert entry["token"] == shown

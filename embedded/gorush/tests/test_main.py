@@ -1,4 +1,4 @@
-"""The command itself, as a process of its own."""
+"""Tests of the command itself, as a process of its own."""
 
 import signal
 import subprocess

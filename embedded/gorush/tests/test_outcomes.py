@@ -21,7 +21,7 @@ BUSY_IOS, BUSY_ANDROID = "ServiceUnavailable", "The service is currently unavail
         ("busy-1", BUSY_IOS, BUSY_ANDROID),
     ],
 )
-def test_refuses_in_the_words_of_each_platform(token, ios, android):
+def test_refuses_with_the_error_texts_of_each_platform(token, ios, android):
     assert decide(token, Platform.IOS, 0).error == ios
     assert decide(token, Platform.ANDROID, 0).error == android
 
@@ -45,12 +45,12 @@ def test_delivers_every_other_token(token):
         ("slow1-slow2-cut-x", Outcome(answer=Answer.CUT, delay_ms=3)),
     ],
 )
-def test_reads_what_happens_to_the_request_from_the_token(token, outcome):
+def test_the_token_decides_the_answer_to_the_request(token, outcome):
     assert decide(token, Platform.IOS, 0) == outcome
 
 
 @pytest.mark.parametrize("fate", ["", *(f"{refusal.name.lower()}-" for refusal in Refusal), "cut-", "flaky2-"])
-def test_a_token_of_apple_may_have_its_fate_in_hex(fate):
+def test_a_token_of_apple_may_have_its_prefix_in_hex(fate):
     token = fate.encode().hex() + "6d2d" * 16
     for earlier_tries in range(3):
         expected = decide(f"{fate}x", Platform.IOS, earlier_tries)

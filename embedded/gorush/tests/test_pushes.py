@@ -23,7 +23,7 @@ def pushes() -> Iterator[Pushes]:
         yield pushes
 
 
-def test_shows_a_push_with_everything_a_device_would_get(pushes):
+def test_shows_a_push_with_everything_that_a_device_would_get(pushes):
     sent = {"notif_id": "7", "topic": "im.status", "collapse_id": "c", "message": "m", "data": {"chatId": "0x1"}}
     record(pushes, "t", **sent)
     shown = {"id": 1, "received_ms": 5, "platform": "ios", "token": "t", "error": ""}
@@ -31,7 +31,7 @@ def test_shows_a_push_with_everything_a_device_would_get(pushes):
     assert pushes.since(0) == [shown | sent | {"notification": whole}]
 
 
-def test_shows_only_what_came_after(pushes):
+def test_shows_only_later_pushes(pushes):
     for token in "abc":
         record(pushes, token)
     assert [push["token"] for push in pushes.since(1)] == ["b", "c"]

@@ -106,11 +106,11 @@ def test_one_invalid_field_drops_an_android_notification(fields):
         b' {"notifications": [{"platform": 1, "tokens": ["t"]}]} and more',
     ],
 )
-def test_reads_what_go_reads(body):
+def test_reads_the_same_bodies_as_go(body):
     assert [(read.platform, read.tokens) for read in read_push(body)] == [(1, ("t",))]
 
 
-def test_replaces_what_is_no_utf_8():
+def test_replaces_bytes_that_are_not_utf_8():
     body = b'{"notifications": [{"platform": 1, "tokens": ["t\xff"]}]}'
     assert read_push(body)[0].tokens == ("t\ufffd",)
 
@@ -118,7 +118,7 @@ def test_replaces_what_is_no_utf_8():
 @pytest.mark.parametrize(
     ("platform", "enabled"), [(IOS, True), (ANDROID, True), (HUAWEI, False), (9, False), (0, False)]
 )
-def test_knows_ios_and_android(platform, enabled):
+def test_only_ios_and_android_are_enabled(platform, enabled):
     assert is_enabled(notification(platform=platform, tokens=["a"])) is enabled
 
 
@@ -130,18 +130,18 @@ def test_knows_ios_and_android(platform, enabled):
         ({"platform": ANDROID, "tokens": ["a"], "to": "b"}, 1),
     ],
 )
-def test_counts_as_misleadingly_as_gorush(fields, counted):
+def test_counts_a_topic_besides_the_tokens_as_gorush_does(fields, counted):
     assert count(notification(**fields)) == counted
 
 
-def test_takes_the_collapse_id_from_where_the_platform_has_it():
+def test_takes_the_collapse_id_from_the_field_of_the_platform():
     fields = {"collapse_id": "i", "android": {"collapse_key": "a"}}
     assert notification(platform=IOS, **fields).collapse_id == "i"
     assert notification(platform=ANDROID, **fields).collapse_id == "a"
 
 
 @pytest.mark.parametrize(("bytes_over", "is_large"), [(0, False), (1, True)])
-def test_knows_the_payload_limit_of_apple_to_the_byte(bytes_over, is_large):
+def test_the_payload_limit_of_apple_is_exact_to_the_byte(bytes_over, is_large):
     fields = {"message": "m", "sound": "default", "content_available": True}
     payload = {"aps": {"alert": "m", "sound": "default", "content-available": 1}, "x": ""}
     size = 4096 - len(orjson.dumps(payload)) + bytes_over

@@ -6,25 +6,25 @@ senders would see.
 """
 
 from embedded.load.waku.devices import register_devices, unregister_devices
-from embedded.load.waku.listening import Ear, pushes_recorded
+from embedded.load.waku.replies import ReplyReader, pushes_recorded
 from embedded.load.waku.requests import LoadRequests, build
 from embedded.load.waku.result import Result, evaluate
-from embedded.load.waku.sender import Shots, shoot
+from embedded.load.waku.sender import Sent, publish_on_time
 from embedded.load.waku.target import is_loopback
 from kit.figures import Distribution, distribution
 
 __all__ = [
     "Distribution",
-    "Ear",
     "LoadRequests",
+    "ReplyReader",
     "Result",
-    "Shots",
+    "Sent",
     "build",
     "distribution",
     "evaluate",
     "is_loopback",
+    "publish_on_time",
     "pushes_recorded",
     "register_devices",
-    "shoot",
     "unregister_devices",
 ]

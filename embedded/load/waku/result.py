@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from embedded.load.arrivals import Arrivals, arrivals
-from embedded.load.waku.listening import Heard
+from embedded.load.waku.replies import Reply
 from embedded.load.waku.requests import LoadRequests
-from embedded.load.waku.sender import Shots
+from embedded.load.waku.sender import Sent
 from kit.figures import Distribution, distribution
 
 
@@ -48,7 +48,7 @@ class Result:
 
 
 def evaluate(
-    load_requests: LoadRequests, shots: Shots, heard: Sequence[Heard], pushes: Sequence[tuple[bytes, int]] | None
+    load_requests: LoadRequests, sent: Sent, replies: Sequence[Reply], pushes: Sequence[tuple[bytes, int]] | None
 ) -> Result:
     """Return the result of a load."""
     count = len(load_requests.message_ids)
@@ -56,23 +56,23 @@ def evaluate(
     return Result(
         requests=count,
         pushes=None if pushes is None else arrivals(due_ns, pushes),
-        replies=arrivals(due_ns, [(message_id, at_ns) for message_id, _, at_ns in heard]),
-        failed=len({message_id for message_id, is_success, _ in heard if not is_success}),
+        replies=arrivals(due_ns, [(message_id, at_ns) for message_id, _, at_ns in replies]),
+        failed=len({message_id for message_id, is_success, _ in replies if not is_success}),
         generator=Generator(
-            cpu_ms_per_request=round(shots.cpu_seconds * 1000 / count, 3),
-            share_of_core=round(shots.cpu_seconds / max(shots.wall_seconds, 1e-9), 3),
+            cpu_ms_per_request=round(sent.cpu_seconds * 1000 / count, 3),
+            share_of_core=round(sent.cpu_seconds / max(sent.wall_seconds, 1e-9), 3),
             build_cpu_ms_per_request=round(load_requests.build_seconds * 1000 / count, 3),
-            sent_per_second=round(count / max(_span_seconds(load_requests, shots), 1e-9), 1),
-            max_in_flight=shots.max_in_flight,
-            lag_ms=distribution(shots.lags_ms),
-            publish_ms=distribution(shots.publish_ms),
-            refused_by_node=dict(shots.refused),
+            sent_per_second=round(count / max(_span_seconds(load_requests, sent), 1e-9), 1),
+            max_in_flight=sent.max_in_flight,
+            lag_ms=distribution(sent.lags_ms),
+            publish_ms=distribution(sent.publish_ms),
+            refused_by_node=dict(sent.refused),
         ),
     )
 
 
-def _span_seconds(load_requests: LoadRequests, shots: Shots) -> float:
+def _span_seconds(load_requests: LoadRequests, sent: Sent) -> float:
     """Return the time from the due moment of the first request to the start of the last, plus one pause."""
     planned = (load_requests.due_ns[-1] - load_requests.due_ns[0]) / 1e9
     pause = planned / max(1, len(load_requests.due_ns) - 1)
-    return planned + pause + (shots.lags_ms[-1] / 1000 if shots.lags_ms else 0)
+    return planned + pause + (sent.lags_ms[-1] / 1000 if sent.lags_ms else 0)

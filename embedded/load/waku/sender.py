@@ -12,7 +12,7 @@ Publish = Callable[[WakuMessage], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class Shots:
+class Sent:
     """The result of publishing. ``lags_ms`` are the delays of starts, and ``publish_ms`` the times that the node took.
 
     ``refused`` counts the requests that the node refused, by its error code. ``cpu_seconds`` is the CPU time of the
@@ -27,36 +27,36 @@ class Shots:
     max_in_flight: int = 0
 
 
-async def shoot(
+async def publish_on_time(
     messages: Sequence[WakuMessage], due_ns: Sequence[int], publish: Publish, on_progress: Callable[[], None]
-) -> Shots:
+) -> Sent:
     """Publish each message when it is due. The loop is open: nothing waits for an answer, nor for the node."""
-    shots = Shots()
+    sent = Sent()
     in_flight: set[asyncio.Task[None]] = set()
     cpu_started = time.process_time()
     started = time.monotonic()
     for message, at_ns in zip(messages, due_ns, strict=True):
         if (early := at_ns - time.time_ns()) > 0:
             await asyncio.sleep(early / 1e9)
-        task = asyncio.create_task(_fire(message, at_ns, publish, shots))
+        task = asyncio.create_task(_publish(message, at_ns, publish, sent))
         in_flight.add(task)
         task.add_done_callback(in_flight.discard)
-        shots.max_in_flight = max(shots.max_in_flight, len(in_flight))
+        sent.max_in_flight = max(sent.max_in_flight, len(in_flight))
         on_progress()
         if early <= 0:
             await asyncio.sleep(0)  # too late: tasks in flight must still get to run
     await asyncio.gather(*in_flight)
-    shots.cpu_seconds = time.process_time() - cpu_started
-    shots.wall_seconds = time.monotonic() - started
-    return shots
+    sent.cpu_seconds = time.process_time() - cpu_started
+    sent.wall_seconds = time.monotonic() - started
+    return sent
 
 
-async def _fire(message: WakuMessage, at_ns: int, publish: Publish, shots: Shots) -> None:
+async def _publish(message: WakuMessage, at_ns: int, publish: Publish, sent: Sent) -> None:
     started_ns = time.time_ns()
-    shots.lags_ms.append((started_ns - at_ns) / 1e6)
+    sent.lags_ms.append((started_ns - at_ns) / 1e6)
     try:
         await publish(message)
     except NodeError as error:
-        shots.refused[error.code] = shots.refused.get(error.code, 0) + 1
+        sent.refused[error.code] = sent.refused.get(error.code, 0) + 1
     else:
-        shots.publish_ms.append((time.time_ns() - started_ns) / 1e6)
+        sent.publish_ms.append((time.time_ns() - started_ns) / 1e6)

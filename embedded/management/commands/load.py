@@ -20,15 +20,15 @@ from rich.table import Table
 
 from embedded.load.waku import (
     Distribution,
-    Ear,
     LoadRequests,
+    ReplyReader,
     Result,
     build,
     evaluate,
     is_loopback,
+    publish_on_time,
     pushes_recorded,
     register_devices,
-    shoot,
     unregister_devices,
 )
 from kit.http.connections import PlainClient, new_client
@@ -159,26 +159,26 @@ class _Load:
 
     async def _measure(self, load_requests: LoadRequests) -> Result:
         before = await self._pushes(0)
-        ear = Ear(self._node, self._job.pubsub_topic, load_requests.senders)
-        listening = asyncio.create_task(ear.listen())
+        reader = ReplyReader(self._node, self._job.pubsub_topic, load_requests.senders)
+        following = asyncio.create_task(reader.follow())
         count = len(load_requests.messages)
-        shots = await shoot(
+        sent = await publish_on_time(
             load_requests.messages, load_requests.due_ns, self._session.publish, self._bar("sending requests", count)
         )
-        await self._drain(ear, load_requests.message_ids)
-        listening.cancel()
+        await self._drain(reader, load_requests.message_ids)
+        following.cancel()
         with suppress(asyncio.CancelledError):
-            await listening
-        await ear.listen_again()
+            await following
+        await reader.read_again()
         found = await self._pushes(before[1]) if before else None
-        return evaluate(load_requests, shots, ear.heard(), found[0] if found else None)
+        return evaluate(load_requests, sent, reader.replies(), found[0] if found else None)
 
-    async def _drain(self, ear: Ear, message_ids: Sequence[bytes]) -> None:
+    async def _drain(self, reader: ReplyReader, message_ids: Sequence[bytes]) -> None:
         """Wait until every request is answered, and a moment longer: the second answer to a request comes later."""
         count = len(message_ids)
         task = self._progress.add_task("waiting for answers", total=count)
         deadline = monotonic() + self._job.drain_seconds
-        while (unanswered := ear.unanswered(message_ids)) and monotonic() < deadline:
+        while (unanswered := reader.unanswered(message_ids)) and monotonic() < deadline:
             self._progress.update(task, completed=count - unanswered)
             await asyncio.sleep(POLL_SECONDS)
         self._progress.update(task, completed=count - unanswered)

@@ -1,4 +1,4 @@
-"""A development node in this process, and a client that talks to it."""
+"""A development node in this process, and a client connected to it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ Scenario = Callable[[TestClient], Awaitable[None]]
 
 
 class Clock:
-    """A clock that moves when it is told to."""
+    """A clock that moves only by `advance`."""
 
     def __init__(self) -> None:
         self.now_ns = NOW_NS

@@ -82,13 +82,13 @@ def test_never_shows_a_message_that_arrived_behind_the_cursor(archive):
         (StoreQuery(content_topics=tuple(map(str, range(11)))), []),  # eleven are fine on the first page
     ],
 )
-def test_finds_only_what_was_asked_for(archive, query, timestamps):
+def test_finds_only_matching_messages(archive, query, timestamps):
     store(archive, message(1), message(2), message(3, topic="/other"))
     store(archive, message(4), shard="/waku/2/rs/16/64")
     assert found(archive, query) == timestamps
 
 
-def test_refuses_a_cursor_it_does_not_know(archive):
+def test_refuses_an_unknown_cursor(archive):
     with pytest.raises(QueryRefusedError, match="cursor not found"):
         archive.find(StoreQuery(cursor=bytes(32)))
 
@@ -107,7 +107,7 @@ def test_stores_a_message_once(archive):
     assert archive.count() == 1
 
 
-def test_forgets_what_is_older_than_the_retention(archive):
+def test_forgets_messages_older_than_the_retention(archive):
     store(archive, message(1), message(2), message(3))
     archive.forget_before(2)
     assert found(archive, StoreQuery()) == [2, 3]
@@ -138,7 +138,7 @@ def test_survives_a_restart_when_it_has_a_file(tmp_path):
         (0, True, False),
     ],
 )
-def test_admits_what_is_not_ephemeral_and_within_20_seconds(offset_ns, is_ephemeral, is_admitted):
+def test_admits_messages_that_are_not_ephemeral_and_within_20_seconds(offset_ns, is_ephemeral, is_admitted):
     now_ns = 1_700_000_000 * SECOND
     offered = replace(message(now_ns + offset_ns), ephemeral=is_ephemeral)
     assert is_admissible(offered, now_ns) is is_admitted

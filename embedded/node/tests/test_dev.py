@@ -13,7 +13,7 @@ async def stats(client) -> dict:
     return await (await client.get("/dev/stats")).json()
 
 
-def test_stats_count_what_happened(run):
+def test_stats_count_published_repeated_and_drained_messages(run):
     async def scenario(client):
         await client.post(MESSAGES, json=MESSAGE | {"timestamp": 1})
         await client.post(MESSAGES, json=MESSAGE | {"timestamp": 1})
@@ -67,7 +67,7 @@ def test_a_node_goes_on_without_its_peer():
     asyncio.run(main())
 
 
-def test_refuses_gossip_it_cannot_read(run):
+def test_refuses_gossip_that_it_cannot_read(run):
     async def scenario(client):
         for body in (b"x", b"[1]", b'[{"pubsubTopic": "t"}]', b'[{"pubsubTopic": "t", "message": {}}]'):
             assert (await client.post("/dev/gossip", data=body)).status == 400

@@ -19,7 +19,7 @@ NOW_NS = 1_700_000_000_000_000_000
 MINIMAL = {"payload": "YWJj", "contentTopic": TOPIC}
 
 
-def test_fills_in_what_a_sender_may_leave_out():
+def test_fills_in_fields_that_a_sender_may_omit():
     assert read_message(MINIMAL, now_ns=NOW_NS) == WakuMessage(b"abc", TOPIC, NOW_NS, version=0)
 
 
@@ -62,13 +62,13 @@ def test_keeps_any_timestamp_of_64_bits_exactly(timestamp):
         {"Payload": "YWJj"},
     ],
 )
-def test_refuses_a_message_with(change):
+def test_refuses_a_message_with_a_faulty_field(change):
     with pytest.raises(InvalidMessageError):
         read_message(MINIMAL | change, now_ns=NOW_NS)
 
 
 @pytest.mark.parametrize("fields", [None, [], "text", {}, {"payload": "YWJj"}, {"contentTopic": TOPIC}])
-def test_refuses_what_is_no_message(fields):
+def test_refuses_a_value_that_is_no_message(fields):
     with pytest.raises(InvalidMessageError):
         read_message(fields, now_ns=NOW_NS)
 
@@ -101,7 +101,7 @@ messages = st.builds(
 
 
 @given(messages)
-def test_reads_what_it_wrote(message):
+def test_reads_its_own_messages(message):
     assert read_message(relay_fields(message), now_ns=NOW_NS) == message
 
 
@@ -119,5 +119,5 @@ def test_reads_what_it_wrote(message):
         ("", False),
     ],
 )
-def test_knows_a_static_shard(topic, is_one):
+def test_recognises_a_static_shard(topic, is_one):
     assert is_static_shard(topic) is is_one

@@ -118,7 +118,7 @@ def test_answers_400_to_a_bad_message(run, body, content_type):
     run(scenario, ON_SHARD)
 
 
-def test_takes_json_that_calls_itself_plain_text(run):
+def test_takes_json_with_the_content_type_of_plain_text(run):
     async def scenario(client):
         body = b'{"payload": "YWJj", "contentTopic": "t"}'
         reply = await client.post(MESSAGES, data=body, headers={"Content-Type": "text/plain"})
@@ -147,7 +147,7 @@ def test_a_full_ring_gives_up_the_oldest_message_of_any_topic(run):
     run(scenario, Settings(shards=(SHARD, OTHER), relay_cache_capacity=2))
 
 
-def test_holds_50_messages_unless_told_otherwise(run):
+def test_holds_50_messages_by_default(run):
     async def scenario(client):
         for number in range(60):
             await publish(client, message(timestamp=NOW_NS + number))
@@ -156,7 +156,7 @@ def test_holds_50_messages_unless_told_otherwise(run):
     run(scenario, ON_SHARD)
 
 
-def test_a_message_known_for_two_minutes_is_not_delivered_again(run, clock):
+def test_a_message_is_not_delivered_again_within_two_minutes(run, clock):
     async def scenario(client):
         await publish(client, message())
         assert len(await drained(client)) == 1

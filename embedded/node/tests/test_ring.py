@@ -21,15 +21,15 @@ def timestamps(messages: list[WakuMessage] | None) -> list[int] | None:
     [
         (3, [(A, 1), (A, 2), (B, 3)], [1, 2], [3]),
         (3, [(B, 1), (A, 2), (A, 3), (A, 4)], [2, 3, 4], []),  # a busy topic evicts a quiet one's message
-        (2, [(A, 5), (A, 6), (A, 1)], [6, 1], []),  # the newcomer stays although it is the oldest …
-        (2, [(A, 5), (A, 6), (A, 1), (A, 7)], [6, 7], []),  # … and is the next victim
-        (2, [(A, 99), (A, 1), (A, 2), (A, 3)], [99, 3], []),  # a message from the future sticks
+        (2, [(A, 5), (A, 6), (A, 1)], [6, 1], []),  # the new message stays although it is the oldest …
+        (2, [(A, 5), (A, 6), (A, 1), (A, 7)], [6, 7], []),  # … and is dropped next
+        (2, [(A, 99), (A, 1), (A, 2), (A, 3)], [99, 3], []),  # a message from the future stays
         (2, [(A, 1), (A, 1)], [1], []),  # an exact duplicate
         (2, [(A, 1), (B, 1)], [1], []),  # an exact duplicate on another topic
         (2, [(UNKNOWN, 1)], [], []),
     ],
 )
-def test_keeps_what_nwaku_would_keep(capacity, arrivals, kept_on_a, kept_on_b):
+def test_keeps_the_same_messages_as_nwaku(capacity, arrivals, kept_on_a, kept_on_b):
     ring = Ring(capacity, [A, B])
     for topic, timestamp in arrivals:
         ring.add(topic, message(timestamp))
@@ -37,7 +37,7 @@ def test_keeps_what_nwaku_would_keep(capacity, arrivals, kept_on_a, kept_on_b):
     assert (timestamps(ring.drain(B)) or []) == kept_on_b
 
 
-def test_says_which_message_had_to_go():
+def test_returns_the_message_that_was_dropped():
     ring = Ring(1, [A])
     assert ring.add(A, message(1)) is None
     assert ring.add(A, message(2)) == message(1)
@@ -73,7 +73,7 @@ def test_unsubscribing_drops_the_messages_of_that_topic_only():
 
 
 class ListRing:
-    """nwaku's algorithm told naively: one list, searched from the front."""
+    """nwaku's algorithm in its simplest form: one list, searched from the front."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity

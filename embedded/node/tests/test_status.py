@@ -37,7 +37,7 @@ def test_version_is_plain_text(run, path):
         ("GET", "/admin/v1/peers", 404),
     ],
 )
-def test_answers_400_to_the_unknown_and_404_to_the_unmounted(run, method, path, status):
+def test_answers_400_to_unknown_paths_and_404_to_unmounted_protocols(run, method, path, status):
     async def scenario(client):
         assert (await client.request(method, path)).status == status
 

@@ -106,14 +106,14 @@ def test_stores_nothing_ephemeral_and_nothing_far_from_its_clock(run):
 
 
 @pytest.mark.parametrize("parameters", [{"pageSize": "x"}, {"startTime": "x"}, {"cursor": "x"}, {"hashes": "0x12"}])
-def test_answers_400_to_a_parameter_it_cannot_parse(run, parameters):
+def test_answers_400_to_a_parameter_that_it_cannot_parse(run, parameters):
     async def scenario(client):
         assert (await status_of(client, **parameters))[0] == 400
 
     run(scenario)
 
 
-def test_answers_500_to_a_cursor_it_does_not_know(run):
+def test_answers_500_to_an_unknown_cursor(run):
     async def scenario(client):
         status, text = await status_of(client, cursor=bytes(32).hex())
         assert (status, "cursor not found" in text) == (500, True)
@@ -144,7 +144,7 @@ def test_the_archive_outlives_the_node_when_it_has_a_file(run, tmp_path):
     run(after, settings)
 
 
-def test_retention_forgets_what_is_older_than_two_days(run, clock, tmp_path):
+def test_the_retention_deletes_messages_older_than_two_days(run, clock, tmp_path):
     settings = Settings(data=tmp_path / "store.sqlite3")
 
     async def before(client):

@@ -76,6 +76,6 @@ def test_decodes_topics_a_second_time():
         {"hashes": HASH.hex() + ","},
     ],
 )
-def test_refuses_what_cannot_be_parsed(parameters):
+def test_refuses_parameters_that_cannot_be_parsed(parameters):
     with pytest.raises(InvalidQueryError):
         read_query(parameters)

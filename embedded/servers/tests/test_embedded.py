@@ -1,4 +1,4 @@
-"""The embedded servers: private, at the same address every time, and back after every kind of end."""
+"""Tests of the embedded servers: private, at the same address every time, and restarted after every kind of end."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ from kit.errors import StartError
 from pushserver.indicators.asking import ask_database
 
 FAST = {"fsync": "off", "shared_buffers": "16MB"}
-# Longer than a socket address, with what has a meaning in URLs and in shells.
+# Longer than a socket address, with characters that are special in URLs and in shells.
 AWKWARD = "Data & 'Söhne' 100%/" + "long/" * 20 + "end"
 
 
@@ -74,7 +74,7 @@ except StartError as error:
 
 @pytest.fixture
 def originals(tmp_path):
-    """Programs as somebody with a strict umask installs them, in a folder that is closed to others."""
+    """Create programs as an installation under a strict umask does, in a folder that is closed to others."""
     folder = tmp_path / "closed"
     for name, mode in (("bin/program", 0o700), ("lib/library", 0o600), ("include/header", 0o600)):
         (folder / name).parent.mkdir(mode=0o700, parents=True)
@@ -102,7 +102,7 @@ def test_postgres_starts_after_its_server_was_left_behind(tmp_path, guard):
         assert process.poll() is None
 
 
-def test_postgres_starts_when_a_stranger_has_the_number_of_its_last_life(tmp_path, guard):
+def test_postgres_starts_when_another_process_has_its_last_id(tmp_path, guard):
     server = EmbeddedPostgres(tmp_path / "postgres", FAST)
     with served(server, guard, tmp_path / "log"):
         pid_file = (tmp_path / "postgres" / "postmaster.pid").read_text()
@@ -130,7 +130,7 @@ def test_data_of_another_version_is_refused_in_one_line(tmp_path):
         EmbeddedPostgres(tmp_path / "postgres").prepare()
 
 
-def test_a_socket_folder_of_someone_else_is_refused(tmp_path, monkeypatch):
+def test_a_socket_folder_of_another_account_is_refused(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / AWKWARD).mkdir(parents=True)
     server = EmbeddedPostgres(tmp_path / AWKWARD / "postgres", FAST)
@@ -140,11 +140,11 @@ def test_a_socket_folder_of_someone_else_is_refused(tmp_path, monkeypatch):
         server.prepare()
 
 
-def test_only_we_can_enter_the_folder_of_the_socket(postgres):
+def test_only_our_account_can_enter_the_folder_of_the_socket(postgres):
     assert stat.S_IMODE(postgres.socket_dir.stat().st_mode) == 0o700
 
 
-def test_valkey_asks_for_a_password_that_stands_only_in_private_files(valkey):
+def test_valkey_requires_a_password_that_is_only_in_private_files(valkey):
     with (
         redis.Redis(port=valkey.port, retry=Retry(NoBackoff(), 0)) as outsider,
         pytest.raises(redis.AuthenticationError),
@@ -156,7 +156,7 @@ def test_valkey_asks_for_a_password_that_stands_only_in_private_files(valkey):
         assert stat.S_IMODE((valkey.data_dir / name).stat().st_mode) == 0o600
 
 
-def test_valkey_refuses_rather_than_forgets(valkey):
+def test_valkey_refuses_writes_rather_than_evict_keys(valkey):
     with redis.Redis.from_url(valkey.url, decode_responses=True) as client:
         assert client.config_get("maxmemory-policy", "appendonly") == {
             "maxmemory-policy": "noeviction",
@@ -185,12 +185,12 @@ def test_a_port_is_remembered(tmp_path):
     assert json.loads((tmp_path / "ports.json").read_text())["valkey"] == port
 
 
-def test_a_port_is_none_that_an_outgoing_connection_may_be_given():
+def test_a_port_is_outside_the_range_of_outgoing_connections():
     (first,) = re.findall(r"^\d+", Path("/proc/sys/net/ipv4/ip_local_port_range").read_text())
     assert all(1024 < ports.free_port() < min(int(first), 49152) for _ in range(50))
 
 
-def test_a_port_that_someone_took_is_replaced(tmp_path):
+def test_a_port_in_use_is_replaced(tmp_path):
     port = ports.remembered_port(tmp_path / "ports.json", "valkey")
     with socket.create_server(("127.0.0.1", port)):
         assert ports.remembered_port(tmp_path / "ports.json", "valkey") != port
@@ -205,7 +205,7 @@ def test_a_listening_server_takes_its_port(host):
     assert ports.is_free(host, port)
 
 
-def test_a_stranger_with_the_number_of_a_server_is_left_alone(tmp_path):
+def test_another_process_with_the_id_of_a_server_is_left_alone(tmp_path):
     (tmp_path / "server.pid").write_text(f"{os.getpid()}\n")
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     stop_leftover(tmp_path / "server.pid", tmp_path)
@@ -214,7 +214,7 @@ def test_a_stranger_with_the_number_of_a_server_is_left_alone(tmp_path):
 
 @needs_root
 def test_postgres_runs_in_a_closed_folder_without_a_right_to_pass_it(tmp_path, guard):
-    """As in root's own home. Nothing above the data is opened, and the account gets no capability."""
+    """Root's own home is such a folder. Nothing above the data is opened, and the account gets no capability."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     with served(EmbeddedPostgres(home / "postgres", FAST), guard, tmp_path / "log") as process:
@@ -226,7 +226,7 @@ def test_postgres_runs_in_a_closed_folder_without_a_right_to_pass_it(tmp_path, g
 
 @needs_root
 def test_data_that_became_roots_are_given_back_to_the_account(tmp_path, guard):
-    """As after `cp -r` or `chown -R root`."""
+    """`cp -r` and `chown -R root` do that."""
     server = EmbeddedPostgres(tmp_path / "postgres", FAST)
     with served(server, guard, tmp_path / "log"):
         pass
@@ -239,8 +239,8 @@ def test_data_that_became_roots_are_given_back_to_the_account(tmp_path, guard):
 
 
 @needs_root
-def test_a_root_that_may_not_give_files_away_is_told_what_to_do(tmp_path, require_or_skip):
-    """As in a container without capabilities, or on a network disk."""
+def test_a_root_that_may_not_give_files_away_gets_an_instruction(tmp_path, require_or_skip):
+    """Root has this limit in a container without capabilities, or on a network disk."""
     require_or_skip(bool(shutil.which("setpriv")), "setpriv is missing")
     command = ["setpriv", "--bounding-set=-chown", sys.executable, "-c", PREPARE, tmp_path / "postgres"]
     reported = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
@@ -248,7 +248,7 @@ def test_a_root_that_may_not_give_files_away_is_told_what_to_do(tmp_path, requir
     assert re.fullmatch(r"PostgreSQL does not run as root, and .* start as an ordinary user, or .*", line), reported
 
 
-def test_programs_are_copied_once_for_everybody_whatever_umask_they_came_with(originals, tmp_path, capsys):
+def test_programs_are_copied_once_for_all_accounts_under_any_umask(originals, tmp_path, capsys):
     places = [tmp_path, tmp_path / "second"]
     folder = copies.readable_copy(originals, ["bin", "lib"], "programs-1", places)
     assert folder == tmp_path / "pushserver" / "programs-1"
@@ -267,8 +267,8 @@ def test_a_damaged_copy_is_made_again(originals, tmp_path):
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_a_place_that_takes_no_copy_is_passed_over_and_the_last_fault_is_told_with_what_to_do(originals, tmp_path):
-    (tmp_path / "pushserver").symlink_to(originals)  # of somebody else
+def test_a_place_that_takes_no_copy_is_skipped_and_the_last_fault_has_an_instruction(originals, tmp_path):
+    (tmp_path / "pushserver").symlink_to(originals)  # belongs to another account
     (tmp_path / "second").mkdir()
     places = [Path("/dev/null"), tmp_path, tmp_path / "second"]
     assert copies.readable_copy(originals, ["bin"], "programs-1", places).is_relative_to(tmp_path / "second")
@@ -287,7 +287,7 @@ def test_checkouts_that_copy_at_once_share_one_copy(originals, tmp_path, capsys)
     assert len(capsys.readouterr().out.splitlines()) == 20
 
 
-def test_a_server_that_is_starting_is_not_asked_as_it_would_log_that_as_an_error(tmp_path, guard, settings):
+def test_a_starting_server_gets_no_connection_as_it_would_log_an_error(tmp_path, guard, settings):
     server = EmbeddedPostgres(tmp_path / "postgres", FAST)
     settings.EMBEDDED_POSTGRES_DIR, settings.DATABASE_URL = server.data_dir, server.url()
     settings.EMBEDDED = {"DATABASE_URL": server.url()}
@@ -316,7 +316,7 @@ def test_root_falls_back_to_nobody_where_no_account_can_be_made(monkeypatch, tmp
     assert account.uid == accounts.pwd.getpwnam("nobody").pw_uid
 
 
-def test_the_node_listens_to_every_configured_topic_and_has_the_ring_that_we_count_on(tmp_path):
+def test_the_node_has_every_configured_topic_and_the_expected_ring(tmp_path):
     command = parts.waku_node(tmp_path, ["/waku/2/rs/16/32", "/waku/2/rs/16/64"], ring_capacity=7000).spec.command
     assert command[command.index("--relay-cache-capacity") + 1] == "7000"
     start = command.index("--shard")

@@ -1,4 +1,4 @@
-"""Asking whether a server is there, without a thread: whoever asks may have to fork."""
+"""Tests of probing a server without a thread, because the probing process may have to fork."""
 
 import asyncio
 import threading
@@ -8,23 +8,23 @@ from embedded.servers.postgres import SOCKET_NAME
 from embedded.servers.probing import answers, fetch, listens, pongs
 
 
-def test_a_redis_is_there_for_who_knows_its_password(valkey):
+def test_a_redis_is_ready_only_with_its_password(valkey):
     assert asyncio.run(pongs(valkey.url))
     assert not asyncio.run(pongs(valkey.url.replace(valkey.password, "wrong")))
 
 
-def test_a_postgres_is_there_at_its_socket(postgres, tmp_path):
+def test_a_postgres_is_ready_at_its_socket(postgres, tmp_path):
     assert asyncio.run(listens(postgres.socket_dir / SOCKET_NAME))
     assert not asyncio.run(listens(tmp_path / "nobody"))
 
 
-def test_a_web_server_is_there_when_it_says_200(live_server):
+def test_a_web_server_is_ready_when_it_answers_200(live_server):
     assert asyncio.run(answers(f"{live_server.url}/healthz"))
     assert not asyncio.run(answers(f"{live_server.url}/nowhere"))
     assert asyncio.run(fetch(f"{live_server.url}/healthz")) == (200, b'{"status": "ok"}')
 
 
-def test_nobody_is_there_and_no_thread_was_needed_to_learn_it():
+def test_probing_an_absent_server_needs_no_thread():
     before = threading.active_count()
     assert asyncio.run(fetch(f"http://localhost:{free_port()}/healthz")) == (0, b"")
     assert threading.active_count() == before

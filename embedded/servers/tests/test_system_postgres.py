@@ -1,4 +1,4 @@
-"""The PostgreSQL that operators have: its versions, its compiler, and poolers in front of it."""
+"""Tests with the PostgreSQL that operators have: its versions, its compiler, and poolers in front of it."""
 
 import os
 import re
@@ -28,7 +28,7 @@ from tests.clusters import UNSYNCED, Cluster
 from tests.folders import open_folder
 from tests.poolers import pooler
 
-# What a batch worker does: it reads a table that has no index, as PostgreSQL would have it, by a disabled plan.
+# The read of a batch worker in a table without an index. PostgreSQL uses a disabled plan for it.
 LOOK = """
 import django; django.setup()
 from django.db import connection
@@ -49,7 +49,7 @@ DISABLED = (
 
 @pytest.fixture(scope="module")
 def system(require_or_skip: Callable[[bool, str], None], guard: Guard) -> Iterator[EmbeddedPostgres]:
-    """PostgreSQL as Debian installs it."""
+    """Yield PostgreSQL as Debian installs it."""
     programs = list(installed.DEBIAN.glob("*/bin/postgres"))
     require_or_skip(bool(programs), "PostgreSQL is not installed (on Debian: apt-get install postgresql)")
     with open_folder() as folder:
@@ -61,7 +61,7 @@ def system(require_or_skip: Callable[[bool, str], None], guard: Guard) -> Iterat
 
 @pytest.fixture
 def role(postgres: EmbeddedPostgres) -> Iterator[str]:
-    """An account of the test's own, whose settings no other test shares."""
+    """Yield an account of the test's own, whose settings no other test shares."""
     name = f"role_{uuid4().hex[:8]}"
     with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
         admin.execute(f"CREATE ROLE {name} LOGIN SUPERUSER")
@@ -84,8 +84,8 @@ def run(*command: str, **environment: str) -> "subprocess.CompletedProcess[str]"
 # Plans ----------------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_that_a_batch_worker_asks_is_compiled(system: EmbeddedPostgres) -> None:
-    """It would be, without our settings: this server compiles what a plan disables."""
+def test_no_query_of_a_batch_worker_is_compiled(system: EmbeddedPostgres) -> None:
+    """Without our settings it would be: this server compiles queries with a disabled plan."""
     with psycopg.connect(system.url("postgres"), autocommit=True) as outsider:
         *_, plan = [outsider.execute(each.encode()) for each in DISABLED]
         assert "JIT:" in {line for (line,) in plan}
@@ -95,7 +95,9 @@ def test_nothing_that_a_batch_worker_asks_is_compiled(system: EmbeddedPostgres) 
 
 
 @pytest.mark.parametrize(("days", "is_reported"), [(30, False), (120, True)])
-def test_more_days_than_there_are_locks_for_are_told(system: EmbeddedPostgres, days: int, is_reported: bool) -> None:
+def test_more_days_than_there_are_locks_for_are_reported(
+    system: EmbeddedPostgres, days: int, is_reported: bool
+) -> None:
     done = run("-c", FEW_LOCKS, DATABASE_URL=system.url("postgres"), NOTIFICATION_RETENTION_DAYS=str(days))
     assert ("room for 6400 locks, which 120 days" in done.stdout) is is_reported, done.stderr
 
@@ -103,7 +105,7 @@ def test_more_days_than_there_are_locks_for_are_told(system: EmbeddedPostgres, d
 # Poolers --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_pooler_that_drops_our_settings_is_named_with_what_mends_it(postgres: EmbeddedPostgres, role: str) -> None:
+def test_a_pooler_that_drops_our_settings_is_named_with_the_remedy(postgres: EmbeddedPostgres, role: str) -> None:
     with pooler(postgres.socket_dir / SOCKET_NAME) as between:
         url = f"postgresql://{role}@127.0.0.1:{between.port}/postgres?sslmode=disable"
         first = run("manage.py", "check", "--database=default", DATABASE_URL=url)
@@ -125,36 +127,36 @@ def test_a_pooler_that_refuses_our_settings_is_named_in_one_line(postgres: Embed
 
 
 @pytest.mark.django_db
-def test_without_a_pooler_sessions_begin_as_asked() -> None:
+def test_sessions_without_a_pooler_begin_with_our_settings() -> None:
     assert list(fitting.odd_session()) == []
 
 
 # Versions -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_newest_version_is_the_embedded_one_and_the_oldest_that_of_the_oldest_debian() -> None:
+def test_the_newest_version_is_the_embedded_one_and_the_oldest_is_that_of_the_oldest_debian() -> None:
     assert (15, int(EMBEDDED.version)) == (versions.OLDEST, versions.NEWEST)
 
 
-def test_the_versions_that_are_tried_are_those_that_the_readme_promises() -> None:
+def test_the_tested_versions_are_those_that_the_readme_promises() -> None:
     readme = Path(PROJECT, "README.md").read_text(encoding="utf-8")
     assert f"PostgreSQL {versions.OLDEST} to {versions.NEWEST}" in readme
 
 
-def test_the_installed_version_is_one_that_is_promised(system: EmbeddedPostgres) -> None:
+def test_the_installed_version_is_a_promised_one(system: EmbeddedPostgres) -> None:
     assert versions.OLDEST <= int(system.release.version) <= versions.NEWEST
 
 
 @pytest.fixture
 def too_old(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The server is the same. What is too old for this code is another version."""
+    """The server is the same. The oldest version that the code accepts is raised."""
     monkeypatch.setattr(versions, "OLDEST", 99)
     connection.close()
     return "is too old: this server needs 99 or newer"
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_version_that_is_too_old_is_refused_in_one_line_before_anything_is_asked(
+def test_a_version_that_is_too_old_is_refused_in_one_line_before_any_query(
     too_old: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kit.processes.starting.sleep", lambda _: monkeypatch.undo())  # until it is upgraded
@@ -178,17 +180,17 @@ versions.OLDEST = 99; import runpy; runpy.run_path("manage.py", run_name="__main
 
 
 @pytest.mark.django_db
-def test_a_version_that_is_newer_than_all_that_were_tried_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_newer_than_all_tested_ones_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(fitting.untried_version()) == []
     monkeypatch.setattr(versions, "NEWEST", 1)
     [line] = fitting.untried_version()
     assert re.fullmatch(r"PostgreSQL \d+\.\d+ is not tested with this server: 1 is the newest tested version\.", line)
 
 
-# What tests and benchmarks choose by DATABASE -------------------------------------------------------------------------
+# The choice of tests and benchmarks by DATABASE -----------------------------------------------------------------------
 
 
-def test_tests_and_benchmarks_run_on_the_embedded_server_unless_they_are_told() -> None:
+def test_tests_and_benchmarks_run_on_the_embedded_server_by_default() -> None:
     assert installed.chosen({}) == installed.chosen({"DATABASE": "embedded"}) == EMBEDDED
 
 
@@ -205,6 +207,6 @@ def test_the_newest_installed_version_is_taken_with_its_own_defaults(tmp_path: P
     assert (found.version, found.folder, found.settings) == ("17", tmp_path / "17" / "bin", {"listen_addresses": ""})
 
 
-def test_a_machine_without_postgresql_is_told_what_to_install(tmp_path: Path) -> None:
+def test_a_machine_without_postgresql_gets_the_command_to_install_it(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="apt-get install postgresql"):
         installed.installed(tmp_path)

@@ -1,4 +1,6 @@
-"""The processes of `manage.py up` and of compose.yaml: every queue has its worker, every address is reachable."""
+"""Tests of the processes of `manage.py up` and of compose.yaml: every queue has its worker, every address is
+reachable.
+"""
 
 import re
 from itertools import chain
@@ -45,7 +47,7 @@ def test_each_worker_has_one_kind_of_work():
     assert routed | {settings.CELERY_TASK_DEFAULT_QUEUE} == set(app.amqp.queues)
 
 
-def test_as_many_processes_make_batches_as_are_asked_for():
+def test_the_number_of_processes_for_batches_is_as_requested():
     (worker,) = [spec.command for spec in plan(cpus=5) if spec.name == "batches"]
     assert {"--pool=prefork", "--concurrency=5"} <= set(worker)
 
@@ -70,11 +72,11 @@ def test_a_server_is_reached_locally(host, address):
     assert local_address(host) == address
 
 
-def test_demo_is_up_and_clients():
+def test_demo_is_up_with_clients():
     assert [spec.command[-1] for spec in Demo().further_processes()] == ["demo_clients"]
 
 
-def test_one_process_shows_what_all_have_counted():
+def test_one_process_shows_the_counts_of_all():
     silent = {spec.name for spec in plan(has_xmpp=True) if spec.environment.get("METRICS_PORT") == "0"}
     assert silent == {"xmpp", "batches", "tasks", "reports"}
 

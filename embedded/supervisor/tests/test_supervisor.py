@@ -1,5 +1,5 @@
-"""The supervisor with real, small children. Each test ends with nobody left."""
-# ruff: noqa: T201 - a child tells by what it prints
+"""Tests of the supervisor with real, small children. No process is left after a test."""
+# ruff: noqa: T201 - the output of a child shows its state
 
 import asyncio
 import errno
@@ -31,7 +31,7 @@ from embedded.supervisor.supervisor import (
 from kit.errors import StartError
 from kit.metrics.files import Counted
 
-# Ends at SIGTERM, after saying so; takes along a grandchild that ignores everything.
+# Ends at SIGTERM after a line of output. Its child ignores every signal that can be ignored.
 STUBBORN_FAMILY = """
     import os, signal, sys, time
     if os.fork() == 0:
@@ -49,7 +49,7 @@ def script(name, code, stop_order=StopOrder.FRONT, **facts):
 
 @asynccontextmanager
 async def supervised():
-    """Yield a supervisor and what it has written so far; afterwards everything is stopped and no process is left."""
+    """Yield a supervisor and its output so far. Afterwards everything is stopped, and no process is left."""
     stream = io.StringIO()
     with Guard() as guard:
         supervisor = Supervisor(MergedLog(stream, coloured=False), guard)
@@ -159,7 +159,7 @@ def test_a_closed_terminal_does_not_end_the_log():
         stream.close()
 
 
-def test_lines_are_cut_wherever_the_pipe_cut_them():
+def test_lines_are_whole_wherever_the_pipe_cut_them():
     taken = []
     lines = Lines(taken.append)
     for byte in "eins\nzwei ä\n".encode():
@@ -173,7 +173,7 @@ def test_restart_delays_double_up_to_a_limit():
     assert [restart_delay_seconds(failures) for failures in (1, 2, 3, 6, 7, 8, 1000)] == [0.5, 1, 2, 16, 30, 30, 30]
 
 
-def test_a_healthy_life_starts_the_record_anew():
+def test_a_healthy_life_restarts_the_count_of_failures():
     assert failures_in_a_row(5, lived_seconds=1) == 6
     assert failures_in_a_row(5, lived_seconds=60) == 1
 
@@ -183,7 +183,7 @@ def test_exits_are_described_for_people():
     assert describe_exit(-9) == "was ended by SIGKILL"
 
 
-def test_a_process_that_dies_is_started_again_and_that_is_said_in_one_line(monkeypatch):
+def test_a_process_that_dies_is_restarted_with_one_line_in_the_log(monkeypatch):
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 0.05)
 
     async def scenario():
@@ -199,7 +199,7 @@ def test_a_process_that_dies_is_started_again_and_that_is_said_in_one_line(monke
     ]
 
 
-def test_a_killed_process_is_started_again_without_its_orphans(monkeypatch):
+def test_a_killed_process_is_restarted_without_its_orphans(monkeypatch):
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 0.05)
 
     async def scenario():
@@ -215,7 +215,7 @@ def test_a_killed_process_is_started_again_without_its_orphans(monkeypatch):
     assert is_gone(asyncio.run(scenario()))
 
 
-def test_what_cannot_be_started_is_an_error_of_one_line():
+def test_a_process_that_cannot_be_started_is_an_error_of_one_line():
     async def scenario():
         async with supervised() as (supervisor, _):
             await supervisor.start(ProcessSpec(name="web", command=["/nowhere/web"], stop_order=StopOrder.FRONT))
@@ -228,7 +228,7 @@ def test_a_process_that_cannot_be_prepared_again_is_tried_until_it_can(monkeypat
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 0.02)
     lives = tmp_path / "lives"
 
-    def prepare():  # in the child, each time in another one
+    def prepare():  # runs in the child, and each time in another one
         lives.open("a").write("x")
         if lives.read_text() == "xx":
             raise StartError("disk full")
@@ -241,7 +241,7 @@ def test_a_process_that_cannot_be_prepared_again_is_tried_until_it_can(monkeypat
     asyncio.run(scenario())
 
 
-def test_stages_are_stopped_in_order():
+def test_processes_are_stopped_in_their_order():
     code = """
         import signal, sys, time
         signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.2), print("stopped", flush=True), sys.exit(0)))
@@ -261,7 +261,7 @@ def test_stages_are_stopped_in_order():
     assert stopped == [stop_order.name.lower() for stop_order in StopOrder]
 
 
-def test_whoever_does_not_stop_in_time_is_killed_and_named():
+def test_a_process_that_does_not_stop_in_time_is_killed_and_named():
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
 
     async def scenario():
@@ -297,7 +297,7 @@ def test_hurry_waits_for_data_only():
 
 
 def forked(name, target, **facts):
-    """Return a spec whose target runs in a forked child; its command would fail."""
+    """Return a spec whose target runs in a forked child. Its command would fail."""
     return ProcessSpec(name=name, command=["/nowhere", name], target=target, stop_order=StopOrder.FRONT, **facts)
 
 
@@ -310,7 +310,7 @@ def lines_of(*specs):
     return asyncio.run(scenario())
 
 
-def test_a_function_runs_in_a_child_with_what_is_imported_here():
+def test_a_function_runs_in_a_child_with_the_modules_imported_here():
     def target():
         print(re.sub("o", "0", "foo"), os.getppid() == parent, os.getsid(0) == os.getpid())
         print(psutil.Process().cmdline()[0], file=sys.stderr)
@@ -353,10 +353,8 @@ def test_a_child_holds_nothing_open_that_its_parent_has_opened(tmp_path):
     assert lines == ["{'/dev/null'}", "False"]
 
 
-def test_what_the_parent_had_open_closes_nothing_of_the_child(tmp_path):
-    """Objects of the parent still exist in the child, and some, such as those of prometheus_client, close what they
-    hold.
-    """
+def test_objects_of_the_parent_close_no_file_of_the_child(tmp_path):
+    """Objects of the parent still exist in the child. Some, such as those of prometheus_client, close their files."""
 
     def target():
         with (tmp_path / "own").open("w") as own:
@@ -368,7 +366,7 @@ def test_what_the_parent_had_open_closes_nothing_of_the_child(tmp_path):
         assert lines_of(forked("function", target)) == ([0], ["written"])
 
 
-def test_a_child_runs_a_loop_of_its_own_and_leaves_signals_to_the_parent():
+def test_a_child_runs_an_event_loop_of_its_own_and_can_be_interrupted():
     async def sleep():
         await asyncio.sleep(0.01)
         print("slept")
@@ -417,7 +415,7 @@ def who(name, **facts):
 
 
 @pytest.mark.parametrize("announces_ready", [True, False])
-def test_a_process_is_replaced_by_one_that_is_ready_if_it_can_tell(announces_ready):
+def test_a_process_is_replaced_by_a_ready_one_if_it_announces_that(announces_ready):
     async def scenario():
         async with supervised() as (supervisor, stream):
             await supervisor.start(who("old", announces_ready=announces_ready))
@@ -432,7 +430,7 @@ def test_a_process_is_replaced_by_one_that_is_ready_if_it_can_tell(announces_rea
     assert asyncio.run(scenario())[2:] == (overlapping if announces_ready else apart)
 
 
-def test_who_was_replaced_is_not_started_again_and_who_replaced_it_is(monkeypatch):
+def test_the_replacement_is_restarted_and_the_replaced_process_is_not(monkeypatch):
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 0.05)
 
     async def scenario():
@@ -447,8 +445,10 @@ def test_who_was_replaced_is_not_started_again_and_who_replaced_it_is(monkeypatc
 
 
 @pytest.mark.parametrize("announces_ready", [True, False])
-def test_who_is_replaced_while_it_waits_to_be_started_again_stays_away(monkeypatch, announces_ready):
-    """What crashes again and again is nearly always waiting, and to replace it is why an operator upgrades."""
+def test_a_process_replaced_while_it_waits_for_its_restart_is_not_restarted(monkeypatch, announces_ready):
+    """A process that crashes repeatedly is nearly always in that pause, and replacing it is the purpose of an
+    upgrade.
+    """
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 1.0)
 
     async def scenario():
@@ -463,7 +463,7 @@ def test_who_is_replaced_while_it_waits_to_be_started_again_stays_away(monkeypat
     assert asyncio.run(scenario()).count("old starts") == 1
 
 
-def test_who_cannot_be_replaced_stays():
+def test_a_process_whose_replacement_fails_stays():
     async def scenario():
         async with supervised() as (supervisor, stream):
             await supervisor.start(who("old", announces_ready=True))
@@ -478,7 +478,7 @@ def test_who_cannot_be_replaced_stays():
 
 
 def test_a_supervisor_has_one_thread():
-    """Forking would not be safe with a second thread."""
+    """A process with a second thread cannot fork safely."""
 
     async def scenario():
         async with supervised() as (supervisor, stream):
@@ -525,7 +525,7 @@ def test_nothing_outlives_a_supervisor_that_is_killed(target, number, tmp_path):
 
 @contextmanager
 def living_supervisor(target, tmp_path):
-    """A supervisor in a process of its own, which runs a family whose youngest ignores SIGTERM."""
+    """Start a supervisor in a process of its own. It runs a family whose youngest member ignores SIGTERM."""
     code = f"""
         import asyncio, sys
         FAMILY = {textwrap.dedent(STUBBORN_FAMILY)!r}

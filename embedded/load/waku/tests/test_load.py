@@ -1,4 +1,4 @@
-"""The parts that need no server: what may be a target, when requests leave, and how what came back is counted."""
+"""Tests of the parts that need no server: permitted targets, the moments of requests, and the counts of arrivals."""
 
 import asyncio
 import os
@@ -11,14 +11,14 @@ from aiohttp.test_utils import TestClient, TestServer
 from embedded.gorush.gateway import Settings
 from embedded.gorush.http.server import create_app
 from embedded.load.waku import (
-    Ear,
     LoadRequests,
-    Shots,
+    ReplyReader,
+    Sent,
     distribution,
     evaluate,
     is_loopback,
+    publish_on_time,
     pushes_recorded,
-    shoot,
 )
 from kit.http.connections import new_client
 from notifications.messages import Report
@@ -46,7 +46,7 @@ MS = 1_000_000
         ("", False),
     ],
 )
-def test_only_this_machine_is_put_under_load_without_asking_twice(url, is_ours):
+def test_only_this_machine_is_put_under_load_without_a_confirmation(url, is_ours):
     assert is_loopback(url) == is_ours
 
 
@@ -59,7 +59,7 @@ def test_percentiles_are_measured_values_and_the_histogram_holds_all():
 
 
 def test_requests_leave_at_their_moments_however_long_the_node_takes():
-    """A node that answers nothing until the last request is there: a closed loop would never send a second one."""
+    """The node answers nothing until the last request has come. A closed loop would never send a second one."""
     count, arrived = 20, []
     everybody_is_here = asyncio.Event()
 
@@ -73,23 +73,23 @@ def test_requests_leave_at_their_moments_however_long_the_node_takes():
         begin_ns = time.time_ns() + 20 * MS
         messages = [WakuMessage(b"", "/t", number) for number in range(count)]
         due_ns = [begin_ns + number * 5 * MS for number in range(count)]
-        return messages, await asyncio.wait_for(shoot(messages, due_ns, publish, lambda: None), 30)
+        return messages, await asyncio.wait_for(publish_on_time(messages, due_ns, publish, lambda: None), 30)
 
-    messages, shots = asyncio.run(main())
+    messages, sent = asyncio.run(main())
     assert arrived == messages
-    assert (len(shots.lags_ms), len(shots.publish_ms), shots.max_in_flight) == (count, count, count)
-    assert min(shots.lags_ms) >= 0
+    assert (len(sent.lags_ms), len(sent.publish_ms), sent.max_in_flight) == (count, count, count)
+    assert min(sent.lags_ms) >= 0
 
 
-def test_what_the_node_does_not_take_is_counted_by_its_word():
+def test_a_request_that_the_node_refuses_is_counted_by_its_error_code():
     async def publish(_message):
         raise NodeError("away")
 
     async def main():
-        return await shoot([WakuMessage(b"", "/t", 0)] * 3, [time.time_ns()] * 3, publish, lambda: None)
+        return await publish_on_time([WakuMessage(b"", "/t", 0)] * 3, [time.time_ns()] * 3, publish, lambda: None)
 
-    shots = asyncio.run(main())
-    assert (shots.refused, shots.publish_ms) == ({"unreachable": 3}, [])
+    sent = asyncio.run(main())
+    assert (sent.refused, sent.publish_ms) == ({"unreachable": 3}, [])
 
 
 def load_requests(*due_ms):
@@ -102,29 +102,29 @@ def arrival(number, at_ms):
 
 
 def test_latency_counts_from_the_moment_a_request_was_due_not_from_when_it_was_sent():
-    """The generator was a second late with the second one: its sender would have waited that second, too."""
-    shots = Shots(lags_ms=[0.0, 1000.0], publish_ms=[1.0, 1.0], wall_seconds=2)
-    result = evaluate(load_requests(0, 100), shots, [], [arrival(0, 10), arrival(1, 1110)])
+    """The generator was a second late with the second request. A sender would have waited for that second, too."""
+    sent = Sent(lags_ms=[0.0, 1000.0], publish_ms=[1.0, 1.0], wall_seconds=2)
+    result = evaluate(load_requests(0, 100), sent, [], [arrival(0, 10), arrival(1, 1110)])
     assert (result.pushes.latency_ms.p50, result.pushes.latency_ms.max) == (10, 1010)
 
 
-def test_losses_and_duplicates_are_counted_and_strangers_are_not():
-    heard = [(*arrival(0, 5)[:1], True, 5 * MS), (*arrival(1, 5)[:1], False, 9 * MS), (*arrival(9, 5)[:1], True, 9)]
+def test_losses_and_duplicates_are_counted_and_other_messages_are_not():
+    replies = [(*arrival(0, 5)[:1], True, 5 * MS), (*arrival(1, 5)[:1], False, 9 * MS), (*arrival(9, 5)[:1], True, 9)]
     pushes = [arrival(0, 7), arrival(0, 3), arrival(9, 1)]
-    result = evaluate(load_requests(0, 1, 2), Shots(wall_seconds=1), heard, pushes)
+    result = evaluate(load_requests(0, 1, 2), Sent(wall_seconds=1), replies, pushes)
     assert (result.pushes.arrived, result.pushes.lost, result.pushes.doubled) == (1, 2, 1)
-    assert result.pushes.latency_ms.max == 3  # of the first
+    assert result.pushes.latency_ms.max == 3  # of the first push
     assert (result.replies.arrived, result.replies.lost, result.replies.doubled, result.failed) == (2, 1, 0, 1)
     assert not result.is_clean
 
 
-def test_a_gorush_without_a_record_is_told_apart_from_one_that_lost_everything():
-    result = evaluate(load_requests(0), Shots(wall_seconds=1), [(*arrival(0, 0)[:1], True, 1 * MS)], None)
+def test_a_gorush_without_a_record_is_no_gorush_that_lost_everything():
+    result = evaluate(load_requests(0), Sent(wall_seconds=1), [(*arrival(0, 0)[:1], True, 1 * MS)], None)
     assert result.pushes is None
     assert result.is_clean
 
 
-def test_pushes_of_other_bridges_are_none_of_the_load():
+def test_pushes_of_other_bridges_do_not_count_for_the_load():
     async def main():
         async with TestClient(TestServer(create_app(Settings()))) as gorush, new_client(timeout_seconds=30) as client:
             for data in ({"encryptedMessage": "0x0a0b"}, {"e": "AAAA"}):
@@ -137,7 +137,7 @@ def test_pushes_of_other_bridges_are_none_of_the_load():
 
 
 class Store:
-    """A store that holds one page of messages."""
+    """A store that has one page of messages."""
 
     def __init__(self):
         self.page = StorePage((), "")
@@ -157,13 +157,13 @@ def answer(message_id, recipient):
     )
 
 
-def test_answers_to_strangers_on_the_same_topic_are_no_answers_to_the_load():
+def test_answers_to_other_senders_on_the_same_topic_do_not_count_for_the_load():
     sender, outsider, store = new_identity(os.urandom), new_identity(os.urandom), Store()
-    ear = Ear(store, "/shard", [sender])
+    reader = ReplyReader(store, "/shard", [sender])
     topic = answer(b"1", sender).content_topic
     store.hold(*(replace(answer(each, outsider), content_topic=topic) for each in (b"1", b"2")), answer(b"1", sender))
-    asyncio.run(ear.listen_again())
-    assert (ear.count, ear.unanswered([b"1", b"2"])) == (3, 1)
+    asyncio.run(reader.read_again())
+    assert (reader.count, reader.unanswered([b"1", b"2"])) == (3, 1)
     store.hold(*([answer(b"0", sender)] * 3), answer(b"2", sender))
-    asyncio.run(ear.listen_again())
-    assert ear.unanswered([b"1", b"2"]) == 0
+    asyncio.run(reader.read_again())
+    assert reader.unanswered([b"1", b"2"]) == 0

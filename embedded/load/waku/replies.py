@@ -25,10 +25,10 @@ OVERLAP_NS = 500_000_000
 CIPHERTEXT_KEY = "encryptedMessage"
 
 # The message id, whether it was a success, and when it was read (Unix nanoseconds).
-Heard = tuple[bytes, bool, int]
+Reply = tuple[bytes, bool, int]
 
 
-class Ear:
+class ReplyReader:
     """A reader of the replies to some senders in a store.
 
     During the load it only keeps the messages, because opening one costs as much as a request. A message that the store
@@ -44,29 +44,29 @@ class Ear:
             self._senders.setdefault(content_topic, []).append(sender)
         self._newest_ns = self._begin_ns = time.time_ns() - CLOCK_SKEW_NS
         self._noted: dict[bytes, tuple[Any, int]] = {}  # raw message and when it was read, by hash
-        self._opened: dict[bytes, Heard | None] = {}
+        self._opened: dict[bytes, Reply | None] = {}
 
     @property
     def count(self) -> int:
         """Return how many messages were read."""
         return len(self._noted)
 
-    async def listen(self) -> None:
+    async def follow(self) -> None:
         """Read new messages until cancelled."""
         while True:
             await self._poll(self._newest_ns - OVERLAP_NS)
             await asyncio.sleep(POLL_SECONDS)
 
-    async def listen_again(self) -> None:
+    async def read_again(self) -> None:
         """Read everything once more, for messages that came out of order."""
         await self._poll(self._begin_ns)
 
-    def heard(self) -> list[Heard]:
+    def replies(self) -> list[Reply]:
         """Return every answer to a request, opened. Each message is opened once."""
         for message_hash, noted in self._noted.items():
             if message_hash not in self._opened:
                 self._opened[message_hash] = self._open(*noted)
-        return [heard for heard in self._opened.values() if heard]
+        return [reply for reply in self._opened.values() if reply]
 
     def unanswered(self, message_ids: Collection[bytes]) -> int:
         """Return the number of these requests without an answer so far.
@@ -75,7 +75,7 @@ class Ear:
         """
         if self.count < len(message_ids):
             return len(message_ids) - self.count
-        return len(set(message_ids) - {message_id for message_id, *_ in self.heard()})
+        return len(set(message_ids) - {message_id for message_id, *_ in self.replies()})
 
     async def _poll(self, since_ns: int) -> None:
         cursor = ""
@@ -107,7 +107,7 @@ class Ear:
             if isinstance(timestamp, int) and timestamp <= now_ns:
                 self._newest_ns = max(self._newest_ns, timestamp)
 
-    def _open(self, raw: Any, at_ns: int) -> Heard | None:
+    def _open(self, raw: Any, at_ns: int) -> Reply | None:
         try:
             message = from_json(raw)
         except BadNodeMessage:
