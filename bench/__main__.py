@@ -1,6 +1,6 @@
 """`make bench`: every benchmark in turn, as tables for people and one JSON file for comparison.
 
-Figures are CPU times and ratios measured in one run; wall-clock times say more about the machine's other tenants.
+Figures are CPU times, and ratios measured in one run. Wall-clock times depend on the other tenants of the machine.
 """
 
 import argparse
@@ -57,12 +57,12 @@ def main() -> None:
     parser.add_argument("--events", type=reports.parse_sizes, help="sizes of the reports' days: 1m,5m,50m")
     parser.add_argument("--registrations", type=int, default=console.REGISTRATIONS, help="of the console's database")
     parser.add_argument("--attempts", type=int, default=console.ATTEMPTS, help="of the console's database")
-    parser.add_argument("--requests", type=int, default=month.REQUESTS, help="that a month has left")
-    parser.add_argument("--minutes", type=int, default=month.MINUTES, help="that messages come after a month")
-    parser.add_argument("--keep", type=Path, metavar="folder", help="where the console's database stays, filled")
+    parser.add_argument("--requests", type=int, default=month.REQUESTS, help="in the tables of the month")
+    parser.add_argument("--minutes", type=int, default=month.MINUTES, help="of messages after the month")
+    parser.add_argument("--keep", type=Path, metavar="folder", help="folder for the filled console database")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped."))  # so that servers are taken down
-    names = arguments.names or [name for name in BENCHMARKS if name != "month"]  # which takes an hour
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped."))  # so that the servers are stopped
+    names = arguments.names or [name for name in BENCHMARKS if name != "month"]  # month takes an hour
     if unknown := set(names) - BENCHMARKS.keys():
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     sizes = arguments.registrations, arguments.attempts
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def alone(benchmark: Callable[[], dict[str, object]]) -> dict[str, object]:
-    """Run a benchmark in a process of its own, since Django is set up for one database, and once in a process."""
+    """Run a benchmark in a process of its own, because a process can set up Django only once, for one database."""
     receiver, sender = FORK.Pipe(duplex=False)
     child = FORK.Process(target=lambda: sender.send(benchmark()))
     child.start()
@@ -84,7 +84,7 @@ def alone(benchmark: Callable[[], dict[str, object]]) -> dict[str, object]:
     except EOFError:
         sys.exit("The benchmark failed; its messages are above.")
     except BaseException:
-        child.terminate()  # it takes its servers down
+        child.terminate()  # it stops its servers
         raise
     finally:
         child.join()

@@ -1,1 +1,1 @@
-"""What the nightly reports and their export cost."""
+"""Benchmarks of the nightly reports and of their export."""

@@ -1,8 +1,9 @@
-"""Measure the nightly reports: Spark for hardly any events, 1, 5 and 50 million, and the export from a real PostgreSQL.
+"""Benchmark of the nightly reports: Spark for hardly any events, 1, 5 and 50 million, and the export from PostgreSQL.
 
-Events are those of one day, in the proportions of a busy server, written straight into a lake; all jobs then run as
-they do at night, by spark-submit on this machine's cores. For comparison: the export of a million rows, and most of the
-figures (counts, percentiles, the heaviest) by plain SQL on them. ``python -m bench reports --events 10k,1m,50m``.
+Events are those of one day, in the proportions of a busy server, written straight into a lake. All jobs then run as
+they do at night, by spark-submit on this machine's cores. Two figures are for comparison: the export of a million rows,
+and most of the figures (counts, percentiles, the heaviest) by plain SQL on them. ``python -m bench reports --events
+10k,1m,50m``.
 """
 
 import json
@@ -29,7 +30,7 @@ from embedded.demo.facts import write_day
 from spark_reports.lake import Lake, Manifest
 
 DAY = date(2026, 11, 20)
-SIZES = (10_000, 1_000_000, 5_000_000)  # the first one takes what a night costs at least
+SIZES = (10_000, 1_000_000, 5_000_000)  # the first one shows the minimum time of a night
 DRIVER_MEMORY = "2g"
 TARGET_SECONDS = 60.0  # for 50 million
 TARGET_ROWS_PER_SECOND = 200_000
@@ -39,9 +40,9 @@ TARGET_ROWS_PER_SECOND = 200_000
 class Measured:
     """The figures of one size.
 
-    ``driver_mib`` is the most memory that Spark's one process (driver and, on this machine, executor) had resident.
-    ``cpu_seconds`` of that process remains true when others use the machine. ``bare_seconds`` is what Spark takes in
-    the same minute to start, count one table and end.
+    ``driver_mib`` is the peak of resident memory of Spark's one process (driver and, on this machine, executor). Its
+    ``cpu_seconds`` do not depend on other users of the machine. ``bare_seconds`` is the time that Spark takes in the
+    same minute to start, to count one table and to end.
     """
 
     events: int
@@ -96,7 +97,7 @@ def parse_sizes(text: str) -> list[int]:
 
 
 def _archive_classes(folder: Path) -> None:
-    """Have the archive of classes made, as the first night of a server does."""
+    """Create the archive of classes, as the first night of a server does."""
     from spark_reports.running.classes import replacing  # noqa: PLC0415 - once Django is set up
 
     with tempfile.TemporaryDirectory(prefix="bench-lake-") as name, replacing(_classes(folder)) as draft:
@@ -136,7 +137,7 @@ spark.stop()
 
 
 def _bare(lake: Lake) -> float:
-    """Return how long Spark takes to start, to count one table, and to end."""
+    """Return the time that Spark takes to start, to count one table and to end."""
     from spark_reports.running.spark import environment, spark_home  # noqa: PLC0415
 
     script = Path(lake.url) / "bare.py"
@@ -170,9 +171,9 @@ def _submit(lake: Lake, manifest: Manifest, reports: dict[str, float], **archive
 
 @contextmanager
 def _java() -> Iterator[Callable[[], tuple[float, float]]]:
-    """Watch the Java process below us.
+    """Watch the Java process below this one.
 
-    The value returns its CPU seconds and its memory peak in MiB, as the kernel keeps it.
+    The value returns its CPU seconds and its memory peak in MiB, as the kernel records it.
     """
     seen = [0.0, 0.0]
     is_over = threading.Event()

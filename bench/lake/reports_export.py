@@ -1,4 +1,6 @@
-"""Measure the export of a day from a real PostgreSQL, and most figures of the reports by plain SQL on the same rows."""
+"""Benchmark of the export of a day from PostgreSQL, and of most figures of the reports by plain SQL on the same
+rows.
+"""
 
 import time
 from datetime import UTC, date, datetime
@@ -8,7 +10,7 @@ from spark_reports.lake import Lake
 
 DAY = date(2026, 11, 20)
 FILL = Path(__file__).with_name("reports_fill.sql")
-# The rows set the columns that reports read; other columns that a table needs get a default.
+# The rows set the columns that reports read. Other required columns get a default.
 COLUMNS_WITHOUT_DEFAULT = """
     SELECT table_name, column_name, CASE WHEN data_type IN ('text', 'bytea') THEN quote_literal('')
         WHEN data_type = 'boolean' THEN 'false' WHEN data_type LIKE 'timestamp%' THEN 'now()' ELSE '0' END
@@ -20,7 +22,7 @@ SAME_IN_SQL = Path(__file__).with_name("reports_same.sql")
 
 
 def measure(folder: Path) -> dict[str, float]:
-    """Fill an empty database, for which Django has been set up, and measure the export of a day."""
+    """Fill an empty database, for which Django is set up, and measure the export of a day."""
     from django.core.management import call_command  # noqa: PLC0415
 
     call_command("migrate", verbosity=0)

@@ -1,1 +1,1 @@
-"""What reading from nodes and stores costs, and what the load generator needs."""
+"""Benchmarks of reading from nodes and stores, and of the load generator."""

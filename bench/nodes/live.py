@@ -1,9 +1,9 @@
-"""Measure the time from a client's POST to the commit into the inbox, on a system with nothing else to do.
+"""Benchmark of the time from a client's POST to the commit into the inbox, on an idle system.
 
-A whole bridge, a development node and a real PostgreSQL run as processes of their own. The commit's time is
-PostgreSQL's own (track_commit_timestamp). Messages come one by one at random moments, so that each meets the bridge at
-another point of its period. The times are wall-clock times, which other tenants of the machine make longer. Run alone
-with ``python -m bench live``.
+A whole bridge, a development node and PostgreSQL run as processes of their own. The commit's time is PostgreSQL's own
+(track_commit_timestamp). Messages come one by one at random moments, so that each meets the bridge at another point of
+its period. The times are wall-clock times, which other tenants of the machine make longer. Run alone with ``python -m
+bench live``.
 """
 
 import random

@@ -1,10 +1,9 @@
-"""Measure what the load generator itself needs: one process sends more than its target rate to a node and listens.
+"""Benchmark of the load generator: one process sends more than its target rate to a node, and reads the answers.
 
-The requests are built and dated in advance, as in `manage.py load`, which also opens the answers when all is over. No
-server answers here: a stand-in publishes one message of an answer's size for each request from a process of its own, so
-that hearing them is measured, too. ``per_second_on_one_core`` is by CPU time, and says what the generator can do; what
-it did (``sent_per_second``, and how late) needs a machine with a core to spare. Run alone with ``python -m bench
-load``.
+The requests are built and dated in advance, as in `manage.py load`, which also opens the answers at the end. No server
+answers here. A stand-in in a process of its own publishes one message of an answer's size for each request, so that
+reading them is measured, too. ``per_second_on_one_core`` is the rate that the CPU time permits. The rate that was
+reached (``sent_per_second``, and the delay) needs a machine with a free core. Run alone with ``python -m bench load``.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ def run() -> dict[str, object]:
         sent, replies, build_ms = asyncio.run(_measure(url))
     lags = distribution(sent.lags_ms)
     taken = max(1, len(sent.publish_ms))
-    # The span begins when the first request was due; the process waits for that moment, too.
+    # The span begins at the due moment of the first request, and the process waits for that moment, too.
     span_seconds = SECONDS + sent.lags_ms[-1] / 1000
     result: dict[str, object] = {
         "rate": RATE,
@@ -82,7 +81,7 @@ def _phone(server: bytes) -> RegisteringClient:
 
 
 async def _answer(url: str, content_topic: str, begin_ns: int) -> None:
-    """Publish answers at the same rate, in place of the server. Nobody can open them."""
+    """Publish answers at the same rate, in place of the server. No sender can open them."""
     due_ns = [begin_ns + round(number * 1e9 / RATE) for number in range(round(RATE * SECONDS))]
     answers = [WakuMessage(os.urandom(ANSWER_BYTES), content_topic, at_ns) for at_ns in due_ns]
     async with new_client(timeout_seconds=TIMEOUT_SECONDS) as client:

@@ -43,7 +43,7 @@ def own_topic() -> str:
 
 
 def raw_message(payload_bytes: int) -> dict[str, object]:
-    """Return a message on our topic, as a node writes it."""
+    """Return a message on our topic, in the form of a node."""
     return {
         "payload": b64encode(os.urandom(payload_bytes)).decode(),
         "contentTopic": own_topic(),

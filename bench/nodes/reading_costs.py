@@ -1,10 +1,9 @@
-"""Measure how often a message is read, and what reading costs: an idle bridge, 20 messages per second, and a flood.
+"""Benchmark of reading: reads of each message, and their cost, for an idle bridge, 20 messages per second, and a flood.
 
-A whole bridge as `manage.py up` starts it, one development node with the ring of 50 that nodes have by default, a real
-PostgreSQL and Valkey run as processes of their own. Half of the messages are for us. A read is a message that the node
-handed out on any way: live, from the store, or only its hash from the store. What happens once in ten minutes (the
-search for late messages, one more read of each message) does not show in a run this short. Run alone with ``python -m
-bench reading``.
+A whole bridge as `manage.py up` starts it, one development node with the default ring of 50, PostgreSQL and Valkey run
+as processes of their own. Half of the messages are for us. A read is a message that the node delivered in any way:
+live, from the store, or only as a hash from the store. The search for late messages, which reads each message once more
+every ten minutes, does not show in a run this short. Run alone with ``python -m bench reading``.
 """
 
 import os
@@ -31,7 +30,7 @@ from bench.running import servers
 SHARD = "/waku/2/rs/16/32"
 PAYLOAD_BYTES = 560
 WAVE_SECONDS = 0.01
-# Messages per second (0: none) and how long.
+# Messages per second (0: none) and duration.
 PHASES = {
     "idle": (0, 10.0),
     "20 per second": (20, 20.0),
@@ -44,14 +43,14 @@ READ = "pushserver_bridge_messages_read_total"
 
 def run() -> dict[str, object]:
     """Measure, print and return the figures."""
-    with a_world() as world:
-        result: dict[str, object] = {name: world.measure(rate, seconds) for name, (rate, seconds) in PHASES.items()}
+    with reading_bridge() as reader:
+        result: dict[str, object] = {name: reader.measure(rate, seconds) for name, (rate, seconds) in PHASES.items()}
     _print(result)
     return result
 
 
-class World:
-    """A bridge that reads, and what it and its servers have used so far. All of its nodes hear every message."""
+class ReadingBridge:
+    """A bridge that reads, and the costs of it and its servers so far. All of its nodes receive every message."""
 
     def __init__(self, folder: Path, urls: Sequence[str], database: Any, processes: dict[str, psutil.Process]) -> None:
         self._metrics = folder / "data" / "metrics"
@@ -61,7 +60,7 @@ class World:
         self._processes = processes
 
     def measure(self, rate: int, seconds: float) -> dict[str, float]:
-        """Send messages at this rate for this long, and return what they cost."""
+        """Send messages at this rate for this time, and return their costs."""
         time.sleep(2)
         cpu, reads, known, began = self._cpu(), self._reads(), self.known(), time.perf_counter()
         sent = ours = 0
@@ -74,7 +73,7 @@ class World:
         spent = {name: value - cpu[name] for name, value in self._cpu().items()}
         if sent:
             servers.wait_until(lambda: self.known() - known == ours)
-            time.sleep(SETTLE_SECONDS)  # until the last of them was read from the store, too
+            time.sleep(SETTLE_SECONDS)  # until the last message was read from the store, too
         figures = {f"{name}_share": value / seconds for name, value in spent.items()}
         if sent:
             figures |= {f"{name}_ms": value / sent * 1e3 for name, value in spent.items()}
@@ -82,7 +81,7 @@ class World:
         return figures
 
     def gossip(self, wave: Sequence[dict[str, Any]]) -> None:
-        """Let all nodes hear these messages."""
+        """Publish these messages to all nodes."""
         for url in self._urls:
             self._client.post(f"{url}/dev/gossip", json=wave).raise_for_status()
 
@@ -95,7 +94,7 @@ class World:
         return {name: servers.cpu_seconds(process) for name, process in self._processes.items()}
 
     def _reads(self) -> float:
-        """Return how many messages the bridge has read, from the files in which it counts."""
+        """Return the number of messages that the bridge has read, from the files of its counters."""
         return sum(
             value
             for file in self._metrics.glob("counter_*.db")
@@ -105,8 +104,8 @@ class World:
 
 
 @contextmanager
-def a_world(stores: int = 1) -> Iterator[World]:
-    """Run a bridge that reads one node live, and so many stores, that of this node first."""
+def reading_bridge(stores: int = 1) -> Iterator[ReadingBridge]:
+    """Run a bridge that reads one node live, and ``stores`` stores, that of this node first."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         database_url, postgres = stack.enter_context(servers.postgres(folder))
@@ -119,10 +118,10 @@ def a_world(stores: int = 1) -> Iterator[World]:
         command = [sys.executable, "manage.py", "run_waku_bridge"]
         bridge = psutil.Process(stack.enter_context(servers.process(command, env=environment)).pid)
         database = stack.enter_context(psycopg.connect(database_url, autocommit=True))
-        world = World(folder, urls, database, {"bridge": bridge, "postgres": postgres, "valkey": valkey})
-        world.gossip([_message(is_ours=True)])
-        servers.wait_until(lambda: world.known() == 1)
-        yield world
+        reader = ReadingBridge(folder, urls, database, {"bridge": bridge, "postgres": postgres, "valkey": valkey})
+        reader.gossip([_message(is_ours=True)])
+        servers.wait_until(lambda: reader.known() == 1)
+        yield reader
 
 
 def _message(*, is_ours: bool) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Measure what a bridge needs for a million query topics, and how soon it reads.
+"""Benchmark of a bridge with a million query topics: what it needs, and how soon it reads.
 
-The topics are in a real PostgreSQL. Memory and time to load are measured in a fresh process that does nothing else. The
-whole bridge is measured from its start, with a message on the last of the topics waiting in the node, until that is in
-the inbox. Both are given in wall-clock time, as an operator sees them, and in CPU time, which other tenants of the
-machine do not make longer. Run alone with ``python -m bench topics``.
+The topics are in PostgreSQL. Memory and time to load are measured in a fresh process that does nothing else. The whole
+bridge is measured from its start until a message on the last of the topics, which waits in the node, is in the inbox.
+Both figures are given in wall-clock time, as an operator sees them, and in CPU time, which other tenants of the machine
+do not make longer. Run alone with ``python -m bench topics``.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ TARGETS = {
     "bridge_start_seconds": ("from its start to its first message, s", 10),
     "bridge_start_cpu_seconds": ("CPU time of it, with PostgreSQL's, s", None),
 }
-# Names are the hex of 64 bytes. The server itself takes the topic from Keccak-256, which spreads as evenly.
+# Names are the hex of 64 bytes. The server itself derives the topic by Keccak-256, which spreads as evenly.
 FILL = """
     INSERT INTO registrations_topickey (name, topic, created_at)
     SELECT encode(digest, 'hex'), ('x' || encode(substr(digest, 1, 4), 'hex'))::bit(32)::bigint, now()

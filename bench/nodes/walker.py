@@ -1,10 +1,10 @@
-"""Measure how many messages per second the store walker keeps up with on one core, next to its floor.
+"""Benchmark of the store walker: the messages per second that it can follow on one core, next to their floor.
 
-A window of a store (the development node, which keeps it in SQLite) is read twice into a real PostgreSQL by a walker in
-a process of its own: the first time nothing in it is known, as after an outage, the second time everything is, as in
-most of each pass. From both follows what it keeps up with: each message is read once itself and twice by its hash. The
-walker's own CPU time is counted, and PostgreSQL's separately. The floor of a message is its share of a page parsed by
-orjson, its base64 decoded and its SHA-256 computed. Run alone with ``python -m bench walker``.
+A window of a store (the development node, which keeps it in SQLite) is read twice into PostgreSQL by a walker in a
+process of its own. The first time all messages are new, as after an outage. The second time all are known, as in most
+passes. The sustained rate follows from both: each message is read once itself and twice by its hash. The walker's own
+CPU time is counted, and PostgreSQL's separately. The floor of a message is its share of a page parsed by orjson, its
+base64 decoded and its SHA-256 computed. Run alone with ``python -m bench walker``.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ PAYLOAD_BYTES = 560
 PAGE = 100
 SHARD = "/waku/2/rs/16/32"
 PERIOD_SECONDS = 3
-# How often the hash of each message is read: when it is fresh and when it is late, while nothing is in doubt.
-LOOKS = 2
+# Reads of each message's hash: one while it is fresh and one while it is late, when no message is missing.
+HASH_READS = 2
 TARGET = 500
 ROWS = {
     "floor_us": ("floor of a message: parse, decode, hash", "µs CPU", None),
@@ -133,7 +133,7 @@ def _figures(figures: list[list[float]]) -> dict[str, float]:
         "known_us": known_us,
         "postgres_us": postgres_us,
         "catching_up_per_second": 1e6 / unknown_us,
-        "keeps_up_with_per_second": 1e6 / (unknown_us + LOOKS * known_us),
+        "keeps_up_with_per_second": 1e6 / (unknown_us + HASH_READS * known_us),
         "wall_per_second": 1e6 / wall_us,
     }
 

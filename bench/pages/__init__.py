@@ -1,1 +1,1 @@
-"""How fast console and API are with much in the database."""
+"""Benchmarks of console and API with a full database."""

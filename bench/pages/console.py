@@ -1,11 +1,11 @@
-"""Measure how fast console and API are with a million registrations and ten million attempts.
+"""Benchmark of console and API with a million registrations and ten million attempts.
 
-They run on a real PostgreSQL filled by `manage.py seed_bench`, through Django's test client: the real middleware, views
-and templates, without a web server. Every page is requested at least 30 times, each time about another row where
-possible. Besides wall-clock times, which other tenants of the machine make longer, the table shows the CPU time of
-Python and of PostgreSQL and the number of queries. ``python -m bench console --registrations 1000000 --attempts
-10000000``; with ``--keep`` the database stays in that folder for the next time. ``BENCH_ONLY=list`` measures only the
-pages with that in their name.
+They run on PostgreSQL, filled by `manage.py seed_bench`, through Django's test client: the real middleware, views and
+templates, without a web server. Every page is requested at least 30 times, each time for another row where possible.
+The table shows wall-clock times, which other tenants of the machine make longer. It also shows the CPU time of Python
+and of PostgreSQL, and the number of queries. ``python -m bench console --registrations 1000000 --attempts 10000000``;
+with ``--keep`` the database stays in that folder for the next time. ``BENCH_ONLY=list`` measures only the pages with
+that text in their name.
 """
 
 import json
@@ -34,16 +34,16 @@ REGISTRATIONS, ATTEMPTS = 1_000_000, 10_000_000
 REQUESTS = 30
 WARM_UP = 2
 TARGET_MS = 200
-# Filling writes as much as a month of work does.
+# Filling writes as much as a month of traffic does.
 SETTINGS = {"max_wal_size": "4GB"}
 ONLY = "BENCH_ONLY"
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request, followed to where it leads.
+    """One request, with its redirects.
 
-    ``data`` makes it a POST; ``refresh`` requests only the part that changes.
+    ``data`` makes it a POST. ``refresh`` requests only the part of the page that refreshes itself.
     """
 
     url: str
@@ -98,7 +98,7 @@ def run(registrations: int = REGISTRATIONS, attempts: int = ATTEMPTS, keep: Path
 
 
 def _fill(url: str, environment: dict[str, str], registrations: int, attempts: int) -> float | None:
-    """Fill the database and return the seconds this took, or None when it was filled before."""
+    """Fill the database and return the seconds that this took, or None when it was full already."""
     with psycopg.connect(url) as connection:
         row = connection.execute("SELECT EXISTS (SELECT FROM registrations_registration)").fetchone()
     if row and row[0]:
@@ -112,7 +112,7 @@ def _fill(url: str, environment: dict[str, str], registrations: int, attempts: i
 
 
 def _sizes(url: str) -> dict[str, int]:
-    """Return the sizes of what is there, as a folder that was kept has the sizes of its first run."""
+    """Return the sizes of the tables. A kept folder has the sizes of its first run."""
     sizes = "SELECT (SELECT count(*) FROM registrations_registration), (SELECT count(*) FROM notifications_attempt)"
     with psycopg.connect(url) as connection:
         row = connection.execute(sizes).fetchone()

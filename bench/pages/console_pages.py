@@ -1,7 +1,6 @@
-"""The pages that the benchmark of the console requests: every list with its filters, every search, and the pages behind
-them.
+"""The pages in the benchmark of the console: every list with its filters, every search, and the pages behind them.
 
-Their rows are chosen from the database at random, the same ones in each run. Needs Django to be set up.
+Their rows are chosen from the database at random, the same ones in each run. Django must be set up.
 """
 
 import random
@@ -35,7 +34,7 @@ HOST = "localhost"
 NUMBERS = random.Random(1)  # noqa: S311 - the same ones in every run
 NOTHING = "nothing-at-all"
 DIGITS = 8
-# A search of a list is measured when this word is in the help text of the list; nonsense always is.
+# A list is searched for these terms when its help text contains the word. Every list is searched for nonsense.
 WORDS = {
     "chat key": "chat key",
     "first digits of a key hash": "key hash",
@@ -63,7 +62,7 @@ def clients() -> tuple[Client, Client]:
 
 
 def count_minutes() -> None:
-    """Fill a day of minutes as beat does while the server runs, with as many kinds of errors as a bad day has."""
+    """Fill the counts of a day, minute by minute, as beat does, with as many kinds of errors as a bad day has."""
     end = timezone.now().replace(second=0, microsecond=0)
     begins = [end - timedelta(minutes=number) for number in range(1, 1441)]
     figures = {"request_count": 160, "reply_count": 320, "dispatch_p50_ms": 40, "dispatch_p95_ms": 90}
@@ -94,9 +93,7 @@ def _gets(group: str, name: str, *urls: str) -> Page:
 
 
 def _sample(model: type[Model], *fields: str, **conditions: Any) -> list[Any]:
-    """Return rows from all over the table, chosen by their place on the disk, without sorting or counting a large
-    table.
-    """
+    """Return rows from all over the table, chosen by their place on the disk, without sorting or counting the table."""
     meta = model._meta  # noqa: SLF001 - documented
     table, column = connection.ops.quote_name(meta.db_table), connection.ops.quote_name(str(meta.pk.column))
     with connection.cursor() as cursor:
@@ -167,7 +164,7 @@ def _filtered(name: str, url: str, spec: Any, changes: Any) -> Iterator[Page]:
 
 
 def _searches() -> Iterator[Page]:
-    """Yield searches in the box of every page, followed to what is found, and then in the boxes of the lists."""
+    """Yield searches in the box of every page, with the pages that they lead to, and then searches in the lists."""
     terms = _terms()
     for kind, values in terms.items():
         yield Page("find", kind, [Ask(reverse("find"), {"q": value}) for value in values])
@@ -245,7 +242,7 @@ def _rows() -> Iterator[Page]:
 
 
 def _operations() -> Iterator[Page]:
-    """Yield the confirmation page of each operation, about as many rows as a list shows, where there are any."""
+    """Yield the confirmation page of each operation that applies, with as many rows as a list shows."""
     for page in _admins():
         for name, form in getattr(page, "operations", {}).items():
             url = reverse(_name(page, "operate"), args=[name])
@@ -307,7 +304,7 @@ def _api_of_notifications() -> Iterator[Page]:
 
 
 def _second_page(url: str, model: type[Model], **query: str) -> str:
-    """Return the address of the second page, as the `next` of the first one tells it."""
+    """Return the address of the second page, from the `next` of the first one."""
     _, api = clients()
     answer = api.get(url, query).json()
     following: str | None = answer["next"]

@@ -1,1 +1,1 @@
-"""What one request costs, step by step, in one process."""
+"""Benchmarks of one request, step by step, in one process."""

@@ -1,9 +1,9 @@
-"""Measure what the codec costs per message, next to the cryptography it cannot avoid.
+"""Benchmark of the codec: its cost per message, next to the cryptography that it needs.
 
 The floor of a message is its elliptic-curve and cipher work in a bare loop with the same libraries: recoveries and
-signatures of digests that are already known, key agreements, AES and HMAC. Keccak, protobuf, dataclasses and topic
-names are not in it; they are what the ratio shows. Times are CPU times of this process (``time.process_time``), floor
-and codec measured in turn, median of the rounds. Run alone with ``python -m bench.request.codec``.
+signatures of digests that are known already, key agreements, AES and HMAC. Keccak, protobuf, dataclasses and topic
+names are not part of it: the ratio shows them. Times are CPU times of this process (``time.process_time``), floor and
+codec measured in turn, median of the rounds. Run alone with ``python -m bench.request.codec``.
 """
 
 import hmac
@@ -149,7 +149,7 @@ class _Floor:
 
     @classmethod
     def open_registration(cls, payload: bytes) -> None:
-        """Open a registration: that of a request, one more recovery, and the inner message."""
+        """Open a registration: the work of a request, one more recovery, and the inner message."""
         cls.open_request(payload)
         cls.recover()  # the grant
         CLIENT.private_key.public_key.multiply(SERVER.private_key.secret).format()

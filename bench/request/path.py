@@ -1,11 +1,13 @@
-"""What one request costs on its whole way through the server, next to what cannot be avoided.
+"""Benchmark of one request on its whole way through the server, next to its floor.
 
-The way: inbox → batches of one worker (decode, decide, push, record, reply, note) → node, with one notification per
-request, on a real PostgreSQL, the development gorush and the development node. Counted is the CPU time of this process,
-which does what the bridge and a worker process do, and of PostgreSQL; not the development servers. Of a batch the table
-shows each stage, what is left of the thread (looking for rows, commits), and the event loop with its POSTs. The floor
-is the request's own cryptography in a bare loop, and two keep-alive POSTs by aiohttp. Every figure is the least of
-several rounds: other tenants of the machine only ever add. Run alone with ``python -m bench path``.
+The way: inbox → batches of one worker (decode, decide, push, record, reply, note) → node. Each request has one
+notification. PostgreSQL, the development gorush and the development node run beside this process.
+
+The CPU time of this process is counted, which does the work of the bridge and of a worker process, and that of
+PostgreSQL. That of the development servers is not. The table shows each step of a batch, the rest of the thread
+(searches for rows, commits), and the event loop with its POSTs. The floor is the request's own cryptography in a bare
+loop, and two keep-alive POSTs by aiohttp. Every figure is the minimum of several rounds, because other tenants of the
+machine only add to it. Run alone with ``python -m bench path``.
 """
 
 import logging
@@ -52,7 +54,9 @@ def run() -> dict[str, object]:
 
 
 def minimum_of(rounds: int, postgres: psutil.Process) -> dict[str, float]:
-    """Return the least CPU milliseconds that each part of a request took in some rounds, 0 for what was not needed."""
+    """Return the minimum CPU milliseconds of each part of a request over some rounds, 0 for a part that was not
+    needed.
+    """
     measured = [_measure_round(postgres) for _ in range(rounds)]
     parts = dict.fromkeys(part for times in measured for part in times)
     return {part: min(times.get(part, 0.0) for times in measured) for part in parts}
@@ -60,7 +64,7 @@ def minimum_of(rounds: int, postgres: psutil.Process) -> dict[str, float]:
 
 @contextmanager
 def servers_of_one_process() -> Iterator[psutil.Process]:
-    """Run a PostgreSQL with its usual safety, a node and a gorush, and return the process of PostgreSQL."""
+    """Run PostgreSQL with its usual durability, a node and a gorush. The value is the process of PostgreSQL."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name, ExitStack() as stack:
         folder = Path(name)
         database_url, database = stack.enter_context(servers.postgres(folder))
@@ -97,7 +101,7 @@ def _close_connections() -> None:
 
 
 def _measure_round(postgres: psutil.Process) -> dict[str, float]:
-    """Return the CPU milliseconds per request of each stage, and of PostgreSQL for all of them."""
+    """Return the CPU milliseconds per request of each step, and of PostgreSQL for all of them."""
     from bench.request.path_stages import Parts  # noqa: PLC0415 - it imports models, so after Django is set up
 
     seconds = Parts(postgres, clients=CLIENTS, requests=REQUESTS, batch=BATCH, topic=TOPIC).run()

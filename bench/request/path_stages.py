@@ -31,7 +31,7 @@ LOOP = "event loop: two POSTs"
 
 
 class Timed:
-    """A step that counts the CPU time it takes of the thread that processes the batches."""
+    """A step that counts its CPU time in the thread that processes the batches."""
 
     def __init__(self, step: Step, seconds: dict[str, float]) -> None:
         self.waits: LiteralString = step.waits
@@ -58,7 +58,7 @@ class Timed:
 
 
 class Parts:
-    """A server with registered clients, and requests on their way to them."""
+    """A server with registered clients, and requests on their way to it."""
 
     def __init__(self, postgres: psutil.Process, *, clients: int, requests: int, batch: int, topic: str) -> None:
         self._postgres = postgres
@@ -72,7 +72,7 @@ class Parts:
         self._process_until_done()
 
     def run(self) -> dict[str, float]:
-        """Let the requests go all the way; return the CPU seconds of this process, by what it did, and PostgreSQL's."""
+        """Process all requests. Return the CPU seconds of this process by part, and PostgreSQL's."""
         before, process_started, started = cpu_seconds(self._postgres), process_time(), thread_time()
         for batch in _batches(self.incoming, self._batch):
             inbox.store(batch, source="bench", now=timezone.now())
@@ -85,7 +85,7 @@ class Parts:
         return {**self._seconds, "postgres": spent}
 
     def _register(self) -> PushNotification:
-        """Store one registration, and return what a sender would ask for it."""
+        """Store one registration, and return a sender's request to notify it."""
         client = Identity(PrivateKey(os.urandom(32)))
         server = server_identity().pub33
         installation_id, access_token = str(uuid4()), str(uuid4())
@@ -119,10 +119,11 @@ class Parts:
         ).message
 
     def _process_until_done(self) -> float:
-        """Process batches until every push is over and every reply noted; the worker sleeps while it has nothing to do.
+        """Process batches until every push has ended and every reply is noted. The worker sleeps while it has nothing
+        to do.
 
-        Return what PostgreSQL had spent by then, in CPU seconds. It is asked before the worker closes its connection,
-        as nobody knows the time of a session that is just ending.
+        Return the CPU seconds of PostgreSQL until then. They are read before the worker closes its connection, because
+        the time of a session that is just ending cannot be read.
         """
         wakeup = Wakeup()
         worker = Worker([Timed(step, self._seconds) for step in new_steps(wakeup)], wakeup)

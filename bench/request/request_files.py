@@ -1,9 +1,9 @@
-"""How many files one request enters: from the bridge's read to the published reply, call by call.
+"""Benchmark of the files that one request enters, from the bridge's read to the published reply, call by call.
 
-The bridge's reader and a worker run in this process, on a real PostgreSQL, Valkey, node and gorush. While a request is
-on its way, each call of a function counts the file that it stands in, also what is called with nothing to do. Several
-requests go one after the other: what any of them entered is more than what each did by what a timer called meanwhile
-(refreshes every few seconds, the time of the last read). Run alone with ``python -m bench files``.
+The bridge's reader and a worker run in this process, with PostgreSQL, Valkey, a node and a gorush. While a request is
+on its way, each call of a function counts the file of that function, also when it finds nothing to do. Several requests
+go one after the other. Timers (refreshes every few seconds, the time of the last read) call further files during some
+of them only. Run alone with ``python -m bench files``.
 """
 
 import os
@@ -27,20 +27,20 @@ REQUESTS = 12
 
 
 class Followed:
-    """The files of which functions were called lately, while ``is_on``."""
+    """The files of the functions called while ``is_on``."""
 
     def __init__(self) -> None:
         self._files: set[str] = set()
         self.is_on = False
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
-        """Take note of a call, as `threading.setprofile` tells it."""
+        """Note a call. `threading.setprofile` calls this."""
         code = frame.f_code
         if self.is_on and event == "call" and code.co_filename.startswith(ROOT) and code.co_name != "<module>":
             self._files.add(code.co_filename.removeprefix(ROOT))
 
     def during(self, work: Callable[[], None]) -> set[str]:
-        """Return the files of ours that are entered while this is done."""
+        """Return our files that are entered during this work."""
         self._files, self.is_on = set(), True
         work()
         self.is_on = False

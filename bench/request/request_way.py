@@ -28,14 +28,14 @@ from waku_bridge.reading.intake import Intake, Session
 from waku_bridge.reading.live import LiveReader
 
 WARM_UP_REQUESTS = 3
-REST_SECONDS = 1.0  # between two requests, so that each goes its way alone
+REST_SECONDS = 1.0  # between two requests, so that each goes alone
 MAX_ANSWER_BYTES = 1 << 26
 TIMEOUT_SECONDS = 5.0
 DONE = (OutboundReply.State.PUBLISHED, OutboundReply.State.CONFIRMED)
 
 
 class RequestWay:
-    """A server in this process, and the requests of one client, told to its node."""
+    """A server in this process, and the requests of one client, which are published to its node."""
 
     def __init__(self, postgres: psutil.Process, topic: str, *, requests: int) -> None:
         steps = Parts(postgres, clients=1, requests=requests + WARM_UP_REQUESTS, batch=1, topic=topic)
@@ -63,7 +63,7 @@ class RequestWay:
             thread.join()
 
     def go(self) -> None:
-        """Let the next request go its way, until its reply is published."""
+        """Publish the next request, and wait until its reply is published."""
         time.sleep(REST_SECONDS)
         self._publish(self._requests.pop())
         self._published += 1

@@ -1,10 +1,10 @@
-"""What tracing costs a request on its whole way: the benchmark of the path, in turns without traces and with them.
+"""Benchmark of tracing: the benchmark of the path, in rounds without traces and with them.
 
-Off and on take turns in one process, so that what else the machine does hits both alike. Counted is the CPU time of the
-process (turns, event loop, the thread that exports) and of PostgreSQL; the collector runs beside it and is not. To what
-a worker does the first span is added, which the bridge tells; not the last two, as nobody waits for the stores here.
-Every figure is the median of the rounds, every percentage that of what a round took more than those beside it. Run
-alone with ``python -m bench tracing``.
+Rounds with and without traces alternate in one process, so that other work of the machine affects both alike. The CPU
+time of the process (batches, event loop, the thread that exports) and of PostgreSQL is counted; the collector runs
+beside it and is not counted. The first span, which the bridge writes, is added to the work of a worker. The last two
+are not, because no step waits for the stores here. Every figure is the median of the rounds. Every percentage is the
+median of what a round took more than the rounds beside it. Run alone with ``python -m bench tracing``.
 """
 
 import os
@@ -23,7 +23,7 @@ from bench.running import servers
 from embedded.servers.ports import free_port
 
 ROUNDS = 10
-# By the share of messages that are traced. The second one without traces tells how much of a difference is chance.
+# By the share of messages that are traced. The second series without traces shows how much of a difference is chance.
 SHARES: Sequence[tuple[str, float]] = (("off", 0.0), ("10 %", 0.1), ("off again", 0.0), ("100 %", 1.0))
 GOAL_PERCENT = 3.0
 
@@ -112,7 +112,7 @@ class _Sink(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_args: object) -> None:
-        """Say nothing."""
+        """Write no log."""
 
 
 if __name__ == "__main__":

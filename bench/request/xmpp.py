@@ -1,9 +1,10 @@
-"""What one XMPP notification costs: accepted, and delivered; and whether many devices make it dearer.
+"""Benchmark of one XMPP notification: accepted, and delivered, with few devices and with many.
 
-Accepted: bytes of the stream → stanza → verified, stored and answered, with a real PostgreSQL, in batches as they come
-under load. Delivered: the batches of a worker besides, with their POST. Counted is the CPU time of this process, which
-does what the component and a worker process do, and of PostgreSQL. The floor is parsing the stanza in a bare loop, and
-one keep-alive POST by aiohttp. Every figure is the least of several rounds. Run alone with ``python -m bench xmpp``.
+Accepted: bytes of the stream → stanza → verified, stored and answered, with PostgreSQL, in batches as they come under
+load. Delivered: also the batches of a worker, with their POST. The CPU time of this process is counted, which does the
+work of the component and of a worker process, and that of PostgreSQL. The floor is parsing the stanza in a bare loop,
+and one keep-alive POST by aiohttp. Every figure is the minimum of several rounds. Run alone with ``python -m bench
+xmpp``.
 """
 
 import asyncio
@@ -50,7 +51,7 @@ def _accepted_ms(stages: dict[str, float]) -> float:
 
 
 def _measure(postgres: psutil.Process, devices: int) -> dict[str, float]:
-    """Return the CPU milliseconds of a push, by stage."""
+    """Return the CPU milliseconds of a push, by part."""
     from bench.request.xmpp_stages import Parts  # noqa: PLC0415 - it imports models, so after Django is set up
 
     stages = Parts(postgres, devices=devices, pushes=PUSHES, batch=BATCH)

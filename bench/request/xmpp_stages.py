@@ -1,5 +1,6 @@
-"""The parts that ``bench.request.xmpp`` measures: the component's handler and the batches of a worker. Imported once
-Django is set up.
+"""The parts that ``bench.request.xmpp`` measures: the component's handler and the batches of a worker.
+
+The module is imported once Django is set up.
 """
 
 import os
@@ -43,7 +44,7 @@ STANZA = (
 )
 CIPHERTEXT_BYTES = 150
 CHUNK = 5000
-# As many as the benchmark likes.
+# High enough for any benchmark.
 RATES = Rates(
     domain_burst=10**9,
     domain_per_second=10**6,
@@ -63,7 +64,7 @@ class Parts:
         self._handler = StanzaHandler(DOMAIN, Limits(RATES), Domains())
 
     def run(self) -> dict[str, float]:
-        """Let pushes go all the way; return the CPU seconds of this process and of PostgreSQL, by what was done."""
+        """Process all pushes. Return the CPU seconds of this process and of PostgreSQL, by part."""
         data = [self._stanza(number) for number in range(self._pushes)]
         stream = Stream()
         stream.feed(HEADER)
@@ -98,8 +99,10 @@ class Parts:
         return STANZA.format(**names, client=client, iv=iv, text=text).encode()
 
     def _process_until_done(self) -> tuple[float, float]:
-        """Process batches until every push is over; return the CPU seconds of the threads that did it, and what
-        PostgreSQL had spent by then, while it still had the worker's session.
+        """Process batches until every push has ended.
+
+        Return the CPU seconds of the threads that did it, and those of PostgreSQL while it still had the worker's
+        session.
         """
         process_started, started = process_time(), thread_time()
         wakeup = Wakeup()
@@ -115,7 +118,7 @@ class Parts:
 
 
 def _register(count: int) -> list[str]:
-    """Store so many devices; return their client strings."""
+    """Store ``count`` devices, and return their client strings."""
     now = timezone.now()
     app, _ = App.objects.get_or_create(slug="bench", defaults={"app_topic": "", "created_at": now})
     ids = [uuid.uuid4() for _ in range(count)]
@@ -135,7 +138,7 @@ def _register(count: int) -> list[str]:
             for device_id, route in zip(chunk, routes, strict=True)
         )
     with connection.cursor() as cursor:
-        cursor.execute("VACUUM ANALYZE")  # or PostgreSQL would do it while it is measured
+        cursor.execute("VACUUM ANALYZE")  # or PostgreSQL would do it during the measurement
     return [issue(device_id, client_keys()[0]).client for device_id in ids]
 
 

@@ -1,7 +1,7 @@
-"""Pass on what clients and PostgreSQL say to each other, each piece a moment later: `python -m bench.running.delaying`.
+"""A relay between clients and PostgreSQL that delays every piece: `python -m bench.running.delaying`.
 
-So a database is as far away as a network makes it. A piece is what was written at once; pieces that follow each other
-while one is held back go on together, as they would.
+So a database is as far away as over a network. A piece is the data of one write. Pieces that come while one is delayed
+go on together, as over a network.
 """
 
 import argparse

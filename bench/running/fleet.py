@@ -1,6 +1,6 @@
-"""Run the whole server as users start it, `manage.py up`, for the length of a benchmark.
+"""The whole server as users start it, `manage.py up`, for the length of a benchmark.
 
-The development node and gorush run beside it and are told apart: everything else that `up` starts is the server's.
+The development node and gorush run beside it and are counted apart. Everything else that `up` starts is the server's.
 """
 
 import json
@@ -25,7 +25,7 @@ from embedded.servers.ports import free_port
 TOPIC = "/waku/2/rs/16/32"
 RING_CAPACITY = 100_000
 READY_SECONDS = 120.0
-# A part of a process's command line, and the name of its kind. The first part that fits decides.
+# A part of a process's command line, and the name of its kind. The first part that matches decides.
 NAMES = {
     "pushserver bridge": "bridge",
     "pushserver batches": "batches",
@@ -57,7 +57,7 @@ class Fleet:
         return [each for root in self.roots for each in (root, *root.children(recursive=True))]
 
     def bridge(self) -> psutil.Process:
-        """Return the bridge that reads, by what it tells PostgreSQL about itself."""
+        """Return the bridge that reads. PostgreSQL has the process id in the name of its session."""
         [(name,)] = self.database.execute(
             "SELECT DISTINCT application_name FROM pg_stat_activity WHERE application_name LIKE 'push-bridge %'"
         ).fetchall()
@@ -78,7 +78,7 @@ class Fleet:
 
 
 def name_of(process: psutil.Process) -> str:
-    """Return what kind of process this is: a process whose command line does not say so is like its parent."""
+    """Return the kind of a process. Where the command line does not show it, it is the parent's."""
     line = " ".join(process.cmdline())
     if name := next((name for part, name in NAMES.items() if part in line), ""):
         return name
@@ -88,8 +88,9 @@ def name_of(process: psutil.Process) -> str:
 
 @contextmanager
 def fleet(*options: str, ring_capacity: int = RING_CAPACITY, away_ms: float = 0.0) -> Iterator[Fleet]:
-    """Run `manage.py up` with these options until it is ready, and stop it in the end. Its database may be so many
-    milliseconds away.
+    """Run `manage.py up` with these options until it is ready, and stop it in the end.
+
+    Its database may be ``away_ms`` milliseconds away.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
@@ -108,7 +109,7 @@ def fleet(*options: str, ring_capacity: int = RING_CAPACITY, away_ms: float = 0.
             "CANARY_PERIOD_SECONDS": "0",
             "NEW_INSTALLATIONS_PER_MINUTE": "1000000",  # all phones are new, and all come at once
             "LOG_LEVEL": "WARNING",
-            # One sender asks for everything, faster than anybody may.
+            # One sender sends all requests, faster than the limits allow.
             "SENDER_LIMITS": "1000000/1,100000000/60",
         }
         root = stack.enter_context(_up(folder / "up.log", options, environment))

@@ -1,7 +1,7 @@
-"""Measure what one request costs at least: its cryptography in a bare loop, and two POSTs over kept connections.
+"""The floor of one request: its cryptography in a bare loop, and two POSTs over kept connections.
 
-Cores of rented machines are often two threads of one: the same work takes more CPU time while the other one is busy.
-So there is a second floor, of the same work done on all cores at once, as a server does it that is saturated.
+Cores of rented machines are often two threads of one core: the same work takes more CPU time while the other thread is
+busy. So there is a second floor, of the same work on all cores at once, as in a saturated server.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class Floor:
 
     @property
     def http_ms(self) -> float:
-        """Return what both POSTs cost."""
+        """Return the CPU time of both POSTs."""
         return self.gorush_post_ms + self.node_post_ms
 
     @property
@@ -44,7 +44,9 @@ class Floor:
 
 
 def measure() -> Floor:
-    """Measure the floors. Each is the least of several rounds: other tenants of the machine only ever add."""
+    """Measure the floors. Each is the minimum of several rounds, because other tenants of the machine only add to
+    it.
+    """
     results: dict[str, Any] = codec.run()
     crypto_ms = float(results["decode request"]["floor_us"] + results["encode response"]["floor_us"]) / 1000
     with servers.node() as node_url, servers.gorush() as gorush_url:
@@ -56,7 +58,7 @@ def measure() -> Floor:
 
 
 def crowded_ms() -> float:
-    """Return the CPU milliseconds of one request's cryptography and POSTs while every core does nothing else."""
+    """Return the CPU milliseconds of one request's cryptography and POSTs while every core does the same work."""
     cores = os.cpu_count() or 1
     with (
         servers.node() as node_url,
@@ -69,7 +71,7 @@ def crowded_ms() -> float:
 
 
 def _request_ms(urls: tuple[str, str], seconds: float) -> float:
-    """Return what a request costs this process, after a while in which the others have begun, too."""
+    """Return the CPU milliseconds of a request in this process, after a while in which the others have begun, too."""
     asyncio.run(_requests_ms(urls, 1.0))
     return asyncio.run(_requests_ms(urls, seconds))
 

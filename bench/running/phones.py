@@ -1,4 +1,4 @@
-"""Phones that are registered and notified, for benchmarks: everything is sealed before a clock starts."""
+"""Phones that are registered and notified, for benchmarks. Everything is sealed before a clock starts."""
 
 import os
 import time
@@ -26,11 +26,11 @@ class Phones:
         self.registrations = [self._register() for _ in range(count)]
 
     def token(self, number: int) -> str:
-        """Return the device token that the request of this number notifies."""
+        """Return the device token that request ``number`` notifies."""
         return self._tokens[number % len(self._tokens)]
 
     def requests(self, count: int) -> list[WakuMessage]:
-        """Return so many requests, to one phone after the other."""
+        """Return ``count`` requests, to one phone after the other."""
         return [self.request(number) for number in range(count)]
 
     def request(self, number: int) -> WakuMessage:

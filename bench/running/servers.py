@@ -1,4 +1,4 @@
-"""Run real servers for the length of a benchmark, in folders that are removed with it.
+"""Real servers for the length of a benchmark, in folders that are removed with it.
 
 With DATABASE=system PostgreSQL is the one that Debian installs, with its defaults, instead of the embedded one.
 """
@@ -25,7 +25,7 @@ from embedded.servers.ports import free_port, is_free
 from embedded.servers.postgres import EMBEDDED, SOCKET_NAME, EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
 
-# Of an operator who sets DATABASE_URL. They protect nothing.
+# The secrets of an operator who sets DATABASE_URL. They protect nothing.
 SECRETS = {
     "SECRET_KEY": "of-a-benchmark-only-and-long-enough-for-the-checks-of-django-itself",
     "FIELD_ENCRYPTION_KEYS": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
@@ -35,7 +35,7 @@ SECRETS = {
 
 @contextmanager
 def postgres(folder: Path, **settings: str) -> Iterator[tuple[str, psutil.Process]]:
-    """Run PostgreSQL with its usual safety. The value is its URL and its first process."""
+    """Run PostgreSQL with its usual durability. The value is its URL and its first process."""
     server = installed.postgres(folder / "postgres", settings)
     spec = server.spec()
     spec.prepare()
@@ -44,13 +44,14 @@ def postgres(folder: Path, **settings: str) -> Iterator[tuple[str, psutil.Proces
         try:
             yield server.url(), psutil.Process(running.pid)
         finally:
-            running.send_signal(signal.SIGINT)  # at once, whoever is still connected
+            running.send_signal(signal.SIGINT)  # at once, also with open connections
 
 
 @contextmanager
 def standby(folder: Path, url: str) -> Iterator[tuple[str, psutil.Process]]:
-    """Run a standby of the database that has a socket there, and have it say which rows its own queries need. The value
-    is its URL and its first process.
+    """Run a standby of the database that has a socket there. It reports the rows that its own queries need.
+
+    The value is its URL and its first process.
     """
     copy_of(installed.postgres(Path(str(conninfo_to_dict(url)["host"])), {}), folder / "postgres")
     with psycopg.connect(url) as primary:
@@ -60,22 +61,22 @@ def standby(folder: Path, url: str) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def copy_of(primary: EmbeddedPostgres, data_dir: Path) -> None:
-    """Make the data folder of a standby, with the program of PostgreSQL itself."""
+    """Create the data folder of a standby with PostgreSQL's own program."""
     shutil.rmtree(data_dir, ignore_errors=True)
     source = f"host={primary.socket_dir} port={primary.settings.get('port', 5432)} user=postgres"
     options = ["--write-recovery-conf", "--checkpoint=fast", "--wal-method=stream"]
     command = [str(primary.programs / "pg_basebackup"), "--dbname", source, "--pgdata", str(data_dir), *options]
     subprocess.run(command, check=True, capture_output=True)
-    for left_over in data_dir.glob(f"{SOCKET_NAME}*"):  # with it a copy of the same port takes itself for running
+    for left_over in data_dir.glob(f"{SOCKET_NAME}*"):  # with it, a copy with the same port takes itself for running
         left_over.unlink()
     own_folder(data_dir, primary.account)
 
 
 @contextmanager
 def configured_database(folder: Path, *, away_ms: float = 0.0) -> Iterator[tuple[dict[str, str], list[psutil.Process]]]:
-    """Run the database for `manage.py up` unless it brings its own. It may be so many milliseconds away.
+    """Run the database for `manage.py up`, unless that brings its own. It may be ``away_ms`` milliseconds away.
 
-    The value is what an operator sets in the environment, secrets among it, and the processes beside those of `up`.
+    The value is the environment of an operator, with secrets, and the processes beside those of `up`.
     """
     if installed.chosen() is EMBEDDED and not away_ms:
         yield {"DATABASE_URL": ""}, []
@@ -140,7 +141,7 @@ def process(command: Sequence[str], **arguments: Any) -> Iterator[subprocess.Pop
 
 
 def wait_until(is_true: Callable[[], bool], seconds: float = 30, *, every: float = 0.02) -> None:
-    """Wait until ``is_true`` returns true, asking again after ``every`` seconds. Raises TimeoutError."""
+    """Wait until ``is_true`` returns true, and check every ``every`` seconds. Raises TimeoutError."""
     deadline = time.monotonic() + seconds
     while not is_true():
         if time.monotonic() > deadline:
@@ -162,7 +163,7 @@ def cpu_seconds(*roots: psutil.Process) -> float:
 
 
 def spent_by(process: psutil.Process) -> float:
-    """Return the CPU time of a process and of its children that have ended, 0 when it has ended itself."""
+    """Return the CPU time of a process and of its children that have ended, or 0 when it has ended itself."""
     try:
         times = process.cpu_times()
     except psutil.NoSuchProcess:

@@ -1,1 +1,1 @@
-"""The whole server as users start it: full, quiet, growing, far from its database, and after a month."""
+"""Benchmarks of the whole server as users start it: full, idle, growing, far from its database, and after a month."""

@@ -1,8 +1,8 @@
-"""Compare the server on the PostgreSQL that operators have, Debian's with its defaults, with that on the embedded one.
+"""Benchmark of the server on Debian's PostgreSQL with its defaults, as operators run it, against the embedded one.
 
-Both are measured in one run, one after the other: idling, at two even rates, and saturated. Delays and rates depend on
-what else the machine does. CPU times of one request, and their ratio, hardly do. Needs the package `postgresql`.
-Run alone with ``python -m bench databases``; it takes four minutes.
+Both are measured in one run, one after the other: idle, at two even rates, and saturated. Delays and rates depend on
+other work of the machine. CPU times of one request, and their ratio, hardly do. Needs the package `postgresql`. Run
+alone with ``python -m bench databases``; it takes four minutes.
 """
 
 import os
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from bench.running.fleet import Fleet, fleet
 from bench.running.phones import Phones
-from bench.whole.throughput import paced, prepare, work_off
+from bench.whole.throughput import paced, prepare, process_backlog
 from embedded.servers import installed
 from kit.errors import StartError
 
@@ -54,7 +54,7 @@ def _measure(database: str) -> dict[str, float]:
                 f"at_{rate}_p50_ms": steady.p50_ms,
                 f"at_{rate}_p99_ms": steady.p99_ms,
             }
-        full = work_off(running, phones.requests(BACKLOG))
+        full = process_backlog(running, phones.requests(BACKLOG))
     return found | {
         "full_cpu_ms": full.cpu_ms,
         "full_postgres_ms": full.by_process()["postgres"],

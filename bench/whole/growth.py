@@ -1,15 +1,14 @@
-"""What a message costs with more worker processes, and with more stores, on however many cores this machine has.
+"""Benchmark of growth: the cost of a message with more worker processes, and with more stores, on this machine's cores.
 
-The development servers and all processes share the cores, so that wall-clock time says nothing about more cores. What
-it says is what the processes cost each other: CPU time of one message, all processes of the server counted.
-Where that does not grow, more cores do more messages, until PostgreSQL has none left. Run alone with ``python -m bench
-growth``.
+The development servers and all processes share the cores, so wall-clock times say nothing about more cores. The CPU
+time of one message over all processes of the server does: it shows what the processes cost each other. While it does
+not grow, more cores process more messages, until PostgreSQL has none left. Run alone with ``python -m bench growth``.
 """
 
 from rich.console import Console
 from rich.table import Table
 
-from bench.nodes.reading_costs import a_world
+from bench.nodes.reading_costs import reading_bridge
 from bench.whole.throughput import with_processes
 
 PROCESSES = (1, 2, 4, 8)
@@ -28,9 +27,9 @@ def run() -> dict[str, object]:
 
 
 def _reading(stores: int) -> dict[str, float]:
-    """Return what it costs to read so many stores."""
-    with a_world(stores) as world:
-        idle, busy = world.measure(0, SECONDS), world.measure(RATE, SECONDS)
+    """Return the costs of reading from ``stores`` stores."""
+    with reading_bridge(stores) as reader:
+        idle, busy = reader.measure(0, SECONDS), reader.measure(RATE, SECONDS)
     own = {"bridge": busy["bridge_ms"], "postgres": busy["postgres_ms"], "reads of each": busy["reads"]}
     return own | {"idle bridge, % of a core": 100 * idle["bridge_share"]}
 

@@ -1,9 +1,9 @@
-"""Measure the life of `manage.py up`: its first and second start, its idling, and a restart while messages come in.
+"""Benchmark of the life of `manage.py up`: its first and second start, its idle time, and a restart under load.
 
-It is exactly what users start, in a fresh DATA_DIR. The server that is restarted has its node and gorush elsewhere;
-otherwise nobody could send meanwhile, and the latest reply would say nothing. It is stopped and started once, and once
-its processes are replaced. Seconds are wall-clock times, which mean something only on a machine with nothing else to
-do. Run alone with ``python -m bench life``.
+It is exactly what users start, in a fresh DATA_DIR. The restarted server has its node and gorush elsewhere: otherwise
+no client could send meanwhile, and the latest reply would show nothing. The server is stopped and started once, and its
+processes are replaced once. Seconds are wall-clock times, which are meaningful only on an idle machine. Run alone with
+``python -m bench life``.
 """
 
 import json
@@ -29,7 +29,7 @@ from bench.running import servers
 from embedded.servers.ports import free_port
 
 TIMEOUT_SECONDS = 180.0
-SETTLING_SECONDS = 20.0  # until what is done once after a start is done
+SETTLING_SECONDS = 20.0  # until the work after a start is done
 IDLE_SECONDS = 30.0
 RATE, LOAD_SECONDS = 5, 40
 SETUP = """
@@ -39,7 +39,7 @@ import django
 django.setup()
 print(time.process_time())
 """
-# Goals by the name of their figure. Figures without a goal are shown for comparison.
+# Goals by the name of their figure. Figures without a goal are for comparison.
 GOALS: Mapping[str, float] = {
     "first_word_seconds": 2,
     "second_start_seconds": 12,
@@ -49,13 +49,13 @@ GOALS: Mapping[str, float] = {
     "idle_percent": 1,
     "idle_pss_mb": 400,
 }
-# Stand-ins for servers that are not ours.
+# Development servers in place of ones that are not ours.
 NOT_COUNTED = ("embedded.node", "embedded.gorush")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one process uses while nothing happens."""
+    """The resources that one process uses while nothing happens."""
 
     name: str
     cpu_percent: float
@@ -67,7 +67,7 @@ class Share:
 
 
 class Up:
-    """Runs `manage.py up` on one DATA_DIR, as often as needed."""
+    """A DATA_DIR on which `manage.py up` runs as often as needed."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._log = folder / "up.log"
@@ -103,7 +103,7 @@ class Life:
         self.start_seconds = 0.0
 
     def wait_for(self, word: str) -> None:
-        """Wait for a word in the log and note how long it took."""
+        """Wait for a word in the log, and note the time."""
         self.start_seconds = self._seconds_until(word)
 
     def _seconds_until(self, word: str) -> float:
@@ -171,7 +171,7 @@ def _shares(roots: Sequence[psutil.Process]) -> Iterator[Share]:
 def _restart(up: Up, result: Path) -> tuple[float, dict[str, Any]]:
     """Stop the server in the middle of a small load and start it at once.
 
-    Return the seconds until it was ready again, and what `manage.py load` has found.
+    Return the seconds until it was ready again, and the result of `manage.py load`.
     """
     with ExitStack() as stack:
         life = stack.enter_context(up.running())
@@ -184,7 +184,7 @@ def _restart(up: Up, result: Path) -> tuple[float, dict[str, Any]]:
 
 
 def _replace(up: Up, result: Path) -> tuple[float, dict[str, Any]]:
-    """Have the processes replaced in the middle of a small load. Return what `_restart` does."""
+    """Replace the processes in the middle of a small load. Return the same as `_restart`."""
     with up.running() as life, _load(up, result):
         began_at = time.monotonic()
         life.process.send_signal(SIGUSR1)

@@ -1,11 +1,11 @@
-"""Measure how the server works on what a month has left, and whether anything grows while it does.
+"""Benchmark of the server on the tables of a month, and of growth while it runs.
 
-The tables are filled as by thirty days of requests, fewer than a thousand a second, as the disk bears it. Then messages
-come at an even rate, while yesterday is exported again and again, somebody keeps a snapshot open, retention works, and
-a standby follows. Each figure is taken at the beginning and at the end of that, after ten minutes
-without autovacuum, behind two million notifications that wait in a closed queue, and when that has opened. How many
-times as large it got is told against the beginning; what it is without export, snapshot and standby stands beside.
-Run alone with ``python -m bench month``; it takes an hour (``--minutes``) and some 10 GB (``--requests``).
+The tables are filled as by thirty days of requests, fewer than a thousand a second, as the disk permits. Then messages
+come at an even rate. Meanwhile yesterday is exported repeatedly, a session keeps a snapshot open, retention runs, and a
+standby follows. Each figure is taken at the beginning and at the end of that, after ten minutes without autovacuum,
+behind two million notifications that wait in a closed queue, and when that has opened. The table shows each figure as a
+multiple of the first one. A column without export, snapshot and standby is for comparison. Run alone with ``python -m
+bench month``; it takes an hour (``--minutes``) and some 10 GB (``--requests``).
 """
 
 import multiprocessing
@@ -38,12 +38,13 @@ RATE = 200
 CHUNK_SECONDS = 60
 PHONES = RATE * CHUNK_SECONDS  # each gets one push in a chunk: a second one would be coalesced with a late first one
 DAYS = 30
-# Ids of what the month has left. What the run itself stores comes behind it.
+# Ids of the rows of the month. The rows of the run itself come after them.
 FIRST_ID = 1_000_000
 GOAL = 1.2
 SCANS = 20
 FILLED = ("notifications_notificationrequest", "notifications_notification")
-# Of a month's tables only what this run published is counted: counting all of them would cost more than the messages.
+# In the tables of the month, only what this run published is counted. Counting all of it would cost more than the
+# messages.
 PUBLISHED = "SELECT count(*) FROM waku_bridge_outboundreply WHERE published_at IS NOT NULL AND id > {last_id}"
 DEAD = "SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables"
 WAITING = 2_000_000
@@ -64,13 +65,13 @@ FORK = multiprocessing.get_context("fork")
 def run(requests: int = REQUESTS, minutes: int = MINUTES) -> dict[str, object]:
     """Measure, print and return the figures."""
     waiting = min(WAITING, requests)
-    throughput.OPEN = "SELECT 0"  # what waits in a closed queue is open, and is not waited for
+    throughput.OPEN = "SELECT 0"  # a closed queue never empties
     with fleet() as running, tempfile.TemporaryDirectory(prefix="bench-") as name:
         phones = Phones(PHONES)
         throughput.prepare(running, phones)
         retention.set_up_django(Path(name), running.database_url)
         _fill(running, requests)
-        # What is read for the first time comes from the disk.
+        # Rows that are read for the first time come from the disk.
         alone = _measured(running, phones, "alone", after_chunks=1)
         followed = servers.standby(Path(name) / "standby", running.database_url)
         with followed, _exporting(Path(name)), _a_snapshot(running.database_url):
@@ -89,8 +90,9 @@ def run(requests: int = REQUESTS, minutes: int = MINUTES) -> dict[str, object]:
 
 
 def _measured(running: Fleet, phones: Phones, moment: str, *, after_chunks: int = 0) -> dict[str, float]:
-    """Return the figures of a chunk, after others of which only the delays are printed. They are printed at once, too:
-    a run that fails after an hour has told something.
+    """Return the figures of a chunk, after others of which only the delays are printed.
+
+    The figures are printed at once, so that a run that fails after an hour has shown some.
     """
     print(f"{datetime.now(UTC):%H:%M:%S} {moment}", flush=True)
     for _ in range(after_chunks):
@@ -122,7 +124,7 @@ def _paced(running: Fleet, phones: Phones) -> dict[str, float]:
 
 
 def _poll(running: Fleet) -> dict[str, float]:
-    """Return what rows, scans and processes take now."""
+    """Return the present sizes of rows and processes, and the times of scans."""
     memory = {f"{name}_mb": value for name, value in _memory(running).items()}
     return {**_scans_ms(running), **memory, "dead_rows": running.count(DEAD), "database_mb": _database_mb(running)}
 
@@ -140,7 +142,7 @@ def _memory(running: Fleet) -> dict[str, float]:
 
 
 def _scans_ms(running: Fleet) -> dict[str, float]:
-    """Return how long each look takes that a worker makes every second."""
+    """Return the time of each search for work that a worker makes every second."""
     from notifications.delivery import recording, settling  # noqa: PLC0415 - Django is set up only now
     from notifications.queues.queues import EXPIRED, IS_DUE  # noqa: PLC0415 - as above
     from waku_bridge.inbound.steps import Inbox  # noqa: PLC0415 - as above
@@ -163,7 +165,7 @@ def _median_ms(database: "psycopg.Connection[Any]", sql: str) -> float:
 
 @contextmanager
 def _exporting(folder: Path) -> Iterator[None]:
-    """Export yesterday each minute, as the nightly reports do once, in a process of its own."""
+    """Export yesterday each minute in a process of its own. The nightly reports do so once."""
     process = FORK.Process(target=_export, args=(folder,), daemon=True)
     process.start()
     try:
@@ -179,7 +181,7 @@ def _export(folder: Path) -> None:
     from spark_reports.export import export_day  # noqa: PLC0415 - as above
     from spark_reports.lake import Lake  # noqa: PLC0415 - as above
 
-    connections.close_all()  # those of the process that was forked
+    connections.close_all()  # those inherited from the parent
     number = 0
     while True:
         now = datetime.now(UTC)
@@ -191,7 +193,7 @@ def _export(folder: Path) -> None:
 
 @contextmanager
 def _a_snapshot(url: str) -> Iterator[None]:
-    """Have somebody count in a transaction and forget to end it."""
+    """Keep a transaction open that counted something, as a forgotten session does."""
     with psycopg.connect(url) as forgotten:
         forgotten.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         forgotten.execute("SELECT count(*) FROM notifications_notification")
@@ -215,13 +217,13 @@ def _set(running: Fleet, setting: LiteralString) -> None:
 
 @contextmanager
 def _a_closed_queue(running: Fleet, waiting: int) -> Iterator[None]:
-    """Have an app of Apple's paused, for which so many notifications wait. It is resumed in the end."""
+    """Pause an app of Apple's with ``waiting`` notifications, and resume it in the end."""
     from django.utils import timezone  # noqa: PLC0415 - Django is set up only now
 
     from notifications.messages import QueueKey  # noqa: PLC0415 - as above
     from notifications.queues import halts, queues  # noqa: PLC0415 - as above
 
-    retention.close_connections()  # the process that exported has ended them
+    retention.close_connections()  # the forked export has closed them
     halts.pause(CLOSED, by="bench", why="a closed queue", now=timezone.now())
     queues.create({QueueKey("gorush", *CLOSED, is_proven=True)})
     channel = "INSERT INTO notifications_channel (token_type, app_topic, last_success_at) VALUES (%s, %s, now())"
@@ -234,7 +236,7 @@ def _a_closed_queue(running: Fleet, waiting: int) -> Iterator[None]:
 
 
 def _routes(now: datetime) -> list[int]:
-    """Make addresses in the closed app, and return their ids."""
+    """Create addresses in the closed app, and return their ids."""
     from registrations.keys.encryption import Purpose  # noqa: PLC0415 - Django is set up only now
     from registrations.keys.keyring import keyring  # noqa: PLC0415 - as above
     from registrations.models import Route  # noqa: PLC0415 - as above
@@ -251,7 +253,7 @@ def _routes(now: datetime) -> list[int]:
 
 
 def _print(figures: Mapping[str, Mapping[str, float]], *, requests: int, minutes: int) -> None:
-    """Print each figure and how many times as large it is as in the first column; the second is for comparison."""
+    """Print each figure, and its multiple of the first column. The second column is for comparison."""
     table = Table(title=f"{RATE} requests/s for {minutes} minutes on a month of {requests:,} requests")
     for column in ("figure", *figures, "goal"):
         table.add_column(column, justify="left" if column == "figure" else "right")

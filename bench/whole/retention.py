@@ -1,10 +1,10 @@
-"""Whether retention keeps up with what comes in: a month of full load, in small, and the days after it.
+"""Benchmark of retention: a month of full load, in small, and the days after it.
 
-The load that we aim for is 1 600 requests/s. Of each stay an envelope and a reply for three days, and a request with a
-notification and an attempt for thirty. The tables are filled as after thirty days of a fraction of that, then hours are
-simulated: new rows come, old ones are removed by the same code as in production. What is removed in a second of
-removing, times the half of its time that a purge works, has to be more than what comes in a second.
-Run alone with ``python -m bench retention``; ``RETENTION_SCALE=100`` takes ten times the rows and the time.
+The target load is 1 600 requests/s. Each request leaves an envelope and a reply for three days, and a request with a
+notification and an attempt for thirty. The tables are filled as after thirty days of a fraction of that. Then hours are
+simulated: new rows come, and the code of production removes old ones. A purge works for half of its time. The rows that
+it removes in a second, times that half, must exceed the rows that come in a second. Run alone with ``python -m bench
+retention``; ``RETENTION_SCALE=100`` takes ten times the rows and the time.
 """
 
 import os
@@ -27,7 +27,7 @@ from bench.running.servers import cpu_seconds
 AIM_PER_SECOND = 1_600
 SCALE = int(os.environ.get("RETENTION_SCALE", "1000"))
 HOURS = 24
-# Whose rows are removed one by one: digests of requests. All others go with their day.
+# Tables whose rows are removed one by one: digests of requests. All others are dropped by day.
 TABLES_PER_REQUEST = 1
 FILL = """
     INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, timestamp_ns, payload, state, reason,
@@ -88,7 +88,7 @@ def set_up_django(folder: Path, url: str) -> None:
 
 
 def close_connections() -> None:
-    """Close them, because PostgreSQL waits for it before it ends."""
+    """Close the connections, because PostgreSQL waits for that before it ends."""
     from django.db import connections  # noqa: PLC0415 - Django is set up only now
 
     connections.close_all()

@@ -1,8 +1,8 @@
-"""Measure what one request costs with a thousand, a hundred thousand and a million registrations in the database.
+"""Benchmark of one request with a thousand, a hundred thousand and a million registrations in the database.
 
-It is the request of ``bench.request.path``, on a database that holds as many others, with as many attempts of earlier
-requests. Each size has a process and a PostgreSQL of its own. Filling the largest one takes some minutes.
-Run alone with ``python -m bench scale``.
+It is the request of ``bench.request.path``, on a database with this number of others, and with as many attempts of
+earlier requests. Each size has a process and a PostgreSQL of its own. Filling the largest one takes some minutes. Run
+alone with ``python -m bench scale``.
 """
 
 import json
@@ -17,7 +17,7 @@ from bench.request import path
 SIZES = (1_000, 100_000, 1_000_000)
 ROUNDS = 4
 RATIO_TARGET = 1.2
-# The made-up history has open ends, which would be worked off while requests are measured.
+# The made-up history has open ends, which workers would process during the measurement.
 END_WHAT_IS_OPEN = (
     """
     UPDATE waku_bridge_inboundenvelope SET state = 'dropped', ended_on = now()
@@ -52,7 +52,7 @@ def run() -> dict[str, object]:
 
 
 def _measure_apart(size: int) -> float:
-    """Measure in a new process, as Django is set up for one database."""
+    """Measure in a new process, because Django is set up for one database."""
     command = [sys.executable, "-m", "bench.whole.scale", str(size)]
     child = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     total: float = json.loads(child.stdout.splitlines()[-1])
@@ -60,7 +60,7 @@ def _measure_apart(size: int) -> float:
 
 
 def _measure(size: int) -> float:
-    """Return the CPU milliseconds of one request, as the sum of the least that each part took."""
+    """Return the CPU milliseconds of one request, as the sum of the minima of its parts."""
     with path.servers_of_one_process() as postgres:
         _fill(size)
         return sum(path.minimum_of(ROUNDS, postgres).values())

@@ -1,8 +1,8 @@
-"""What rows take on disk, with their share of the indexes: what a plan for many registrations is computed from.
+"""Benchmark of the sizes of rows on disk, with their share of the indexes, for plans with many registrations.
 
-The database is filled as after a month of work (`manage.py seed_bench`), with ten attempts for each registration. Every
-figure is `pg_total_relation_size` of a table with its partitions, divided by its rows. Indexes are made in one go
-there, so they are denser than those of a database that grew: reckon with half as much again. Run alone with ``python -m
+The database is filled as after a month of traffic (`manage.py seed_bench`), with ten attempts for each registration.
+Every figure is `pg_total_relation_size` of a table with its partitions, divided by its rows. Indexes are built at once
+there, so they are denser than those of a database that grew: plan for half as much again. Run alone with ``python -m
 bench sizes``.
 """
 
@@ -22,7 +22,7 @@ SIZES = """
     WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
     GROUP BY 1 ORDER BY 2 DESC
 """
-# Smaller tables have a size of their own, whatever the number of registrations.
+# Smaller tables have a fixed size, whatever the number of registrations.
 MIN_ROWS = 1000
 
 

@@ -1,10 +1,10 @@
-"""Measure what the server does when it is saturated, and how long a message takes when it is not, seen from outside.
+"""Benchmark of the saturated server, and of the delay of a message when it is not saturated, seen from outside.
 
-It drives exactly what users start, `manage.py up`: messages are published to a development node, pushes arrive at a
-development gorush, replies at the node. Both run beside the server on the same cores and are not counted. The floors
-(cryptography in a bare loop, two POSTs) are measured in the same run, so that the ratios hold on a busy machine, too:
-alone, which the goals are about, and on all cores at once, as everything else here runs at saturation.
-Run alone with ``python -m bench throughput``; it takes some minutes.
+It drives exactly what users start, `manage.py up`. Messages are published to a development node, pushes arrive at a
+development gorush, and replies at the node. Both run beside the server on the same cores and are not counted. The
+floors (cryptography in a bare loop, two POSTs) are measured in the same run, so that the ratios hold on a busy machine,
+too. One floor is measured alone, and the goals refer to it. The other is measured on all cores at once, as in a
+saturated server. Run alone with ``python -m bench throughput``; it takes some minutes.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ BACKLOG = 6000
 SECONDS = 15
 TIMEOUT_SECONDS = 240.0
 CORES = 2
-# Where the time goes when a goal is missed. The flame graphs are in docs/decisions/0023.
+# Explanations for missed goals. The flame graphs are in docs/decisions/0023.
 SATURATED = (
     "Saturated: half of a worker's time is cryptography and codec, a fifth its statements, an eighth the POSTs; and"
     " PostgreSQL takes a third of everything (docs/decisions/0023/saturated.svg). Where two cores are threads of one,"
-    " all of it costs more while both are busy: that is what the crowded floor tells."
+    " all of it costs more while both are busy, as the crowded floor shows."
 )
 STEADY = (
-    "Steady: batches have one or two messages, so that two thirds of a worker's time are some seventeen statements,"
-    " each eight times as dear after a pause of 10 ms as in a loop (docs/decisions/0023/steady.svg)."
+    "Steady: batches have one or two messages, so some seventeen statements take two thirds of a worker's time."
+    " Each costs eight times as much after a pause of 10 ms as in a loop (docs/decisions/0023/steady.svg)."
 )
 WHY_MISSED = {
     "request_cpu_ms": SATURATED,
@@ -58,7 +58,7 @@ OPEN = """
          + (SELECT count(*) FROM waku_bridge_inboundenvelope_under_way WHERE state IN ('received', 'postponed'))
          + (SELECT count(*) FROM waku_bridge_outboundreply_under_way WHERE state = 'pending')
 """
-# Looking reads whole tables, at the cost of the server's PostgreSQL: at 50 a second it took a third of that.
+# A check reads whole tables, at the cost of the server's PostgreSQL: at 50 checks a second it took a third of that.
 CHECK_EVERY_SECONDS = 0.5
 ANALYZE = "ANALYZE"
 MAX_PUSHES = 1_000_000  # of a run, those of others included
@@ -66,7 +66,7 @@ MAX_PUSHES = 1_000_000  # of a run, those of others included
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Messages that went through: how many, in which time, and their CPU time by kind of process."""
+    """Messages that went through: their number, the time, and their CPU time by kind of process."""
 
     count: int
     seconds: float
@@ -74,17 +74,17 @@ class Run:
 
     @property
     def per_second(self) -> float:
-        """Return how many went through in a second, whatever else ran on the cores."""
+        """Return the number of messages in a second, whatever else ran on the cores."""
         return self.count / self.seconds
 
     @property
     def cpu_ms(self) -> float:
-        """Return the CPU time of one message, all processes of the server counted."""
+        """Return the CPU time of one message over all processes of the server."""
         return sum(self.cpu_seconds.values()) * 1000 / self.count
 
     @property
     def per_second_alone(self) -> float:
-        """Return what the cores would do if nothing but the server ran on them."""
+        """Return the rate that the cores would reach if only the server ran on them."""
         return CORES * 1000 / self.cpu_ms
 
     def by_process(self) -> dict[str, float]:
@@ -94,7 +94,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Paced:
-    """Messages at an even rate: milliseconds from when each was due to its push, and what they cost."""
+    """Messages at an even rate: milliseconds from the due moment of each to its push, and their CPU time."""
 
     delays_ms: Sequence[float]
     run: Run
@@ -111,7 +111,7 @@ class Paced:
 
 
 class Whole(NamedTuple):
-    """What the server does with a process for each core."""
+    """The figures of the server with a process for each core."""
 
     registrations: Run
     requests: Run
@@ -153,11 +153,13 @@ def _with_all_cores() -> Whole:
     with fleet() as running:
         phones = Phones(PHONES)
         _warm_up(running, phones)
-        registrations = work_off(running, phones.registrations[1:])
-        work_off(running, phones.requests(PHONES))  # nearly all phones of a real server have been notified before
+        registrations = process_backlog(running, phones.registrations[1:])
+        process_backlog(
+            running, phones.requests(PHONES)
+        )  # nearly all phones of a real server have been notified before
         with_keys = paced(running, phones, rate=100, seconds=SECONDS)
         _forget_missing_keys(running)
-        requests = work_off(running, phones.requests(BACKLOG))
+        requests = process_backlog(running, phones.requests(BACKLOG))
         steady = {
             "steady_100": paced(running, phones, rate=100, seconds=SECONDS),
             "steady_100_with_keys": with_keys,
@@ -167,11 +169,11 @@ def _with_all_cores() -> Whole:
 
 
 def with_processes(number: int) -> Run:
-    """Return what requests cost at saturation while so many processes work."""
+    """Return the costs of requests at saturation with ``number`` processes."""
     with fleet("--processes", str(number)) as running:
         phones = Phones(PHONES // 4)
         prepare(running, phones)
-        return work_off(running, phones.requests(BACKLOG // 2))
+        return process_backlog(running, phones.requests(BACKLOG // 2))
 
 
 def _through_a_ring() -> Paced:
@@ -184,7 +186,7 @@ def _through_a_ring() -> Paced:
 
 
 def is_met(value: object, goal: str) -> bool:
-    """Return whether a figure keeps a goal such as "≤ 3 ms"."""
+    """Return whether a figure meets a goal such as "≤ 3 ms"."""
     sign, limit, *_ = goal.split()
     assert isinstance(value, float)
     return value <= float(limit) if sign == "≤" else value >= float(limit)
@@ -219,7 +221,7 @@ def _goals(floor: floors.Floor) -> dict[str, str]:
 
 
 def _warm_up(running: Fleet, phones: Phones) -> None:
-    """Send some registrations and requests all the way, after which every process has its connections."""
+    """Send some registrations and requests all the way. Every process has its connections afterwards."""
     asyncio.run(_publish(running.node_url, phones.registrations[:1]))
     wait_until(lambda: running.count(PUBLISHED) == 1, TIMEOUT_SECONDS)
     for number in range(10):
@@ -230,18 +232,18 @@ def _warm_up(running: Fleet, phones: Phones) -> None:
 def prepare(running: Fleet, phones: Phones) -> None:
     """Register all phones, and notify each of them once, as nearly all phones of a real server have been."""
     _warm_up(running, phones)
-    work_off(running, phones.registrations[1:])
-    work_off(running, phones.requests(len(phones.registrations)))
+    process_backlog(running, phones.registrations[1:])
+    process_backlog(running, phones.requests(len(phones.registrations)))
     _forget_missing_keys(running)
 
 
 def _forget_missing_keys(running: Fleet) -> None:
-    """Leave no key to be derived: with a tenth of a core that would take minutes, and no phone is asked about."""
+    """Leave no key to be derived. With a tenth of a core that would take minutes, and no phone is looked up."""
     running.database.execute("DELETE FROM registrations_topickey WHERE key_encrypted IS NULL")
     running.database.execute(ANALYZE)
 
 
-def work_off(running: Fleet, messages: Sequence[WakuMessage]) -> Run:
+def process_backlog(running: Fleet, messages: Sequence[WakuMessage]) -> Run:
     """Measure from the moment the bridge may read until every reply is published and nothing is open."""
     replies = running.count(PUBLISHED) + len(messages)
     with _held_back(running):
@@ -252,7 +254,7 @@ def work_off(running: Fleet, messages: Sequence[WakuMessage]) -> Run:
 
 
 def _wait_for(running: Fleet, replies: int) -> None:
-    """Wait until so many replies are published and nothing is open."""
+    """Wait until ``replies`` replies are published and nothing is open."""
 
     def is_done() -> bool:
         return not running.count(OPEN) and running.count(PUBLISHED) >= replies
@@ -267,7 +269,7 @@ def _spent(running: Fleet, before: Mapping[str, float]) -> dict[str, float]:
 
 @contextmanager
 def _held_back(running: Fleet) -> Iterator[None]:
-    """Let the bridge stand still, so that messages pile up in the node."""
+    """Stop the bridge for the block, so that messages pile up in the node."""
     bridge = running.bridge()
     bridge.suspend()
     try:
@@ -294,7 +296,7 @@ async def _post(session: aiohttp.ClientSession, node_url: str, message: WakuMess
 
 
 def paced(running: Fleet, phones: Phones, *, rate: float, seconds: float) -> Paced:
-    """Publish requests at an even rate, whatever is under way, and wait until all are answered."""
+    """Publish requests at an even rate, with any number in flight, and wait until all are answered."""
     messages = phones.requests(int(rate * seconds))
     replies = running.count(PUBLISHED) + len(messages)
     before, started = running.cpu_seconds(), time.monotonic()
@@ -320,7 +322,7 @@ async def _delays(
 
 
 async def _pushes(session: aiohttp.ClientSession, url: str, number: int) -> list[dict[str, Any]]:
-    """Return all pushes once there are ``number`` of them: a late push arrives after its reply is published.
+    """Return all pushes once there are ``number`` of them. A late push arrives after its reply is published.
 
     Raises TimeoutError when they do not arrive.
     """
@@ -339,14 +341,14 @@ async def _read_pushes(session: aiohttp.ClientSession, url: str) -> list[dict[st
 async def _publish_evenly(
     session: aiohttp.ClientSession, node_url: str, messages: Sequence[WakuMessage], *, rate: float
 ) -> list[float]:
-    """Publish at an even rate and return when each message was due, in milliseconds since the epoch."""
+    """Publish at an even rate, and return when each message was due, in milliseconds since the epoch."""
     due_ms: list[float] = []
     posts: list[asyncio.Task[None]] = []
     first_due = time.time() + 1
     for number, message in enumerate(messages):
         due = first_due + number / rate
         await asyncio.sleep(max(due - time.time(), 0))
-        # Phones date a message when they send it, and by its date it is looked for again in the store.
+        # Phones date a message when they send it, and the store is searched by that date.
         dated = replace(message, timestamp_ns=round(due * 1e9))
         posts.append(asyncio.create_task(_post(session, node_url, dated)))
         due_ms.append(due * 1000)
