@@ -3,12 +3,9 @@
 import asyncio
 import time
 from collections.abc import Collection, Iterable
-from http import HTTPStatus
 from typing import Any
 
-import httpx
-import orjson
-
+from embedded.load import recorded
 from kit.http.connections import HttpClient
 from waku_bridge.client.reading import CLOCK_SKEW_NS, PAGE_SIZE
 from waku_bridge.codec import topics
@@ -21,7 +18,7 @@ from waku_bridge.node import BadNodeMessage, NodeError, WakuNode, from_json
 POLL_SECONDS = 0.05
 # Replies are archived nearly in the order of their dates. A reply that is later than this is read at the end.
 OVERLAP_NS = 500_000_000
-# The key of the ciphertext in a phone's push. Pushes of other bridges have none.
+# The key of the ciphertext in a phone's push.
 CIPHERTEXT_KEY = "encryptedMessage"
 
 # The message id, whether it was a success, and when it was read (Unix nanoseconds).
@@ -125,26 +122,9 @@ class ReplyReader:
 async def pushes_recorded(
     gorush_url: str, client: HttpClient, *, since: int
 ) -> tuple[list[tuple[bytes, int]], int] | None:
-    """Return what the development gorush (or its fakes) recorded after ``since``, or None when it keeps no record.
-
-    The result has the ciphertext of each push with the time of its arrival (Unix nanoseconds), and the ``since`` of the
-    next call.
-    """
-    pushes: list[tuple[bytes, int]] = []
-    while True:
-        try:
-            answer = await client.request("GET", f"{gorush_url}/dev/pushes?since={since}&limit=10000")
-        except httpx.TransportError:
-            return None
-        if answer.status_code != HTTPStatus.OK:
-            return None
-        page = orjson.loads(answer.content)
-        if not page["pushes"]:
-            return pushes, since
-        accepted = (push for push in page["pushes"] if not push["error"] and CIPHERTEXT_KEY in (push["data"] or {}))
-        pushes += [(_carried(push), push["received_ms"] * 1_000_000) for push in accepted]
-        since = page["last_id"]
-
-
-def _carried(push: dict[str, Any]) -> bytes:
-    return bytes.fromhex(str(push["data"][CIPHERTEXT_KEY]).removeprefix("0x"))
+    """Return what `recorded.pushes_recorded` does, with ciphertexts as bytes."""
+    found = await recorded.pushes_recorded(gorush_url, client, key=CIPHERTEXT_KEY, since=since)
+    if found is None:
+        return None
+    pushes, last_id = found
+    return [(bytes.fromhex(ciphertext.removeprefix("0x")), at_ns) for ciphertext, at_ns in pushes], last_id

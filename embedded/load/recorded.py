@@ -7,16 +7,14 @@ import orjson
 
 from kit.http.connections import HttpClient
 
-# The key of the ciphertext in a device's push, in the generic style.
-CIPHERTEXT_KEY = "e"
-
 
 async def pushes_recorded(
-    gorush_url: str, client: HttpClient, *, since: int
+    gorush_url: str, client: HttpClient, *, key: str, since: int
 ) -> tuple[list[tuple[str, int]], int] | None:
     """Return what was recorded after ``since``, or None when that gorush keeps no record.
 
-    The result has the ciphertext of each push with the time of its arrival (Unix nanoseconds), and the ``since`` of the
+    ``key`` is the one of the ciphertext in a push. Pushes without it are of another bridge, and are left out. The
+    result has the ciphertext of each push with the time of its arrival (Unix nanoseconds), and the ``since`` of the
     next call.
     """
     pushes: list[tuple[str, int]] = []
@@ -30,6 +28,6 @@ async def pushes_recorded(
         page = orjson.loads(answer.content)
         if not page["pushes"]:
             return pushes, since
-        accepted = (push for push in page["pushes"] if not push["error"] and CIPHERTEXT_KEY in (push["data"] or {}))
-        pushes += [(str(push["data"][CIPHERTEXT_KEY]), push["received_ms"] * 1_000_000) for push in accepted]
+        accepted = (push for push in page["pushes"] if not push["error"] and key in (push["data"] or {}))
+        pushes += [(str(push["data"][key]), push["received_ms"] * 1_000_000) for push in accepted]
         since = page["last_id"]

@@ -1,4 +1,4 @@
-"""Tests of the command itself, as a process of its own."""
+"""Tests of the commands of the development node and gorush, each as a process of its own."""
 
 import signal
 import subprocess
@@ -12,25 +12,26 @@ import orjson
 import pytest
 from aiohttp.test_utils import unused_port
 
-COMMAND = (sys.executable, "-m", "embedded.gorush")
+GORUSH = "embedded.gorush"
+HEALTH = {"embedded.node": "health", GORUSH: "healthz"}
+of_both = pytest.mark.parametrize("module", HEALTH)
 
 
 @contextmanager
-def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
+def started(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", module, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             yield process
         finally:
             process.kill()
 
 
-def wait_until_ready(port: int) -> None:
+def wait_until_ready(module: str, port: int) -> None:
     deadline = time.monotonic() + 10
     while True:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=1):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{HEALTH[module]}", timeout=1):
                 return
         except OSError:
             assert time.monotonic() < deadline
@@ -38,22 +39,24 @@ def wait_until_ready(port: int) -> None:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_stops_cleanly_on_a_signal(stop, tmp_path):
+@pytest.mark.parametrize(("module", "event"), [("embedded.node", "devnode_"), (GORUSH, "gorush_devserver_")])
+def test_stops_cleanly_on_a_signal(module, event, stop, tmp_path):
     port = unused_port()
-    with started("--port", str(port), "--data", str(tmp_path / "new" / "pushes.sqlite3")) as process:
-        wait_until_ready(port)
+    with started(module, "--port", str(port), "--data", str(tmp_path / "new" / "data.sqlite3")) as process:
+        wait_until_ready(module, port)
         process.send_signal(stop)
         output, _ = process.communicate(timeout=10)
     assert (process.returncode, output.count("\n")) == (0, 2)
-    assert "gorush_devserver_started" in output
+    assert f"{event}started" in output
     assert f"http://127.0.0.1:{port}" in output
 
 
-def test_says_in_one_line_that_its_port_is_taken():
+@of_both
+def test_says_in_one_line_that_its_port_is_taken(module):
     port = unused_port()
-    with started("--port", str(port)) as first:
-        wait_until_ready(port)
-        with started("--port", str(port)) as second:
+    with started(module, "--port", str(port)) as first:
+        wait_until_ready(module, port)
+        with started(module, "--port", str(port)) as second:
             output, _ = second.communicate(timeout=10)
         first.kill()
         first.communicate()
@@ -61,17 +64,18 @@ def test_says_in_one_line_that_its_port_is_taken():
     assert str(port) in output
 
 
-def test_says_in_one_line_that_its_data_is_no_database(tmp_path):
-    (tmp_path / "pushes.sqlite3").write_bytes(b"something else entirely" * 100)
-    with started("--port", "0", "--data", str(tmp_path / "pushes.sqlite3")) as process:
+@of_both
+def test_says_in_one_line_that_its_data_is_no_database(module, tmp_path):
+    (tmp_path / "data.sqlite3").write_bytes(b"something else entirely" * 100)
+    with started(module, "--port", "0", "--data", str(tmp_path / "data.sqlite3")) as process:
         output, _ = process.communicate(timeout=10)
     assert (process.returncode, output.count("\n")) == (1, 1)
 
 
-def test_never_logs_a_token():
+def test_gorush_never_logs_a_token():
     port = unused_port()
-    with started("--port", str(port)) as process:
-        wait_until_ready(port)
+    with started(GORUSH, "--port", str(port)) as process:
+        wait_until_ready(GORUSH, port)
         for token in ("secret-token", "dead-secret", "cut-secret"):
             body = orjson.dumps({"notifications": [{"platform": 1, "tokens": [token]}]})
             with suppress(OSError):
