@@ -1,17 +1,17 @@
--- A server that has run for a month, as `manage.py seed_bench` fills it. What a row holds follows from its number alone,
--- so that rows of different tables fit together, and a second run makes the same ones.
+-- The rows of a server that has run for a month, for `manage.py seed_bench`. The number of a row decides its contents, so
+-- that rows of different tables fit together, and a second run makes the same ones.
 --
 -- Before these statements `seeding.py` defines pg_temp.registrations(), pg_temp.notifications(), pg_temp.known_key()
 -- and the encrypted samples.
 
--- 0 to 9999, at random, and always the same for a number. The salt makes one fact independent of another.
+-- A random value from 0 to 9999, always the same for a number. The salt makes one fact independent of another.
 CREATE FUNCTION pg_temp.chance(number bigint, salt bigint) RETURNS int LANGUAGE sql IMMUTABLE
     RETURN (hashint8extended(number, salt) & 1073741823) % 10000;
 
 CREATE FUNCTION pg_temp.pick(number bigint, salt bigint, size bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
     RETURN (hashint8extended(number, salt) & 4611686018427387903) % size;
 
--- The first user has very many installations, the second a long history with one; of the others every ten
+-- The first user has very many installations, and the second has one with a long history. Among the others, ten
 -- installations belong to seven users.
 CREATE FUNCTION pg_temp.crowd() RETURNS bigint LANGUAGE sql IMMUTABLE
     RETURN least(300, pg_temp.registrations() / 10);
@@ -37,7 +37,7 @@ CREATE FUNCTION pg_temp.app_topic(registration bigint) RETURNS text LANGUAGE sql
     RETURN CASE WHEN pg_temp.token_type(registration) = 2 THEN ''
     WHEN pg_temp.chance(registration, 3) < 9500 THEN 'im.status.ethereum' ELSE 'im.status.ethereum.pr' END;
 
--- Of ten notifications, seven requests.
+-- Ten notifications come from seven requests.
 CREATE FUNCTION pg_temp.request(notification bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
     RETURN 1 + (notification - 1) / 10 * 7 + (ARRAY[0, 0, 0, 1, 1, 2, 3, 4, 5, 6])[1 + (notification - 1) % 10];
 
@@ -49,7 +49,7 @@ CREATE FUNCTION pg_temp.recipient(notification bigint) RETURNS bigint LANGUAGE s
     WHEN pg_temp.chance(notification, 4) < 150 THEN pg_temp.crowd() + 1
     ELSE 1 + pg_temp.pick(notification, 6, pg_temp.registrations()) END;
 
--- The newest are still under way.
+-- The newest notifications are still under way.
 CREATE FUNCTION pg_temp.notification_state(notification bigint) RETURNS text LANGUAGE sql IMMUTABLE
     RETURN CASE WHEN notification > pg_temp.notifications() - greatest(40, pg_temp.notifications() / 500)
     THEN CASE WHEN pg_temp.chance(notification, 7) < 300 THEN 'in_flight'
@@ -72,7 +72,7 @@ CREATE FUNCTION pg_temp.dead_code(token_type int, number bigint) RETURNS text LA
     RETURN CASE WHEN token_type = 2 THEN 'unregistered'
     WHEN pg_temp.chance(number, 9) < 9800 THEN 'Unregistered' ELSE 'BadDeviceToken' END;
 
--- Those of requests, of the last three days; the others have numbers below zero.
+-- The envelopes of requests, of the last three days. Other envelopes have numbers below zero.
 CREATE FUNCTION pg_temp.envelope(number bigint) RETURNS bytea LANGUAGE sql IMMUTABLE
     RETURN sha256(('envelope ' || number)::bytea);
 
@@ -113,7 +113,7 @@ INSERT INTO registrations_grant (id, registration_id, server_public_key, signatu
     updated_at
     FROM registrations_registration WHERE state = 'active';
 
--- Of ten registrations one stands for a device of an XMPP app; the routes of these have the numbers above all others.
+-- For every ten registrations there is one device of an XMPP app. The routes of devices have the highest numbers.
 CREATE FUNCTION pg_temp.is_device(device bigint) RETURNS boolean LANGUAGE sql IMMUTABLE
     RETURN pg_temp.chance(device, 41) >= 500;
 

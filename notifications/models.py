@@ -1,4 +1,4 @@
-"""Requests of senders, their notifications, and what became of these.
+"""Requests of senders, their notifications, and the attempts to deliver these.
 
 A request holds notifications, and a notification has attempts. Payloads for devices are removed as soon as a
 notification ends.
@@ -28,7 +28,7 @@ class NotificationRequest(models.Model):
 
     bridge = models.TextField()  # the bridge that took it, and that its answer goes to
     request_key = BytesField()  # the bridge's key of a repeat; Waku: id of the metadata message, 32 bytes
-    source_key = BytesField()  # the bridge's key of what brought it; Waku: hash of the envelope, 32 bytes
+    source_key = BytesField()  # the bridge's key of the message with it; Waku: hash of the envelope, 32 bytes
     reply_address = BytesField(null=True)  # where its answer goes, in the bridge's own form; dropped when answered
     message_id = BytesField()  # the message that it notifies about; chosen by the sender
     # The verdicts about notifications that were decided at once and have no row of their own: see `reports`. It is null
@@ -83,13 +83,13 @@ class Notification(models.Model):
 
     class State(models.TextChoices):
         PENDING = "pending"  # accepted, without an attempt yet
-        IN_FLIGHT = "in_flight"  # one worker is sending it; the lease tells until when
+        IN_FLIGHT = "in_flight"  # one worker is sending it until its lease ends
         RETRYING = "retrying"  # an attempt failed for now; the next one is scheduled
         AMBIGUOUS = "ambiguous"  # an attempt may have reached the device; the next one has the same collapse id
         DELIVERED = "delivered"  # accepted by Apple or Google, according to the gateway
         DEAD_TOKEN = "dead_token"  # the address no longer exists; a sender that still waits gets an error
         UNDELIVERABLE = "undeliverable"  # the payload can never be sent
-        UNCONFIRMED = "unconfirmed"  # nobody can tell whether it arrived; not sent again: policy.is_left_alone
+        UNCONFIRMED = "unconfirmed"  # it may have arrived, and is not sent again: policy.is_left_alone
         EXPIRED = "expired"  # its time to live ran out before an attempt succeeded
         WITHDRAWN = "withdrawn"  # the recipient unregistered first, or an operator dropped it
         COALESCED = "coalesced"  # a later one to the same address wakes the phone for it; counts as success

@@ -1,4 +1,4 @@
--- What the reports of a day are made of, by PostgreSQL itself.
+-- Most figures of a day's reports, computed by PostgreSQL itself.
 
 SELECT date_trunc('hour', started_at), token_type, app_topic, outcome, code, count(*)
     FROM notifications_attempt WHERE started_at >= '2026-11-20Z' AND started_at < '2026-11-21Z' GROUP BY 1, 2, 3, 4, 5;

@@ -40,7 +40,7 @@ ONLY = "BENCH_ONLY"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PageRequest:
     """One request, with its redirects.
 
     ``data`` makes it a POST. ``refresh`` requests only the part of the page that refreshes itself.
@@ -57,7 +57,7 @@ class Page:
 
     group: str
     name: str
-    asks: Sequence[Ask]
+    asks: Sequence[PageRequest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def _measure(client: Any, page: Page) -> Measured:
     )
 
 
-def _send(client: Any, page: Page, ask: Ask) -> int:
+def _send(client: Any, page: Page, ask: PageRequest) -> int:
     send = client.get if ask.data is None else client.post
     headers = {"HX-Request": "true"} if ask.refresh else None
     response = send(ask.url, ask.data, follow=True, headers=headers)

@@ -19,7 +19,7 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 from django.utils import timezone
 
-from bench.pages.console import REQUESTS, Ask, Page
+from bench.pages.console import REQUESTS, PageRequest, Page
 from embedded.seeding import chat_keys
 from kit.admin.facts import FactAdmin
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
@@ -89,7 +89,7 @@ def pages() -> list[Page]:
 
 
 def _gets(group: str, name: str, *urls: str) -> Page:
-    return Page(group, name, [Ask(url) for url in urls])
+    return Page(group, name, [PageRequest(url) for url in urls])
 
 
 def _sample(model: type[Model], *fields: str, **conditions: Any) -> list[Any]:
@@ -126,7 +126,7 @@ def _name(page: Any, suffix: str) -> str:
 def _overviews() -> Iterator[Page]:
     for name in ("admin:index", "find", "drain", "gorush_configuration", "waku_nodes", "reports:overview"):
         yield _gets("page", name, reverse(name))
-    yield Page("page", "dashboard, what refreshes itself", [Ask(reverse("admin:index"), refresh=True)])
+    yield Page("page", "dashboard, what refreshes itself", [PageRequest(reverse("admin:index"), refresh=True)])
     for slug in ("error-rates", "token-churn", "token-lifetime", "latency", "failure-signatures", "load-profile"):
         yield _gets("page", f"report {slug}", reverse("reports:report", args=[slug]))
 
@@ -167,13 +167,13 @@ def _searches() -> Iterator[Page]:
     """Yield searches in the box of every page, with the pages that they lead to, and then searches in the lists."""
     terms = _terms()
     for kind, values in terms.items():
-        yield Page("find", kind, [Ask(reverse("find"), {"q": value}) for value in values])
+        yield Page("find", kind, [PageRequest(reverse("find"), {"q": value}) for value in values])
     for page in _admins():
         if isinstance(page, FactAdmin) and page.search_help_text:
             box = reverse("search_facts", args=[page.opts.app_label, page.opts.model_name])
             for kind, word in WORDS.items():
                 if word in page.search_help_text.lower():
-                    asks = [Ask(box, {"q": value}) for value in terms[kind]]
+                    asks = [PageRequest(box, {"q": value}) for value in terms[kind]]
                     yield Page("search", f"{page.model.__name__}, {kind}", asks)
 
 

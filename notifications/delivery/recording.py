@@ -136,7 +136,7 @@ _COMPLETE = f"""
         latency_ms = {_of_attempt("latencies", "integer")}, is_guarded = {_of_attempt("guarded", "boolean")},
         error = {_of_attempt("errors", "text")}
     WHERE attempt.id = ANY ({_IDS}) AND attempt.started_at = {_of_attempt("started", "timestamptz")}
-        AND attempt.started_at BETWEEN %(first)s AND %(last)s  -- so that one or two days are planned
+        AND attempt.started_at BETWEEN %(first)s AND %(last)s  -- limits the plan to one or two days
 """
 
 

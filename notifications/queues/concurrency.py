@@ -52,7 +52,7 @@ class ConcurrencyLimits:
         self._quickest: dict[int, float] = {}  # of a queue while it was crowded, in seconds
         self._new: list[Slot] = []  # taken by a batch that is not committed yet
         self._crowded: set[int] = set()  # queues in which some push found no capacity
-        self._completed: deque[tuple[Slot, float]] = deque()  # the loop appends, batches take away
+        self._completed: deque[tuple[Slot, float]] = deque()  # the event loop appends, batches remove
 
     def enter(self, slot: Slot) -> bool:
         """Take capacity for one push, and return whether there was any."""
