@@ -1,4 +1,4 @@
-"""The bridge of Waku: envelopes are read from nodes and decided about, and replies are published.
+"""The Waku bridge: it reads envelopes from nodes, has them processed, and publishes the replies.
 
 See docs/reading.md.
 """

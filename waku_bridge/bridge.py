@@ -1,4 +1,4 @@
-"""Waku as a bridge: envelopes come in, and replies go out."""
+"""Registration of Waku as a bridge: the steps of a worker that process envelopes and publish replies."""
 
 from collections.abc import Sequence
 
@@ -16,14 +16,15 @@ from waku_bridge.node import WakuNode
 from waku_bridge.outbound import Nodes, Outbox
 from waku_bridge.tasks import want_keys
 
-# nwaku's relay answers within 5 seconds, or not at all. Identical bytes given to another node meanwhile do no harm.
+# nwaku's relay answers within 5 seconds, or not at all. Publishing the same bytes through another node meanwhile does
+# no harm.
 NODE_TIMEOUT_SECONDS = 5.0
-# A node that answers byte by byte is given up, and the next one asked.
+# Limit of a whole request: a node that answers byte by byte is given up, and the next node is used.
 NODE_IN_ALL_SECONDS = 20.0
 
 
 class WakuBridge:
-    """Takes requests from the inbox, and answers through the outbox."""
+    """The steps of one process: they take requests from the inbox and publish replies from the outbox."""
 
     def __init__(self, delivery: Delivery, wakeup: Wakeup, *, nodes: Nodes, stores: Nodes) -> None:
         self._outbox = Outbox(nodes, stores, wakeup)
@@ -59,7 +60,7 @@ def _stores() -> Nodes:
 
 @once
 def _journal() -> InFlightJournal:
-    """Return the hands of this process, in a folder of this machine alone."""
+    """Return the in-flight journal of this process. Its folder must not be shared with other machines."""
     return InFlightJournal(settings.METRICS_DIR / "journal")
 
 

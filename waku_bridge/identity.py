@@ -1,7 +1,7 @@
-"""The server's identities on the network. No other module takes their private keys from the settings.
+"""The server's identities on the network. No other module reads their private keys from the settings.
 
-There is one, but while the server's key is being changed: then clients that know either are served, each by the
-identity that it addressed. See docs/backup.md, "Changing the server's key".
+There is one identity, except while the server's key is changed. Then clients of the old and of the new key are served,
+each by the identity that it addressed. See docs/backup.md, "Changing the server's key".
 """
 
 import hmac
@@ -17,13 +17,13 @@ from waku_bridge.codec.keys import Identity
 
 @cache
 def server_identity() -> Identity:
-    """Return the identity of this server, by which new clients know it."""
+    """Return the identity that new clients address."""
     return Identity(PrivateKey(settings.SERVER_PRIVATE_KEY))
 
 
 @cache
 def server_identities() -> tuple[Identity, ...]:
-    """Return all identities that are served, the one that new clients know first."""
+    """Return all identities that are served. The first is the one that new clients address."""
     others = (Identity(PrivateKey(key)) for key in settings.OTHER_SERVER_PRIVATE_KEYS)
     return tuple(dict.fromkeys((server_identity(), *others)))
 
@@ -31,24 +31,21 @@ def server_identities() -> tuple[Identity, ...]:
 def identity_of(public_key: bytes) -> Identity:
     """Return the identity with this key (33 bytes).
 
-    For a key that was taken out of the settings, or is empty, it is the server's own: an answer signed by another key
-    than was asked is better than none.
+    For an empty key, or one that was removed from the settings, it is the server's first identity: an answer that
+    another key signed is better than none.
     """
     return next((each for each in server_identities() if each.pub33 == public_key), server_identity())
 
 
 @cache
 def canary_identity() -> Identity:
-    """Return the identity of the client that `waku_bridge.canary` plays.
-
-    It is always the same, so that what the canary leaves behind is found again.
-    """
+    """Return the identity of the canary's client. It is always the same, so that traces of earlier runs are found."""
     return Identity(PrivateKey(_canary_key(settings.SERVER_PRIVATE_KEY)))
 
 
 @cache
 def canary_identities() -> tuple[Identity, ...]:
-    """Return the identities that the canary has had, as far as the keys they come from are known."""
+    """Return the identities that the canary has had, one for each server key in the settings."""
     keys = (settings.SERVER_PRIVATE_KEY, *settings.OTHER_SERVER_PRIVATE_KEYS)
     return tuple(Identity(PrivateKey(_canary_key(key))) for key in keys)
 
@@ -61,8 +58,8 @@ def _canary_key(server_key: bytes) -> bytes:
 def identities_by_topic() -> Mapping[str, tuple[Identity, ...]]:
     """Return the identities that clients address on each of our own topics.
 
-    Registrations go to the personal topic and requests to the partitioned one; either is accepted on either. Two
-    identities may share a partitioned topic.
+    Clients send registrations to the personal topic and requests to the partitioned one. The server accepts both on
+    either. Two identities may share a partitioned topic.
     """
     by_topic: dict[str, tuple[Identity, ...]] = {}
     for identity in server_identities():

@@ -1,4 +1,4 @@
-"""Messages as they travel between the node, the codec and the use cases: plain values, without Django and protobuf."""
+"""Messages that travel between the node, the codec and the use cases: plain values, without Django and protobuf."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -6,7 +6,7 @@ from enum import IntEnum
 from notifications.messages import PushRequest, Report
 from registrations.messages import QueryInfo, RegistrationMessage
 
-BRIDGE = "waku"  # our name in what is stored
+BRIDGE = "waku"  # the name of this bridge in the database
 
 
 class MessageType(IntEnum):
@@ -33,9 +33,7 @@ class RegistrationError(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class WakuMessage:
-    """A message of Waku (14/WAKU2-MESSAGE). ``timestamp_ns`` is the sender's Unix time in
-    nanoseconds (signed 64 bit).
-    """
+    """A message of Waku (14/WAKU2-MESSAGE). ``timestamp_ns`` is the sender's Unix time as a signed 64-bit number."""
 
     payload: bytes
     content_topic: str
@@ -115,7 +113,7 @@ Body = (
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """One message opened: its author, its id, and what it says.
+    """One decoded message: its author, its id, and its body.
 
     ``author`` is the compressed key (33 bytes) that signed the ApplicationMetadataMessage, never the outer frame's.
     ``recipient`` is the key (33 bytes) that it was sealed for, and empty when everybody could open it.

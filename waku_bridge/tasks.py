@@ -1,4 +1,4 @@
-"""The periodic tasks of Waku: keys of query topics, config checks of nodes, the canary, and removing old rows."""
+"""The periodic tasks of Waku: keys of query topics, config checks of nodes, the canary, and removal of old rows."""
 
 import threading
 from datetime import timedelta
@@ -23,24 +23,25 @@ from waku_bridge.node.config_check.checking import check_all as check_all_nodes
 from waku_bridge.query_topics import CpuBudget, derive_newest, urgent_budget
 from waku_bridge.removal import expiring, retention
 
-# How many envelopes on topics without a key one run may take up.
+# Limit of the envelopes with a pending key that one run takes up.
 PENDING_LIMIT = 2000
-# `derive_topic_keys` runs this often, and may take this much CPU time for keys that envelopes wait for.
+# The period of `derive_topic_keys`.
 KEYS_PERIOD_SECONDS = 10.0
-# The share of one core that derives the keys of query topics in advance; each key takes 15 ms.
+# The share of one core for deriving keys of query topics in advance. Each key takes 15 ms.
 KEYS_CPU_SHARE = 0.1
+# Limit of the CPU time of one run for keys that envelopes wait for.
 WANTED_KEYS_SECONDS = 2.5
-# Held by the thread that asks the broker for keys, so that there is one at a time.
+# Held by the thread that schedules the deriving of keys, so that there is one such thread at a time.
 ASKING_FOR_KEYS = threading.Lock()
 
-# Of what is not registered any more it is remembered for so long which versions were said.
+# The version of a registration that ended is kept for this long, so that an older one stays refused.
 KEEP_TOMBSTONES = timedelta(days=400)
 log = structlog.get_logger(__name__)
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because keys are derived periodically as well
 def derive_wanted_keys() -> None:
-    """Derive the keys that envelopes have just begun to wait for, as far as the saved-up budget goes."""
+    """Derive the keys that envelopes have just begun to wait for, within the budget for urgent keys."""
     _call_back_pending(urgent_budget())
 
 
@@ -60,13 +61,13 @@ def _call_back_pending(budget: CpuBudget) -> None:
 
 
 def want_keys() -> None:
-    """Have keys derived that envelopes wait for, without waiting for a broker that hangs."""
+    """Schedule the deriving of keys that envelopes wait for, without waiting for a broker that hangs."""
     if ASKING_FOR_KEYS.acquire(blocking=False):
         threading.Thread(target=_ask_for_keys, name="want-keys", daemon=True).start()
 
 
 def _ask_for_keys() -> None:
-    """Ask the broker for a task that derives keys. While it is away, envelopes wait for the periodic task."""
+    """Schedule a task that derives keys. While the broker is unreachable, envelopes wait for the periodic task."""
     try:
         derive_wanted_keys.apply_async(expires=KEYS_PERIOD_SECONDS, retry=False)
     except OperationalError as error:
@@ -83,9 +84,9 @@ def check_nodes() -> None:
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
 def run_canary() -> None:
-    """Make a round trip, and more of them while the chain is broken, until the next task comes.
+    """Make a round trip, and more of them while the chain is broken, until the next task is due.
 
-    It has a queue of its own: it waits for the workers, so it must not take the place of one.
+    The task has a queue of its own: it waits for the workers, so it must not occupy one of them.
     """
     if settings.WAKU_NODES:
         canary.run_until_sound(seconds=settings.CANARY_PERIOD_SECONDS)
@@ -93,11 +94,11 @@ def run_canary() -> None:
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in some hours
 def expire_registrations() -> None:
-    """Walk through all registrations once, and end or forget those that nobody keeps up."""
+    """Walk through all registrations once. End those that expired, and remove old tombstones and unused topics."""
     now = database_now()
     expired = sum(expiring.expire(now=now, keep=timedelta(days=settings.REGISTRATION_EXPIRY_DAYS)))
     if any(each.name == "registrations" for each in waiting()):
-        return  # the clock may be wrong, and old registrations that are said again would come back to life
+        return  # the clock may be wrong, and without tombstones a replay of old registrations would be accepted
     removed = {
         "expired": expired,
         "tombstones": sum(remove_tombstones(now=now, keep=KEEP_TOMBSTONES)),
@@ -109,7 +110,7 @@ def expire_registrations() -> None:
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
 def purge() -> None:
-    """Remove what is older than the settings promise. What is left when the time is over waits for the next run."""
+    """Remove rows that are older than the settings promise. The next run goes on where the time limit ends this one."""
     now = database_now()
     keep_envelopes = timedelta(days=settings.ENVELOPE_RETENTION_DAYS)
     removed = {

@@ -1,7 +1,7 @@
-"""The canary of Waku: a client of our own that registers, asks, notifies itself and unregisters every minute.
+"""The canary of Waku: a client of our own that registers, queries, notifies itself and unregisters every minute.
 
-links.py        the chain, link by link        diagnosis.py    what it means when one breaks (pure)
-line.py         its way to nodes and stores    traces.py       what it leaves in the tables, and removing it
+links.py        the chain, link by link        diagnosis.py    the cause when a link breaks (pure)
+line.py         its nodes and stores           traces.py       its rows in the tables, and their removal
 
 See docs/canary.md.
 """

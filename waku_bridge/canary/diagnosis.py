@@ -1,6 +1,6 @@
-"""Why an answer does not come, concluded from how far the question got.
+"""Diagnosis of a missing answer, from how far its question got in the tables. Pure.
 
-The facts are judged in the order of the chain, so that the first fault is named and not what follows from it.
+The facts are judged in the order of the chain, so that the diagnosis names the first fault and not its consequences.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ WAITS_FOR = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the database knows of one question. A fact is empty where there is no row, or nothing in it yet."""
+    """The facts in the database about one question. A fact is empty where its row or its column is."""
 
     envelope: str = ""
     reason: str = ""
@@ -52,7 +52,7 @@ def _diagnose_reply(answer: Link, facts: Facts) -> Diagnosis:
 
 
 def diagnose_push(push: Push) -> Diagnosis | None:
-    """Return what is wrong with the push itself, if anything is."""
+    """Return the fault of the push itself, or None."""
     if trouble := push_trouble(push):
         return Diagnosis(Link.GATEWAY, Cause.GATEWAY if trouble.is_of_gateway else Cause.WORKER, trouble.detail)
     return None

@@ -1,6 +1,4 @@
-"""The canary's way to the network, which publishes what a client core says and reads from the
-stores what it is told.
-"""
+"""The canary's connection to the network: it publishes the messages of a client core and reads from stores for it."""
 
 import asyncio
 import time
@@ -20,18 +18,17 @@ T = TypeVar("T")
 
 
 class Line:
-    """A connection to nodes and stores. It is synchronous, so that the caller may read the database between two
-    messages.
+    """A connection to nodes and stores. It is synchronous, so the caller may read the database between two messages.
 
-    Nodes are asked in order. ``before`` is given the hash of every message before it is published, and ``published``
-    has all of them. ``deaf`` is the reason why no store could be asked the last time, and empty otherwise.
+    Nodes are used in order. ``before`` is called with the hash of every message before it is published, and
+    ``published`` has all these hashes. ``store_error`` is the reason why no store answered the last time, or empty.
     """
 
     def __init__(
         self, nodes: Sequence[str], stores: Sequence[str], pubsub_topic: str, before: Callable[[bytes], None]
     ) -> None:
         self.published: list[bytes] = []
-        self.deaf = ""
+        self.store_error = ""
         self._pubsub_topic = pubsub_topic
         self._before = before
         self._runner = asyncio.Runner()
@@ -57,8 +54,8 @@ class Line:
         self.published.append(envelope_hash)
         self._run(self._publish(message))
 
-    def hear(self, core: Core) -> list[WakuMessage]:
-        """Return what is new for this client from the first store that answers. Some of it may come again."""
+    def receive(self, core: Core) -> list[WakuMessage]:
+        """Return new messages for this client from the first store that answers. Some may be returned twice."""
         return self._run(self._ask_stores(core))
 
     async def _publish(self, message: WakuMessage) -> None:
@@ -76,13 +73,13 @@ class Line:
         refusals = []
         for reader in self._readers:
             try:
-                heard = await reader.new(core.subscriptions(), now_ns=time.time_ns())
+                new = await reader.new(core.subscriptions(), now_ns=time.time_ns())
             except NodeError as error:
                 refusals.append(str(error))
             else:
-                self.deaf = ""
-                return heard
-        self.deaf = "; ".join(refusals)
+                self.store_error = ""
+                return new
+        self.store_error = "; ".join(refusals)
         return []
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:

@@ -1,4 +1,4 @@
-"""The links of the canary: register, ask, notify, unregister, and how long each of them takes."""
+"""The links of the canary: register, query, notify and unregister, each with its duration."""
 
 import os
 import time
@@ -45,14 +45,12 @@ from waku_bridge.models import CanaryRun
 from waku_bridge.node import NodeError
 
 EXCHANGES = 4
-# Between messages the canary only waits, and after a while it asks less often.
+# The pause between two polls for an answer, once it has taken longer than `LONG_AFTER_SECONDS`.
 LONG_POLL_SECONDS = 0.25
 LONG_AFTER_SECONDS = 2.0
 
 
 class WakuCanary(Canary[CanaryRun]):
-    """The canary of Waku."""
-
     name = "canary"
 
     def rows(self) -> QuerySet[CanaryRun]:
@@ -84,25 +82,23 @@ class WakuCanary(Canary[CanaryRun]):
 
 @dataclass(slots=True)
 class Talk:
-    """What the canary says and hears. Each method returns how many milliseconds it took, or raises ChainBroken."""
+    """Exchange of messages with the server. Each method returns its duration in milliseconds or raises ChainBroken."""
 
     line: Line
     timeout_seconds: float
 
     def publish(self, core: Core, question: Link) -> int:
-        """Publish what the core wants to say."""
+        """Publish the messages of the core."""
         began = monotonic()
         try:
             for message in core.tick(time.time_ns()).messages:
-                self.line.publish(_fleeting(message))
+                self.line.publish(_ephemeral(message))
         except NodeError as error:
             raise ChainBroken(Diagnosis(question, Cause.NODE, str(error))) from error
         return milliseconds(monotonic() - began)
 
-    def hear(self, core: Core, answer: Link, is_answered: Callable[[], bool]) -> int:
-        """Wait for the answer. What the core wants to say meanwhile is not sent, because nothing is attempted twice
-        here.
-        """
+    def wait_for_answer(self, core: Core, answer: Link, is_answered: Callable[[], bool]) -> int:
+        """Wait for the answer. Messages of the core meanwhile are not sent, as the canary attempts nothing twice."""
         began = monotonic()
         refused: list[Refused] = []
         while not is_answered():
@@ -110,7 +106,7 @@ class Talk:
             if refused or waited > self.timeout_seconds:
                 raise ChainBroken(self._why(answer, refused))
             time.sleep(POLL_SECONDS if waited < LONG_AFTER_SECONDS else LONG_POLL_SECONDS)
-            events = [event for m in self.line.hear(core) for event in core.receive(m, time.time_ns()).events]
+            events = [event for m in self.line.receive(core) for event in core.receive(m, time.time_ns()).events]
             refused = [event for event in events if isinstance(event, Refused)]
         return milliseconds(monotonic() - began)
 
@@ -118,11 +114,11 @@ class Talk:
         if refused:
             return Diagnosis(answer, Cause.WORKER, f"refused: {RegistrationRefused(refused[0].error, b'')}")
         found = diagnose(answer, traces.find(self.line.published[-1]))
-        is_unheard = found.cause == Cause.REPLY and self.line.deaf
-        return replace(found, detail=f"no store can be asked: {self.line.deaf}") if is_unheard else found
+        is_unread = found.cause == Cause.REPLY and self.line.store_error
+        return replace(found, detail=f"no store answers: {self.line.store_error}") if is_unread else found
 
     def wait_for_gateway(self) -> int:
-        """Return how long the gateway took, once it has answered: the sender may be answered before that."""
+        """Wait for the answer of the gateway, because the sender may be answered before that."""
         push = wait_for(lambda: find_push(traces.attempts()), lambda found: found.outcome, seconds=self.timeout_seconds)
         if trouble := diagnose_push(push):
             raise ChainBroken(trouble)
@@ -130,34 +126,37 @@ class Talk:
 
 
 def walk(talk: Talk, run: CanaryRun) -> Links:
-    """Walk the chain. The sender learns of the phone what the server tells it, and nothing else."""
+    """Walk the chain. The sender has no information about the phone but the server's answers."""
     client, server, message_id = canary_identity().pub33, _next_server(run), os.urandom(32)
     phone, sender = _phone(server), _sender(talk.timeout_seconds)
 
     yield Link.REGISTER, talk.publish(phone, Link.REGISTER)
-    yield Link.REGISTER_ANSWER, talk.hear(phone, Link.REGISTER_ANSWER, lambda: _is_accepted(phone, server))
+    yield Link.REGISTER_ANSWER, talk.wait_for_answer(phone, Link.REGISTER_ANSWER, lambda: _is_accepted(phone, server))
     traces.note_pseudonym(run)
 
     sender.look_up(client)
     yield Link.QUERY, talk.publish(sender, Link.QUERY)
-    yield Link.QUERY_ANSWER, talk.hear(sender, Link.QUERY_ANSWER, lambda: bool(sender.destinations(client)))
+    yield Link.QUERY_ANSWER, talk.wait_for_answer(sender, Link.QUERY_ANSWER, lambda: bool(sender.destinations(client)))
 
     sender.notify(client, sender.one_to_one(), message_id)
     yield Link.REQUEST, talk.publish(sender, Link.REQUEST)
     is_answered = lambda: sender.result(client, message_id) is not None  # noqa: E731
-    yield Link.REQUEST_ANSWER, talk.hear(sender, Link.REQUEST_ANSWER, is_answered)
+    yield Link.REQUEST_ANSWER, talk.wait_for_answer(sender, Link.REQUEST_ANSWER, is_answered)
     yield Link.GATEWAY, talk.wait_for_gateway()
     notified = sender.result(client, message_id)
     if notified is None or not notified.is_notified:
-        raise ChainBroken(Diagnosis(Link.REQUEST_ANSWER, Cause.WORKER, "the sender was told a failure"))
+        raise ChainBroken(Diagnosis(Link.REQUEST_ANSWER, Cause.WORKER, "the server reported a failure to the sender"))
 
     phone.unregister()
     yield Link.UNREGISTER, talk.publish(phone, Link.UNREGISTER)
-    yield Link.UNREGISTER_ANSWER, talk.hear(phone, Link.UNREGISTER_ANSWER, lambda: _is_accepted(phone, server))
+    yield (
+        Link.UNREGISTER_ANSWER,
+        talk.wait_for_answer(phone, Link.UNREGISTER_ANSWER, lambda: _is_accepted(phone, server)),
+    )
 
 
 def _phone(server: bytes) -> RegisteringClient:
-    # The version is above that of any earlier run, which may have left a registration.
+    # An earlier run may have left a registration, so the version is above that of any earlier run.
     state = new_state(server, random_bytes=os.urandom, version=int(time.time() * 1000))
     phone = RegisteringClient(canary_identity(), state, os.urandom)
     phone.change(_address())
@@ -175,7 +174,7 @@ def _is_accepted(phone: RegisteringClient, server: bytes) -> bool:
 
 
 def _next_server(run: CanaryRun) -> bytes:
-    """Return the identity that this run addresses: while the server's key is being changed, each in turn."""
+    """Return the identity that this run addresses. While the server's key is changed, runs alternate between both."""
     identities = server_identities()
     return identities[run.pk % len(identities)].pub33
 
@@ -187,8 +186,9 @@ def _address() -> Address:
     return Address(kind, settings.CANARY_DEVICE_TOKEN, settings.CANARY_APP_TOPIC)
 
 
-def _fleeting(message: WakuMessage) -> WakuMessage:
-    """Return the message as one that stores do not keep: read from a store when its traces are gone, it would count as
-    new.
+def _ephemeral(message: WakuMessage) -> WakuMessage:
+    """Return the message as ephemeral, so that no store keeps it.
+
+    Read from a store after its traces are removed, it would count as new.
     """
     return replace(message, ephemeral=True)

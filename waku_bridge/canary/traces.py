@@ -1,7 +1,7 @@
-"""What the canary leaves in the tables of real traffic: marking it, reading it, removing it.
+"""Traces: the canary's rows in the tables of real traffic. This module marks, reads and removes them.
 
-Whatever process dies meanwhile, all of it is found again: by the key hash of the canary's own identity, which is always
-the same, and by the hashes of its messages, which are stored before they are published.
+They are found also after a process died: by the key hash of the canary's identity, which is always the same, and by the
+hashes of its messages, which are stored before the messages are published.
 """
 
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ from waku_bridge.messages import BRIDGE
 from waku_bridge.models import CanaryEnvelope, CanaryRun, EnvelopeHash, InboundEnvelope, OutboundReply
 from waku_bridge.removal.locks import lock_all_about
 
-# A copy may come late from another node, or from the ring of a node that was not read for a while.
+# Messages stay marked for this long, because a copy may come late from another node or from its relay cache.
 MARKED_FOR = timedelta(hours=1)
 
 
@@ -30,14 +30,14 @@ def mark(envelope_hash: bytes, *, now: datetime) -> None:
 
 
 def note_pseudonym(run: CanaryRun) -> None:
-    """Keep the pseudonym of the registration's events, because unregistering forgets it."""
+    """Keep the pseudonym of the registration's events with the run, because unregistering removes it."""
     rows = Registration.objects.filter(public_key_hash=canary_identity().key_hash, pseudonym__isnull=False)
     run.pseudonym = rows.values_list("pseudonym", flat=True).first()
     run.save(update_fields=["pseudonym"])
 
 
 def find(envelope_hash: bytes) -> Facts:
-    """Return how far one question got."""
+    """Return the facts about the question in this envelope."""
     envelope = InboundEnvelope.objects.filter(hash=envelope_hash).values_list("state", "reason").first()
     reply = OutboundReply.objects.filter(envelope_hash=envelope_hash).values_list("state", flat=True).first()
     state, reason = envelope or ("", "")
@@ -51,9 +51,9 @@ def attempts() -> QuerySet[Attempt]:
 
 @transaction.atomic
 def remove_traces(*, now: datetime) -> None:
-    """Remove everything that any run left. Only the run that is under way may call it while there is one.
+    """Remove all traces of all runs. While a run is under way, only that run may call it.
 
-    It first waits for workers that process one of its envelopes, see `locks`.
+    It first waits for workers that process one of the canary's envelopes: see `locks`.
     """
     marked = list(CanaryEnvelope.objects.values_list("hash", flat=True))
     envelopes = InboundEnvelope.objects.filter(hash__in=marked)
@@ -72,7 +72,7 @@ def remove_traces(*, now: datetime) -> None:
 
 
 def _remove_registrations(key_hash: bytes) -> None:
-    """Remove the registrations with their routes and grants, and with the events that have their pseudonyms."""
+    """Remove the registrations with their routes and grants, and the events with their pseudonyms."""
     registrations = Registration.objects.filter(public_key_hash=key_hash)
     rows = list(registrations.values_list("route", "pseudonym"))
     runs = CanaryRun.objects.filter(pseudonym__isnull=False)
@@ -82,5 +82,5 @@ def _remove_registrations(key_hash: bytes) -> None:
     Route.objects.filter(pk__in=[route for route, _ in rows if route]).delete()
     RegistrationEvent.objects.filter(pseudonym__in=pseudonyms).delete()
     runs.update(pseudonym=None)
-    # The bridges are not told: the topic is back in a minute, and as a new one would be backfilled each time.
+    # Bridges get no notice: the topic is back within a minute, and each time they would backfill it as a new one.
     TopicKey.objects.filter(name=topics.query_name(key_hash)).delete()

@@ -1,7 +1,7 @@
-"""The seven inner messages, from bytes to dataclasses and back. Protobuf objects end here.
+"""The seven inner messages, from bytes to dataclasses and back. Protobuf objects do not leave this module.
 
 Reading and writing stand side by side for every message. Strings that are not UTF-8 make the whole message malformed.
-Unknown fields are skipped and unknown enum values kept as numbers, as proto3 says.
+Unknown fields are skipped, and unknown enum values are kept as numbers, as proto3 requires.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,8 +25,10 @@ from waku_bridge.messages import (
 
 
 def has_more_fields(data: bytes, limit: int) -> bool:
-    """Return whether a message has more fields than that, without parsing it, so that a body of a hundred thousand
-    empty entries costs as much as one with as many as are allowed. What is not well-formed is left to the parser.
+    """Return whether a message has more than ``limit`` fields, without parsing it.
+
+    So a body of a hundred thousand empty entries costs no more than one with the allowed number. Bytes that are not
+    well-formed are left to the parser.
     """
     at = count = 0
     try:
@@ -39,12 +41,12 @@ def has_more_fields(data: bytes, limit: int) -> bool:
 
 
 def _skip(data: bytes, at: int) -> int:
-    """Return where the field that begins here ends.
+    """Return the end of the field that begins at ``at``.
 
-    Where a group begins and where it ends count as a field each. Left to the parser, one group before a hundred
+    The begin and the end of a group count as a field each. If a group were left to the parser, one before a hundred
     thousand entries would hide them from the count.
 
-    Raises IndexError beyond the end, and ValueError for what is no wire type.
+    Raises IndexError beyond the end of the data, and ValueError for an unknown wire type or an overlong varint.
     """
     tag, at = _varint(data, at)
     match tag & 7:
@@ -59,7 +61,7 @@ def _skip(data: bytes, at: int) -> int:
             return at
         case 5:
             return at + 4
-    raise ValueError("no wire type at all")
+    raise ValueError("unknown wire type")
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -69,7 +71,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         at += 1
         if shift > 63:
-            raise ValueError("longer than a varint is")
+            raise ValueError("overlong varint")
     return value | byte << shift, at + 1
 
 
@@ -78,7 +80,7 @@ PlainBody = RegistrationResponse | Query | QueryResponse | PushRequest | PushRes
 
 OutgoingBody = RegistrationMessage | PlainBody
 
-# Of a list's message, beside its entries: the known ones, and some of a later version.
+# Fields that a message with a list may have beside its entries: the known ones, and some of a later version.
 OTHER_FIELDS = 16
 
 _M = TypeVar("_M", bound=Message)
@@ -93,9 +95,9 @@ def parse(message_type: MessageType, payload: bytes) -> PlainBody:
 
 
 def serialize(body: OutgoingBody) -> tuple[MessageType, bytes]:
-    """Write a body, fields in ascending order, and return it with the type of message it is announced with.
+    """Return the message type of a body, and its bytes with the fields in ascending order.
 
-    A query without keys is written as no bytes at all, which no receiver dispatches.
+    A query without keys becomes empty bytes, which no receiver dispatches.
     """
     message_type, build = _BUILDERS[type(body)]
     return message_type, build(body).SerializeToString()
@@ -148,7 +150,7 @@ def _build_registration(registration: RegistrationMessage) -> pb.PushNotificatio
 
 
 def _check_limits(registration: pb.PushNotificationRegistration) -> None:
-    """Raise TooLarge before lists of any length become objects of ours."""
+    """Raise TooLarge for texts and lists over their limits, before they are copied into objects of ours."""
     texts = (
         registration.installation_id,
         registration.device_token,
@@ -304,7 +306,11 @@ def _build_info(infos: Iterable[QueryInfo]) -> list[pb.PushNotificationQueryInfo
 def _parse(
     message_class: type[_M], payload: bytes, limit: int = limits.MAX_PAYLOAD_BYTES, *, max_fields: int | None = None
 ) -> _M:
-    """Parse a body, unless it is too long, or has so many entries that their objects alone would cost too much."""
+    """Parse a body.
+
+    Raises TooLarge before parsing when it has more bytes than ``limit`` or more entries than ``max_fields``, and
+    MalformedBody when it does not parse.
+    """
     if len(payload) > limit or (max_fields is not None and has_more_fields(payload, max_fields + OTHER_FIELDS)):
         raise TooLarge
     try:

@@ -1,11 +1,11 @@
-"""The whole chain between the payload of a WakuMessage and what it says.
+"""The whole chain between the payload of a WakuMessage and its body.
 
 body → (a registration only: sealed between client and server) → signed message → (a contact code only: ProtocolMessage)
 → signed frame → ECIES to a key, or AES-GCM under the key of a public topic → WakuMessage
 
 Every encoder draws randomness in this order: nonce of a registration's body (12 bytes), padding of the frame (1 to 256;
 drawn again while all zero), then for a key the ephemeral private key (32) and the iv (16), for a topic the nonce (12).
-The frame's signer may differ from the message's: the author is always the latter.
+The frame and the message in it may have different signers. The author is always the signer of the message.
 """
 
 from collections.abc import Container, Sequence
@@ -67,10 +67,10 @@ Reply = RegistrationResponse | QueryResponse | PushResponse
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A message ready to publish, and the ids by which its answer will name it.
+    """A message ready to publish, and the ids that its answer will carry.
 
-    ``message_id`` (32 bytes) is repeated by the answer to a query; ``request_id`` (64 bytes, SHAKE-256 of the sealed
-    body) by the answer to a registration, and is empty otherwise.
+    The answer to a query repeats ``message_id`` (32 bytes). The answer to a registration repeats ``request_id``
+    (64 bytes, SHAKE-256 of the sealed body), which is empty for other messages.
     """
 
     message: WakuMessage
@@ -88,13 +88,14 @@ def decode(
     """Open the payload of a WakuMessage.
 
     ``keys`` are attempted in turn, since several topic names may share one content topic. The identity among them that
-    opens the payload is the receiver: it opens the body of a registration and is the server that its grant is checked
-    against. Where a topic's key opens it, that is ``identity``. A registration that decrypts but does not parse, or is
-    over a limit, comes back with ``registration=None``, because the server has to answer it. A message of a type that
-    is not ``accepted`` is refused before its body is looked at, as that of a type that nobody limits can be made to
-    cost a core.
+    opens the payload is the receiver, or ``identity`` where a topic's key opens it. The receiver opens the body of a
+    registration, and the grant in it is checked against the receiver's key.
 
-    Raises CodecError for everything else that is not a signed push message; see ``errors`` for the reasons.
+    A registration that decrypts but does not parse, or that is over a limit, is returned with ``registration=None``,
+    because the server has to answer it. A message of a type that is not ``accepted`` is refused before its body is
+    parsed, because bodies of other types have no limits and could occupy a core.
+
+    Raises CodecError for everything else that is not a signed push message: see ``errors`` for the reasons.
     """
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise TooLarge
@@ -121,7 +122,8 @@ def encode(
 ) -> Encoded:
     """Sign and encrypt any body: to the ``recipient`` (33-byte key), or without one under ``topic_key`` (32 bytes).
 
-    The frame is signed by ``outer_signer``, by default the signer itself. A registration is sealed for its recipient.
+    ``outer_signer`` signs the frame, by default the signer itself. The body of a registration is sealed for its
+    recipient.
 
     Raises BadPublicKey when the recipient is no point of the curve, and ValueError when there is neither recipient nor
     topic key, or no recipient for a registration.
@@ -156,9 +158,9 @@ def encode_payload(
     topic_key: bytes | None = None,
     installation_id: str = "",
 ) -> Encoded:
-    """Do what ``encode`` does for a payload that is bytes already, valid or not, as tests of a server send it.
+    """Sign and encrypt the bytes of a payload, valid or not, as ``encode`` does. Tests send invalid ones.
 
-    ``installation_id`` is written around a contact code only.
+    ``installation_id`` is written for a contact code only.
     """
     data, message_id = metadata.build(payload, message_type, signer)
     if message_type == MessageType.CONTACT_CODE_ADVERTISEMENT:
@@ -194,9 +196,7 @@ def encode_registration(
     timestamp_ns: int,
     random_bytes: RandomBytes,
 ) -> Encoded:
-    """Return a client's registration (or unregistration) for one server (33-byte key), on that
-    server's personal topic.
-    """
+    """Return a client's registration or unregistration for a server (33-byte key), on the server's personal topic."""
     topic_name = topics.personal_name(server)
     return encode(
         registration,
@@ -217,11 +217,10 @@ def encode_query(
     random_bytes: RandomBytes,
     outer_signer: Identity | None = None,
 ) -> Encoded:
-    """Return a sender's query on the query topic of its first key hash. ``topic_key`` is the symmetric key of that
-    topic.
+    """Return a sender's query on the query topic of its first key hash. ``topic_key`` is that topic's symmetric key.
 
-    The signer should be an ephemeral key, and so should the outer one, because everybody can open a query. status-go
-    signs the frame with its identity and so shows who asks.
+    Both signers should be ephemeral keys, because everybody can open a query. status-go signs the frame with the
+    sender's identity, and so reveals the sender.
     """
     topic_name = topics.query_name(query.public_key_hashes[0])
     return encode(
@@ -278,7 +277,7 @@ def encode_advertisement(
 
 
 def _decrypt(payload: bytes, keys: Sequence[DecryptionKey]) -> tuple[bytes, DecryptionKey]:
-    """Return what the payload holds, and the key that opened it."""
+    """Return the decrypted frame, and the key that opened it. Raises NotDecryptable."""
     for key in keys:
         try:
             if isinstance(key, Identity):
@@ -306,7 +305,7 @@ def _body(message: SignedMessage, identity: Identity) -> Body:
 def _unseal_registration(message: SignedMessage, identity: Identity) -> Registration:
     """Open the body of a registration.
 
-    Raises BodyNotDecryptable, which the server leaves unanswered: otherwise anybody could make it publish.
+    Raises BodyNotDecryptable. The server does not answer such a message, because anybody could make it publish then.
     """
     content = symmetric.unseal_body(message.payload, shared_key(identity.private_key, message.signer))
     request_id = shake256(message.payload)
@@ -318,9 +317,9 @@ def _unseal_registration(message: SignedMessage, identity: Identity) -> Registra
 
 
 def _grant_verified(registration: RegistrationMessage, client: bytes, identity: Identity) -> bool:
-    """Return whether the grant is good.
+    """Return whether the grant is valid.
 
-    It returns False without the cost of a recovery when nothing depends on it, because unregistering needs no grant.
+    For an unregistration, which needs no grant, return False without the cost of a key recovery.
     """
     if registration.unregister or len(registration.grant) != SIGNATURE_BYTES:
         return False
@@ -336,9 +335,7 @@ def _seal_registration(content: bytes, client: PrivateKey, server: bytes | None,
 
 
 def _own_installation_id(body: OutgoingBody) -> str:
-    """Return the installation id of a contact code's sender. A contact code is about its sender's own installation
-    only, so any entry names it.
-    """
+    """Return the installation id of a contact code's sender. All its entries are about that installation."""
     if isinstance(body, ContactCodeAdvertisement) and body.info:
         return body.info[0].installation_id
     return ""

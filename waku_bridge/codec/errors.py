@@ -1,4 +1,4 @@
-"""What can be wrong with a peer's bytes.
+"""Errors of the codec: the faults that a peer's bytes can have.
 
 CodecError
 ├── NotDecryptable          not_decryptable
@@ -17,17 +17,17 @@ CodecError
 ├── BadPublicKey            bad_public_key
 └── MalformedWakuMessage    malformed_waku_message
 
-``reason`` is stable: it is stored with an envelope and counted as a metric label. Neither it nor the message of the
-exception ever contains bytes of the peer's or of ours. Our own mistakes (a key of the wrong length, nobody to encrypt
-to) are ValueErrors.
+``reason`` is stable: it is stored with an envelope and counted as a metric label. Neither ``reason`` nor the message of
+the exception ever contains bytes of the peer or of ours. Mistakes of the caller (a key of the wrong length, no
+recipient) are ValueErrors.
 """
-# ruff: noqa: N818 -- each name says what is wrong with the bytes; that it is an error, the tree says
+# ruff: noqa: N818 -- each name is the fault of the bytes, and the base class says that it is an error
 
 from typing import ClassVar
 
 
 class CodecError(Exception):
-    """The peer's bytes cannot be used. Sent again, they will fail again."""
+    """The peer's bytes cannot be used. The same bytes will fail again."""
 
     reason: ClassVar[str]
 
@@ -78,7 +78,7 @@ class UnknownType(CodecError):
 
 
 class NotAccepted(CodecError):
-    """A push message of a type that the caller does not accept: a server takes what clients send to servers."""
+    """A push message of a type that the caller does not accept: a server takes only messages for servers."""
 
     reason = "not_for_servers"
 

@@ -1,7 +1,7 @@
-"""secp256k1 keys: forms, hashes, signatures, shared secrets, and the identity this process acts as.
+"""secp256k1 keys: forms, hashes, signatures, shared secrets, and identities.
 
-A public key travels compressed, as 33 bytes. Two different inputs are hashed: the key hash that registrations are found
-by takes the 33 bytes, the author hash takes the ASCII chat key.
+A public key travels compressed, as 33 bytes. There are two hashes of it with different inputs: the key hash, by which
+registrations are found, takes the 33 bytes, and the author hash takes the ASCII chat key.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ def sign(data: bytes, private_key: PrivateKey) -> bytes:
 def recover(signature: bytes, data: bytes) -> PublicKey:
     """Return the key that signed ``data`` (65 bytes r ‖ s ‖ v, v in 0..3; 27 and 28 are refused, as by status-go).
 
-    A wrong signature does not fail: it recovers some other key. Never trust that it verifies, but only that it is the
-    expected key. High-s twins are accepted. Raises BadSignature when there is none.
+    A wrong signature does not fail: it recovers some other key. So always compare the key with the expected one.
+    High-s twins are accepted. Raises BadSignature when no key can be recovered.
     """
     try:
         return PublicKey.from_signature_and_message(signature, keccak256(data), hasher=None)
@@ -36,14 +36,14 @@ def recover(signature: bytes, data: bytes) -> PublicKey:
         raise BadSignature from error
 
 
-# Randomness is an argument everywhere; the shell passes `os.urandom`.
+# Randomness is an argument everywhere. Production code passes `os.urandom`.
 RandomBytes = Callable[[int], bytes]
 
 _DRAWS = 16
 
 
 def not_all_zero(random_bytes: RandomBytes, size: int) -> bytes:
-    """Draw ``size`` bytes again until one of them is not zero. A draw of one byte is zero once in 256 times.
+    """Draw ``size`` bytes, again and again until one of them is not zero. One byte is zero once in 256 draws.
 
     Raises ValueError when the source returns nothing but zeros.
     """
@@ -58,9 +58,7 @@ HASH_BYTES = 64
 
 
 def keccak256(data: bytes) -> bytes:
-    """Return Keccak with its original padding (32 bytes), as Ethereum has it. SHA3-256 is different: it pads
-    differently.
-    """
+    """Return Keccak-256 (32 bytes) with its original padding, as in Ethereum. SHA3-256 pads differently."""
     return keccak.new(digest_bits=256, data=data).digest()
 
 
@@ -70,7 +68,7 @@ def shake256(data: bytes) -> bytes:
 
 
 def chat_hash(chat_id: str) -> bytes:
-    """Return what the lists of a registration hold for a chat. The id of a one-to-one chat is the peer's chat key."""
+    """Return the hash of a chat in the lists of a registration. The id of a one-to-one chat is the peer's chat key."""
     return shake256(chat_id.encode())
 
 
@@ -84,10 +82,10 @@ _MULTIBASE_CHARACTERS = 49  # "z" and base58 of 35 bytes that begin with e7
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A private key with everything derived from it that messages need again and again.
+    """A private key with the values derived from it, which are computed once.
 
-    ``pub33`` and ``pub65`` are its public key, compressed and not; ``key_hash`` (64 bytes) is SHAKE-256 of pub33. Two
-    identities are equal when their public keys are. Nothing secret is in the repr.
+    ``pub33`` is its compressed public key, and ``pub65`` the uncompressed one. ``key_hash`` (64 bytes) is SHAKE-256 of
+    ``pub33``. Two identities are equal when their public keys are. The repr holds no secret.
     """
 
     private_key: PrivateKey = field(repr=False, compare=False)
@@ -106,25 +104,21 @@ class Identity:
 
 
 DecryptionKey = Identity | bytes
-"""What may open a payload: a key pair (ECIES) or the symmetric key (32 bytes) of a topic."""
+"""A key that may open a payload: an identity (ECIES) or the symmetric key (32 bytes) of a topic."""
 
 
 def key_hash(public_key: bytes) -> bytes:
-    """Return SHAKE-256 (64 bytes) of the compressed key, by which registrations are found and query
-    topics are named.
-    """
+    """Return SHAKE-256 (64 bytes) of the compressed key. It identifies registrations and names query topics."""
     return shake256(public_key)
 
 
 def chat_key(public_key: bytes) -> str:
-    """Return the 132 characters that users know each other by, ``0x04…``, from a key in either form."""
+    """Return the chat key ``0x04…``, the 132 characters that identify a user, from a key in either form."""
     return "0x" + parse_public_key(public_key).format(compressed=False).hex()
 
 
 def author_hash(public_key: bytes) -> bytes:
-    """Return SHAKE-256 (64 bytes) of the ASCII chat key, which is ``author`` in a notification and in lists of blocked
-    contacts.
-    """
+    """Return SHAKE-256 (64 bytes) of the ASCII chat key, which names the author in notifications and in lists."""
     return shake256(chat_key(public_key).encode())
 
 
@@ -148,10 +142,10 @@ def parse_public_key(public_key: bytes) -> PublicKey:
 
 
 def parse_chat_key(text: str) -> bytes:
-    """Return the compressed key that a text stands for, in the forms in which people paste it.
+    """Return the compressed key of a text, in any form that people paste.
 
-    These are hex of either form with or without ``0x``, or Status' short form ``zQ3sh…``: multibase base58btc of the
-    varint e7 01 and the compressed key. Raises BadPublicKey for anything else.
+    The forms are hex of a key of 33 or 65 bytes, with or without ``0x``, and Status' short form ``zQ3sh…``, which is
+    multibase base58btc of the varint e7 01 and the compressed key. Raises BadPublicKey for anything else.
     """
     encoded = _from_multibase(text) if text.startswith("z") else _from_hex(text.removeprefix("0x"))
     return parse_public_key(encoded).format()
@@ -160,17 +154,17 @@ def parse_chat_key(text: str) -> bytes:
 def shared_key(private_key: PrivateKey, public_key: PublicKey) -> bytes:
     """Return the x-coordinate (32 bytes, zero-padded on the left) of the product of the two keys.
 
-    It is neither hashed nor expanded, and status-go uses it as an AES-256 key as it is. libsecp256k1's own ECDH would
-    hash it, so this multiplies the point.
+    It is neither hashed nor expanded: status-go uses it directly as an AES-256 key. libsecp256k1's own ECDH would hash
+    it, so this function multiplies the point.
     """
-    # Unlike ECDH, the multiplication does not run in constant time. A peer has no clock on ours: a message is opened in
-    # a batch, some time after it arrived, and its answer leaves with the answers of the batch.
+    # Unlike ECDH, the multiplication does not run in constant time. A peer cannot measure it: a message is opened in a
+    # batch, some time after it arrived, and its answer leaves with the other answers of the batch.
     return public_key.multiply(private_key.secret).format()[1:]
 
 
 def _from_hex(digits: str) -> bytes:
     try:
-        # fromhex skips white space, which then shows in the length.
+        # fromhex skips white space, so the length is checked below.
         encoded = bytes.fromhex(digits)
     except ValueError as error:
         raise BadPublicKey from error

@@ -1,6 +1,6 @@
-"""ApplicationMetadataMessage (AMM): who said it, what kind it is, and which id it has.
+"""ApplicationMetadataMessage (AMM): the author, the type and the id of a message.
 
-The signature covers the payload alone, not the type. The id covers all bytes as received, so that a re-encoded copy has
+The signature covers the payload alone, not the type. The id covers all bytes as received, so a re-encoded copy has
 another id: an id names one message, never its content.
 Source: status-go protocol/v1/message.go, protocol/v1/status_message.go.
 """
@@ -52,7 +52,7 @@ def parse(data: bytes, accepted: Container[int] = frozenset(MessageType)) -> Sig
     three may parse as another, so the order and the length of the signature decide. status-go reads them the other way
     round, which accepts the same real messages.
 
-    Raises NotAccepted for a type that is none of those ``accepted``, UnsignedMessage, BadSignature, EmptyPayload,
+    Raises NotAccepted for a type that is not in ``accepted``, and UnsignedMessage, BadSignature, EmptyPayload,
     UnknownType, Segment or MalformedMessage.
     """
     amm = _parse_amm(data)
@@ -73,7 +73,7 @@ def build(payload: bytes, message_type: int, signer: Identity) -> tuple[bytes, b
 
 
 def wrap(amm: bytes, installation_id: str) -> bytes:
-    """Return the ProtocolMessage that a contact code travels in. Bundles are optional for receivers and left out."""
+    """Return the ProtocolMessage of a contact code. Its bundles are optional, and left out."""
     return ProtocolMessage(installation_id=installation_id, public_message=amm).SerializeToString()
 
 
@@ -108,7 +108,7 @@ def _is_ours(amm: ApplicationMetadataMessage) -> bool:
 
 
 def _fault(amm: ApplicationMetadataMessage | None) -> CodecError:
-    """Return why an AMM is not ours, for the operator's statistics."""
+    """Return the reason why an AMM is not a push message, for the operator's statistics."""
     if amm is None:
         return MalformedMessage()
     if amm.type not in _MESSAGE_TYPES:
@@ -124,7 +124,7 @@ def _parse_amm(data: bytes) -> ApplicationMetadataMessage | None:
 
 
 def _public_message(data: bytes) -> bytes:
-    """Return the public part of a ProtocolMessage, empty when the data is none, or holds the encrypted part."""
+    """Return the public part of a ProtocolMessage. It is empty for other data, and where the message is encrypted."""
     try:
         return ProtocolMessage.FromString(data).public_message
     except DecodeError:
@@ -132,9 +132,9 @@ def _public_message(data: bytes) -> bytes:
 
 
 def _is_segment(data: bytes) -> bool:
-    """Return whether the data is a segment: a 32-byte hash and a payload, as newer status-go demands.
+    """Return whether the data is a segment: a 32-byte hash and a payload, as newer status-go requires.
 
-    By wire types alone an AMM would pass as well. Every writer begins with the hash, so nothing else is parsed again.
+    By wire types alone an AMM would pass as well. Every writer begins with the hash, so other data is not parsed again.
     """
     if not data.startswith(_BEGIN_OF_SEGMENT):
         return False

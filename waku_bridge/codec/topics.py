@@ -1,6 +1,6 @@
-"""Topic names, the content topics that they hash to, the symmetric keys that they are passwords of, and the hash that
-names a message on a pubsub topic (14/WAKU2-MESSAGE).
+"""Topic names, their content topics, their symmetric keys, and the hash of a message (14/WAKU2-MESSAGE).
 
+A content topic is the hash of a topic name. The symmetric key of a public topic is derived from the name as a password.
 Source of the names: status-go protocol/transport/topic.go, wakuv2/common/topic.go, wakuv2/waku.go.
 """
 
@@ -12,35 +12,34 @@ from waku_bridge.messages import WakuMessage
 PREFIX, SUFFIX = "/waku/1/0x", "/rfc26"
 CONTENT_TOPIC_LENGTH = len(PREFIX) + 8 + len(SUFFIX)
 PARTITIONS = 5000
-SYMMETRIC_KEY_ROUNDS = 65356  # not 65536: a slip of the reference that became the protocol
+SYMMETRIC_KEY_ROUNDS = 65356  # not 65536: a typo in the reference client that became the protocol
 
 
 def partitioned_name(public_key: bytes) -> str:
-    """Return the topic that one in 5000 keys shares (33 bytes in), for requests to a server and for every answer."""
+    """Return the partitioned topic of a key (33 bytes), for requests to a server and for every answer.
+
+    The keys of all users are spread over 5000 such topics.
+    """
     return f"contact-discovery-{int.from_bytes(public_key[1:33], 'big') % PARTITIONS}"
 
 
 def personal_name(public_key: bytes) -> str:
-    """Return the topic of one key (33 bytes in). Registrations go here, although the spec text names the partitioned
-    one.
-    """
+    """Return the topic of one key (33 bytes), for registrations. The spec text names the partitioned topic instead."""
     return "contact-discovery-" + chat_key(public_key).removeprefix("0x")
 
 
 def contact_code_name(public_key: bytes) -> str:
-    """Return the topic on which a client (33 bytes in) advertises where it can be reached."""
+    """Return the topic on which a client (33-byte key) advertises where it can be reached."""
     return chat_key(public_key) + "-contact-code"
 
 
 def query_name(public_key_hash: bytes) -> str:
-    """Return the topic on which a key hash is asked for: its bare hex. Nobody listens on the spec
-    text's form with 0x.
-    """
+    """Return the topic of queries about a key hash: its bare hex. No client uses the spec text's form with ``0x``."""
     return public_key_hash.hex()
 
 
 def topic(name: str) -> bytes:
-    """Return the 4 bytes that a name is shortened to, so that two names may share one topic."""
+    """Return the 4 bytes that a name is shortened to. Two names may share one topic."""
     return keccak256(name.encode())[:4]
 
 
@@ -50,7 +49,7 @@ def content_topic(name: str) -> str:
 
 
 def of_number(topic: int) -> str:
-    """Return the content topic of 4 bytes, which are given as an integer."""
+    """Return the content topic of 4 bytes that are given as an integer."""
     return f"{PREFIX}{topic:08x}{SUFFIX}"
 
 
@@ -71,13 +70,13 @@ def number(content_topic: str) -> int | None:
 def symmetric_key(name: str) -> bytes:
     """Return the 32-byte key of a public topic, derived from its name.
 
-    That costs about 15 ms of CPU by design, so it is to be derived once and kept.
+    It costs about 15 ms of CPU time by design, so derive it once and keep it.
     """
     return pbkdf2_hmac("sha256", name.encode(), b"", SYMMETRIC_KEY_ROUNDS, 32)
 
 
 def message_hash(pubsub_topic: str, message: WakuMessage) -> bytes:
-    """Return the deterministic hash (32 bytes), the key of caches, of the store protocol and of our inbox.
+    """Return the deterministic hash (32 bytes) that identifies a message in caches, in the store protocol and here.
 
     It is SHA-256 of pubsub topic ‖ payload ‖ content topic ‖ meta ‖ timestamp (8 bytes, big-endian two's complement).
     Version and ephemeral are not part of it. Raises OverflowError when the timestamp does not fit 64 signed bits.

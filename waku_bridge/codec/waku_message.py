@@ -1,4 +1,4 @@
-"""14/WAKU2-MESSAGE: its protobuf bytes. What names a message on a pubsub topic is in `topics`."""
+"""The protobuf bytes of 14/WAKU2-MESSAGE. The hash of a message is in `topics`."""
 
 from google.protobuf.message import DecodeError
 

@@ -1,1 +1,1 @@
-"""Processing envelopes: decode them, decide, and record every consequence. See docs/architecture.md."""
+"""Processing of envelopes: decode them, decide, and record every consequence. See docs/architecture.md."""

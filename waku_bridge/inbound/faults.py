@@ -1,7 +1,7 @@
-"""Faults of ours that envelopes failed by: the kind of the error and its location, counted however often it comes.
+"""Faults: errors in our own code that envelopes failed by. There is one row for each kind of error and location.
 
-Neither holds anything of the message. The text of an exception may quote the data that caused it; its type, its
-location in our code and the name of a broken constraint do not.
+A row holds nothing of the message. The text of an exception may quote the data that caused it. Its type, its location
+in our code and the name of a broken constraint do not.
 """
 
 from datetime import datetime
@@ -14,7 +14,7 @@ from waku_bridge.models import EnvelopeFault, InboundEnvelope
 
 ROOT = Path(__file__).parents[2]
 HELPERS = ROOT / "kit"
-# Of one fault so many envelopes are processed again at once, the oldest first.
+# Limit of the envelopes that an operator has processed again at once. The oldest come first.
 MAX_AT_ONCE = 10_000
 
 _NOTE: LiteralString = """
@@ -27,7 +27,7 @@ _NOTE: LiteralString = """
 
 
 def note(error: str, frame: FrameSummary | None = None, *, count: int = 1, now: datetime) -> int:
-    """Count a fault, and return its id. The line is that of the last time, as lines move from release to release."""
+    """Count a fault, and return its id. Its line is updated each time, because lines move from release to release."""
     location = location_of(frame) if frame else ""
     line = (frame.lineno or 0) if frame else 0
     [(fault_id,)] = fetch(_NOTE, {"error": error, "location": location, "line": line, "count": count, "now": now})
@@ -35,16 +35,16 @@ def note(error: str, frame: FrameSummary | None = None, *, count: int = 1, now: 
 
 
 def name_of(error: BaseException) -> str:
-    """Return the type of an error, with the constraint or the state that the database names."""
+    """Return the type of an error, with the constraint or the SQLSTATE that the database reports."""
     diagnosis = getattr(error.__cause__, "diag", None)
     code = diagnosis and (diagnosis.constraint_name or diagnosis.sqlstate)
     return f"{type(error).__name__} ({code})" if code else type(error).__name__
 
 
 def frame_of(error: BaseException) -> FrameSummary | None:
-    """Return the innermost step in our own code, which is where somebody begins to look.
+    """Return the innermost frame in our own code, where the search for the cause begins.
 
-    The modules of `kit` are helpers of every caller: their caller's step is returned where there is one.
+    A frame in `kit` is returned only where no other code of ours is in the traceback: its modules serve every caller.
     """
     own = [frame for frame in extract_tb(error.__traceback__) if _is_ours(Path(frame.filename))]
     callers = [frame for frame in own if not Path(frame.filename).is_relative_to(HELPERS)]
@@ -60,13 +60,13 @@ def location_of(frame: FrameSummary) -> str:
 
 
 def waiting(fault_ids: list[int]) -> list[bytes]:
-    """Return the hashes of the envelopes that failed by these faults and wait, the oldest first."""
+    """Return the hashes of the envelopes that failed by these faults and are kept, the oldest first."""
     failed = InboundEnvelope.objects.filter(state=InboundEnvelope.State.FAILED, fault__in=fault_ids)
     return list(failed.order_by("received_at").values_list("hash", flat=True)[:MAX_AT_ONCE])
 
 
 def newest_waiting() -> EnvelopeFault | None:
-    """Return the fault that was seen last, of those that envelopes still wait for."""
+    """Return the fault that was seen last among those with envelopes that are still kept."""
     failed = InboundEnvelope.objects.filter(state=InboundEnvelope.State.FAILED, fault__isnull=False)
     faults = EnvelopeFault.objects.filter(pk__in=failed.values("fault"))
     return faults.order_by("-last_seen_at").first()

@@ -1,8 +1,8 @@
-"""Processing envelopes: decode them, have them decided, and record every consequence in the batch's one commit.
+"""Processing of envelopes: it decodes them, has them decided, and records every consequence in the batch's one commit.
 
 It is safe to run twice, and in several workers: the worker that locks an envelope first processes it. An envelope that
-cannot be decoded is dropped with its reason. One that fails because of a fault of ours is quarantined and does not stop
-its neighbours.
+cannot be decoded is dropped with its reason. One that fails because of a fault of ours is quarantined, and the other
+envelopes of the batch go on.
 """
 
 from collections import Counter
@@ -56,20 +56,20 @@ from waku_bridge.outbound import MAX_PARTS, Reply, return_address
 log = structlog.get_logger(__name__)
 State = InboundEnvelope.State
 
-# Bytes that one batch loads at most, whatever the number of envelopes.
+# Limit of the payloads that one batch loads.
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 PROCESS_DIED = "process_died"
-# How often a key may be asked about.
+# Limit of the queries about one key that are answered.
 QUERIES_PER_KEY_PER_MINUTE = 120
 
-# What a refused registration is told (71/STATUS-PUSH-NOTIFICATION-SERVER, PushNotificationRegistrationResponse).
+# The error in our answer (71/STATUS-PUSH-NOTIFICATION-SERVER, PushNotificationRegistrationResponse) for each refusal.
 REGISTRATION_ERRORS = {
     Refusal.MALFORMED: RegistrationError.MALFORMED_MESSAGE,
     Refusal.STALE_VERSION: RegistrationError.VERSION_MISMATCH,
     Refusal.UNSUPPORTED_TOKEN_TYPE: RegistrationError.UNSUPPORTED_TOKEN_TYPE,
     Refusal.IMPLAUSIBLE_TOKEN: RegistrationError.MALFORMED_MESSAGE,
     Refusal.BAD_APP_TOPIC: RegistrationError.MALFORMED_MESSAGE,
-    # A client ignores errors and repeats what it said for days, so that it gets in when there is room again.
+    # A client ignores errors and repeats its registration for days, so it succeeds once there is capacity again.
     Refusal.TOO_MANY_INSTALLATIONS: RegistrationError.INTERNAL_ERROR,
     Refusal.TOO_MANY_NEW: RegistrationError.INTERNAL_ERROR,
     Refusal.FULL: RegistrationError.INTERNAL_ERROR,
@@ -102,7 +102,7 @@ class Taken(NamedTuple):
 
 @dataclass(slots=True)
 class Item:
-    """One envelope of a batch, opened: what it says (None when there is nothing to decide), and how it ended."""
+    """One envelope of a batch, opened: its message (None when there is nothing to decide), and how it ended."""
 
     envelope: Envelope
     decoded: Decoded | None = None
@@ -121,7 +121,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """What a batch of envelopes led to."""
+    """The outcome of a batch of envelopes."""
 
     replies: list[Reply] = field(default_factory=list)
     accepted: Accepted = field(default_factory=Accepted)
@@ -168,8 +168,8 @@ def _take_in(order: LiteralString, which: LiteralString) -> LiteralString:
 
 
 _OLDEST: LiteralString = _take_in(_ARRIVAL, _RECEIVED)
-# A fifth of a batch, in rows and in bytes, are the oldest: full batches have passed them over, and what comes later
-# would keep them waiting. As the newest are more, most senders are answered in time however much waits.
+# A fifth of a batch, in rows and in bytes, holds the oldest envelopes: full batches have passed them over, and without
+# it they would wait for ever. Four fifths hold the newest, so most senders are answered in time however many wait.
 _FOUR_FIFTHS: LiteralString = _rows(_RECEIVED, _REVERSED, "%(limit)s - %(limit)s / 5")
 _NOT_NEWEST: LiteralString = f"{_RECEIVED} AND hash <> ALL (ARRAY(SELECT hash FROM newest))"
 _A_FIFTH: LiteralString = _rows(_NOT_NEWEST, _ARRIVAL, "%(limit)s / 5")
@@ -201,8 +201,10 @@ _STILL_WAITING = f"""
 def take(
     limit: int, nothing_before: datetime = LONG_AGO, *, but: Collection[bytes] = (), is_newest_first: bool = False
 ) -> Taken:
-    """Lock envelopes that wait and that no other worker has, up to a bound in bytes: the oldest, or the newest and
-    a fifth of the oldest. Return them in order of arrival.
+    """Lock up to ``limit`` envelopes that wait and that no other worker has locked, up to `MAX_BATCH_BYTES`.
+
+    They are the oldest, or, with ``is_newest_first``, four fifths the newest and one fifth the oldest. They are
+    returned in order of arrival.
     """
     return _take(_NEWEST if is_newest_first else _OLDEST, limit, but=list(but), nothing_before=nothing_before)
 
@@ -213,26 +215,24 @@ def take_one_of(suspects: Collection[bytes]) -> Taken:
 
 
 def take_postponed(limit: int, *, but: Collection[bytes] = ()) -> Taken:
-    """Lock the newest of those that were postponed, as `take` does."""
+    """Lock the newest of the postponed envelopes, as `take` does."""
     return _take(_POSTPONED, limit, but=list(but))
 
 
 def postpone(items: Sequence[Item]) -> None:
-    """Leave envelopes that were taken for later."""
+    """Mark taken envelopes as postponed."""
     if items:
         write(_POSTPONE, [[item.hash for item in items]])
 
 
 def recall(envelope_hashes: Collection[bytes]) -> None:
-    """Have those of these envelopes that were postponed taken as if they had just come."""
+    """Mark those of these envelopes as received that were postponed."""
     if envelope_hashes:
         write(_RECALL, [list(envelope_hashes)])
 
 
 def still_waiting(envelope_hashes: Collection[bytes]) -> dict[bytes, bool]:
-    """Return those of these envelopes that nobody has decided about, and whether they can be taken: without its key
-    none can.
-    """
+    """Return which of these envelopes are undecided, and whether they can be taken: without its key none can."""
     return dict(fetch(_STILL_WAITING, [list(envelope_hashes)]))
 
 
@@ -244,7 +244,7 @@ def _take(sql: LiteralString, limit: int, **values: object) -> Taken:
 
 
 def give_up(envelope_hashes: Collection[bytes], *, now: datetime) -> None:
-    """Mark envelopes as failed because a process dies with each of them. Their payloads are kept."""
+    """Mark envelopes as failed because each of them kills the process that works on it. Their payloads are kept."""
     if envelope_hashes:
         log.error("envelopes_given_up", envelope_hashes=[each.hex() for each in envelope_hashes])
         _fail(envelope_hashes, PROCESS_DIED, faults.note(PROCESS_DIED, count=len(envelope_hashes), now=now), now=now)
@@ -268,9 +268,9 @@ def _fail(envelope_hashes: Collection[bytes], reason: str, fault_id: int, *, now
 
 
 def open_all(envelopes: Sequence[Envelope], *, now: datetime) -> list[Item]:
-    """Return what the envelopes say, without those that trip the codec up.
+    """Decode envelopes and return an item for each, except for those that the codec fails on: these are quarantined.
 
-    Those that a key still to be derived may open wait for that key.
+    An envelope waits in its own state where a key that is still to be derived may open it.
     """
     own_topics = identities_by_topic()
     others = {envelope.content_topic for envelope in envelopes if envelope.content_topic not in own_topics}
@@ -291,7 +291,7 @@ def _decode_each(envelopes: Iterable[Envelope], topic_keys: query_topics.Keys, *
             if isinstance(error, NotDecryptable) and topic in topic_keys.missing:
                 item.state = State.PENDING_KEY
                 item.reason = ""
-        except Exception as error:  # noqa: BLE001 - a fault of the codec concerns this envelope alone
+        except Exception as error:  # noqa: BLE001 - a fault of the codec must not stop the other envelopes
             quarantine(envelope, error, now=now)
             continue
         else:
@@ -301,8 +301,9 @@ def _decode_each(envelopes: Iterable[Envelope], topic_keys: query_topics.Keys, *
 
 
 def _log_batch(items: Sequence[Item]) -> None:
-    """Count, and write a line per batch: at debug level while all is well, and as information when something was
-    dropped or refused.
+    """Count the envelopes that ended, and log one line per batch.
+
+    The line is at debug level while all were accepted, and at info level when something was dropped or refused.
     """
     closed = [item for item in items if item.state is not State.PENDING_KEY]
     if not closed:
@@ -317,7 +318,7 @@ def _log_batch(items: Sequence[Item]) -> None:
 
 
 def _facts(item: Item, waited_seconds: float) -> dict[str, object]:
-    """Return what the trace of a message says about the decision."""
+    """Return the attributes of the decision in the trace of a message."""
     outcome = item.reason or "accepted"
     return {"message_type": _type_of(item), "outcome": outcome, "wait_ms": round(waited_seconds * 1000)}
 
@@ -356,14 +357,14 @@ def _register(items: Iterable[Item], *, now: datetime) -> list[Reply]:
     replies = []
     for (item, decoded, body), outcome in zip(registrations, outcomes, strict=True):
         item.reason = "" if outcome.is_accepted else str(outcome.decision)
-        if outcome.decision is Refusal.TOO_MANY_CHANGES:  # whoever has recorded a message may send it without end
+        if outcome.decision is Refusal.TOO_MANY_CHANGES:  # anybody may repeat a recorded message without end
             continue
         replies.append(_reply(item, decoded, _registration_response(body, outcome.decision)))
     return replies
 
 
 def _check_address(message: RegistrationMessage) -> Refusal | None:
-    """Refuse a token that Apple or Firebase cannot have made, unless the operator does not want to know."""
+    """Refuse a token that Apple or Firebase cannot have made, unless the operator has switched this check off."""
     return (check_device_token if settings.CHECK_DEVICE_TOKENS else check_token_type)(message)
 
 
@@ -376,7 +377,7 @@ def _registration_response(body: Registration, decision: Acceptance | Refusal) -
 def _answer_queries(items: Iterable[Item], *, now: datetime) -> list[Reply]:
     """Return the answers to queries.
 
-    A query that finds nothing gets none: another server may know, and the sender waits for it.
+    A query that finds nothing gets no answer: another server may have the registration, and the sender waits for it.
     """
     queries = [(i, i.decoded, i.decoded.body) for i in items if i.decoded and isinstance(i.decoded.body, Query)]
     if not queries:
@@ -394,7 +395,7 @@ def _answer_queries(items: Iterable[Item], *, now: datetime) -> list[Reply]:
     for (item, decoded, _), query, keys in zip(queries, asked, verdicts.wanted, strict=True):
         infos = () if isinstance(keys, str) else (info for key in keys for info in found.get(key, ()))
         if answers := tuple(verdicts.fitting(query, infos)):
-            item.reason = ""  # an earlier attempt at this batch may have found nothing yet
+            item.reason = ""  # an earlier attempt at this batch may have set it
             replies += _answers(item, decoded, answers)
         else:
             item.reason = keys if isinstance(keys, str) else "nothing_found"
@@ -408,7 +409,7 @@ def _query_limits(per_minute: int, in_all: BucketLimits) -> Limits:
 
 
 def _answers(item: Item, decoded: Decoded, infos: Sequence[QueryInfo]) -> Iterator[Reply]:
-    """Yield the answer of each identity of ours that has something to tell: its clients verify grants against it."""
+    """Yield an answer for each identity of ours with a registration: clients verify grants against its key."""
     for number, identity in enumerate(server_identities()):
         own = tuple(replace(i, server_public_key=b"") for i in infos if i.server_public_key == identity.pub33)
         if own:
@@ -447,7 +448,7 @@ def _type_of(item: Item) -> str:
 
 _HASHES: LiteralString = "%(hashes)b::bytea[]"
 _of = partial(array_value, _HASHES, "envelope.hash")
-# What an ended envelope has in its columns: what is not said here stays.
+# The values of an ended envelope. Columns that are not listed keep their value.
 _ENDED = {
     "state": _of("states", "text"),
     "reason": _of("reasons", "text"),
@@ -458,8 +459,8 @@ _ENDED = {
     "ended_on": "%(today)s::date",
 }
 _COLUMNS = [str(field.column) for field in InboundEnvelope._meta.concrete_fields]  # noqa: SLF001 - documented
-# Other workers pass over a row that is removed. One that PostgreSQL moves, for an UPDATE of its day, is a conflict for
-# whoever looks for rows at this moment: with eight workers it ended a quarter of their batches.
+# Other workers skip a row that is deleted. A row that an UPDATE of its day moves to another partition would be a
+# serialization conflict for each worker that selects rows then: with eight workers it ended a quarter of their batches.
 _CLOSE = f"""
     WITH without_key AS (
         UPDATE waku_bridge_inboundenvelope_under_way AS envelope SET state = '{State.PENDING_KEY}'
@@ -474,7 +475,7 @@ _CLOSE = f"""
 
 
 def _close(items: Sequence[Item], *, now: datetime) -> None:
-    """Write how every envelope ended, in one statement, and drop the payloads that have served."""
+    """Write how every envelope ended, in one statement, and drop the payloads that are not needed any more."""
     rows = [
         (
             *(item.hash, str(item.state), item.reason),

@@ -1,9 +1,11 @@
-"""Answering queries, and how much anybody can make us answer.
+"""Limits of the answers to queries.
 
-A query costs its sender a few hundred bytes and no name, and its answer can be five hundred times as long. So what is
-asked again within seconds is answered once, so many queries a minute are answered on the topic of a key, and what goes
-beyond a multiple of the query comes out of a bucket that all share. Other keys that a query names cost them nothing, or
-two queries a second about a hundred users would silence all others about them.
+A query costs its sender a few hundred bytes and no identity, and its answer can be five hundred times as long. So three
+limits hold. A query that is repeated within seconds is answered once. The queries on the topic of each key are limited
+per minute. Answers longer than a multiple of their query take the excess from a bucket that all queries share.
+
+Only the key of the query's topic is charged. If every key that a query names were charged, two queries a second about a
+hundred users would block all other queries about these users.
 """
 
 from collections import Counter
@@ -19,27 +21,27 @@ from kit.buckets.shared import SharedBuckets
 from registrations.messages import QueryInfo
 from waku_bridge.codec.topics import content_topic, query_name
 
-# An answer may always be so many times as long as its query.
+# Ratio of answer to query in bytes that is always allowed.
 MAX_AMPLIFICATION = 64
-# Below nwaku's 150 KiB: what is left is for wrapping, padding and signatures.
+# Below nwaku's limit of 150 KiB: the difference is for wrapping, padding and signatures.
 MAX_ANSWER_BYTES = 140_000
-# Longer answers, as users with hundreds of contacts need them, take the rest from a bucket of so many bytes a second,
-# which holds those of a minute.
+# Refill rate of the bucket that longer answers take their excess from. Users with hundreds of contacts need such
+# answers. The bucket holds the bytes of a minute.
 EXCESS_BYTES_PER_SECOND = 50_000
 EXCESS_NAME = "excess"
 EXCESS = (Limit(60 * EXCESS_BYTES_PER_SECOND, 60.0),)
-# The same query is answered once in five seconds by each process: two of them answer the same query twice at most.
+# Each process answers the same query once in five seconds, so two processes answer it twice at most.
 ANSWERED_AGAIN = (Limit(1, 5.0),)
 MAX_REMEMBERED = 50_000
 HASH_BYTES = 64
-# Clients ask about one key, on its topic.
+# Limit of the keys in a query that are compared with its topic. Clients name one key, on its topic.
 MAX_LOOKED_AT = 10
 ALL = b"q"  # the bucket of all answers
 REPEATED, TOO_MANY = "repeated_query", "too_many_queries"
 
 
 class Asked(NamedTuple):
-    """One query: who signed it (33 bytes), about which key hashes, how long it was on the wire, and on which topic."""
+    """One query: its author (33 bytes), the key hashes it names, its size on the wire, and its content topic."""
 
     author: bytes
     public_key_hashes: tuple[bytes, ...]
@@ -48,7 +50,7 @@ class Asked(NamedTuple):
 
 
 class Limits:
-    """What this process has answered lately, and how often any process may answer about a key."""
+    """The limits of one process: the queries that it answered lately, and the rates that all processes share."""
 
     def __init__(
         self,
@@ -64,19 +66,22 @@ class Limits:
         self._buckets = Buckets(MAX_REMEMBERED, frozenset({EXCESS_NAME}).__contains__)
 
     def judge(self, queries: Sequence[Asked], shared: SharedBuckets, *, at: datetime) -> "Verdicts":
-        """Return what may be answered of a batch; belongs into its transaction. `Verdicts.take` notes what was."""
+        """Return which queries of a batch may be answered. Call it in the transaction of the batch.
+
+        Call `Verdicts.take` after the commit, to note which were answered.
+        """
         return Verdicts(self, queries, shared, at=at)
 
     def is_repeated(self, query: Asked) -> bool:
-        """Return whether the same was answered a moment ago."""
+        """Return whether the same query was answered a moment ago."""
         return not self._buckets.has(_again(query), now=self._clock())
 
     def excess(self) -> float:
-        """Return how many bytes there are for long answers."""
+        """Return how many bytes are left for long answers."""
         return self._buckets.left(self._excess(), now=self._clock())
 
     def take(self, queries: Iterable[Asked], excess_bytes: int) -> None:
-        """Note what was answered."""
+        """Note these queries as answered, and take the excess bytes of their answers from the bucket."""
         now = self._clock()
         self._buckets.spend(self._excess(), excess_bytes, now=now)
         for query in queries:
@@ -88,7 +93,7 @@ class Limits:
 
 
 class Verdicts:
-    """What may be answered of one batch of queries."""
+    """The verdict about each query of one batch: the key hashes that may be answered, or a reason."""
 
     def __init__(self, limits: Limits, queries: Sequence[Asked], shared: SharedBuckets, *, at: datetime) -> None:
         self._limits = limits
@@ -106,7 +111,7 @@ class Verdicts:
         self._spending.write()
 
     def _wanted(self, query: Asked, fresh: Asked | None) -> tuple[bytes, ...] | str:
-        """Return the key hashes of a query that may be answered, or why none of them may."""
+        """Return the key hashes of a query that may be answered, or the reason why none of them may."""
         if fresh is None:
             return REPEATED
         if not self._spending.take([_charged(query), ALL]):
@@ -115,7 +120,7 @@ class Verdicts:
         return tuple(dict.fromkeys(query.public_key_hashes))
 
     def fitting(self, query: Asked, infos: Iterable[QueryInfo]) -> Iterator[QueryInfo]:
-        """Yield the installations that there is room for in the answer, in their order."""
+        """Yield the installations that fit into the answer, in their order."""
         size = 0
         for info in infos:
             size += _size(info)
@@ -127,12 +132,12 @@ class Verdicts:
             yield info
 
     def take(self) -> None:
-        """Note what was answered, once that is committed."""
+        """Note which queries were answered. Call it after the commit."""
         self._limits.take(self._answered, self._excess_taken)
 
 
 def _charged(query: Asked) -> bytes:
-    """Return the name of the bucket of the key on whose topic a query came. All that came on another one share one."""
+    """Return the bucket of the key on whose topic a query came. Queries on other topics share one bucket."""
     named = (key for key in query.public_key_hashes[:MAX_LOOKED_AT] if len(key) == HASH_BYTES)
     keys = (key for key in named if content_topic(query_name(key)) == query.content_topic)
     return b"q" + next(keys, b"?")

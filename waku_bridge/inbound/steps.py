@@ -2,12 +2,12 @@
 
     received ──opened──┬──▶ decided                                      (`Inbox`)
                        └──▶ postponed ──opened again──┬──▶ decided       (`Postponed`)
-                                                      └──▶ dropped, if more wait than may: `inbox.BOUND`
+                                                      └──▶ dropped, beyond the limit of `inbox.BOUND`
 
-When a batch is too much, `priority` chooses what is decided. While the inbox is behind, four fifths of a batch are the
-newest envelopes, because their senders still wait, and the rest are the oldest. Everything is opened at full speed, so
-that what is about a proven address is found. What was postponed is decided once the inbox keeps up, the newest first,
-in batches that have room for whatever comes meanwhile.
+When a batch costs more than its budget, `priority` chooses the messages that are decided now. While the inbox is
+behind, four fifths of a batch are the newest envelopes, because their senders still wait, and one fifth the oldest.
+Every envelope is opened at full speed, so that messages about a proven address are found. Postponed envelopes are
+decided once the inbox keeps up, the newest first, in batches with a budget left for new ones.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -34,13 +34,13 @@ from waku_bridge.messages import BRIDGE
 
 # Crashes after which an envelope is processed in a batch of its own.
 CRASHES_BEFORE_ALONE = 2
-# An envelope that needs a row which another session keeps locked is left so long, and twice as long the next time.
+# First delay of an envelope that needs a row which another session keeps locked. It doubles each time.
 PUT_OFF_SECONDS = 1
 MAX_PUT_OFF_SECONDS = 300
 
 
 class InboxStep(BaseStep):
-    """What both steps do with the envelopes they take."""
+    """The common part of both steps: process the envelopes that were taken."""
 
     def __init__(self, intake: "InboxIntake") -> None:
         self._intake = intake
@@ -60,7 +60,7 @@ class InboxStep(BaseStep):
             self._intake.want_keys()
 
     def rolled_back(self, batch: Batch) -> None:  # noqa: ARG002 - the signature of a step
-        """Forget what was decided."""
+        """Forget the decisions of the batch, and return the tokens that it took."""
         own_buckets().take_back()
         self._intake.delivery.limits.give_back()
         self._intake.journal.clear()
@@ -71,7 +71,7 @@ class InboxStep(BaseStep):
             inbound.quarantine(envelope, error, now=batch.now)
 
     def put_off(self, batch: Batch) -> bool:
-        """Take the envelope some seconds later."""
+        """Leave the envelope for some seconds."""
         self._intake.put_off([envelope.hash for envelope in batch.taken])
         return True
 
@@ -88,7 +88,7 @@ class Inbox(InboxStep):
         self._takes_one_alone = False
 
     def work(self, batch: Batch) -> Work[Processed]:
-        """Process what waits. Answers and replies are handed on within the same batch."""
+        """Process envelopes that wait. The batch passes their answers and replies on to its next steps."""
         suspects, later = self._intake.suspects(now=batch.now), self._intake.to_be_left()
         alone = [each for each in suspects if each not in later]
         taken = self._take(batch, alone, but=[*suspects, *later])
@@ -104,12 +104,12 @@ class Inbox(InboxStep):
         return self._process(decided, is_more_left=is_more_left, now=batch.now)
 
     def _take(self, batch: Batch, alone: Collection[bytes], *, but: Collection[bytes]) -> Taken:
-        """Take envelopes, and care for those that processes died with, which are to be taken ``alone``.
+        """Take envelopes. Each of those in ``alone`` gets a batch of its own, because processes died with it.
 
-        After two deaths an envelope is taken alone, in every other batch, so that it neither takes neighbours with it
-        nor makes all others wait. When a process dies with it then, it is given up.
+        Such a batch is every other one, so that it neither harms other envelopes nor makes all of them wait. An
+        envelope that kills a process even then is given up.
         """
-        if not batch.is_part:  # else what the batch tripped over would not be in it
+        if not batch.is_part:  # a part must hold the same envelopes as the batch that failed
             self._takes_one_alone = not self._takes_one_alone
         self._takes_one_alone &= bool(alone)
         if self._takes_one_alone:
@@ -118,10 +118,10 @@ class Inbox(InboxStep):
         return inbound.take(batch.limit, batch.nothing_before, but=but, is_newest_first=is_newest_first)
 
     def _choose(self, items: Sequence[Item], taken: Taken, batch: Batch) -> Chosen:
-        """Choose what is decided in this batch: everything, while it fits and the inbox keeps up.
+        """Choose the messages that this batch decides: all of them, while they fit and the inbox keeps up.
 
-        A part of a batch is small by itself, and its envelopes may have waited for a lock. So it says nothing about
-        the inbox.
+        A part of a batch does not count as evidence that the inbox is behind: it is always small, and its envelopes
+        may have waited for a lock.
         """
         costs = [cost(item.decoded) for item in items]
         waited = max((batch.now - envelope.received_at for envelope in taken.envelopes), default=timedelta())
@@ -134,7 +134,10 @@ class Inbox(InboxStep):
 
 
 def _named_by_news(items: Sequence[Item]) -> Iterator[list[Named]]:
-    """Yield what each message is about, and nothing for a repeated request: whoever recorded one may send it again."""
+    """Yield the installations that each message is about, and none for a repeated request.
+
+    Anybody may have recorded a request and repeat it, so a repetition must not take the tokens of a proven address.
+    """
     seen = find_repeats(BRIDGE, [item.decoded.message_id for item in items if item.decoded])
     for decoded in (item.decoded for item in items):
         yield [] if decoded and decoded.message_id in seen else named(decoded)
@@ -142,17 +145,17 @@ def _named_by_news(items: Sequence[Item]) -> Iterator[list[Named]]:
 
 
 class Postponed(InboxStep):
-    """The step that decides about what was postponed, once the inbox keeps up."""
+    """The step that decides about postponed envelopes, once the inbox keeps up."""
 
     waits: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{State.POSTPONED}'"
 
     def work(self, batch: Batch) -> Work[Processed]:
-        """Process as much as the share of a batch allows. It is looked for again within a second of a busy batch."""
+        """Process postponed envelopes within the share of this batch. The next ones follow within a second."""
         if self._intake.priority.is_behind:
             return Work(Processed())
         self._intake.suspects(now=batch.now)
         units = SHARE if self._intake.took_from_inbox else SHARE_OF_IDLE
-        self._intake.took_from_inbox = False  # the next batch may not look into the inbox
+        self._intake.took_from_inbox = False  # the next batch may skip the step of the inbox
         taken = inbound.take_postponed(min(batch.limit, units), but=self._intake.to_be_left())
         batch.taken = taken.envelopes
         self._intake.journal.add([envelope.hash for envelope in taken.envelopes])
@@ -164,27 +167,27 @@ class Postponed(InboxStep):
 
 
 class InboxIntake:
-    """What the steps of a process share.
+    """The state that the steps of a process share.
 
-    ``want_keys`` is called when envelopes wait for keys. In ``hands`` the process notes what it works on, so that
-    others learn what it died with.
+    ``want_keys`` is called when envelopes wait for keys. In ``journal`` the process notes the envelopes that it works
+    on, so that other processes can read which ones it died with.
     """
 
     def __init__(self, delivery: Delivery, want_keys: Callable[[], None], journal: InFlightJournal) -> None:
         self.delivery = delivery
         self.want_keys = want_keys
         self.journal = journal
-        self.took_from_inbox = False  # in this batch, before what was postponed
+        self.took_from_inbox = False  # whether the inbox's step of this batch took envelopes
         self.priority = Priority(settings.ROUTE_LIMITS[:1], lambda: own_share().part)
         self._crash_reports = CrashReports(journal.path.parent)
-        self._put_off: dict[bytes, tuple[float, float]] = {}  # until when (monotonic), and for how many seconds
+        self._put_off: dict[bytes, tuple[float, float]] = {}  # its end (monotonic), and its length in seconds
 
     def steps(self) -> list[Step]:
-        """Return new steps, in their order in a batch."""
+        """Return new steps, in the order in which a batch runs them."""
         return [Inbox(self), Postponed(self)]
 
     def put_off(self, envelope_hashes: Collection[bytes]) -> None:
-        """Leave these envelopes for a while."""
+        """Leave these envelopes for some seconds, and twice as long each further time."""
         for each in envelope_hashes:
             _, last = self._put_off.get(each, (0.0, PUT_OFF_SECONDS / 2))
             seconds = min(2 * last, MAX_PUT_OFF_SECONDS)
@@ -193,13 +196,14 @@ class InboxIntake:
     def to_be_left(self) -> Collection[bytes]:
         """Return the envelopes that were put off a moment ago."""
         now = monotonic()
-        if self._put_off:  # who was not put off again by then is through
+        if self._put_off:  # an envelope that was not put off again by then has been processed
             self._put_off = {each: of for each, of in self._put_off.items() if of[0] + MAX_PUT_OFF_SECONDS > now}
         return [each for each, (until, _) in self._put_off.items() if until > now]
 
     def suspects(self, *, now: datetime) -> list[bytes]:
-        """Return the envelopes that wait and must be taken alone, which `Inbox` does. Those that killed another process
-        then are given up.
+        """Return the waiting envelopes that the step `Inbox` must take alone, because processes died with them.
+
+        Give up those that killed another process when they were alone.
         """
         crashes = self._crash_reports.count()
         if not crashes:

@@ -1,1 +1,1 @@
-"""The inbox: what came in and waits, and in which order it is taken. See docs/reading.md."""
+"""The inbox: the envelopes that came in and wait, and the order in which they are taken. See docs/reading.md."""

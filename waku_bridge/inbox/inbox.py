@@ -1,4 +1,4 @@
-"""The inbox: every envelope on a topic of ours is written here before anything else happens to it."""
+"""The inbox: the table that every envelope on a topic of ours is written to before anything else happens to it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -18,9 +18,9 @@ Path = InboundEnvelope.Path
 
 NS_PER_DAY = 86_400 * 10**9
 ANNOUNCED_AS = "inbox"
-# Workers are told of new rows at the commit: `kit.batches.batch.CHANNEL`. Lists of bytes go in binary (%b): by default
+# The commit wakes the workers: see `kit.batches.batch.CHANNEL`. Lists of bytes are sent in binary (%b). By default
 # psycopg sends lists as text, which makes a payload twice as long and costs both sides four times the CPU time.
-# The day of a hash is that of the sender's clock, counted from 1970 on: see `EnvelopeHash`.
+# The day of a hash follows the sender's clock, counted from 1970 on: see `EnvelopeHash`.
 INSERT = f"""
     WITH offered AS MATERIALIZED (
         SELECT * FROM unnest(%b::bytea[], %s::text[], %s::text[], %s::bigint[], %b::bytea[])
@@ -42,14 +42,14 @@ INSERT = f"""
     )
     SELECT hash FROM new, announced
 """
-# Payloads of one statement, which then takes a second at most: a page of 180 MB in one would exceed any timeout, be
-# repeated unchanged, and never be stored.
+# Limit of the payloads in one statement, which then takes a second at most. A statement with a page of 180 MB would
+# exceed any timeout, be repeated unchanged, and never succeed.
 SLICE_BYTES = 8 * 1024 * 1024
 OVERLOAD = "overload"
-# Drops the oldest of what was postponed, and of what waits for a key, beyond a limit each. Returns how many, whether
-# more than the limit waits unopened, since when the oldest does, and what time it is. Nothing is read of what came
-# before the oldest: that was worked off, and is in the index until nobody's snapshot needs it.
-# The oldest that may stay is found in the index alone, and nothing that stays is locked.
+# Drops the oldest postponed envelopes, and the oldest that wait for a key, beyond a limit for each of the two. Returns
+# how many it dropped, whether more than the limit wait unopened, when the oldest of these came, and the time.
+# Rows from before the oldest one are not read: they have ended, and stay in the index until no snapshot needs them.
+# The oldest envelope that may stay is found in the index alone, and no envelope that stays is locked.
 BOUND = f"""
     WITH dropped AS (
         UPDATE waku_bridge_inboundenvelope
@@ -88,8 +88,9 @@ KNOWN = "SELECT hash FROM waku_bridge_envelopehash WHERE hash = ANY(%b::bytea[])
 
 
 def slices(envelopes: Iterable[Envelope]) -> Iterator[list[Envelope]]:
-    """Yield the envelopes in the order of their hashes, so many at a time that their payloads have `SLICE_BYTES`, or
-    one that is larger.
+    """Yield the envelopes in the order of their hashes, in slices of at most `SLICE_BYTES` of payload.
+
+    A larger envelope is a slice by itself.
     """
     part, left = list[Envelope](), SLICE_BYTES
     for envelope in sorted(envelopes, key=lambda envelope: envelope.hash):
@@ -105,8 +106,8 @@ def slices(envelopes: Iterable[Envelope]) -> Iterator[list[Envelope]]:
 def insert_values(envelopes: Sequence[Envelope], *, source: str, path: Path, now: datetime) -> list[Any]:
     """Return the values for `INSERT`, each hash once.
 
-    They are in one order everywhere, because several paths bring the same envelopes at the same time and wait for each
-    other's rows.
+    All callers use the same order, which prevents deadlocks: several paths bring the same envelopes at the same time
+    and wait for each other's rows.
     """
     rows = [envelope for _, envelope in sorted({envelope.hash: envelope for envelope in envelopes}.items())]
     return [
@@ -122,9 +123,9 @@ def insert_values(envelopes: Sequence[Envelope], *, source: str, path: Path, now
 
 
 def store(envelopes: Sequence[Envelope], *, source: str, now: datetime, path: Path = Path.LIVE) -> list[bytes]:
-    """Write what is new and return its hashes. An envelope that came before from another node or path is left alone.
+    """Write the new envelopes and return their hashes. An envelope that came before, by any path, is left unchanged.
 
-    The bridge does the same on a connection of its own, see `reading.intake`.
+    The bridge does the same on a connection of its own: see `reading.intake`.
     """
     if not envelopes:
         return []

@@ -1,4 +1,4 @@
-"""Envelopes whose topic has a pending key: they step aside, so that nothing behind them waits."""
+"""Envelopes whose topic has a pending key: they wait in a state of their own, so that later envelopes pass them."""
 
 from kit.db.partitions import UNDER_WAY
 from waku_bridge import query_topics
@@ -9,10 +9,9 @@ State = InboundEnvelope.State
 
 
 def call_back(*, budget: CpuBudget, limit: int) -> list[bytes]:
-    """Derive keys that envelopes wait for, as far as the budget goes, and return the hashes of those that need not
-    wait.
+    """Derive keys that envelopes wait for, within the budget, and return the hashes of the envelopes that are free.
 
-    The newest come first: their senders may still be waiting, and a heap of nonsense before them does not count.
+    The newest come first: their senders may still wait, and a flood of useless envelopes before them delays nobody.
     """
     pending = InboundEnvelope.objects.filter(ended_on__gte=UNDER_WAY, state=State.PENDING_KEY)
     content_topics = dict(pending.order_by("-received_at").values_list("hash", "content_topic")[:limit])

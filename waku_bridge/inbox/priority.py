@@ -1,12 +1,12 @@
 """Priority rule of the inbox: which messages of a batch are decided now. Pure: the clock is an argument.
 
-    the batch costs no more than `BUDGET`, and the inbox keeps up ──▶ all of it is decided
-    else ──┬── about a proven address, whose bucket has a token ──▶ decided, up to `BUDGET`
-           └── all others, the cheapest first ──▶ decided, up to what is left of it; the rest is postponed
-                                                  (up to `SHARE` while the inbox is behind)
+    the batch costs at most `BUDGET`, and the inbox keeps up ──▶ all messages are decided
+    else ──┬── messages about a proven address whose bucket has a token ──▶ decided, up to `BUDGET`
+           └── all others, the cheapest first ──▶ decided, up to the rest of `BUDGET`, or up to `SHARE` while the
+                                                  inbox is behind; then postponed
 
-It is behind once a full batch has a message that waited longer than `THRESHOLD`, until a batch is not full. A message
-is about the address that it notifies or registers. Who sent it says nothing, because keys are free.
+The inbox is behind from a full batch with a message that waited longer than `THRESHOLD` until a batch that is not full.
+A message is about the address that it notifies or registers. Its sender does not count, because keys cost nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,9 +20,9 @@ from registrations.messages import Named
 from waku_bridge.codec.keys import key_hash
 from waku_bridge.messages import Decoded, Registration
 
-# Units that a batch decides: those of as many ordinary messages as it has rows.
+# Units that a batch decides. An ordinary message costs one unit, and a batch has as many rows.
 BUDGET = 200
-# Units of it that messages about no proven address get while the inbox is behind, and at least in any case.
+# Units for messages about no proven address: their limit while the inbox is behind, and their minimum otherwise.
 SHARE = 15
 # Units of postponed messages that a batch decides when it took nothing from the inbox, instead of `SHARE`. A message
 # that comes meanwhile waits for them: some 100 ms if they are registrations.
@@ -30,14 +30,15 @@ SHARE_OF_IDLE = 60
 THRESHOLD = timedelta(milliseconds=500)
 # Notifications of a request that cost as much as another message.
 NOTIFICATIONS_PER_UNIT = 5
-# Notifications that show whom a request is about: honest ones have one for each installation of a user.
+# Limit of the notifications that are read to see whom a request is about. An honest request has one for each
+# installation of a user.
 MAX_NAMED = 10
-# Buckets in memory. While all are in use, another address counts as unproven.
+# Limit of the buckets in memory. While all are in use, a further address counts as unproven.
 CAPACITY = 50_000
 
 
 def cost(decoded: Decoded | None) -> int:
-    """Return what it costs to decide about a message, in units. What could not be opened is only closed."""
+    """Return the cost of deciding about a message, in units. An envelope that could not be opened costs nothing."""
     if decoded is None:
         return 0
     if isinstance(decoded.body, PushRequest):
@@ -50,8 +51,8 @@ def named(decoded: Decoded | None) -> list[Named]:
     match decoded and decoded.body:
         case PushRequest(notifications=notifications):
             return [Named(n.public_key_hash, n.installation_id, n.access_token) for n in notifications[:MAX_NAMED]]
-        # PostgreSQL's text cannot hold NUL. Requests with it are dropped when they are opened, and registrations are
-        # refused when they are decided.
+        # PostgreSQL's text cannot hold NUL. A request with NUL is dropped when it is opened, and a registration with
+        # NUL is refused when it is decided.
         case Registration(registration=message) if decoded and message and "\0" not in message.installation_id:
             return [Named(key_hash(decoded.author), message.installation_id, version=message.version)]
         case _:
@@ -69,7 +70,7 @@ class Chosen(NamedTuple):
 
 
 class Priority:
-    """The rule as one process applies it, with the buckets of the addresses that went first lately."""
+    """The rule in one process, with the token buckets of the addresses that were decided first."""
 
     def __init__(
         self, limits: BucketLimits, share: Callable[[], float], clock: Callable[[], float] = monotonic
@@ -83,7 +84,7 @@ class Priority:
     def decides_all(self, costs: Iterable[int], *, is_full: bool, waited: timedelta) -> bool:
         """Return whether all of a batch is decided, and note whether the inbox is behind.
 
-        ``is_full`` says that the batch took all it may, and ``waited`` is how long its oldest message did.
+        ``is_full`` says that the batch reached its limit, and ``waited`` is how long its oldest message waited.
         """
         is_within_budget = sum(costs) <= BUDGET
         is_full = is_full or not is_within_budget
@@ -91,8 +92,9 @@ class Priority:
         return is_within_budget and not self.is_behind
 
     def choose(self, costs: Sequence[int], addresses: Sequence[Sequence[bytes]]) -> Chosen:
-        """Choose from the messages of a batch that does not fit. ``addresses`` are the proven ones that each message is
-        about.
+        """Choose from the messages of a batch beyond the budget.
+
+        ``addresses`` holds for each message the proven addresses that it is about.
         """
         decided, left, others = set[int](), BUDGET, []
         for index, about in enumerate(addresses):
@@ -113,9 +115,9 @@ class Priority:
 
 
 def cheapest(costs: Sequence[int], indexes: Iterable[int], *, units: int = SHARE) -> Iterator[int]:
-    """Yield those of these messages that fit into ``units``, the cheapest first, and the first one in any case.
+    """Yield the indexes of the messages that fit into ``units``, the cheapest first, and the first one in any case.
 
-    So a request about hundreds keeps nobody else waiting, and it is decided all the same.
+    So a request with hundreds of notifications delays no other message, and it is still decided.
     """
     for index in sorted(indexes, key=costs.__getitem__):
         if units <= 0 and costs[index]:

@@ -1,8 +1,8 @@
-"""Replies on their way out.
+"""The way of replies to the network.
 
-`recording` encodes them into the outbox, `publishing` hands them to a node after the commit, and `confirming` asks
-store nodes whether the network has them. `Nodes` knows which node is worth asking, and `outbox` is what a batch does
-with all of that.
+`recording` encodes them into the outbox, `publishing` sends them to a node after the commit, and `confirming` checks
+with store nodes whether the network has them. `Nodes` orders the nodes by their recent health. `outbox` has the steps
+of a batch that do all of this.
 
 See docs/waku.md.
 """

@@ -1,7 +1,8 @@
-"""Whether the network has what a node took: store nodes are asked for the hashes of the last seconds' replies.
+"""Confirmation of published replies: store nodes are queried for the hashes of the replies of the last seconds.
 
-A node that takes a message may lose it, and nwaku's relay route says OK also when no peer listens. A store that does
-not answer says nothing, and nothing is published again for that, so that a store's outage does not become a flood.
+A node that takes a message may lose it, and nwaku's relay route returns OK also when no peer is connected. A store that
+does not answer leaves the verdict open. No reply is published again for that, so that the outage of a store does not
+cause a flood.
 """
 
 import asyncio
@@ -36,21 +37,21 @@ State = OutboundReply.State
 STORES_ASKED = 2
 # A store answers with at most 100 messages.
 HASHES_PER_QUERY = 100
-# How many replies are asked for at once: 2 000 per second when stores are asked every two.
+# Limit of the replies in one round of queries: 2 000 per second, as there is a round every two seconds.
 LIMIT = 4000
-# The process that published a reply asks for it. When it is late by this much, another one does.
+# The process that published a reply also queries the stores for it. When it is late by this much, another one does.
 LATE = timedelta(seconds=10)
-# When a network loses everything, what is published again must leave room for what is new.
+# Limit of repeated publications, which leaves capacity for new replies while a network loses everything.
 MAX_REPEATS_PER_RUN = 200
 MAX_REPEATS = 4
 ASK_AGAIN_AFTER = timedelta(seconds=10)
 GIVE_UP_AFTER = timedelta(seconds=60)
-# What is published again is due at once, also for a worker whose clock is behind ours by this much.
+# A reply that is to be published again is due at once, also for a worker whose clock is behind ours by this much.
 CLOCK_TOLERANCE = timedelta(seconds=2)
 
 
 class Verdict(Enum):
-    """What the stores say about a reply."""
+    """The result of asking the stores for a reply."""
 
     CONFIRMED = auto()
     MISSING = auto()
@@ -70,7 +71,7 @@ class Checked:
 
     @property
     def key(self) -> tuple[int, bytes]:
-        """Return what names the reply. After a fail-over another one may have its number."""
+        """Return the identity of the reply. After a fail-over another reply may have the same ``pk``."""
         return self.pk, self.envelope_hash
 
 
@@ -78,10 +79,10 @@ Verdicted = tuple[Checked, Verdict]
 
 
 def judge(taker: str, known_by: Mapping[str, bool]) -> Verdict:
-    """Return what the stores say about a reply. ``known_by`` is what each store that answered said, by its URL.
+    """Return the verdict about a reply. ``known_by`` says, for each store URL that answered, if it has the reply.
 
-    The node that took a message has it in its own store whether or not it told any peer, so that its answer counts only
-    where no other store answered.
+    The node that took a message has it in its own store whether or not it reached any peer. So the answer of that node
+    counts only where no other store answered.
     """
     others = [is_known for url, is_known in known_by.items() if url != taker]
     answers = others or list(known_by.values())
@@ -91,39 +92,39 @@ def judge(taker: str, known_by: Mapping[str, bool]) -> Verdict:
 
 
 class Confirmations(InFlight[list[Verdicted]]):
-    """The replies that this process published and still has to ask the stores for, and what the stores said.
+    """The replies of this process that still need a confirmation, and the verdicts that are not recorded yet.
 
-    At most one question is under way.
+    At most one round of queries is under way.
     """
 
     def __init__(self, stores: Nodes, wakeup: Wakeup) -> None:
         super().__init__(wakeup)
         self._stores = stores
         self._due: list[tuple[datetime, int, Checked]] = []
-        # By number and question: each reply is asked for once at a time.
+        # The keys of the replies, so that each is queried once at a time.
         self._expected: set[tuple[int, bytes]] = set()
-        # Orders replies that are due at the same time, as they have no order of their own.
+        # It orders replies that are due at the same time, because `Checked` has no order.
         self._count = itertools.count()
 
     def expect(self, replies: Iterable[Checked], *, at: datetime) -> None:
-        """Ask for these replies at that time."""
+        """Query the stores for these replies at that time."""
         for reply in replies:
             if reply.key not in self._expected:
                 self._expected.add(reply.key)
                 heappush(self._due, (at, next(self._count), reply))
 
     def capacity(self) -> int:
-        """Return how many replies of other processes may be asked for, too: stores may be slower than replies come."""
+        """Return how many replies of other processes this one may take over, as its stores may be slow."""
         return max(LIMIT - len(self._expected), 0)
 
     def next_due_at(self) -> datetime | None:
-        """Return when the stores are to be asked next, or None while they are being asked."""
+        """Return the time of the next round of queries, or None while one is under way or no reply waits."""
         return self._due[0][0] if self._due and not self.under_way else None
 
     def ask(self, *, now: datetime) -> None:
-        """Start asking for what is due, unless that is under way. The verdicts are there later.
+        """Start a round of queries for the replies that are due, unless one is under way. The verdicts follow later.
 
-        Nothing is asked about what has waited for so long that no client waits any more.
+        A reply that is late by `GIVE_UP_AFTER` gets the verdict UNKNOWN without a query, as no client waits for it.
         """
         due: list[Checked] = []
         late: list[Checked] = []
@@ -134,7 +135,7 @@ class Confirmations(InFlight[list[Verdicted]]):
             self.start([partial(self._ask, due, late)])
 
     def recorded(self, count: int) -> None:
-        """Forget what the oldest questions were about, because the answers are stored."""
+        """Forget the replies of the oldest ``count`` rounds, because their verdicts are stored."""
         self._expected -= {reply.key for verdicts in self.peek(count) for reply, _ in verdicts}
         super().recorded(count)
 
@@ -143,7 +144,7 @@ class Confirmations(InFlight[list[Verdicted]]):
         began_ns = time_ns()
         try:
             answers = await _ask_all(due, self._stores)
-        except Exception as error:  # noqa: BLE001 - a fault of ours: nothing is known, and it is asked again
+        except Exception as error:  # noqa: BLE001 - a fault of ours: the verdict is UNKNOWN, and the query is repeated
             log.error("stores_not_asked", error=type(error).__name__)  # noqa: TRY400 - nothing to trace
         asked = [(reply, judge(reply.node, answers.get(reply.hash, {}))) for reply in due]
         for reply, verdict in asked:
@@ -153,7 +154,7 @@ class Confirmations(InFlight[list[Verdicted]]):
 
 
 def record_verdicts(verdicts: Iterable[Verdicted], *, now: datetime) -> list[Checked]:
-    """Write what the stores said, in a transaction of the caller, and return the replies to ask for again."""
+    """Write the verdicts, in a transaction of the caller, and return the replies to query again."""
     by_verdict: dict[Verdict, list[Checked]] = defaultdict(list)
     for reply, verdict in verdicts:
         by_verdict[verdict].append(reply)
@@ -180,14 +181,14 @@ _TAKE_UP = f"""
 
 
 def take_up_unconfirmed(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> list[Checked]:
-    """Take the replies that the process which published them does not ask for any more."""
+    """Take over replies whose own process is late by `LATE` with its query."""
     times = {"late": now - LATE, "again_at": now + ASK_AGAIN_AFTER, "nothing_before": nothing_before}
     rows = fetch(_TAKE_UP, {"limit": limit, **times})
     return [Checked(pk, known_as or b"", node, count, at or now, to) for pk, known_as, node, count, at, to in rows]
 
 
 async def _ask_all(replies: Iterable[Checked], stores: Nodes) -> dict[bytes, dict[str, bool]]:
-    """Return what the stores that answered said, for each hash."""
+    """Return for each hash whether the stores that answered have it, by the URL of the store."""
     wanted: dict[WakuNode, list[bytes]] = defaultdict(list)
     preferred: dict[str, list[WakuNode]] = {}
     for reply in replies:
@@ -201,9 +202,7 @@ async def _ask_all(replies: Iterable[Checked], stores: Nodes) -> dict[bytes, dic
 
 
 async def _ask(store: WakuNode, hashes: Sequence[bytes], stores: Nodes, answers: dict[bytes, dict[str, bool]]) -> None:
-    """Ask a store one query after the other, because it serves others too, and leave it alone after the first that
-    fails.
-    """
+    """Send queries to a store one after the other, because it serves others too, and stop at the first that fails."""
     for start in range(0, len(hashes), HASHES_PER_QUERY):
         some = hashes[start : start + HASHES_PER_QUERY]
         started = monotonic()
@@ -236,9 +235,9 @@ def _close(replies: Sequence[Checked], *, now: datetime) -> None:
 
 
 def _ask_again(replies: Sequence[Checked], given_up: Counter, *, now: datetime) -> list[Checked]:
-    """Ask for these replies again, for a minute after they were published.
+    """Return the replies to query again, and close and count those that were published `GIVE_UP_AFTER` ago.
 
-    Then no client waits any more, and they are closed and counted.
+    No client waits for those any more.
     """
     _give_up([reply for reply in replies if reply.published_at <= now - GIVE_UP_AFTER], given_up, now=now)
     young = [reply for reply in replies if reply.published_at > now - GIVE_UP_AFTER]
@@ -254,7 +253,7 @@ def _give_up(replies: Sequence[Checked], counter: Counter, *, now: datetime) -> 
         log.warning("replies_given_up", count=given_up)
 
 
-# Only replies that no process has published again since they were asked for.
+# It changes only replies that no process has published again since the query.
 _IDS = "%(ids)b::bigint[]"
 _of = partial(array_value, _IDS, "reply.id")
 _REPEAT = f"""
@@ -266,7 +265,10 @@ _REPEAT = f"""
 
 
 def _repeat(replies: Sequence[Checked], *, now: datetime) -> list[Checked]:
-    """Publish the replies that no store has again, a bounded number of times and not all at once. The others wait."""
+    """Have replies that no store has published again, and return those that wait because of `MAX_REPEATS_PER_RUN`.
+
+    A reply that was repeated `MAX_REPEATS` times is closed.
+    """
     if not replies:
         return []
     REPLIES_UNCONFIRMED.inc(len(replies))
@@ -280,7 +282,7 @@ def _repeat(replies: Sequence[Checked], *, now: datetime) -> list[Checked]:
 
 
 def _still_published(replies: Sequence[Checked]) -> "QuerySet[OutboundReply]":
-    """Return the rows of these replies, and none that was given the number of one after a fail-over."""
+    """Return the rows of these replies, without other replies that got the same ``pk`` after a fail-over."""
     questions = [reply.envelope_hash for reply in replies]
     ids = [reply.pk for reply in replies]
     under_way = OutboundReply.objects.filter(ended_on__gte=UNDER_WAY, state=State.PUBLISHED)

@@ -4,7 +4,7 @@
                                                     │                                              │
                                                     └────────────── recorded by a later batch ◀─────┘
 
-A reply that a process does not bring to its end is found in its row by the steps `LeftBehind` and `TakingUp`.
+When a process does not finish a reply, the steps `LeftBehind` and `TakingUp` of any process find its row.
 """
 
 from datetime import timedelta
@@ -42,10 +42,9 @@ from waku_bridge.outbound.publishing import (
 )
 from waku_bridge.outbound.recording import Outgoing, Recorded, Reply, record, reply_to
 
-# Noting that a node took a reply is not urgent: it waits for other work to share a commit with, but no longer than
-# this.
+# Longest time that a result of publishing waits for other work to share a commit with.
 NOTED_WITHIN_SECONDS = 0.5
-# Stores are asked for what has gathered since they were asked last.
+# Time between two rounds of queries to the stores.
 ASK_EVERY = timedelta(seconds=2)
 
 
@@ -57,12 +56,12 @@ class Outbox:
         self.confirmations = Confirmations(stores, wakeup)
 
     def steps(self) -> list[Step]:
-        """Return the steps in the order in which a batch makes them."""
+        """Return the steps, in the order in which a batch runs them."""
         return [Recording(self), LeftBehind(self), Noting(self), Confirming(self), TakingUp(self)]
 
 
 class Recording(BaseStep):
-    """Puts the replies and answers of this turn into the outbox, and publishes them after its commit."""
+    """Step that writes the replies and answers of this batch into the outbox, and publishes them after its commit."""
 
     follows = True
 
@@ -81,7 +80,7 @@ class Recording(BaseStep):
 
 
 class LeftBehind(BaseStep):
-    """Publishes replies that no node took, that no store had, and that a worker which died did not publish."""
+    """Step that publishes replies which no node took, which no store had, or whose worker died before publishing."""
 
     waits: LiteralString = PENDING
     oldest: LiteralString = OLDEST_PENDING
@@ -101,7 +100,7 @@ class LeftBehind(BaseStep):
 
 
 class Noting(BaseStep):
-    """Notes which replies were published."""
+    """Step that records which replies were published."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._publisher = outbox.publisher
@@ -131,25 +130,25 @@ class Noting(BaseStep):
                 self._confirmations.expect([checked], at=published.at + check_after(reply))
 
     def quarantine(self, error: Exception, batch: Batch) -> None:
-        """Drop the result. The reply is published again when it is due."""
+        """Drop the result. The reply is published once more when it is due."""
         super().quarantine(error, batch)
         self._publisher.recorded(len(self._publisher.peek(1)))
 
     def put_off(self, batch: Batch) -> bool:
-        """Note the result some seconds later."""
+        """Record the result some seconds later."""
         self._publisher.put_off(len(self._publisher.peek(batch.limit)))
         return True
 
 
 class Answered(NamedTuple):
-    """How many answers of the stores were recorded, one at most, and which replies are to be asked for again."""
+    """The number of rounds of queries that were recorded (one at most), and the replies to query again."""
 
     answers: int
     later: list[Checked]
 
 
 class Confirming(BaseStep):
-    """Asks the stores, and records what they said."""
+    """Step that queries the stores, and records their verdicts."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._confirmations = outbox.confirmations
@@ -173,7 +172,7 @@ class Confirming(BaseStep):
         self._confirmations.ask(now=now)
 
     def quarantine(self, error: Exception, batch: Batch) -> None:
-        """Drop the verdicts. The step that looks for unconfirmed replies finds these."""
+        """Drop the verdicts. The step `TakingUp` finds these replies."""
         super().quarantine(error, batch)
         self._confirmations.recorded(len(self._confirmations.peek(1)))
 
@@ -184,7 +183,7 @@ class Confirming(BaseStep):
 
 
 class TakingUp(BaseStep):
-    """Asks for replies that their own process does not ask for any more."""
+    """Step that takes over unconfirmed replies whose own process is late with its query."""
 
     waits: LiteralString = UNCONFIRMED
     oldest: LiteralString = OLDEST_UNCONFIRMED

@@ -1,7 +1,8 @@
-"""Handing replies to a node, and to another one when the first does not take them.
+"""Publication of replies: each is offered to a node, and to the next one when the first does not take it.
 
-Published twice within the archive window a reply is the same bytes, which the network shows once. Store nodes keep a
-message only while its timestamp is within 20 s of their clock. Later it gets a new one, and so is a new message.
+Store nodes keep a message only while its timestamp is within 20 s of their clock, the archive window. A reply that is
+published twice within this window has the same bytes, and clients receive it once. A later repetition gets a new
+timestamp, which makes it a new message.
 """
 
 from collections import Counter
@@ -37,20 +38,21 @@ from waku_bridge.outbound.recording import Outgoing
 log = structlog.get_logger(__name__)
 State = OutboundReply.State
 
-# Five seconds less than the archive window, for the way and for clocks that differ.
+# Five seconds less than the archive window, for transport and for clocks that differ.
 FRESH_NS = 15 * 10**9
-# What no node takes is offered again after this time, then after twice and three times as long, and so on.
+# A reply that no node takes is offered again after this time, then after twice and three times as long, and so on up
+# to `MAX_RETRIES_APART` times as long.
 RETRY_AFTER = timedelta(seconds=10)
 MAX_RETRIES_APART = 6
-# Clients repeat a registration for days, and none waits an hour for one answer.
+# Clients repeat a registration for days, but none waits an hour for one answer.
 GIVE_UP_AFTER = timedelta(hours=1)
-# From publication to archive takes a second or two; for each repetition twice as long.
+# A message needs a second or two from publication to archive. The time doubles with each repetition.
 CHECK_AFTER = timedelta(seconds=3)
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A reply that a node took: its hash (32 bytes), the node's URL and name, the way, and when that was."""
+    """A reply that a node took. ``hash`` has 32 bytes, ``node`` is a URL, and ``way`` is relay or lightpush."""
 
     reply: Outgoing
     hash: bytes
@@ -61,7 +63,7 @@ class Published:
 
 
 class Refusal(NamedTuple):
-    """A node's name, why it did not take a reply, and what it said."""
+    """A node that did not take a reply: its name, the type of our error, and the code of the node's answer."""
 
     node: str
     error: str
@@ -69,7 +71,7 @@ class Refusal(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """What came of offering a reply to the nodes: which node took it, if any, and which refused it before."""
+    """The result of offering a reply to the nodes: which node took it, if any, and which refused it before."""
 
     reply: Outgoing
     published: Published | None = None
@@ -99,7 +101,7 @@ class Publisher(InFlight[Tried]):
 
 
 def _attributes(tried: Tried) -> dict[str, object]:
-    """Return what the trace of a message says about offering its reply to the nodes."""
+    """Return the attributes of this publication in the trace of its envelope."""
     taken, attempt = tried.published, tried.reply.attempt_count
     if taken is None:
         return {"attempt": attempt, "outcome": "refused"}
@@ -110,7 +112,7 @@ async def publish_one(reply: Outgoing, nodes: Nodes) -> Tried:
     """Offer a reply to one node after the other, until one takes it."""
     message = reply.message
     refusals = []
-    # The node that took it before comes last: for two minutes gossip passes on nothing that it has seen.
+    # The node that took it before comes last: for two minutes gossip does not forward a message that it has seen.
     for node in nodes.in_order(last=reply.node):
         started = monotonic()
         try:
@@ -128,21 +130,19 @@ async def publish_one(reply: Outgoing, nodes: Nodes) -> Tried:
 
 
 def _is_about_the_message(error: NodeError, reply: Outgoing) -> bool:
-    """Return whether an error is about the message rather than the node: it is too large, or all peers may have seen
-    it.
-    """
+    """Return whether an error is due to the message and not to the node: it is too large, or all peers have seen it."""
     return isinstance(error, MessageTooLarge) or (isinstance(error, NoPeers) and reply.attempt_count > 1)
 
 
 def log_refusals(refusals: Iterable[Refusal]) -> None:
-    """Log and count what nodes refused, one line for each kind."""
+    """Log and count the refusals of nodes, with one line for each kind."""
     for (node, error, code), number in Counter(refusals).items():
         log.warning("node_refused_replies", node=node, error=error, code=code, count=number)
         PUBLISH_ERRORS.labels(node, code).inc(number)
 
 
-# Only what is still pending, because another worker may have taken over and be further on; and by what it answers, too,
-# because after a fail-over another reply may have its number.
+# It changes only rows that are still pending, because another worker may have taken over and be further on. It also
+# compares the envelope hash, because after a fail-over another reply may have the same id.
 _IDS = "%(ids)b::bigint[]"
 _of = partial(array_value, _IDS, "reply.id")
 _RECORD = f"""
@@ -156,7 +156,7 @@ _RECORD = f"""
 
 
 def record_published(taken: Sequence[Published]) -> None:
-    """Note which node took each reply, in a transaction of the caller."""
+    """Write which node took each reply, in a transaction of the caller."""
     rows = [
         (each.reply.id, each.at, each.at + check_after(each.reply), each.node, each.hash, each.reply.envelope_hash)
         for each in taken
@@ -174,15 +174,15 @@ def _form(published: Published) -> tuple[str]:
 
 
 def check_after(reply: Outgoing) -> timedelta:
-    """Return how long after its publication the stores are asked for a reply."""
+    """Return the time from the publication of a reply to the first query for it."""
     return CHECK_AFTER * int(2**reply.repeat_count)
 
 
 def record_refused(refused: Sequence[Outgoing], *, now: datetime) -> None:
     """Write that no node took these replies.
 
-    What was published before is left to the stores, because it may be refused since every node has seen it. What was
-    never published stays pending, and is offered again when it is due.
+    A reply that was published before may be refused because every node has seen it. So it counts as published again,
+    and the stores decide. A reply that was never published stays pending, and is offered again when it is due.
     """
     if refused:
         log.warning("replies_not_published", count=len(refused))
@@ -218,7 +218,7 @@ _CLAIM = f"""
 
 
 def claim_pending(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> list[Outgoing]:
-    """Take the replies that are due to be published again, or that the worker which made them did not publish."""
+    """Take replies that are due to be published again, or that their own worker did not publish."""
     rows = fetch(
         _CLAIM,
         {
@@ -249,7 +249,7 @@ _GIVE_UP = f"""
 
 
 def give_up(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> int:
-    """Close what no node has taken for so long that no client waits for it any more. Return how many there were."""
+    """Close replies that no node took within `GIVE_UP_AFTER`, and return their number. No client waits for them."""
     times = {"now": now, "today": day_of(now), "old": now - GIVE_UP_AFTER, "nothing_before": nothing_before}
     given_up = len(fetch(_GIVE_UP, {"limit": limit, **times}))
     REPLIES_ABANDONED.inc(given_up)

@@ -1,4 +1,4 @@
-"""Encoding replies into the outbox, in the transaction that made the decisions, before they are published."""
+"""Encoding of replies into the outbox, in the transaction that made the decisions, before they are published."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,9 +19,9 @@ from waku_bridge.identity import identity_of
 from waku_bridge.messages import MessageType, PushResponse, QueryResponse, RegistrationResponse, WakuMessage
 from waku_bridge.models import OutboundReply
 
-# A message must stay below nwaku's 150 KiB; what is left is for wrapping, padding and signatures.
+# Below nwaku's limit of 150 KiB for a message: the difference is for wrapping, padding and signatures.
 MAX_INFO_BYTES = 140_000
-# One small query must not make us publish megabytes: of a user who registers a lot, the rest is left out.
+# Limit of the parts of an answer, so that a small query does not make us publish megabytes. The rest is left out.
 MAX_PARTS = 8
 PUBLIC_KEY_BYTES = 33
 
@@ -34,10 +34,10 @@ MESSAGE_TYPES: dict[type[ReplyBody], MessageType] = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer to the envelope of that hash, for the key (33 bytes) that signed its message, on its shard.
+    """An answer to the envelope with this hash, for the key (33 bytes) that signed its message, on its shard.
 
-    ``sender`` is the key (33 bytes) of the identity of ours that signs it; empty: the server's own. An envelope that
-    several of them answer gets parts from each, the later ones numbered from ``first_part``.
+    ``sender`` is the key (33 bytes) of the identity of ours that signs the answer, or empty for the server's first one.
+    Several identities may answer one envelope. Each of them numbers its parts from its own ``first_part``.
     """
 
     envelope_hash: bytes
@@ -49,7 +49,7 @@ class Reply:
 
 
 class Outgoing(NamedTuple):
-    """A reply that is to be published: its row in the outbox, and what is known of earlier publications."""
+    """A reply that is to be published: its row in the outbox, and the facts about earlier publications."""
 
     id: int
     pubsub_topic: str
@@ -60,28 +60,26 @@ class Outgoing(NamedTuple):
     attempt_count: int = 1
     repeat_count: int = 0
     node: str = ""  # URL of the node that took it last
-    message_hash: bytes | None = None  # by which stores know it, once a node took it
+    message_hash: bytes | None = None  # its hash in stores, once a node took it
     published_at: datetime | None = None
     envelope_hash: bytes = b""  # of the envelope that it answers
 
     @property
     def message(self) -> WakuMessage:
-        """Return the reply as a node takes it."""
+        """Return the reply in the form that nodes take."""
         return WakuMessage(self.payload, self.content_topic, self.timestamp_ns)
 
 
 def return_address(author: bytes, pubsub_topic: str, *, sender: bytes = b"") -> bytes:
-    """Return where the answer to a request goes, as it is stored with the request: its signer, the identity of ours
-    that was asked and answers, then its shard.
-    """
+    """Return the return address of a request, as stored with it: author ‖ our identity that it addressed ‖ shard."""
     return author + sender + pubsub_topic.encode()
 
 
 def reply_to(answer: Answer) -> Reply:
     """Return the message that carries an answer to a request."""
     author, rest = answer.reply_address[:PUBLIC_KEY_BYTES], answer.reply_address[PUBLIC_KEY_BYTES:]
-    # Requests that were stored before there were several identities name none; a shard begins with a slash, a key with
-    # 2 or 3.
+    # Requests that were stored before the server could have several identities name none. A shard begins with a slash,
+    # a key with 2 or 3.
     sender = b"" if rest.startswith(b"/") else rest[:PUBLIC_KEY_BYTES]
     pubsub_topic = rest[len(sender) :].decode()
     body = PushResponse(answer.message_id, answer.reports)
@@ -89,7 +87,7 @@ def reply_to(answer: Answer) -> Reply:
 
 
 class _Sealed(NamedTuple):
-    """A reply as it goes into the outbox."""
+    """A reply in the form that the outbox stores."""
 
     envelope_hash: bytes
     part: int
@@ -99,7 +97,7 @@ class _Sealed(NamedTuple):
 
 
 # A second answer to the same envelope is not stored: another worker's was first, and may have been confirmed since.
-# Answers are made in the transaction that ends their envelope or request, so that two are never days apart.
+# An answer is made in the transaction that ends its envelope or request, so two of them are never days apart.
 _INSERT: LiteralString = f"""
     INSERT INTO waku_bridge_outboundreply
         (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns,
@@ -125,7 +123,7 @@ class Recorded(NamedTuple):
     now: datetime
 
     def outgoing(self) -> list[Outgoing]:
-        """Return those that are to be published, once they are committed."""
+        """Return the replies to publish. Call it after the commit."""
         rows = self.written.rows() if self.written else []
         ids = {(envelope_hash, part): reply_id for reply_id, envelope_hash, part in rows}
         return list(_outgoing(self.sealed, ids, now=self.now))
@@ -134,7 +132,7 @@ class Recorded(NamedTuple):
 def record(replies: Sequence[Reply], *, now: datetime, retry_after: timedelta) -> Recorded:
     """Encode replies and put them into the outbox, in the transaction that made the decisions.
 
-    The caller publishes them after the commit. Any worker takes up what is not published after ``retry_after``.
+    The caller publishes them after the commit. Any worker publishes those that wait for longer than ``retry_after``.
     """
     sealed = [part for reply in replies for part in _seal(reply)]
     if not sealed:
@@ -185,7 +183,7 @@ def _seal(reply: Reply) -> Iterator[_Sealed]:
 
 
 def _split(body: ReplyBody) -> Iterator[ReplyBody]:
-    """Yield the answer in parts. Long lists of contacts can make it larger than the network carries."""
+    """Yield the answer in parts, because long lists of contacts can make it larger than the network carries."""
     if not isinstance(body, QueryResponse):
         yield body
         return

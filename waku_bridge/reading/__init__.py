@@ -1,19 +1,19 @@
-"""How messages come in: two paths into one inbox, neither of which is complete.
+"""The reader of Waku messages: two paths into one inbox, neither of which is complete.
 
-A relay cache is quick and forgets what it hands out; a store is late and refuses some messages. Whatever one of them
-loses the other brings, and the inbox takes each message once.
+A relay cache is fast, but it forgets a message once it was read. A store is late, and it refuses some messages. Each
+path brings the messages that the other one loses, and the inbox takes each message once.
 
-    bridge.py        all of it together, in one process    store/walker.py       reads the store of one node, in tiers
+    bridge.py        all readers, in one process           store/walker.py       reads the store of one node, in tiers
     live.py          drains the relay cache of one node    store/windows.py      what to read next (pure)
     pace.py          when to read a cache again (pure)     store/progress.py     how far a store was read (table)
-    intake.py        a page into the inbox                 store/store_pages.py  pages of a store into the intake
-    pages.py         which messages of a page are ours     store/backfill.py     the past of a topic that is new
+    intake.py        writes a page into the inbox          store/store_pages.py  pages of a store into the intake
+    pages.py         which messages of a page are ours     store/backfill.py     the past of a new content topic
     reader.py        which path brought a page (pure)      store/bound.py        how much may wait in the inbox
-    dead_letters.py  what cannot be read, kept             threads.py            work of the event loop that blocks
+    dead_letters.py  keeps unreadable messages             threads.py            blocking work of the event loop
 
-A relay cache gives each message to one reader only, so two bridges would share its pages between them. Each would still
-write its part into the same inbox: an overlap of a moment loses nothing and doubles nothing. The leader lock prevents
-that it lasts, and that every standby adds to the load of nodes and stores.
+A relay cache gives each message to one reader only, so two bridges would split its pages between them. Both write into
+the same inbox: a short overlap loses no message and stores none twice. The leader lock keeps an overlap short, and it
+keeps standby bridges from adding load to nodes and stores.
 
 See docs/reading.md.
 """

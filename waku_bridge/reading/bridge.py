@@ -1,4 +1,4 @@
-"""Run all readers of one bridge while it holds the lock, until it is told to stop."""
+"""The process of the bridge: it runs all readers while it holds the leader lock, until it is stopped."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,17 +22,17 @@ from waku_bridge.reading.store.walker import StoreWalker
 
 log = structlog.get_logger(__name__)
 
-# How long a node may be silent.
+# A node that sends nothing for this long counts as failed.
 TIMEOUT_SECONDS = 30.0
 # A page is gone from the node once it is read, so the limit only keeps a broken node from filling our memory.
 MAX_PAGE_BYTES = 512 * 1024 * 1024
-# The longest wait for an answer or a commit that is under way.
+# When the bridge stops: grace period for answers and commits that are under way.
 STOP_SECONDS = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to read, and how."""
+    """The settings of a bridge: the nodes and shards that it reads, and the limits of reading."""
 
     nodes: Sequence[str]
     store_nodes: Sequence[str]
@@ -46,7 +46,7 @@ class Plan:
 
 
 class Bridge:
-    """All readers of the nodes and stores of a plan."""
+    """All readers of the nodes and stores in a plan."""
 
     def __init__(self, plan: Plan, client: HttpClient) -> None:
         self._plan = plan
@@ -89,10 +89,10 @@ class Bridge:
                 await asyncio.wait(readers)
                 cutting.cancel()
         finally:
-            await self._session.close()  # a session that listens and is not read holds up what is announced to others
+            await self._session.close()  # a session that listens and is not read blocks notices to all other sessions
 
     def _suspecting(self, pubsub_topic: str) -> Suspect:
-        """Return what a live reader calls that may have lost something: every store of the shard is searched."""
+        """Return the function that a live reader calls after a possible loss: every store of the shard is searched."""
 
         def suspect(since: datetime) -> None:
             for walker in self._walkers[pubsub_topic]:
@@ -105,9 +105,10 @@ class Bridge:
 
 
 async def _cut_off(stopped: asyncio.Event, readers: Sequence["asyncio.Task[None]"]) -> None:
-    """Cancel readers that are still busy some seconds after the bridge was told to stop.
+    """Cancel readers that are still busy `STOP_SECONDS` after the bridge was stopped.
 
-    What they hold is in the store, too, where the next bridge finds it, and so is what was still to be backfilled.
+    The messages that they hold, and those that were still to be backfilled, are also in the store. The next bridge
+    reads them there.
     """
     await stopped.wait()
     _, hanging = await asyncio.wait(readers, timeout=STOP_SECONDS)

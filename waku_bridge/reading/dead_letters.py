@@ -1,6 +1,6 @@
-"""Keep for people what could have been for us and cannot be read.
+"""Dead letters: messages that may have been for us and cannot be read, kept for operators.
 
-Anybody can publish such messages, as many as they like, so their number and their size are limited.
+Anybody can publish any number of such messages, so the number and the size of those that are kept are limited.
 """
 
 import json
@@ -23,31 +23,32 @@ from waku_bridge.reading.reader import Reader
 # Long enough for every message of an honest client. With ENVELOPE_RETENTION_DAYS at 3 a bridge keeps 177 MB at most.
 MAX_RAW_CHARACTERS = 4 * 1024
 MAX_PER_MINUTE = 10
-# Live path and stores bring each message dozens of times. So much is looked at in a minute to find what is new: a tenth
-# of a second of CPU time at most.
+# Characters per minute that are compared with known letters, as live path and stores bring each message dozens of
+# times. It costs a tenth of a second of CPU time at most.
 MAX_LOOKED_AT_CHARACTERS = 16 * 1024**2
 LETTERS = Charge("letters", per_minute(MAX_PER_MINUTE))
 CHARACTERS = Charge("characters", per_minute(MAX_LOOKED_AT_CHARACTERS))
 REMEMBERED = 1000
-# A value named payload, whatever it is, and every long value under another name, or none.
+# Matches a value named payload, of any type, and every value of at least 70 characters.
 _PAYLOAD = re.compile(r"""(?<="payload": )(?:"(?:[^"\\]|\\.)*"?|\[[^\]]*\]?)|[A-Za-z0-9+/=_-]{70,}""")
 
 
 class DeadLetters:
-    """Keeps at most `MAX_PER_MINUTE` letters of one process, not counting those that come again.
+    """Store of dead letters: it keeps at most `MAX_PER_MINUTE` of one process, not counting repetitions.
 
-    The others are only counted as skipped, as all of them are. Readers share it, each in a thread of its own.
+    Further ones appear only in the count of skipped messages, which counts all of them. Readers share one instance,
+    each from a thread of its own.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._buckets = Buckets()
         self._now = 0.0
-        self._capacity = 0  # as many letters may be stored now
-        self._known: dict[bytes, None] = {}  # digests of what is stored, the oldest first
+        self._capacity = 0  # how many letters may be stored now
+        self._known: dict[bytes, None] = {}  # digests of stored letters, the oldest first
 
     def keep(self, rejected: Iterable[Rejected], reader: Reader, *, path: Path, now: datetime) -> None:
-        """Store as many of these messages as there is room for."""
+        """Store as many of these messages as the limits allow."""
         letters = (_letter(each, reader, path, now) for each in rejected)
         with self._lock:
             self._now = now.timestamp()
@@ -55,7 +56,7 @@ class DeadLetters:
             self._store(letters)
 
     def _store(self, letters: Iterator[DeadLetter]) -> None:
-        new = self._without_stored({letter.digest: letter for letter in self._poll_at(letters)})
+        new = self._without_stored({letter.digest: letter for letter in self._unknown(letters)})
         rows = sorted(islice(new.values(), self._capacity), key=lambda row: row.digest)
         if rows:
             DeadLetter.objects.bulk_create(rows, ignore_conflicts=True)
@@ -64,16 +65,16 @@ class DeadLetters:
         self._buckets.spend(LETTERS, len(rows), now=self._now)
         self._buckets.keep()
 
-    def _poll_at(self, letters: Iterator[DeadLetter]) -> Iterator[DeadLetter]:
-        """Yield the letters that this process does not know, while there is room."""
+    def _unknown(self, letters: Iterator[DeadLetter]) -> Iterator[DeadLetter]:
+        """Yield the letters that this process does not know, while the limits allow."""
         while self._may_store() and (letter := next(letters, None)):
-            characters = max(letter.size_bytes, MAX_RAW_CHARACTERS)  # a short one costs a look, too
+            characters = max(letter.size_bytes, MAX_RAW_CHARACTERS)  # comparing a short letter has a cost, too
             self._buckets.spend(CHARACTERS, characters, now=self._now)
             if letter.digest not in self._known:
                 yield letter
 
     def _without_stored(self, letters: dict[bytes, DeadLetter]) -> dict[bytes, DeadLetter]:
-        """Return those that no other bridge has stored, before this one was started or from another node."""
+        """Return the letters that are not in the table yet. An earlier bridge may have stored some of them."""
         stored = DeadLetter.objects.filter(digest__in=letters).values_list("digest", flat=True) if letters else ()
         found = {bytes(digest) for digest in stored}
         self._remember(found)
@@ -104,12 +105,15 @@ def _letter(rejected: Rejected, reader: Reader, path: Path, now: datetime) -> De
 
 
 def without_payloads(raw: str) -> str:
-    """Return the message with the length of each payload in its place, for people."""
+    """Return the message as operators see it: each payload is replaced by its length."""
     return _PAYLOAD.sub(lambda found: f"({len(found[0])} characters)", raw)
 
 
 def _json(raw: Any) -> str:
-    """Return the message in ASCII and in one order, without the proof, as relay writes one and the store does not."""
+    """Return the message in ASCII, its keys sorted, without ``proof``: relay writes that field and the store does not.
+
+    Return an empty text where the message cannot be serialised.
+    """
     if isinstance(raw, dict):
         raw = {name: value for name, value in raw.items() if name != "proof"}
     try:

@@ -1,13 +1,13 @@
-"""Put a page into the inbox, on the database connection of a bridge: what every path does with what it read.
+"""The intake: the step that every reading path shares, which writes a page of messages into the inbox.
 
-A page costs one statement for each `inbox.SLICE_BYTES` of it, its commit, and one call that wakes a worker. A node that
-is read live and has a store tells everything twice, so the hashes of all messages that were read are remembered, also
-those of strangers, and a store need not be asked for them. These hashes are made here: what a store calls a message is
-its own claim.
+A page costs one statement for each `inbox.SLICE_BYTES` of it, its commit, and one notice that wakes a worker. A node
+that has both a relay cache and a store delivers every message twice. So the bridge remembers the hashes of all messages
+that it read, also of those that are not for us, and does not fetch them from a store. It computes these hashes itself,
+because the hash that a store gives for a message is only a claim.
 
-The connection is asynchronous, and the bridge's own. Every statement is in autocommit: values are bound by the server,
-in binary, and plans are kept. With each answer PostgreSQL hands over the topics that were registered before, so knowing
-them costs no statement.
+The bridge has an asynchronous database connection of its own. Every statement runs in autocommit, with values that the
+server binds in binary, and with prepared plans. With each answer PostgreSQL delivers the topics that were registered
+before it, so learning of them costs no statement.
 """
 
 import asyncio
@@ -34,10 +34,11 @@ from waku_bridge.reading.pages import SeenHashes, Selection, Topics, select
 from waku_bridge.reading.reader import Reader
 from waku_bridge.reading.threads import in_thread
 
-# A server that does not answer within this counts as away; loading a million topics takes seconds.
+# A database that does not answer within this time counts as unreachable.
 STATEMENT_SECONDS = 10.0
+# It includes the loading of all topics: a million of them take seconds.
 CONNECT_SECONDS = 60.0
-# A statement for a page without anything of ours: it brings the news of what was registered before it.
+# The statement for a page without envelopes: its answer brings the topics that were registered before it.
 NOTHING = "SELECT 1"
 CONNECTION_OPTIONS = {
     "connect_timeout": 5,
@@ -49,11 +50,11 @@ CONNECTION_OPTIONS = {
 
 
 class Session:
-    """The connection of all readers of a bridge; their statements follow one another.
+    """The database connection that all readers of a bridge share. Their statements run one after another.
 
-    ``number`` grows with each new connection. The database behind it may be another one, promoted without the last
-    commits of the one before. So what was remembered of those ends with the connection: ``seen``, the hashes of the
-    messages that were read, and for each node ``misnamed``, the hashes by which its store wrongly knows some of these.
+    ``number`` grows with each new connection. A new connection may lead to another server, which was promoted without
+    the last commits of its predecessor. So two memories are cleared with each connection: ``seen``, the hashes of the
+    messages that were read, and ``misnamed``, for each node the wrong hashes that its store gives to some of these.
     """
 
     def __init__(self, topics: QueryTopics) -> None:
@@ -67,11 +68,11 @@ class Session:
     async def execute(
         self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), *, number: int | None = None
     ) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement, after taking in what was registered before it.
+        """Run a statement, take in the topics that were registered before it, and return its rows.
 
-        Raises psycopg.Error; then nothing is known of what the statement did, and the next one connects anew. With a
-        ``number`` it is sent on that connection or not at all. Until the caller waits for something else, the
-        connection stays the one that ran the statement.
+        Raises psycopg.Error. The statement may have been committed even so, and the next one opens a new connection.
+        With a ``number`` the statement is sent on the connection of that number or not at all. After the return,
+        the connection stays the same until the caller awaits something else.
         """
         async with self._lock:
             if number is not None and (self._connection is None or number != self.number):
@@ -83,7 +84,7 @@ class Session:
                     rows = await cursor.fetchall() if cursor.description else []
                     await self.topics.take_news(connection)
             except psycopg.errors.SerializationFailure:
-                raise  # a row has ended meanwhile, and nothing is wrong with the connection
+                raise  # another worker has ended a row meanwhile, and the connection is good
             except TimeoutError as error:
                 await self._disconnect()
                 raise psycopg.OperationalError("the database does not answer") from error
@@ -93,7 +94,7 @@ class Session:
         return rows
 
     async def connect(self) -> int:
-        """Return the number of the connection, which is made if there is none. Raises psycopg.Error."""
+        """Return the number of the connection, and open it first where there is none. Raises psycopg.Error."""
         if self._connection is None:
             await self.execute(NOTHING)
         return self.number
@@ -126,10 +127,10 @@ NS_PER_SECOND = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of a page.
+    """The outcome of a page.
 
-    ``new`` are the hashes of the envelopes that no path had brought before, ``hashes`` those of all messages that can
-    be read.
+    ``new`` has the hashes of the envelopes that no path had brought before. ``hashes`` has those of all messages in
+    the page that can be read.
     """
 
     selection: Selection
@@ -140,7 +141,8 @@ class Taken:
 class Intake:
     """The way into the inbox, shared by all readers of a process.
 
-    ``keep`` is how long hashes are remembered; nothing older is taken. `bound` says when the inbox ``has_capacity``.
+    The inbox remembers hashes for the time ``keep`` and takes no message that is older. `Bound` sets and clears
+    ``has_capacity``.
     """
 
     def __init__(self, session: Session, *, keep: timedelta) -> None:
@@ -152,10 +154,10 @@ class Intake:
         self.has_capacity.set()
 
     async def take(self, page: Sequence[Any], reader: Reader, *, path: Path, received_at: datetime) -> Taken:
-        """Store what is ours once the inbox has room, so that the workers hear of it, and remember the page.
+        """Wait until the inbox has capacity, store the envelopes of the page, wake the workers, and remember the page.
 
-        All of it goes through one connection. Raises psycopg.Error or an error of the database of Django; then the same
-        page can be given again.
+        All of it goes through one connection. Raises psycopg.Error or django.db.Error. The caller may then pass the
+        same page again.
         """
         await self.has_capacity.wait()
         selection, new = await self._store(page, reader, path, received_at)
@@ -166,7 +168,7 @@ class Intake:
         return Taken(selection, new, hashes)
 
     async def known(self, hashes: Sequence[bytes]) -> set[bytes]:
-        """Return those of these hashes that were ours and came before, so that nobody needs to fetch them."""
+        """Return the hashes among these whose envelopes came before, so that they need not be fetched."""
         rows = await self.session.execute(inbox.KNOWN, [list(hashes)]) if hashes else []
         known = {message_hash for (message_hash,) in rows}
         self.session.seen.add(known)
@@ -175,8 +177,9 @@ class Intake:
     async def _store(
         self, page: Sequence[Any], reader: Reader, path: Path, received_at: datetime
     ) -> tuple[Selection, list[bytes]]:
-        """Select and insert, and what were strangers' messages once more when topics have become ours before the
-        statement was sent.
+        """Select the envelopes of a page and insert them.
+
+        Content topics may become ours before the statement runs. Then the rest of the page is selected once more.
         """
         new: list[bytes] = []
         whole = Selection(reader.pubsub_topic, [], [], list(page))
@@ -185,7 +188,7 @@ class Intake:
             version = self.session.topics.version
             selection = self._select(whole.unknown_messages, reader.pubsub_topic, received_at)
             if selection.rejected:
-                # This comes first, so that nothing fails between the commit of an envelope and its place in the queue.
+                # Dead letters come first, so that an error in them cannot follow the commit of an envelope.
                 await in_thread(self._dead_letters.keep, selection.rejected, reader, path=path, now=received_at)
             new += await self._insert(selection.envelopes, reader, path, received_at, number)
             whole = Selection(
@@ -219,7 +222,7 @@ class Intake:
 
 
 def _trace(new: Iterable[bytes], reader: Reader, path: Path, received_at: datetime) -> None:
-    """Begin the traces of these envelopes with the page that brought them."""
+    """Begin the traces of these envelopes at the time when their page came."""
     began_ns = int(received_at.timestamp() * NS_PER_SECOND)
     for message_hash in new if is_on() else ():
         attributes = {"node": reader.name, "path": path.value}

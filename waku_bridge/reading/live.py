@@ -1,8 +1,8 @@
-"""The live path: drain a node's relay cache of one shard, and write what is ours into the inbox before the next page.
+"""The live path: it drains a node's relay cache of one shard, and writes each page into the inbox before the next.
 
-A page that was drained exists nowhere but here, so it is kept until the database takes it. It is also in the store,
-which is why a bridge that is told to stop may drop it: the walker reads it back. The walker also reads back whatever
-was lost on the way here, as a read whose answer broke may have drained a page.
+Draining removes a page from the node, so the reader keeps it until the database takes it. Only a bridge that stops may
+drop it, because the messages are in the store as well and the walker reads them there. The walker also reads what was
+lost on the way: a read whose answer broke off may have drained a page.
 """
 
 import asyncio
@@ -41,13 +41,15 @@ from waku_bridge.reading.threads import in_thread
 
 log = structlog.get_logger(__name__)
 
-# How often others are told that the node is read.
+# Seconds between two notes in the status cache that the node is read.
 NOTE_SECONDS = 1.0
-# A cache that nobody reads overflows, so a node that is away is asked again within this, for ever. The first repeat
-# comes after 25 to 50 ms: some broken answers must not last as long as a cache of 50 holds 20 messages a second.
+# Longest pause between two attempts to read an unreachable node. The attempts never end, because a cache that is not
+# read overflows. The first one follows after 25 to 50 ms: a cache of 50 messages overflows in 2.5 s at 20 a second, and
+# several broken answers in a row must not take as long.
 RETRY_SECONDS = 0.5
 FIRST_RETRY_SECONDS = 0.025
-# While a node goes on breaking its answers the stores are searched this often, each time since the search before.
+# While the answers of a node keep breaking off: seconds between two searches of the stores. Each search begins where
+# the one before it ended.
 SEARCH_PERIOD_SECONDS = 1.0
 NS_PER_SECOND = 10**9
 
@@ -56,7 +58,7 @@ Suspect = Callable[[datetime], None]
 
 @dataclass(frozen=True, slots=True)
 class LastRead:
-    """When a node was last read, and how far its clock was ahead of ours then, where it told."""
+    """Time of the last read from a node, and how far its clock was ahead of ours then, where it reported the time."""
 
     at: datetime
     skew_seconds: float | None = None
@@ -66,9 +68,9 @@ LAST_READ = StatusCache("last_read", LastRead, ttl_seconds=3)
 
 
 def clock_of(read: LastRead) -> dict[str, Complaint | None]:
-    """Return by its id what is wrong with a node's clock, or None for nothing.
+    """Return the complaint about a node's clock by the id of its rule, or None where the clock is right.
 
-    Empty where the node did not tell the time: what the config check found then stands.
+    Return an empty dict where the node did not report the time. The finding of the config check stands then.
     """
     return {} if read.skew_seconds is None else {CLOCK: about_clock(read.skew_seconds)}
 
@@ -85,9 +87,9 @@ class RelayCache(Protocol):
 
 
 class LiveReader:
-    """Reads one shard from one node while the lock is held.
+    """Reader of one shard from one node, while the lock is held.
 
-    It calls ``suspect`` with the time since when something may have been lost.
+    After a possible loss it calls ``suspect`` with the time since when messages may be missing.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class LiveReader:
         self._read_at, self._read_monotonic = clock.now(), monotonic()
         while not term.is_over:
             pause = await self._read_once(term)
-            await asyncio.sleep(pause)  # too short to be interrupted
+            await asyncio.sleep(pause)  # it is too short to need an interruption
 
     async def _read_once(self, term: Term) -> float:
         """Read and store one page; return how long to wait for the next, in seconds."""
@@ -138,7 +140,7 @@ class LiveReader:
         return self._ring.next_read(len(page), new, elapsed_seconds)
 
     def _elapsed_seconds(self) -> float:
-        """Return the time since the page before."""
+        """Return the time since the previous page."""
         before, self._read_monotonic = self._read_monotonic, monotonic()
         return self._read_monotonic - before
 
@@ -163,7 +165,7 @@ class LiveReader:
         return IDLE_SECONDS
 
     def _failed(self, error: NodeError) -> float:
-        """Note the failure and return how long to wait: a page may be lost, or the cache may overflow meanwhile."""
+        """Note the failure, have the stores searched as a page may be lost, and return the pause in seconds."""
         READ_ERRORS.labels(self.reader.name, error.code).inc()
         if not self._backoff.failures:
             log.warning("node_lost", node=self.reader.name, error=str(error))
@@ -180,8 +182,9 @@ class LiveReader:
         self._lost_since = self._lost_since or self._read_at
 
     def _search_stores(self) -> None:
-        """Have the walkers read again what came since the last good read, or since they were last told to: a later read
-        can only have lost what came after it.
+        """Have the walkers read again what came since the last good read, or since the last search.
+
+        A later read can only have lost messages that came after that search.
         """
         if self._lost_since is None or monotonic() - self._searched_at < SEARCH_PERIOD_SECONDS:
             return
@@ -191,10 +194,10 @@ class LiveReader:
         self._lost_since, self._read_at = None, clock.now()
 
     async def _store_however_long_it_takes(self, page: list[Any], received_at: datetime, term: Term) -> int:
-        """Store the page, also when the lock is lost meanwhile: without the database both are lost. Return how many of
-        its messages are new to us.
+        """Store the page, however often the database fails, and return how many of its envelopes are new.
 
-        Only a bridge that stops gives up.
+        It goes on without the leader lock, because a database failure takes the lock, too. It gives up only when the
+        bridge stops.
         """
         backoff = Backoff()
         while (taken := await self._store(page, received_at, is_first=not backoff.failures)) is None:
@@ -223,7 +226,7 @@ class LiveReader:
         self._skew.observe_all([(received_ns - e.message.timestamp_ns) / NS_PER_SECOND for e in selection.envelopes])
 
     def _note(self) -> None:
-        """Tell others every few seconds that the node is read. Reading does not wait for a Redis that hangs."""
+        """Note every `NOTE_SECONDS` that the node is read. Reading does not wait for a Redis that hangs."""
         is_due = monotonic() - self._noted_at >= NOTE_SECONDS
         if is_due and (self._noting is None or self._noting.done()):
             self._noted_at = monotonic()
@@ -232,5 +235,4 @@ class LiveReader:
 
 
 def _note_read(node: str, skew_seconds: float | None) -> None:
-    """Note that the node was read."""
     LAST_READ.save(LastRead(clock.now(), skew_seconds), node)

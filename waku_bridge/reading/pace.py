@@ -1,20 +1,23 @@
-"""Decide when to read a relay cache again, by how full it was and how many messages of ours come. Pure."""
+"""Pace of the live path: the pause before the next read of a relay cache. Pure.
+
+It follows from how full the cache was and from how many messages for us come.
+"""
 
 from dataclasses import dataclass
 from math import exp
 
-# The longest that a message waits. A read of an empty cache costs us 0.7 ms of CPU time.
+# Longest pause, and so the longest that a message waits. A read of an empty cache costs us 0.7 ms of CPU time.
 IDLE_SECONDS = 0.2
-# A page costs the worker more than one more message on it, so that this many of ours gather before the next read. Where
-# they come sooner, a message would wait for reads and batches rather than for others: there is a shortest pause.
-# Messages of others, and our replies, which the node gives back, cost the worker nothing.
+# Messages for us that gather before the next read, because a page costs the worker more than one more message on it.
+# Messages of others, and our own replies, which the node returns as well, cost the worker nothing.
 GATHERED = 2
+# Shortest pause: with a shorter one, a message would wait for the overhead of reads and batches.
 MIN_SECONDS = 0.05
-# Our messages per second are averaged over about this time, the last ones weighing most.
+# The rate of messages for us is averaged over about this time. Recent ones weigh most.
 RATE_OF_SECONDS = 1.0
-# An idle cache is read often enough that a burst of this many messages per second fills it by half at most.
+# An idle cache is read often enough that a burst of this many messages per second fills half of it at most.
 BURST_PER_SECOND = 500
-# Between two reads the cache may fill up to here at the rate of the last page; bursts are several times the average.
+# Share of the cache that may fill between two reads at the rate of the last page. Bursts are several times the average.
 TARGET_FILL = 0.1
 ALARM_FILL = 0.5
 
@@ -23,22 +26,20 @@ ALARM_FILL = 0.5
 class Ring:
     """A node's relay cache.
 
-    Its capacity is what the operator says, until a page is larger; then it is taken to be twice that page.
+    Its capacity is the one of the settings. Once a page is larger, twice the size of that page is assumed.
     """
 
     capacity: int
     _per_second: float = 0.0
 
     def fill(self, page_size: int) -> float:
-        """Return how full the cache was, 0 to 1. At 1, messages were pushed out before they could be read."""
+        """Return how full the cache was, from 0 to 1. At 1, messages may have been overwritten before this read."""
         if page_size > self.capacity:
             self.capacity = 2 * page_size
         return page_size / self.capacity
 
     def next_read(self, page_size: int, new: int, elapsed_seconds: float) -> float:
-        """Return how many seconds to wait after a page that took ``elapsed_seconds`` to gather and has ``new`` of
-        ours.
-        """
+        """Return the pause in seconds after a page that gathered for ``elapsed_seconds`` and has ``new`` envelopes."""
         remembered = exp(-elapsed_seconds / RATE_OF_SECONDS)
         self._per_second = remembered * self._per_second + (1 - remembered) * new / max(elapsed_seconds, 0.001)
         if self.fill(page_size) >= ALARM_FILL:

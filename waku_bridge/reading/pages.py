@@ -1,6 +1,6 @@
-"""Select the messages of a page that are ours, tell what is wrong with the others, and remember what was read. Pure.
+"""Selection of the messages in a page that are for us, and memory of the hashes that were read. Pure.
 
-A page mixes messages of strangers, from nodes that we do not know: nothing in it may raise.
+A page holds messages of unknown senders, from nodes that we do not trust: nothing in it may raise an exception.
 """
 
 from array import array
@@ -36,7 +36,7 @@ class ContentTopics(Protocol):
 
 
 class Topics:
-    """All content topics that are ours: the server's own, and those of registered keys."""
+    """All content topics that we read: the server's own, and those of registered keys."""
 
     def __init__(self, own: ContentTopics, queried: ContentTopics) -> None:
         self._own = own
@@ -48,9 +48,9 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The messages of a page by what becomes of them.
+    """The messages of a page, sorted into envelopes, rejected messages, and messages for others.
 
-    ``unknown_messages`` are on topics that are not ours, as the node wrote them.
+    ``unknown_messages`` has the last ones, which are on other content topics, as the node wrote them.
     """
 
     pubsub_topic: str
@@ -59,17 +59,17 @@ class Selection:
     unknown_messages: list[Any] = field(repr=False)
 
     def foreign(self) -> Iterator[bytes]:
-        """Yield the hashes by which a store knows strangers' messages, as far as they can be read."""
+        """Yield the hashes of the messages for others, as far as these can be read."""
         for raw in self.unknown_messages:
             with suppress(BadNodeMessage, UnicodeEncodeError):
                 yield message_hash(self.pubsub_topic, from_json(raw))
 
 
 def select(page: Iterable[Any], pubsub_topic: str, topics: ContentTopics, *, oldest_ns: int, now_ns: int) -> Selection:
-    """Select what is ours. The topic is compared before anything is decoded.
+    """Select the messages that are for us. The content topic is compared before anything is decoded.
 
-    What is older than ``oldest_ns`` is refused: its hash may be forgotten already, so it could be a repetition. A hash
-    that comes twice in a page is taken once; version and whatever else is not part of it are checked for each.
+    A message older than ``oldest_ns`` is refused: its hash may be forgotten already, so it could be a repetition. Each
+    message is checked by itself, also when its hash comes twice: the version, for instance, is no part of the hash.
     """
     envelopes: list[Envelope] = []
     rejected: list[Rejected] = []
@@ -88,7 +88,7 @@ def select(page: Iterable[Any], pubsub_topic: str, topics: ContentTopics, *, old
 
 
 def _take(raw: Any, pubsub_topic: str, *, oldest_ns: int, now_ns: int) -> Envelope | str:
-    """Return the envelope, or what is wrong with it."""
+    """Return the envelope, or the reason why it is refused."""
     try:
         message = from_json(raw)
     except BadNodeMessage:
@@ -109,17 +109,19 @@ def _fault(message: WakuMessage, *, oldest_ns: int, now_ns: int) -> str:
 
 
 CHUNK = 65_536
-# Two million: at 450 messages per second, the 75 minutes that are searched for late ones. 16 MB.
+# With `CHUNK`: two million hashes in 16 MB. They are the messages of 75 minutes at 450 a second, which is how far back
+# the walker searches for late ones.
 CHUNKS = 32
 
 
 class SeenHashes:
-    """Hashes that were read lately, so that they are not asked for again: the newest ``chunk * chunks`` at least, in a
-    set that is sorted into an array whenever it is full.
+    """Memory of at least the newest ``chunk * chunks`` hashes that were read, so that they are not fetched again.
 
-    Most messages of a shard are not for us, and a store is read again and again; without this, each pass would fetch
-    them all once more. Eight bytes of each hash stand for it. An attacker who wanted somebody else's message to be
-    taken for seen would have to find one of their own with the same eight bytes before it is read: 2^64 attempts.
+    Most messages of a shard are not for us, and a store is read again and again. Without this memory, each pass would
+    fetch all of them. New hashes are in a set, which is sorted into an array whenever it holds ``chunk`` of them.
+
+    Only eight bytes of each hash are kept. To have somebody else's message taken for seen, an attacker needs a message
+    of their own with the same eight bytes before the other one is read. That takes 2^64 attempts.
     """
 
     def __init__(self, chunk: int = CHUNK, chunks: int = CHUNKS) -> None:

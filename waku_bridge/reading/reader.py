@@ -1,4 +1,4 @@
-"""Name the reader of a page: one path of messages to us. Pure."""
+"""The reader of a page: the path and the node that its messages came by. Pure."""
 
 from dataclasses import dataclass
 from functools import cached_property

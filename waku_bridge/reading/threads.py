@@ -1,4 +1,4 @@
-"""Do the database work of the event loop in threads."""
+"""Threads for the blocking database work of the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ T = TypeVar("T")
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call the function in a thread.
 
-    Each thread has a connection of its own, which may be left over and broken, so it is checked first.
+    Each thread has a database connection of its own. An earlier call may have left it broken, so it is checked first.
     """
     return await asyncio.to_thread(_with_good_connection, partial(function, *args, **kwargs))
 

@@ -1,1 +1,1 @@
-"""Removing what is old, what nobody keeps up, and what a user wants erased. See docs/settings.md."""
+"""Removal of old rows, of registrations that ended, and of users who ask for it. See docs/settings.md."""

@@ -1,9 +1,11 @@
-"""Erasing a user: everything that is stored about a key hash is removed at once and finally.
+"""Erasure of a user: everything that is stored about a key hash is removed at once and finally.
 
-Unregistering keeps key hash and version, so that an older registration replayed later stays refused. This keeps
-nothing: what that client, or somebody with an old message of it, says next counts as new. What stays names nobody any
-more: the history of installations (its pseudonyms are random, and only registrations say whose they are), hashes of
-envelopes (without which a copy from another node would be taken for new), and what other people stored for themselves.
+Unregistering keeps key hash and version, so that an older registration that is replayed stays refused. Erasure keeps
+neither: the next message of that client counts as new, also an old one that somebody replays.
+
+Three things stay, and none of them identifies the user. The history of installations has random pseudonyms, which only
+registrations connect to a user. The hashes of envelopes prevent that a copy from another node is taken for new. Other
+users keep their own registrations.
 """
 
 from collections.abc import Collection
@@ -32,7 +34,7 @@ _WAITING = (_STATES.RECEIVED, _STATES.POSTPONED, _STATES.PENDING_KEY, _STATES.FA
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """How much there is about a key hash."""
+    """The number of rows about a key hash, by kind."""
 
     registrations: int
     grants: int
@@ -50,7 +52,7 @@ class Traces:
 
 
 def find_traces(key_hash: bytes) -> Traces:
-    """Return how much is stored about a key hash."""
+    """Return how many rows of each kind are stored about a key hash."""
     return Traces(
         Registration.objects.filter(public_key_hash=key_hash).count(),
         Grant.objects.filter(registration__public_key_hash=key_hash).count(),
@@ -61,7 +63,7 @@ def find_traces(key_hash: bytes) -> Traces:
 
 @transaction.atomic
 def forget(key_hash: bytes, *, now: datetime) -> Traces:
-    """Remove everything about a key hash, and return what was removed.
+    """Remove everything about a key hash, and return how many rows there were.
 
     A push that a worker is sending at this moment may still arrive.
     """
@@ -77,9 +79,9 @@ def forget(key_hash: bytes, *, now: datetime) -> Traces:
 
 
 def _lock_queries(name: str) -> list[bytes]:
-    """Lock what others asked about this user, and return the hashes.
+    """Lock the envelopes with queries about this user, and return their hashes.
 
-    They are read once: envelopes have no index by topic, because every message would pay for it.
+    The table is searched only once: it has no index by topic, because every message would pay for that index.
     """
     if _is_shared(name):
         return []
@@ -88,7 +90,7 @@ def _lock_queries(name: str) -> list[bytes]:
 
 
 def _is_shared(name: str) -> bool:
-    """Return whether the four bytes of this query topic are those of somebody else too."""
+    """Return whether the query topic of another user has the same four bytes."""
     return TopicKey.objects.filter(topic=int.from_bytes(topics.topic(name))).exclude(name=name).exists()
 
 
@@ -100,7 +102,7 @@ def _remove_registrations(registrations: QuerySet[Registration], *, now: datetim
 
 
 def _end_history(registrations: QuerySet[Registration], *, now: datetime) -> None:
-    """Write a last event for each pseudonym, because reports count who is active by the last event."""
+    """Write a last event for each pseudonym, because reports take its last event to count active installations."""
     active = registrations.filter(state=Registration.State.ACTIVE, route__isnull=False)
     RegistrationEvent.objects.bulk_create(
         RegistrationEvent(
@@ -119,7 +121,7 @@ def _end_history(registrations: QuerySet[Registration], *, now: datetime) -> Non
 
 
 def _remove_notifications(own: QuerySet[Notification]) -> None:
-    """Remove the notifications, with them requests about nobody else, and with these their answers."""
+    """Remove the notifications, the requests that are about nobody else, and the replies to these requests."""
     request_ids = set(own.values_list("request", flat=True))
     own.delete()
     about_others = Notification.objects.filter(request__in=request_ids).values_list("request", flat=True)
@@ -132,7 +134,7 @@ def _remove_notifications(own: QuerySet[Notification]) -> None:
 
 
 def _remove_query_topic(name: str, asked: Collection[bytes], *, now: datetime) -> None:
-    """Remove the topic and what others asked about this user, in envelopes of these hashes, whose bare rows stay."""
+    """Remove the topic, and the contents of the envelopes ``asked`` with queries about this user. Their rows stay."""
     stop_listening_to(name)
     if not _is_shared(name):
         DeadLetter.objects.filter(content_topic=topics.content_topic(name)).delete()

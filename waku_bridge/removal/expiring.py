@@ -1,7 +1,7 @@
-"""Registrations that nobody keeps up: they end, later nothing is known of them, and nobody listens for them.
+"""Expiry of registrations that were neither repeated nor reached by a push for months.
 
 A client repeats its registration whenever its device, its contacts or its chats change, and a push that arrives proves
-that the device is there. Where neither happened for months there is nobody, or somebody who makes up registrations.
+that the device exists. A registration without either for months is abandoned, or was made up.
 """
 
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ from registrations.upkeep import retention
 
 
 def expire(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """Unregister what was neither repeated nor reached for ``keep``. Yield how many installations each step ended.
+    """Unregister installations that were neither repeated nor reached for ``keep``, and yield the number of each step.
 
-    Nothing ends while it is more than somebody has to allow.
+    Above a limit, nothing is unregistered until an operator allows it: see `retention.may_expire`.
     """
     if not retention.may_expire(now=now, keep=keep):
         return

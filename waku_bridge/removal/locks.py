@@ -1,9 +1,9 @@
-"""Locking everything about one client, in the order in which all other code locks.
+"""Locks on all rows about one client, taken in the order in which all other code takes them.
 
-So nothing is added to what is being removed, and no two transactions wait for each other. Registrations come before
-routes as in registering, attempts before routes before notifications as in recording what the gateway answered, and
-requests before notifications as in answering. Envelopes come before all of these, as in processing them: code that
-removes some locks them first.
+So no transaction adds to the rows that are being removed, and no two transactions wait for each other. Registrations
+come before routes, as in registering. Attempts come before routes, and these before notifications, as in recording the
+gateway's answers. Requests come before notifications, as in answering. Envelopes come before all of these, as in
+processing: code that removes envelopes locks them first.
 """
 
 from notifications.models import Attempt, Notification, NotificationRequest
@@ -11,7 +11,7 @@ from registrations.models import Registration, Route
 
 
 def lock_all_about(key_hash: bytes) -> None:
-    """Lock everything about a key hash until the end of the caller's transaction."""
+    """Lock all rows about a key hash until the end of the caller's transaction."""
     own = Notification.objects.filter(public_key_hash=key_hash)
     for rows in (
         Registration.objects.filter(public_key_hash=key_hash),

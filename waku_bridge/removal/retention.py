@@ -1,7 +1,7 @@
-"""Removing old envelopes and replies, a day at a time.
+"""Removal of old envelopes and replies, a day at a time.
 
-A hash recognises a copy from another node or from a store. So it must be kept longer than any of these keep the message
-itself, which is why the setting has a minimum.
+The hash of an envelope identifies a copy from another node or from a store. It must be kept longer than any of these
+keeps the message, so the setting has a minimum.
 """
 
 from collections.abc import Iterator
@@ -18,15 +18,15 @@ REPLIES = DayTable("waku_bridge_outboundreply", "ended_on", storage=WRITTEN_ONCE
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """Remove envelopes and replies that ended longer ago than ``keep``, dead letters that are older, and the hashes of
-    messages that are refused for their age. Make the days that come.
+    """Create the partitions of the next days, and remove the rows that are older than ``keep``.
 
-    Yield how many rows each step removed, as far as that is known.
+    These are envelopes and replies that ended, faults, dead letters, and the hashes of messages that are refused for
+    their age. Yield how many rows each step removed, as far as that is known.
     """
     for table in (HASHES, ENVELOPES, REPLIES):
         table.make_ahead(now=now)
     return chain(
-        # A page may have been read a while before it is stored: a day longer.
+        # They are kept a day longer, because a page may be stored a while after it was read.
         HASHES.drop_before(now - keep - DAY),
         ENVELOPES.drop_before(now - keep),
         REPLIES.drop_before(now - keep),

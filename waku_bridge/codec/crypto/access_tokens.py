@@ -1,7 +1,7 @@
-"""Access tokens for contacts only: one sealed copy per contact, without saying whose is which.
+"""Access tokens for contacts only: a list with one sealed copy for each contact, which does not reveal the contacts.
 
 Entry = nonce (12) ‖ AES-256-GCM under the shared key of registering client and contact; 64 bytes for a UUID. The server
-hands the list out as it is and never opens an entry.
+returns the list unchanged and never opens an entry.
 Source: status-go protocol/pushnotificationclient/client.go (encryptToken, handleAllowedKeyList).
 """
 
@@ -24,10 +24,10 @@ def seal_access_token(access_token: str, client: PrivateKey, contact: bytes, ran
 
 
 def find_access_token(allowed_key_list: Iterable[bytes], sender: PrivateKey, client: bytes) -> str | None:
-    """Return the token that a registered client (33-byte key) allowed this sender, or None.
+    """Return the token that a registered client (33-byte key) sealed for this sender, or None.
 
-    Every entry is attempted, because their order means nothing. A plaintext that is no UUID is passed over, which
-    status-go does not check. Raises BadPublicKey when the client is no point of the curve.
+    Every entry is attempted, because their order means nothing. A plaintext that is no UUID is skipped, which status-go
+    does not check. Raises BadPublicKey when the client is no point of the curve.
     """
     shared = shared_key(sender, parse_public_key(client))
     tokens = (_unseal(entry, shared) for entry in allowed_key_list)

@@ -1,4 +1,4 @@
-"""Grants: a client's signature that authorises one server to hand out one access token.
+"""Grants: a client's signature that authorises one server to give one access token to senders.
 
 Source: status-go protocol/pushnotificationclient/client.go, protocol/pushnotificationserver/server.go.
 """
@@ -10,7 +10,7 @@ from waku_bridge.codec.keys import recover, sign
 
 
 def material(client: bytes, server: bytes, access_token: str) -> bytes:
-    """Return what is signed: both compressed keys (33 bytes each) and the token's text exactly as sent."""
+    """Return the signed bytes: both compressed keys (33 bytes each) and the token's text exactly as sent."""
     return client + server + access_token.encode()
 
 

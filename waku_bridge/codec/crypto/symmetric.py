@@ -1,6 +1,6 @@
-"""AES-256-GCM without associated data, in the two layouts the protocol has.
+"""AES-256-GCM without associated data, in the two layouts of the protocol.
 
-Frames on a public topic carry the nonce last, bodies sealed between two keys carry it first.
+Frames on a public topic carry the nonce last. Bodies sealed between two keys carry it first.
 Source: 26/WAKU2-PAYLOAD, "Symmetric"; status-go protocol/common/crypto.go.
 """
 

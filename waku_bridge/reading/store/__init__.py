@@ -1,1 +1,1 @@
-"""Reading the stores of nodes: what was missed live, and the past of new topics."""
+"""Readers of the stores of nodes: they bring messages that the live path missed, and the past of new topics."""

@@ -1,11 +1,11 @@
-"""Read the last minutes of a content topic that is new to us.
+"""Backfill: it reads the last minutes of a content topic that is new to us from every store.
 
-A query may be sent before the registration it asks about was answered, for instance by somebody who saw the new user's
-grant elsewhere. The bridge took it for a stranger's. So every store is asked once more for what came lately on a topic,
-as soon as it is ours.
+A query may come before the registration that it is about, for instance from somebody who saw the new user's grant
+elsewhere. The bridge took such a query for a message to others. So it reads a content topic once more as soon as
+the topic is ours.
 
-What waits is kept in memory only, and dropped by a bridge that stops: the bridge that follows knows every topic, and
-its walkers read the last hour within ten minutes.
+Requested topics are kept in memory only, and a bridge that stops drops them. The bridge that follows knows every topic,
+and its walkers read the last hour within ten minutes.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ from waku_bridge.reading.store.windows import AHEAD, Window
 
 log = structlog.get_logger(__name__)
 
-# A message needs this to reach a store that is not the node we read; meanwhile more topics are collected.
+# Time that a message needs to reach a store on another node. More topics are collected meanwhile.
 SETTLE_SECONDS = 2.0
 # nwaku's limit, from the second page on.
 TOPICS_PER_QUERY = 10
-# With more topics than this, reading everything once is less work than asking for ten at a time.
+# With more topics than this, reading everything once is less work than reading ten topics at a time.
 MANY_TOPICS = 200
-# While that many are new all the time, everything is read so often at most, and what is asked for meanwhile is read
-# with it: at most six times the traffic, however many topics somebody registers.
+# Shortest time between two reads of everything. Topics that are requested meanwhile wait for the next one. So the
+# traffic grows to six times its size at most, however many topics somebody registers.
 EVERYTHING_PERIOD_SECONDS = 60.0
 BUSY_SECONDS = 60.0
 
@@ -53,27 +53,24 @@ class Backfill:
         self._stores = [_StoreBackfill(node, pubsub_topic, intake, reach) for node, pubsub_topic in places]
 
     def request(self, content_topics: Sequence[str]) -> None:
-        """Ask for what came lately on these content topics."""
+        """Have the last minutes of these content topics read."""
         for store in self._stores:
             store.request(content_topics, clock.now())
 
     async def run(self, term: Term) -> None:
-        """Fill until the term is over."""
+        """Read what is requested until the term is over."""
         async with asyncio.TaskGroup() as group:
             for store in self._stores:
                 group.create_task(store.run(term))
 
 
 class _StoreBackfill:
-    """The backfill of one store and shard.
-
-    It takes the time it needs while others do not wait for it, and gives nothing up.
-    """
+    """The backfill of one store and shard. It repeats after failures, and drops no topic while the bridge runs."""
 
     def __init__(self, node: Store, pubsub_topic: str, intake: Intake, reach: timedelta) -> None:
         self._pages = StorePages(node, Reader("backfill", node.url, pubsub_topic), intake, Path.BACKFILL)
         self._reach = reach
-        # When each topic was asked for; or, once they are too many, since when everything is to be read.
+        # The time at which each topic was requested, or, once they are too many, since when everything is to be read.
         self._waiting: dict[str, datetime] = {}
         self._everything_since: datetime | None = None
         self._everything_again_at = 0.0  # monotonic
@@ -96,7 +93,7 @@ class _StoreBackfill:
                 await term.pause(await self._fill(term))
 
     async def _fill(self, term: Term) -> float:
-        """Ask for what waits; return how many seconds to leave the store alone."""
+        """Read the requested topics, and return the pause in seconds before the next request to the store."""
         self._has_work.clear()
         if self._everything_since and (rest := self._everything_again_at - monotonic()) > 0:
             self._has_work.set()
@@ -110,7 +107,7 @@ class _StoreBackfill:
             return self._postpone(error)
         except (DjangoDatabaseError, psycopg.Error) as error:
             return self._postpone(error)
-        if self._waiting or self._everything_since:  # the term ended
+        if self._waiting or self._everything_since:  # the term ended before everything was read
             self._has_work.set()
         self._backoff.reset()
         return 0.0
@@ -141,7 +138,7 @@ class _StoreBackfill:
                 self._waiting.pop(content_topic, None)
 
     async def _read(self, since: datetime, content_topics: Sequence[str], term: Term) -> bool:
-        """Read all pages, unless the term ends meanwhile. Return whether these were all."""
+        """Read all pages unless the term ends meanwhile, and return whether all were read."""
         window = Window(since - self._reach, clock.now() + AHEAD)
         cursor = await self._pages.read_again(window, "", content_topics)
         while cursor and not term.is_over:

@@ -1,8 +1,8 @@
-"""The bound of what waits in the inbox. The bridge keeps it, so that it holds also while no worker runs.
+"""The bound of the inbox: a limit of the envelopes that wait. The bridge keeps it, so it holds also without a worker.
 
-What nobody has opened yet may be about a proven address, so none of it is dropped: while too much of it waits, no page
-is taken in, and the stores keep what comes. Of what was postponed, or waits for the key of its topic, the oldest is
-dropped. Counting costs one statement a second, on indexes alone, and nothing for a message.
+An envelope that was not opened yet may be about a proven address, so none of these is dropped. While more than the
+limit of them wait, the bridge takes in no page, and the stores keep new messages. Of the envelopes that were postponed,
+or that wait for the key of their topic, the oldest are dropped. It costs one statement a second, on indexes alone.
 """
 
 import psycopg
@@ -19,20 +19,21 @@ from waku_bridge.reading.intake import Intake
 log = structlog.get_logger(__name__)
 
 PERIOD_SECONDS = 1.0
-# Envelopes of a kind that one statement drops. Another one follows at once where there are more.
+# Envelopes of one state that a statement drops at most. Where more are to be dropped, the next statement follows at
+# once.
 MAX_DROPPED = 5000
 
 
 class Bound:
-    """Keeps at most ``limit`` envelopes waiting unopened, as many postponed, and as many that wait for a key."""
+    """The bound: at most ``limit`` envelopes wait unopened, as many postponed, and as many for a key."""
 
     def __init__(self, intake: Intake, *, limit: int) -> None:
         self._intake = intake
         self._limit = limit
-        self._nothing_before = LONG_AGO  # envelopes that have not been opened are not older
+        self._nothing_before = LONG_AGO  # no unopened envelope is older
 
     async def run(self, term: Term) -> None:
-        """Enforce the bound until the term is over. Readers that wait for room go on then."""
+        """Enforce the bound until the term is over, and then release readers that wait for capacity."""
         try:
             while not term.is_over:
                 await term.pause(await self._enforce())
@@ -40,7 +41,7 @@ class Bound:
             self._intake.has_capacity.set()
 
     async def _enforce(self) -> float:
-        """Drop what is too much, note whether there is room, and return when to look again, in seconds."""
+        """Drop envelopes beyond the limit, note whether the inbox has capacity, and return the pause in seconds."""
         values = {
             "now": clock.now(),
             "limit": self._limit,
@@ -49,8 +50,8 @@ class Bound:
         }
         try:
             [(dropped, is_full, oldest, now)] = await self._intake.session.execute(inbox.BOUND, values)
-        except psycopg.Error as error:  # the readers say what is wrong with the database
-            # Much was read, as somebody keeps an old snapshot open.
+        except psycopg.Error as error:  # the readers log what is wrong with the database
+            # The statement read too many dead index entries, because some session keeps an old snapshot open.
             if isinstance(error.__cause__, TimeoutError) or error.sqlstate == STATEMENT_TIMEOUT:
                 self._nothing_before = max(self._nothing_before, clock.now() - RECENT - AT_FIRST)
             return PERIOD_SECONDS

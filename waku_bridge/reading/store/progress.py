@@ -1,9 +1,8 @@
-"""Keep how far each store was read, and what is still to be read of its past. It is durable, so a restart loses
-nothing.
+"""The durable progress of each store: how far it was read, and the windows of its past that are still to be read.
 
-A walker writes only after it has stored what it read, and on the same connection: after a fail-over, what it read may
-be in a database that is no more. Two walkers on one store, for a moment at most, do work twice and nothing else: what
-one has crossed off the other may read again.
+A walker writes its progress only after it has stored the messages, and on the same connection: after a fail-over, those
+messages may be in a database that is gone. Two walkers may read one store for a moment. The only harm is that one of
+them reads again what the other has finished.
 """
 
 from collections.abc import Iterator
@@ -17,10 +16,10 @@ from waku_bridge.reading.store import windows
 from waku_bridge.reading.store.windows import EPOCH, Plan, Window
 
 Reason = StoreWindow.Reason
-# Of one store, shard and reason. One more makes all of them one: a store that comes and goes for days must not leave
-# thousands.
+# Limit of the windows of one store, shard and reason. One more merges all of them into one, so that a store that comes
+# and goes for days does not leave thousands.
 MAX_WINDOWS = 50
-# Messages that are certainly missing are read before those that may be late.
+# Windows with messages that are certainly missing are read before those with messages that may be late.
 ORDER = (Reason.OUTAGE, Reason.LATE)
 LOAD = """
     SELECT mark.id, mark.watermark_at, mark.late_searched_at, clock_timestamp(),
@@ -74,10 +73,10 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a store was read.
+    """The progress of one store, as loaded.
 
     ``now`` is the database's clock, which all bridges share. ``pending`` is in the order of reading. ``session`` is the
-    number of the connection that told it.
+    number of the connection that loaded it.
     """
 
     pk: int
@@ -100,7 +99,7 @@ class _Row(NamedTuple):
     cursor: str
 
     def pending(self) -> Pending:
-        assert self.window_pk is not None  # noqa: S101 - the caller has looked
+        assert self.window_pk is not None  # noqa: S101 - the caller has checked it
         return Pending(self.window_pk, Reason(self.reason), Window(self.start_at, self.end_at), self.cursor)
 
 
@@ -114,7 +113,7 @@ class StoreProgress:
     async def load(self) -> Progress:
         """Return how far the store was read.
 
-        Everything in a store that was never read counts as late, and is searched first.
+        For a store that was never read, the whole past is searched for late messages first.
         """
         found = await self._session.execute(LOAD, self._name)
         if not found:
@@ -130,9 +129,9 @@ class StoreProgress:
         )
 
     async def advance(self, before: Progress, plan: Plan) -> tuple[Pending, ...]:
-        """Note that the fresh window was read, and in the same commit what was missed. Return what is left to do.
+        """Note that the fresh window was read, and in the same commit the missed window. Return the pending windows.
 
-        Raises psycopg.OperationalError when the connection is another one than ``before``, as the methods below do.
+        Raises psycopg.OperationalError when the connection is another one than that of ``before``.
         """
         ordered = dict(_ordered(before, plan))
         values = {
@@ -149,12 +148,18 @@ class StoreProgress:
         return (await self.load()).pending if ordered else before.pending
 
     async def turn_page(self, pending: Pending, cursor: str, *, number: int) -> Pending:
-        """Note the cursor of the next page, on the connection with this number; return what is left of the window."""
+        """Note the cursor of the next page, and return the pending window with it.
+
+        Raises psycopg.OperationalError when the connection has another number.
+        """
         await self._session.execute(TURN_PAGE, [cursor, pending.pk], number=number)
         return replace(pending, cursor=cursor)
 
     async def finish_slice(self, pending: Pending, *, number: int) -> Pending | None:
-        """Note that the newest slice was read to its end, likewise; return what is left of the window."""
+        """Note that the newest slice was read to its end, and return the rest of the window, or None.
+
+        Raises psycopg.OperationalError when the connection has another number.
+        """
         if left := windows.rest(pending.window):
             await self._session.execute(SHORTEN, [left.end_at, pending.pk], number=number)
             return replace(pending, window=left, cursor="")
@@ -163,7 +168,7 @@ class StoreProgress:
 
 
 def _ordered(before: Progress, plan: Plan) -> Iterator[tuple[Reason, Window]]:
-    """Yield what is to be read later. A search for late messages waits for the one before, so that none is left out."""
+    """Yield the windows to read later. A search for late messages waits for the previous one, to leave no gap."""
     if plan.missed:
         yield Reason.OUTAGE, plan.missed
     if plan.late and all(pending.reason != Reason.LATE for pending in before.pending):

@@ -1,4 +1,4 @@
-"""Read one page after another of a store into the intake: the common part of the walker and the backfill."""
+"""Pages of a store: the walker and the backfill read them one after another into the intake."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,9 +17,9 @@ from waku_bridge.reading.store.windows import Window
 log = structlog.get_logger(__name__)
 
 PAGE_SIZE = 100
-# 3.5 kB of URL.
+# They make a URL of 3.5 kB.
 HASHES_PER_QUERY = 50
-# With a larger share of unknown messages in a page, the next one is asked for with all its messages.
+# After a page with a larger share of unknown messages, the next one is requested with all its messages.
 MANY_UNKNOWN = 0.5
 
 
@@ -32,14 +32,14 @@ class Store(Protocol):
 
 
 class StuckStoreError(NodeError):
-    """The store handed out the same cursor twice, so going on would never end."""
+    """The store returned the same cursor twice, so reading on would never end."""
 
 
 @dataclass(frozen=True, slots=True)
 class PagePosition:
-    """Where in a window to go on.
+    """The position of the next page in a window.
 
-    ``cursor`` names the next page (empty: the first). ``with_messages`` asks for messages rather than for hashes first.
+    ``cursor`` names the page (empty: the first). ``with_messages`` requests messages at once, instead of hashes first.
     """
 
     cursor: str = ""
@@ -47,10 +47,10 @@ class PagePosition:
 
 
 class StorePages:
-    """Pages of one shard in one store. Messages that were taken in are not asked for again.
+    """Pages of one shard in one store. Messages that were taken in are not fetched again.
 
-    What a store calls a message is believed for that store alone. A store that gives garbage under the hash of a real
-    message keeps nobody from taking the real one from another store. ``found`` counts what was new to the inbox.
+    The hash that a store gives for a message counts for that store alone. If a store returns garbage under the hash of
+    a real message, the real one is still taken from another store. ``found`` counts the envelopes that were new.
     """
 
     def __init__(self, node: Store, reader: Reader, intake: Intake, path: Path) -> None:
@@ -62,9 +62,9 @@ class StorePages:
         self._session = intake.session
 
     async def read(self, window: Window, position: PagePosition, *, loop: str) -> PagePosition | None:
-        """Take in the page at ``position``; return the place of the next one, or None when this was the last.
+        """Take in the page at ``position``, and return the position of the next one, or None after the last.
 
-        Raises NodeError, and what the database raises; then nothing of the page counts as read.
+        Raises NodeError, or an error of the database. Nothing of the page counts as read then.
         """
         page = await self._ask(window, position, include_data=position.with_messages)
         STORE_PAGES.labels(self.reader.name, loop).inc()
@@ -83,9 +83,9 @@ class StorePages:
         return PagePosition(page.cursor, len(unknown) > len(page.entries) * MANY_UNKNOWN)
 
     async def read_again(self, window: Window, cursor: str, content_topics: Sequence[str]) -> str:
-        """Take in a page whether we saw its messages or not; return the next cursor, empty when this was the last.
+        """Take in a page, also messages that were seen before, and return the next cursor, empty after the last page.
 
-        The page has these topics only (10 at most), or all when there are none.
+        The page has messages of these content topics only (10 at most), or of all where there are none.
         """
         more = {"contentTopics": ",".join(content_topics)} if content_topics else {}
         page = await self._ask(window, PagePosition(cursor), include_data=True, **more)
@@ -112,7 +112,7 @@ class StorePages:
         return bool(message_hash) and any(message_hash in memory for memory in memories)
 
     async def _fetch(self, unknown: Sequence[StoreEntry]) -> None:
-        """Ask by their hashes for those that are not in the inbox, and take them in."""
+        """Fetch the messages that the inbox does not know, by their hashes, and take them in."""
         hashes = [entry.message_hash for entry in unknown]
         known = await self._intake.known(hashes)
         for batch in _batches([each for each in hashes if each not in known]):
@@ -120,7 +120,10 @@ class StorePages:
                 log.warning("store_withholds_messages", node=self.reader.name, count=len(withheld))
 
     async def _fetch_batch(self, wanted: Sequence[bytes]) -> Sequence[bytes]:
-        """Ask for these until the store gives nothing more, as it may give fewer at once, and return what is left."""
+        """Request these messages until the store returns none of them, and return the hashes that it withholds.
+
+        A store may return fewer messages at once than were requested.
+        """
         while wanted:
             texts = ",".join(f"0x{each.hex()}" for each in wanted)
             page = await self._node.store_page(hashes=texts, includeData="true", pageSize=PAGE_SIZE)
@@ -133,7 +136,7 @@ class StorePages:
         return ()
 
     async def _take(self, entries: Sequence[StoreEntry]) -> None:
-        """Take in the messages of this shard, and remember the hashes by which only the store knows them."""
+        """Take in the messages of this shard, and remember the wrong hashes that this store gives them."""
         ours = [entry for entry in entries if entry.pubsub_topic in ("", self.reader.pubsub_topic)]
         messages = [entry.message for entry in ours]
         taken = await self._intake.take(messages, self.reader, path=self._path, received_at=clock.now())
@@ -141,7 +144,7 @@ class StorePages:
         named = {entry.message_hash for entry in ours if entry.message_hash}
         self._session.misnamed[self.reader.node].add(named - taken.hashes)
         if mistaken := sum(envelope.hash not in named for envelope in taken.selection.envelopes):
-            # They are taken all the same, under the hash that they really have, as their content is signed.
+            # They are taken in under their real hash, because their content is signed.
             log.warning("store_hashes_wrong", node=self.reader.name, count=mistaken)
 
 

@@ -1,12 +1,13 @@
-"""The store path: read a node's store of one shard again and again, and bring what the live path missed.
+"""The store path: it reads a node's store of one shard again and again, and brings what the live path missed.
 
-Each pass reads what is new since the one before, and some of the past again, in tiers: see `windows`. Pages are asked
-for hashes only, and for messages by their hashes where we do not know them; where most are unknown, for everything at
-once. The query names the shard and never content topics: nwaku takes ten of those at most, and we have a million.
+Each pass reads what is new since the previous pass, and parts of the past again, in tiers: see `windows`. A page is
+requested with hashes only, and then the unknown messages by their hashes. Where most of them are unknown, the page is
+requested with all its messages. The query names the shard and never content topics: nwaku takes ten of those at most,
+and we have up to a million.
 
-After an outage the pass comes first, and what was missed follows page by page, newest first, between passes. What has
-been read of it is noted, so a restart goes on. A cursor is only ever used for the next page of the same slice: it names
-a message of one store, and a reader that goes on from there never sees what that store inserts before it later on.
+After an outage, each pass comes first. The missed messages follow page by page between passes, the newest first. The
+walker notes how far it is, so a restart goes on from there. A cursor is only used for the next page of the same slice.
+It names a message of one store, and a reader that goes on from it never sees what the store inserts before it later.
 """
 
 import asyncio
@@ -35,17 +36,18 @@ from waku_bridge.reading.store.windows import Plan, Window
 log = structlog.get_logger(__name__)
 
 BUSY_SECONDS = 60.0
-# A store that was away is read again within this, as only it has some of the messages.
+# Longest pause between two attempts to read an unreachable store. It is short because only that store has some of the
+# messages.
 MAX_SECONDS = 5.0
-# How often a pass begins again because the store lost the place; after that it waits as after any failure.
+# Attempts to read a window whose cursor the store does not know any more. After these it counts as a failure.
 ATTEMPTS = 3
 LOOPS = {Reason.OUTAGE: "backfill", Reason.LATE: "slow"}
 
 
 class StoreWalker:
-    """Reads one shard from one store while the lock is held. Of an outage, ``recovery`` is caught up with at most.
+    """Reader of one shard from one store, while the lock is held. After an outage it goes back ``recovery`` at most.
 
-    A reader that has reason to think that the live path has lost something calls `suspect`.
+    A live reader calls `suspect` after a possible loss.
     """
 
     def __init__(
@@ -57,14 +59,14 @@ class StoreWalker:
         self._period_seconds = period_seconds
         self._recovery = recovery
         self._backoff = Backoff(MAX_SECONDS)
-        # Catching up: whether the next page is asked for with messages, and when each window was begun.
+        # For catching up: whether the next page is requested with messages, and when each window was begun.
         self._with_messages = True
         self._begun_at: dict[int, float] = {}
         self._is_first = True
-        self._connection = 0  # the number of the one that the last pass began on
+        self._connection = 0  # the number of the connection that the last pass began on
         self._next_pass = 0.0
-        # What is to be searched now, what has to be read a last time later, and when the store itself was last found
-        # to be without something that it should have had.
+        # The window to search now, the window to read for the last time later, and when the store was last found to
+        # lack a message that it should have had.
         self._urgent: Window | None = None
         self._suspect: Window | None = None
         self._late_at: datetime | None = None
@@ -74,7 +76,7 @@ class StoreWalker:
     def suspect(self, *, since: datetime) -> None:
         """Search for messages that came since then and may have been lost.
 
-        The search is made at once, and once more when everything from then is settled.
+        The search is made at once, and once more when the store has had time to insert them all.
         """
         now = clock.now()
         self._urgent = windows.urgent(lost_since=since, now=now).hull(self._urgent)
@@ -85,14 +87,14 @@ class StoreWalker:
         self._is_first, self._next_pass = True, 0.0
         while not term.is_over:
             pause = await self._go_once(term)
-            # Nothing is urgent enough to be asked of a store that has just failed.
+            # After a failure of the store, an urgent search waits for the pause, too.
             await term.pause(pause, unless=None if self._backoff.failures else self._wanted)
 
     async def _go_once(self, term: Term) -> float:
-        """Search what is urgent, make a pass if it is time for one, and read as much of the past as fits in before the
-        next; return how long to wait, in seconds.
+        """Search the urgent window, make a pass if one is due, and catch up with the past until the next pass.
 
-        Where passes take long, what is past gets as much time as they: neither keeps the other waiting for ever.
+        Return the pause in seconds. Where a pass takes longer than the period, catching up gets as much time as the
+        pass, so that neither blocks the other.
         """
         began = monotonic()
         try:
@@ -144,9 +146,9 @@ class StoreWalker:
                 raise
 
     async def _pass(self, term: Term) -> Sequence[Pending]:
-        """Read what is new and what can be settled, then move the watermark; return what is left to do."""
+        """Read the fresh window and what can be settled, then move the watermark, and return the pending windows."""
         before = await self._progress.load()
-        # What other connections committed may be gone, so that a new one begins as a new bridge does.
+        # Commits of other connections may be gone, so a new connection begins as a new bridge does.
         self._is_first = self._is_first or before.session != self._connection
         self._connection = before.session
         plan = self._plan(before)
@@ -181,7 +183,7 @@ class StoreWalker:
             STORE_ONLY.labels(self.reader.name).inc(found)
 
     async def _settle(self, now: datetime, term: Term) -> None:
-        """Read for the last time what is in doubt and old enough."""
+        """Read the part of the suspect window for the last time that is old enough."""
         window = windows.settled(self._suspect, now=now) if self._suspect else None
         if not window or monotonic() - self._settled_at < windows.SETTLE_PERIOD.total_seconds():
             return
@@ -192,8 +194,9 @@ class StoreWalker:
             self._settled_at, self._suspect = monotonic(), self._suspect.after(window)
 
     async def _read_whole(self, window: Window, term: Term, *, loop: str) -> int:
-        """Read it, unless the term ends meanwhile, and return how much in it was new to the inbox. When the store lost
-        the place, the window is read from its beginning.
+        """Read a window, unless the term ends meanwhile, and return how many of its envelopes were new.
+
+        When the store does not know the cursor any more, the window is read from its beginning.
         """
         found = self._pages.found
         with STORE_WINDOW_SECONDS.labels(self.reader.name, loop).time():
@@ -228,7 +231,7 @@ class StoreWalker:
     # What is past -----------------------------------------------------------------------------------------------------
 
     async def _catch_up(self, pending: Sequence[Pending]) -> Sequence[Pending]:
-        """Read one page of the first of these windows; return what is left to do."""
+        """Read one page of the first of these windows, and return the windows that are still pending."""
         first, others = pending[0], pending[1:]
         self._begun_at.setdefault(first.pk, monotonic())
         found = self._pages.found

@@ -1,4 +1,4 @@
-"""Which stretch of time to read from a store next. Pure: times in, times out.
+"""Windows: the stretches of time to read from a store next. Pure: times in, times out.
 
 A store orders messages by their sender's timestamp, not by arrival, so there is no place in it behind which everything
 is new. What is certain is only that a message is stored within seconds of being sent, and with a timestamp at most 20 s
@@ -74,8 +74,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one pass reads. ``fresh`` is read at once and whole, ``missed`` and ``late`` little by little and
-    afterwards.
+    """The windows of one pass. ``fresh`` is read at once and whole, ``missed`` and ``late`` afterwards, page by page.
 
     Up to ``watermark_at`` all is known once ``fresh`` is read and ``missed`` is noted. ``unrecoverable`` is how much
     was missed that is too old to ask for.
