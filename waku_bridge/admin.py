@@ -1,4 +1,4 @@
-"""Envelopes that came in, replies that went out, how far stores were read, and messages that could not be read."""
+"""Console pages of envelopes, faults, replies, store watermarks, canary runs and dead letters."""
 
 from typing import Any, ClassVar
 
@@ -43,7 +43,7 @@ from waku_bridge.models import (
 from waku_bridge.reading.dead_letters import without_payloads
 
 HASH_BYTES = 32
-# More requests than this begin with the same digits only when hardly any digits were typed.
+# Limit of the requests whose id begins with the digits of a search. Only very few digits match more.
 MAX_REQUESTS = 100
 MAX_FAILED_COUNTED = 1000
 COUNT_FAILED = f"""
@@ -86,7 +86,7 @@ class InboundEnvelopeAdmin(Operated, FactAdmin):
         "Envelope": (
             state("state"),
             word("reason"),
-            link(lambda envelope: fault_url(envelope.fault_id), "fault", "what it failed by"),
+            link(lambda envelope: fault_url(envelope.fault_id), "fault", "the fault"),
             "message_type",
             full_hash("hash", "envelope hash"),
             full_hash("message_id", "metadata message id"),
@@ -103,18 +103,18 @@ class InboundEnvelopeAdmin(Operated, FactAdmin):
     linked_by = ("fault__id__exact",)
 
     def matching(self, term: str) -> Q:
-        """Return the condition by way of requests, which have an index over their ids that envelopes lack."""
+        """Return the condition for envelopes. A message id is searched in requests, because envelopes have no index."""
         digits = hash_digits(term)
         asked_by = by_hash(digits, (("request_key", HASH_BYTES),)) if digits else Q()
         if not asked_by:
             return super().matching(term)
-        # The requests are read at once: with "or in (select ...)" the database would read every envelope.
+        # The requests are read first: with "or in (select ...)" the database would read every envelope.
         requests = NotificationRequest.objects.filter(asked_by).values_list("source_key", flat=True)
         return super().matching(term) | Q(hash__in=list(requests[:MAX_REQUESTS]))
 
 
 class WaitingFilter(Alone, OnlyFilter):
-    """A filter for the faults that envelopes still wait for."""
+    """A filter for the faults with envelopes that are still kept."""
 
     title = "envelopes"
     parameter_name = "waiting"
@@ -133,7 +133,7 @@ def again_url(fault: Any) -> str:
 
 @admin.register(EnvelopeFault)
 class EnvelopeFaultAdmin(Operated, FactAdmin):
-    """Faults of ours, each once, with the envelopes that wait until it is repaired."""
+    """Faults of ours, each with the number of the envelopes that wait until it is repaired."""
 
     operations: ClassVar[Any] = {"again": ProcessAllAgain}
     list_display = (
@@ -159,13 +159,13 @@ class EnvelopeFaultAdmin(Operated, FactAdmin):
     }
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the faults with the number of envelopes that wait, counted up to a thousand for each row shown."""
+        """Return the faults with the number of envelopes that wait, counted up to `MAX_FAILED_COUNTED` for each."""
         counted = RawSQL(COUNT_FAILED, [MAX_FAILED_COUNTED + 1])  # noqa: S611 - a text of ours
         faults: QuerySet[Any] = super().get_queryset(request).annotate(failed_count=counted)
         return faults
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        """Add the operation itself for those who may carry it out, so that it is one click away."""
+        """Add a column with the operation for operators who may carry it out."""
         again = link(again_url, "again", ProcessAllAgain.label)
         return (*self.list_display, *([again] if self.allowed(request) else []))
 
@@ -238,7 +238,7 @@ class StoreWindowInline(FactInline):
 
 @admin.register(StoreWatermark)
 class StoreWatermarkAdmin(FactAdmin):
-    """The page of stores: how far each was read, and what is still to be read of the past."""
+    """The page of stores: how far each was read, and the windows of its past that are still to be read."""
 
     list_display = (host("node"), "pubsub_topic", age("watermark_at", "read up to"), "is_still_read")
     shown: ClassVar[Any] = {
@@ -255,14 +255,14 @@ class StoreWatermarkAdmin(FactAdmin):
 
     @admin.display(description="still read")
     def is_still_read(self, row: StoreWatermark) -> str:
-        """Return whether the settings still have the node and the topic. The watermark of a former node just ages."""
+        """Return whether the settings still have the node and the topic. The watermark of a former node only ages."""
         is_configured = row.node in settings.WAKU_STORE_NODES and row.pubsub_topic in settings.WAKU_PUBSUB_TOPICS
         return "yes" if is_configured else "no: a former node, or a former topic"
 
     @admin.display(description="read by")
     def reader(self, _row: StoreWatermark) -> str:
-        """Return host and process of the bridge that reads now."""
-        return ", ".join(holders(WAKU_BRIDGE)) or "nobody"
+        """Return host and process of the bridge that reads at the moment."""
+        return ", ".join(holders(WAKU_BRIDGE)) or "no bridge"
 
 
 admin.site.register(CanaryRun, CanaryRunAdmin)

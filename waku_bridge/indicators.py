@@ -1,4 +1,4 @@
-"""Judge the Waku bridge: nodes, stores, what came and what goes back. The module is pure."""
+"""The health indicators of the Waku bridge: nodes, stores, inbox and outbox. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -58,12 +58,12 @@ KINDS = (NODE, STORE, INBOX, DEAD_LETTERS, FAILED, REPLIES, LOST_REPLIES, CANARY
 # Limits in seconds.
 INBOX_RED, INBOX_YELLOW = 30.0, 5.0
 OUTBOX_RED, OUTBOX_YELLOW = 30.0, 3.0  # clients wait for 3 s
-STORE_BEHIND = timedelta(minutes=1)  # it is read every few seconds, up to some seconds ago
+STORE_BEHIND = timedelta(minutes=1)  # a store is read every few seconds, and the watermark is some seconds behind
 LOST_REPLIES_SHARE = 0.05
 FEW_REPLIES = 5
 MANY_DEAD_LETTERS = 20
 MANY_FAILED = 20
-FEW_FAILED = 5  # are many in a minute in which no more were taken
+FEW_FAILED = 5  # failures in a minute that are many where no more requests were taken
 ABOUT_NODES = PeerKind(
     NODE,
     "is read",
@@ -74,10 +74,10 @@ ABOUT_NODES = PeerKind(
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The store of a Waku node, with what the config check found of a node that is asked for its store only.
+    """The store of a Waku node. ``node`` has complaints only where the bridge does not read the node live as well.
 
-    ``read_up_to`` is the time up to which it was read, on the shard that is furthest behind, or None when it never was.
-    ``gaps`` are stretches of the past that are still to be searched.
+    ``read_up_to`` is the time up to which the store was read, on the shard that is furthest behind, or None when it was
+    never read. ``gaps`` is the number of stretches of the past that are still to be searched.
     """
 
     node: Peer
@@ -87,9 +87,10 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Envelopes that failed by faults of ours and wait: how many there are, and of these from the last hour, counted up
-    to a limit; and the fault that was seen last, with how often it was. ``now`` are those of the last minute, beside
-    the ``requests`` that were taken in it.
+    """The envelopes that failed by faults of ours and are kept. All numbers are counted up to a limit.
+
+    ``count`` is their number, ``lately`` that of the last hour, and ``now`` that of the last minute. ``requests`` is
+    the number of requests that were taken in that minute. ``fault`` was seen last, and ``times`` is its count.
     """
 
     count: int = 0
@@ -102,7 +103,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What the cache holds: which nodes were read lately, and how the canary's last round trip went."""
+    """The facts from the status cache: which nodes were read lately, and the result of the canary's last round trip."""
 
     nodes: Sequence[Peer] = ()
     canary: CanaryFacts = field(default_factory=CanaryFacts)
@@ -110,10 +111,10 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class WakuFacts:
-    """What the database knows of the bridge. ``inbox`` and ``outbox`` are None where it did not count them in time.
+    """The facts from the database. ``inbox`` and ``outbox`` are None where it did not count them in time.
 
-    ``replies`` counts the replies of the last hour, and ``lost_replies`` those of them that no node took or that no
-    answering store had.
+    ``replies`` is the number of replies of the last hour, and ``lost_replies`` the number of those that no node took or
+    that no answering store had.
     """
 
     stores: Sequence[Store] = ()
@@ -138,11 +139,11 @@ def nodes(found: Sequence[Peer], *, is_redis_down: bool) -> list[Indicator]:
 
 
 def store(found: Store, now: datetime) -> Indicator:
-    """Judge one store by the time up to which it was read, then by its configuration."""
+    """Judge one store by the time up to which it was read, then by the complaints of the config check."""
     if found.read_up_to is None:
         return Indicator(STORE, State.YELLOW, "was never read", ABOUT_NODES.first_step, subject=found.node.host)
     if now - found.read_up_to > STORE_BEHIND:
-        first_step = "Does the node have a store, and does it answer? What the live path loses is found there only."
+        first_step = "Does the node have a store, and does it answer? Only the store has what the live path loses."
         return Indicator(STORE, State.YELLOW, "is not read any further", first_step, found.read_up_to, found.node.host)
     if found.node.complaints or not found.node.is_watched:
         return replace(peers.deviating(STORE, found.node, "is read"), own_page=NODES_PAGE)
@@ -152,7 +153,7 @@ def store(found: Store, now: datetime) -> Indicator:
 
 def inbox(waiting: Waiting | None, now: datetime) -> Indicator:
     """Judge the inbox by the age of its oldest envelope."""
-    first_step = "Workers of the queue `batches` are away or too few, or wait for the database."
+    first_step = "Workers of the queue `batches` are not running, are too few, or wait for the database."
     return judge_queue(INBOX, state_of_inbox(waiting), waiting, first_step, now, subject="Messages from Waku")
 
 
@@ -165,15 +166,15 @@ def dead_letters(count: int, now: datetime) -> Indicator:
     if count < MANY_DEAD_LETTERS:
         return Indicator(DEAD_LETTERS, State.GREEN, f"{count or 'none'} in the last hour")
     sentence = f"{count} messages of the last hour could not be read"
-    first_step = "Look at them: a new kind of client or node may speak a dialect that we do not know."
+    first_step = "Look at them: a new kind of client or node may write messages in a form that we cannot read."
     return Indicator(DEAD_LETTERS, State.YELLOW, sentence, first_step, during=last_hour(now))
 
 
 def failed(found: Failed) -> Indicator:
-    """Judge the envelopes that failed by a fault of ours, which nothing but a person ends.
+    """Judge the envelopes that failed by a fault of ours, which only a person can repair.
 
-    A few are yellow: an envelope that trips the server up can be made on purpose, and must not wake anybody each night.
-    They are red where no more requests were taken in the same minute.
+    A few are yellow: anybody can make an envelope that a bug fails on, and that must not wake an operator each night.
+    They are red when many failed in the last hour, or when they outnumber the requests of the last minute.
     """
     if not found.count:
         return Indicator(FAILED, State.GREEN, "none")
@@ -182,7 +183,7 @@ def failed(found: Failed) -> Indicator:
     sentence = f"{found.count:,} failed because of a bug in this server"
     if found.fault:
         sentence += f", the newest of {found.fault} ({found.times:,} {'time' if found.times == 1 else 'times'})"
-    first_step = "Mend what failed, then process them again: their payload is kept for ENVELOPE_RETENTION_DAYS."
+    first_step = "Repair the bug, then process them again: their payloads are kept for ENVELOPE_RETENTION_DAYS."
     late = "Messages fail because of a bug in this server" if state == State.RED else ""
     page = FAULTS_PAGE if found.fault else None
     return Indicator(FAILED, state, sentence, first_step, own_page=page, late=late)
@@ -209,5 +210,5 @@ def lost_replies(facts: WakuFacts, now: datetime) -> Indicator:
 
 
 def many_lost_replies(replies: int) -> int:
-    """Return how many lost replies of this many are too many."""
+    """Return the number of lost replies among these from which the indicator is yellow."""
     return max(FEW_REPLIES, ceil(LOST_REPLIES_SHARE * replies))

@@ -1,9 +1,9 @@
-"""The metrics of this app. The text of each says what it is and, after "When it moves:", what an operator does.
+"""The metrics of this app. The text of each one explains it and, after "When it moves:", the action of an operator.
 
 Only shells and modules that do I/O count, in sums per batch and after the commit. A label is a word from a fixed set,
 or names a part of our own configuration: ``node`` is host and port of a node's URL. It is never a hash, a key or a
-token. Gauges are of living processes only (``live…``): what a dead one set last is forgotten. Times are exported as
-such, so that `time() - x` goes on growing when nothing sets them.
+token. Gauges are of living processes only (``live…``): the last value of a dead process is dropped. A time is exported
+as Unix time, so that `time() - x` goes on growing when nothing sets it.
 """
 
 from prometheus_client import Counter, Gauge
@@ -17,9 +17,9 @@ from waku_bridge.models import InboundEnvelope, OutboundReply
 # Reading --------------------------------------------------------------------------------------------------------------
 MESSAGES_READ = Counter(
     "pushserver_bridge_messages_read_total",
-    "Messages that nodes handed out, for us or not; path is live, store, backfill, or hashes for what a store "
-    "told the hash of and nothing more. "
-    "When it moves: a live path at zero while other nodes of the shard are busy has lost its peers; see its /health.",
+    "Messages that nodes returned, for us or not; path is live, store, backfill, or hashes for messages of which a "
+    "store returned only the hash. "
+    "When it moves: a node at zero on the live path while others of its shard are busy has no peers; see its /health.",
     ["node", "path"],
 )
 MESSAGES_MATCHED = Counter(
@@ -32,19 +32,19 @@ MESSAGES_MATCHED = Counter(
 MESSAGES_SKIPPED = Counter(
     "pushserver_bridge_messages_skipped_total",
     "Messages on a topic of ours that cannot be taken, by reason. "
-    "When it moves: a few are noise of the network. Many: a client version sends nonsense; see the dead letters.",
+    "When it moves: a few are noise of the network. Many: a client version sends bad messages; see the dead letters.",
     ["reason"],
 )
 DEAD_LETTERS = Counter(
     "pushserver_bridge_dead_letters_total",
     "Messages kept with their raw JSON because they cannot be read, by reason. "
-    "When it moves: look at them in the console; a new kind of node may speak a dialect that we do not know.",
+    "When it moves: look at them in the console; a new kind of node may write messages in a form that we cannot read.",
     ["reason"],
 )
 RING_FILL_RATIO = BatchHistogram(
     "pushserver_bridge_ring_fill_ratio",
     "How full the node's relay cache was when it was read: messages of a page to --rest-relay-cache-capacity. "
-    "When it moves: above 0.5 raise --rest-relay-cache-capacity; at 1 messages are lost until the store brings them.",
+    "When it moves: above 0.5 raise --rest-relay-cache-capacity; at 1 messages are missing until a store brings them.",
     ["node"],
     buckets=(0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0),
 )
@@ -70,14 +70,14 @@ READ_ERRORS = Counter(
 )
 STORE_ONLY = Counter(
     "pushserver_bridge_store_only_total",
-    "Messages of ours that the live path missed and the store had. Each is one that nearly got lost. "
+    "Messages of ours that the live path missed and the store had: without the store they would be lost. "
     "When it moves: compare with restarts of node and bridge and with the ring fill; steadily: add a second node.",
     ["node"],
 )
 STORE_WATERMARK_TIMESTAMP_SECONDS = Gauge(
     "pushserver_bridge_store_watermark_timestamp_seconds",
-    "Up to when the store was searched completely, in Unix time. "
-    "When it moves: falling behind by minutes, the store is slow, refuses us, or there is much to catch up.",
+    "The time up to which the store was searched completely, in Unix time. "
+    "When it moves: falling behind by minutes, the store is slow, refuses us, or there is much to catch up with.",
     ["node", "pubsub_topic"],
     multiprocess_mode="livemax",
 )
@@ -90,43 +90,43 @@ STORE_WINDOW_SECONDS = BatchHistogram(
 )
 STORE_PAGES = Counter(
     "pushserver_bridge_store_pages_total",
-    "Pages read from the store; loop is fast, urgent, settle, slow, backfill, or topics for those that are new to us. "
-    "Without the last, and with the count of windows, how many each took. "
-    "When it moves: it follows the traffic of the shard; a jump without traffic is an outage being caught up.",
+    "Pages read from the store; loop is fast, urgent, settle, slow, backfill, or topics for topics that are new to us. "
+    "All but topics, divided by the count of windows, are the pages of a window. "
+    "When it moves: it follows the traffic of the shard; a jump without traffic is an outage being caught up with.",
     ["node", "loop"],
 )
 STORE_ERRORS = Counter(
     "pushserver_bridge_store_errors_total",
     "Store queries that failed, by status of the answer, or `unreachable`, `cursor_not_found`, `rate_limited`. "
-    "When it moves: 412 is a node without a store; rate_limited a fleet node that is asked too much; others, its log.",
+    "When it moves: 412 is a node without a store; rate_limited a node that limits our rate; for others see its log.",
     ["node", "code"],
 )
 MESSAGE_SKEW_SECONDS = BatchHistogram(
     "pushserver_bridge_message_skew_seconds",
-    "Our clock at reception minus the sender's timestamp, of live messages of ours; negative is a clock ahead. "
-    "It has no `_sum` and `_count`, as OpenMetrics wants it of what goes below zero: the bucket `+Inf` is the count. "
-    "When it moves: all senders at once means our clock or the node's is wrong; stores refuse what is 20 s off.",
+    "Our clock at reception minus the sender's timestamp, of live messages for us; negative is a sender's clock ahead. "
+    "It has no `_sum` and `_count`, as OpenMetrics requires for values below zero: the bucket `+Inf` is the count. "
+    "When it moves: all senders at once means our clock or the node's is wrong; stores refuse messages 20 s off.",
     ["node"],
     buckets=(-20, -5, -1, -0.25, 0, 0.1, 0.25, 0.5, 1, 2.5, 5, 20, 60),
 )
 NODE_HEALTHY = Gauge(
     "pushserver_bridge_node_healthy",
-    "1 while the node's /health says that it is ready, else 0. "
+    "1 while the node's /health reports that it is ready, else 0. "
     "When it moves: see the node's log; the other nodes carry the traffic meanwhile.",
     ["node"],
     multiprocess_mode="livemostrecent",
 )
 NODE_MESH_PEERS = Gauge(
     "pushserver_bridge_node_mesh_peers",
-    "Peers in the node's relay mesh of our shard, where the node tells (--rest-admin). "
-    "When it moves: below 4 it hears late or nothing; check its network, its --dns-discovery-url and the cluster.",
+    "Peers in the node's relay mesh of our shard, where the node reports them (--rest-admin). "
+    "When it moves: below 4 messages come late or never; check its network, its --dns-discovery-url and the cluster.",
     ["node"],
     multiprocess_mode="livemostrecent",
 )
 NODE_VERSION_TIMESTAMP_SECONDS = Gauge(
     "pushserver_bridge_node_version_timestamp_seconds",
-    "When the node last said that it is of this version, in Unix time; the newest is what it runs. "
-    "When it moves: nothing; a new version may explain what else moved.",
+    "When the node last reported this version, in Unix time; the newest is the one that it runs. "
+    "When it moves: nothing; a new version may explain changes of other metrics.",
     ["node", "version"],
     multiprocess_mode="livemax",
 )
@@ -140,7 +140,7 @@ NODE_CLOCK_SKEW_SECONDS = Gauge(
 LOCK_HELD = Gauge(
     "pushserver_bridge_lock_held",
     "Bridges that hold the lock and read: 1. "
-    "When it moves: 0 for more than 10 s means that nobody reads; start a bridge. 2 cannot be: report it.",
+    "When it moves: 0 for more than 10 s means that no bridge reads; start one. 2 must not happen: report it.",
     multiprocess_mode="livesum",
 )
 QUERY_TOPICS = Gauge(
@@ -153,7 +153,7 @@ QUERY_TOPICS = Gauge(
 # The inbox ------------------------------------------------------------------------------------------------------------
 INBOX_ENVELOPES = Counter(
     "pushserver_inbox_envelopes_total",
-    "Envelopes offered to the inbox; novelty is new, or duplicate for what another path or node had brought before. "
+    "Envelopes offered to the inbox; novelty is new, or duplicate when another path or node had brought them before. "
     "When it moves: duplicates near zero with two nodes or a store mean that only one path still works.",
     ["novelty"],
 )
@@ -166,33 +166,33 @@ ENVELOPES_PROCESSED = Counter(
 )
 INBOX_WAIT_SECONDS = BatchHistogram(
     "pushserver_inbox_wait_seconds",
-    "From the reception of an envelope by the bridge to the decision about it. "
-    "When it moves: workers of the queue `batches` are too few, away, or wait for the database.",
+    "Time from the reception of an envelope by the bridge to the decision about it. "
+    "When it moves: workers of the queue `batches` are too few, not running, or wait for the database.",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600),
 )
 
 # Publishing -----------------------------------------------------------------------------------------------------------
 REPLIES_PUBLISHED = Counter(
     "pushserver_replies_published_total",
-    "Replies that a node took, by way: lightpush or relay; again, where they were published again. "
+    "Replies that a node took, each time they were published; path is lightpush or relay. "
     "When it moves: relay instead of lightpush means that the node has no lightpush peers; zero while "
     "requests come in means that no reply leaves: look at the nodes.",
     ["node", "path"],
 )
 REPLIES_CONFIRMED = Counter(
     "pushserver_replies_confirmed_total",
-    "Replies that the store nodes knew when asked for their hash. "
-    "When it moves: it follows what is published by a few seconds.",
+    "Replies that a store node had when it was queried for their hash. "
+    "When it moves: it follows the published replies by a few seconds.",
 )
 REPLIES_UNCONFIRMED = Counter(
     "pushserver_replies_unconfirmed_total",
-    "Replies that a node took and no store knew, each time that was found. They are published again. "
+    "Replies that a node took and no store had, counted at each query. They are published again. "
     "When it moves: the publishing node has no mesh peers, or the stores are behind; clients repeat their requests.",
 )
 REPLIES_UNCHECKED = Counter(
     "pushserver_replies_unchecked_total",
     "Replies that a node took, and about which no store node answered for a minute. They are not published again. "
-    "When it moves: the nodes of WAKU_STORE_NODES are away, refuse us or have no store; see the log of the workers.",
+    "When it moves: the nodes of WAKU_STORE_NODES do not answer, refuse us or have no store; see the workers' log.",
 )
 REPLIES_REPUBLISHED = Counter(
     "pushserver_replies_republished_total",
@@ -202,19 +202,19 @@ REPLIES_REPUBLISHED = Counter(
 )
 REPLIES_ABANDONED = Counter(
     "pushserver_replies_abandoned_total",
-    "Replies given up: nobody waits for them any more. Their senders saw a server that does not answer. "
-    "When it moves: no node took them for an hour, or no store ever knew them; look at the nodes.",
+    "Replies given up, because no client waits for them any more. To their receivers the server did not answer. "
+    "When it moves: no node took them for an hour, or no store ever had them; look at the nodes.",
 )
 PUBLISH_ERRORS = Counter(
     "pushserver_replies_publish_errors_total",
-    "Tries at a node that failed, by status of the answer, or `unreachable`, `no_peers`, `rate_limited`. Another node, "
-    "or a later try, takes over. "
-    "When it moves: `no_peers` is a node that gossips with nobody; 413 or 400 a --max-msg-size that is too small.",
+    "Failed attempts to publish at a node, by status of the answer, or `unreachable`, `no_peers`, `rate_limited`. "
+    "Another node or a later attempt follows. "
+    "When it moves: `no_peers` is a node without peers; 413 or 400 a --max-msg-size that is too small.",
     ["node", "code"],
 )
 PUBLISH_SECONDS = BatchHistogram(
     "pushserver_replies_publish_seconds",
-    "From the commit of a reply into the outbox to the node that took it. "
+    "Time from the commit of a reply into the outbox until a node took it. "
     "When it moves: clients wait 3 s; the first node is slow, or workers of the queue `batches` are too few.",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 10, 60, 600),
 )
@@ -222,7 +222,7 @@ PUBLISH_SECONDS = BatchHistogram(
 # The canary -----------------------------------------------------------------------------------------------------------
 CANARY_LINK_SECONDS = StoredGauge(
     "pushserver_canary_link_seconds",
-    "How long each link of the chain took in the canary's last round trip; what it did not reach is missing. "
+    "How long each link of the chain took in the canary's last round trip; links that it did not reach are missing. "
     "When it moves: the links are explained in docs/canary.md; the canary waits at most ten seconds for one.",
     ("link",),
     sql=gauges.link_seconds(
@@ -241,12 +241,12 @@ CANARY_LINK_SECONDS = StoredGauge(
     ),
 )
 
-# What waits -----------------------------------------------------------------------------------------------------------
+# Queues ---------------------------------------------------------------------------------------------------------------
 INBOX_DEPTH = StoredGauge(
     "pushserver_inbox_waiting",
-    "Envelopes in the inbox that nobody has opened, counted up to 100 000. "
+    "Envelopes in the inbox that were not opened yet, counted up to 100 000. "
     "When it moves: see the age of the oldest; when that is young the queue is long and moving. At "
-    "200 000 the bridge takes nothing in.",
+    "200 000 the bridge takes in no more messages.",
     sql=f"""
         SELECT count(*) FROM (
             SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{InboundEnvelope.State.RECEIVED}'
@@ -257,7 +257,7 @@ INBOX_DEPTH = StoredGauge(
 INBOX_POSTPONED = StoredGauge(
     "pushserver_inbox_unproven_waiting",
     "Envelopes about no proven address that wait because more came than could be decided, counted up to 100 000. "
-    "When it moves: somebody floods the server, see what was processed by outcome; or workers are too few. At "
+    "When it moves: somebody floods the server, see the processed envelopes by outcome; or workers are too few. At "
     "200 000 the oldest are dropped as `overload`.",
     sql=f"""
         SELECT count(*) FROM (
@@ -269,7 +269,7 @@ INBOX_POSTPONED = StoredGauge(
 INBOX_OLDEST_AGE_SECONDS = StoredGauge(
     "pushserver_inbox_oldest_age_seconds",
     "For how long the oldest envelope has been waiting in the inbox. "
-    "When it moves: beyond a few seconds workers of the queue `batches` are away or too few.",
+    "When it moves: beyond a few seconds workers of the queue `batches` are not running or too few.",
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(received_at)), 0)) FROM (
             SELECT received_at FROM waku_bridge_inboundenvelope_under_way
@@ -281,7 +281,7 @@ INBOX_OLDEST_AGE_SECONDS = StoredGauge(
 REPLIES_PENDING = StoredGauge(
     "pushserver_replies_pending",
     "Replies in the outbox that no node has taken yet, counted up to 100 000. "
-    "When it moves: no node takes replies, see the publish errors; or workers of the queue `batches` are away.",
+    "When it moves: no node takes replies, see the publish errors; or no worker of the queue `batches` is running.",
     sql=f"""
         SELECT count(*) FROM (
             SELECT FROM waku_bridge_outboundreply_under_way WHERE state = '{OutboundReply.State.PENDING}'
@@ -291,7 +291,7 @@ REPLIES_PENDING = StoredGauge(
 )
 REPLIES_OLDEST_AGE_SECONDS = StoredGauge(
     "pushserver_replies_oldest_age_seconds",
-    "For how long the oldest reply has been waiting in the outbox, since it was written. "
+    "For how long the oldest reply has been waiting in the outbox. "
     "When it moves: clients wait 3 s; see pushserver_replies_pending.",
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)) FROM (

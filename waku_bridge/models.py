@@ -1,8 +1,8 @@
-"""The inbox of envelopes and the outbox of replies, which make every step repeatable, and how far stores were read.
+"""The tables of Waku: the inbox of envelopes, the outbox of replies, and the progress of reading stores.
 
-Payloads are dropped as soon as they have served. Hashes stay for deduplication.
+Payloads are dropped as soon as they are not needed any more. Hashes stay for deduplication.
 
-The tables of envelopes and replies have a partition for each day on which rows ended, and one of what is under way, see
+The tables of envelopes and replies have a partition for each day on which rows ended, and one for rows under way: see
 `kit.db.partitions`.
 """
 
@@ -23,11 +23,11 @@ def _ended_unless(*states: str) -> models.Q:
 
 
 class EnvelopeFault(models.Model):
-    """A fault of ours that envelopes failed by, see `faults`: one row however often it comes."""
+    """A fault of ours that envelopes failed by: one row for each kind of error and location. See `faults`."""
 
     error = models.TextField()  # its type, and the constraint that broke
-    location = models.TextField(blank=True)  # the innermost step in our own code: file and function
-    line = models.PositiveIntegerField(default=0)  # the last time
+    location = models.TextField(blank=True)  # the innermost frame in our own code: file and function
+    line = models.PositiveIntegerField(default=0)  # the line of its last occurrence
     count = models.PositiveBigIntegerField(default=0)
     first_seen_at = models.DateTimeField()
     last_seen_at = models.DateTimeField()
@@ -41,10 +41,10 @@ class EnvelopeFault(models.Model):
 
 
 class EnvelopeHash(models.Model):
-    """The hash of an envelope that came, by which its copies are known.
+    """The hash of an envelope that came, which identifies its copies.
 
-    The table has a partition for each day of the sender's clock. That clock's time is part of what is hashed, so that a
-    hash can be in one partition only, and their unique keys make one of all days.
+    The table has a partition for each day of the sender's clock. The hash covers that clock's time, so a hash can be in
+    one partition only, and the unique keys of all partitions together are one unique key.
     """
 
     hash = BytesField(primary_key=True)  # 32 bytes
@@ -60,10 +60,10 @@ class InboundEnvelope(models.Model):
     class State(models.TextChoices):
         RECEIVED = "received"
         POSTPONED = "postponed"  # opened, and about no proven address while the inbox was behind: see `steps`
-        PENDING_KEY = "pending_key", "Pending key"  # until the key of its topic is derived; exported as such
+        PENDING_KEY = "pending_key", "Pending key"  # until the key of its topic is derived; reports show this state
         PROCESSED = "processed"
-        DROPPED = "dropped"  # nothing we can or may answer; `reason` says why
-        FAILED = "failed"  # a fault of ours; the payload is kept so that it can be processed again
+        DROPPED = "dropped"  # not answered, with a `reason`
+        FAILED = "failed"  # by a fault of ours; the payload is kept so that it can be processed again
 
         @property
         def is_terminal(self) -> bool:
@@ -90,13 +90,13 @@ class InboundEnvelope(models.Model):
     payload = BytesField(null=True)  # encrypted; dropped once processed
     state = models.TextField(choices=State.choices, default=State.RECEIVED)
     reason = models.TextField(blank=True)  # the reason of a drop, a refusal or a failure
-    # What it failed by. Without a constraint in the database, as it may be older than what is kept of faults.
+    # The fault that it failed by. There is no constraint in the database, because a fault may be removed earlier.
     fault = models.ForeignKey(
         EnvelopeFault, on_delete=models.DO_NOTHING, null=True, db_index=False, db_constraint=False
     )
     message_type = models.PositiveSmallIntegerField(choices=Types.choices, null=True)
     message_id = BytesField(null=True)  # id of the metadata message, 32 bytes
-    source = models.TextField()  # the node that told us first
+    source = models.TextField()  # the node that brought it first
     path = models.TextField(choices=Path.choices, db_default=Path.LIVE)  # the path on which it came first
     received_at = models.DateTimeField(db_index=True)
     processed_at = models.DateTimeField(null=True)
@@ -117,14 +117,14 @@ class InboundEnvelope(models.Model):
             models.Index(
                 fields=["received_at", "timestamp_ns"], condition=models.Q(state="postponed"), name="envelope_postponed"
             ),
-            # What the console lists. Processed envelopes, nearly all, are left out: an index of those would cost each
-            # of them.
+            # For lists of the console. Processed envelopes, which are nearly all, are left out: an index of them would
+            # add a cost to each.
             models.Index(
                 fields=["state", "received_at"],
                 condition=models.Q(state__in=["dropped", "failed"]),
                 name="envelope_not_processed",
             ),
-            # Those that wait to be processed again, by what they failed by.
+            # For the envelopes of one fault, when an operator has them processed again.
             models.Index(fields=["fault", "received_at"], condition=models.Q(state="failed"), name="envelope_fault"),
             models.Index(
                 fields=["message_type", "received_at"],
@@ -140,39 +140,40 @@ class InboundEnvelope(models.Model):
         return f"Envelope {bytes(self.hash).hex()[:16]}"
 
 
-# Replies that no node took or no store had. Without a repetition no store answered, which says nothing about the reply.
+# Replies that no node took or no store had. An unconfirmed reply without a repetition does not count: no store answered
+# about it.
 LOST_REPLIES = models.Q(state="abandoned") | models.Q(state="unconfirmed", repeat_count__gt=0)
 
 
 class OutboundReply(models.Model):
-    """One message of ours on its way out, sealed for its receiver. At most one per envelope and part."""
+    """One message of ours, sealed for its receiver. There is at most one for each envelope and part."""
 
     class State(models.TextChoices):
         PENDING = "pending"  # waits for a node to take it, for the first time or again
         PUBLISHED = "published"  # a node took it; whether the network has it is not known yet
         CONFIRMED = "confirmed"  # a store node has it
-        UNCONFIRMED = "unconfirmed"  # a node took it, but no store knew it or none answered while that could help
-        ABANDONED = "abandoned"  # no node took it while anybody could still wait for it
+        UNCONFIRMED = "unconfirmed"  # a node took it, but no store had it in time, or no store answered in time
+        ABANDONED = "abandoned"  # no node took it while a client could still wait for it
 
         @property
         def is_terminal(self) -> bool:
             return self not in {self.PENDING, self.PUBLISHED}
 
-    envelope_hash = BytesField()  # of the message it answers
+    envelope_hash = BytesField()  # hash of the envelope that it answers
     part = models.PositiveSmallIntegerField(default=0)  # long query answers are sent in several messages
     message_type = models.PositiveSmallIntegerField(choices=InboundEnvelope.Types.choices)
     pubsub_topic = models.TextField()
     content_topic = models.TextField()
     payload = BytesField(null=True)  # encrypted; dropped with the last state
     timestamp_ns = models.BigIntegerField()
-    message_hash = BytesField(null=True)  # the hash by which stores know it, once a node took it; 32 bytes
+    message_hash = BytesField(null=True)  # its hash in stores (32 bytes), once a node took it
     state = models.TextField(choices=State.choices, default=State.PENDING)
     attempt_count = models.PositiveSmallIntegerField(default=0)  # how often nodes were offered it
-    # How often no store had it, so that it was published again.
+    # How often it was published again because no store had it.
     repeat_count = models.PositiveSmallIntegerField(default=0)
-    next_attempt_at = models.DateTimeField()  # at nodes while pending, at stores while published
+    next_attempt_at = models.DateTimeField()  # while pending to publish it, while published to query stores for it
     created_at = models.DateTimeField(db_index=True)
-    published_at = models.DateTimeField(null=True)  # the last time
+    published_at = models.DateTimeField(null=True)  # when it was published last
     confirmed_at = models.DateTimeField(null=True)
     node = models.TextField(blank=True)  # the node that took it last
     ended_on = models.DateField(default=UNDER_WAY, db_default=UNDER_WAY)  # the UTC day on which it got its last state
@@ -187,13 +188,13 @@ class OutboundReply(models.Model):
         indexes: ClassVar = [
             models.Index(fields=["next_attempt_at"], condition=models.Q(state="pending"), name="reply_pending"),
             models.Index(fields=["next_attempt_at"], condition=models.Q(state="published"), name="reply_published"),
-            # The console lists these; nearly all others are confirmed.
+            # For lists of the console. Nearly all other replies are confirmed.
             models.Index(
                 fields=["id"], condition=models.Q(state__in=["unconfirmed", "abandoned"]), name="reply_given_up"
             ),
-            # These are by far the fewest: where no store answers, all others are unconfirmed.
+            # For abandoned replies alone: where no store answers, nearly all of the index above is unconfirmed ones.
             models.Index(fields=["id"], condition=models.Q(state="abandoned"), name="reply_abandoned"),
-            # The dashboard counts these.
+            # For the count of lost replies on the dashboard.
             models.Index(fields=["created_at"], condition=LOST_REPLIES, name="reply_lost"),
             models.Index(
                 fields=["message_type", "id"],
@@ -207,12 +208,12 @@ class OutboundReply(models.Model):
 
 
 class StoreWatermark(models.Model):
-    """Up to when the store of a node was read completely for a shard: a time, never a place in a store's pages."""
+    """The time up to which a node's store was read completely for a shard. It is never a position in its pages."""
 
     node = models.TextField()
     pubsub_topic = models.TextField()
     watermark_at = models.DateTimeField()  # by the database's clock
-    late_searched_at = models.DateTimeField()  # when the last search for late arrivals was ordered
+    late_searched_at = models.DateTimeField()  # when the last search for late arrivals was requested
 
     class Meta:
         constraints: ClassVar = [
@@ -224,7 +225,7 @@ class StoreWatermark(models.Model):
 
 
 class StoreWindow(models.Model):
-    """A stretch of the past that is still to be read from a store: newest first, so that ``end_at`` moves down."""
+    """A stretch of the past that is still to be read from a store. The newest comes first, so ``end_at`` moves back."""
 
     class Reason(models.TextChoices):
         OUTAGE = "outage"  # the store was not read for a while
@@ -234,7 +235,7 @@ class StoreWindow(models.Model):
     reason = models.TextField(choices=Reason.choices)
     start_at = models.DateTimeField()
     end_at = models.DateTimeField()
-    # The cursor of the next page in the newest slice, in the store's own words. It only helps to go on after a restart.
+    # The store's cursor of the next page in the newest slice, to go on after a restart.
     cursor = models.TextField(blank=True, default="")
     created_at = models.DateTimeField()
 
@@ -243,13 +244,13 @@ class StoreWindow(models.Model):
 
 
 class DeadLetter(models.Model):
-    """A message that could have been for us and cannot be read, as the node wrote it. Its payload is encrypted."""
+    """A message that may have been for us and cannot be read, as the node wrote it. Its payload is encrypted."""
 
-    digest = BytesField(primary_key=True)  # SHA-256 of what the node wrote
+    digest = BytesField(primary_key=True)  # SHA-256 of the whole message
     reason = models.TextField()
     pubsub_topic = models.TextField()
     content_topic = models.TextField(blank=True)
-    raw = models.TextField()  # JSON, cut off at some size
+    raw = models.TextField()  # JSON, cut off at `dead_letters.MAX_RAW_CHARACTERS`
     size_bytes = models.PositiveIntegerField()  # size of the whole message
     source = models.TextField()
     path = models.TextField(choices=InboundEnvelope.Path.choices)
@@ -264,17 +265,17 @@ class DeadLetter(models.Model):
 
 
 class CanaryRun(BaseRun):
-    """One round trip of the canary. What it left in other tables is removed, see `canary.traces`."""
+    """One round trip of the canary. Its rows in other tables are removed: see `canary.traces`."""
 
     class Link(models.TextChoices):
-        """The links, in the order of the chain. A question takes until a node has it, an answer until it is read."""
+        """The links, in the order of the chain. A question ends when a node takes it, an answer when it is read."""
 
         REGISTER = "register"
         REGISTER_ANSWER = "register_answer"
         QUERY = "query"
         QUERY_ANSWER = "query_answer"
         REQUEST = "request"
-        GATEWAY = "gateway"  # as long as the gateway took, within the time until the answer
+        GATEWAY = "gateway"  # the time of the gateway, which is part of the time until the answer
         REQUEST_ANSWER = "request_answer"
         UNREGISTER = "unregister"
         UNREGISTER_ANSWER = "unregister_answer"
@@ -311,7 +312,7 @@ class CanaryRun(BaseRun):
 
 
 class CanaryEnvelope(models.Model):
-    """The hash of a message that the canary published. It marks its envelope and what came of it as no real traffic."""
+    """The hash of a message that the canary published. It marks the envelope as no real traffic."""
 
     hash = BytesField(primary_key=True)  # 32 bytes
     marked_at = models.DateTimeField()

@@ -1,4 +1,4 @@
-"""Waku for operators: its indicators, its pages, its metrics, and what of its tables reports leave out."""
+"""The operator's side of Waku: its indicators, pages and metrics, and the rows of the canary that reports leave out."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -38,7 +38,7 @@ from waku_bridge.node.config_check.saved import NOTICES
 from waku_bridge.reading.live import LAST_READ, clock_of
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
-# Rows are counted up to this number; counting more is not worth the time.
+# Rows are counted up to this number, because counting more would take too long.
 MAX_COUNTED = 1000
 SECTION = "Waku"
 
@@ -47,8 +47,8 @@ def _describe(memory: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     longest = memory["longest_page"]
     return [
         ("version", memory["version"] or "not known"),
-        ("health", memory["health"] or "not said"),
-        ("cluster and shards", memory["shards"] or "not said"),
+        ("health", memory["health"] or "not reported"),
+        ("cluster and shards", memory["shards"] or "not reported"),
         ("longest page", f"{longest} messages" if longest else "shorter than 30 messages"),
     ]
 
@@ -85,8 +85,8 @@ class WakuOperations(Operations):
         ListPage("Rarely used", "Store watermarks", "water", "waku_bridge.storewatermark"),
     )
     canary_pseudonyms = f"SELECT pseudonym FROM {table(CanaryRun)} WHERE pseudonym IS NOT NULL"
-    # A reply that was published again says when that was: how long the first took is not known any more. `LATERAL`
-    # finds each envelope by its key, see `pushserver.history.traffic`.
+    # A reply that was published again has only the time of its last publication, so it gives no latency. `LATERAL`
+    # finds each envelope by its key: see `pushserver.history.traffic`.
     replies = f"""
         SELECT CASE WHEN reply.repeat_count = 0 AND envelope.received_at IS NOT NULL THEN
             greatest(0, extract(epoch FROM reply.published_at - envelope.received_at) * 1000) END AS ms
@@ -118,7 +118,7 @@ class WakuOperations(Operations):
             failed=_failed(hour_ago),
             outbox=outbox,
             replies=evidence.replies,
-            # Over the partial index that holds no other rows.
+            # A partial index holds exactly these rows.
             lost_replies=OutboundReply.objects.filter(LOST_REPLIES, created_at__gte=hour_ago)[:limit].count(),
         )
 
@@ -138,7 +138,7 @@ class WakuOperations(Operations):
 
     def key_use(self) -> KeyUse:
         own = [identity.pub33 for identity in server_identities()]
-        others = "have granted none of these: nobody finds them"
+        others = "have granted none of these keys: senders do not find them"
         return KeyUse("installations", own, count_by_newest_grant(), others)
 
     def knows_newest_clients(self, number: int) -> bool:
@@ -154,7 +154,7 @@ class WakuOperations(Operations):
 
 
 def _stores(*, is_blind: bool) -> Iterator[Store]:
-    """Yield the stores by host. What the config check found of a node that is read live stands with the node."""
+    """Yield the stores by host. Complaints about a node that is read live belong to the node's own indicator."""
     urls: Sequence[str] = settings.WAKU_STORE_NODES
     notices = {} if is_blind else NOTICES.read(urls)
     read_live = set(map(host_of, settings.WAKU_NODES))

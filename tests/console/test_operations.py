@@ -306,7 +306,7 @@ def test_several_rows_of_a_list_are_confirmed_together() -> None:
     client, letters = staff("operator"), [factories.make_dead_letter() for _ in range(3)]
 
     page = choose(client, LETTER, letters[:2], "drop").content.decode()
-    assert "Dead letters that are removed, with all that is known of them: 2." in page
+    assert "Dead letters that are removed for good: 2." in page
     client.post(
         f"/admin/{LETTER}/operate/drop/", {"id": [_hex(row) for row in letters[:2]], "why": WHY, "confirmed": 1}
     )

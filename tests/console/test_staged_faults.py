@@ -211,7 +211,7 @@ def test_requests_that_all_fail_because_of_a_bug(well: Stack) -> None:
     with well.database as database:
         database.execute("ALTER TABLE notifications_notificationrequest ADD CONSTRAINT broken CHECK (FALSE) NOT VALID")
         well.says(re.compile("Messages fail because of a bug in this server"), "all requests fail")
-        well.first_action("Mend what failed", "PushServerEnvelopesFail")
+        well.first_action("Repair the bug", "PushServerEnvelopesFail")
         database.execute("ALTER TABLE notifications_notificationrequest DROP CONSTRAINT broken")
     well.page.goto("/admin/waku_bridge/inboundenvelope/?state__exact=failed")
     while well.page.locator("#result_list tbody tr").count():

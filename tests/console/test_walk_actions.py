@@ -95,10 +95,10 @@ def test_registrations_notifications_and_letters(visitor: Page) -> None:
     assert Notification.objects.get(pk=waiting[1].pk).state == "withdrawn"
 
     visitor.goto(f"/admin/waku_bridge/deadletter/{letter.pk.hex()}/change/")
-    do(visitor, "Drop", "with all that is known of them: 1.", "Dropped dead letters: 1.")
+    do(visitor, "Drop", "removed for good: 1.", "Dropped dead letters: 1.")
     assert not DeadLetter.objects.exists()
     visitor.goto(f"/admin/waku_bridge/inboundenvelope/{failed.pk.hex()}/change/")
-    do(visitor, "Drop", "What they said is lost", "Dropped envelopes: 1.")
+    do(visitor, "Drop", "Their messages are lost", "Dropped envelopes: 1.")
     assert InboundEnvelope.objects.get().state == "dropped"
 
 

@@ -75,7 +75,10 @@ def test_the_walk_through_the_protocol(fleet: Fleet, network: Network, client: C
 
     code, printed = client("query", "--as", "ada", "bob")
     assert code == 1
-    assert "No server answered the query. Servers keep silent about whom they do not know." in printed
+    assert (
+        "No server answered the query. A server does not answer about a client that is not registered with it."
+        in printed
+    )
 
 
 @pytest.mark.nightly
@@ -84,7 +87,7 @@ def test_who_is_no_contact_is_told_so(client: Client) -> None:
     assert client("register", "--as", "dora", "--only", "carl")[0] == 0
     code, printed = client("query", "--as", "eve", "dora")
     assert code == 0, printed
-    assert "The answer is for contacts, and we are none." in printed
+    assert "The answer is for contacts only, and this client is none." in printed
     assert "Can be notified at" in client("query", "--as", "carl", "dora")[1]
 
 
@@ -94,7 +97,7 @@ def test_who_is_no_contact_is_told_so(client: Client) -> None:
         (("unregister", "--as", "nobody"), "nobody.json cannot be read: No such file"),
         (("query", "someone-unknown"), "someone-unknown is neither a client of this machine (--as) nor a chat key"),
         (("query", "--as", "Not A Name", "0x"), "A name has lower-case letters, digits and hyphens"),
-        (("register", "--node", "http://127.0.0.1:9"), "The node does not take part: 127.0.0.1:9 cannot be reached"),
+        (("register", "--node", "http://127.0.0.1:9"), "The node does not work: 127.0.0.1:9 cannot be reached"),
         (("register", "--server", "0x12"), "0x12 is neither"),
     ],
 )

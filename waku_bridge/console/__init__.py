@@ -1,1 +1,1 @@
-"""The console's side of Waku: operations on envelopes and dead letters. See docs/console.md."""
+"""Console operations of Waku, on envelopes and dead letters. See docs/console.md."""

@@ -1,4 +1,4 @@
-"""The operations on envelopes and dead letters that the console offers."""
+"""Console operations on envelopes and dead letters: each describes its effect before an operator confirms it."""
 
 from collections.abc import Iterable, Sequence
 
@@ -29,7 +29,7 @@ class ProcessAgain(Operation):
 
 
 class ProcessAllAgain(Operation):
-    """Has all envelopes processed again that failed by a fault: who repaired it need not look for them."""
+    """Process all envelopes again that failed by a fault, so that the operator who repaired it need not find them."""
 
     label = "Process again"
     permission = "waku_bridge.operate_inboundenvelope"
@@ -38,7 +38,7 @@ class ProcessAllAgain(Operation):
         count = len(faults.waiting([row.pk for row in rows]))
         fault = "this fault" if len(rows) == 1 else "these faults"
         yield f"Envelopes that failed by {fault}, and would be processed again: {count}."
-        yield "While it is not repaired they fail again: nothing is lost by that, as their payload is kept."
+        yield "Until it is repaired they fail again. Nothing is lost by that, because their payloads are kept."
         yield "Their senders may have given up waiting for the answer; a notification in them is still sent."
 
     def run(self, rows: Sequence[EnvelopeFault], *, by: str) -> Done:
@@ -57,7 +57,7 @@ class DropEnvelopes(Operation):
 
     def touched(self, rows: Sequence[InboundEnvelope]) -> Iterable[str]:
         yield f"Envelopes that failed, and would never be processed: {_failed(rows)} of {len(rows)}."
-        yield "What they said is lost."
+        yield "Their messages are lost."
 
     def run(self, rows: Sequence[InboundEnvelope], *, by: str) -> Done:
         count = operator_actions.drop_envelopes([row.hash for row in rows])
@@ -74,8 +74,8 @@ class ReadLettersAgain(Operation):
     removes_rows = True
 
     def touched(self, rows: Sequence[DeadLetter]) -> Iterable[str]:
-        yield f"Dead letters that are read once more: {len(rows)}. What can be read now goes into the inbox."
-        yield "The rest stays."
+        yield f"Dead letters that are read once more: {len(rows)}. Those that can be read now go into the inbox."
+        yield "The others stay."
 
     def run(self, rows: Sequence[DeadLetter], *, by: str) -> Done:
         read = operator_actions.read_again([row.digest for row in rows], now=database_now())
@@ -89,7 +89,7 @@ class DropLetters(Operation):
     is_destructive = removes_rows = True
 
     def touched(self, rows: Sequence[DeadLetter]) -> Iterable[str]:
-        yield f"Dead letters that are removed, with all that is known of them: {len(rows)}."
+        yield f"Dead letters that are removed for good: {len(rows)}."
 
     def run(self, rows: Sequence[DeadLetter], *, by: str) -> Done:
         count = operator_actions.drop_letters([row.digest for row in rows])

@@ -1,7 +1,7 @@
-"""What operators do to messages that could not be processed: have them read again, or drop them.
+"""Operator actions on messages that could not be processed: read or process them again, or drop them.
 
-Each action is safe to repeat, and by two people at once: it changes only what is still as it was, and returns how much
-that is.
+Each action is safe to repeat, also by two people at once: it changes only rows that are still in the expected state,
+and returns their number.
 """
 
 import json
@@ -31,9 +31,7 @@ NS_PER_SECOND = 10**9
 
 
 def process_again(envelope_hashes: Collection[bytes]) -> int:
-    """Have failed envelopes processed again, and return how many. Their payload was kept for this, and workers take
-    them at once.
-    """
+    """Have failed envelopes processed again, and return how many. Workers take them at once."""
     failed = InboundEnvelope.objects.filter(hash__in=envelope_hashes, state=State.FAILED)
     count = failed.update(state=State.RECEIVED, reason="", processed_at=None, ended_on=UNDER_WAY)
     wake(OLD)
@@ -42,8 +40,9 @@ def process_again(envelope_hashes: Collection[bytes]) -> int:
 
 
 def process_all_again(fault_ids: Collection[int]) -> int:
-    """Have the envelopes processed again that failed by these faults, and return how many. Of a great many the oldest
-    go first.
+    """Have the envelopes processed again that failed by these faults, and return how many.
+
+    One call takes the oldest `faults.MAX_AT_ONCE`.
     """
     return process_again(faults.waiting(list(fault_ids)))
 
@@ -59,7 +58,7 @@ def drop_envelopes(envelope_hashes: Collection[bytes]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ReadAgain:
-    """How many dead letters were taken into the inbox and removed, and how many are unreadable and left as they are."""
+    """The numbers of dead letters that were moved to the inbox, and of those that are still unreadable and stay."""
 
     taken: int
     unreadable: int
@@ -67,7 +66,7 @@ class ReadAgain:
 
 @transaction.atomic
 def read_again(digests: Collection[bytes], *, now: datetime) -> ReadAgain:
-    """Put dead letters into the inbox that this version of the server can read. Workers take them at once."""
+    """Move dead letters to the inbox that this version of the server can read. Workers take them at once."""
     letters = list(DeadLetter.objects.select_for_update(skip_locked=True).filter(digest__in=digests).order_by("digest"))
     taken = [bytes(letter.digest) for letter in letters if _take_in(letter, now=now)]
     DeadLetter.objects.filter(digest__in=taken).delete()
@@ -84,7 +83,7 @@ def _take_in(letter: DeadLetter, *, now: datetime) -> bool:
     except (ValueError, RecursionError):
         return False
     now_ns = int(now.timestamp()) * NS_PER_SECOND
-    # An older message may be a repetition whose hash is forgotten.
+    # An older message may be a repetition of one whose hash was removed.
     oldest_ns = now_ns - int(timedelta(days=settings.ENVELOPE_RETENTION_DAYS).total_seconds()) * NS_PER_SECOND
     selection = select([raw], letter.pubsub_topic, _topics_of(raw), oldest_ns=oldest_ns, now_ns=now_ns)
     inbox.store(selection.envelopes, source=letter.source, now=now, path=InboundEnvelope.Path(letter.path))
@@ -92,9 +91,7 @@ def _take_in(letter: DeadLetter, *, now: datetime) -> bool:
 
 
 def _topics_of(raw: Any) -> set[str]:
-    """Return the topic of this message, if it is ours. The bridge knows all topics, but it has to load all of them for
-    that.
-    """
+    """Return the content topic of this message, if it is ours. One lookup is cheaper here than loading all topics."""
     topic = raw.get("contentTopic") if isinstance(raw, dict) else None
     if not isinstance(topic, str):
         return set()

@@ -1,4 +1,4 @@
-"""Moving over from a push server of status-go, so that no phone has to register again: docs/migration.md.
+"""Import from a push server of status-go, so that no phone has to register again: docs/migration.md.
 
-`sqlcipher` opens its database, `registrations` reads and stores what is in it.
+`sqlcipher` opens its database, and `registrations` reads and stores the rows.
 """

@@ -1,7 +1,7 @@
-"""The registrations of a status-go push server: read from its database and registered here as if they came now.
+"""Import of the registrations of a status-go push server, which are registered here as if they came now.
 
-Each row is what a client registered last, so that its grant, its access token and its version stay valid. The grants
-were verified when status-go took them; here they cannot be, because the rows name a client by a hash of its key.
+Each row is the last registration of a client, so its grant, its access token and its version stay valid. status-go has
+verified the grants. They cannot be verified here, because the rows have only a hash of the client's key.
 """
 
 import sqlite3
@@ -25,13 +25,13 @@ from waku_bridge.messages import BRIDGE
 
 BATCH_SIZE = 500
 KEY_HASH_BYTES = 64
-# Its schema has been this since 2020: protocol/pushnotificationserver/migrations/sql.
+# Its schema has not changed since 2020: protocol/pushnotificationserver/migrations/sql.
 TABLE = "push_notification_server_registrations"
 COLUMNS = {"public_key", "installation_id", "version", "registration"}
 
 
 class NotStatusGoError(ValueError):
-    """The database has no registrations, or in another form."""
+    """The database has no registrations, or has them in another form."""
 
 
 class Row(NamedTuple):
@@ -57,7 +57,7 @@ def read(database: sqlite3.Connection) -> Iterator[Row]:
 
 
 def carry_over(rows: Iterable[Row], *, server_public_key: bytes, now: datetime) -> Counter[str]:
-    """Register what the rows say, in the caller's transaction. Return how many rows ended how."""
+    """Register the rows in the caller's transaction, and return the number of rows by outcome."""
     ends, left = Counter[str](), iter(rows)
     while batch := list(islice(left, BATCH_SIZE)):
         submissions = [each for row in batch if (each := _submission(row, server_public_key))]
@@ -78,12 +78,12 @@ def carry_over(rows: Iterable[Row], *, server_public_key: bytes, now: datetime) 
 
 
 def is_carried_over(end: str) -> bool:
-    """Return whether this end of a row, as `carry_over` counts it, means that nothing of it is missing here."""
+    """Return whether this outcome of `carry_over` means that the row was imported."""
     return end in {str(acceptance) for acceptance in Acceptance}
 
 
 def _submission(row: Row, server_public_key: bytes) -> intake.Submission | None:
-    """Return a row as the registration that it was, or None where it is not one."""
+    """Return a row as the registration that the client sent, or None where the row is unreadable."""
     if not isinstance(row.public_key_hash, bytes) or len(row.public_key_hash) != KEY_HASH_BYTES:
         return None
     if row.registration is None:

@@ -14,22 +14,22 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CBC
 
-ITERATIONS = 3_200  # what status-go derives a key with, unless it is told otherwise
+ITERATIONS = 3_200  # status-go's default for deriving a key
 PAGE_BYTES = 8_192
 SALT_BYTES, VECTOR_BYTES, MAC_BYTES, RESERVE_BYTES = 16, 16, 20, 48
 KEY_BYTES = 32
 PLAIN_HEADER = b"SQLite format 3\0"
-# Where the header says how to read and write: 2 for a write-ahead log, 1 for a file that stands alone.
+# The header's bytes for the versions of reading and writing: 2 with a write-ahead log, 1 without.
 _VERSIONS = slice(18, 20)
 _HMAC_SALT_MASK = 0x3A
 
 
 class NotReadableError(ValueError):
-    """The file is damaged, or the password is another one."""
+    """The file is damaged, or the password is wrong."""
 
 
 def is_encrypted(data: bytes) -> bool:
-    """Return whether this is no plain SQLite database."""
+    """Return whether the data is anything but a plain SQLite database."""
     return not data.startswith(PLAIN_HEADER)
 
 
@@ -46,7 +46,7 @@ def decrypt(data: bytes, password: bytes, *, iterations: int = ITERATIONS) -> by
 
 
 def standing_alone(database: bytes) -> bytes:
-    """Return a plain database marked as one without a write-ahead log, which only such a one can do in memory."""
+    """Return a plain database marked as one without a write-ahead log. SQLite opens no other kind in memory."""
     return database[: _VERSIONS.start] + b"\x01\x01" + database[_VERSIONS.stop :]
 
 

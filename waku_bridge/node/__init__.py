@@ -1,5 +1,4 @@
-"""A Waku node as the bridge sees it: `client` talks to it, `dialect` understands its JSON, `errors` names what can
-fail.
+"""Access to a Waku node: `client` sends requests to it, `dialect` parses its JSON, `errors` has the exceptions.
 
 See docs/waku.md.
 """

@@ -1,6 +1,7 @@
 """HTTP client of a Waku node: nwaku's REST interface, with the differences of go-waku.
 
-Reading drains: what a GET returned is gone from the node, so the caller must store a page before it does anything else.
+Reading drains: the messages that a GET returned are gone from the node. So the caller must store a page before it does
+anything else.
 """
 
 import time
@@ -25,37 +26,37 @@ JSON_HEADERS = {"Content-Type": "application/json"}
 HTTP_OK = 200
 HTTP_BAD_REQUEST = 400
 HTTP_NOT_FOUND = 404
-LIGHTPUSH_NO_PEERS = 505  # a code of lightpush; in HTTP it means something else
+LIGHTPUSH_NO_PEERS = 505  # a code of lightpush, with another meaning than in HTTP
 SUBSCRIPTIONS = "/relay/v1/subscriptions"
-# A node that starts answers 404 for what it has not mounted yet, so an absent lightpush is asked for again.
+# Lightpush is attempted again this long after a 404: a node that starts answers 404 for protocols not mounted yet.
 LIGHTPUSH_ABSENT_SECONDS = 60.0
 MAX_REASON_BYTES = 1000
 
 
 class WakuNode:
-    """One node at ``url``; ``client`` is shared and belongs to the caller."""
+    """One node at ``url``. The caller owns ``client``, which nodes share."""
 
     def __init__(self, url: str, client: HttpClient) -> None:
         self.url = url
-        self.name = urlsplit(url).netloc.rpartition("@")[2]  # what errors and logs say: a URL may hold a password
+        self.name = urlsplit(url).netloc.rpartition("@")[2]  # for errors and logs, because a URL may hold a password
         self._client = client
         self._lightpush_absent_until = 0.0
         self._dated = ("", datetime.now(UTC), datetime.now(UTC))
 
     @property
     def skew_seconds(self) -> float | None:
-        """Return how far the node's clock is ahead of ours at least, as the answer to the last read told it."""
+        """Return how far the node's clock is ahead of ours at least, by the date of its answer to the last read."""
         date, asked_at, answered_at = self._dated
         return read_skew(date, asked_at=asked_at, answered_at=answered_at) if date else None
 
     async def subscribe(self, pubsub_topic: str) -> None:
         """Have the node keep the messages of a shard for us.
 
-        It is called after NotSubscribed only: on go-waku a second subscription is a twin, and each read takes from one
-        of them at random.
+        Call it after NotSubscribed only: go-waku adds a second subscription, and each read takes from one of the two at
+        random.
 
-        nwaku takes the shard for subscribed before it has joined it. After a failure it would answer reads with nothing
-        and repetitions with OK for ever, so the failed subscription is taken back.
+        nwaku marks the shard as subscribed before it has joined it. After a failure it would answer reads with empty
+        pages and repeated subscriptions with OK for ever. So a failed subscription is removed again.
         """
         try:
             await self._post(SUBSCRIPTIONS, [pubsub_topic])
@@ -65,24 +66,24 @@ class WakuNode:
             raise
 
     async def read(self, pubsub_topic: str) -> list[Any]:
-        """Drain the node's cache: raw JSON objects, roughly in the order they arrived."""
+        """Drain the node's cache, and return raw JSON objects, roughly in order of arrival."""
         asked_at = datetime.now(UTC)
         response = await self._call("GET", f"/relay/v1/messages/{quote(pubsub_topic, safe='')}")
         self._dated = (response.headers.get("date", ""), asked_at, datetime.now(UTC))
         if response.status_code == HTTP_NOT_FOUND:
             raise NotSubscribed(self.name)
         page = self._json(response)
-        if page is None:  # go-waku's way of saying nothing
+        if page is None:  # go-waku's form of an empty list
             return []
         if not isinstance(page, list):
-            raise NodeError(f"{self.name} answered a read with something else than a list")
+            raise NodeError(f"{self.name} answered a read without a list")
         return page
 
     async def publish(self, pubsub_topic: str, message: WakuMessage) -> str:
-        """Hand a message to the network and return the way, "lightpush" or "relay".
+        """Publish a message and return the way that it took, "lightpush" or "relay".
 
-        Lightpush is preferred because it tells how many peers took the message; relay says OK also when none did.
-        Raises NoPeers when lightpush says that it reached nobody.
+        Lightpush is preferred because it reports how many peers took the message. Relay returns OK also when none did.
+        Raises NoPeers when lightpush reports that no peer took it.
         """
         if time.monotonic() >= self._lightpush_absent_until and await self._lightpush(pubsub_topic, message):
             return "lightpush"
@@ -95,16 +96,15 @@ class WakuNode:
         return "relay"
 
     async def known(self, hashes: Sequence[bytes]) -> set[bytes]:
-        """Return those of these messages (hashes of 32 bytes, 100 at most) that the node's store has."""
+        """Return the hashes among these (32 bytes each, 100 at most) that the node's store has."""
         texts = ",".join(f"0x{each.hex()}" for each in hashes)
         page = await self.store_page(hashes=texts, includeData="false", pageSize=len(hashes))
         return {entry.message_hash for entry in page.entries}
 
     async def store_page(self, **params: Any) -> StorePage:
-        """Return one page of store v3 (GET /store/v3/messages). Raises Busy, CursorLost or NoStore where the node says
-        so.
+        """Return one page of store v3 (GET /store/v3/messages). Raises Busy, CursorLost, NoStore or another NodeError.
 
-        ``ascending`` has to be the text `true`: nwaku takes every other for `false`.
+        ``ascending`` has to be the text `true`: nwaku treats every other text as `false`.
         """
         response = await self._call("GET", "/store/v3/messages", params=params)
         if response.status_code != HTTP_OK:
@@ -120,11 +120,11 @@ class WakuNode:
         response = await self._call("POST", "/lightpush/v3/message", body)
         if response.status_code == HTTP_NOT_FOUND:
             self._lightpush_absent_until = time.monotonic() + LIGHTPUSH_ABSENT_SECONDS
-        if response.status_code == LIGHTPUSH_NO_PEERS or self._relayed_to_nobody(response):
+        if response.status_code == LIGHTPUSH_NO_PEERS or self._has_no_peers(response):
             raise _answered(response, NoPeers(f"{self.name} has no peers"))
         return response.status_code == HTTP_OK
 
-    def _relayed_to_nobody(self, response: Answer) -> bool:
+    def _has_no_peers(self, response: Answer) -> bool:
         if response.status_code != HTTP_OK:
             return False
         answer = self._json(response)
@@ -151,7 +151,7 @@ class WakuNode:
         try:
             return parse(response.content)
         except (ValueError, RecursionError) as error:
-            raise NodeError(f"{self.name} answered something else than JSON") from error
+            raise NodeError(f"{self.name} answered without JSON") from error
 
 
 def _answered(response: Answer, error: NodeError) -> NodeError:
@@ -164,19 +164,19 @@ def _text(response: Answer) -> str:
 
 
 MAX_DISTRUST_SECONDS = 120.0
-# A node that says it is asked too often is left alone for at least this long.
+# A node that limits our rate gets no request for at least this long.
 BUSY_SECONDS = 60.0
 
 
 class Nodes:
-    """The nodes, and how each of them did. It belongs to the one event loop that asks them."""
+    """The nodes in the order of their recent health. Only one event loop may use an instance."""
 
     def __init__(self, nodes: Iterable[WakuNode]) -> None:
         self._nodes = {node.url: node for node in nodes}
         self._peers = Peers(self._nodes, max_distrust_seconds=MAX_DISTRUST_SECONDS)
 
     def in_order(self, *, last: str = "") -> list[WakuNode]:
-        """Return all nodes, the best first. The node at the URL ``last`` comes last, for when no other helps."""
+        """Return all nodes, the healthiest first, and the node at the URL ``last`` at the end."""
         urls = sorted(self._peers.in_order(monotonic()), key=lambda url: url == last)
         return [self._nodes[url] for url in urls]
 
@@ -186,10 +186,10 @@ class Nodes:
         return [node for node in self.in_order(last=last) if self._peers.is_trusted(node.url, now)]
 
     def failed(self, node: WakuNode, error: NodeError) -> None:
-        """Note that a node failed."""
+        """Note that a node failed, and prefer others for a while."""
         self._peers.failed(node.url, monotonic(), min_seconds=BUSY_SECONDS if isinstance(error, Busy) else 0.0)
 
     def answered(self, node: WakuNode, seconds: float) -> None:
-        """Note that a node answered, and how long that took."""
+        """Note that a node answered within these seconds."""
         self._peers.answered(node.url)
         self._peers.took(node.url, seconds, monotonic())

@@ -1,7 +1,7 @@
-"""Read and write the JSON of nodes: the messages in it, and the forms that nwaku and go-waku give the same thing. Pure.
+"""The JSON of nodes, in the two dialects of nwaku and go-waku, read into the same values. Pure.
 
 nwaku (0.36 and newer) writes hashes in hex, empty lists and every field. go-waku writes `null` for an empty list and
-leaves out what is unset; its store client answers in snake_case with hashes in base64. Unknown fields are ignored.
+leaves out unset fields. Its store client answers in snake_case with hashes in base64. Unknown fields are ignored.
 """
 
 import base64
@@ -25,9 +25,9 @@ HTTP_PRECONDITION_FAILED = 412
 HTTP_TOO_LARGE = 413
 HTTP_TOO_MANY_REQUESTS = 429
 URL_SAFE_TO_STANDARD, STANDARD_TO_URL_SAFE = str.maketrans("-_", "+/"), str.maketrans("+/", "-_")
-# "Message size exceeded maximum of 153600 bytes", with a colon in some versions.
+# It matches "Message size exceeded maximum of 153600 bytes", with a colon in some versions.
 TOO_LARGE = re.compile(r"size exceeded maximum(?:\D{1,8}(\d{1,12}))?")
-# Those of go-waku and nwaku are hashes, as text.
+# A cursor of go-waku or nwaku is a hash, as text.
 CURSOR = re.compile(r"[!-~]{0,1024}")
 
 
@@ -36,7 +36,7 @@ class StoreEntry:
     """One message of a store's page.
 
     ``message_hash`` (32 bytes) is empty when the node wrote none. ``message`` is raw JSON for `from_json`, and None
-    where only hashes were asked for.
+    where only hashes were requested.
     """
 
     message_hash: bytes
@@ -56,10 +56,10 @@ class StorePage:
 
 
 def parse(content: bytes) -> Any:
-    """Parse JSON leniently, as a page is gone from the node once it is read.
+    """Parse JSON leniently, because a page is gone from the node once it is read.
 
-    One message with a broken text must not cost its neighbours: nwaku passes content topics on as they came, whether
-    they are UTF-8 or not.
+    One message with a broken text must not cost the rest of the page: nwaku forwards content topics whether they are
+    UTF-8 or not.
     """
     try:
         return orjson.loads(content)
@@ -79,7 +79,7 @@ def to_json(message: WakuMessage) -> dict[str, Any]:
 
 
 def from_json(raw: Any) -> WakuMessage:
-    """Read one message of a page; fields that a node leaves out are zero. Raises BadNodeMessage."""
+    """Read one message of a page. Fields that a node leaves out are zero. Raises BadNodeMessage."""
     if not isinstance(raw, dict):
         raise BadNodeMessage("not an object")
     content_topic = raw.get("contentTopic")
@@ -110,22 +110,22 @@ def _integer(raw: dict[str, Any], name: str) -> int:
 
 
 def read_base64(text: Any) -> bytes:
-    """Decode standard or URL-safe base64, padded or not. go-waku takes all of these and nodes may pass them on.
+    """Decode standard or URL-safe base64, padded or not. go-waku accepts all of these, and nodes may forward them.
 
     Raises ValueError.
     """
     if not isinstance(text, str):
-        raise ValueError("no text")  # noqa: TRY004 - to callers, one kind of bad value
-    with suppress(ValueError):  # what nearly everybody writes
+        raise ValueError("no text")  # noqa: TRY004 - callers catch one class for all bad values
+    with suppress(ValueError):  # nearly all nodes write the standard form with padding
         return binascii.a2b_base64(text, strict_mode=True)
     standard = text.translate(URL_SAFE_TO_STANDARD)
     return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
 
 
 def read_store_page(answer: Any) -> StorePage:
-    """Read either node's answer to `GET /store/v3/messages`. Raises NodeError when it is not a good answer."""
+    """Read either dialect's answer to `GET /store/v3/messages`. Raises NodeError for any other answer."""
     if not isinstance(answer, dict):
-        raise NodeError("the store answered something else than an object")
+        raise NodeError("the store answered without an object")
     status = _either(answer, "statusCode", "status_code")
     if status not in (None, HTTP_OK):
         raise NodeError(f"the store answered with status {status if isinstance(status, int) else 'unknown'}")
@@ -170,22 +170,22 @@ def _hex(text: str) -> bytes | None:
 
 
 def _cursor(text: Any) -> str:
-    """Return a cursor in the form that the node takes. go-waku gives it in standard base64 and takes it in URL-safe
-    base64; hex is unchanged.
+    """Return a cursor in the form that the node accepts.
 
-    Raises NodeError when it cannot be sent back.
+    go-waku returns it in standard base64 and accepts it in URL-safe base64. nwaku's hex is unchanged. Raises NodeError
+    when the cursor cannot be sent back.
     """
     if not isinstance(text, str):
         return ""
     if not CURSOR.fullmatch(text):
-        raise NodeError("the store answered with a cursor that is none")
+        raise NodeError("the store answered with an unusable cursor")
     return text.translate(STANDARD_TO_URL_SAFE)
 
 
 def refusal(status: int, text: str, *, where: str) -> NodeError:
-    """Return the error that an answer other than 200 means.
+    """Return the error for an answer other than 200.
 
-    ``text`` of the node stays out of the error, as it may hold anything.
+    The node's ``text`` stays out of the error, because it may hold anything.
     """
     summary = f"{where} answered {status}"
     if status == HTTP_TOO_MANY_REQUESTS or "TOO_MANY_REQUESTS" in text:
@@ -196,10 +196,10 @@ def refusal(status: int, text: str, *, where: str) -> NodeError:
 
 
 def store_refusal(status: int, text: str, *, where: str) -> NodeError:
-    """Return the error that an answer of the store other than 200 means."""
+    """Return the error for an answer of the store other than 200."""
     if "cursor not found" in text:
         return CursorLost(f"{where} answered {status}: cursor not found")
-    # go-waku answers the last of these with status 500.
+    # go-waku answers "store-query" with status 500.
     if status in (HTTP_NOT_FOUND, HTTP_PRECONDITION_FAILED) or "store-query" in text:
         return NoStore(f"{where} answered {status}: no store")
     return refusal(status, text, where=where)

@@ -1,17 +1,18 @@
 class NodeError(Exception):
-    """The node cannot be reached, or did not do what it was asked.
+    """The node cannot be reached, or did not carry out the request.
 
     NodeError
-    ├── Unreachable         nobody can have seen the request: nothing was drained or published
+    ├── Unreachable         the request was never sent, so nothing was drained or published
     ├── NotSubscribed       the node forgot the shard, usually because it restarted
-    ├── NoPeers             it has nobody to pass the message on to
+    ├── NoPeers             it has no peer to forward the message to
     ├── MessageTooLarge     above the node's --max-msg-size; no repetition helps
-    ├── Busy                it limits how often it is asked: wait a minute at least
-    ├── CursorLost          the message that a page would continue after is gone: start the window over
-    ├── NoStore             it has no store and knows no peer with one
-    └── BadNodeMessage      one message of a page is not what 14/WAKU2-MESSAGE describes
+    ├── Busy                it limits our rate: wait a minute at least
+    ├── CursorLost          the message after which the page would continue is gone: start the window over
+    ├── NoStore             it has no store and no peer with one
+    └── BadNodeMessage      one message of a page does not follow 14/WAKU2-MESSAGE
 
-    ``status`` is the HTTP status of the answer, 0 when there was none, and ``word`` what it means where that is known.
+    ``status`` is the HTTP status of the answer, or 0 without an answer. ``word`` is the meaning of the error in
+    metrics, where it has one of its own.
     """
 
     status = 0
@@ -19,7 +20,7 @@ class NodeError(Exception):
 
     @property
     def code(self) -> str:
-        """Return a word for metrics."""
+        """Return the value of the label in metrics."""
         return self.word or str(self.status or "unreachable")
 
 
@@ -36,7 +37,7 @@ class NoPeers(NodeError):  # noqa: N818 - says what is wrong
 
 
 class MessageTooLarge(NodeError):  # noqa: N818 - says what is wrong
-    """``limit_bytes`` is the node's limit for a whole encoded message, 0 when it did not say."""
+    """``limit_bytes`` is the node's limit for a whole encoded message, or 0 when the answer does not name it."""
 
     def __init__(self, text: str, limit_bytes: int) -> None:
         super().__init__(text)

@@ -1,8 +1,8 @@
-"""An HTTP client for what is asked twenty times per second: a node's relay cache.
+"""HTTP client for polling a node's relay cache up to twenty times per second.
 
-Waking up and asking is all that an idle bridge does, and a general client does five times as much work for it as is
-needed. This one keeps one connection to a node and asks one thing at a time. It leaves whatever is not a plain GET over
-plain HTTP to the client that it was given.
+Polling is nearly all the work of an idle bridge, and a general client needs five times the CPU time for it. This client
+keeps one connection to a node and sends one request at a time. It passes any request but a plain GET over plain HTTP to
+a general client.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import httpx
 
 from kit.http.connections import CONNECT_TIMEOUT_SECONDS, Answer, HttpClient, PlainAnswer
 
-# Of an answer, beside its body: headers, and what marks chunks, which is little of a body.
+# Limit of an answer beside its body: a fixed part for headers, and a share of the body for the marks of chunks.
 MAX_HEAD_BYTES = 64 * 1024
 CHUNK_OVERHEAD = 0.25
 
@@ -27,7 +27,7 @@ class PollingClient:
     """
 
     def __init__(self, client: HttpClient, *, timeout_seconds: float, max_answer_bytes: int) -> None:
-        """Use ``client`` for everything else. ``timeout_seconds`` is how long a peer may be silent."""
+        """Use ``client`` for all other requests. ``timeout_seconds`` is how long a peer may send nothing."""
         self._client = client
         self._timeout_seconds = timeout_seconds
         self._max_answer_bytes = max_answer_bytes
@@ -42,7 +42,7 @@ class PollingClient:
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Send a plain GET over the kept connection, and everything else through the other client."""
+        """Send a plain GET over the kept connection, and any other request through the general client."""
         parts = urlsplit(url)
         if method != "GET" or parts.scheme != "http" or parts.username or params or content:
             return await self._client.request(method, url, content=content, params=params, headers=headers)
@@ -52,11 +52,11 @@ class PollingClient:
         try:
             return await self._connection.get(f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
         except BaseException:
-            self.close()  # the rest of an answer must not be taken for the next one
+            self.close()  # the rest of this answer must not be read as the next answer
             raise
 
     def close(self) -> None:
-        """Close the connection; the next request opens another."""
+        """Close the connection. The next request opens a new one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -70,13 +70,13 @@ class PollingClient:
                 )
         except TimeoutError as error:
             raise httpx.ConnectTimeout(type(error).__name__) from error
-        except (OSError, ValueError) as error:  # a name that is none
+        except (OSError, ValueError) as error:  # ValueError: an invalid host name
             raise httpx.ConnectError(type(error).__name__) from error
         return connection
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, and the answer that is awaited on it. The parser calls the methods ``on_…``."""
+    """One connection, and the answer that it waits for. The parser calls the methods ``on_…``."""
 
     def __init__(self, timeout_seconds: float, max_answer_bytes: int) -> None:
         self.is_closed = False
@@ -92,8 +92,8 @@ class _Connection(asyncio.Protocol):
     def _begin(self) -> None:
         self._headers: dict[str, str] = {}
         self._chunks: list[bytes] = []
-        self._size = 0  # of the body
-        self._received = 0
+        self._size = 0  # bytes of the body
+        self._received = 0  # bytes of the whole answer
 
     async def get(self, request: bytes) -> PlainAnswer:
         """Send a request and return its answer. Raises httpx.TransportError."""
@@ -142,9 +142,9 @@ class _Connection(asyncio.Protocol):
             self._chunks.append(body)
 
     def on_message_complete(self) -> None:
-        """Hand over the answer, and close the connection unless it may be kept."""
+        """Pass the answer to the caller, and close the connection unless it may be kept."""
         if self._headers.get("content-encoding", "identity") != "identity":
-            self._fail(httpx.RemoteProtocolError("the answer is packed, which nobody asked for"))
+            self._fail(httpx.RemoteProtocolError("the answer is compressed, which was not requested"))
         elif self._answer is not None and not self._answer.done():
             status = self._parser.get_status_code()
             self._answer.set_result(PlainAnswer(status, self._headers, b"".join(self._chunks)))

@@ -1,7 +1,7 @@
-"""The query topics that we listen to, one per registered key hash: which they are, how a bridge keeps up, their keys.
+"""The query topics that we read, one per registered key hash: their table, a bridge's copy in memory, and their keys.
 
-A registration announces its topic in the transaction that stores it. So a reader that takes in the announcements after
-fetching a page knows every topic whose registration was answered before the page was fetched.
+A registration announces its topic in the transaction that stores it. A reader takes in the announcements after fetching
+a page. So it knows every topic whose registration was answered before the page was fetched.
 
 See docs/reading.md.
 """

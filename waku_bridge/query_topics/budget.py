@@ -1,4 +1,4 @@
-"""How much CPU time may go into work that others can ask for without limit: a token bucket of CPU seconds."""
+"""CPU budget: a token bucket of CPU seconds, for work that anybody can cause without limit."""
 
 import threading
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from time import monotonic
 from kit.buckets import bucket
 from kit.buckets.bucket import FullAt, Limit
 
-# A budget that gets nothing back is one that takes longer than any process lives.
+# Refill time of a budget without a refill: longer than any process lives.
 NEVER_SECONDS = 1e9
 
 
 class CpuBudget:
-    """Gets ``per_second`` back, up to ``maximum`` seconds, and is full at the beginning. Any thread may spend of it.
+    """A budget that starts full at ``maximum`` seconds and refills by ``per_second``. Any thread may spend from it.
 
-    What is begun is finished: the last expense may overdraw the budget, and it recovers from there.
+    Work that has begun is finished: the last expense may overdraw the budget, and it refills from below zero.
     """
 
     def __init__(self, per_second: float, maximum: float, clock: Callable[[], float] = monotonic) -> None:
@@ -24,11 +24,10 @@ class CpuBudget:
         self._lock = threading.Lock()
 
     def left(self) -> float:
-        """Return how much may be spent now."""
+        """Return how many seconds may be spent now."""
         with self._lock:
             return bucket.left(self._full_at, self._limits, now=self._clock())
 
     def spend(self, seconds: float) -> None:
-        """Take so many seconds."""
         with self._lock:
             self._full_at = bucket.spend(self._full_at, self._limits, seconds, now=self._clock())

@@ -1,8 +1,8 @@
-"""The symmetric keys of query topics: 15 ms of CPU each, made when a message first needs one or before, then kept.
+"""The symmetric keys of query topics: each is derived once, at 15 ms of CPU time, and then kept.
 
-Messages that nobody can open cost their sender nothing, and one on each registered topic asks for every key there is.
-So keys are made in threads, never inside a transaction or before others have been served, and out of a budget. The
-threads have the lowest priority: a message that waits for a key waits longer under load, and no other does.
+Anybody can send a useless message on each registered topic, and so have every key derived. Therefore keys are derived
+in threads, within a CPU budget, and never inside a transaction. The threads have the lowest priority: under load, only
+messages that wait for a key wait longer.
 """
 
 import os
@@ -24,8 +24,8 @@ from waku_bridge.query_topics.budget import CpuBudget
 
 log = structlog.get_logger(__name__)
 
-# The share is of one core, in the process that derives keys when envelopes wait for them. What is saved up makes 16
-# keys.
+# The budget for keys that envelopes wait for: a share of one core, and the seconds that can be saved up, which suffice
+# for 16 keys.
 URGENT_SHARE = 0.25
 URGENT_SECONDS = 0.25
 THREADS = min(4, os.cpu_count() or 1)
@@ -37,8 +37,8 @@ LOWEST_PRIORITY = 19
 class Keys:
     """The keys of some content topics.
 
-    ``known`` has the keys (32 bytes) by content topic, since several names may share one. ``missing`` are the content
-    topics with a name whose key is still to be derived.
+    ``known`` has a list of keys (32 bytes each) by content topic, since several names may share one topic. ``missing``
+    has the content topics with a name whose key is still to be derived.
     """
 
     known: dict[str, list[bytes]]
@@ -47,12 +47,12 @@ class Keys:
 
 @once
 def urgent_budget() -> CpuBudget:
-    """Return what this process may spend on keys that a message needs now."""
+    """Return this process's budget for keys that a message needs now."""
     return CpuBudget(URGENT_SHARE, URGENT_SECONDS)
 
 
 def load_keys(content_topics: Iterable[str]) -> Keys:
-    """Return the keys of these content topics that are stored."""
+    """Return the stored keys of these content topics."""
     names, rows = _rows(content_topics)
     keys = Keys({}, set())
     for row in rows:
@@ -65,7 +65,7 @@ def load_keys(content_topics: Iterable[str]) -> Keys:
 
 
 def derive_keys(content_topics: Iterable[str], *, budget: CpuBudget) -> set[str]:
-    """Make the missing keys of these topics, as far as the budget goes, and return the topics that still miss one."""
+    """Derive the missing keys of these topics within the budget, and return the topics that still miss one."""
     names, rows = _rows(content_topics)
     missing = [row for row in rows if _open(row) is None]
     derived = _derive(missing, budget)
@@ -73,7 +73,7 @@ def derive_keys(content_topics: Iterable[str], *, budget: CpuBudget) -> set[str]
 
 
 def derive_newest(*, budget: CpuBudget) -> int:
-    """Make keys that no message has needed yet, those of the newest registrations first, and return how many."""
+    """Derive keys that no message has needed yet, those of the newest registrations first, and return their number."""
     if budget.left() <= 0:
         return 0
     return len(_derive(list(TopicKey.objects.filter(key_encrypted__isnull=True).order_by("-pk")[:NEWEST]), budget))
@@ -91,15 +91,15 @@ def _open(row: TopicKey) -> bytes | None:
         return None
     try:
         return keyring().decrypt(Purpose.TOPIC_KEY, row.key_encrypted)
-    except DecryptionError:  # its field key was taken out of the settings; the key can be made again
+    except DecryptionError:  # its field key was removed from the settings; the key can be derived again
         log.warning("topic_key_derived_again", topic_key_id=row.pk)
         return None
 
 
 def _derive(rows: Sequence[TopicKey], budget: CpuBudget) -> dict[int, bytes]:
-    """Make and store keys, as many as the budget allows, and return them by primary key.
+    """Derive and store keys within the budget, and return them by primary key.
 
-    Two processes that make the same key store the same.
+    Two processes that derive the same key store the same value.
     """
     keys: dict[int, bytes] = {}
     for start in range(0, len(rows), THREADS):
@@ -114,7 +114,7 @@ def _derive(rows: Sequence[TopicKey], budget: CpuBudget) -> dict[int, bytes]:
 
 
 def _timed_key(name: str) -> tuple[bytes, float]:
-    """Return a key and the CPU seconds that it took. PBKDF2 lets other threads run meanwhile."""
+    """Return a key and the CPU seconds that it took. PBKDF2 releases the interpreter lock meanwhile."""
     started = thread_time()
     return topics.symmetric_key(name), thread_time() - started
 
@@ -126,10 +126,10 @@ def _store(keys: dict[int, bytes]) -> None:
 
 @once
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(THREADS, thread_name_prefix="topic-key", initializer=_step_back)
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="topic-key", initializer=_lower_priority)
 
 
-def _step_back() -> None:
+def _lower_priority() -> None:
     """Lower the priority of this thread alone, which only Linux can do."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)

@@ -1,4 +1,4 @@
-"""The query topics in the memory of a bridge: loaded once, then kept up to date by notifications."""
+"""The query topics in the memory of a bridge: loaded once per connection, then kept up to date by notifications."""
 
 import sys
 from array import array
@@ -18,16 +18,17 @@ log = structlog.get_logger(__name__)
 OnNew = Callable[[list[str]], None]
 LOWER_BITS = 16
 LOWER_MASK = 2**LOWER_BITS - 1
-EMPTY = array("H")  # never extended, as all values without a topic share it
+EMPTY = array("H")  # it must never be extended, because all values without a topic share it
 
 
 class TopicSet:
-    """A set that has, for each value of a topic's upper two bytes, the lower two of its topics, sorted.
+    """A compact set of topics (4 bytes). It has 65 536 sorted arrays, one for each value of the upper two bytes.
 
-    A million topics take some 10 MB, a fifth of what a set of integers takes, and no object each. Adding one moves a
-    few bytes. Names made up to fill one of the 65 536 arrays make it longer, not slower.
+    Each array holds the lower two bytes of its topics. A million topics take some 10 MB, a fifth of a set of integers,
+    and no object each. Adding a topic moves a few bytes. An attacker who makes up names for one array makes it longer,
+    not slower.
 
-    Asking needs no lock while another thread adds, because an insertion is one step of the interpreter.
+    A lookup needs no lock while another thread adds, because an insertion is one step of the interpreter.
     """
 
     def __init__(self) -> None:
@@ -49,8 +50,9 @@ class TopicSet:
         return self._size
 
     def fill(self, upper: int, lower: bytes) -> None:
-        """Take in all topics that begin with ``upper``, by their lower two bytes (big-endian),
-        sorted and none twice.
+        """Replace all topics that begin with ``upper``.
+
+        ``lower`` has the lower two bytes of each topic, big-endian, sorted and without doubles.
         """
         numbers = array("H", lower)
         if sys.byteorder == "little":
@@ -73,7 +75,7 @@ class TopicSet:
         return True
 
     def discard(self, topic: int) -> None:
-        """Remove a topic, if it is in.
+        """Remove a topic, if it is in the set.
 
         The array is replaced, because a thread that reads the old one at this moment must not see it shrink.
         """
@@ -85,13 +87,13 @@ class TopicSet:
 
 
 class QueryTopics:
-    """The query topics of a process, one set for all its readers, kept up to date by the connection it listens on.
+    """The query topics of a process: one set for all its readers, which its database connection keeps up to date.
 
-    ``on_new`` is called with the content topics that were added since the first load, each once. It should only take
-    note of them, and must not raise.
+    ``on_new`` is called with the content topics that were added since the first load, each once. It should return at
+    once, and must not raise.
 
     The topic of a user who has unregistered stays: its key hash is kept, and a query for it finds nothing. The topic of
-    a user who was erased goes, so that it is new to us if that user registers again.
+    a user who was erased is removed, so it counts as new if that user registers again.
     """
 
     def __init__(self, on_new: OnNew | None = None) -> None:
@@ -99,7 +101,7 @@ class QueryTopics:
         self._topics = TopicSet()
         self._is_loaded = False
         self._notices: list[psycopg.Notify] = []
-        self.version = 0  # changes whenever there are more topics
+        self.version = 0  # it grows whenever topics are added
 
     def __contains__(self, content_topic: str) -> bool:
         topic = topics.number(content_topic)
@@ -109,10 +111,9 @@ class QueryTopics:
         return len(self._topics)
 
     async def load(self, connection: psycopg.AsyncConnection) -> None:
-        """Take in all topics from a new connection, and take in from now on what is added.
+        """Load all topics on a new connection, and listen there for new ones.
 
-        It listens first and loads then, so that nothing is missed between. Raises psycopg.Error, and then all that was
-        known is still known.
+        It listens before it loads, so that it misses no topic. Raises psycopg.Error. The set is unchanged then.
         """
         self._notices = []
         connection.add_notify_handler(self._notices.append)
@@ -129,8 +130,8 @@ class QueryTopics:
     async def take_news(self, connection: psycopg.AsyncConnection) -> None:
         """Take in every topic that was committed before the last statement of the connection was sent.
 
-        PostgreSQL hands out notifications with the end of each statement. Raises psycopg.Error, and then all topics
-        have to be loaded again.
+        PostgreSQL delivers notifications at the end of each statement. Raises psycopg.Error. All topics have to be
+        loaded again then.
         """
         if not self._notices:
             return
@@ -140,8 +141,9 @@ class QueryTopics:
         self._publish([topic for topic in _announced(notices, CHANNEL) if self._topics.add(topic)])
 
     async def _drop(self, gone: Sequence[int], connection: psycopg.AsyncConnection) -> None:
-        """Remove topics that no name has any more. One may be another user's, or the same user's again: that may have
-        been announced before.
+        """Remove those of these topics that no name in the database has.
+
+        A topic may belong to another user as well, or to the same user again, which may have been announced before.
         """
         if gone:
             cursor = await connection.execute(SOMEBODYS, [gone])

@@ -1,4 +1,4 @@
-"""Listening to the topics of newly registered key hashes, and no longer to those of erased users.
+"""Changes to the query topics: those of newly registered key hashes are added, and those of erased users removed.
 
 Both are stored and announced in the caller's transaction.
 """
@@ -20,9 +20,9 @@ TOPICS_PER_NOTICE = 700
 
 
 def listen_to(public_key_hashes: Iterable[bytes], *, now: datetime) -> None:
-    """Add the query topics of these key hashes (64 bytes each), and tell the bridges when the transaction commits.
+    """Add the query topics of these key hashes (64 bytes each). The commit announces new ones to the bridges.
 
-    Most registrations are refreshed ones: their topics are known already, and are not announced again.
+    Most registrations are refreshes: their topics are in the table, and are not announced again.
     """
     names = {topics.query_name(public_key_hash) for public_key_hash in public_key_hashes}
     if names and (new := topic_keys.insert({name: _number(name) for name in names}, now=now)):
@@ -43,16 +43,16 @@ def _notices(new: Sequence[str]) -> Iterator[str]:
 
 
 def stop_listening_to(name: str) -> None:
-    """Remove a name, and tell the bridges when the transaction commits.
+    """Remove a name. The commit announces the removal to the bridges.
 
-    Its topic may be somebody else's too, so that a bridge has to ask before it drops the topic.
+    Its topic may belong to another user, too, so a bridge checks the table before it drops the topic.
     """
     TopicKey.objects.filter(name=name).delete()
     _announce(GONE_CHANNEL, [str(_number(name))])
 
 
 def stop_listening_to_nobody() -> Iterator[int]:
-    """Remove the names of keys of which nothing is known any more. Yield how many each step removed."""
+    """Remove the names of keys without any registration. Yield how many each step removed."""
     for names in topic_keys.of_nobody():
         yield _remove(names) if names else 0
 
@@ -65,5 +65,5 @@ def _remove(names: Sequence[str]) -> int:
 
 
 def read_notice(notice: str) -> list[int]:
-    """Return the topics that a notice names."""
+    """Return the topics in a notice."""
     return [int(topic) for topic in notice.split(",")]

@@ -131,8 +131,8 @@ def test_a_dry_run_writes_nothing_and_says_what_is_not_carried_over(tmp_path: Pa
     ]
     output = imported(write(tmp_path / "app.db", *rows), "--dry-run")
     assert Registration.objects.count() == TopicKey.objects.count() == 0
-    assert "2 unreadable  not carried over" in output
-    assert "1 implausible_token  not carried over" in output
+    assert "2 unreadable  not imported" in output
+    assert "1 implausible_token  not imported" in output
     assert "Nothing was written" in output
 
 
@@ -160,7 +160,7 @@ def test_an_encrypted_database_is_read_with_its_password(tmp_path: Path) -> None
     ("fault", "reason"),
     [
         ("wrong password", "page 1 does not verify"),
-        ("no password", "name a --password-file"),
+        ("no password", "give a --password-file"),
         ("half a file", "not that of whole pages"),
         ("half a plain file", "malformed|damaged"),
         ("a bit", "page 2 does not verify"),
@@ -168,7 +168,7 @@ def test_an_encrypted_database_is_read_with_its_password(tmp_path: Path) -> None
         ("another schema", "no registration"),
         ("no table", "it has no registrations"),
         ("a log", "stop that server first"),
-        ("no database", "name a --password-file"),
+        ("no database", "give a --password-file"),
     ],
 )
 def test_whatever_is_wrong_is_one_sentence_and_nothing_is_written(tmp_path: Path, fault: str, reason: str) -> None:

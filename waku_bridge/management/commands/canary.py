@@ -1,7 +1,4 @@
-"""`manage.py canary`: make one round trip through the whole chain and show it.
-
-The exit code says whether all links hold.
-"""
+"""`manage.py canary`: make one round trip through the whole chain and show it. The exit code is 0 if all links hold."""
 
 from django.conf import settings
 
@@ -10,7 +7,7 @@ from waku_bridge.canary import canary
 
 
 class Command(CanaryCommand):
-    help = "Register, ask, notify and unregister through the whole chain, and tell which link is broken."
+    help = "Register, query, notify and unregister through the whole chain, and show which link is broken."
     canary = canary
     title = "Canary"
     labels = {  # noqa: RUF012 - a constant

@@ -1,4 +1,4 @@
-"""`manage.py check_node`: show what a node says about itself, and how it deviates from what the bridge relies on."""
+"""`manage.py check_node`: run the config check of Waku nodes now, and show each node's facts and complaints."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from waku_bridge.node.config_check.checking import check, memory_of
 
 
 class Command(BaseCommand):
-    help = "Check Waku nodes now, and say what is wrong and what to do about it. Docs: docs/waku.md."
+    help = "Check Waku nodes now, and show what is wrong and what to do about it. Docs: docs/waku.md."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("url", nargs="*", help="default: WAKU_NODES and WAKU_STORE_NODES")
         parser.add_argument(
             "--size",
             action="store_true",
-            help="also find out how large messages may be: publishes one of 1 MiB for a shard that nobody serves",
+            help="also find the limit of the message size: publishes a message of 1 MiB to a shard that no node serves",
         )
 
     def handle(self, *_args: Any, url: list[str], size: bool, **_options: Any) -> None:
@@ -29,13 +29,13 @@ class Command(BaseCommand):
         reading, complaints = check(url, with_size=with_size)
         facts = {name: value for name, value in memory_of(reading).items() if value}
         facts_in_words = ", ".join(f"{name} {value}" for name, value in facts.items())
-        self.stdout.write(f"{host_of(url)}: {facts_in_words or 'says nothing'}")
+        self.stdout.write(f"{host_of(url)}: {facts_in_words or 'no answer that can be read'}")
         if with_size and reading.size_limit_bytes is None:
-            self.stdout.write("  It does not say how large messages may be.")
+            self.stdout.write("  It does not report its limit of the message size.")
         for complaint in complaints:
             self._show(complaint)
         if not complaints:
-            self.stdout.write("  It is as it should be.")
+            self.stdout.write("  Nothing is wrong.")
 
     def _show(self, complaint: Complaint) -> None:
         self.stdout.write(f"  {complaint.id}: {complaint.problem}. {complaint.why} {complaint.action}")

@@ -1,4 +1,4 @@
-"""`manage.py client`: make one step of the protocol per command, and show what is sent and what comes back."""
+"""`manage.py client`: carry out one step of the protocol, and show the messages that are sent and received."""
 
 import asyncio
 import os
@@ -41,24 +41,24 @@ POLL_SECONDS = 0.1
 
 
 class Command(BaseCommand):
-    help = "Be a client: register, ask where somebody can be notified, notify, unregister, and watch."
+    help = "Act as a client: register, query where somebody can be notified, notify, unregister, and watch."
 
     def add_arguments(self, parser: CommandParser) -> None:
         steps = parser.add_subparsers(dest="step", required=True, metavar="step")
-        register = _step(steps, "register", "tell the server where this client's phone can be reached")
-        register.add_argument("--token", default="", help="the device token (one is made up)")
-        register.add_argument("--iphone", default="", metavar="APP", help="it is an iPhone with this app topic")
-        register.add_argument("--only", default="", metavar="WHO,WHO", help="contacts only, and who they are")
-        query = _step(steps, "query", "ask every server where somebody can be notified")
+        register = _step(steps, "register", "register the device token of this client's phone with the server")
+        register.add_argument("--token", default="", help="the device token (default: a random one)")
+        register.add_argument("--iphone", default="", metavar="APP", help="the phone is an iPhone with this app topic")
+        register.add_argument("--only", default="", metavar="WHO,WHO", help="only these contacts may notify it")
+        query = _step(steps, "query", "query all servers for the phones of a client")
         query.add_argument("who", help="a name used with --as, or a chat key")
-        notify = _step(steps, "notify", "have somebody notified")
+        notify = _step(steps, "notify", "notify the phones of a client")
         notify.add_argument("who", help="a name used with --as, or a chat key")
-        notify.add_argument("--text", default="Hello", help="what the phone would show, encrypted for it")
+        notify.add_argument("--text", default="Hello", help="the text that the phone would show")
         notify.add_argument("--mention", default="", metavar="CHAT", help="a mention in this chat, not a message")
-        _step(steps, "unregister", "have the server forget this client")
-        watch = _step(steps, "watch", "hear what is said to this client, and the contact codes of others, until Ctrl-C")
-        watch.add_argument("who", nargs="*", help="whose contact codes to follow")
-        watch.add_argument("--seconds", type=float, default=0.0, help="for how long (0: until Ctrl-C)")
+        _step(steps, "unregister", "unregister this client from the server")
+        watch = _step(steps, "watch", "show messages to this client, and contact codes of others, until Ctrl-C")
+        watch.add_argument("who", nargs="*", help="clients whose contact codes are shown")
+        watch.add_argument("--seconds", type=float, default=0.0, help="end after this time (0: until Ctrl-C)")
 
     def handle(self, *_args: Any, **options: Any) -> None:
         try:
@@ -70,31 +70,28 @@ class Command(BaseCommand):
         except NoAnswer as silence:
             raise CommandError(f"{str(silence).capitalize()}. {_hint(options)}") from None
         except NodeError as error:
-            raise CommandError(f"The node does not take part: {error}. Is `manage.py up` running?") from None
+            raise CommandError(f"The node does not work: {error}. Is `manage.py up` running?") from None
         except KeepingError as error:
             raise CommandError(f"{error}.") from None
 
 
 def _step(steps: Any, name: str, text: str) -> CommandParser:
     step: CommandParser = steps.add_parser(name, help=text, description=text)
-    step.add_argument("--as", dest="name", default="me", help="which client to be (me)")
-    step.add_argument("--state", default="", metavar="FILE", help="where it is kept (DATA_DIR/clients/NAME.json)")
-    step.add_argument("--node", default="", help="REST URL of a Waku node (the first of WAKU_NODES)")
-    step.add_argument("--server", default="", help="public key of the push server (this one's)")
+    step.add_argument("--as", dest="name", default="me", help="the name of the client (default: me)")
+    step.add_argument("--state", default="", metavar="FILE", help="its file (default: DATA_DIR/clients/NAME.json)")
+    step.add_argument("--node", default="", help="REST URL of a Waku node (default: the first of WAKU_NODES)")
+    step.add_argument("--server", default="", help="public key of the push server (default: this server's)")
     return step
 
 
 def _hint(options: dict[str, Any]) -> str:
     if options["step"] == "query":
-        return "Servers keep silent about whom they do not know."
-    return "`manage.py canary` tells what is broken."
+        return "A server does not answer about a client that is not registered with it."
+    return "`manage.py canary` shows what is broken."
 
 
 class _Client:
-    """The client that the operator plays.
-
-    It is kept in a file after every step, as a used version must not be used again.
-    """
+    """The client of the command. Its state is saved to a file after every step, so that no version is used twice."""
 
     def __init__(self, options: dict[str, Any], console: Console) -> None:
         self._options = options
@@ -107,7 +104,7 @@ class _Client:
         self._started = time.monotonic()
 
     async def take(self, step: str) -> None:
-        """Take one step, on a connection of its own to the node."""
+        """Carry out one step, on a new connection to the node."""
         steps: dict[str, Callable[[Session], Coroutine[Any, Any, None]]] = {
             "register": self._register,
             "query": self._query,
@@ -157,7 +154,7 @@ class _Client:
         self._print_line(f"→ query for the key hash of {short(client)}, signed by a key used for nothing else")
         found = await session.look_up(sender, client, timeout_seconds=TIMEOUT_SECONDS)
         if not found:
-            self._print_line("The answer is for contacts, and we are none.")
+            self._print_line("The answer is for contacts only, and this client is none.")
             return
         self._console.print(_table(found))
 
@@ -172,7 +169,7 @@ class _Client:
         for settled in result.installations:
             self._print_line(f"← {settled.installation_id}: {OUTCOMES[settled.outcome]}")
         if not result.is_notified:
-            raise CommandError("Nobody was notified.")
+            raise CommandError("No phone was notified.")
 
     async def _watch(self, session: Session) -> None:
         sender, kept = self._sender(), read_or_new(self._path)
@@ -196,7 +193,7 @@ class _Client:
         return phone
 
     def _sender(self) -> SendingClient:
-        """Return the client as a sender, which has a key as well, known to its contacts."""
+        """Return the client as a sender. It has the same key, which its contacts know."""
         kept = read_or_new(self._path)
         write(self._path, kept)
         return SendingClient(kept.identity, os.urandom)

@@ -1,4 +1,4 @@
-"""`manage.py import_status_go FILE`: take over the registrations of a push server of status-go (docs/migration.md)."""
+"""`manage.py import_status_go FILE`: import the registrations of a push server of status-go (docs/migration.md)."""
 
 import sqlite3
 from argparse import ArgumentParser
@@ -18,9 +18,9 @@ from waku_bridge.moving.registrations import NotStatusGoError, carry_over, is_ca
 
 
 class Command(BaseCommand):
-    """Read the whole database, write all of it in one transaction, and say what was not carried over."""
+    """Read the whole database, write all rows in one transaction, and show how many were not imported."""
 
-    help = "take over the registrations of a push server of status-go, so that phones need not register again"
+    help = "import the registrations of a push server of status-go, so that phones need not register again"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("file", type=Path, help="its database, copied while it was stopped: SQLCipher or SQLite")
@@ -29,15 +29,17 @@ class Command(BaseCommand):
         parser.add_argument(
             "--server-key",
             default=chat_key(server_identity().pub33),
-            help="which of this server's public keys was that server's (see server_keys); default: the first",
+            help="the public key of that server, which this server must have (see server_keys); default: the first",
         )
-        parser.add_argument("--dry-run", action="store_true", help="say what would come of it, and write nothing")
+        parser.add_argument("--dry-run", action="store_true", help="show the result, and write nothing")
 
     def handle(self, *args: Any, **options: Any) -> None:  # noqa: ARG002 - the signature of a command
-        """Fail with a sentence, and nothing written, for a file that is damaged or of another kind."""
+        """Import the file. A file that is damaged or of another kind ends in one sentence, and nothing is written."""
         identities = {chat_key(identity.pub33): identity.pub33 for identity in server_identities()}
         if (server_public_key := identities.get(options["server_key"])) is None:
-            raise CommandError("That is none of this server's keys: set OTHER_SERVER_PRIVATE_KEYS, or see server_keys.")
+            raise CommandError(
+                "--server-key is none of this server's keys: see server_keys, or set OTHER_SERVER_PRIVATE_KEYS."
+            )
         try:
             database = _open(options["file"], options["password_file"], options["iterations"])
             with closing(database), transaction.atomic():
@@ -49,7 +51,7 @@ class Command(BaseCommand):
 
     def _print(self, ends: Counter[str], *, is_dry_run: bool) -> None:
         for end, count in ends.most_common():
-            note = "" if is_carried_over(end) else "  not carried over"
+            note = "" if is_carried_over(end) else "  not imported"
             self.stdout.write(f"{count:>9,} {end}{note}")
         self.stdout.write("Nothing was written." if is_dry_run else f"{ends.total():,} rows were read.")
 
@@ -59,10 +61,10 @@ def _open(file: Path, password_file: Path | None, iterations: int) -> sqlite3.Co
     data = file.read_bytes()
     log = file.with_name(f"{file.name}-wal")
     if log.exists() and log.stat().st_size:
-        raise NotStatusGoError(f"{log.name} holds what is not in it yet: stop that server first")
+        raise NotStatusGoError(f"{log.name} holds changes that are not in it yet: stop that server first")
     if sqlcipher.is_encrypted(data):
         if password_file is None:
-            raise sqlcipher.NotReadableError("it is encrypted, or no database: name a --password-file")
+            raise sqlcipher.NotReadableError("it is encrypted, or no database: give a --password-file")
         data = sqlcipher.decrypt(data, password_file.read_bytes().strip(), iterations=iterations)
     database = sqlite3.connect(":memory:")
     database.deserialize(sqlcipher.standing_alone(data))

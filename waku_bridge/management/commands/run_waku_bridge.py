@@ -1,6 +1,6 @@
 """`manage.py run_waku_bridge`: read every configured node, store and shard into the inbox.
 
-Any number of these may run: one of them reads, and the others stand by.
+Any number of these processes may run: one of them reads, and the others stand by.
 """
 
 import asyncio
@@ -22,12 +22,14 @@ from kit.processes.ready import announce_ready
 from kit.processes.starting import wait_until_fit
 from waku_bridge.reading.bridge import MAX_PAGE_BYTES, STOP_SECONDS, TIMEOUT_SECONDS, Bridge, Plan
 
-# A thread that hangs in a database which does not answer cannot be stopped, and supervisors kill after ten seconds.
+# The process exits this long after a signal. A thread that waits for a hanging database cannot be stopped, and
+# supervisors kill after ten seconds.
 LAST_SECONDS = STOP_SECONDS + 4.0
-# How often the last minute of every store is read, and how much of the past is searched for a topic that is new.
+# Seconds between two passes over a store.
 STORE_PERIOD_SECONDS = 3.0
+# The stretch of the past that is read for a topic that is new.
 BACKFILL = timedelta(minutes=5)
-# So many envelopes may wait in the inbox that nobody has opened yet, and so many of those that were postponed.
+# Limit of unopened envelopes in the inbox, of postponed ones, and of those that wait for a key.
 MAX_WAITING = 200_000
 
 log = structlog.get_logger(__name__)
@@ -51,7 +53,7 @@ def _plan() -> Plan:
         pubsub_topics=settings.WAKU_PUBSUB_TOPICS,
         ring_capacity=settings.WAKU_RING_CAPACITY,
         store_period_seconds=STORE_PERIOD_SECONDS,
-        # What is read again after an outage must still be known, or it would be processed twice.
+        # The hash of a message that is read again after an outage must still be kept, or it would be processed twice.
         recovery=timedelta(days=settings.ENVELOPE_RETENTION_DAYS - 1),
         backfill=BACKFILL,
         keep=timedelta(days=settings.ENVELOPE_RETENTION_DAYS),
@@ -66,7 +68,7 @@ async def _read_all(plan: Plan) -> None:
     nodes, stores = (list(map(host_of, urls)) for urls in (plan.nodes, plan.store_nodes))
     log.info("bridge_started", nodes=nodes, store_nodes=stores, pubsub_topics=plan.pubsub_topics)
     async with new_client(timeout_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_PAGE_BYTES) as client:
-        announce_ready()  # to stand by is enough: the bridge that it replaces stops then, and leaves it the lock
+        announce_ready()  # before the lock is held: the bridge that this one replaces stops then, and releases the lock
         await Bridge(plan, client).run(stopped)
     log.info("bridge_stopped")
 

@@ -1,5 +1,5 @@
-"""The config check of Waku nodes: whether each one runs as the bridge needs it to (docs/waku.md).
+"""The config check of Waku nodes: it finds settings of a node that the bridge cannot work with (docs/waku.md).
 
-`readings` and `enr` understand what a node says about itself and `rules` judges it, all without I/O; `pages` notes how
-long its pages are; `checking` asks every node and saves what it found, for `/readyz` and the console.
+`readings` and `enr` parse the node's answers and `rules` judges them, all without I/O. `pages` notes the lengths of its
+pages. `checking` queries every node and saves the findings, for `/readyz` and the console.
 """

@@ -1,7 +1,7 @@
-"""The shell of the config check: ask every node, judge what it says, note it, and log what changed.
+"""The shell of the config check: it queries every node, judges the answers, saves the findings, and logs changes.
 
-Only a message can find out the largest size, so that is asked when an operator wants to know (`manage.py check_node`):
-a server sends nothing into a public network that is for nobody.
+The limit of the message size can only be found by sending a message. A server must not send useless messages into a
+public network, so only an operator's command does this (`manage.py check_node --size`).
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from waku_bridge.node.config_check.saved import NOTICES
 from waku_bridge.node.dialect import refusal, to_json
 from waku_bridge.node.errors import MessageTooLarge
 
-# The time-out is short because on a small machine the sweep waits for this check.
+# The timeout is short because on a small machine the periodic tasks wait for this check.
 TIMEOUT_SECONDS = 2.0
-MAX_MESSAGE_BYTES = 1024 * 1024  # what Status and its fleet allow
-# The difference is room for labels, base64 and whatever else a node counts.
+MAX_MESSAGE_BYTES = 1024 * 1024  # the limit of Status and its fleet
+# The difference is a reserve for topics, base64 and other bytes that a node may count.
 PROBE_BYTES = MAX_MESSAGE_BYTES - 4096
-# The last shard that can exist, which nobody serves.
+# The last possible shard, which no node serves.
 PROBE_SHARD = 1023
 PROBE_CONTENT_TOPIC = "/push-server/1/size-probe/proto"
 HTTP_OK = 200
@@ -47,7 +47,7 @@ HEADERS = {"Content-Type": "application/json"}
 
 
 def check_all(*, now: datetime) -> None:
-    """Check each node of the settings once. It is safe to run twice, and whatever the node answers."""
+    """Check each node of the settings once. It is safe to run twice, and no answer of a node makes it fail."""
     urls = list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES]))
     before = NOTICES.read(urls)
     readings = submit(_read_all(urls)).result()
@@ -58,7 +58,7 @@ def check_all(*, now: datetime) -> None:
 
 
 def check(url: str, *, with_size: bool) -> tuple[Reading, list[Complaint]]:
-    """Check one node and note nothing. ``with_size`` publishes a message of 1 MiB that is for nobody."""
+    """Check one node and save nothing. ``with_size`` publishes a useless message of 1 MiB."""
     [reading] = submit(_read_all([url])).result()
     if with_size and reading.is_reachable:
         reading = replace(reading, size_limit_bytes=submit(_probe_size(url)).result())
@@ -86,7 +86,7 @@ def _expectations(url: str) -> Expectations:
 
 
 def memory_of(reading: Reading) -> dict[str, Any]:
-    """Return what the console shows of a node, in words."""
+    """Return the facts about a node that the console shows."""
     return {
         "version": str(reading.version) if reading.version else "",
         "health": reading.health.node if reading.health else "",
@@ -130,11 +130,10 @@ def _content(answer: Answer | None) -> bytes:
 
 
 async def _probe_size(url: str) -> int | None:
-    """Return the size limit that lightpush names when it refuses a message, 0 when it takes it, None when it says
-    nothing.
+    """Return the size limit in lightpush's refusal of a message, 0 when it takes the message, or None without either.
 
-    The message is as large as the largest of Status, ephemeral, and for a shard that nobody serves: a node that takes
-    it finds no peer to give it to.
+    The message has the largest size that Status sends. It is ephemeral, and on a shard that no node serves, so a node
+    that takes it finds no peer to send it to.
     """
     pubsub_topic = f"{settings.WAKU_PUBSUB_TOPICS[0].rpartition('/')[0]}/{PROBE_SHARD}"
     message = WakuMessage(
@@ -152,7 +151,7 @@ async def _probe_size(url: str) -> int | None:
 
 
 async def _ask_either(client: HttpClient, url: str, path: str, newer_path: str) -> Answer | None:
-    """Ask for the older path first: every version so far has it, and go-waku no other; nwaku calls it deprecated."""
+    """Request the older path first: every version so far has it, and go-waku no other. nwaku calls it deprecated."""
     answer = await _ask(client, "GET", url + path)
     if answer is None or answer.status_code == HTTP_OK:
         return answer
@@ -160,9 +159,9 @@ async def _ask_either(client: HttpClient, url: str, path: str, newer_path: str) 
 
 
 async def _ask(client: HttpClient, method: str, url: str, body: bytes | None = None) -> Answer | None:
-    """Return the answer, or None when there is none in time.
+    """Return the answer, or None when there is none within `TIMEOUT_SECONDS`.
 
-    The client's own time-out starts over with every byte that comes.
+    The client's own timeout does not suffice: it starts over with every byte.
     """
     try:
         return await asyncio.wait_for(client.request(method, url, content=body, headers=HEADERS), TIMEOUT_SECONDS)

@@ -1,7 +1,8 @@
-"""Read which shards a node serves from the record that it shows of itself (`enrUri`). Pure.
+"""Parser of a node's own record (`enrUri`), which names the shards that it serves. Pure.
 
 A record is RLP of signature, sequence number and name-value pairs, in URL-safe base64 (EIP-778). Shards are the value
-of `rs` (a list) or `rsv` (bits), by 51/WAKU2-RELAY-SHARDING. The signature is not checked: we ask the node itself.
+of `rs` (a list) or `rsv` (bits), by 51/WAKU2-RELAY-SHARDING. The signature is not checked, because the record comes
+from the node itself.
 """
 
 from base64 import urlsafe_b64decode
@@ -54,7 +55,7 @@ def _items(body: bytes) -> Iterator[bytes]:
 
 
 def _take(data: bytes) -> tuple[bytes, bytes, bool]:
-    """Return the first item of some RLP, what follows it, and whether it was a list. Raises ValueError."""
+    """Return the first item of RLP data, the rest of the data, and whether the item is a list. Raises ValueError."""
     if not data:
         raise ValueError("empty")
     first = data[0]

@@ -1,6 +1,6 @@
-"""Note how long the pages of each node's relay cache are, as only this shows the size of its ring.
+"""Record of the longest pages of each node's relay cache, the only evidence of the cache's capacity.
 
-A ring of 50 that overflows gives pages of exactly 50, again and again, and never a longer one.
+A cache of 50 that overflows returns pages of exactly 50, again and again, and never a longer one.
 """
 
 from kit.health.status_cache import StatusCache
@@ -8,12 +8,12 @@ from waku_bridge.node.config_check.readings import LongestPage
 from waku_bridge.node.config_check.rules import DEFAULT_RINGS
 
 LONGEST = StatusCache("node_longest_page", LongestPage, ttl_seconds=86_400)
-# Most pages are shorter than this, and those say nothing about any ring.
+# A shorter page says nothing about the capacity, and most pages are shorter.
 TELLING_SIZE = min(DEFAULT_RINGS)
 
 
 def note(url: str, size: int) -> None:
-    """Note the size of a page if it says something."""
+    """Note the size of a page, unless it is too short to say anything about the capacity."""
     if size < TELLING_SIZE:
         return
     known = longest(url)

@@ -1,7 +1,7 @@
-"""Read what a node says about itself: `/health`, `/info`, `/version`, the Date of an answer, and a refused probe. Pure.
+"""Parsers of a node's answers about itself: `/health`, `/info`, `/version`, and the Date of an answer. Pure.
 
-Nothing is trusted: whatever is not a clean answer reads as "not said". Words are compared with known ones before
-anybody sees them, so that no text of a node gets any further.
+No answer is trusted: one that is malformed counts as missing. Words are compared with known ones, so that no text of
+a node reaches logs or pages.
 """
 
 import re
@@ -25,7 +25,7 @@ DATE_RESOLUTION = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """The version of a node. ``numbers`` is empty when the node was built without being told its version."""
+    """The version of a node. ``numbers`` is empty when the node was built without a version."""
 
     numbers: tuple[int, ...]
     is_go_waku: bool = False
@@ -38,9 +38,9 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """States by the name of the protocol, in nwaku's words.
+    """The health of a node in nwaku's words. ``protocols`` has the state of each protocol by its name.
 
-    An empty text means that it was not said, or not in a known way.
+    A text is empty where the node gave none, or an unknown one.
     """
 
     node: str = ""
@@ -58,10 +58,10 @@ class LongestPage:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one check read from one node. None means that an answer was missing or not understood.
+    """The answers of one node to one check. None means that an answer was missing or malformed.
 
-    ``skew_seconds`` is how far its clock is ahead of ours, at least. ``size_limit_bytes`` is the limit it named when it
-    refused a message of the largest size that Status sends, and 0 when it took it.
+    ``skew_seconds`` is how far its clock is ahead of ours, at least. ``size_limit_bytes`` is the limit in its refusal
+    of a message of the largest size that Status sends, or 0 when it took the message.
     """
 
     is_reachable: bool
@@ -71,7 +71,7 @@ class Reading:
     skew_seconds: float | None = None
     size_limit_bytes: int | None = None
     longest_page: LongestPage = LongestPage()
-    mesh_peers: int | None = None  # of our first shard; only told with --rest-admin
+    mesh_peers: int | None = None  # of our first shard; a node reports them only with --rest-admin
 
 
 def read_health(body: bytes) -> Health | None:
@@ -117,9 +117,9 @@ def read_mesh(body: bytes) -> int | None:
 
 
 def read_skew(date: str, *, asked_at: datetime, answered_at: datetime) -> float | None:
-    """Return how many seconds the clock that wrote the Date is ahead of ours, at least; negative when it is behind.
+    """Return how many seconds the clock that wrote the Date is ahead of ours, at least. Negative means behind.
 
-    It was written at some moment between question and answer, and leaves out the fraction of its second.
+    The Date was written at some moment between request and answer, and has no fraction of a second.
     """
     try:
         written = parsedate_to_datetime(date)

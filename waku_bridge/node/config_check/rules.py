@@ -1,7 +1,7 @@
-"""Decide which readings of a node deviate from what the bridge relies on, and what an operator does about each.
+"""Rules of the config check: each compares a node's answers with what the bridge needs, and names an action. Pure.
 
-The module is pure. What a node did not say is no complaint, except for what everything rests on. Texts hold names and
-numbers, never a text of the node's, because `/readyz` is open to anybody.
+A missing answer is no complaint, except for the version and the shards. Texts hold names and numbers but never a text
+of the node, because `/readyz` is public.
 """
 
 import re
@@ -17,7 +17,7 @@ CLOCK = "clock_skew"
 MIN_RING = 1000
 # Gossip aims at six peers per shard, and takes more below four.
 MIN_MESH_PEERS = 4
-# What nwaku's ring holds unless told otherwise, since 0.36 and before. A page may hold one more on go-waku.
+# Default capacities of nwaku's relay cache, since 0.36 and before. A page of go-waku may hold one message more.
 DEFAULT_RINGS = frozenset({30, 31, 50, 51})
 STUCK_TIMES = 3
 SHARD = re.compile(r"/waku/2/rs/(\d+)/(\d+)")
@@ -25,7 +25,7 @@ SHARD = re.compile(r"/waku/2/rs/(\d+)/(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """What the bridge needs of this node: to be read on these shards, to be asked for stored messages, or both."""
+    """The bridge's use of a node: it reads these shards live (``is_read``), its store (``is_store``), or both."""
 
     pubsub_topics: tuple[str, ...]
     max_message_bytes: int
@@ -62,16 +62,16 @@ def _version(reading: Reading, _expected: Expectations) -> Iterator[Complaint]:
     if version is None or not (version.numbers or version.is_go_waku):
         yield Complaint(
             "unknown_version",
-            "the node does not say which version it is",
-            "Its answers may mean something else than we read in them.",
-            "Use a release of nwaku; see that /version or /debug/v1/version reaches us.",
+            "the node does not report its version",
+            "The bridge may misunderstand its answers.",
+            "Use a release of nwaku, and make sure that the server can reach /version or /debug/v1/version.",
         )
     elif not version.is_go_waku and version.numbers < OLDEST_VERSION:
         yield Complaint(
             "old_version",
             f"{version} is older than {'.'.join(map(str, OLDEST_VERSION))}",
-            "Before that, --rest-relay-cache-capacity was ignored, and the store spoke another dialect.",
-            "Update it: we tested 0.38.",
+            "Older versions ignore --rest-relay-cache-capacity, and their store has another interface.",
+            "Update it: 0.38 is tested.",
         )
 
 
@@ -80,8 +80,8 @@ def _go_waku(reading: Reading, _expected: Expectations) -> Iterator[Complaint]:
         yield Complaint(
             "go_waku",
             "the node is go-waku",
-            "It has no store to catch up from, tells nothing about its health, and stands still while nobody reads it.",
-            "Use nwaku; go-waku is for tests.",
+            "It has no store to catch up from, reports no health, and stands still while its cache is not read.",
+            "Use nwaku: go-waku is for tests.",
         )
 
 
@@ -89,9 +89,9 @@ def _health(reading: Reading, _expected: Expectations) -> Iterator[Complaint]:
     if reading.health and reading.health.node != "READY":
         yield Complaint(
             "not_ready",
-            f"its health is {reading.health.node or 'no word that we know'}",
-            "While it is not READY it may receive and publish nothing, and answers as if all were well.",
-            "Starting takes a minute; after that look at its peers and its log.",
+            f"its health is {reading.health.node or 'an unknown word'}",
+            "While it is not READY it may receive and publish nothing, and still answer as if all were well.",
+            "A start takes a minute. After that look at its peers and its log.",
         )
 
 
@@ -103,8 +103,8 @@ def _peers(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
         yield Complaint(
             "no_peers",
             "it has no peers to gossip with",
-            "It receives nothing, and what is published through it reaches nobody.",
-            "See that it finds peers (bootstrap nodes, --cluster-id, firewall), and keep a second node.",
+            "It receives nothing, and replies that are published through it reach nobody.",
+            "Make sure that it finds peers (bootstrap nodes, --cluster-id, firewall), and run a second node.",
         )
 
 
@@ -112,9 +112,9 @@ def _mesh(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
     if expected.is_read and reading.mesh_peers is not None and reading.mesh_peers < MIN_MESH_PEERS:
         yield Complaint(
             "few_peers",
-            f"{reading.mesh_peers} peers are in its mesh of our shard, {MIN_MESH_PEERS} would be usual",
-            "Each of them that goes may take messages along; without any, nothing arrives.",
-            "See that it finds peers (bootstrap nodes, firewall); on a test network this is as it should be.",
+            f"its mesh of our shard has {reading.mesh_peers} peers, and {MIN_MESH_PEERS} are usual",
+            "Messages may get lost with each peer that leaves, and without peers none arrive.",
+            "Make sure that it finds peers (bootstrap nodes, firewall). On a test network few peers are normal.",
         )
 
 
@@ -131,14 +131,14 @@ def _mounted(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
         yield Complaint(
             "no_lightpush",
             "lightpush is not mounted",
-            "Replies go out by relay, which says OK even when no peer took them.",
+            "Replies go out by relay, which returns OK even when no peer took them.",
             "Start it with --lightpush=true.",
         )
     if expected.is_store and protocols.get("Store") == "NOT_MOUNTED":
         yield Complaint(
             "no_store",
             "it has no store of its own",
-            "What the live path loses is not found again here: each lost answer is a lost message.",
+            "Messages that the live path loses are not found again here.",
             "Start it with --store=true, or name other nodes in WAKU_STORE_NODES.",
         )
 
@@ -151,15 +151,15 @@ def _shards(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
         yield Complaint(
             "wrong_cluster",
             f"it is in cluster {reading.shards.cluster}, and we read cluster {', '.join(map(str, sorted(clusters)))}",
-            "Nodes of another cluster do not talk to it: nothing arrives and nothing goes out, without an error.",
+            "It has no contact with nodes of our cluster: nothing arrives and nothing goes out, without an error.",
             "Correct --cluster-id, or WAKU_PUBSUB_TOPICS.",
         )
     elif missing := sorted({shard for _, shard in expected.shards} - reading.shards.shards):
         yield Complaint(
             "shard_not_served",
             f"its record does not name shard {', '.join(map(str, missing))}",
-            "It takes part only while our subscription lasts, is found by few peers, and forgets the shard when it "
-            "restarts.",
+            "It serves the shard only while our subscription lasts, few peers find it, and a restart ends the "
+            "subscription.",
             "Start it with --shard for each shard of WAKU_PUBSUB_TOPICS.",
         )
 
@@ -169,8 +169,8 @@ def _no_shards(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
         yield Complaint(
             "shards_unknown",
             "its record names no shards",
-            "It may be in another network; and after a restart it reads nothing until we subscribe again.",
-            "Start it with --cluster-id and --shard; see that /info or /debug/v1/info reaches us.",
+            "It may be in another network. After a restart it receives nothing until we subscribe again.",
+            "Start it with --cluster-id and --shard, and make sure that the server can reach /info or /debug/v1/info.",
         )
 
 
@@ -179,9 +179,9 @@ def _ring(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
     if expected.is_read and page.size in DEFAULT_RINGS and page.times >= STUCK_TIMES:
         yield Complaint(
             "small_ring",
-            f"{page.times} pages held {page.size} messages, and none more",
-            "That is the default of its relay cache, which pushes out what does not fit: bursts are found in the "
-            "store only, later, and ephemeral messages not at all.",
+            f"{page.times} pages held exactly {page.size} messages, and none held more",
+            "That is the default capacity of its relay cache. In a burst the cache drops messages: they come late, "
+            "from the store, and ephemeral ones not at all.",
             f"Start it with --rest-relay-cache-capacity of {MIN_RING} at least; 10000 is better.",
         )
 
@@ -191,7 +191,7 @@ def _size_limit(reading: Reading, expected: Expectations) -> Iterator[Complaint]
         yield Complaint(
             "small_messages",
             f"it takes messages of {reading.size_limit_bytes} bytes at most",
-            "Status sends up to 1 MiB. What is larger never reaches the node's cache or store, and nobody is told.",
+            "Status sends up to 1 MiB. A larger message never reaches the node's cache or store, without an error.",
             "Start it with --max-msg-size=1024KiB.",
         )
 
@@ -202,13 +202,13 @@ def _clock(reading: Reading, _expected: Expectations) -> Iterator[Complaint]:
 
 
 def about_clock(skew_seconds: float | None) -> Complaint | None:
-    """Return what is wrong with a clock that is so far ahead of ours, or None."""
+    """Return the complaint about a clock that is ``skew_seconds`` ahead of ours, or None."""
     if skew_seconds is None or abs(skew_seconds) <= MAX_SKEW_SECONDS:
         return None
     return Complaint(
         CLOCK,
         f"its clock is {abs(skew_seconds):.0f} s {'ahead of' if skew_seconds > 0 else 'behind'} ours",
-        "A store refuses messages that are 20 s away from its clock; with a wrong one it keeps nothing.",
+        "A store refuses messages that are 20 s away from its clock. With a wrong clock it keeps none.",
         "Run NTP on the node and here.",
     )
 

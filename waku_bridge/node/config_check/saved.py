@@ -1,4 +1,4 @@
-"""The notices of the config check. Their memory is what the last check read from the node, in words for the console."""
+"""The saved notices of the config check. Their memory holds the facts of the last check that the console shows."""
 
 from kit.http.notices import NoticeCache
 
