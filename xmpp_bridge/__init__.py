@@ -1,1 +1,1 @@
-"""The bridge of XMPP: a component of an XMPP server takes pushes from the servers of its users. See docs/xmpp.md."""
+"""The XMPP bridge: a component of an XMPP server that accepts pushes from the servers of users. See docs/xmpp.md."""

@@ -1,7 +1,7 @@
-"""The apps that are served through XMPP, which operators edit, and their devices. No JID is known of these.
+"""Admin pages of the apps that are served through XMPP, which operators edit, and of their devices.
 
-Of a device's account there is the domain. Somebody's own domain may name them, so it stands on the page of the device,
-whose opening is recorded, and in no list.
+No page shows a JID, because none is stored. The domain of an account may name a person, so no list shows it. It stands
+on the page of the device, and each opening of that page is recorded.
 """
 
 from collections.abc import Iterable
@@ -58,11 +58,11 @@ class AppAdmin(LoggedEdits, Narrowed, ModelAdmin):  # type: ignore[misc]  # unfo
         return (*EDITED, "created_at") if obj else EDITED
 
     def get_readonly_fields(self, request: HttpRequest, obj: App | None = None) -> Any:  # noqa: ARG002
-        """Keep the slug as it is: the keys by which devices are found again are made from it."""
+        """Lock the slug of a stored app: the hashes that recognise its devices are made from it."""
         return ("slug", "created_at") if obj else ()
 
     def has_delete_permission(self, request: HttpRequest, obj: App | None = None) -> bool:
-        """Allow to delete only an app that never had a device. Another one can be retired."""
+        """Allow deletion only of an app that never had a device. Any other app can be retired."""
         return super().has_delete_permission(request, obj) and (obj is None or not obj.devices.exists())
 
     def save_model(self, request: HttpRequest, obj: App, form: Any, change: bool) -> None:
@@ -72,7 +72,7 @@ class AppAdmin(LoggedEdits, Narrowed, ModelAdmin):  # type: ignore[misc]  # unfo
 
 
 class AppFilter(Alone, admin.RelatedFieldListFilter):
-    """A filter over the apps, of which there are few."""
+    """Filter that lists every app, because there are few."""
 
 
 @admin.register(Device)
@@ -114,7 +114,7 @@ class DeviceAdmin(Operated, FactAdmin):
         return Q(pk=UUID(term))
 
 
-# The page of a route is made where nothing is known of XMPP.
+# `registrations` knows no bridge, so the link from a route's page to its device is added here.
 RouteAdmin.shown = RouteAdmin.shown | {
     "Address": (
         *RouteAdmin.shown["Address"],
@@ -124,7 +124,7 @@ RouteAdmin.shown = RouteAdmin.shown | {
 
 
 def device_of(route: Route) -> UUID | None:
-    """Return the device that a route leads to, or None when it is a registration's."""
+    """Return the id of the device that a route leads to, or None when the route belongs to a registration."""
     return Device.objects.filter(route=route).values_list("pk", flat=True).first()
 
 

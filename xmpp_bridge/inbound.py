@@ -1,8 +1,7 @@
-"""Accepting pushes: have them decided (`rules`), and store all of a batch in one transaction, before any of it is
-answered.
+"""Acceptance of pushes: `rules` decides about each push of a batch, and one transaction stores the batch.
 
-Whatever is stored here is delivered by the workers, whatever becomes of this process. What a user wrote is left behind
-here, unless the app has it passed on.
+No push is answered before the transaction commits. The workers deliver the stored pushes, also if this process dies.
+A user's text is dropped here, unless the app passes texts on.
 """
 
 import hashlib
@@ -35,15 +34,15 @@ from xmpp_bridge.rules.content import Look, payload_content, text_content, wake_
 from xmpp_bridge.rules.decisions import Decision, Domains, Known, Verdict, decide, time_to_live, verify
 from xmpp_bridge.rules.limits import Limits
 
-# Our own address that a push was written to is remembered, when it is no longer than this.
+# The local part of our address that a push was sent to is stored if it is no longer than this.
 MAX_LOCAL_CHARACTERS = 64
-# Of a payload with its names. What is longer fits into no push of Apple's or Google's, so it goes as a wake-up at once.
+# Limit of an encoded payload. A longer one fits into no push of Apple or Google, so it goes out as a wake-up at once.
 MAX_CONTENT_BYTES = 5 * 1024
 
 
 @dataclass(slots=True)
 class Item:
-    """One push of a batch, and what is decided about it."""
+    """One push of a batch, and the decision about it."""
 
     push: PushNotification
     sender: Jid
@@ -54,16 +53,16 @@ class Item:
 
 
 class Inbound:
-    """What the connected process keeps to decide about pushes."""
+    """Acceptance of pushes in the connected process, which keeps the limits from batch to batch."""
 
     def __init__(self, limits: Limits, domains: Domains) -> None:
         self._limits = limits
         self._domains = domains
 
     def accept(self, pushes: Sequence[PushNotification], *, now: datetime) -> list[Verdict]:
-        """Store the pushes that are to be delivered, and return what is said about each, in order.
+        """Store the pushes that are to be delivered, and return the verdict on each, in order.
 
-        Raises the errors of the database; nothing is stored or counted then.
+        Raises the errors of the database. Nothing is stored or charged then.
         """
         began_ns = time_ns()
         try:
@@ -121,24 +120,24 @@ def _queue(device: Known) -> tuple[str, ChannelKey]:
 
 
 def _claimed_device(push: PushNotification) -> UUID | None:
-    """Return the device that a push names, if we gave out what it names it by."""
+    """Return the id of the device that a push names, or None if its credentials are not valid."""
     if push.dialect is Dialect.XEP0357:
         return verify_node(push.node, push.secret, client_keys())
     return verify_client(push.client, client_keys())
 
 
 def _key(item: Item) -> bytes:
-    """Return 32 bytes that name one push: a repetition has the same."""
+    """Return the 32 bytes that identify a push. A repetition of its stanza has the same."""
     origin = item.push.origin
-    # A message need not have an id, and is then never a repetition.
+    # A message need not have an id. Without one it is never a repetition.
     parts = (origin.sender, origin.service, origin.id or item.push.arrival, str(item.device_id))
     return hashlib.sha256(b"".join(len(part.encode()).to_bytes(4) + part.encode() for part in parts)).digest()
 
 
-# A wake-up that is about to expire may be closed before a later one is merged into it.
+# A wake-up that expires within this time serves no later push, because a worker may close it before the merge.
 STILL_WAITING = timedelta(minutes=1)
-# A wake-up that waits for its device serves later ones, too. One in the background serves none that is to be shown, and
-# one in doubt none at all: a late result may yet say that it reached the device, before what comes now.
+# A wake-up that waits for its device serves later wake-ups, too. A background wake-up serves none that is to be shown.
+# An ambiguous one serves none: a late result may say that it reached the device, before the later push came.
 _FIND_DEVICES = f"""
     SELECT device.id, device.state = '{Device.State.ACTIVE}' AND route.state = '{Route.State.ACTIVE}'
         AND NOT app.is_retired, device.domain,
@@ -192,7 +191,7 @@ def _request(item: Item, device: Known, key: bytes, due_at: datetime, *, now: da
 
 
 def _wake_id(tag: bytes, grade: Grade) -> bytes:
-    """Return the name under which wake-ups of a device replace each other, those in the background apart."""
+    """Return the collapse id of a device's wake-ups. Background wake-ups have one of their own."""
     return hashlib.sha256(tag + b"background").digest()[:8] if grade is Grade.LOW else tag
 
 
@@ -200,15 +199,15 @@ def _store(items: Sequence[Item], *, now: datetime) -> None:
     storing.store_pushes(BRIDGE, [item.to_store for item in items if item.to_store], now=now)
     served = {d.served_by: item.push.grade for item in items if (d := item.decision).served_by is not None}
     storing.prolong([(pk, now + time_to_live(grade, has_payload=False)) for pk, grade in served.items()])
-    _note_use([item for item in items if item.to_store and _is_news(item)], now=now)
+    _note_use([item for item in items if item.to_store and _has_new_use(item)], now=now)
     count(PUSHES, ((item.push.dialect.value, item.decision.verdict.value) for item in items))
     forwards = [item.device for item in items if item.push.kind is Kind.FORWARD and item.device]
     dropped = sum(not device.passes_texts for device in forwards)
     transaction.on_commit(lambda: FORWARDS_DROPPED.inc(dropped), robust=True)
 
 
-def _is_news(item: Item) -> bool:
-    """Return whether something is to be noted about the use of a device, which it rarely is."""
+def _has_new_use(item: Item) -> bool:
+    """Return whether the row of the device lacks the use or the announcing address of this push, which is rare."""
     device = item.device
     return device is not None and not (device.is_used_today and device.announced_from == _announced_from(item))
 
@@ -225,8 +224,9 @@ _NOTE_USE = """
 
 
 def _note_use(items: Sequence[Item], *, now: datetime) -> None:
-    """Note that these devices are pushed to, and from where their end is announced to the server that pushes. Where
-    somebody holds the row, the next push notes it.
+    """Record that these devices are pushed to, and the address from which their end is announced to the pushing server.
+
+    A row that another session holds is skipped, and the next push records it.
     """
     newest = {item.device_id: _announced_from(item) for item in items}
     if newest:
@@ -234,7 +234,7 @@ def _note_use(items: Sequence[Item], *, now: datetime) -> None:
 
 
 def _announced_from(item: Item) -> str | None:
-    """Return the local part of our own address that a push was written to, if its server can be told at any time."""
+    """Return the local part of our address that a push was sent to, or None if its end cannot be announced."""
     service = parse_jid(item.push.origin.service)
     if item.push.dialect is Dialect.XEP0357 or item.sender.local or service is None or service.resource:
         return None

@@ -1,4 +1,4 @@
-"""Judge the XMPP bridge: its connection, its apps and its devices. The module is pure."""
+"""Health indicators of the XMPP bridge: its connection, its apps and its devices. Pure."""
 
 from dataclasses import dataclass, field
 
@@ -25,7 +25,10 @@ KINDS = (XMPP, APPS, DEVICES, CANARY)
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What the cache holds. ``component`` says why we are not connected to the XMPP server, and is empty if we are."""
+    """The facts from the status cache.
+
+    ``component`` says why the component is not connected to the XMPP server, and is empty if it is connected.
+    """
 
     component: str = ""
     canary: CanaryFacts = field(default_factory=CanaryFacts)
@@ -33,8 +36,10 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class XmppFacts:
-    """How many apps devices may register in, how many pushes came through XMPP in the last hour, and how full the table
-    of devices is.
+    """The facts from the database.
+
+    ``apps`` counts the apps that devices may register in, ``pushes`` the pushes through XMPP in the last hour.
+    ``devices`` is the filling of the table of devices.
     """
 
     apps: int = 0
@@ -43,7 +48,7 @@ class XmppFacts:
 
 
 def connection(reason: str, *, is_redis_down: bool) -> Indicator:
-    """Judge whether we are connected to the XMPP server as its component; ``reason`` says why not."""
+    """Judge the connection to the XMPP server. ``reason`` says why there is none, and is empty if there is one."""
     if is_redis_down:
         return Indicator(XMPP, State.GREY, REDIS_DOWN)
     if reason:
@@ -55,6 +60,6 @@ def connection(reason: str, *, is_redis_down: bool) -> Indicator:
 def apps(facts: XmppFacts) -> Indicator:
     """Judge whether there is an app to register devices in."""
     if not facts.apps:
-        return Indicator(APPS, State.YELLOW, "it serves no app", "Add the app.")
+        return Indicator(APPS, State.YELLOW, "the server has no app", "Add the app.")
     sentence = f"serves {facts.apps}; {facts.pushes:,} pushes in the last hour"
     return Indicator(APPS, State.GREEN, sentence)

@@ -1,7 +1,4 @@
-"""What XMPP servers and apps say, and what they are told, as plain values.
-
-Secrets and what users wrote are left out of every repr.
-"""
+"""Dataclasses of decoded stanzas and of errors in answers. No repr holds a secret or a user's text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,11 +7,11 @@ from uuid import uuid4
 
 from notifications.messages import Grade
 
-BRIDGE = "xmpp"  # our name in what is stored
+BRIDGE = "xmpp"  # the name of this bridge in stored rows
 
 
 class Dialect(StrEnum):
-    """How a push was asked for. Both forms of Push 2.0 have one namespace, and different elements in it."""
+    """The protocol of a push. Both forms of Push 2.0 have one namespace, with different elements in it."""
 
     DRAFT = "draft"
     MOD_PUSH2 = "mod_push2"
@@ -22,15 +19,15 @@ class Dialect(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a push carries."""
+    """The content of a push."""
 
     WAKE = "wake"
     ENCRYPTED = "encrypted"
-    FORWARD = "forward"  # a stanza that we could read
+    FORWARD = "forward"  # a stanza in clear
 
 
 class Format(StrEnum):
-    """How a payload is encrypted, in the words that go to the device."""
+    """The encryption of a payload, by the values that the device receives."""
 
     TIGASE = "t"
     ENCRYPTED_JSON = "j"
@@ -39,7 +36,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The stanza that something came in: whatever is needed to answer it, as it was written."""
+    """The addresses and the id of a received stanza, unchanged, as its answer needs them."""
 
     stanza: str  # message or iq
     id: str
@@ -49,7 +46,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A ciphertext for the device, in base64 exactly as it came."""
+    """A ciphertext for the device, in base64 exactly as received."""
 
     format: Format
     text: str = field(repr=False)
@@ -58,10 +55,10 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class PushNotification:
-    """A push, whatever its dialect.
+    """A push of any dialect.
 
-    It names its device by ``client`` (Push 2.0), or by ``node`` and ``secret`` (XEP-0357). ``body`` is what we could
-    read of the message: it goes no further, unless the app has it passed on.
+    It names its device by ``client`` (Push 2.0), or by ``node`` and ``secret`` (XEP-0357). ``body`` is the text of the
+    message in clear. It is dropped, unless the app passes texts on.
     """
 
     dialect: Dialect
@@ -73,7 +70,8 @@ class PushNotification:
     secret: str = field(default="", repr=False)
     payload: Payload | None = None
     body: str = field(default="", repr=False)
-    # Names it where its sender does not, also when it is stored again because the answer to a commit was lost.
+    # Names the push if its stanza has no id. The name stays the same when the push is stored once more, because the
+    # answer to a commit was lost.
     arrival: str = field(default_factory=lambda: uuid4().hex, repr=False, compare=False)
 
 
@@ -89,7 +87,7 @@ class Command:
 
 
 class Question(StrEnum):
-    """What can be asked about the service itself."""
+    """The subject of a query about the service itself."""
 
     DISCO_INFO = "disco_info"
     DISCO_ITEMS = "disco_items"
@@ -98,7 +96,7 @@ class Question(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question about the service."""
+    """A query about the service."""
 
     origin: Origin
     question: Question
@@ -107,14 +105,14 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A push or a command that says it wrongly, or is too large."""
+    """A push or a command in a wrong form, or a request that is too large."""
 
     origin: Origin
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """A request that nobody serves here. An IQ has to be answered in any case."""
+    """An IQ with a request that we do not serve. XMPP requires an answer to every IQ."""
 
     origin: Origin
     condition: str
@@ -122,7 +120,7 @@ class Unsupported:
 
 @dataclass(frozen=True, slots=True)
 class IqAnswer:
-    """An answer to something that we asked. ``condition`` is that of an error, and ``by`` who says to have made it."""
+    """An answer to an IQ of ours. ``condition`` and ``by`` are those of an error: its kind, and its claimed author."""
 
     id: str
     sender: str
@@ -133,7 +131,7 @@ class IqAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """What is answered with silence: presence, errors, messages without a push, and what cannot be answered."""
+    """A stanza without an answer: presence, an error, a message without a push, or one without an address."""
 
     reason: str
 
@@ -143,8 +141,9 @@ StanzaEvent = PushNotification | Command | Query | Malformed | Unsupported | IqA
 
 @dataclass(frozen=True, slots=True)
 class StanzaError:
-    """An error as stanzas carry it. ``text`` is a hint for the reader, ``disabled_client`` the client string of a route
-    that is no more.
+    """An error as stanzas carry it.
+
+    ``text`` is a hint for people. ``disabled_client`` is the client string of a route that is gone.
     """
 
     type: str

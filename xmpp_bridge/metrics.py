@@ -1,5 +1,6 @@
-"""The metrics of this app. Their rules are written in `waku_bridge/metrics.py`: no label is chosen by strangers, so
-domains are none.
+"""Metrics of the XMPP bridge, by the rules in `waku_bridge/metrics.py`.
+
+No label has values that senders choose, so domains are not labels.
 """
 
 from prometheus_client import Counter, Gauge
@@ -12,7 +13,7 @@ from registrations.models import Route
 CONNECTED = Gauge(
     "pushserver_xmpp_up",
     "1 while this process is connected to the XMPP server as its component. "
-    "When it moves: 0 on all machines means that pushes bounce; the log and `/readyz` say what the XMPP server said.",
+    "When it moves: 0 on all machines means that pushes bounce; the log and `/readyz` have the XMPP server's error.",
     multiprocess_mode="livesum",
 )
 LEADING = Gauge(
@@ -31,7 +32,7 @@ CONNECTIONS = Counter(
 STANZAS = Counter(
     "pushserver_xmpp_stanzas_total",
     "Stanzas that are no pushes, by kind: command, query, malformed, unsupported, answer, ignored. "
-    "When it moves: malformed ones are a server or an app that speaks wrongly; many ignored ones are noise.",
+    "When it moves: malformed ones are a server or an app with a fault; many ignored ones are noise.",
     ["kind"],
 )
 PUSHES = Counter(
@@ -48,14 +49,14 @@ FORWARDS_DROPPED = Counter(
 )
 COMMANDS = Counter(
     "pushserver_xmpp_commands_total",
-    "Commands of apps by what they led to: registered, refreshed, unregistered, form, canceled, bad_request, "
+    "Commands of apps by outcome: registered, refreshed, unregistered, form, canceled, bad_request, "
     "not_found, forbidden, busy, not_stored. "
     "When it moves: an app with a fault shows as bad_request; busy are devices that register more often than allowed.",
     ["outcome"],
 )
 ANNOUNCED = Counter(
     "pushserver_xmpp_ends_announced_total",
-    "Ends of routes that users' servers were told of without having asked. "
+    "Ends of routes that were announced to users' servers before their next push. "
     "When it moves: as `pushserver_routes_disabled_total`; many at once may be a wrong set-up.",
 )
 ANSWER_SECONDS = BatchHistogram(
@@ -66,18 +67,18 @@ ANSWER_SECONDS = BatchHistogram(
 )
 ENDS_UNANNOUNCED = StoredGauge(
     "pushserver_xmpp_ends_waiting",
-    "Routes that were disabled and whose users' servers are still to be told, counted up to 10 000. "
+    "Disabled routes whose end is not yet announced to the user's server, counted up to 10 000. "
     "When it moves: growing, the component is not connected.",
     sql=f"""
         SELECT count(*) FROM (
             SELECT FROM registrations_route WHERE state = '{Route.State.DISABLED}' AND is_end_awaited LIMIT 10000
-        ) AS untold
+        ) AS unannounced
     """,
 )
 CANARY_LINK_SECONDS = StoredGauge(
     "pushserver_xmpp_canary_link_seconds",
-    "How long each link of the chain took in the last round trip of the canary of XMPP; what it did not reach is "
-    "missing. "
+    "Seconds that each link of the chain took in the last round trip of the canary of XMPP; links that it did not "
+    "reach are missing. "
     "When it moves: the links are explained in docs/canary.md; users' servers wait for the answer to a push.",
     ("link",),
     sql=gauges.link_seconds("xmpp_bridge_canaryrun", ["register", "push", "gateway", "unregister"]),

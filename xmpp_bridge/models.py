@@ -1,6 +1,6 @@
-"""The apps whose devices are pushed to through XMPP, these devices, and the runs of the canary.
+"""Tables of the XMPP bridge: apps, their devices, and the runs and queued stanzas of the canary.
 
-Privacy: no JID and no device id is stored, only a keyed hash of both; of the account there is its domain. The tokens
+Privacy: no JID and no device id is stored, only a keyed hash of both. Of the account, the domain is stored. The tokens
 are in the device's route, encrypted.
 """
 
@@ -14,15 +14,15 @@ from kit.canary.runs import BaseRun
 from kit.db.fields import BytesField
 from registrations.models import Route
 
-# A full payload of mod_push2 leaves so much of Apple's 4096 bytes that this fits beside it.
+# A text of this length fits beside a full payload of mod_push2 into Apple's 4096 bytes.
 MAX_TEXT_CHARACTERS = 40
 
 
 class App(models.Model):
-    """An app that an operator serves: where its devices are reached, and how it likes to be told."""
+    """An app that an operator serves: the vendors that reach its devices, and the content of its pushes."""
 
     class Style(models.TextChoices):
-        """How the data of a push are named, so that apps written for other push services understand them."""
+        """The naming of a push's data, which apps of other push services expect."""
 
         GENERIC = "generic"
         TIGASE = "tigase"
@@ -99,23 +99,23 @@ class Device(models.Model):
 
     class State(models.TextChoices):
         ACTIVE = "active"
-        # A tombstone: pushes that still come are told that it is gone.
+        # The row stays as a tombstone: later pushes get the error that the device is gone.
         UNREGISTERED = "unregistered"
         EXPIRED = "expired"  # neither used nor registered again for months
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    # Without an index of its own, because one below begins with it.
+    # No index of its own, because `device_app` begins with it.
     app = models.ForeignKey(App, on_delete=models.PROTECT, related_name="devices", db_index=False)
-    domain = models.TextField()  # of the account; only its server may push
+    domain = models.TextField()  # of the account; only the server of this domain may push
     device_key = BytesField()  # keyed hash of app, account and the app's id of the device
     owner_key = BytesField()  # keyed hash of app and account, to count devices
-    # Of the server's key that both were made with, and what the app was given (`identity.client_keys`). Null: written
-    # while this column was being added.
+    # Name of the keys that made both hashes and the credentials of the app (`identity.client_keys`). Null in rows from
+    # before this column existed.
     key_name = BytesField(null=True)
     route = models.OneToOneField(Route, null=True, on_delete=models.SET_NULL, related_name="device")
     state = models.TextField(choices=State.choices, default=State.ACTIVE)
-    # The local part of our own address that the last push of Push 2.0 was written to, from where the end of the route
-    # is announced. It is null when there was none, or when it came from an account, which is not stored.
+    # The local part of our address that the last push of Push 2.0 was sent to. The end of the route is announced from
+    # it. Null: there was no such push, or an account sent it, which is not stored.
     announced_from = models.TextField(null=True)  # noqa: DJ001 - null: not announced
     registered_at = models.DateTimeField()  # the last time
     pushed_at = models.DateTimeField(null=True)  # exact to the day
@@ -132,7 +132,7 @@ class Device(models.Model):
             models.Index(fields=["owner_key"], condition=models.Q(state="active"), name="device_owner"),
             models.Index(fields=["registered_at"], condition=models.Q(state="active"), name="device_registered"),
             models.Index(fields=["ended_at"], condition=~models.Q(state="active"), name="device_ended"),
-            # The console's list, and its filters.
+            # For the console's list and its filters.
             models.Index(fields=["registered_at", "id"], name="device_newest"),
             models.Index(fields=["state", "registered_at", "id"], name="device_state"),
             models.Index(fields=["app", "registered_at", "id"], name="device_app"),
@@ -144,10 +144,10 @@ class Device(models.Model):
 
 
 class CanaryRun(BaseRun):
-    """One round trip of the canary. What it left in other tables is removed, see `canary.traces`."""
+    """One round trip of the canary. Its rows in other tables are removed, see `canary.traces`."""
 
     class Link(models.TextChoices):
-        """The links, in the order of the chain. What is said takes until its answer is back."""
+        """The links, in the order of the chain. The time of a stanza lasts until its answer is back."""
 
         REGISTER = "register"
         PUSH = "push"
@@ -167,7 +167,7 @@ class CanaryRun(BaseRun):
     push_ms = models.PositiveIntegerField(null=True)
     gateway_ms = models.PositiveIntegerField(null=True)
     unregister_ms = models.PositiveIntegerField(null=True)
-    device = models.UUIDField(null=True)  # that it registered, until it is removed
+    device = models.UUIDField(null=True)  # the device that the run registered, until its rows are removed
 
     class Meta:
         verbose_name = "XMPP canary run"
@@ -182,15 +182,15 @@ class CanaryRun(BaseRun):
 
 
 class CanaryStanza(models.Model):
-    """What the canary has the connected component say to itself through the XMPP server, and what became of it."""
+    """A queued stanza of the canary, which the component sends to itself through the XMPP server, and its answer."""
 
-    id = models.TextField(primary_key=True)  # the stanza's
+    id = models.TextField(primary_key=True)  # the id of the stanza
     text = models.TextField()
     queued_at = models.DateTimeField()
     sent_at = models.DateTimeField(null=True)
     answered_at = models.DateTimeField(null=True)
-    error = models.TextField(blank=True)  # the condition that it was answered with
-    is_own_error = models.BooleanField(default=False)  # the component's own, and not one of the XMPP server
+    error = models.TextField(blank=True)  # the condition of the error that answered it
+    is_own_error = models.BooleanField(default=False)  # the component made the error, and not the XMPP server
 
     def __str__(self) -> str:
         return f"Stanza {self.pk}"

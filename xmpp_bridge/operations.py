@@ -1,4 +1,4 @@
-"""XMPP for operators: its indicators, its pages, its metrics, its devices, and what reports leave out."""
+"""Operator's side of XMPP: its indicators, pages, metrics and devices, and the canary's rows that reports leave out."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -19,7 +19,7 @@ from kit.operations import Evidence, Found, KeyUse, ListPage, Operations
 from notifications.models import Notification
 from xmpp_bridge import indicators
 from xmpp_bridge.canary import canary
-from xmpp_bridge.component.status import read as component_state
+from xmpp_bridge.component.status import read_fault
 from xmpp_bridge.console.urls import device_url
 from xmpp_bridge.devices.lookup import count_by_key, find_device
 from xmpp_bridge.devices.registering import STORED_DEVICES
@@ -46,7 +46,7 @@ class XmppOperations(Operations):
         ListPage(SECTION, "XMPP apps", "apps", "xmpp_bridge.app"),
         ListPage(SECTION, "XMPP canary runs", "sync", "xmpp_bridge.canaryrun"),
     )
-    search_terms = ("of a device of XMPP: the client string, node or id that its app was given",)
+    search_terms = ("of a device of XMPP: the client string, node or id that its app received",)
     found_permissions = ("xmpp_bridge.view_device",)
     canary_pseudonyms = f"SELECT pseudonym FROM {table(CanaryRun)} WHERE pseudonym IS NOT NULL"
     canary_installations = f"SELECT device::text FROM {table(CanaryRun)} WHERE device IS NOT NULL"
@@ -55,7 +55,7 @@ class XmppOperations(Operations):
         return bool(settings.XMPP_COMPONENT_JID)
 
     def reach(self, asked: Any, *, is_blind: bool) -> Reached:
-        return Reached("" if is_blind else component_state().reason, canary.facts(is_blind=is_blind))
+        return Reached("" if is_blind else read_fault(), canary.facts(is_blind=is_blind))
 
     def judge_reached(self, reached: Reached, *, is_redis_down: bool) -> Iterator[Indicator]:
         yield indicators.connection(reached.component, is_redis_down=is_redis_down)

@@ -1,4 +1,4 @@
-"""The periodic tasks of XMPP: the canary, and ending devices that nobody uses."""
+"""Periodic tasks of XMPP: the canary, and the end of unused devices."""
 
 from datetime import timedelta
 from itertools import chain
@@ -13,22 +13,23 @@ from kit.processes.tasks import MessageTask, run_for_a_while
 from xmpp_bridge.canary import canary
 from xmpp_bridge.devices import retention
 
-# Devices that were neither pushed to nor registered again are forgotten after this.
+# A device that was neither pushed to nor registered again for this time ends. Its row is removed as much later.
 KEEP_UNUSED = timedelta(days=90)
 log = structlog.get_logger(__name__)
 
 
-@shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
+@shared_task(base=MessageTask, autoretry_for=())  # no retry, because the schedule runs it again soon
 def run_canary() -> None:
-    """Make a round trip, and more of them while the chain is broken, in a queue apart from the workers that it waits
-    for.
+    """Make a round trip, and repeat it while the chain is broken.
+
+    The task has a queue of its own, because it waits for the workers of the other queues.
     """
     canary.run_until_sound(seconds=settings.CANARY_PERIOD_SECONDS)
 
 
-@shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
+@shared_task(base=MessageTask, autoretry_for=())  # no retry, because the schedule runs it again soon
 def purge() -> None:
-    """End what has not been used for for long, and forget what ended as long ago."""
+    """End devices that are unused for KEEP_UNUSED, and remove those that ended that long ago, and old canary runs."""
     now, keep = database_now(), KEEP_UNUSED
     removed = run_for_a_while(chain(retention.expire(now=now, keep=keep), retention.purge(now=now, keep=keep)))
     removed_runs = run_for_a_while(canary.purge(now=now, keep=KEPT))

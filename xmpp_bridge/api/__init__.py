@@ -1,1 +1,1 @@
-"""The endpoints of XMPP in the API: registering devices, and the round trips of the canary. See docs/api.md."""
+"""Endpoints of XMPP in the API: registering devices, and the round trips of the canary. See docs/api.md."""

@@ -1,4 +1,4 @@
-"""The round trips of the canary, for monitoring."""
+"""Endpoint of the canary's round trips, for monitoring."""
 
 from typing import Any, ClassVar
 
@@ -30,7 +30,7 @@ class XmppCanaryRunAnswer(serializers.ModelSerializer[CanaryRun]):
 
 
 class XmppCanaryFilters(django_filters.FilterSet):  # type: ignore[misc]  # has no types
-    """Filter runs without an index: there is one row a minute, some ten thousand in all."""
+    """Filter of runs, without an index: the table grows by one row a minute, to some ten thousand rows."""
 
     class Meta:
         model = CanaryRun

@@ -1,7 +1,7 @@
-"""Registering devices of XMPP for their users: for operators whose app cannot send the ad-hoc commands itself.
+"""Endpoints that register XMPP devices, for operators whose app cannot send the ad-hoc commands itself.
 
-What is carried out is the command, so the answer is what the app would have got. It holds the device's secrets, which
-stand in no other answer and in no log; neither does the account.
+Each endpoint carries out the ad-hoc command, so its answer is the one that the app would have received. The answer
+holds the device's secrets. No other answer and no log holds them, or the account.
 """
 
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ from xmpp_bridge.devices.registering import CommandRefused, Done
 log = structlog.get_logger(__name__)
 MAX_TOKEN_CHARACTERS = 4096
 MAX_SLUG_CHARACTERS = 63
-# The fields of a command that are called otherwise here.
+# Fields of the API whose names differ from those of the command's form.
 NAMES = {"device_id": "device-id", "voip_token": "voip-token"}
 NO_SUCH_APP = "No app of this name has devices on this platform."
 NO_SUCH_DEVICE = "No such device of this account is registered in the app, or there is no such app."
@@ -37,25 +37,25 @@ NOT_SERVED = "This domain is not served (XMPP_DENIED_DOMAINS, XMPP_ALLOWED_DOMAI
 
 class TooManyDevices(APIException):
     status_code = status.HTTP_409_CONFLICT
-    default_detail = "The account has as many devices in this app as it may have (ten)."
+    default_detail = "A limit of devices is reached: ten of an account in an app, or XMPP_MAX_DEVICES in all."
 
 
 class NoComponent(APIException):
     status_code = status.HTTP_409_CONFLICT
-    default_detail = "This server is no component of an XMPP server (XMPP_COMPONENT_JID)."
+    default_detail = "No XMPP component is configured (XMPP_COMPONENT_JID)."
 
 
 PROBLEMS: dict[Any, Any] = {
     (code, "application/problem+json"): OpenApiResponse(Problem, description)
     for code, description in {
-        409: "The account has as many devices as it may have, or no XMPP component is configured.",
-        415: "What is sent is JSON.",
+        409: "A limit of devices is reached, or no XMPP component is configured.",
+        415: "The body is not JSON.",
     }.items()
 }
 
 
 class DeviceAsked(serializers.Serializer[Any]):
-    """Which device of whom."""
+    """The account and the device that the command is about."""
 
     platform = serializers.ChoiceField(choices=["apns", "fcm"])
     account = serializers.CharField(
@@ -64,10 +64,10 @@ class DeviceAsked(serializers.Serializer[Any]):
     device_id = serializers.CharField(
         max_length=MAX_DEVICE_ID_CHARACTERS,
         trim_whitespace=False,
-        help_text="A name of the device, the same each time. It is not stored.",
+        help_text="The app's own id of the device, the same in each request. It is not stored.",
     )
     app = serializers.CharField(
-        max_length=MAX_SLUG_CHARACTERS, required=False, help_text="The slug, where there are several apps."
+        max_length=MAX_SLUG_CHARACTERS, required=False, help_text="The app's slug. Required if there are several apps."
     )
 
 
@@ -87,14 +87,14 @@ class RegistrationAsked(DeviceAsked):
 
 
 class UnregisteredAnswer(serializers.Serializer[Any]):
-    id = serializers.UUIDField(help_text="Of the device, as in the console.")
+    id = serializers.UUIDField(help_text="The device's id, as in the console.")
     outcome = serializers.ChoiceField(choices=["unregistered"])
 
 
 class RegisteredAnswer(serializers.Serializer[Any]):
-    """What the app hands on to its user's server: jid and client for Push 2.0; jid, node and secret for XEP-0357."""
+    """The values for the user's server: jid and client for Push 2.0, or jid, node and secret for XEP-0357."""
 
-    id = serializers.UUIDField(help_text="Of the device, as in the console.")
+    id = serializers.UUIDField(help_text="The device's id, as in the console.")
     outcome = serializers.ChoiceField(choices=["registered", "refreshed"])
     jid = serializers.CharField()
     client = serializers.CharField()
@@ -112,7 +112,7 @@ class Commanding(Guarded, generics.GenericAPIView[Any]):
     not_found: ClassVar[str]
 
     def carry_out(self, request: Request) -> Response:
-        """Carry out the command and note who had it carried out, or neither."""
+        """Carry out the command and record the API token that requested it, in one transaction."""
         if not settings.XMPP_COMPONENT_JID:
             raise NoComponent
         asked = self.get_serializer(data=request.data)
@@ -130,7 +130,7 @@ class Commanding(Guarded, generics.GenericAPIView[Any]):
         return response
 
     def problem(self, refused: CommandRefused) -> APIException:
-        """Return the problem that says what is wrong."""
+        """Return the HTTP error that answers a refused command."""
         match refused.outcome:
             case "not_found":
                 return NotFound(self.not_found)
@@ -169,7 +169,7 @@ class Register(Commanding):
 
 
 class Unregister(Commanding):
-    """Forget a device. When it is registered again, it is another one."""
+    """Unregister a device. Registering it again makes a new device."""
 
     verb, not_found = "unregister", NO_SUCH_DEVICE
     serializer_class = DeviceAsked

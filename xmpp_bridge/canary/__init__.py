@@ -1,11 +1,10 @@
-"""The canary of XMPP: an app and a user's server of our own. Every minute it registers a device, pushes to it, and
-unregisters it.
+"""The canary of XMPP: every minute it registers a device of its own app, pushes to it, and unregisters it.
 
-The component that is connected says this to itself: the XMPP server takes each stanza and hands it back, as it hands
-over those of others. So it needs no account anywhere, and shows that the server routes to us.
+The connected component sends the canary's stanzas to itself. The XMPP server routes each stanza back to the component,
+like the stanzas of other servers. So the canary needs no account, and shows that the XMPP server routes to us.
 
-    links.py      the chain, link by link            diagnosis.py    what it means when one breaks (pure)
-    stanzas.py    what it has said (pure)            traces.py       what it leaves in the tables, and removing it
+    links.py      the chain, link by link            diagnosis.py    the cause when a link breaks (pure)
+    stanzas.py    the stanzas that it sends (pure)   traces.py       its rows in the tables of real traffic
 
 See docs/canary.md.
 """

@@ -1,6 +1,6 @@
-"""Why a round trip stops, concluded from how far it got.
+"""Diagnosis of a broken round trip: its cause, concluded from how far the round trip got.
 
-The facts are judged in the order of the chain, so that the first fault is named and not what follows from it.
+The facts are judged in the order of the chain, so that the diagnosis names the first fault and not its consequences.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,10 @@ Cause: TypeAlias = CanaryRun.Cause
 
 @dataclass(frozen=True, slots=True)
 class Stanza:
-    """What became of a stanza. ``component`` says what is wrong with the connection of the component, if anything is,
-    and ``has_effect`` whether the tables show that the component carried the stanza out.
+    """The fate of one stanza of the canary.
+
+    ``component`` names the fault of the component's connection, and is empty when the component is connected.
+    ``has_effect`` says whether the tables show that the component carried the stanza out.
     """
 
     component: str = ""
@@ -29,27 +31,27 @@ class Stanza:
 
 
 def diagnose(link: Link, stanza: Stanza) -> Diagnosis | None:
-    """Return why a stanza did not lead to what it should have, if it did not."""
+    """Return why a stanza did not have its effect, or None if it had."""
     if not stanza.is_sent:
-        return Diagnosis(link, Cause.COMPONENT, stanza.component or "it is connected, and does not take up its errands")
+        return Diagnosis(link, Cause.COMPONENT, stanza.component or "it is connected, but does not send queued stanzas")
     if stanza.error:
         cause = Cause.COMPONENT if stanza.is_own_error else Cause.XMPP_SERVER
         return Diagnosis(link, cause, f"refused: {stanza.error}")
     if not stanza.is_answered:
         return _unanswered(link, stanza)
-    return None if stanza.has_effect else Diagnosis(link, Cause.COMPONENT, "it answers, and has stored nothing")
+    return None if stanza.has_effect else Diagnosis(link, Cause.COMPONENT, "it answers, but has stored nothing")
 
 
 def _unanswered(link: Link, stanza: Stanza) -> Diagnosis:
     if stanza.has_effect:
-        return Diagnosis(link, Cause.REPLY, "the component has carried it out")
+        return Diagnosis(link, Cause.REPLY, "the component has carried out the stanza")
     if stanza.component:
         return Diagnosis(link, Cause.COMPONENT, stanza.component)
-    return Diagnosis(link, Cause.XMPP_SERVER, "it took the stanza, and did not hand it back")
+    return Diagnosis(link, Cause.XMPP_SERVER, "it took the stanza, but did not route it back")
 
 
 def diagnose_push(push: Push) -> Diagnosis | None:
-    """Return what is wrong with the push, if anything is."""
+    """Return why the gateway did not take the push, or None if it did."""
     if trouble := push_trouble(push):
         return Diagnosis(Link.GATEWAY, Cause.GATEWAY if trouble.is_of_gateway else Cause.WORKER, trouble.detail)
     return None

@@ -1,4 +1,4 @@
-"""The links of the canary: register, push, unregister, and how long each of them takes."""
+"""The links of the canary: register, push, gateway, unregister, and the milliseconds that each of them takes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,8 +23,6 @@ DEVICE_ID = "canary"
 
 
 class XmppCanary(Canary[CanaryRun]):
-    """The canary of XMPP."""
-
     name = "xmpp_canary"
 
     def rows(self) -> QuerySet[CanaryRun]:
@@ -50,9 +48,10 @@ def _new_account() -> str:
 
 @dataclass(slots=True)
 class Talk:
-    """What an account at the component's own ``domain`` has said: nobody else can send from there.
+    """Sender of the canary's stanzas, under an account at the component's own ``domain``.
 
-    Each run has an account of its own, as one account may not register as often as the canary does.
+    Only the component can send from that domain. Each run has an account of its own, because the canary registers more
+    often than one account may.
     """
 
     domain: str
@@ -64,7 +63,7 @@ class Talk:
         return f"{self.name}@{self.domain}"
 
     def command(self, link: Link, node: str, has_effect: Callable[[], bool]) -> int:
-        """Have a command of the app said, see `send`."""
+        """Send a command of the app, see `send`."""
         fields = {"device-id": DEVICE_ID, "app": canary_apps()[0]}
         if node == REGISTER:
             fields["token"] = settings.CANARY_DRY_RUN_TOKEN
@@ -73,24 +72,24 @@ class Talk:
         return self.send(link, stanza_id, text, has_effect)
 
     def push(self, device: UUID, pushes: QuerySet[Notification]) -> int:
-        """Have a push to the device said, see `send`."""
+        """Send a push to the device, see `send`."""
         given_out, stanza_id = issue(device, client_keys()[0]), uuid4().hex
         text = write_push(stanza_id, given_out.node, given_out.secret, server=self.domain, service=self.domain)
         return self.send(Link.PUSH, stanza_id, text, pushes.exists)
 
     def send(self, link: Link, stanza_id: str, text: str, has_effect: Callable[[], bool]) -> int:
-        """Have the component say a stanza to itself, and return how many milliseconds the answer took.
+        """Have the component send a stanza to itself, and return how many milliseconds the answer took.
 
         Raises ChainBroken.
         """
-        queued_stanzas.want(stanza_id, text)
+        queued_stanzas.queue(stanza_id, text)
         found = wait_for(
             lambda: queued_stanzas.read(stanza_id),
             lambda row: row.answered_at is not None,
             seconds=self.timeout_seconds,
         )
         stanza = Stanza(
-            component=status.read().reason,
+            component=status.read_fault(),
             is_sent=found.sent_at is not None,
             is_answered=found.answered_at is not None,
             error=found.error,
@@ -123,10 +122,13 @@ class Talk:
 
 
 def walk(talk: Talk, run: CanaryRun) -> Links:
-    """Walk the chain."""
+    """Yield each link of the chain once it holds, with the milliseconds that it took.
+
+    Raises ChainBroken.
+    """
     yield Link.REGISTER, talk.command(Link.REGISTER, REGISTER, lambda: talk.find_device() is not None)
     device = talk.find_device()
-    assert device is not None  # noqa: S101 - it was there
+    assert device is not None  # noqa: S101 - the link before found it
     traces.note_device(run, device)
 
     pushes = _pushes_from_now_on(device.pk)
@@ -137,6 +139,6 @@ def walk(talk: Talk, run: CanaryRun) -> Links:
 
 
 def _pushes_from_now_on(device: UUID) -> QuerySet[Notification]:
-    """Return the pushes to a device that come from now on, which an index finds among all others."""
+    """Return the pushes to a device that are stored from now on, by conditions that an index serves."""
     newest = Notification.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     return Notification.objects.filter(public_key_hash=b"", pk__gt=newest, installation_id=str(device))

@@ -1,4 +1,4 @@
-"""The stanzas that the canary has said: those of an app, and of its user's server. Pure."""
+"""The stanzas of the canary: commands of an app, and a push of its user's server. Pure."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ def write_command(stanza_id: str, node: str, fields: Mapping[str, str], *, accou
 
 
 def write_push(stanza_id: str, node: str, secret: str, *, server: str, service: str) -> str:
-    """Return a push of XEP-0357, as a user's server sends it for a message without telling its text."""
+    """Return a push of XEP-0357, as a user's server sends it for a message whose text it withholds."""
     summary = _submitted({"FORM_TYPE": PUSH_SUMMARY, "message-count": "1"})
     item = write("item", write("notification", summary, xmlns=PUSH))
     options = write("publish-options", _submitted({"FORM_TYPE": PUBLISH_OPTIONS, "secret": secret}))

@@ -1,7 +1,7 @@
-"""What the canary leaves in the tables of real traffic: its app, devices, their pushes and their history.
+"""Rows of the canary in the tables of real traffic: its app, its devices, their pushes and their history.
 
-Whatever process dies meanwhile, all of it is found again: the app has a name that nobody else can register in, and the
-history is found by the pseudonyms that the runs keep.
+All of them are found again even when a process dies during a run. Nobody else can register in the canary's app, and
+each run keeps the pseudonym under which its history is stored.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from registrations.models import RegistrationEvent, Route
 from xmpp_bridge.identity import canary_apps
 from xmpp_bridge.models import App, CanaryRun, CanaryStanza, Device
 
-# What the console shows of the app, as long as a run is under way.
+# The text of the app, which the console shows while a run is under way.
 TEXT = "Canary"
 
 
@@ -27,7 +27,7 @@ def make_app() -> None:
 
 
 def note_device(run: CanaryRun, device: Device) -> None:
-    """Keep what names the run's device elsewhere, because unregistering forgets it."""
+    """Keep the id and the pseudonym of the run's device, because unregistering forgets the pseudonym."""
     run.device = device.pk
     run.pseudonym = device.route.pseudonym if device.route else None
     run.save(update_fields=["device", "pseudonym"])
@@ -35,7 +35,7 @@ def note_device(run: CanaryRun, device: Device) -> None:
 
 @transaction.atomic
 def remove_traces() -> None:
-    """Remove everything that any run left. Only the run that is under way may call it while there is one."""
+    """Remove the rows that any run left. While a run is under way, only that run may call this."""
     devices = list(Device.objects.select_for_update().filter(app__slug__in=canary_apps()))
     routes = Route.objects.filter(pk__in=[device.route_id for device in devices if device.route_id])
     runs = CanaryRun.objects.filter(pseudonym__isnull=False)
@@ -51,7 +51,10 @@ def remove_traces() -> None:
 
 
 def _requests_for(devices: Sequence[Device]) -> QuerySet[NotificationRequest]:
-    """Return the requests to push to these devices, among those that came since: there is an index of that alone."""
+    """Return the requests to push to these devices.
+
+    They are searched among those received since the first device registered, because only that condition has an index.
+    """
     since = min((device.registered_at for device in devices), default=timezone.now())
     names = [str(device.pk) for device in devices]
     return NotificationRequest.objects.filter(received_at__gte=since, notifications__installation_id__in=names)

@@ -1,8 +1,8 @@
 """Reference clients of the XMPP push service: an app that registers its device, and a user's server that notifies it.
 
-What they say and believe is in cores without I/O: `registering` (commands), `pushing` (what an app tells its own
-server), `notifying` (the three dialects), `UserServer` (the duties of a server, by the draft of Push 2.0). `Account`
-and `Component` carry it over a stream of slixmpp, `NotifyingServer` a `UserServer` over a component.
+The cores do no I/O: `registering` (commands), `pushing` (requests of an app to its own server), `notifying` (the three
+dialects) and `UserServer` (the duties of a server, by the draft of Push 2.0). `Account` and `Component` are streams of
+slixmpp. `NotifyingServer` runs a `UserServer` over a component.
 
     device = Device(Platform.FCM, token, device_id, app="messenger")
     async with Account("juliet@capulet.test/phone", password, host, port) as juliet:
@@ -15,7 +15,7 @@ and `Component` carry it over a stream of slixmpp, `NotifyingServer` a `UserServ
         server.notify(route, Notification(Grade.HIGH))
         event = await server.next_event()                                   # Stored, Failed, Disabled, ...
 
-Nothing here raises for what a peer sent: an error is a `Refused`, what is not believed an `Ignored`.
+Nothing here raises for a stanza of a peer: an error is a `Refused`, and a stanza that fails verification an `Ignored`.
 
 See docs/xmpp.md.
 """

@@ -1,4 +1,4 @@
-"""What the push service answers, and what it says unasked: errors of stanzas, and routes that are gone."""
+"""Errors of stanzas, as the push service sends them: refusals, and announcements that a route is gone."""
 
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
@@ -10,8 +10,10 @@ _CONDITION = f"{{{STANZA_ERRORS}}}"
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An error: its type (`wait` may be repeated), its condition, the text for people; and the client string where the
-    service says that it has disabled the route.
+    """An error of a stanza.
+
+    ``kind`` is its type: after `wait` the stanza may be repeated. ``text`` is for people. ``disabled_client`` is the
+    client string of the route, where the service reports that the route is disabled.
     """
 
     kind: str

@@ -1,8 +1,8 @@
 """The network side: accounts of users (RFC 6120) and components (XEP-0114), over slixmpp.
 
-Both send and receive element trees as in `elements`. Nothing reconnects by itself. The class of slixmpp's components is
-left as it is (`fix_error_ns` would change it for the whole process, accounts included): what it writes by itself is no
-error, and ours are written here.
+Both send and receive element trees as in `elements`. Nothing reconnects by itself. slixmpp's `fix_error_ns` is not
+used, because it changes the namespace of errors for the whole process, accounts included. It is not needed: slixmpp
+writes no errors by itself here, and ours are written with the right namespace.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ STANZAS = frozenset({"message", "presence", "iq"})
 
 
 class ConnectionFailed(Exception):  # noqa: N818 - says what is wrong
-    """The server did not let us in, or could not be reached. The text is the condition of the stream's error."""
+    """The server refused the login, or could not be reached. The text is the condition of the stream's error."""
 
 
 def new_id() -> str:
@@ -81,11 +81,11 @@ class Connection:
             raise ConnectionFailed(error)
 
     def send(self, stanza: Element | str) -> None:
-        """Send a stanza, or text that stands for one and may be no XML at all."""
+        """Send a stanza, or raw text in place of one, which need not be XML."""
         self._stream.send_raw(stanza if isinstance(stanza, str) else tostring(stanza))
 
     async def ask(self, request: Element | str, identifier: str = "") -> Element:
-        """Send a stanza and return what comes back with its id.
+        """Send a stanza and return the answer with its id.
 
         Raises TimeoutError.
         """
@@ -100,19 +100,19 @@ class Connection:
             del self._waiting[identifier]
 
     async def close(self) -> None:
-        """Say good-bye and close the connection."""
+        """Close the stream, and then the connection."""
         if self._is_open and not self.ended.is_set():
             await self._stream.disconnect()
         self.abort()
 
     def abort(self) -> None:
-        """Cut the connection without a word."""
+        """Cut the connection without closing the stream."""
         self._stream.cancel_connection_attempt()
         self._stream.abort()
         self._stream._run_out_filters.cancel()  # noqa: SLF001 - slixmpp leaves its task running otherwise
 
     def _take(self, stanza: Any) -> Any:
-        """Keep a stanza from slixmpp's own handlers, once the session has begun."""
+        """Take a stanza before slixmpp's own handlers do, once the session has begun."""
         xml = stanza.xml
         if not self._is_open or xml.tag.rpartition("}")[2] not in STANZAS:
             return stanza
@@ -129,7 +129,7 @@ class Connection:
 
 
 class Component(Connection):
-    """A component of a server: everything that is sent to its domain arrives here."""
+    """A component of a server, which receives every stanza to its domain."""
 
     def __init__(self, domain: str, secret: str, host: str, port: int, on_stanza: OnStanza | None = None) -> None:
         stream = ComponentXMPP(domain, secret, host, port)  # type: ignore[no-untyped-call]
@@ -137,7 +137,7 @@ class Component(Connection):
 
 
 class Account(Connection):
-    """A user's client, on a server of this machine that asks for no encryption."""
+    """A user's client, on a server of this machine that requires no encryption."""
 
     def __init__(self, jid: str, password: str, host: str, port: int, on_stanza: OnStanza | None = None) -> None:
         stream = ClientXMPP(jid, password)
@@ -148,11 +148,11 @@ class Account(Connection):
         self._domain = stream.boundjid.host
 
     async def ask_own_account(self, *request: Element) -> Element:
-        """Send a request to the user's own account, and return its answer."""
+        """Send a request to the user's own account, and return the account's answer."""
         return await self.ask(iq("set", "", new_id(), *request))
 
     async def ping(self) -> None:
-        """Wait until the server has taken in everything that was sent so far."""
+        """Wait until the server has processed every stanza that was sent so far."""
         await self.ask(iq("get", self._domain, new_id(), element("ping", PING)))
 
     def be_available(self) -> None:

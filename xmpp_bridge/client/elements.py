@@ -1,8 +1,8 @@
 """XML as the clients handle it: element trees whose stanza has no namespace of its own.
 
-What the stream adds (`jabber:client` to a user, `jabber:component:accept` to a component) is taken away from received
-stanzas and left out of sent ones, so that the cores know nothing of the transport. A child of a stanza in another
-namespace than the stream's keeps it: an `<error/>` that is found here came in the right one.
+The namespace of the stream (`jabber:client` for a user, `jabber:component:accept` for a component) is removed from
+received stanzas and left out of sent ones, so that the cores do not depend on the transport. A child of a stanza in any
+other namespace keeps it. So an `<error/>` without a namespace here arrived in the stream's own.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ SCE_ENCRYPTED = "urn:xmpp:sce:rfc8291:0"
 def element(
     tag: str, namespace: str = "", attributes: Mapping[str, str] | None = None, *children: Element, text: str = ""
 ) -> Element:
-    """Return an element. Stanzas have no namespace, and everything below them has one."""
+    """Return an element. A stanza has no namespace; every element below it has one, except an error."""
     made = Element(f"{{{namespace}}}{tag}" if namespace else tag, dict(attributes or {}))
     made.text = text or None
     made.extend(children)
@@ -35,13 +35,13 @@ def element(
 
 
 def iq(kind: str, to: str, identifier: str, *children: Element) -> Element:
-    """Return a request or an answer to one. Without ``to`` it is for the account itself."""
+    """Return an IQ. Without ``to`` it is addressed to the sender's own account."""
     address = {"to": to} if to else {}
     return element("iq", "", {"type": kind, "id": identifier, **address}, *children)
 
 
 def without_stream_namespace(stanza: Element, namespace: str) -> Element:
-    """Take the stream's namespace from the stanza and from what is in the same namespace directly below it."""
+    """Remove the stream's namespace from the stanza and from its children that are in it, and return the stanza."""
     prefix = f"{{{namespace}}}"
     for part in (stanza, *stanza):
         part.tag = part.tag.removeprefix(prefix)
@@ -54,11 +54,11 @@ def text_at(parent: Element, path: str) -> str:
 
 
 def reply_to(stanza: Element, kind: str, *children: Element) -> Element:
-    """Return an answer to a stanza: with its id, from whom it went to, to whom it came from."""
+    """Return an answer to a stanza: with the same id, and with its sender and recipient exchanged."""
     attributes = {"type": kind, "id": stanza.get("id", ""), "to": stanza.get("from", ""), "from": stanza.get("to", "")}
     return element(stanza.tag, "", {name: value for name, value in attributes.items() if value}, *children)
 
 
 def error(kind: str, condition: str, *further: Element) -> Element:
-    """Return the error of a stanza: its type, its condition, and what an application adds."""
+    """Return the error of a stanza: its type, its condition, and any application-specific elements."""
     return element("error", "", {"type": kind}, element(condition, STANZA_ERRORS), *further)

@@ -1,4 +1,4 @@
-"""Data forms (XEP-0004), as far as commands and push options use them: fields with one value each."""
+"""Data forms (XEP-0004), limited to the part that commands and push options use: fields with one value each."""
 
 from collections.abc import Mapping
 from xml.etree.ElementTree import Element

@@ -1,6 +1,4 @@
-"""Notifications as user servers write them, in each of the three dialects. Nothing is encrypted here: ciphertexts are
-given.
-"""
+"""Notifications as users' servers write them, in each of the three dialects. The caller supplies the ciphertexts."""
 
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
@@ -24,8 +22,10 @@ SUMMARY = "urn:xmpp:push:summary"
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """What happened to a user. ``ciphertext`` and ``iv`` are base64; ``forwarded`` is the whole stanza, which only the
-    draft sends along; ``body`` and ``sender`` are the summary that only XEP-0357 has.
+    """An event that a user's server notifies the user of.
+
+    ``ciphertext`` and ``iv`` are base64. ``forwarded`` is the whole stanza, which only the draft can include. ``body``
+    and ``sender`` are the summary, which only XEP-0357 has.
     """
 
     grade: Grade = Grade.NORMAL
@@ -37,7 +37,7 @@ class Notification:
 
 
 def draft(client: str, notification: Notification) -> Element:
-    """Return the payload of a message: Push 2.0 as the draft has it."""
+    """Return the payload of a message: Push 2.0 as the draft specifies it."""
     parts = []
     if notification.ciphertext:
         parts.append(_encrypted(PUSH2, notification))
@@ -48,7 +48,7 @@ def draft(client: str, notification: Notification) -> Element:
 
 
 def mod_push2(client: str, notification: Notification) -> Element:
-    """Return the payload of a message: Push 2.0 as mod_push2 has it, where only calls are of high priority."""
+    """Return the payload of a message: Push 2.0 as mod_push2 writes it, where only calls have high priority."""
     is_call = notification.grade is Grade.VOIP
     parts = [element("client", PUSH2, text=client)]
     parts.append(element("priority", PUSH2, text="high" if is_call else str(notification.grade)))
@@ -71,7 +71,7 @@ def xep0357(node: str, secret: str, notification: Notification) -> Element:
 
 
 def _summary_or_encrypted(notification: Notification) -> list[Element]:
-    """Return the summary, or what stands in its place when the message was encrypted."""
+    """Return the summary, or the ciphertext and its priority when the message was encrypted."""
     if notification.ciphertext:
         priority = element("priority", TIGASE_PRIORITY, text="high")
         return [_encrypted(TIGASE_ENCRYPTED, notification), priority]

@@ -1,4 +1,4 @@
-"""What an app tells its own server: from now on push to this service, or no longer."""
+"""Requests of an app to its own server: enable or disable pushes to a push service."""
 
 from xml.etree.ElementTree import Element
 
@@ -12,20 +12,20 @@ NOTIFY_ONLY = "urn:xmpp:push2:send:notify-only"
 
 
 def enable_xep0357(service: str, node: str, secret: str) -> Element:
-    """Return the request of XEP-0357 for the user's own account."""
+    """Return the request of XEP-0357, to the user's own account, that enables pushes to a node."""
     options = submitted({"secret": secret}, PUBLISH_OPTIONS)
     return element("enable", PUSH, {"jid": service, "node": node}, options)
 
 
 def disable_xep0357(service: str, node: str = "") -> Element:
-    """Return the request that ends it, for one node or for all of a service."""
+    """Return the request of XEP-0357 that disables pushes to one node, or to all nodes of a service."""
     return element("disable", PUSH, {"jid": service} | ({"node": node} if node else {}))
 
 
 def enable_draft(
     service: str, client: str, *, match: str = MATCH_ALL, send: str = NOTIFY_ONLY, limit: int = 0
 ) -> Element:
-    """Return the request of Push 2.0 as its draft has it: what is sent stands beside what is matched."""
+    """Return the request of Push 2.0 as its draft specifies it: `<send/>` stands beside `<match/>`."""
     parts = [
         element("service", PUSH2, text=service),
         element("client", PUSH2, text=client),
@@ -38,8 +38,9 @@ def enable_draft(
 
 
 def enable_mod_push2(service: str, client: str, *, match: str = MATCH_ALL, send: Element | None = None) -> Element:
-    """Return the request of Push 2.0 as mod_push2 has it: what is sent stands inside what is matched, and its namespace
-    is the profile.
+    """Return the request of Push 2.0 as mod_push2 expects it: `<send/>` stands inside `<match/>`.
+
+    The namespace of `<send/>` is its profile.
     """
     inner = element("send", NOTIFY_ONLY) if send is None else send
     parts = [

@@ -1,6 +1,6 @@
-"""An app that registers its device with the push service, by ad-hoc commands (XEP-0050) of its user's account.
+"""Registration of an app's device with the push service, by ad-hoc commands (XEP-0050) of its user's account.
 
-A core without I/O: it says which request to send, and reads the answer.
+A core without I/O: it builds the requests and reads the answers.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from xmpp_bridge.client.forms import submitted, values_of
 
 
 class Platform(StrEnum):
-    """Whose service reaches the device, as the names of the commands spell it."""
+    """The push service of the device's vendor, as the names of the commands spell it."""
 
     APNS = "apns"
     FCM = "fcm"
@@ -21,8 +21,9 @@ class Platform(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What an app knows about its device. ``environment`` and the VoIP token are for Apple's only, and ``app`` is
-    needed where a service serves several.
+    """The facts of an app about its device.
+
+    ``environment`` and ``voip_token`` are for Apple's devices only. ``app`` is required where a service serves several.
     """
 
     platform: Platform
@@ -33,7 +34,7 @@ class Device:
     voip_token: str = field(default="", repr=False)
 
     def fields(self) -> dict[str, str]:
-        """Return the form of the registration."""
+        """Return the fields of the registration's form, without empty ones."""
         fields = {
             "token": self.token,
             "device-id": self.device_id,
@@ -46,8 +47,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What the app tells its user's server: the JID of the service, and what names the route there. ``client`` is for
-    Push 2.0, ``node`` and ``secret`` are for XEP-0357.
+    """The values that the app passes to its user's server.
+
+    ``service`` is the JID of the push service. ``client`` names the route in Push 2.0, ``node`` and ``secret`` name it
+    in XEP-0357.
     """
 
     service: str
@@ -71,14 +74,14 @@ class FormAsked:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The service has ended the command as it was asked to."""
+    """The service confirms that it has cancelled the command."""
 
 
 Answer = Registered | Unregistered | FormAsked | Cancelled | Refused
 
 
 def register(service: str, device: Device, identifier: str, *, session_id: str = "") -> Element:
-    """Return the request that registers a device, or tells of its new token; in a session, the second step of it."""
+    """Return the request that registers a device or its new token. In a session it is the second step."""
     form = submitted(device.fields())
     return _command(service, f"register-push-{device.platform}", identifier, form, session_id=session_id)
 
@@ -90,7 +93,7 @@ def unregister(service: str, device: Device, identifier: str) -> Element:
 
 
 def ask_for_form(service: str, platform: Platform, identifier: str) -> Element:
-    """Return the first step of clients that know nothing about the command."""
+    """Return the request for the command's form: the first step of a generic client."""
     return _command(service, f"register-push-{platform}", identifier)
 
 
@@ -100,7 +103,7 @@ def cancel(service: str, platform: Platform, identifier: str, session_id: str) -
 
 
 def read_answer(answer: Element) -> Answer:
-    """Return what the service said."""
+    """Return the service's answer to a command."""
     if answer.get("type") == "error":
         return refusal_of(answer)
     command = answer.find(f"{{{COMMANDS}}}command")

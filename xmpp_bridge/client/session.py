@@ -1,4 +1,4 @@
-"""The cores over their connections: an app that asks and waits for its answer, and a server that runs on."""
+"""The cores over their connections: an app that sends a command and waits for its answer, and a server that runs on."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ TICK_SECONDS = 0.1
 
 
 async def register(account: Connection, service: str, device: Device) -> Answer:
-    """Register a device, or tell of its new token.
+    """Register a device, or its new token.
 
     Raises TimeoutError.
     """
@@ -34,8 +34,9 @@ async def unregister(account: Connection, service: str, device: Device) -> Answe
 
 
 class NotifyingServer:
-    """A user's server, connected to the server of the push service as a component. Inside an `async with` it repeats
-    what is to be repeated, and takes in what it is told.
+    """A user's server, connected to the XMPP server of the push service as a component.
+
+    Inside an `async with` it repeats notifications when they are due, and processes the answers.
     """
 
     def __init__(self, domain: str, secret: str, host: str, port: int) -> None:
@@ -59,7 +60,7 @@ class NotifyingServer:
         await self.component.close()
 
     async def register(self, user: str, service: str, device: Device) -> Answer:
-        """Register a device of one of the server's users, as if the user's client asked.
+        """Register a device of one of the server's users, as if the user's client sent the command.
 
         Raises TimeoutError.
         """
@@ -77,13 +78,13 @@ class NotifyingServer:
         return registering.read_answer(await self.component.ask(request))
 
     def notify(self, route: Route, notification: Notification) -> Sequence[Element]:
-        """Send a notification, and return what was sent: nothing along a route that is not enabled."""
+        """Send a notification, and return the stanzas sent: none along a route that is not enabled."""
         step = self.core.notify(route, notification, time.monotonic())
         self._carry_out(step)
         return step.stanzas
 
     async def next_event(self, *, timeout_seconds: float | None = TIMEOUT_SECONDS) -> Event:
-        """Wait for what happens next; None is for ever.
+        """Wait for the next event. ``timeout_seconds`` of None waits without a limit.
 
         Raises TimeoutError.
         """

@@ -1,8 +1,8 @@
-"""A user's server as far as the push service has to do with it: what the draft of Push 2.0 makes its duty.
+"""A user's server towards the push service, with the duties that the draft of Push 2.0 gives it. A core without I/O.
 
-A core without I/O. It sends notifications along the routes that its users have enabled, repeats what was answered
-`wait`, with growing pauses and not for ever, repeats nothing else, and forgets a route that its own push service
-declares gone. A message has no answer when all is well, so that nothing can be said about it but what was refused.
+It sends notifications along the routes that its users have enabled. After a `wait` it repeats the notification, with
+growing pauses and at most MAX_ATTEMPTS times. It repeats nothing else. It forgets a route when the push service of that
+route declares it gone. A message has no answer when all is well, so only its refusal is reported.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,16 @@ from xmpp_bridge.messages import Dialect
 
 MAX_ATTEMPTS = 6
 FIRST_PAUSE_SECONDS = 1.0
-# For so long an answer is recognised.
+# Seconds after sending a notification during which its answer is recognised.
 MEMORY_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a user has enabled. ``limit`` is how many notifications go out until the user is back; 0 is no limit."""
+    """A route that a user has enabled.
+
+    ``limit`` is the number of notifications that go out until the user is back; 0 is no limit.
+    """
 
     service: str
     dialect: Dialect
@@ -36,14 +39,14 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The service answered that it has the notification; only XEP-0357 has such an answer."""
+    """The service confirmed that it has the notification. Only XEP-0357 has such an answer."""
 
     identifier: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The service refused a notification. A transient refusal is followed by a repetition, or by `GivenUp`."""
+    """The service refused a notification. After a transient refusal comes a repetition, or `GivenUp`."""
 
     identifier: str
     refusal: Refused
@@ -51,29 +54,29 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A notification was repeated often enough."""
+    """A notification was refused as transient MAX_ATTEMPTS times, and is not repeated any more."""
 
     identifier: str
 
 
 @dataclass(frozen=True, slots=True)
 class Disabled:
-    """The service has said that a route is gone, in answer to a notification or unasked, and it is forgotten."""
+    """A route was forgotten, because the service declared it gone: in answer to a notification, or unasked."""
 
     route: Route
 
 
 class Reason(StrEnum):
-    """The reason why something from the service was not believed."""
+    """The reason why a stanza was ignored."""
 
-    FOREIGN_SENDER = "foreign_sender"  # it does not come from the route's service
-    UNKNOWN_CLIENT = "unknown_client"  # no route of that service has this client string
-    UNKNOWN_STANZA = "unknown_stanza"  # it answers nothing that was sent
+    FOREIGN_SENDER = "foreign_sender"  # its sender is not the service of the route
+    UNKNOWN_CLIENT = "unknown_client"  # no route of that service has its client string
+    UNKNOWN_STANZA = "unknown_stanza"  # it answers no notification that was sent
 
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """Something was not believed."""
+    """A stanza had no effect, because it failed verification."""
 
     reason: Reason
 
@@ -83,7 +86,7 @@ Event = Stored | Failed | GivenUp | Disabled | Ignored
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What follows from an input: stanzas to send, and what happened."""
+    """The result of one input: stanzas to send, and events for the caller."""
 
     stanzas: tuple[Element, ...] = ()
     events: tuple[Event, ...] = ()
@@ -99,21 +102,21 @@ class _Sent:
 
 
 class UserServer:
-    """One domain. Times are seconds of any clock that only goes forward."""
+    """The server of one domain. Times are seconds of any monotonic clock."""
 
     def __init__(self, domain: str, new_id: Callable[[], str]) -> None:
         self.domain = domain
         self._new_id = new_id
-        self._counts: dict[Route, int] = {}  # notifications since the user was there, by route
+        self._counts: dict[Route, int] = {}  # notifications since the user was last online, by route
         self._sent: dict[str, _Sent] = {}
 
     @property
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes that are enabled."""
+        """The enabled routes."""
         return tuple(self._counts)
 
     def enable(self, route: Route) -> None:
-        """Send along this route from now on, also when it was gone before."""
+        """Send along this route from now on, also if it was disabled before."""
         self._counts[route] = 0
 
     def disable(self, route: Route) -> None:
@@ -121,7 +124,7 @@ class UserServer:
         self._counts.pop(route, None)
 
     def user_is_back(self, route: Route) -> None:
-        """Begin to count anew for the limit."""
+        """Reset the count of notifications that the route's limit bounds."""
         self._counts[route] = 0
 
     def notify(self, route: Route, notification: Notification, now: float) -> Step:
@@ -134,7 +137,7 @@ class UserServer:
         return Step((stanza,))
 
     def receive(self, stanza: Element, now: float) -> Step:
-        """Take in a stanza from the stream. Requests are answered, as every entity has to."""
+        """Process a stanza from the stream. Every request gets an answer, as XMPP requires of each entity."""
         match stanza.tag, stanza.get("type", ""):
             case "iq", "get" | "set":
                 return Step((reply_to(stanza, "error", error("cancel", "feature-not-implemented")),))
@@ -145,7 +148,7 @@ class UserServer:
         return Step()
 
     def tick(self, now: float) -> Step:
-        """Return what is due for repetition, and forget what is too old to be answered."""
+        """Return the notifications that are due for repetition, and forget those sent MEMORY_SECONDS ago."""
         self._sent = {name: sent for name, sent in self._sent.items() if now - sent.sent_at < MEMORY_SECONDS}
         due = [sent for sent in self._sent.values() if sent.repeat_at is not None and sent.repeat_at <= now]
         for sent in due:
@@ -181,7 +184,7 @@ class UserServer:
         return sent if sent is not None and sent.route.service == stanza.get("from") else None
 
     def _repeat_later(self, sent: _Sent, refusal: Refused, now: float) -> tuple[Event, ...]:
-        """Plan the repetition of what may be repeated.
+        """Schedule the repetition of a notification if its refusal is transient.
 
         Source: "errors of type 'wait' SHOULD be retried …, discarding the notification after an appropriate … number
         of attempts. Other error types MUST NOT be automatically retried."
@@ -194,7 +197,7 @@ class UserServer:
         return (GivenUp(identifier),) if refusal.is_transient else ()
 
     def _disable(self, stanza: Element, client: str) -> Event:
-        """Forget a route if it is the sender's, and its client string is the one that was configured."""
+        """Forget the route with this client string, if the stanza comes from the service of that route."""
         service = stanza.get("from", "")
         if not any(route.service == service for route in self._counts):
             return Ignored(Reason.FOREIGN_SENDER)

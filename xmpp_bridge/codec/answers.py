@@ -1,4 +1,4 @@
-"""What goes out: answers to stanzas, announcements, and our own ping."""
+"""Writers of outgoing stanzas: answers, announcements, and our own ping."""
 
 from collections.abc import Iterable, Mapping
 
@@ -16,7 +16,7 @@ def write_result_iq(origin: Origin, *inside: str) -> bytes:
 
 
 def write_error(origin: Origin, error: StanzaError, *, by: str) -> bytes:
-    """Return the error that answers a stanza, from the address that it was written to."""
+    """Return the error that answers a stanza, sent from the address that the stanza was sent to."""
     inside = [write(error.condition, xmlns=STANZA_ERRORS)]
     if error.text:
         inside.append(write("text", xmlns=STANZA_ERRORS, text=error.text))
@@ -27,21 +27,21 @@ def write_error(origin: Origin, error: StanzaError, *, by: str) -> bytes:
 
 
 def write_disco_info(origin: Origin, *, name: str) -> bytes:
-    """Return who we are and what we can do."""
+    """Return our identity and features."""
     identity = write("identity", category="pubsub", type="push", name=name)
     features = [write("feature", var=feature) for feature in FEATURES]
     return write_result_iq(origin, write("query", identity, *features, xmlns=DISCO_INFO))
 
 
 def write_command_info(origin: Origin, node: str, name: str) -> bytes:
-    """Return what one command is."""
+    """Return the identity and features of one command."""
     identity = write("identity", category="automation", type="command-node", name=name)
     features = [write("feature", var=feature) for feature in (COMMANDS, "jabber:x:data")]
     return write_result_iq(origin, write("query", identity, *features, xmlns=DISCO_INFO, node=node))
 
 
 def write_items(origin: Origin, node: str, commands: Mapping[str, str]) -> bytes:
-    """Return the commands, by node, with their names. Without commands there is nothing."""
+    """Return the list of commands. ``commands`` maps the node of each to its name, and may be empty."""
     items = [write("item", jid=origin.service, node=each, name=name) for each, name in commands.items()]
     return write_result_iq(origin, write("query", *items, xmlns=DISCO_ITEMS, node=node))
 
@@ -56,12 +56,12 @@ def write_command_form(
 
 
 def write_command_result(origin: Origin, node: str, session: str, values: Mapping[str, str]) -> bytes:
-    """Return what a command led to."""
+    """Return the result of a completed command, with a form if there are values."""
     return _write_command(origin, node, session, "completed", *([write_result(values)] if values else []))
 
 
 def write_command_canceled(origin: Origin, node: str, session: str) -> bytes:
-    """Return that a command was given up."""
+    """Return the confirmation that a command was cancelled."""
     return _write_command(origin, node, session, "canceled")
 
 

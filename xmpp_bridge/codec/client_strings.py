@@ -1,11 +1,11 @@
-"""What a device's app is given to hand on to its user's server, and that proves a push to be meant for the device.
+"""Credentials of a device, which its app passes to its user's server, and which prove that a push is for the device.
 
     client string   b64url(version (1) ‖ route id (16) ‖ HMAC-SHA-256(key of client strings, route id) (16))  Push 2.0
     node            b64url(route id (16))                                                                     XEP-0357
     secret          b64url(HMAC-SHA-256(key of secrets, route id) (18))
 
-All of it can be made again from the route id, so that none of it is stored; and a made-up one is recognised before the
-database is asked. While the server's key is being changed there are keys of both, and what either made is known.
+All of them are computed from the route id, so none is stored, and a forged one is recognised without a database query.
+While the server's key is being changed, credentials made with the old or the new key are valid.
 """
 
 import binascii
@@ -23,7 +23,7 @@ CLIENT_BYTES = 1 + 16 + MAC_BYTES
 
 @dataclass(frozen=True, slots=True)
 class ClientKeys:
-    """The keys of client strings and of secrets, and a name of both that says nothing about them."""
+    """The keys of client strings and of secrets, and a name of the pair from which neither key can be computed."""
 
     name: bytes
     of_clients: bytes = field(repr=False)
@@ -32,7 +32,7 @@ class ClientKeys:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Everything that one device's app is given."""
+    """The credentials of one device."""
 
     client: str = field(repr=False)
     node: str
@@ -40,13 +40,13 @@ class Credentials:
 
 
 def issue(route_id: UUID, keys: ClientKeys) -> Credentials:
-    """Return what the app of this route is given, the same each time."""
+    """Return the credentials of a route. They are the same each time."""
     client = bytes([VERSION]) + route_id.bytes + _mac(route_id, keys)
     return Credentials(_encode(client), _encode(route_id.bytes), _secret(route_id, keys))
 
 
 def verify_client(client: str, known: Iterable[ClientKeys]) -> UUID | None:
-    """Return the route that a client string is of, or None for a string that was made with none of these keys."""
+    """Return the id of the route that a client string names, or None if none of the known keys made the string."""
     data = _decode(client)
     if len(data) != CLIENT_BYTES or data[0] != VERSION:
         return None
@@ -55,7 +55,7 @@ def verify_client(client: str, known: Iterable[ClientKeys]) -> UUID | None:
 
 
 def verify_node(node: str, secret: str, known: Iterable[ClientKeys]) -> UUID | None:
-    """Return the route that node and secret are of, or None when none of these keys made them together."""
+    """Return the id of the route that a node names, or None if none of the known keys made its secret."""
     route_id, given = read_node(node), secret.encode()
     if route_id is None:
         return None
@@ -63,7 +63,10 @@ def verify_node(node: str, secret: str, known: Iterable[ClientKeys]) -> UUID | N
 
 
 def read_node(node: str) -> UUID | None:
-    """Return the route that a node names, which proves nothing, or None for a text that is no node."""
+    """Return the id of the route that a node names, or None for a text that is no node.
+
+    A node alone proves nothing: anybody can make one up.
+    """
     data = _decode(node)
     return UUID(bytes=data) if len(data) == 16 else None
 
@@ -81,7 +84,7 @@ def _encode(data: bytes) -> str:
 
 
 def _decode(text: str) -> bytes:
-    """Return the bytes of a text that is exactly what `_encode` makes of them, or none."""
+    """Return the bytes that `_encode` turns into exactly this text, or no bytes if there are none."""
     try:
         data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""Reading XML trees, and writing XML without prefixes, as XMPP servers do."""
+"""Helpers to read XML trees, and to write XML without prefixes, as XMPP servers do."""
 
 from xml.etree.ElementTree import Element, ParseError, fromstring
 from xml.sax.saxutils import escape, quoteattr
@@ -12,9 +12,9 @@ _OWN = f"{{{COMPONENT}}}"
 def parse(data: bytes) -> Element:
     """Return the tree of an XML document in UTF-8.
 
-    Raises BrokenStream for what is none, and for DTDs, without which there are no entities but XML's own five.
+    Raises BrokenStream if the bytes are not XML or hold a DTD. Without a DTD there are no entities but XML's own five.
     """
-    # XML writes it so and not otherwise. An encoding could hide it, and stands in a declaration.
+    # A DTD begins with exactly these bytes, unless a declaration names another encoding. So declarations are refused.
     if b"<!DOCTYPE" in data or data.startswith(b"<?"):
         raise BrokenStream
     try:
@@ -24,7 +24,7 @@ def parse(data: bytes) -> Element:
 
 
 def local_name(element: Element) -> str:
-    """Return the name of a stanza, which belongs to the stream's namespace. Any other name keeps its own."""
+    """Return the name of an element without the stream's namespace. Any other namespace stays in the name."""
     return element.tag.removeprefix(_OWN)
 
 
@@ -39,13 +39,15 @@ def child(element: Element, namespace: str, name: str) -> Element | None:
 
 
 def text_of(element: Element | None) -> str:
-    """Return the text of an element without the space around it."""
+    """Return the text of an element, stripped, or an empty text without an element."""
     return (element.text or "").strip() if element is not None else ""
 
 
 def write(name: str, /, *inside: str, xmlns: str = "", text: str = "", **attributes: str) -> str:
-    """Return an element. ``inside`` is XML already; ``text`` and the attributes are not. Empty attributes are left
-    out, and an underscore ends names that Python does not allow.
+    """Return an element as XML.
+
+    ``inside`` is XML already; ``text`` and the attributes are escaped. Empty attributes are left out. A name that
+    Python reserves is passed with an underscore at its end, such as ``from_``.
     """
     all_attributes = {"xmlns": xmlns, **attributes}
     head = "".join(f" {key.rstrip('_')}={quoteattr(value)}" for key, value in all_attributes.items() if value)

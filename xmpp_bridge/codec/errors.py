@@ -1,9 +1,9 @@
-"""What can be wrong with a stanza. Neither exception holds anything of what the peer sent."""
+"""Exceptions of the codec. Neither holds anything of what the peer sent."""
 
 
 class MalformedStanza(Exception):  # noqa: N818 - says what is wrong
-    """The stanza is about something that we serve, and says it wrongly. It is answered with bad-request."""
+    """The stanza is a request that we serve, in a wrong form. Its answer is bad-request."""
 
 
 class BrokenStream(Exception):  # noqa: N818 - says what is wrong
-    """The bytes are no XML stream, or hold what is forbidden on one: DTDs and entities. The connection is of no use."""
+    """The bytes are no XML stream, or hold a DTD, which XMPP forbids. The connection cannot be used any more."""

@@ -1,4 +1,4 @@
-"""JIDs: whose domain it is, and whether it is a server, an account or one client of an account."""
+"""JIDs: the address of a server, of an account, or of one client of an account."""
 
 import re
 import unicodedata
@@ -13,7 +13,7 @@ _PLAIN_DOMAIN = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]")
 
 @dataclass(frozen=True, slots=True)
 class Jid:
-    """An address in the one form in which it is compared: case-folded, the domain as ASCII."""
+    """An address in the form in which addresses are compared: case-folded, the domain as ASCII."""
 
     local: str
     domain: str
@@ -21,7 +21,7 @@ class Jid:
 
     @property
     def bare(self) -> str:
-        """Return the address of the account, without the client."""
+        """The address without the resource: that of the account or the server."""
         return f"{self.local}@{self.domain}" if self.local else self.domain
 
 
@@ -29,7 +29,7 @@ NOBODY = Jid("", "", "")
 
 
 def parse_jid(text: str) -> Jid | None:
-    """Return what a JID says, or None for a text that is none."""
+    """Return the parts of a JID, or None for a text that is no JID."""
     if len(text) > MAX_JID_CHARACTERS:
         return None
     bare, slash, resource = text.partition("/")
@@ -41,8 +41,8 @@ def parse_jid(text: str) -> Jid | None:
 
 
 def parse_domain(text: str) -> str:
-    """Return a domain in the form in which it is compared, or an empty text when it is none."""
-    if not text.isascii():  # UTS 46 also folds the case, and knows letters that have two forms, as ß
+    """Return a domain in the form in which domains are compared, or an empty text if it is no domain."""
+    if not text.isascii():  # UTS 46 also folds the case, and maps letters with two forms, such as ß
         try:
             text = idna.encode(text, uts46=True).decode("ascii")
         except (idna.IDNAError, UnicodeError):

@@ -1,4 +1,4 @@
-"""One stanza to what it says."""
+"""Decoder of one stanza: an XML tree to a `StanzaEvent`."""
 
 from collections.abc import Mapping
 from xml.etree.ElementTree import Element
@@ -31,7 +31,7 @@ _CONDITION = f"{{{STANZA_ERRORS}}}"
 
 
 def decode(stanza: Element) -> StanzaEvent:
-    """Return what a stanza says. Whatever it is, there is an answer or a reason for silence."""
+    """Decode a stanza. Every stanza becomes an event: one to be answered, or `Ignored` with its reason."""
     name, attributes = local_name(stanza), stanza.attrib
     if name == "message":
         return _decode_message(stanza, attributes)
@@ -41,7 +41,7 @@ def decode(stanza: Element) -> StanzaEvent:
 
 
 def decode_too_large(name: str, attributes: Mapping[str, str]) -> StanzaEvent:
-    """Return what is to be done about a stanza of which only the first tag was read."""
+    """Decode a stanza of which only the first tag was read: `Malformed` if it is a request, and otherwise `Ignored`."""
     is_request = name == "message" or (name == "iq" and attributes.get("type") in {"get", "set"})
     if not is_request or attributes.get("type") == "error" or not _is_addressed(name, attributes):
         return Ignored("too_large")
@@ -49,7 +49,7 @@ def decode_too_large(name: str, attributes: Mapping[str, str]) -> StanzaEvent:
 
 
 def _is_addressed(name: str, attributes: Mapping[str, str]) -> bool:
-    """Return whether an answer would find its way."""
+    """Return whether the stanza has the addresses and the id that an answer needs."""
     stanza_id = attributes.get("id", "")
     has_id = (bool(stanza_id) or name == "message") and len(stanza_id) <= MAX_ID_CHARACTERS
     return has_id and bool(attributes.get("from")) and bool(attributes.get("to"))

@@ -1,4 +1,4 @@
-"""The stream of a component (XEP-0114): bytes in, events out.
+"""Stream of a component (XEP-0114): bytes in, events out.
 
     us                                          server
     <stream:stream to='push.domain'>  ───────▶
@@ -9,9 +9,9 @@
                                       ◀───────  <stream:error/>               Failed
                                       ◀───────  </stream:stream>              Closed
 
-Where a stanza ends is found by counting tags, without a parser, so that what is beyond a limit costs next to nothing
-and is never built. What is read at once has a parser of its own: nothing of a stranger's stanza outlasts it. A stanza
-that this parser does not take is passed over: some servers pass on what it refuses, such as a brace in a namespace.
+The end of a stanza is found by counting tags, without a parser. So a stanza beyond a limit costs next to nothing, and
+its tree is never built. Each read has a parser of its own, so that no name in a stanza stays in memory after it.
+A stanza that the parser refuses is skipped: some servers pass on such stanzas, for example with a brace in a namespace.
 """
 
 import hashlib
@@ -26,16 +26,16 @@ from xmpp_bridge.codec.limits import MAX_STANZA_BYTES, MAX_TAG_BYTES, MAX_TAGS
 from xmpp_bridge.codec.names import COMPONENT, STREAM_ERRORS, STREAMS
 
 CLOSING = b"</stream:stream>"
-# A tag as XML has it: no "<" is in it, and ">" only in a value. What a group may begin with tells its alternatives
-# apart, and characters are taken possessively, so that it takes linear time. A group itself is never possessive: before
-# 3.11.5 (Debian 12 has 3.11.2) Python does not match such a one where something in it is tried and fails.
+# A tag as XML has it: without "<" inside, and with ">" only in a value. Matching takes linear time: the alternatives of
+# a group begin with different characters, and characters are matched possessively. No group itself is possessive:
+# Python before 3.11.5 (Debian 12 has 3.11.2) fails to match a possessive group in which one alternative fails.
 _WITHIN = rb"""<(?![/!?>\s])(?:[^<>"'/]++|"[^<"]*+"|'[^<']*+'|/(?!>))*"""
 _START, _EMPTY, _END = _WITHIN + rb">", _WITHIN + rb"/>", rb"</[^<>/!?\s][^<>]*+>"
 _SPACE = rb"[ \t\r\n]*+"
 _DECLARATION, _SECTION = b"<?xml", b"<![CDATA["
 _HEADER = re.compile(rb"%b(?:<\?xml[^<>]*+(?<=\?)>)?%b(?P<start>%b)?" % (_SPACE, _SPACE, _START))
 _BETWEEN = re.compile(rb"%b(?:(?P<empty>%b)|(?P<start>%b)|(?P<end>%b))?" % (_SPACE, _EMPTY, _START, _END))
-# As far as the next tag that opens or closes something with elements in it.
+# Up to the next tag that opens or closes an element with child elements.
 _INSIDE = re.compile(
     rb"(?:[^<]++|%b(?:/>|>[^<]*+%b)|<!\[CDATA\[(?s:.*?)\]\]>)*(?:(?P<start>%b)|(?P<end>%b))?"
     % (_WITHIN, _END, _START, _END)
@@ -47,7 +47,7 @@ _DEEPER = {"start": 1, "empty": 0, None: 0, "end": -1}
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The server's header. ``id`` is empty when the server knows no such component."""
+    """The server's header. ``id`` is empty when the server has no such component."""
 
     id: str
 
@@ -59,7 +59,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One stanza, and how many bytes it had."""
+    """One stanza, and its size in bytes."""
 
     stanza: Element
     size: int = field(default=0, compare=False)
@@ -67,7 +67,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """A stanza that exceeded a limit: what its first tag said, and how many bytes that had."""
+    """A stanza that exceeded a limit: name, attributes and size in bytes of its first tag."""
 
     name: str
     attributes: Mapping[str, str]
@@ -76,7 +76,7 @@ class TooLarge:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A stanza that our parser refuses. Who sent it is not known."""
+    """A stanza that our parser refuses. Its sender is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,36 +95,36 @@ Event = Opened | Ready | Received | TooLarge | Unreadable | Failed | Closed
 
 
 def opening(domain: str) -> bytes:
-    """Return what a component says first. ``domain`` is the component's own."""
+    """Return the header that opens the stream. ``domain`` is the component's own."""
     head = write("stream:stream", xmlns=COMPONENT, to=domain, **{"xmlns:stream": STREAMS})
     return f"<?xml version='1.0'?>{head.removesuffix('/>')}>".encode()
 
 
 def handshake(stream_id: str, secret: str) -> bytes:
-    """Return the proof that we know the secret."""
+    """Return the handshake, which proves that we have the secret."""
     digest = hashlib.sha1((stream_id + secret).encode(), usedforsecurity=False).hexdigest()
     return write("handshake", text=digest).encode()
 
 
 class Stream:
-    """Reads what the server sends."""
+    """Reader of the server's side of the stream."""
 
     def __init__(self) -> None:
-        self._header = self._footer = b""  # the server's first tag, and what closes it
+        self._header = self._footer = b""  # the server's first tag, and the tag that closes it
         self._data = b""
-        self._start = 0  # where in the data the stanza begins that has not ended
-        self._offset = 0  # up to where tags are counted
+        self._start = 0  # index in the data at which the unfinished stanza begins
+        self._offset = 0  # index in the data up to which tags are counted
         self._depth = 0
-        self._first = b""  # the first tag of a stanza that is beyond a limit, whose data are dropped as they come
+        self._first = b""  # the first tag of a stanza beyond a limit, whose data are dropped as they arrive
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """Yield what these bytes bring to an end.
+        """Yield the events that these bytes complete.
 
-        Raises BrokenStream behind what came before the fault; nothing more can be read then.
+        Raises BrokenStream after the events that precede the fault. Nothing more can be read then.
         """
         is_in_tag = len(self._data) - self._offset > len(_SECTION)
         self._data += data
-        if is_in_tag and not (b"<" in data or b">" in data):  # it is not over, and is not read again for each piece
+        if is_in_tag and not (b"<" in data or b">" in data):  # the tag goes on, and is not scanned again for each piece
             self._check_length()
             return
         parts, fault = self._take()
@@ -142,7 +142,7 @@ class Stream:
         self._drop()
 
     def _take(self) -> tuple[list[Event | bytes], BrokenStream | None]:
-        """Return what has come whole, and the fault behind it."""
+        """Return the events and stanzas that are complete, and the fault that follows them."""
         parts: list[Event | bytes] = []
         try:
             while part := self._next():
@@ -152,7 +152,7 @@ class Stream:
         return parts, None
 
     def _next(self) -> Event | bytes | None:
-        """Return what comes next, a stanza in bytes, or None when it has not come whole."""
+        """Return the next event, or the next stanza in bytes, or None if it is not complete."""
         if not self._depth:
             return self._open()
         if self._depth == 1 and not self._begin():
@@ -162,7 +162,7 @@ class Stream:
         return self._finish() if self._reach_end() else None
 
     def _read(self, stanzas: list[bytes]) -> Iterator[Event]:
-        """Yield what these say. A parser for all of them takes a third of the time that one for each does."""
+        """Yield the events of these stanzas. One parser for all takes a third of the time of one for each."""
         trees: Iterable[Element | None]
         try:
             trees = self._parse(b"".join(stanzas)) if stanzas else ()
@@ -189,7 +189,7 @@ class Stream:
         return Closed()
 
     def _begin(self) -> bool:
-        """Go on to the next tag between two stanzas, and return whether it is there."""
+        """Advance to the next tag between two stanzas, and return whether it is complete."""
         tag = self._match(_BETWEEN)
         if tag.lastgroup is None:
             self._check_rest()
@@ -199,7 +199,7 @@ class Stream:
         return True
 
     def _reach_end(self) -> bool:
-        """Go on to the end of the stanza, and return whether it is there."""
+        """Advance to the end of the stanza, and return whether it is complete."""
         data = self._data
         kind: str | None = ""
         while self._depth > 1 and kind is not None:
@@ -224,7 +224,7 @@ class Stream:
         return Unreadable() if first is None else TooLarge(local_name(first), first.attrib, size)
 
     def _match(self, pattern: "re.Pattern[bytes]") -> "re.Match[bytes]":
-        """Go on with a pattern that also matches nothing."""
+        """Advance by a match of the pattern, which may be empty, and return the match."""
         match = pattern.match(self._data, self._offset)
         assert match is not None
         self._offset = match.end()
@@ -245,7 +245,7 @@ class Stream:
             return None
 
     def _check_rest(self, also: bytes = b"") -> None:
-        """Refuse what no more bytes make a tag, or what begins with ``also``, and a tag that no server passes on."""
+        """Refuse a rest that can become neither a tag nor ``also``, and a tag longer than MAX_TAG_BYTES."""
         self._check_length()
         rest = self._data[self._offset :]
         is_other = bool(also) and also.startswith(rest[: len(also)])
@@ -257,7 +257,7 @@ class Stream:
             raise BrokenStream
 
     def _drop(self) -> None:
-        """Forget what was read."""
+        """Forget the data that was read."""
         read = self._start if self._depth > 1 and not self._first else self._offset
         self._data = self._data[read:]
         self._start -= read

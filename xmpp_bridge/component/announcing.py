@@ -1,10 +1,9 @@
-"""Announcing ends: the server that pushes to a route that has been disabled is told so without having asked.
+"""Announcements of disabled routes: messages to the users' servers that pushed there, before their next push.
 
-XEP-0357 has no way to say it, so its servers learn it at their next push; so does a server that pushes in the name of
-an account, as accounts are not stored.
+XEP-0357 has no such message, so its servers get the error at their next push. So does a server that pushes in the name
+of an account, because accounts are not stored.
 """
 
-from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
@@ -18,12 +17,12 @@ from xmpp_bridge.identity import keys_named
 from xmpp_bridge.messages import Origin, StanzaError
 from xmpp_bridge.metrics import ANNOUNCED
 
-# So many in one go: a wave of them must not delay answers.
+# Ends announced at a time. The number is small, so that a wave of ends does not delay answers.
 BATCH = 50
 
 
 class Ended(NamedTuple):
-    """A route that was disabled. Without ``announced_from`` nobody can be told."""
+    """A route that was disabled. If ``announced_from`` is None, its end cannot be announced."""
 
     route_id: int
     device_id: UUID | None
@@ -41,13 +40,13 @@ _TAKE = f"""
 
 
 def find_ended(*, limit: int = BATCH) -> list[Ended]:
-    """Return routes that were disabled and whose end was not announced yet."""
+    """Return disabled routes whose end is not announced yet."""
     with transaction.atomic():
         return [Ended._make(row) for row in fetch(_TAKE, {"limit": limit})]
 
 
 def write_ends(ended: list[Ended], *, domain: str) -> list[bytes]:
-    """Return the announcements of those that can be announced. ``domain`` is our own."""
+    """Return the announcements of the ends that can be announced. ``domain`` is our own."""
     return [_write(each, domain) for each in ended if each.device_id and each.announced_from is not None]
 
 
@@ -58,8 +57,8 @@ def _write(ended: Ended, domain: str) -> bytes:
     return answers.write_error(origin, StanzaError("cancel", "gone", disabled_client=client), by=domain)
 
 
-def note_announced(ended: list[Ended], *, now: datetime) -> None:  # noqa: ARG001 - the signature of what writes
-    """Note that these ends were handed to the connection. What is lost with it is told at the next push."""
+def note_announced(ended: list[Ended]) -> None:
+    """Record that these ends were written to the connection. If one is lost, the next push gets the error."""
     if ended:
         disabled = Route.objects.filter(pk__in=[each.route_id for each in ended], state=Route.State.DISABLED)
         disabled.update(is_end_awaited=False)

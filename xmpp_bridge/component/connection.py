@@ -1,4 +1,4 @@
-"""One connection to the XMPP server, from the opening to the end."""
+"""One connection of the component to the XMPP server, from its opening to its end."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,16 +33,16 @@ log = structlog.get_logger(__name__)
 CONNECT_SECONDS = 10.0
 # From the connection to the accepted handshake.
 HANDSHAKE_SECONDS = 15.0
-# A link that is half open looks fine until something is sent on it, and an answer is missing.
+# A half-open connection is detected only when the answer to a stanza of ours is missing.
 PING_EVERY_SECONDS = 60.0
 PING_SECONDS = 15.0
 ANNOUNCE_EVERY_SECONDS = 1.0
 QUEUED_EVERY_SECONDS = 0.5
-# How long what is in hand may take at the end, and then what the server sent before it closed the stream, too.
+# At a stop: seconds for the stanzas that were read, and then for those that arrive until the server closes the stream.
 IN_HAND_SECONDS = 1.0
 FINISH_SECONDS = 5.0
 READ_BYTES = 64 * 1024
-# Stanzas that wait for the handler, and their bytes. When there are more, nothing is read, and the server keeps them.
+# Limits of the stanzas that wait for the handler. Beyond either, nothing is read, and the server keeps further stanzas.
 MAX_WAITING = 500
 MAX_WAITING_BYTES = 4 * 1024 * 1024
 MAX_BATCH = 200
@@ -50,7 +50,7 @@ MAX_BATCH = 200
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the XMPP server is, who we are there, and the secret that proves it."""
+    """The address of the XMPP server, our domain on it, and the secret of the component."""
 
     host: str
     port: int
@@ -59,7 +59,7 @@ class Address:
 
 
 class ConnectionEnded(Exception):  # noqa: N818 - says what happened
-    """The connection is over. ``end`` says how: a condition of the server's stream error, or a word of ours."""
+    """The connection is over. ``end`` is the condition of the server's stream error, or a key of `status.WORDS`."""
 
     def __init__(self, end: str) -> None:
         super().__init__(end)
@@ -84,10 +84,10 @@ class Connection:
         self._heard_at = monotonic()
         self._writer: asyncio.StreamWriter | None = None
         self._is_closed = False  # our side of the stream
-        self._is_paused = False  # nothing is read, because too much waits
+        self._is_paused = False  # nothing is read, because too many stanzas wait
 
     async def run(self, stopped: asyncio.Event) -> str:
-        """Connect, and serve until the connection ends or we are stopped. Return how it ended."""
+        """Connect, and serve until the connection ends or ``stopped`` is set. Return how it ended, as in `status`."""
         address = self._address
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -121,8 +121,10 @@ class Connection:
             await asyncio.gather(reading, stopping, *working, return_exceptions=True)
 
     async def _finish(self, reading: "asyncio.Task[None]") -> None:
-        """Answer what is in hand, close the stream, and store what the server sent until it closed it, too: messages
-        have no acknowledgement, so nobody would send them again. From then on the server tells who pushes to wait.
+        """Answer the stanzas that were read, close the stream, and store those that arrive until the server closes it.
+
+        A message has no acknowledgement, so its sender would not repeat it. From then on the XMPP server itself answers
+        pushes with `wait`.
         """
         if not self._ready.is_set():
             reading.cancel()
@@ -137,15 +139,16 @@ class Connection:
                 await self._waiting.join()
 
     async def _store_rest(self, answering: "asyncio.Task[None]", stopping: "asyncio.Task[bool]") -> None:
-        """Store what was read before the connection ended, and answer it while the server still listens. Where what
-        answers has ended by a fault, nothing is stored any more.
+        """Store the stanzas that were read before the connection ended, and answer them while the server still reads.
+
+        If the answering task itself failed, nothing more is stored.
         """
         storing = asyncio.create_task(self._waiting.join())
         over: list[asyncio.Future[Any]] = [storing, answering]
         await asyncio.wait(over, timeout=FINISH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         self._is_closed = True
         if self._writer:
-            self._writer.transport.abort()  # nothing waits any more for a server that does not read
+            self._writer.transport.abort()  # so that no write waits for a server that does not read
         await asyncio.wait([*over, stopping], return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait(over, timeout=FINISH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         storing.cancel()
@@ -170,13 +173,13 @@ class Connection:
             self._is_paused = False
 
     def _is_full(self) -> bool:
-        """Return whether nothing more is to be read, because too much waits."""
+        """Return whether reading pauses, because too many stanzas or bytes wait."""
         return self._waiting.qsize() > MAX_WAITING or self._unanswered_bytes > MAX_WAITING_BYTES
 
     async def _take(self, event: object) -> None:
         match event:
             case Opened(stream_id):
-                if stream_id:  # without one the server is about to say that it knows no such component
+                if stream_id:  # without one, the server's next answer is the error `host-unknown`
                     await self._send(handshake(stream_id, self._address.secret))
             case Ready():
                 self._ready.set()
@@ -211,7 +214,7 @@ class Connection:
         return batch
 
     async def _keep_alive(self) -> None:
-        """Ping ourselves through the server now and then: what comes back has gone both ways."""
+        """Ping ourselves through the server once a minute. A ping that comes back proves both directions."""
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 await self._ready.wait()
@@ -224,8 +227,8 @@ class Connection:
             sending = asyncio.create_task(self._send(b" " + write_ping(uuid4().hex, sender=domain, to=domain)))
             try:
                 await asyncio.sleep(PING_SECONDS)
-                # What was sent before may have filled the buffers of a link that is dead. While nothing is read, it is
-                # known only that the server takes what is sent.
+                # Earlier stanzas may have filled the buffers of a dead connection, so sending may block. While reading
+                # is paused, a completed send is the only sign of life.
                 is_heard = self._heard_at >= asked_at or (self._is_paused and sending.done())
             finally:
                 sending.cancel()
@@ -233,7 +236,7 @@ class Connection:
                 raise ConnectionEnded("silent")
 
     async def _announce(self) -> None:
-        """Tell users' servers of routes that were disabled, a few of them each second."""
+        """Announce disabled routes to users' servers, at most one batch each second."""
         loop = asyncio.get_running_loop()
         await self._ready.wait()
         while True:
@@ -245,7 +248,7 @@ class Connection:
             await asyncio.sleep(ANNOUNCE_EVERY_SECONDS)
 
     async def _send_queued(self) -> None:
-        """Say to ourselves, through the server, what the canary wants said."""
+        """Send the queued stanzas of the canary to ourselves, through the server."""
         loop = asyncio.get_running_loop()
         await self._ready.wait()
         while True:
@@ -263,16 +266,19 @@ class Connection:
         try:
             writer.write(data)
             await writer.drain()
-        except OSError:  # reading ends by it, too
+        except OSError:  # the reading task ends with the same error, and reports it
             self._is_closed = True
 
 
 def _end_of(tasks: "list[asyncio.Task[None]]") -> str:
-    """Return how the connection ended, by the task that ended first. A fault of ours ends the process."""
+    """Return how the connection ended, from the errors of its tasks.
+
+    Raises the error of a task that is a fault of ours, and so ends the process.
+    """
     errors = [error for task in tasks if task.done() and (error := task.exception())]
     for error in errors:
         if not isinstance(error, ConnectionEnded):
             raise error
-    # What the server said is worth more than that it closed the connection afterwards.
+    # An error that the server sent says more than the closed connection that follows it.
     ends = [error.end for error in errors if isinstance(error, ConnectionEnded)]
     return next((end for end in ends if end != "lost"), "lost")

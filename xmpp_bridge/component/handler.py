@@ -1,6 +1,7 @@
-"""Answering what arrived. All of it is done by one thread, which has the process' connection to the database.
+"""Handler that answers the stanzas of a connection. It runs in one thread, which has the process' database connection.
 
-A database that is away is no reason for silence: its users' servers are told to wait, and lose nothing that way.
+While the database is away, every push and command is still answered, with an error of type `wait`. Servers that repeat
+it then lose nothing.
 """
 
 from collections import deque
@@ -47,17 +48,17 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 NAME = "Push service"
-# Another process may have written the same at the same moment. It is committed by the time this one fails on it.
+# Another process may write the same row at the same moment. It has committed by the time that our statement fails.
 ATTEMPTS = 3
-# A database that hangs counts as away after this: users' servers are told so while they still wait. A row that somebody
-# holds is given up sooner, which tells the two apart.
+# A database that hangs counts as away after the statement timeout, while users' servers still wait for an answer. The
+# shorter lock timeout distinguishes a row that another session holds.
 TIMEOUTS = Timeouts(statement_seconds=5, lock_seconds=1)
 CLOCK_SET_EVERY_SECONDS = 30.0
-# How long other stanzas than pushes may take before pushes have their turn again. A command takes two milliseconds.
+# Seconds for stanzas other than pushes in one batch, so that the next pushes do not wait. A command takes 2 ms.
 OTHERS_SECONDS = 0.05
-# How many of them may wait for that. More commands are told to come again.
+# Stanzas other than pushes that may wait for the next batch. Commands beyond this number are refused with `wait`.
 MAX_OTHERS = 500
-# A run of the canary waits for one answer at a time, and one run is under way.
+# Stanzas of the canary that wait for an answer. One run is under way at a time, and waits for one answer at a time.
 MAX_UNANSWERED = 8
 _NAMES = {
     Command: "command",
@@ -71,37 +72,37 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """One stanza as the connection read it, or what it says; when it came (monotonic), and how many bytes it had."""
+    """One stanza as the connection read it, or decoded; its time of arrival (monotonic), and its size in bytes."""
 
     event: Received | TooLarge | Unreadable | StanzaEvent = field(repr=False)
     at: float
     size: int
 
 
-class Unavailable(Exception):  # noqa: N818 - says what is the case
-    """The database is away, or hangs."""
+class Unavailable(Exception):  # noqa: N818 - names a state
+    """The database is away or hangs, or another session holds the row."""
 
 
 class StanzaHandler:
-    """Answers stanzas. ``domain`` is our own."""
+    """The handler of one component. ``domain`` is our own."""
 
     def __init__(self, domain: str, limits: Limits, domains: Domains) -> None:
         self._domain = domain
         self._inbound = Inbound(limits, domains)
         self._registering = Registering(domain, limits, domains)
         self._clock_set_at = float("-inf")
-        # Until then the database counts as away: for as long as it took to find that out, so that a host that swallows
-        # what it is sent holds up half of the time at most.
+        # The database counts as away until this time (monotonic). The pause is as long as the failed attempt was, so
+        # that a host that drops packets blocks the handler for half of the time at most.
         self._retry_at = float("-inf")
-        # Ids of what the canary had us say to ourselves, as long as no answer has come. The oldest are forgotten.
+        # Ids of the canary's stanzas that have no answer yet. The oldest are forgotten.
         self._unanswered: deque[str] = deque(maxlen=MAX_UNANSWERED)
 
     def answer(self, batch: Sequence[Arrived]) -> tuple[list[bytes], list[Arrived]]:
-        """Return the answers to a batch, and what of it is to be handed in again.
+        """Return the answers to a batch, and the stanzas that the caller passes in again with the next one.
 
-        Pushes come first, whatever came before them. Commands and all else take a short while each time, and only so
-        many wait for the next time: what waits is held in memory, and pushes behind it would not be read. It never
-        raises: whatever happens, who asked is answered.
+        Pushes are answered first, in any order of arrival. All other stanzas get OTHERS_SECONDS. At most MAX_OTHERS of
+        them wait for the next batch, because they fill the memory, and the pushes behind them are not read. The method
+        never raises, so that every request gets an answer.
         """
         heard = [(arrived, _decode(arrived)) for arrived in batch]
         pushes = [(arrived.at, event_read) for arrived, event_read in heard if isinstance(event_read, PushNotification)]
@@ -127,7 +128,7 @@ class StanzaHandler:
         return [self._write(push, verdict) for push, verdict in zip(pushes, self._accept(pushes), strict=True)]
 
     def find_ended(self) -> list[announcing.Ended]:
-        """Return routes whose end is to be announced, or none while the database is away."""
+        """Return routes whose end is to be announced. There are none while the database is away."""
         return self._unless_unavailable(announcing.find_ended) or []
 
     def write_ends(self, ended: list[announcing.Ended]) -> list[bytes]:
@@ -135,19 +136,17 @@ class StanzaHandler:
         return announcing.write_ends(ended, domain=self._domain)
 
     def note_announced(self, ended: list[announcing.Ended]) -> None:
-        """Note that these ends were announced. When that fails, they are announced once more."""
-        self._unless_unavailable(lambda: announcing.note_announced(ended, now=clock.now()))
+        """Record that these ends were announced. If that fails, they are announced once more."""
+        self._unless_unavailable(lambda: announcing.note_announced(ended))
 
     def take_queued(self) -> list[bytes]:
-        """Return what the canary has us say to ourselves through the XMPP server, or nothing while the database is
-        away.
-        """
-        wanted = self._unless_unavailable(queued_stanzas.take) or []
-        self._unanswered.extend(each.id for each in wanted)
-        return [each.text.encode() for each in wanted]
+        """Return the queued stanzas of the canary. There are none while the database is away."""
+        queued = self._unless_unavailable(queued_stanzas.take) or []
+        self._unanswered.extend(each.id for each in queued)
+        return [each.text.encode() for each in queued]
 
     def _note_answer(self, answer: IqAnswer) -> None:
-        """Note an answer to what the canary had us say: nobody can guess its id, or send from our domain."""
+        """Record the answer to a stanza of the canary. Nobody else can guess its id, or send from our domain."""
         sender = parse_jid(answer.sender)
         if answer.id not in self._unanswered or sender is None or sender.domain != self._domain:
             return
@@ -155,12 +154,13 @@ class StanzaHandler:
         self._unless_unavailable(lambda: queued_stanzas.note_answer(answer, is_own=answer.by == self._domain))
 
     def close(self) -> None:
-        """Close the connection to the database."""
+        """Close the database connection."""
         connection.close()
 
     def _prepare(self) -> bool:
-        """Have a connection to the database whose statements end in time, and know the time. Return whether it is
-        there.
+        """Open the database connection with its timeouts and set the clock, where necessary.
+
+        Return False while the database is away.
         """
         if connection.connection is None and monotonic() < self._retry_at:
             return False
@@ -176,7 +176,7 @@ class StanzaHandler:
                 clock.set(now)
                 self._clock_set_at = monotonic()
         except Error as error:
-            if was_connected and is_closed(error):  # it broke while nothing was asked
+            if was_connected and is_closed(error):  # the connection broke between two batches
                 _hang_up(error)
                 return self._prepare()
             self._give_up(error, began_at)
@@ -184,15 +184,15 @@ class StanzaHandler:
         return True
 
     def _give_up(self, error: Exception, began_at: float) -> None:
-        """Take the database for away."""
+        """Treat the database as away for as long as the failed attempt took."""
         _hang_up(error)
         self._retry_at = 2 * monotonic() - began_at
 
     def _repeat(self, work: Callable[[], T]) -> T:
-        """Do something, and do it again after a conflict, and once after the connection broke.
+        """Do the work. Repeat it after a conflict, and once after the connection broke.
 
-        Raises Away while the database is away or hangs, or another session holds a row, and otherwise what it failed
-        by.
+        Raises Unavailable while the database is away or hangs, or another session holds a row. Any other error of the
+        work is raised as it is.
         """
         for attempt in range(ATTEMPTS):
             if not self._prepare():
@@ -201,7 +201,7 @@ class StanzaHandler:
             try:
                 return work()
             except Exception as error:
-                if is_lock_timeout(error):  # the database serves others
+                if is_lock_timeout(error):  # the database is not away: another session holds the row
                     _hang_up(error)
                     raise Unavailable from None
                 if is_unavailable(error) and (attempt or not is_closed(error)):
@@ -213,21 +213,21 @@ class StanzaHandler:
         raise Unavailable
 
     def _unless_unavailable(self, work: Callable[[], T]) -> T | None:
-        """Do something that is done again later anyway."""
+        """Do work that is repeated later in any case, and return None if the database fails."""
         try:
             return self._repeat(work)
         except (Unavailable, Error):
             return None
 
     def _accept(self, pushes: Sequence[PushNotification]) -> list[Verdict]:
-        """Accept all together. If one of them trips us up, accept each alone, so that it does not stop the others."""
+        """Accept all pushes together. If one raises, accept each alone, so that it does not stop the others."""
         if not pushes:
             return []
         try:
             return self._repeat(lambda: self._inbound.accept(pushes, now=clock.now()))
         except Unavailable:
             return self._not_stored(pushes)
-        except Exception:  # noqa: BLE001 - it is noted, and whoever asked is answered in any case
+        except Exception:  # noqa: BLE001 - it is logged, and the sender is answered in any case
             if len(pushes) > 1:
                 return [verdict for push in pushes for verdict in self._accept([push])]
             return self._not_stored(pushes)
@@ -261,7 +261,7 @@ class StanzaHandler:
         return b""
 
     def _answer_at_once(self, event_read: StanzaEvent) -> bytes:
-        """Return the answer to what must not wait: a command, which takes its time, is not carried out."""
+        """Return the answer to a stanza that must not wait. A command is refused, because it takes too long."""
         if not isinstance(event_read, Command):
             return self._answer_other(event_read)
         STANZAS.labels(_NAMES[Command]).inc()
@@ -270,7 +270,7 @@ class StanzaHandler:
     def _answer_command(self, command: Command) -> bytes:
         try:
             return self._repeat(lambda: self._registering.answer(command, now=clock.now()))
-        except Exception:  # noqa: BLE001 - it is noted, and whoever asked is answered in any case
+        except Exception:  # noqa: BLE001 - it is logged, and the sender is answered in any case
             return self._registering.refuse(command, Refusal.NOT_STORED)
 
     def _answer_query(self, query: Query) -> bytes:
@@ -297,7 +297,7 @@ def _decode(arrived: Arrived) -> StanzaEvent:
                 return decode_too_large(name, attributes)
             case Unreadable():
                 return Ignored("unreadable")
-            case event_read:  # it came before, and had to wait
+            case event_read:  # it was decoded with an earlier batch, and had to wait
                 return event_read
     except Exception as error:  # noqa: BLE001 - a fault of the codec concerns this stanza alone
         log.error("stanza_failed", error=type(error).__name__)  # noqa: TRY400 - it may quote the stanza
@@ -305,9 +305,7 @@ def _decode(arrived: Arrived) -> StanzaEvent:
 
 
 def _hang_up(error: Exception) -> None:
-    """Note a failure by its type, as its text may quote what was to be stored, and begin with a new connection if it
-    is one of the database.
-    """
+    """Log a failure by its type, because its text may quote stored values. Close the connection on a database error."""
     if is_conflict(error):
         return
     log.warning("not_stored", error=type(error).__name__)

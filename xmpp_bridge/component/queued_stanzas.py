@@ -1,4 +1,7 @@
-"""What the canary wants said: written by the canary, and read by the component that is connected."""
+"""Queue of the canary's stanzas, in a table: the canary writes them, and the connected component sends them.
+
+The component sends each queued stanza to itself through the XMPP server, and records the answer.
+"""
 
 from datetime import timedelta
 from typing import NamedTuple
@@ -7,12 +10,12 @@ from kit.db.statements import fetch, write
 from xmpp_bridge.messages import IqAnswer
 from xmpp_bridge.models import CanaryStanza
 
-# What nobody said for so long is no more waited for.
+# A queued stanza that was not sent within this time is not sent any more.
 KEPT = timedelta(minutes=2)
 
 
 class QueuedStanza(NamedTuple):
-    """A stanza that is to be said."""
+    """A stanza that is to be sent."""
 
     id: str
     text: str
@@ -29,8 +32,8 @@ _ANSWERED = """
 NO_CONDITION = "undefined-condition"
 
 
-def want(stanza_id: str, text: str) -> None:
-    """Have the component say this."""
+def queue(stanza_id: str, text: str) -> None:
+    """Queue a stanza for the component to send."""
     write(
         """
         INSERT INTO xmpp_bridge_canarystanza (id, text, queued_at, error, is_own_error)
@@ -41,16 +44,16 @@ def want(stanza_id: str, text: str) -> None:
 
 
 def take() -> list[QueuedStanza]:
-    """Return what is to be said now. It is said once."""
+    """Return the stanzas that are to be sent now, and mark them as sent, so that each is sent once."""
     return [QueuedStanza._make(row) for row in fetch(_TAKE, {"kept": KEPT})]
 
 
 def note_answer(answer: IqAnswer, *, is_own: bool) -> None:
-    """Note the answer to a stanza. ``is_own`` says that an error is the component's own."""
+    """Record the answer to a stanza. ``is_own`` says that an error is the component's own."""
     error = (answer.condition or NO_CONDITION) if answer.is_error else ""
     write(_ANSWERED, {"id": answer.id, "error": error, "is_own": is_own and answer.is_error})
 
 
 def read(stanza_id: str) -> CanaryStanza:
-    """Return what became of a stanza."""
+    """Return the row of a stanza, with the times at which it was sent and answered."""
     return CanaryStanza.objects.get(pk=stanza_id)

@@ -1,4 +1,4 @@
-"""Being connected for as long as it lasts, and connecting again for ever."""
+"""The loop of the component: connect, serve until the connection ends, pause, and connect again."""
 
 import asyncio
 import random
@@ -28,7 +28,7 @@ class Component:
         self._changed = asyncio.Event()
 
     async def run(self, stopped: asyncio.Event) -> None:
-        """Be connected until we are stopped."""
+        """Keep a connection until ``stopped`` is set."""
         noting = asyncio.create_task(self._note())
         try:
             while not stopped.is_set():
@@ -61,7 +61,7 @@ class Component:
         self._changed.set()
 
     async def _note(self) -> None:
-        """Note the state whenever it changes, and every few seconds. It is the only one to do so meanwhile."""
+        """Save the state whenever it changes, and every few seconds. While this task runs, nothing else saves it."""
         while True:
             self._changed.clear()
             await asyncio.to_thread(status.END.save, self._state)

@@ -1,4 +1,4 @@
-"""The operations on devices that the console offers."""
+"""Console operations on devices: disable, enable, remove."""
 
 from collections.abc import Iterable, Sequence
 
@@ -26,10 +26,10 @@ class DisableDevice(Operation):
 
     def touched(self, rows: Sequence[Device]) -> Iterable[str]:
         active = Route.objects.filter(device__in=rows, state=State.ACTIVE)
-        yield f"Devices with an active route: {active.count()} of {len(rows)}. Nothing is sent there any more."
+        yield f"Devices with an active route: {active.count()} of {len(rows)}. Nothing is sent to them any more."
         yield _withdrawn(active.values_list("pk", flat=True))
-        yield "Their users' servers are told that the device is gone, and most forget it."
-        yield "It ends when somebody enables it, or when the app registers again, as apps do by themselves."
+        yield "Their users' servers get an error for the device, and most of them forget it."
+        yield "A device is active again when an operator enables it, or when its app registers again by itself."
 
     def run(self, rows: Sequence[Device], *, by: str) -> Done:
         count = operator_actions.disable([row.pk for row in rows], now=database_now())
@@ -47,9 +47,9 @@ class EnableDevice(Operation):
     def touched(self, rows: Sequence[Device]) -> Iterable[str]:
         disabled = Route.objects.filter(device__in=rows, state=State.DISABLED)
         reasons = sorted(set(disabled.values_list("disabled_reason", flat=True)))
-        yield f"Devices with a disabled route, which would be sent to again: {disabled.count()} of {len(rows)}."
+        yield f"Devices with a disabled route, which gets pushes again: {disabled.count()} of {len(rows)}."
         if reasons:
-            yield f"Disabled for: {', '.join(reasons)}. A token that is dead indeed is disabled with the next push."
+            yield f"Disabled for: {', '.join(reasons)}. The next push disables the route of a dead token again."
         yield "Servers that have forgotten a device do not push to it until its app enables pushes there again."
 
     def run(self, rows: Sequence[Device], *, by: str) -> Done:
@@ -70,8 +70,8 @@ class RemoveDevice(Operation):
         active = [row for row in rows if row.state == Device.State.ACTIVE]
         yield f"Registered devices: {len(active)} of {len(rows)}. Their tokens are removed, which cannot be undone."
         yield _withdrawn([row.route_id for row in active if row.route_id])
-        yield "Their users' servers are told with their next push that the device is gone."
-        yield "When the app registers again, as apps do by themselves, it is a new device."
+        yield "Their users' servers get an error for the next push."
+        yield "When the app registers again, as apps do by themselves, it gets a new device."
 
     def run(self, rows: Sequence[Device], *, by: str) -> Done:
         count = operator_actions.remove([row.pk for row in rows], now=database_now())
@@ -80,7 +80,7 @@ class RemoveDevice(Operation):
 
 def _withdrawn(route_ids: Iterable[int]) -> str:
     waiting = Notification.objects.filter(route__in=list(route_ids), state__in=DUE)
-    return f"Notifications that wait for it and are withdrawn: {waiting.count()}."
+    return f"Waiting notifications that are withdrawn: {waiting.count()}."
 
 
 def _devices(count: int) -> str:

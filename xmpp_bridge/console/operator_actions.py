@@ -1,4 +1,4 @@
-"""What operators do to devices of XMPP. Each action is safe to repeat, and by two people at once."""
+"""Operator actions on devices of XMPP. Each is safe to repeat, and safe for two operators at once."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -20,17 +20,18 @@ from xmpp_bridge.rules.limits import RATES
 
 log = structlog.get_logger(__name__)
 State = Device.State
-# Another process may register the same device at the same moment. It is committed by the time this one fails on it.
+# Another process may register the same device at the same moment. It has committed by the time that our insert fails.
 ATTEMPTS = 3
 NO_ACCOUNT = "account: the address of an account, without a resource"
 
 
 def command(node: str, account: str, fields: Mapping[str, str], *, now: datetime) -> Done:
-    """Carry out a command (one of `commands.ACTIONS`) for an account, as if its app had sent it, and return what the
-    app would have been told.
+    """Carry out a command for an account as if its app had sent it, and return its result.
 
-    Nobody proves here whose account it is: the operator answers for that, and is bound by no limit but those of devices
-    to an account and in all. Raises CommandRefused.
+    ``node`` is a key of `commands.ACTIONS`. The account is not verified: the operator is responsible for it. Of the
+    limits, only those of devices apply: of one account, and in all.
+
+    Raises CommandRefused.
     """
     owner = parse_jid(account)
     if owner is None or not owner.local or owner.resource:
@@ -55,10 +56,9 @@ def _carry_out(asked: Asked, terms: Terms, *, now: datetime) -> Done:
 
 @transaction.atomic
 def remove(device_ids: Collection[UUID], *, now: datetime) -> int:
-    """End these devices as if their apps had unregistered them, and return how many.
+    """End these devices as if their apps had unregistered them, and return how many ended.
 
-    Their addresses are forgotten, and what waits for them is withdrawn; servers that push on are told that they are
-    gone.
+    Their addresses are forgotten, and their waiting notifications are withdrawn. Later pushes to them get an error.
     """
     active = Device.objects.filter(pk__in=device_ids, state=State.ACTIVE)
     devices = list(active.select_related("route").order_by("pk").select_for_update(of=("self",)))
@@ -69,13 +69,16 @@ def remove(device_ids: Collection[UUID], *, now: datetime) -> int:
 
 
 def disable(device_ids: Collection[UUID], *, now: datetime) -> int:
-    """Send nothing to these devices until somebody enables them or their apps register again, and return how many."""
+    """Disable the routes of these devices until an operator enables them or their apps register again.
+
+    Return how many routes were disabled.
+    """
     return operator_actions.disable_routes(_routes_of(device_ids), now=now)
 
 
 @transaction.atomic
 def enable(device_ids: Collection[UUID], *, now: datetime) -> int:
-    """Send to these devices again, and return how many. When one ends once more, its server is told so once more."""
+    """Enable the routes of these devices, and return how many. A later end of theirs is announced once more."""
     route_ids = _routes_of(device_ids)
     count = operator_actions.enable_routes(route_ids, now=now)
     Route.objects.filter(pk__in=route_ids, state=Route.State.ACTIVE).update(is_end_awaited=True)

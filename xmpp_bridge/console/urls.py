@@ -1,4 +1,4 @@
-"""Addresses of pages about devices and apps. They are made without importing the pages, which workers have not."""
+"""Addresses of pages about devices and apps, made without importing the pages, because workers do not load them."""
 
 from uuid import UUID
 

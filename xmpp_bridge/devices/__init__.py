@@ -1,1 +1,1 @@
-"""Devices: registering them by the commands of apps, looking them up, and removing them. See docs/xmpp.md."""
+"""Devices: registration by the commands of apps, lookup, and removal. See docs/xmpp.md."""

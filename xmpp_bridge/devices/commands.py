@@ -1,4 +1,4 @@
-"""What apps may say in the commands that register their devices. Pure."""
+"""Commands with which apps register their devices, and the fields of their forms. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ FIREBASE_TOKEN = re.compile(r"[A-Za-z0-9_:\-]{32,4096}")
 
 
 class Action(NamedTuple):
-    """One of the commands."""
+    """A command that we serve."""
 
     name: str
     token_type: TokenType
@@ -31,7 +31,7 @@ ACTIONS: Mapping[str, Action] = {
 
 
 class BadField(Exception):  # noqa: N818 - says what is wrong
-    """A field is missing or cannot be used. The hint names the field, and never what it holds."""
+    """A field is missing or invalid. The hint names the field, and never quotes its value."""
 
     def __init__(self, hint: str) -> None:
         super().__init__(hint)
@@ -40,7 +40,7 @@ class BadField(Exception):  # noqa: N818 - says what is wrong
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A form that was filled in. ``app`` is empty when none was chosen; ``address`` is None where none is needed."""
+    """A submitted form. ``app`` is empty if none was chosen. ``address`` is None for a command that unregisters."""
 
     device_id: str
     app: str
@@ -48,7 +48,7 @@ class Submission:
 
 
 def read_submission(action: Action, fields: Mapping[str, str]) -> Submission:
-    """Return what a form says.
+    """Return the validated fields of a form.
 
     Raises BadField.
     """
@@ -63,22 +63,22 @@ def _read_address(action: Action, fields: Mapping[str, str]) -> DeviceAddress:
     token = fields.get("token", "")
     if action.token_type != TokenType.APN:
         if not FIREBASE_TOKEN.fullmatch(token):
-            raise BadField("token: not a token of Firebase")
+            raise BadField("token: not a registration token of Firebase")
         return DeviceAddress(token)
     call_token, environment = fields.get("voip-token", ""), fields.get("environment") or Environment.PRODUCTION.value
     if not APN_TOKEN.fullmatch(token):
-        raise BadField("token: not a token of Apple, in hexadecimal digits")
+        raise BadField("token: not a device token of Apple in hexadecimal digits")
     if call_token and not APN_TOKEN.fullmatch(call_token):
-        raise BadField("voip-token: not a token of Apple, in hexadecimal digits")
+        raise BadField("voip-token: not a device token of Apple in hexadecimal digits")
     if environment not in list(Environment):
         raise BadField("environment: production or development")
     return DeviceAddress(token.lower(), call_token.lower(), environment)
 
 
 def form_fields(action: Action, apps: Iterable[str]) -> list[FormField]:
-    """Return the fields of a command's form. Where there is only one app, none is to be chosen."""
+    """Return the fields of a command's form. The form offers a choice of apps only if there are several."""
     slugs = tuple(apps)
-    fields = [FormField("device-id", "Name of the device, the same each time", is_required=True)]
+    fields = [FormField("device-id", "Id of the device, the same each time", is_required=True)]
     if action.is_registration:
         fields.insert(0, FormField("token", "Device token", is_required=True))
     if action.is_registration and action.token_type == TokenType.APN:

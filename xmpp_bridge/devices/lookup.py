@@ -1,4 +1,4 @@
-"""Looking devices up for people: by what an app was given, and how many depend on which of the server's keys."""
+"""Lookups for operators: a device by its credentials, and the number of devices that depend on each server key."""
 
 from uuid import UUID
 
@@ -10,9 +10,9 @@ from xmpp_bridge.models import Device
 
 
 def find_device(text: str) -> UUID | None:
-    """Return the device that a client string or a node is of.
+    """Return the id of the device that a client string or a node names, or None.
 
-    A node proves nothing, so it counts only when there is such a device: any 16 bytes look like one.
+    Any 16 bytes look like a node, so a node counts only if its device exists.
     """
     found = verify_client(text, client_keys())
     if found:
@@ -22,7 +22,7 @@ def find_device(text: str) -> UUID | None:
 
 
 def count_by_key() -> dict[bytes, int]:
-    """Return how many devices know the server by which of its keys, by the names of these."""
+    """Return the number of active devices by the name of the keys that made their credentials."""
     active = Device.objects.filter(state=Device.State.ACTIVE)
     counts: dict[bytes, int] = {}
     for name, count in active.values_list("key_name").annotate(Count("pk")).order_by():

@@ -1,7 +1,7 @@
-"""Registering devices and forgetting them: the use cases behind the ad-hoc commands of apps, and behind what operators
-do for them over HTTP.
+"""Use cases that register and unregister devices, for the ad-hoc commands of apps and for operators over HTTP.
 
-An account registers for itself: its own server says who it is. Of it, a keyed hash is stored and its domain.
+An account registers its own devices: its server stamps the command with its address. Of the account, only a keyed hash
+and the domain are stored.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,14 +34,14 @@ from xmpp_bridge.rules.decisions import COMMAND_ERRORS, PHASES, Domains, Refusal
 from xmpp_bridge.rules.limits import Limits
 
 STORED_DEVICES: LiteralString = stored("xmpp_bridge_device")
-UNKNOWN_SESSION = "sessionid: of no command of yours"
-APP_NOT_NAMED = "app: one of several has to be named"
+UNKNOWN_SESSION = "sessionid: not a session of this client and command"
+APP_NOT_NAMED = "app: required, because there are several"
 Kind = RegistrationEvent.Kind
 State = Device.State
 
 
 class CommandRefused(Exception):  # noqa: N818 - says what happened
-    """The command leads to an error. The hint says to the app what is wrong."""
+    """The command is refused. The hint goes to the app as the text of the error."""
 
     def __init__(self, refusal: Refusal, hint: str = "") -> None:
         super().__init__(refusal.value)
@@ -50,7 +50,7 @@ class CommandRefused(Exception):  # noqa: N818 - says what happened
 
 
 class Done(NamedTuple):
-    """What a command led to: ``values`` are for the app, which alone may know them."""
+    """The result of a command. ``values`` holds secrets of the device, for its app alone."""
 
     values: Mapping[str, str]
     outcome: str
@@ -59,7 +59,7 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A form that was sent for an account. ``slug`` is the app that the form need not name."""
+    """A submitted form of an account. ``slug`` is the app for a form that names none."""
 
     action: Action
     account: Jid = field(repr=False)
@@ -69,8 +69,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What holds for a command: our own domain, how many devices an account may have in an app, and whether one more
-    device may be made now.
+    """The conditions of a command.
+
+    ``domain`` is our own, ``max_devices`` the limit of an account's devices in an app. ``take_route`` charges a new
+    device to the limits, and returns whether it is within them.
     """
 
     domain: str
@@ -79,7 +81,7 @@ class Terms:
 
 
 class Registering:
-    """What the connected process keeps to carry out commands. ``domain`` is our own."""
+    """Execution of commands in the connected process, which keeps the limits. ``domain`` is our own."""
 
     def __init__(self, domain: str, limits: Limits, domains: Domains) -> None:
         self._domain = domain
@@ -87,10 +89,10 @@ class Registering:
         self._domains = domains
 
     def answer(self, command: Command, *, now: datetime) -> bytes:
-        """Carry out one command, in a transaction of its own, and return the answer to it. What is beyond a limit costs
-        no transaction.
+        """Carry out one command in a transaction of its own, and return its answer.
 
-        Raises the errors of the database; nothing is stored or counted then.
+        A command beyond a limit is refused without a transaction. Raises the errors of the database. Nothing is stored
+        or charged then.
         """
         try:
             answer, outcome = self._answer(command, now=now)
@@ -132,7 +134,10 @@ class Registering:
         return answers.write_command_result(origin, node, session, done.values), done.outcome
 
     def _authorise(self, command: Command, *, now: datetime) -> Jid:
-        """Return who sends a command: a client of an account, and of a domain that is served."""
+        """Return the sender of a command: a client of an account, in a domain that is served.
+
+        Raises CommandRefused.
+        """
         sender = parse_jid(command.origin.sender) or NOBODY
         is_account = bool(sender.local and sender.resource) and self._domains.serve(sender.domain)
         owner = owner_keys("", sender.bare)[0]
@@ -147,7 +152,7 @@ class Registering:
             command.node,
             session,
             title=action.name,
-            instructions="The server that your account is on sees what you fill in here.",
+            instructions="The server of your account can read the values of this form.",
             fields=form_fields(action, slugs),
         )
 
@@ -159,7 +164,7 @@ class Registering:
 
 
 def carry_out(asked: Asked, terms: Terms, *, now: datetime) -> Done:
-    """Register or unregister a device; belongs into a transaction.
+    """Register or unregister a device, inside a transaction of the caller.
 
     Raises CommandRefused.
     """
@@ -189,7 +194,7 @@ def _create(app: App, account: Jid, owners: Sequence[bytes], terms: Terms, *, no
 
 
 def _end_longest_dead(owned: QuerySet[Device], *, now: datetime) -> bool:
-    """End that of these devices whose route was disabled first, and return whether there was one."""
+    """End the device whose route was disabled first, and return whether there was one."""
     dead = owned.filter(route__state=Route.State.DISABLED).order_by("route__disabled_at")
     device = dead.select_for_update(of=["self"], skip_locked=True).first()
     if device:
@@ -208,14 +213,17 @@ def _credentials(device_id: UUID, domain: str) -> dict[str, str]:
 
 
 def _apps_for(action: Action, *, is_canary: bool = False) -> list[App]:
-    """Return the apps that a command may be about. That of the canary is for the canary alone."""
+    """Return the apps that a command may name. Only the canary may name its own app."""
     apps = App.objects.filter(is_retired=False).order_by("slug")
     apps = apps.filter(slug__in=canary_apps()) if is_canary else apps.exclude(slug__in=canary_apps())
     return list(apps.exclude(app_topic="") if action.token_type == TokenType.APN else apps.filter(takes_firebase=True))
 
 
 def _choose_app(action: Action, named: str, *, is_canary: bool) -> App:
-    """Return the app of this slug, or without a slug the only one there is."""
+    """Return the app of this slug, or without a slug the only app there is.
+
+    Raises CommandRefused.
+    """
     apps = {app.slug: app for app in _apps_for(action, is_canary=is_canary)}
     slug = choose_app(named, apps)
     if isinstance(slug, Refusal):
@@ -224,7 +232,7 @@ def _choose_app(action: Action, named: str, *, is_canary: bool) -> App:
 
 
 def _register(device: Device, action: Action, address: DeviceAddress, *, now: datetime) -> None:
-    """Point a device to its address. This also revives a route that was disabled."""
+    """Set the address of a device's route, which also enables a disabled route."""
     route = device.route or Route(generation=0, created_at=now)
     app_topic = device.app.app_topic if action.token_type == TokenType.APN else ""
     kind = _what_changed(route, action, app_topic, address)
@@ -240,7 +248,7 @@ def _register(device: Device, action: Action, address: DeviceAddress, *, now: da
     route.bridge = BRIDGE
     route.pseudonym = route.pseudonym or uuid4()
     route.save()
-    # Reports count who is there on a day, so one refresh in a day says all.
+    # Reports count the registrations that are active on a day, so one refresh a day is enough.
     if kind is not Kind.REFRESHED or not was_active or device.registered_at.date() < now.date():
         _record(route, kind, now=now)
     device.route = route
@@ -249,8 +257,8 @@ def _register(device: Device, action: Action, address: DeviceAddress, *, now: da
 
 
 def _what_changed(route: Route, action: Action, app_topic: str, address: DeviceAddress) -> Kind:
-    """Return what a registration means for the history of a route, before the route is pointed to the address."""
-    if route.pseudonym is None:  # new, or older than its history
+    """Return the kind of event that a registration is for a route. Call it before the route gets the new address."""
+    if route.pseudonym is None:  # the route is new, or older than the history
         return Kind.REGISTERED
     is_same = is_at(route, action.token_type, app_topic, address.encode())
     return Kind.REFRESHED if is_same else Kind.TOKEN_CHANGED
@@ -270,8 +278,9 @@ def _unregister(action: Action, device: Device | None, *, now: datetime) -> Done
 
 
 def end(device: Device, state: Device.State, *, now: datetime) -> None:
-    """Forget everything about a device but that it was there, so that later pushes are told that it is gone; belongs
-    into a transaction.
+    """End a device: delete its route and withdraw its notifications, inside a transaction of the caller.
+
+    The row of the device stays, so that later pushes to it get the error that it is gone.
     """
     route, device.route = device.route, None
     device.state, device.ended_at, device.announced_from = state, now, None

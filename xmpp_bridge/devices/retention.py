@@ -1,4 +1,4 @@
-"""Removing devices that nobody uses, and later the memory of them."""
+"""Retention of devices: unused ones end, and their rows are deleted later."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -16,9 +16,9 @@ State = Device.State
 
 
 def expire(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """End devices that were neither pushed to nor registered again for so long. Yield how many each step ended.
+    """End devices that were neither pushed to nor registered again for ``keep``. Yield how many each step ended.
 
-    Nothing ends while it is more than somebody has to allow.
+    If they are more than may end without an operator's permission, none ends (`kit.expiry`).
     """
     unused = Q(registered_at__lt=now - keep) & (Q(pushed_at__isnull=True) | Q(pushed_at__lt=now - keep))
     devices = Device.objects.filter(unused, state=State.ACTIVE)
@@ -35,6 +35,6 @@ def expire(*, now: datetime, keep: timedelta) -> Iterator[int]:
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """Forget devices that ended so long ago. Yield how many rows each step removed."""
+    """Delete the rows of devices that ended ``keep`` ago. Yield how many each step deleted."""
     ended = Device.objects.filter(ended_at__lt=now - keep).exclude(state=State.ACTIVE)
     return delete_in_chunks(ended.order_by("ended_at"))

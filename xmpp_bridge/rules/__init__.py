@@ -1,4 +1,4 @@
-"""Rules of the bridge: whether a push wakes a device, what a command may do, how much, and what a push shows.
+"""Rules of the bridge: decisions about pushes and commands, limits, and the content of pushes. Pure.
 
 See docs/xmpp.md.
 """

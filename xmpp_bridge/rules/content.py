@@ -1,6 +1,6 @@
-"""What a push shows and brings to the app, by the app's style. Pure.
+"""Content of pushes: the text and sound that the device shows, and the data for the app, by the app's style. Pure.
 
-The keys are as short as they are because a full payload of mod_push2 leaves some 160 of Apple's 4096 bytes.
+The keys of the data are short because a full payload of mod_push2 leaves some 160 of Apple's 4096 bytes.
 """
 
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from xmpp_bridge.messages import Payload
 
 VERSION = "1"
 TRUNCATED = "truncated"
-# A text that is passed on is shown, and brought to the app, no longer than this.
+# A text that is passed on is cut to this length.
 MAX_BODY_CHARACTERS = 200
 
 
 class Style(StrEnum):
-    """How the data of a push are named."""
+    """The naming of a push's data, which apps of other push services expect."""
 
     GENERIC = "generic"
     TIGASE = "tigase"
@@ -26,7 +26,7 @@ class Style(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What an app's pushes have in common, and the tag by which the app recognises the account."""
+    """The style, text and sound of an app's pushes, and the tag by which the app recognises the account."""
 
     style: str
     text: str
@@ -35,7 +35,7 @@ class Look:
 
 
 def wake_content(look: Look, grade: Grade, *, is_truncated: bool = False) -> Content:
-    """Return what goes without a payload. ``is_truncated``: there was one, and it was too large."""
+    """Return the content of a wake-up. ``is_truncated`` says that it replaces a payload that was too large."""
     if look.style == Style.CONVERSATIONS:
         data = {"account": look.tag}
     else:
@@ -44,7 +44,7 @@ def wake_content(look: Look, grade: Grade, *, is_truncated: bool = False) -> Con
 
 
 def payload_content(look: Look, grade: Grade, payload: Payload) -> Content:
-    """Return what goes with a ciphertext, whose text is not touched."""
+    """Return the content of a push with a ciphertext, which stays unchanged."""
     iv = {"iv": payload.iv} if payload.iv else {}
     match look.style:
         case Style.TIGASE:
@@ -60,6 +60,6 @@ def payload_content(look: Look, grade: Grade, payload: Payload) -> Content:
 
 
 def text_content(look: Look, body: str) -> Content:
-    """Return what goes with a text that the app has passed on: shown by Apple, and as `b` for the app."""
+    """Return the content of a push with a user's text: Apple shows the text, and the app gets it as `b`."""
     shown = body[:MAX_BODY_CHARACTERS]
     return Content(shown, look.sound, {"v": VERSION, "k": "msg", "a": look.tag, "b": shown})

@@ -1,4 +1,4 @@
-"""Pure decisions about pushes and commands: who may send them, what becomes of a push, and what its sender is told."""
+"""Decisions about pushes and commands: who may send them, the verdict on each push, and its answer. Pure."""
 
 import hashlib
 from collections.abc import Collection, Hashable, Iterator
@@ -16,20 +16,22 @@ from xmpp_bridge.rules.limits import Content, Limits
 
 
 class Verdict(StrEnum):
-    """What becomes of one push."""
+    """The outcome of one push."""
 
     ACCEPTED = "accepted"
-    MERGED = "merged"  # a wake-up that is on its way serves this one, too
-    REPEATED = "repeated"  # the same stanza, or the same again at once
-    UNKNOWN = "unknown"  # no such client, forged, or of another domain: nobody learns which
-    IGNORED = "ignored"  # one unknown client too many
-    GONE = "gone"  # the route is known to be no more
-    GONE_BEFORE = "gone_before"  # as above, and said a moment ago
-    FORBIDDEN = "forbidden"  # pushed by a client and not by a server
-    REFUSED = "refused"  # a readable message, for an app that wants none
+    MERGED = "merged"  # a waiting wake-up serves this push, too
+    REPEATED = "repeated"  # the same stanza, or the same content within the time of SAME
+    UNKNOWN = (
+        "unknown"  # the client does not exist, is forged, or is of another domain; the answer is the same for each
+    )
+    IGNORED = "ignored"  # unknown, beyond the limit of unknown clients
+    GONE = "gone"  # the device has ended, or its route is disabled
+    GONE_BEFORE = "gone_before"  # as above, and answered so within the last minute
+    FORBIDDEN = "forbidden"  # sent by a client and not by a server
+    REFUSED = "refused"  # a forwarded message, for an app that refuses them
     BUSY_DOMAIN = "busy_domain"
     BUSY_CALLS = "busy_calls"
-    FULL = "full"  # too much waits to be delivered
+    FULL = "full"  # the queue of the device is full
     NOT_STORED = "not_stored"  # the database is away
 
 
@@ -39,8 +41,8 @@ TROUBLE = StanzaError("wait", "internal-server-error")
 FORBIDDEN = StanzaError("auth", "forbidden")
 BAD_REQUEST = StanzaError("modify", "bad-request")
 
-# What each verdict is answered with. None is success: a result for an IQ, and nothing for a message. Only what is true
-# for good may be a `cancel`, because ejabberd removes a route at the first one.
+# The answer to each verdict. None is success: a result for an IQ, and nothing for a message. Only a permanent error may
+# be a `cancel`, because ejabberd removes a route at the first one.
 ANSWERS: dict[Verdict, StanzaError | None] = {
     Verdict.ACCEPTED: None,
     Verdict.MERGED: None,
@@ -59,7 +61,7 @@ ANSWERS: dict[Verdict, StanzaError | None] = {
 # A message with one of these gets no answer at all, though an IQ does.
 SILENT = frozenset({Verdict.IGNORED, Verdict.GONE_BEFORE})
 
-# How long a push is of use.
+# How long delivery of a push is attempted.
 CALL_TTL = timedelta(seconds=30)
 WAKE_TTL = timedelta(hours=1)
 PAYLOAD_TTL = timedelta(hours=24)
@@ -67,13 +69,15 @@ PAYLOAD_TTL = timedelta(hours=24)
 
 @dataclass(frozen=True, slots=True)
 class Domains:
-    """Whose users and servers are served: all but those denied, with all below them, or only those allowed."""
+    """The domains whose users and servers are served.
+
+    A denied domain is not served, nor any domain below it. If ``allowed`` is not empty, only those domains are served.
+    """
 
     denied: Collection[str] = ()
     allowed: Collection[str] = ()
 
     def serve(self, domain: str) -> bool:
-        """Return whether this domain is served."""
         is_denied = any(parent in self.denied for parent in _with_parents(domain))
         return not is_denied and (not self.allowed or domain in self.allowed)
 
@@ -85,7 +89,7 @@ def _with_parents(domain: str) -> Iterator[str]:
 
 
 class Known(NamedTuple):
-    """A device that pushes name, with its app, its route and the wake-ups that wait for it."""
+    """A stored device that a push names, with its app, its route and its waiting notifications."""
 
     id: UUID
     is_active: bool
@@ -104,7 +108,7 @@ class Known(NamedTuple):
     token_type: int
     app_topic: str
     is_route_proven: bool
-    address: bytes  # digest: devices of several accounts may lead to one phone
+    address: bytes  # digest; devices of several accounts may have the address of one phone
     waiting_count: int
     waiting_wake: int | None
     waiting_background: int | None
@@ -116,8 +120,10 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of one push. What is stored has a time at which it is due, and goes out with its payload or as a
-    wake-up. A push that a waiting wake-up serves names the id of that notification.
+    """The decision about one push.
+
+    ``due_at`` is the time of the first attempt, or None for a push that is not stored. ``has_payload`` says whether it
+    goes out with its payload or as a wake-up. ``served_by`` is the id of the waiting wake-up that serves the push.
     """
 
     verdict: Verdict
@@ -127,10 +133,10 @@ class Decision:
 
 
 def verify(domain: str, limits: Limits, *, is_server: bool, is_ours: bool, now: datetime) -> Verdict | None:
-    """Decide what can be decided without knowing the device, or return None.
+    """Return the verdict on a push that needs no look at its device, or None to go on with the device.
 
-    ``is_server`` says that a server pushes: it stamps what its clients send with their addresses. ``is_ours`` says that
-    the push names a client of ours, and that its domain is served.
+    ``is_server`` says that a server sent the push itself: it stamps the stanzas of its clients with their addresses.
+    ``is_ours`` says that the push has valid credentials, and that its domain is served.
     """
     seconds = now.timestamp()
     if not is_server:
@@ -151,9 +157,10 @@ def decide(
     has_capacity: bool,
     now: datetime,
 ) -> Decision:
-    """Decide about a push of this domain that `verify` let pass, with the device that it names.
+    """Decide about a push of this domain that passed `verify`, with the device that it names.
 
-    ``is_full`` says that too much waits in its queue, and ``has_capacity`` that its device may have one more waiting.
+    ``is_full`` says that the queue of the device is full. ``has_capacity`` says that one more notification may wait for
+    the device.
     """
     seconds = now.timestamp()
     if device is None or device.domain != domain:
@@ -171,7 +178,7 @@ def _unknown(domain: str, limits: Limits, seconds: float) -> Verdict:
 def _refusals(
     push: PushNotification, device: Known, limits: Limits, seconds: float, *, is_full: bool
 ) -> Iterator[Verdict]:
-    """Yield why a push does not go to its device. Only the first counts: what follows it takes from no bucket."""
+    """Yield the reasons to refuse a push. The caller takes only the first, so that later ones take from no bucket."""
     if not device.is_active:
         yield Verdict.GONE if limits.answers_gone(device.id, seconds) else Verdict.GONE_BEFORE
     if push.kind is Kind.FORWARD and device.refuses_texts:
@@ -185,7 +192,7 @@ def _refusals(
 
 
 def _send(push: PushNotification, device: Known, limits: Limits, *, has_capacity: bool, now: datetime) -> Decision:
-    """Decide how a push goes to its device, by what the device has got lately."""
+    """Decide whether a push goes out with its payload or as a wake-up, by the limits of its device."""
     seconds, has_payload = now.timestamp(), _has_payload(push, device)
     limits.note_content(device.id, _content(push, device), seconds)
     if push.grade is Grade.VOIP or (has_payload and has_capacity and limits.take_payload(device.address, seconds)):
@@ -210,7 +217,7 @@ def _has_payload(push: PushNotification, device: Known) -> bool:
 
 
 def _content(push: PushNotification, device: Known) -> Content:
-    """Return what two pushes share when the device would be told the same twice."""
+    """Return the content that two pushes have in common if the second would bring the device nothing new."""
     has_payload = _has_payload(push, device)
     text = push.payload.text if push.payload else push.body if has_payload else ""
     kind = push.grade if push.grade in {Grade.VOIP, Grade.LOW} else Grade.NORMAL
@@ -218,7 +225,7 @@ def _content(push: PushNotification, device: Known) -> Content:
 
 
 def answer_to(push: PushNotification, verdict: Verdict) -> StanzaError | None:
-    """Return the error that a push is answered with, or None for none."""
+    """Return the error that answers a push, or None if no error does."""
     if verdict is Verdict.GONE and push.dialect is not Dialect.XEP0357:
         return StanzaError("cancel", "gone", disabled_client=push.client)
     if verdict in SILENT and push.origin.stanza == "message":
@@ -227,7 +234,7 @@ def answer_to(push: PushNotification, verdict: Verdict) -> StanzaError | None:
 
 
 def time_to_live(grade: Grade, *, has_payload: bool) -> timedelta:
-    """Return how long a push is tried."""
+    """Return how long delivery of a push is attempted."""
     if grade is Grade.VOIP:
         return CALL_TTL
     return PAYLOAD_TTL if has_payload else WAKE_TTL
@@ -237,10 +244,10 @@ def time_to_live(grade: Grade, *, has_payload: bool) -> timedelta:
 
 
 class Refusal(StrEnum):
-    """Why a command is not carried out."""
+    """The reason why a command is not carried out."""
 
     NOT_FOUND = "not_found"
-    FORBIDDEN = "forbidden"  # sent by no account, or of a domain that is not served
+    FORBIDDEN = "forbidden"  # the sender is no account, or its domain is not served
     BUSY = "busy"  # beyond a limit
     BAD_REQUEST = "bad_request"
     NOT_STORED = "not_stored"  # the database is away
@@ -253,13 +260,14 @@ COMMAND_ERRORS: dict[Refusal, StanzaError] = {
     Refusal.BAD_REQUEST: BAD_REQUEST,
     Refusal.NOT_STORED: TROUBLE,
 }
-# The phases of a command (XEP-0050) that ask for it to be carried out.
+# The actions of a command (XEP-0050) that request its execution.
 PHASES = frozenset({"execute", "next", "complete"})
 
 
 def judge_command(account: Hashable, domain: str, limits: Limits, *, is_account: bool, now: datetime) -> Refusal | None:
-    """Return why a command is not even read, or None. ``is_account`` says that a client of an account sends it, whose
-    domain is served.
+    """Return why a command is refused before its form is read, or None.
+
+    ``is_account`` says that a client of an account sends the command, and that the account's domain is served.
     """
     if not is_account:
         return Refusal.FORBIDDEN
@@ -267,7 +275,7 @@ def judge_command(account: Hashable, domain: str, limits: Limits, *, is_account:
 
 
 def choose_app(named: str, offered: Collection[str]) -> str | Refusal:
-    """Return the app that a command is about: the one that it names, or else the only one there is."""
+    """Return the app that a command is about: the one that it names, or without a name the only one offered."""
     if named or not offered:
         return named if named in offered else Refusal.NOT_FOUND
     return next(iter(offered)) if len(offered) == 1 else Refusal.BAD_REQUEST

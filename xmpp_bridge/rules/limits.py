@@ -1,13 +1,14 @@
-"""How much is taken from whom: token buckets in the memory of the one process that is connected, and pure.
+"""Limits of pushes and commands: token buckets in the memory of the connected process. Pure.
 
-    call, payload, wake-up of a device ──▶ those of its address, however many accounts have it
+    call, payload, wake-up of a device ──▶ those of its address, which devices of several accounts may share
     push ────────────────────────────────▶ pushes of a domain ──▶ of its zone ──▶ all pushes
     command of an account ───────────────▶ commands of a domain ──▶ of its zone ──▶ all commands
     new device of a domain ──────────────▶ those of its zone ──▶ all new devices
-    what names no client of ours ────────▶ all that does not: never the domain that it comes from
+    push without valid credentials ──────▶ all such pushes, and never the domain of its sender
 
-A name that finds no room in the memory is charged to what stands right of it only. What a batch counted is `keep`t once
-the batch is stored, or `take_back` when it is not: a push that was told `wait` may come again.
+When the memory has no space for a name, only the buckets to the right of that name are charged. The caller commits the
+charges of a batch with `keep` once the batch is stored, or reverts them with `take_back`: a push that was answered with
+`wait` may come again.
 """
 
 from collections.abc import Hashable
@@ -18,26 +19,26 @@ from kit.buckets.bucket import CAPACITY, TOLERANCE, BucketLimits, Buckets, Charg
 
 DAY_SECONDS = 86_400.0
 HOUR_SECONDS = 3600.0
-# New devices that nobody registered for a while are saved up for as many minutes: a wave after an outage.
+# The limit of new devices accumulates over these minutes, for the wave of registrations after an outage.
 MINUTES_SAVED_UP = 10
-# In a day there are no more than in so many minutes, so that it takes weeks to fill the table.
+# The daily limit of new devices is the limit of this number of minutes, so that filling the table takes weeks.
 MINUTES_A_DAY = 84
-# The same again within this time comes from several enabled clients of one device. Any wake-up is the same as another:
-# it must not be taken for one before which the device may have been woken, and have fetched what there was.
+# A push with the same content within this time comes from several enabled clients of one device. All wake-ups have the
+# same content. Their time is shorter, because a device may wake, fetch its messages and need another wake-up.
 SAME = (Limit(1, 2.0),)
 SAME_WAKE = (Limit(1, 0.5),)
-# The user's server is told so often that a route is no more; many go on pushing all the same.
+# A user's server gets the error for a route that is gone once in this time. Many servers go on pushing all the same.
 GONE = (Limit(1, 60.0),)
-# A zone is all domains with the same last two labels, as the owner of a domain can make any number of domains below it.
-# One zone gets at most this part of what all domains together may send.
+# A zone is all domains with the same last two labels, because the owner of a domain can make any number of domains
+# below it. One zone gets at most this part of the limits of all domains.
 ZONE_PART = 0.6
-# What all names of a kind are charged to, and what is not verified.
+# Names of the buckets of all pushes, commands and new devices, and of all pushes without valid credentials.
 PUSHES, COMMANDS, ROUTES, UNVERIFIED = "pushes", "commands", "routes", "unverified"
 ROOTS = frozenset({PUSHES, COMMANDS, ROUTES, UNVERIFIED})
 
 
 class Content(NamedTuple):
-    """What a device is told: a digest of 32 bytes, and whether it is more than a mere wake-up."""
+    """The content of a push: a digest of 32 bytes, and whether the push has a payload or is a call."""
 
     digest: bytes
     has_payload: bool
@@ -45,7 +46,7 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """The limits. docs/limits.md says what is answered beyond each."""
+    """The limits. docs/limits.md lists the answer beyond each."""
 
     wake_seconds: float = 5.0
     payloads_per_minute: int = 60
@@ -59,24 +60,24 @@ class Rates:
     routes_per_hour: int = 2000
     new_devices_per_minute: int = 1200
     in_all: BucketLimits = (Limit(30_000, 10.0), Limit(7_200_000, 3600.0))
-    # A command takes ten times as long as a push, and devices are registered anew after an outage.
+    # A command takes ten times as long as a push. The burst is for devices that register again after an outage.
     commands_of_domain: BucketLimits = (Limit(600, 30.0),)
     commands_in_all: BucketLimits = (Limit(3000, 60.0),)
     wakes_of_address: BucketLimits = (Limit(10, 10.0),)
 
     @property
     def of_domain(self) -> BucketLimits:
-        """Return what a domain may send."""
+        """The limit of pushes of one domain."""
         return (Limit(self.domain_burst, self.domain_burst / self.domain_per_second),)
 
     @property
     def new_devices_per_day(self) -> int:
-        """Return how many new devices are taken in a day at most."""
+        """The limit of new devices in a day."""
         return MINUTES_A_DAY * self.new_devices_per_minute
 
     @property
     def payloads(self) -> BucketLimits:
-        """Return how many payloads a device may get. A flood of a minute does not use up the day."""
+        """The limits of payloads to one address. A flood of one minute does not use up the limit of the day."""
         return (*per_minute(self.payloads_per_minute), Limit(self.payloads_per_day, DAY_SECONDS))
 
 
@@ -84,7 +85,7 @@ RATES = Rates()
 
 
 class Limits:
-    """The counters. ``now`` is in seconds, of any clock."""
+    """The token buckets. ``now`` is in seconds, of any clock."""
 
     def __init__(self, rates: Rates, capacity: int = CAPACITY) -> None:
         self.rates = rates
@@ -92,30 +93,30 @@ class Limits:
         self.keep, self.take_back = self._buckets.keep, self._buckets.take_back
 
     def take_from_domain(self, domain: str, now: float) -> bool:
-        """Return whether a push of this domain is taken."""
+        """Return whether a push of this domain is within its limits, and charge it."""
         own = Charge((PUSHES, domain), self.rates.of_domain)
         return self._buckets.take(own, *_in_all(PUSHES, domain, self.rates.in_all), now=now)
 
     def take_unverified(self, now: float) -> bool:
-        """Return whether a push is looked at that names no client of ours or whose domain is not served."""
+        """Return whether a push without valid credentials, or of a domain that is not served, is within their limit."""
         return self._buckets.take(Charge(UNVERIFIED, self.rates.of_domain), now=now)
 
     def take_call(self, address: Hashable, now: float) -> bool:
-        """Return whether a call to this address is taken."""
+        """Return whether a call to this address is within its limit, and charge it."""
         return self._buckets.take(Charge(("call", address), per_minute(self.rates.calls_per_minute)), now=now)
 
     def take_payload(self, address: Hashable, now: float) -> bool:
-        """Return whether a push to this address may bring its payload."""
+        """Return whether a payload to this address is within its limits, and charge it."""
         return self._buckets.take(Charge(("payload", address), self.rates.payloads), now=now)
 
     def take_command(self, account: Hashable, domain: str, now: float) -> bool:
-        """Return whether a command of this account is taken."""
+        """Return whether a command of this account is within its limits, and charge it."""
         own = Charge(("command", account), (Limit(self.rates.commands_per_hour, HOUR_SECONDS),))
         of_domain = Charge((COMMANDS, domain), self.rates.commands_of_domain)
         return self._buckets.take(own, of_domain, *_in_all(COMMANDS, domain, self.rates.commands_in_all), now=now)
 
     def take_route(self, domain: str, now: float) -> bool:
-        """Return whether another device of this domain is registered."""
+        """Return whether a new device of this domain is within its limits, and charge it."""
         own = Charge(("route", domain), (Limit(self.rates.routes_per_hour, HOUR_SECONDS),))
         burst = per_minute(self.rates.new_devices_per_minute, minutes=MINUTES_SAVED_UP)
         of_day = Limit(self.rates.new_devices_per_day, DAY_SECONDS)
@@ -127,20 +128,22 @@ class Limits:
         return self._buckets.take(Charge(("unknown", domain), limits), now=now)
 
     def is_same_again(self, route: Hashable, content: Content, now: float) -> bool:
-        """Return whether this route has just got the very same."""
+        """Return whether this route got the same content a moment ago."""
         return not self._buckets.has(_same(route, content), now=now)
 
     def note_content(self, route: Hashable, content: Content, now: float) -> None:
-        """Note what this route gets."""
+        """Record the content that this route gets."""
         self._buckets.spend(_same(route, content), now=now)
 
     def answers_gone(self, route: Hashable, now: float) -> bool:
-        """Return whether it is time to say again that this route is no more."""
+        """Return whether a push to this route, which is gone, is answered."""
         return self._buckets.take(Charge(("gone", route), GONE), now=now)
 
     def wake_at(self, route: Hashable, address: Hashable, now: float) -> float | None:
-        """Return when this route is woken: at once, or later with all that come until then, or None when this batch has
-        planned that already. What an earlier batch planned may have been sent or dropped before its time.
+        """Return when this route is woken: now, or later for all pushes until then.
+
+        Return None if this batch has planned the wake-up already. A wake-up that an earlier batch planned is planned
+        again, because it may have been sent or dropped before its time.
         """
         charge = Charge(("wake", route), (Limit(1, self.rates.wake_seconds),))
         [missing] = self._buckets.missing(charge.name, now=now) or [0.0]
@@ -148,13 +151,13 @@ class Limits:
         if is_planned and self._buckets.is_changed(charge.name):
             return None
         if is_planned:
-            self._buckets.put(charge.name, (missing,), now=now)  # from now on this batch has planned it
+            self._buckets.put(charge.name, (missing,), now=now)  # marks it as planned by this batch
             return now + missing - self.rates.wake_seconds
         self._buckets.spend(charge, now=now)
         return now + max(missing, self._wait_of_address(address, now=now))
 
     def _wait_of_address(self, address: Hashable, *, now: float) -> float:
-        """Count one more wake-up of an address, and return in how many seconds it has one left for it."""
+        """Charge one wake-up to an address, and return in how many seconds its limit allows it."""
         charge = Charge(("wake of", address), self.rates.wakes_of_address)
         self._buckets.spend(charge, now=now)
         return max(0.0, -self._buckets.left(charge, now=now) * charge.limits[0].token_seconds)
@@ -165,6 +168,6 @@ def _same(route: Hashable, content: Content) -> Charge:
 
 
 def _in_all(kind: str, domain: str, limits: BucketLimits) -> tuple[Charge, Charge]:
-    """Return what the zone of a domain and all domains are charged to."""
+    """Return the charges to the zone of a domain and to all domains together."""
     zone = ".".join(domain.split(".")[-2:])
     return Charge(("zone", kind, zone), part(limits, ZONE_PART)), Charge(kind, limits)

@@ -86,7 +86,7 @@ def test_it_proves_the_secret_and_is_noted_as_connected() -> None:
         server = XmppServer()
         async with connected(server):
             await until(ready)
-            assert status.read().is_connected
+            assert not status.read_fault()
         assert server.ends == ["closed"]
 
     uvloop.run(story())
@@ -99,7 +99,7 @@ def test_what_only_an_operator_can_mend_is_said_and_not_hammered_at(condition: s
         server.refuse = condition
         async with connected(server):
             await until(lambda: ready(condition))
-            assert status.read().reason == status.WORDS[condition]
+            assert status.read_fault() == status.WORDS[condition]
             assert server.connections == 1
 
     uvloop.run(story())

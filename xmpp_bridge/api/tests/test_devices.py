@@ -155,7 +155,7 @@ def test_every_refusal_says_why(post: Post, settings: Any, monkeypatch: pytest.M
     assert "platform" in refused(post(REGISTER, {**ASKED, "platform": "fcm", "token": FCM_TOKEN}), 404)["detail"]
     monkeypatch.setattr(operator_actions, "RATES", Rates(devices_per_user=1))
     assert post(REGISTER, ASKED).status_code == 200
-    assert "as many devices" in refused(post(REGISTER, {**ASKED, "device_id": "another"}), 409)["detail"]
+    assert "limit of devices" in refused(post(REGISTER, {**ASKED, "device_id": "another"}), 409)["detail"]
     assert post(REGISTER, ASKED).status_code == 200  # the same one again
     settings.XMPP_DENIED_DOMAINS = ["capulet.test"]
     assert "not served" in refused(post(REGISTER, ASKED), 403)["detail"]

@@ -14,17 +14,17 @@ ANSWERED = {"is_sent": True, "is_answered": True}
     ("stanza", "cause", "detail"),
     [
         (Stanza(component="no component is running"), Cause.COMPONENT, "no component is running"),
-        (Stanza(), Cause.COMPONENT, "it is connected, and does not take up its errands"),
-        (Stanza(**SENT), Cause.XMPP_SERVER, "it took the stanza, and did not hand it back"),
+        (Stanza(), Cause.COMPONENT, "it is connected, but does not send queued stanzas"),
+        (Stanza(**SENT), Cause.XMPP_SERVER, "it took the stanza, but did not route it back"),
         (Stanza(**SENT, component="the connection was lost"), Cause.COMPONENT, "the connection was lost"),
-        (Stanza(**SENT, has_effect=True), Cause.REPLY, "the component has carried it out"),
+        (Stanza(**SENT, has_effect=True), Cause.REPLY, "the component has carried out the stanza"),
         (Stanza(**ANSWERED, error="service-unavailable"), Cause.XMPP_SERVER, "refused: service-unavailable"),
         (
             Stanza(**ANSWERED, error="internal-server-error", is_own_error=True),
             Cause.COMPONENT,
             "refused: internal-server-error",
         ),
-        (Stanza(**ANSWERED), Cause.COMPONENT, "it answers, and has stored nothing"),
+        (Stanza(**ANSWERED), Cause.COMPONENT, "it answers, but has stored nothing"),
     ],
 )
 def test_names_why_a_stanza_did_not_lead_to_what_it_should_have(stanza: Stanza, cause: Cause, detail: str) -> None:

@@ -25,7 +25,7 @@ FIELDS = {"token": APN_TOKEN, "device-id": "phone"}
 
 def send_and_receive(service: Service, answer: str) -> CanaryStanza:
     """Have the service take up an errand, and hear this answer to it."""
-    queued_stanzas.want("errand-1", "<iq/>")
+    queued_stanzas.queue("errand-1", "<iq/>")
     assert service.take_queued() == [b"<iq/>"]
     assert service.say(answer) is None
     return CanaryStanza.objects.get()
@@ -37,7 +37,7 @@ def answer(sender: str = SERVICE, inside: str = "", kind: str = "result", to: st
 
 def test_an_queued_stanza_is_said_once() -> None:
     service = Service()
-    queued_stanzas.want("errand-1", "<iq/>")
+    queued_stanzas.queue("errand-1", "<iq/>")
     assert service.take_queued() == [b"<iq/>"]
     assert service.take_queued() == []
 
@@ -62,7 +62,7 @@ def test_the_answer_of_somebody_else_counts_for_nothing() -> None:
 
 
 def test_an_answer_that_nobody_waits_for_counts_for_nothing() -> None:
-    queued_stanzas.want("errand-1", "<iq/>")
+    queued_stanzas.queue("errand-1", "<iq/>")
     Service().say(answer())
     assert CanaryStanza.objects.get().answered_at is None
 

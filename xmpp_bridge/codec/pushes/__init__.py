@@ -1,1 +1,1 @@
-"""What servers push: Push 2.0 and XEP-0357, their forms, and what is encrypted for the device."""
+"""Pushes of users' servers: Push 2.0 and XEP-0357, their forms, and the payloads encrypted for the device."""

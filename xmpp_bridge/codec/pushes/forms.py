@@ -1,4 +1,4 @@
-"""Data forms (XEP-0004): fields with one value each, which is all that these protocols use."""
+"""Data forms (XEP-0004), limited to the part that these protocols use: fields with one value each."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,8 +22,9 @@ class FormField:
 
 
 def read_forms(parent: Element) -> list[tuple[str, dict[str, str]]]:
-    """Return type and values of each form; a field without a value has an empty one. Nothing is taken from a value, not
-    even the space around it: a token that has some is wrong.
+    """Return the type and the values of each form. A field without a value has an empty one.
+
+    Values are not stripped, because a token with space around it is invalid.
     """
     return [(form.get("type", ""), _values(form)) for form in children(parent, DATA_FORM, "x")]
 
@@ -46,6 +47,6 @@ def _write_field(field: FormField) -> str:
 
 
 def write_result(values: Mapping[str, str]) -> str:
-    """Return a form that tells values."""
+    """Return a form of type `result` with these values."""
     fields = [write("field", write("value", text=value), var=name) for name, value in values.items()]
     return write("x", *fields, xmlns=DATA_FORM, type="result")

@@ -1,4 +1,4 @@
-"""What pushes carry: ciphertexts, which are checked for their form only, and texts that we could read."""
+"""Content of pushes: ciphertexts, of which only the form is checked, and texts in clear."""
 
 import binascii
 import re
@@ -13,10 +13,10 @@ _SPACE = re.compile(r"[ \t\r\n]+")
 
 
 def read_ciphertext(element: Element) -> str:
-    """Return the base64 of a ciphertext as it came, but for the space around it.
+    """Return the base64 of a ciphertext unchanged, except for the space around it.
 
-    Raises MalformedStanza when it is no base64, or its IV has another length than the cipher's. Whether it opens
-    cannot be told: the key is the device's, and Prosody 0.12 even writes zeros in place of a tag.
+    Raises MalformedStanza when it is no base64, or its IV has a length other than IV_BYTES. Its authentication cannot
+    be checked: only the device has the key, and Prosody 0.12 writes zeros in place of the tag.
     """
     text = text_of(element)
     if not text or _decode(text) is None:
@@ -35,7 +35,7 @@ def _decode(text: str) -> bytes | None:
 
 
 def forwarded_body(forwarded: Element) -> str:
-    """Return the text of a forwarded message, whatever namespace its server has put it into."""
+    """Return the text of a forwarded message, in any namespace, because servers differ there."""
     for message in forwarded:
         if message.tag.rpartition("}")[2] == "message":
             bodies = [each for each in message if each.tag.rpartition("}")[2] == "body"]

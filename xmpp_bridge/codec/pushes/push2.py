@@ -1,4 +1,4 @@
-"""Pushes of Push 2.0, in the form of the draft and in that of Prosody's mod_push2, which share a namespace."""
+"""Decoder of Push 2.0: the form of the draft, and that of Prosody's mod_push2, which share a namespace."""
 
 from xml.etree.ElementTree import Element
 

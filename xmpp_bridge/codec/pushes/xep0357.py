@@ -1,4 +1,4 @@
-"""Pushes of XEP-0357: publishing to a PubSub node, as Prosody and ejabberd do it."""
+"""Decoder of XEP-0357: pushes published to a PubSub node, as Prosody and ejabberd write them."""
 
 from xml.etree.ElementTree import Element
 
@@ -40,13 +40,13 @@ def _payload(notification: Element) -> tuple[Payload | None, bool]:
 
 
 def _grade(notification: Element, *, has_content: bool) -> Grade:
-    """Return normal for whatever has content. Prosody calls each message with a body `high`."""
+    """Return normal for a push with content or priority, and otherwise low. Prosody marks every body `high`."""
     is_prior = text_of(child(notification, TIGASE_PRIORITY, "priority")) == "high"
     return Grade.NORMAL if has_content or is_prior else Grade.LOW
 
 
 def _secret(stanza: Element, pubsub: Element) -> str:
-    """Return the secret. The options stand inside of `pubsub` on the wire, and outside of it in the XEP's examples."""
+    """Return the secret. Its options stand inside `pubsub` on the wire, and beside it in the XEP's examples."""
     for parent in (pubsub, stanza):
         options = child(parent, PUBSUB, "publish-options")
         if options is not None:

@@ -1,6 +1,6 @@
-"""`manage.py run_xmpp_bridge`: be the component of the XMPP server of the settings.
+"""`manage.py run_xmpp_bridge`: run as the component of the XMPP server that the settings name.
 
-Any number of these may run: one of them is connected, and the others stand by.
+Any number of these processes may run: one of them is connected, and the others stand by.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from xmpp_bridge.rules.decisions import Domains
 from xmpp_bridge.rules.limits import Limits, Rates
 
 log = structlog.get_logger(__name__)
-# A database that cannot be reached counts as away after this, and users' servers are told to wait.
+# A database that does not accept a connection within this time counts as away, and pushes are answered with `wait`.
 DATABASE_CONNECT_SECONDS = 3
 
 
 class Command(BaseCommand):
-    help = "Connect to the XMPP server of the settings as its component: register devices, accept pushes."
+    help = "Connect to the XMPP server that the settings name, as its component: register devices, accept pushes."
 
     def handle(self, *_args: Any, **_options: Any) -> None:
         if not settings.XMPP_COMPONENT_JID:
@@ -44,7 +44,7 @@ class Command(BaseCommand):
 def _component() -> Component:
     domain = settings.XMPP_COMPONENT_JID
     allowed = frozenset(settings.XMPP_ALLOWED_DOMAINS)
-    # Nobody but us sends from our own domain: the canary does.
+    # Our own domain is always served, for the canary. Nobody else can send from it.
     domains = Domains(frozenset(settings.XMPP_DENIED_DOMAINS), allowed | {domain} if allowed else allowed)
     stanza_handler = StanzaHandler(domain, Limits(Rates(in_all=settings.GLOBAL_LIMITS)), domains)
     host, port = settings.XMPP_COMPONENT_HOST, settings.XMPP_COMPONENT_PORT
@@ -56,9 +56,9 @@ async def _run(component: Component) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     log.info("component_started", domain=settings.XMPP_COMPONENT_JID)
-    announce_ready()  # to stand by is enough: the component that it replaces stops then, and leaves it its place
-    # Who is connected stays so while the database is away, and tells users' servers to wait: if nobody were there, an
-    # ejabberd would take the routes for gone. A server that allows one component of a name refuses another.
+    announce_ready()  # standing by is enough: the component that this one replaces then stops, and releases the lock
+    # The connected process stays connected while the database is away, and answers pushes with `wait`. Without a
+    # component, ejabberd treats the routes as gone. A second component of the same name is refused by the XMPP server.
     leader = Leader(key_of(f"component {settings.XMPP_COMPONENT_JID}"), "push-xmpp", LEADING, survives_outage=True)
     await leader.lead(stopped, lambda term: component.run(term.ended))
     log.info("component_stopped")

@@ -1,6 +1,6 @@
-"""`manage.py xmpp_canary`: make one round trip through the XMPP server and the whole chain, and show it.
+"""`manage.py xmpp_canary`: make one round trip through the XMPP server and the whole chain, and show its links.
 
-The exit code says whether all links hold.
+The exit code is 0 if all links hold.
 """
 
 from django.conf import settings
@@ -10,7 +10,7 @@ from xmpp_bridge.canary import canary
 
 
 class Command(CanaryCommand):
-    help = "Register, push and unregister through the XMPP server, and tell which link of the chain is broken."
+    help = "Register, push and unregister through the XMPP server, and show which link of the chain is broken."
     canary = canary
     title = "XMPP canary"
     labels = {  # noqa: RUF012 - a constant
