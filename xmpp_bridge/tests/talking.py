@@ -1,4 +1,4 @@
-"""What the tests of this app share: an app, a registered device, and stanzas as users' servers send them."""
+"""Helpers of this bridge's tests: an app, a registered device, and stanzas as users' servers send them."""
 
 import itertools
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ def make_app(slug: str = "chat", **fields: Any) -> App:
 
 
 class Service(StanzaHandler):
-    """The handler of a component, to which stanzas are handed as text, and which answers with trees."""
+    """The handler of a component, with stanzas as text and answers as trees."""
 
     def __init__(self, rates: Rates | None = None, domains: Domains | None = None) -> None:
         self.limits = Limits(rates or Rates())
         super().__init__(SERVICE, self.limits, domains or Domains())
 
     def hear(self, *stanzas: str) -> list[Element]:
-        """Answer these together."""
+        """Return the answers to these stanzas, which arrive in one batch."""
         answers, waiting = self.answer([arrived(stanza) for stanza in stanzas])
         while waiting:
             more, waiting = self.answer(waiting)
@@ -47,7 +47,7 @@ class Service(StanzaHandler):
         return [parse(answer) for answer in answers]
 
     def say(self, stanza: str) -> Element | None:
-        """Answer one."""
+        """Return the answer to one stanza, or None if it has none."""
         answers = self.hear(stanza)
         assert len(answers) <= 1
         return answers[0] if answers else None
@@ -67,7 +67,7 @@ class Service(StanzaHandler):
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What the app of a device was told."""
+    """The credentials that the app of a device received."""
 
     jid: str
     client: str
@@ -135,7 +135,7 @@ def summary(**values: str) -> str:
 
 
 def result_of(answer: Element) -> dict[str, str]:
-    """Return the values of a command that was completed."""
+    """Return the values of a completed command."""
     assert answer.get("type") == "result", error_of(answer)
     [shown] = answer
     assert shown.get("status") == "completed"
@@ -144,7 +144,7 @@ def result_of(answer: Element) -> dict[str, str]:
 
 
 def error_of(answer: Element | None) -> tuple[str, str]:
-    """Return type and condition of an error."""
+    """Return the type and the condition of an error."""
     assert answer is not None
     assert answer.get("type") == "error"
     error = answer.find("error")

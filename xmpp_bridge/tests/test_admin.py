@@ -1,4 +1,4 @@
-"""The pages of apps and devices: what operators may change, what is logged of it, and what no page shows."""
+"""Admin pages of apps and devices: editable fields, the log of changes, and the privacy of users."""
 
 from datetime import timedelta
 from typing import Any
@@ -42,7 +42,7 @@ def test_an_app_that_was_added_can_be_registered_in(admin_client: Client) -> Non
         {"passes_texts": "on", "refuses_texts": "on"},
     ],
 )
-def test_an_app_that_cannot_be_is_told_and_not_stored(admin_client: Client, fields: dict[str, str]) -> None:
+def test_an_invalid_app_is_refused_and_not_stored(admin_client: Client, fields: dict[str, str]) -> None:
     response = admin_client.post(f"{APPS}add/", FORM | fields)
     assert (response.status_code, App.objects.count()) == (200, 0)
     assert "errornote" in response.content.decode() or "correct the error" in response.content.decode()
@@ -85,7 +85,7 @@ def test_no_page_shows_who_has_a_device(admin_client: Client) -> None:
 
 
 @pytest.mark.parametrize("way", ["client", "node"])
-def test_a_device_is_found_in_its_list_by_what_its_app_was_given(admin_client: Client, way: str) -> None:
+def test_a_device_is_found_in_its_list_by_its_credentials(admin_client: Client, way: str) -> None:
     make_app()
     phone, other = Service().register(), factories.make_device()
 
@@ -98,7 +98,7 @@ def test_a_device_is_found_in_its_list_by_what_its_app_was_given(admin_client: C
 
 @pytest.mark.parametrize("query", ["", "?state__exact=expired", "?app__id__exact={app}"])
 def test_every_list_of_devices_is_read_by_an_index(admin_client: Client, query: str) -> None:
-    """With sequential scans and sorting forbidden, PostgreSQL does either only where nothing else is possible."""
+    """PostgreSQL plans a forbidden scan or sort only if no index serves the query."""
     app = factories.make_xmpp_app()
     for number in range(4):
         factories.make_device(app=app, at=timezone.now() - timedelta(days=number))
@@ -115,7 +115,7 @@ def test_every_list_of_devices_is_read_by_an_index(admin_client: Client, query: 
     assert "Sort" not in plan, plan
 
 
-# What operators do ----------------------------------------------------------------------------------------------------
+# Operator actions -----------------------------------------------------------------------------------------------------
 
 
 def make_waiting(device: Device) -> Notification:
@@ -129,7 +129,7 @@ def registered() -> tuple[Service, Any, Device]:
     return service, service.register(), Device.objects.get()
 
 
-def test_a_removed_device_leaves_no_address_and_its_server_is_told() -> None:
+def test_a_removed_device_leaves_no_address_and_its_server_gets_gone() -> None:
     service, phone, device = registered()
     waiting = make_waiting(device)
 
@@ -141,7 +141,7 @@ def test_a_removed_device_leaves_no_address_and_its_server_is_told() -> None:
     assert operator_actions.remove([device.pk], now=T0) == 0
 
 
-def test_a_removed_device_that_registers_again_is_another_one() -> None:
+def test_a_removed_device_that_registers_again_gets_another_row() -> None:
     service, phone, device = registered()
     operator_actions.remove([device.pk], now=T0)
 
@@ -153,7 +153,7 @@ def test_a_removed_device_that_registers_again_is_another_one() -> None:
 
 def test_a_disabled_device_is_announced_and_enabled_it_is_announced_once_more_when_it_ends() -> None:
     service, phone, device = registered()
-    assert service.say(push2(phone.client)) is None  # from where its end is announced
+    assert service.say(push2(phone.client)) is None  # sets the address that announces its end
 
     ends = []
     for _ in range(2):
@@ -167,7 +167,7 @@ def test_a_disabled_device_is_announced_and_enabled_it_is_announced_once_more_wh
     assert service.say(push2(phone.client, stanza_id="another")) is None
 
 
-def test_a_disabled_device_is_revived_by_its_app() -> None:
+def test_a_disabled_device_is_enabled_when_its_app_registers_again() -> None:
     service, phone, device = registered()
     operator_actions.disable([device.pk], now=T0)
 

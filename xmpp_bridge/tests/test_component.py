@@ -1,6 +1,6 @@
 """The component, connected to a server in this process: handshake, answers, errors of the stream, ends.
 
-All on the event loop of `run_xmpp_bridge`, whose transports behave differently at their end.
+The tests use the event loop of `run_xmpp_bridge`, uvloop, whose closed transports behave differently from asyncio's.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from xmpp_bridge.tests.xmpp_server import XmppServer
 
 
 class IdleHandler(StanzaHandler):
-    """A handler that answers with ``reply`` and asks no database."""
+    """A handler that answers with ``reply``, without a database."""
 
     def __init__(self, reply: Callable[[Sequence[Arrived]], list[bytes]] = lambda _: []) -> None:
         super().__init__(SERVICE, Limits(Rates()), Domains())
@@ -53,7 +53,7 @@ class IdleHandler(StanzaHandler):
 
 @asynccontextmanager
 async def connected(server: XmppServer, used: StanzaHandler | None = None) -> AsyncIterator[asyncio.Event]:
-    """A component of the server; ends when the event is set."""
+    """Run a component of the server. Yield the event that stops it."""
     stopped = asyncio.Event()
     async with server.serving() as address:
         component = Component(address, used or IdleHandler())
@@ -81,7 +81,7 @@ def _clear() -> None:
     cache.delete(status.END.key())
 
 
-def test_it_proves_the_secret_and_is_noted_as_connected() -> None:
+def test_the_component_proves_the_secret_and_is_saved_as_connected() -> None:
     async def story() -> None:
         server = XmppServer()
         async with connected(server):
@@ -93,7 +93,7 @@ def test_it_proves_the_secret_and_is_noted_as_connected() -> None:
 
 
 @pytest.mark.parametrize("condition", sorted(HOPELESS))
-def test_what_only_an_operator_can_mend_is_said_and_not_hammered_at(condition: str) -> None:
+def test_an_error_that_only_an_operator_can_correct_is_reported_and_seldom_retried(condition: str) -> None:
     async def story() -> None:
         server = XmppServer()
         server.refuse = condition
@@ -105,7 +105,7 @@ def test_what_only_an_operator_can_mend_is_said_and_not_hammered_at(condition: s
     uvloop.run(story())
 
 
-def test_it_connects_again_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_component_connects_again_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xmpp_bridge.component.backoff.FIRST_SECONDS", 0.01)
 
     async def story() -> None:
@@ -120,7 +120,7 @@ def test_it_connects_again_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     uvloop.run(story())
 
 
-def test_a_server_that_is_away_is_waited_for() -> None:
+def test_a_server_that_cannot_be_reached_is_reported_as_refused() -> None:
     async def story() -> None:
         stopped = asyncio.Event()
         component = Component(connection.Address("127.0.0.1", 1, SERVICE, "x"), IdleHandler())
@@ -132,7 +132,7 @@ def test_a_server_that_is_away_is_waited_for() -> None:
     uvloop.run(story())
 
 
-def test_a_link_without_an_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_without_an_answer_to_pings_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "PING_EVERY_SECONDS", 0.05)
     monkeypatch.setattr(connection, "PING_SECONDS", 0.1)
 
@@ -146,7 +146,7 @@ def test_a_link_without_an_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     uvloop.run(story())
 
 
-def test_a_link_that_answers_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "PING_EVERY_SECONDS", 0.02)
     monkeypatch.setattr(connection, "PING_SECONDS", 0.2)
 
@@ -161,7 +161,7 @@ def test_a_link_that_answers_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     uvloop.run(story())
 
 
-def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_sends_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HANDSHAKE_SECONDS", 0.05)
 
     async def story() -> None:
@@ -186,7 +186,7 @@ def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch)
     uvloop.run(story())
 
 
-def test_what_is_in_hand_is_answered_before_it_stops() -> None:
+def test_stanzas_that_were_read_are_answered_before_the_component_stops() -> None:
     answering = asyncio.Event()
 
     async def story() -> None:
@@ -209,7 +209,7 @@ def test_what_is_in_hand_is_answered_before_it_stops() -> None:
     uvloop.run(story())
 
 
-def test_what_arrives_meanwhile_is_answered_together() -> None:
+def test_stanzas_that_arrive_during_a_batch_are_answered_together() -> None:
     async def story() -> None:
         server, idle = XmppServer(), IdleHandler(lambda batch: [b"<message/>"] * len(batch))
         async with connected(server, idle):
@@ -231,9 +231,10 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("end", "is_reset"), [*((end, False) for end in ENDS), ("lost", True)])
-def test_what_was_read_is_stored_before_the_connection_ends(end: str, is_reset: bool) -> None:
-    """Messages have no acknowledgement: nobody would send them again. A server that was killed resets the connection:
-    answers can be sent no more.
+def test_stanzas_that_were_read_are_stored_before_the_connection_ends(end: str, is_reset: bool) -> None:
+    """A message has no acknowledgement, so its sender would not repeat it.
+
+    A server that is killed resets the connection, so that no answer can be sent.
     """
     stored: list[str | None] = []
     is_read = threading.Event()
@@ -251,7 +252,7 @@ def test_what_was_read_is_stored_before_the_connection_ends(end: str, is_reset: 
             server.say(ENDS[end])
             if not is_reset:
                 server.hang_up()
-            await asyncio.sleep(0.1)  # it has come by then, in whatever pieces
+            await asyncio.sleep(0.1)  # by then all stanzas have arrived, in any pieces
             if is_reset:
                 server.reset()
                 await asyncio.sleep(0.1)
@@ -266,10 +267,10 @@ def test_what_was_read_is_stored_before_the_connection_ends(end: str, is_reset: 
 @pytest.mark.parametrize(
     ("stanza", "count"), [(f"<message><body>{'x' * 60_000}</body></message>", 400), ("<message id='1'/>", 20_000)]
 )
-def test_what_waits_is_bounded_in_bytes_and_in_stanzas(
+def test_waiting_stanzas_are_bounded_in_bytes_and_in_number(
     stanza: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the database stalls, the server keeps what comes, and nothing of it is lost."""
+    """While the database stalls, the server keeps further stanzas, and none is lost."""
     is_back = threading.Event()
     taken: list[int] = []
     monkeypatch.setattr(connection, "Arrived", lambda *of: (taken.append(of[2]), Arrived(*of))[1])
@@ -279,7 +280,7 @@ def test_what_waits_is_bounded_in_bytes_and_in_stanzas(
         async with connected(server, IdleHandler(lambda batch: [b"<message/>"] * len(batch) * is_back.wait(20))):
             await until(ready)
             server.say(stanza * count)
-            await asyncio.sleep(0.5)  # nothing tells that no more is read
+            await asyncio.sleep(0.5)  # no event reports that reading has paused
             in_hand = connection.MAX_BATCH
             assert sum(taken) <= connection.MAX_WAITING_BYTES + connection.READ_BYTES + MAX_STANZA_BYTES
             assert len(taken) <= connection.MAX_WAITING + in_hand + connection.READ_BYTES // len(stanza) + 1
@@ -300,10 +301,10 @@ def test_pushes_are_answered_before_commands_that_came_before_them(monkeypatch: 
 
 
 @pytest.mark.django_db
-def test_commands_that_come_faster_than_they_are_carried_out_are_told_to_come_again(
+def test_commands_that_come_faster_than_they_are_carried_out_are_answered_with_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What waits for its time is bounded, so that pushes behind it are read, and is decoded once."""
+    """The number of waiting commands is bounded, so that pushes behind them are read. Each stanza is decoded once."""
     monkeypatch.setattr("xmpp_bridge.component.handler.OTHERS_SECONDS", 0.0)
     service, waiting, reported = Service(), [], Counter[str]()
     decoded = []
@@ -359,7 +360,7 @@ def test_backoff() -> None:
     assert all(Backoff().pause(end, jitter=0) == MAX_SECONDS for end in HOPELESS - {"conflict"})
 
 
-def test_a_component_that_has_the_lock_waits_for_the_other_to_leave() -> None:
+def test_a_conflict_counts_as_hopeless_only_after_a_handover() -> None:
     backoff = Backoff()
     assert [backoff.pause("conflict", jitter=0) for _ in range(6)] == [1, 2, 4, 8, 60, 60]
 

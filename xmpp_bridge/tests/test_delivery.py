@@ -1,4 +1,4 @@
-"""From a stanza to what gorush is sent, and from what gorush answers to what the user's server is told."""
+"""Delivery from the stanza to the request to gorush, and from gorush's answer to the answer to the user's server."""
 
 import itertools
 from collections.abc import Callable
@@ -43,7 +43,7 @@ TAKEN = {"success": "ok", "counts": 1, "logs": []}
 
 
 class Gorush(GorushGateway):
-    """The gateway of gorush, before a gorush that answers as it is told."""
+    """The gateway of gorush, with a gorush whose answers the test computes."""
 
     def __init__(self, answer: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: TAKEN) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -79,7 +79,7 @@ def phone(service: Service) -> Registered:
 def deliver(gorush: Gorush) -> list[dict[str, Any]]:
     deliverer = DeliveryProcess(gorush)
     deliverer.work_off()
-    deliverer.work_off()  # what was refused with its payload is due at once
+    deliverer.work_off()  # a push that was refused with its payload is due again at once
     return gorush.sent
 
 
@@ -92,7 +92,7 @@ def test_a_ciphertext_arrives_bit_by_bit(service: Service, phone: Registered) ->
     assert sent["production"] is True
 
 
-def test_what_is_too_large_wakes_the_device_with_a_marker(service: Service, phone: Registered) -> None:
+def test_a_payload_that_is_too_large_becomes_a_wake_up_with_a_marker(service: Service, phone: Registered) -> None:
     service.say(push2(phone.client, rfc8291("QUJD" * 1024)))
     [sent] = deliver(Gorush())
     assert (sent["data"]["k"], sent["data"]["x"]) == ("wake", "truncated")
@@ -127,7 +127,7 @@ def test_devices_of_one_domain_outlive_a_wrong_environment(service: Service, wro
     assert set(Route.objects.values_list("state", flat=True)) == {"active"}
 
 
-def test_a_phone_counts_once_whatever_it_is_registered_with(service: Service) -> None:
+def test_a_phone_counts_once_with_all_of_its_registrations(service: Service) -> None:
     sandbox = {"environment": "development"}
     for number, fields in enumerate(({}, {"voip_token": CALL_TOKEN}, {"voip_token": "ef" * 32}, sandbox)):
         service.register(sender=f"number{number}@capulet.test/phone", **fields)
@@ -141,7 +141,7 @@ def test_a_payload_that_apple_refuses_is_left_out_and_the_route_stays(service: S
     assert Route.objects.get().state == "active"
 
 
-def test_a_dead_token_is_announced_and_then_told_to_who_pushes_on(service: Service, phone: Registered) -> None:
+def test_a_dead_token_is_announced_and_then_answers_each_later_push(service: Service, phone: Registered) -> None:
     service.say(push2(phone.client, to=f"5891b5b522@{SERVICE}"))
     deliver(Gorush(refusing("Unregistered")))
     assert Route.objects.get().state == "disabled"
@@ -157,7 +157,9 @@ def test_a_dead_token_is_announced_and_then_told_to_who_pushes_on(service: Servi
     assert disabled_client(answer) == phone.client
 
 
-def test_who_pushes_by_xep_0357_is_told_at_the_next_push_only(service: Service, phone: Registered) -> None:
+def test_a_server_that_pushes_by_xep_0357_gets_the_end_with_its_next_push_only(
+    service: Service, phone: Registered
+) -> None:
     service.say(publish(phone.node, phone.secret))
     deliver(Gorush(refusing("Unregistered")))
     ended = find_ended()
@@ -165,7 +167,7 @@ def test_who_pushes_by_xep_0357_is_told_at_the_next_push_only(service: Service, 
     assert error_of(service.say(publish(phone.node, phone.secret))) == ("cancel", "item-not-found")
 
 
-def test_an_end_that_nobody_noted_as_told_is_told_again(service: Service, phone: Registered) -> None:
+def test_an_end_that_is_not_recorded_as_announced_is_announced_again(service: Service, phone: Registered) -> None:
     service.say(push2(phone.client))
     Route.objects.update(state="disabled")
     assert len(service.write_ends(service.find_ended())) == len(service.write_ends(service.find_ended())) == 1
@@ -192,7 +194,7 @@ def test_an_outage_of_the_provider_disables_nobody(service: Service, phone: Regi
 
 
 def test_fewer_than_eight_failures_never_disable(service: Service, phone: Registered) -> None:
-    """At most six hours count between two failures, so that it takes thirteen of them."""
+    """At most six hours count between two failures, so that 72 hours take thirteen failures."""
     service.say(push2(phone.client))
     route, now = Route.objects.get(), timezone.now()
     for _ in range(8):

@@ -1,4 +1,4 @@
-"""The history of devices, of which the churn reports are made: what is recorded, and under which name."""
+"""History of devices, from which the churn reports are made: the recorded events, and the pseudonym of each."""
 
 from datetime import timedelta
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 
 def history() -> list[tuple[str, int, str]]:
-    """Return the events, all of which are of our bridge."""
+    """Return the recorded events. All of them are of this bridge."""
     events = RegistrationEvent.objects.order_by("pk")
     assert {event.bridge for event in events} <= {"xmpp"}
     return [(event.kind, event.token_type, event.app_topic) for event in events]
@@ -50,7 +50,7 @@ def test_each_registration_and_the_end_are_recorded_under_one_random_name() -> N
     ]
     [pseudonym] = set(RegistrationEvent.objects.values_list("pseudonym", flat=True))
     assert pseudonym != Device.objects.get().pk
-    assert not Route.objects.exists()  # so that nothing leads from the name to the device any more
+    assert not Route.objects.exists()  # so that nothing leads from the pseudonym to the device any more
 
 
 def test_a_device_that_registers_again_after_its_end_is_another_one() -> None:

@@ -1,4 +1,4 @@
-"""The counters: what is taken back, what is forgotten, and that no name of strangers stays for ever."""
+"""Token buckets of the bridge: charges that are taken back, forgotten names, and the bound on names in memory."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from kit.buckets.bucket import Limit
 from xmpp_bridge.rules.limits import ROOTS, Content, Limits, Rates
 
 
-def test_what_a_batch_counted_can_be_taken_back() -> None:
+def test_the_charges_of_a_batch_can_be_taken_back() -> None:
     limits = Limits(Rates(calls_per_minute=1, unknown_per_hour=1))
     limits.keep()
     for _ in range(3):
@@ -41,14 +41,14 @@ def test_a_flood_of_a_minute_does_not_use_up_the_payloads_of_the_day() -> None:
     assert sum(limits.take_payload("route", 120) for _ in range(100)) == 1
 
 
-def test_what_an_earlier_batch_planned_is_planned_once_more_by_a_later_one_that_does_not_find_it() -> None:
+def test_a_wake_up_that_an_earlier_batch_planned_is_planned_again_by_a_later_one() -> None:
     limits = Limits(Rates())
     assert [limits.wake_at("route", "address", now) for now in (0, 1, 2)] == [0, 5, None]
     limits.keep()
     assert [limits.wake_at("route", "address", now) for now in (3, 3, 4)] == [5, None, None]
 
 
-def test_who_has_many_domains_registers_no_more_devices_than_all_may() -> None:
+def test_an_owner_of_many_domains_registers_no_more_devices_than_the_limit_of_all() -> None:
     limits = Limits(Rates(routes_per_hour=2, new_devices_per_minute=1))
     taken = [limits.take_route(f"{number}.example", 0) for number in range(20)]
     assert taken == [True] * 10 + [False] * 10
@@ -56,7 +56,7 @@ def test_who_has_many_domains_registers_no_more_devices_than_all_may() -> None:
     assert not limits.take_route("later.example", 60)
 
 
-def test_who_owns_a_domain_leaves_others_their_part_however_many_are_below_it() -> None:
+def test_an_owner_of_many_subdomains_leaves_the_others_their_part_of_the_limit() -> None:
     ten = (Limit(10, 10.0),)
     limits = Limits(Rates(in_all=ten, commands_in_all=ten, commands_of_domain=ten, new_devices_per_minute=1))
     for zone, taken in (("evil.test", 6), ("honest.example", 4)):
@@ -88,8 +88,8 @@ def test_calls_never_exceed_their_rate_whatever_fails_in_between(calls: list[tup
     assert all(sum(start <= at < start + 60 for at in taken) <= 12 for start in taken)
 
 
-def test_two_hundred_thousand_names_empty_no_limiter() -> None:
-    """The oldest names used to be forgotten, so that made-up names filled the buckets of a victim again."""
+def test_two_hundred_thousand_names_refill_no_bucket() -> None:
+    """If the oldest names were forgotten, made-up names would refill the buckets of a victim."""
     limits = Limits(Rates(calls_per_minute=2, payloads_per_minute=2, unknown_per_hour=1, commands_per_hour=2))
     drained = [
         lambda: limits.take_call("victim", 0),
@@ -106,7 +106,7 @@ def test_two_hundred_thousand_names_empty_no_limiter() -> None:
     assert len(limits._buckets) <= 200_000 + len(ROOTS)
 
 
-def test_beyond_what_is_remembered_a_domain_is_served_out_of_what_all_share() -> None:
+def test_a_domain_without_a_bucket_is_charged_to_the_limit_of_all() -> None:
     limits = Limits(Rates(routes_per_hour=1, new_devices_per_minute=2), capacity=5)
     taken = [limits.take_route(f"{number}.example", 0) for number in range(30)]
     assert taken == [True] * 20 + [False] * 10
@@ -114,7 +114,7 @@ def test_beyond_what_is_remembered_a_domain_is_served_out_of_what_all_share() ->
     assert limits.take_route("honest.example", 60)
 
 
-def test_what_is_not_verified_is_charged_to_no_domain() -> None:
+def test_a_push_without_valid_credentials_is_charged_to_no_domain() -> None:
     limits = Limits(Rates(domain_burst=3, domain_per_second=1))
     assert [limits.take_unverified(0) for _ in range(4)] == [True, True, True, False]
     assert [limits.take_from_domain("a", 0) for _ in range(4)] == [True, True, True, False]

@@ -22,7 +22,7 @@ CIPHERTEXT = "c2VjcmV0" * 8
 
 
 def tables() -> str:
-    """Every value of every table, as text; bytes are in hexadecimal digits."""
+    """Return every value of every table, as text. Bytes are in hexadecimal digits."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
         rows = []

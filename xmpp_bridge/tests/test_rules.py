@@ -1,4 +1,4 @@
-"""Whom we serve, what becomes of a push and of a command, what each is answered with, and how long a push is tried."""
+"""Decisions of the bridge: domains served, verdicts on pushes and commands, their answers, and times to live."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -63,7 +63,7 @@ def push(stanza: str = "message", dialect: Dialect = Dialect.DRAFT) -> PushNotif
         ),
     ],
 )
-def test_what_a_push_is_answered_with(verdict: Verdict, iq: StanzaError | None, message: StanzaError | None) -> None:
+def test_the_answer_to_each_verdict(verdict: Verdict, iq: StanzaError | None, message: StanzaError | None) -> None:
     assert answer_to(push("iq"), verdict) == iq
     assert answer_to(push("message"), verdict) == message
 
@@ -71,7 +71,7 @@ def test_what_a_push_is_answered_with(verdict: Verdict, iq: StanzaError | None, 
 @pytest.mark.parametrize(
     ("dialect", "answer"), [(Dialect.DRAFT, GONE), (Dialect.MOD_PUSH2, GONE), (Dialect.XEP0357, NOT_FOUND)]
 )
-def test_only_push_2_has_a_word_for_a_client_that_is_gone(dialect: Dialect, answer: StanzaError) -> None:
+def test_only_push_2_has_an_error_for_a_client_that_is_gone(dialect: Dialect, answer: StanzaError) -> None:
     assert answer_to(push(dialect=dialect), Verdict.GONE) == answer
 
 
@@ -100,7 +100,7 @@ def test_a_call_is_tried_for_half_a_minute_a_wake_up_for_an_hour_and_a_payload_f
     assert time_to_live(grade, has_payload=False) == timedelta(seconds=30 if is_call else 3600)
 
 
-# What becomes of a push -----------------------------------------------------------------------------------------------
+# Verdicts on pushes ---------------------------------------------------------------------------------------------------
 
 DEVICE = Known(
     id=UUID(int=1),
@@ -160,13 +160,13 @@ def decided(
         (WAKE, {"is_active": False}, {"is_full": True}, Decision(Verdict.GONE)),
     ],
 )
-def test_what_becomes_of_a_push(
+def test_the_verdict_on_a_push(
     pushed: PushNotification, changes: dict[str, Any], facts: dict[str, Any], decision: Decision
 ) -> None:
     assert decided(pushed, DEVICE._replace(**changes), **facts) == decision
 
 
-def test_what_a_device_got_lately_counts_and_what_was_refused_does_not() -> None:
+def test_only_pushes_that_a_device_got_are_charged_to_its_limits() -> None:
     limits = Limits(Rates(calls_per_minute=1, wake_seconds=5.0, unknown_per_hour=1))
     assert [decided(CALL, limits=limits).verdict for _ in range(2)] == [Verdict.ACCEPTED, Verdict.REPEATED]
     other = replace(CALL, payload=Payload(Format.RFC8291, "another"))
@@ -193,14 +193,14 @@ OTHER = DEVICE._replace(id=UUID(int=2), address=b"another phone")
     ],
     ids=["call", "payload", "wake-up", "gone"],
 )
-def test_what_one_device_got_counts_for_no_other(
+def test_pushes_of_one_device_are_charged_to_no_other(
     pushed: PushNotification, changes: dict[str, Any], first: Decision
 ) -> None:
     limits = Limits(Rates(calls_per_minute=1, payloads_per_minute=1))
     assert [decided(pushed, each._replace(**changes), limits) for each in (DEVICE, OTHER)] == [first] * 2
 
 
-def test_all_devices_at_one_address_together_get_what_one_may_get() -> None:
+def test_all_devices_at_one_address_share_the_limits_of_one() -> None:
     """Forty accounts may register one phone, whose owner need not be theirs."""
     limits = Limits(Rates(calls_per_minute=3, payloads_per_minute=2, wakes_of_address=(Limit(4, 4.0),)))
     accounts = [DEVICE._replace(id=UUID(int=number)) for number in range(40)]
@@ -212,7 +212,7 @@ def test_all_devices_at_one_address_together_get_what_one_may_get() -> None:
     assert waits == pytest.approx([0] * 4 + list(range(1, 35)))
 
 
-def test_a_wake_up_in_the_background_does_not_put_off_another_one() -> None:
+def test_a_background_wake_up_does_not_delay_another_one() -> None:
     limits = Limits(Rates())
     assert [decided(each, limits=limits).due_at for each in (BACKGROUND, WAKE)] == [NOW, NOW]
 
@@ -230,15 +230,15 @@ def test_a_wake_up_that_this_batch_has_planned_serves_later_ones() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "changes", "verdict"),
     [
-        (WAKE, BACKGROUND, {}, Verdict.ACCEPTED),  # a wake-up that shows nothing, and one that does
+        (WAKE, BACKGROUND, {}, Verdict.ACCEPTED),  # a background wake-up, and one that is shown
         (WAKE, replace(WAKE, grade=Grade.HIGH), {}, Verdict.REPEATED),
-        (FORWARD, replace(FORWARD, body="other"), {}, Verdict.REPEATED),  # a wake-up either way
+        (FORWARD, replace(FORWARD, body="other"), {}, Verdict.REPEATED),  # both are wake-ups
         (FORWARD, WAKE, {}, Verdict.REPEATED),
         (FORWARD, replace(FORWARD, body="other"), {"passes_texts": True}, Verdict.ACCEPTED),
         (FORWARD, FORWARD, {"passes_texts": True}, Verdict.REPEATED),
     ],
 )
-def test_a_device_is_told_the_same_once(
+def test_a_device_gets_the_same_content_once(
     first: PushNotification, second: PushNotification, changes: dict[str, Any], verdict: Verdict
 ) -> None:
     limits, device = Limits(Rates()), DEVICE._replace(**changes)
@@ -249,7 +249,7 @@ def test_a_device_is_told_the_same_once(
 @pytest.mark.parametrize(
     ("pushed", "changes", "decision"),
     [
-        # The device may have been woken, have fetched what there was and be away again.
+        # Within the second, the device may have woken, fetched its messages and disconnected.
         (WAKE, {}, Decision(Verdict.ACCEPTED, NOW + timedelta(seconds=5))),
         (FORWARD, {}, Decision(Verdict.ACCEPTED, NOW + timedelta(seconds=5))),
         (FORWARD, {"passes_texts": True}, Decision(Verdict.REPEATED)),
@@ -264,21 +264,23 @@ def test_a_wake_up_is_not_the_same_as_one_a_second_ago(
     assert decided(pushed, device, limits, now=NOW + timedelta(seconds=1)) == decision
 
 
-def test_each_domain_has_limits_of_its_own_and_what_names_no_client_of_ours_uses_none_of_them() -> None:
+def test_each_domain_has_limits_of_its_own_which_pushes_without_valid_credentials_do_not_use() -> None:
     limits = Limits(Rates(domain_per_second=1, domain_burst=1, unknown_per_hour=1))
 
     def verified(domain: str, *, is_ours: bool) -> Verdict | None:
         return verify(domain, limits, is_server=True, is_ours=is_ours, now=NOW)
 
     assert verified("capulet.test", is_ours=False) is Verdict.UNKNOWN
-    assert verified("montague.test", is_ours=False) is Verdict.BUSY_DOMAIN  # one bucket for all of these
+    assert (
+        verified("montague.test", is_ours=False) is Verdict.BUSY_DOMAIN
+    )  # one bucket for all pushes without valid credentials
     assert [verified(domain, is_ours=True) for domain in ("capulet.test", "montague.test")] == [None, None]
     later = NOW + timedelta(seconds=2)
     assert verify("montague.test", limits, is_server=True, is_ours=False, now=later) is Verdict.UNKNOWN
     assert verify("capulet.test", limits, is_server=True, is_ours=False, now=later) is Verdict.BUSY_DOMAIN
 
 
-def test_each_domain_is_told_of_unknown_clients() -> None:
+def test_each_domain_has_a_limit_of_answers_for_unknown_clients() -> None:
     limits = Limits(Rates(unknown_per_hour=1))
     usual: Any = {"is_repeated": False, "is_full": False, "has_capacity": True, "now": NOW}
     shown = [decide(WAKE, domain, None, limits, **usual).verdict for domain in ("capulet.test", "montague.test")]
@@ -293,7 +295,7 @@ def test_each_domain_is_told_of_unknown_clients() -> None:
         (True, False, [Verdict.UNKNOWN, Verdict.BUSY_DOMAIN]),
     ],
 )
-def test_what_is_decided_without_knowing_the_device(
+def test_the_verdict_without_a_look_at_the_device(
     is_server: bool, is_ours: bool, verdicts: list[Verdict | None]
 ) -> None:
     limits = Limits(Rates(domain_per_second=1, domain_burst=1))
@@ -309,7 +311,7 @@ def test_every_verdict_and_every_refusal_has_its_answer() -> None:
 # Commands -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_command_comes_from_an_account_that_sends_no_more_than_it_may() -> None:
+def test_a_command_needs_an_account_within_its_limit() -> None:
     limits = Limits(Rates(commands_per_hour=1))
     assert judge_command("romeo", "montague.test", limits, is_account=False, now=NOW) is Refusal.FORBIDDEN
     shown = [judge_command("romeo", "montague.test", limits, is_account=True, now=NOW) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""While the database is away, and what goes wrong with one stanza only: whoever asked is answered, and told to wait."""
+"""Faults: the database is away or hangs, or one stanza raises. Every sender gets an answer, of type `wait`."""
 
 import threading
 from collections.abc import Iterator
@@ -46,9 +46,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @contextmanager
 def away(clock: Clock | None = None) -> Iterator[list[float]]:
-    """No connection to the database is made, and each time takes three seconds by the clock. Yields when one was
-    tried.
-    """
+    """Refuse every database connection, after three seconds by the clock. Yield the times of the attempts."""
     tried: list[float] = []
 
     def refuse(_parameters: object) -> None:
@@ -65,7 +63,7 @@ def away(clock: Clock | None = None) -> Iterator[list[float]]:
 
 @contextmanager
 def hanging() -> Iterator[list[str]]:
-    """The database takes connections, and ends statements that write when their time is over. Yields those."""
+    """Accept database connections, and end every INSERT by its statement timeout. Yield the ended statements."""
     ended: list[str] = []
 
     def end(statement: str) -> None:
@@ -84,7 +82,7 @@ def service() -> Service:
 
 
 @pytest.mark.usefixtures("clock")
-def test_while_the_database_is_away_servers_wait_and_afterwards_it_works(service: Service) -> None:
+def test_while_the_database_is_away_requests_are_answered_with_wait_and_later_succeed(service: Service) -> None:
     phone = service.register()
     with away():
         asked = [push2(phone.client, encrypted(), stanza_id="one"), publish(phone.node, phone.secret, stanza_id="two")]
@@ -101,7 +99,7 @@ def test_while_the_database_is_away_servers_wait_and_afterwards_it_works(service
 
 
 def test_a_database_that_is_away_holds_up_half_of_the_time_at_most(service: Service, clock: Clock) -> None:
-    """Where a host swallows packets each time costs seconds, and one thread answers everybody."""
+    """With a host that drops packets, each attempt takes seconds, and one thread answers every stanza."""
     phone = service.register()
     with away(clock) as tried:
         answers = service.hear(*(push2(phone.client, encrypted(), stanza_id=name) for name in ("one", "two")))
@@ -120,7 +118,7 @@ def test_a_database_that_hangs_costs_a_batch_one_statement(service: Service) -> 
         assert len(ended) == 1
 
 
-def test_a_device_that_another_session_holds_keeps_nobody_else_waiting(
+def test_a_device_whose_row_another_session_holds_delays_no_other_push(
     service: Service,
 ) -> None:
     phone, tablet = service.register(), service.register(device_id="tablet")
@@ -135,7 +133,7 @@ def test_a_device_that_another_session_holds_keeps_nobody_else_waiting(
     assert service.register() == phone
 
 
-def test_what_needs_no_database_is_answered_meanwhile(service: Service) -> None:
+def test_pings_and_malformed_pushes_are_answered_while_the_database_is_away(service: Service) -> None:
     with away():
         ping = "<ping xmlns='urn:xmpp:ping'/>"
         answer = service.say(f"<iq type='get' id='1' from='a.test' to='push.montague.test'>{ping}</iq>")
@@ -144,7 +142,7 @@ def test_what_needs_no_database_is_answered_meanwhile(service: Service) -> None:
         assert error_of(service.say(push2("", stanza_id="x"))) == ("modify", "bad-request")
 
 
-def test_a_connection_that_broke_is_made_anew_and_nobody_notices(service: Service) -> None:
+def test_a_broken_database_connection_is_replaced_and_every_push_accepted(service: Service) -> None:
     phone = service.register()
     connection.connection.close()
     assert service.say(push2(phone.client, encrypted("AAAA"))) is None
@@ -153,15 +151,15 @@ def test_a_connection_that_broke_is_made_anew_and_nobody_notices(service: Servic
     assert Notification.objects.count() == 1
 
 
-def test_a_connection_that_broke_while_nothing_came_is_made_anew(service: Service) -> None:
-    """The next thing that is asked of it is the time, before any stanza is decided."""
+def test_a_database_connection_that_broke_between_batches_is_replaced(service: Service) -> None:
+    """The first statement on it is the one that sets the clock, before any decision about a stanza."""
     phone = service.register()
     service._clock_set_at = float("-inf")
     connection.connection.close()
     assert service.say(push2(phone.client, encrypted("AAAA"))) is None
 
 
-def test_a_push_that_trips_us_up_does_not_stop_the_others(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_that_raises_does_not_stop_the_others(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     phone = service.register()
     decide = Inbound._decide
 
@@ -192,15 +190,17 @@ def test_two_processes_that_register_the_same_device_at_once_agree(service: Serv
     assert Device.objects.count() == 1
 
 
-def test_only_what_is_true_for_good_is_told_with_a_cancel() -> None:
-    """Ejabberd removes a route at the first cancel, and most servers repeat nothing that was told to wait."""
+def test_only_permanent_errors_are_a_cancel() -> None:
+    """Ejabberd removes a route at the first cancel."""
     cancels = {verdict for verdict, error in ANSWERS.items() if error and error.type == "cancel"}
     assert cancels == {Verdict.UNKNOWN, Verdict.IGNORED, Verdict.GONE, Verdict.GONE_BEFORE, Verdict.REFUSED}
     assert ANSWERS.keys() == set(Verdict)
 
 
-def test_before_keys_and_tables_fit_nobody_is_answered(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With keys of another database it would overwrite addresses that the right keys open."""
+def test_the_bridge_does_not_start_before_keys_and_tables_fit(
+    settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the keys of another database, the bridge would overwrite addresses that the right keys decrypt."""
     settings.XMPP_COMPONENT_JID = "push.montague.test"
     recorder = MigrationRecorder(connection)
     monkeypatch.setattr("kit.processes.starting.RETRY_SECONDS", 0.05)

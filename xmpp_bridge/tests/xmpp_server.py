@@ -1,6 +1,6 @@
-"""An XMPP server that takes components, as far as a component sees it (XEP-0114), in the process of the test.
+"""Double of an XMPP server, in the process of the test: the side of a component's connection (XEP-0114).
 
-It says what it is told to, and keeps what it hears.
+It sends the data that a test passes to `say`, and keeps the stanzas that it receives.
 """
 
 import asyncio
@@ -19,13 +19,14 @@ TIMEOUT_SECONDS = 20
 
 
 class XmppServer:
-    """Accepts one connection after the other. ``refuse`` is the condition with which handshakes are refused.
-    ``does_route``: what the component sends to itself is handed back, as real servers do.
+    """A server that accepts one connection after the other.
+
+    ``refuse`` is the condition of the error that answers handshakes. With ``does_route``, the server routes back the
+    stanzas that the component sends to itself, as real servers do.
     """
 
     def __init__(self) -> None:
         self.refuse = ""
-        self.does_answer_pings = True
         self.does_route = False
         self.connections = 0
         self.heard: list[Element] = []
@@ -50,24 +51,24 @@ class XmppServer:
         self._writer.write(data.encode() if isinstance(data, str) else data)
 
     def hang_up(self) -> None:
-        """Close the connection, once all that was said is sent."""
+        """Close the connection once all data are sent."""
         assert self._writer is not None
         self._writer.close()
 
     def reset(self) -> None:
-        """End the connection as the system does for a process that was killed with something unread."""
+        """Reset the connection, as the kernel does for a process that is killed with unread data."""
         assert self._writer is not None
         linger = struct.pack("ii", 1, 0)
         self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self._writer.transport.abort()
 
     def drop(self) -> None:
-        """Cut the connection off."""
+        """Abort the connection."""
         if self._writer is not None:
             self._writer.transport.abort()
 
     async def until(self, is_so: Callable[[], object]) -> None:
-        """Wait until something is so, which may change with whatever is heard."""
+        """Wait until the condition holds. It is checked after each event of the connection."""
         async with asyncio.timeout(TIMEOUT_SECONDS):
             while not is_so():
                 self.changed.clear()

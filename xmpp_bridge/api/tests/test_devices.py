@@ -1,4 +1,4 @@
-"""Registering devices of XMPP over HTTP: the same as by command, for operators only, and nothing of it is kept."""
+"""Registration of XMPP devices over HTTP: the same as by command, for operators only, and no account is stored."""
 
 import json
 import logging
@@ -37,7 +37,7 @@ def component(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def poster(*scopes: str) -> Post:
-    """Posts JSON with a token of its own."""
+    """Return a function that posts JSON with an API token of these scopes."""
     _, text = tokens.issue(f"test {ApiToken.objects.count()}", scopes, by="anna", now=timezone.now())
     client = Client(headers={"authorization": f"Bearer {text}"})
     return lambda path, asked: client.post(path, json.dumps(asked), "application/json")
@@ -54,7 +54,7 @@ def refused(response: Any, status: int) -> Any:
     return response.json()
 
 
-def test_what_was_registered_over_http_is_pushed_to(post: Post) -> None:
+def test_a_device_registered_over_http_gets_pushes(post: Post) -> None:
     make_app()
     response = post(REGISTER, {**ASKED, "voip_token": CALL_TOKEN, "environment": "development"})
 
@@ -83,7 +83,7 @@ def test_the_answer_is_what_the_command_of_the_app_answers(post: Post) -> None:
     assert (Device.objects.count(), Route.objects.get().generation) == (1, 2)
 
 
-def test_an_unregistered_device_is_another_one_the_next_time(post: Post) -> None:
+def test_registering_again_after_unregistering_makes_another_device(post: Post) -> None:
     make_app()
     first = post(REGISTER, ASKED).json()
 
@@ -137,11 +137,11 @@ def test_one_of_several_apps_has_to_be_named(post: Post) -> None:
 
 
 @pytest.mark.parametrize("asked", [[], "x", 5, None])
-def test_what_is_no_object_is_refused(post: Post, asked: Any) -> None:
+def test_a_body_that_is_no_json_object_is_refused(post: Post, asked: Any) -> None:
     refused(post(REGISTER, asked), 400)
 
 
-def test_what_is_no_json_is_refused(post: Post) -> None:
+def test_a_body_that_is_no_json_is_refused(post: Post) -> None:
     _, text = tokens.issue("own", ["devices"], by="anna", now=timezone.now())
     client = Client(headers={"authorization": f"Bearer {text}"})
     refused(client.post(REGISTER, "{", "application/json"), 400)
@@ -156,7 +156,7 @@ def test_every_refusal_says_why(post: Post, settings: Any, monkeypatch: pytest.M
     monkeypatch.setattr(operator_actions, "RATES", Rates(devices_per_user=1))
     assert post(REGISTER, ASKED).status_code == 200
     assert "limit of devices" in refused(post(REGISTER, {**ASKED, "device_id": "another"}), 409)["detail"]
-    assert post(REGISTER, ASKED).status_code == 200  # the same one again
+    assert post(REGISTER, ASKED).status_code == 200  # the same device again
     settings.XMPP_DENIED_DOMAINS = ["capulet.test"]
     assert "not served" in refused(post(REGISTER, ASKED), 403)["detail"]
     settings.XMPP_COMPONENT_JID = ""
@@ -164,7 +164,7 @@ def test_every_refusal_says_why(post: Post, settings: Any, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("path", [REGISTER, UNREGISTER])
-def test_only_a_token_for_this_may_do_it(path: str) -> None:
+def test_only_a_token_with_the_scope_devices_is_accepted(path: str) -> None:
     make_app()
     for scope in set(ApiToken.Scope.values) - {"devices"}:
         refused(poster(scope)(path, ASKED), 403)
@@ -172,7 +172,7 @@ def test_only_a_token_for_this_may_do_it(path: str) -> None:
     assert Device.objects.count() == 0
 
 
-def test_it_is_noted_who_did_it_and_to_which_device(post: Post) -> None:
+def test_the_token_and_the_device_of_each_command_are_recorded(post: Post) -> None:
     make_app()
     device_id = post(REGISTER, ASKED).json()["id"]
     post(UNREGISTER, DEVICE)
@@ -199,7 +199,7 @@ def test_neither_account_nor_secrets_are_stored_or_logged(post: Post, caplog: An
     assert "capulet" not in logged
 
 
-def test_another_process_that_registers_the_same_device_is_waited_for(
+def test_a_collision_with_another_process_that_registers_the_same_device_is_retried(
     post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_app()
@@ -208,7 +208,7 @@ def test_another_process_that_registers_the_same_device_is_waited_for(
     def collide_once(*arguments: Any, **named: Any) -> Any:
         calls.append(1)
         done = carry_out(*arguments, **named)
-        if len(calls) == 1:  # the other one was first
+        if len(calls) == 1:  # another process was first
             device = Device.objects.get()
             same = {"app": device.app, "device_key": device.device_key, "owner_key": device.owner_key}
             Device(domain=device.domain, registered_at=timezone.now(), **same).save()

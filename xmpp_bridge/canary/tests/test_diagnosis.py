@@ -1,4 +1,4 @@
-"""Which cause is named, by how far a round trip got."""
+"""Diagnosis of a broken round trip: the cause by how far it got."""
 
 import pytest
 
@@ -27,7 +27,7 @@ ANSWERED = {"is_sent": True, "is_answered": True}
         (Stanza(**ANSWERED), Cause.COMPONENT, "it answers, but has stored nothing"),
     ],
 )
-def test_names_why_a_stanza_did_not_lead_to_what_it_should_have(stanza: Stanza, cause: Cause, detail: str) -> None:
+def test_names_why_a_stanza_had_no_effect(stanza: Stanza, cause: Cause, detail: str) -> None:
     assert diagnose(Link.PUSH, stanza) == Diagnosis(Link.PUSH, cause, detail)
 
 

@@ -1,4 +1,4 @@
-"""What the canary has the component say, and who may name the canary's app."""
+"""Queued stanzas of the canary and their answers, and the canary's own app."""
 
 import pytest
 
@@ -24,25 +24,25 @@ FIELDS = {"token": APN_TOKEN, "device-id": "phone"}
 
 
 def send_and_receive(service: Service, answer: str) -> CanaryStanza:
-    """Have the service take up an errand, and hear this answer to it."""
-    queued_stanzas.queue("errand-1", "<iq/>")
+    """Have the service send a queued stanza and receive this answer to it. Return the row of the stanza."""
+    queued_stanzas.queue("queued-1", "<iq/>")
     assert service.take_queued() == [b"<iq/>"]
     assert service.say(answer) is None
     return CanaryStanza.objects.get()
 
 
 def answer(sender: str = SERVICE, inside: str = "", kind: str = "result", to: str = SERVICE) -> str:
-    return f"<iq type='{kind}' id='errand-1' from='{sender}' to='{to}'>{inside}</iq>"
+    return f"<iq type='{kind}' id='queued-1' from='{sender}' to='{to}'>{inside}</iq>"
 
 
-def test_an_queued_stanza_is_said_once() -> None:
+def test_a_queued_stanza_is_sent_once() -> None:
     service = Service()
-    queued_stanzas.queue("errand-1", "<iq/>")
+    queued_stanzas.queue("queued-1", "<iq/>")
     assert service.take_queued() == [b"<iq/>"]
     assert service.take_queued() == []
 
 
-def test_an_answer_is_noted() -> None:
+def test_an_answer_is_recorded() -> None:
     shown = send_and_receive(Service(), answer())
     assert shown.sent_at is not None
     assert shown.answered_at is not None
@@ -50,24 +50,24 @@ def test_an_answer_is_noted() -> None:
 
 
 @pytest.mark.parametrize(("by", "is_own"), [(SERVICE, True), ("montague.test", False)])
-def test_an_error_is_noted_with_who_made_it(by: str, is_own: bool) -> None:
+def test_an_error_is_recorded_with_its_author(by: str, is_own: bool) -> None:
     condition = "<internal-server-error xmlns='urn:ietf:params:xml:ns:xmpp-stanzas'/>"
     error = f"<error type='wait' by='{by}'>{condition}</error>"
     shown = send_and_receive(Service(), answer(kind="error", inside=error))
     assert (shown.error, shown.is_own_error) == ("internal-server-error", is_own)
 
 
-def test_the_answer_of_somebody_else_counts_for_nothing() -> None:
+def test_an_answer_from_another_sender_is_not_recorded() -> None:
     assert send_and_receive(Service(), answer(sender="evil.test")).answered_at is None
 
 
-def test_an_answer_that_nobody_waits_for_counts_for_nothing() -> None:
-    queued_stanzas.queue("errand-1", "<iq/>")
+def test_an_answer_to_a_stanza_that_was_not_sent_is_not_recorded() -> None:
+    queued_stanzas.queue("queued-1", "<iq/>")
     Service().say(answer())
     assert CanaryStanza.objects.get().answered_at is None
 
 
-def test_while_the_canary_runs_apps_need_not_name_the_only_one_that_there_is() -> None:
+def test_while_the_canary_runs_a_command_need_not_name_the_only_other_app() -> None:
     make_app()
     traces.make_app()
     assert result_of(Service().command(REGISTER, FIELDS))["node"]

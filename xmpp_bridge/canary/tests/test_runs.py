@@ -1,4 +1,4 @@
-"""Runs without an XMPP server: what is broken then, and what becomes of the row and the traces."""
+"""Runs without an XMPP server: the broken link, the row of the run, and the removal of its traces."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -26,7 +26,7 @@ def _nobody_there(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> It
     cache.clear()
 
 
-def test_a_component_that_is_away_breaks_the_first_link_and_nothing_is_left_behind() -> None:
+def test_a_component_that_is_away_breaks_the_first_link_and_leaves_no_rows() -> None:
     row = canary.run()
     assert row is not None
     assert (row.state, row.broken_link, row.cause, row.detail) == (State.BROKEN, "register", "component", MISSING)
@@ -39,7 +39,7 @@ def test_a_component_that_is_away_breaks_the_first_link_and_nothing_is_left_behi
     assert not App.objects.exists()
 
 
-def test_one_that_was_killed_is_told_apart_and_does_not_block_the_next() -> None:
+def test_a_run_that_was_killed_is_marked_as_interrupted_and_does_not_block_the_next() -> None:
     long_ago = timezone.now() - timedelta(hours=1)
     killed = factories.make_xmpp_canary_run(state=State.RUNNING, finished_at=None, at=long_ago)
     assert canary.run() is not None
@@ -47,7 +47,7 @@ def test_one_that_was_killed_is_told_apart_and_does_not_block_the_next() -> None
     assert killed.state == State.INTERRUPTED
 
 
-def test_a_second_one_does_not_start_while_one_is_under_way() -> None:
+def test_a_second_run_does_not_start_while_one_is_under_way() -> None:
     factories.make_xmpp_canary_run(state=State.RUNNING, finished_at=None)
     assert canary.run() is None
     assert CanaryRun.objects.count() == 1

@@ -1,4 +1,4 @@
-"""What the clients write is what real servers and the draft's double wrote, tree by tree."""
+"""Notifications of the reference clients, compared tree by tree with those of real servers and the draft's double."""
 
 from pathlib import Path
 from xml.etree.ElementTree import Element, fromstring
@@ -22,7 +22,7 @@ def recorded(name: str) -> Element:
 
 
 def shape(node: Element) -> object:
-    """A tree without what differs from server to server: forms' types and empty fields, JSON web tokens."""
+    """Return a tree without the parts that differ between servers: types and empty fields of forms, JSON web tokens."""
     attributes = {k: v for k, v in node.attrib.items() if not (node.tag.startswith("{jabber:x:data}") and k == "type")}
     children = [shape(child) for child in node if child.tag != JWT and (child.get("var") is None or len(child))]
     return node.tag, attributes, (node.text or "").strip(), children

@@ -1,4 +1,4 @@
-"""Registering by ad-hoc commands: what an app asks, and what it makes of the answer."""
+"""Registration by ad-hoc commands: the requests of an app, and its reading of the answers."""
 
 from xml.etree.ElementTree import Element, fromstring
 
@@ -20,7 +20,7 @@ def answer(status: str, *children: Element, node: str = "register-push-fcm", ses
     return element("iq", "", {"type": "result"}, element("command", COMMANDS, attributes, *children))
 
 
-def test_asks_as_a_recorded_client_did() -> None:
+def test_the_command_is_that_of_a_recorded_client() -> None:
     recorded = fromstring((FOLDER / "prosody13-adhoc-register-set.xml").read_text())[0]  # noqa: S314 - our own file
     values = values_of(recorded.find(f"{{{FORMS}}}x"))
     device = Device(Platform.FCM, values.pop("token"), values.pop("device-id", ""))
@@ -30,7 +30,7 @@ def test_asks_as_a_recorded_client_did() -> None:
     assert sorted(map(str, shape(command)[3])) == sorted(map(str, shape(recorded)[3]))
 
 
-def test_hands_in_only_what_the_device_has() -> None:
+def test_the_form_holds_only_the_fields_that_the_device_has() -> None:
     form = registering.register(SERVICE, DEVICE, "1").find(f".//{{{FORMS}}}x")
     assert values_of(form) == {"token": "token", "device-id": "device-1", "app": "messenger"}
 
@@ -62,7 +62,7 @@ def test_reads_every_answer(stanza: Element, shown: registering.Answer) -> None:
     assert registering.read_answer(stanza) == shown
 
 
-def test_goes_on_with_the_session_of_a_form() -> None:
+def test_later_steps_of_a_command_name_its_session() -> None:
     assert registering.register(SERVICE, DEVICE, "2", session_id="7")[0].get("sessionid") == "7"
     assert registering.cancel(SERVICE, Platform.FCM, "2", "7")[0].get("action") == "cancel"
 

@@ -1,4 +1,4 @@
-"""The duties of a user's server: whom it believes, what it repeats, when it forgets a route."""
+"""Duties of a user's server: which stanzas it verifies, which notifications it repeats, when it forgets a route."""
 
 from itertools import count
 from xml.etree.ElementTree import Element
@@ -51,7 +51,7 @@ def wait(stanza: Element) -> Element:
     return reply_to(stanza, "error", error("wait", "resource-constraint"))
 
 
-def test_sends_messages_or_requests_as_the_dialect_wants_them() -> None:
+def test_sends_a_message_or_an_iq_by_the_dialect() -> None:
     core = server(DRAFT, XEP0357)
     assert notify(core, DRAFT).attrib == {"id": "n-1", "from": "userserver.test", "to": SERVICE}
     assert notify(core, XEP0357).get("type") == "set"
@@ -70,7 +70,7 @@ def test_sends_no_more_than_the_limit_until_the_user_is_back() -> None:
     notify(core, limited)
 
 
-def test_hears_that_a_request_is_stored() -> None:
+def test_reports_that_a_notification_is_stored_once() -> None:
     core = server(XEP0357)
     answer = reply_to(notify(core, XEP0357), "result")
     assert core.receive(answer, 0.0).events == (Stored("n-1"),)
@@ -98,7 +98,7 @@ def test_keeps_a_route_that_somebody_else_declares_gone(stanza: Element, reason:
     assert core.routes == (DRAFT,)
 
 
-def test_repeats_what_was_answered_wait_with_growing_pauses_and_gives_up() -> None:
+def test_repeats_a_notification_after_wait_with_growing_pauses_and_gives_up() -> None:
     core = server(DRAFT)
     stanza, now, pauses = notify(core, DRAFT), 0.0, []
     for _ in range(MAX_ATTEMPTS - 1):
@@ -113,7 +113,7 @@ def test_repeats_what_was_answered_wait_with_growing_pauses_and_gives_up() -> No
     assert core.tick(now + 1000).stanzas == ()
 
 
-def test_repeats_nothing_else() -> None:
+def test_repeats_no_notification_after_a_permanent_error() -> None:
     core = server(XEP0357)
     [failed] = core.receive(reply_to(notify(core, XEP0357), "error", error("cancel", "item-not-found")), 0.0).events
     assert isinstance(failed, Failed)
@@ -121,7 +121,7 @@ def test_repeats_nothing_else() -> None:
     assert core.tick(1000.0).stanzas == ()
 
 
-def test_believes_no_error_in_another_namespace() -> None:
+def test_an_error_in_another_namespace_is_not_transient() -> None:
     core = server(DRAFT)
     answer = wait(notify(core, DRAFT))
     answer[0].tag = "{jabber:client}error"
@@ -130,7 +130,7 @@ def test_believes_no_error_in_another_namespace() -> None:
     assert not failed.refusal.is_transient
 
 
-def test_forgets_what_nobody_answers() -> None:
+def test_forgets_a_notification_that_nobody_answers() -> None:
     core = server(DRAFT)
     stanza = notify(core, DRAFT)
     core.tick(MEMORY_SECONDS)

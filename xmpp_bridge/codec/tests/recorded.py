@@ -1,4 +1,4 @@
-"""The recorded stanzas and streams of `tests/vectors/xmpp/`, with what a parser must get out of them."""
+"""Recorded stanzas and streams of `tests/vectors/xmpp/`, and the manifest with their expected content."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def stanza(name: str) -> Element:
 
 
 def transcript(name: str) -> list[tuple[str, str]]:
-    """The batches of a stream: who (C or S), and what was sent."""
+    """Return the pieces of a recorded stream in order: the side (C or S), and the data that it sent."""
     batches: list[tuple[str, str]] = []
     for line in (FOLDER / name).read_text(encoding="utf-8").splitlines():
         if line[:3] in {"C: ", "S: "}:
@@ -34,7 +34,7 @@ def transcript(name: str) -> list[tuple[str, str]]:
 
 
 def same_tree(one: Element, other: Element) -> bool:
-    """Compare trees: names, attributes and texts, but no order of attributes and no `xml:lang` of a server's."""
+    """Compare trees by names, attributes and texts. The order of attributes and a server's `xml:lang` do not count."""
     lang = "{http://www.w3.org/XML/1998/namespace}lang"
     mine, theirs = ({k: v for k, v in each.attrib.items() if k != lang} for each in (one, other))
     return (

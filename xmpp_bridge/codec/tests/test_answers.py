@@ -1,4 +1,4 @@
-"""What we say, as parsed trees."""
+"""Outgoing stanzas, compared as parsed trees."""
 
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.elements import parse

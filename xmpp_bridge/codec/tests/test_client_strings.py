@@ -20,7 +20,7 @@ def test_a_client_string_has_44_characters_and_names_its_version_and_route() -> 
     assert issue(ROUTE, NEW) == given_out
 
 
-def test_what_we_gave_out_is_known_again_also_that_of_an_older_key() -> None:
+def test_credentials_that_we_issued_are_verified_also_those_of_an_older_key() -> None:
     new, old = issue(ROUTE, NEW), issue(ROUTE, OLD)
     assert (new.client != old.client, new.secret != old.secret) == (True, True)
     for given_out in (new, old):

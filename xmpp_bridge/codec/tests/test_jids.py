@@ -24,7 +24,7 @@ from xmpp_bridge.codec.jids import Jid, parse_domain, parse_jid
         ("[::1]", Jid("", "[::1]", "")),
     ],
 )
-def test_jids(text: str, jid: Jid) -> None:
+def test_the_parts_of_a_jid_are_normalised(text: str, jid: Jid) -> None:
     assert parse_jid(text) == jid
 
 
@@ -32,12 +32,12 @@ def test_jids(text: str, jid: Jid) -> None:
     "text",
     ["", "@", "a@", "@a.test", "a.test/", "/x", "a..test", "-a.test", "a b.test", "a@b@", "x" * 3072, "a.test\0"],
 )
-def test_what_is_no_jid(text: str) -> None:
+def test_a_text_that_is_no_jid_is_none(text: str) -> None:
     assert parse_jid(text) is None
 
 
 @given(st.text(max_size=40))
-def test_a_domain_is_in_its_one_form_once(text: str) -> None:
+def test_normalising_a_domain_twice_changes_nothing(text: str) -> None:
     domain = parse_domain(text)
     assert domain == "" or parse_domain(domain) == domain
     parse_jid(text)

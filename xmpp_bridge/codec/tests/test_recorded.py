@@ -1,4 +1,4 @@
-"""What each recorded stanza of a real server says, by the manifest that was written when it was recorded."""
+"""Decoding of recorded stanzas of real servers, compared with the manifest that was written at the recording."""
 
 from base64 import b64decode
 from typing import Any
@@ -55,7 +55,7 @@ def push(entry: dict[str, Any]) -> PushNotification:
 
 
 def expected_grade(entry: dict[str, Any]) -> Grade:
-    """As the table of the specification has it: Prosody calls every message with a body `high` in XEP-0357."""
+    """Return the grade by the table of docs/xmpp.md: in XEP-0357, Prosody marks every message with a body `high`."""
     if entry["voip"]:
         return Grade.VOIP
     if entry["dialect"] == "XEP-0357":
@@ -69,7 +69,7 @@ def test_the_corpus_is_whole() -> None:
 
 
 @pytest.mark.parametrize("entry", PUSHES, ids=named)
-def test_a_recorded_push_says_what_the_manifest_says(entry: dict[str, Any]) -> None:
+def test_a_recorded_push_is_decoded_as_the_manifest_says(entry: dict[str, Any]) -> None:
     shown = push(entry)
     payload = entry.get("payload") or {}
     assert shown.dialect is DIALECTS[entry["dialect"]]
@@ -147,7 +147,7 @@ def test_a_recorded_registration_is_a_command() -> None:
     assert "tok" not in repr(shown.fields is not None and shown)
 
 
-def test_a_recorded_question_is_one() -> None:
+def test_a_recorded_query_is_a_query() -> None:
     shown = decode(stanza("prosody13-disco-info-get.xml"))
     assert isinstance(shown, Query)
     assert (shown.question, shown.node) == (Question.DISCO_INFO, "")

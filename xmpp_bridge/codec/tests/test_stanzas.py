@@ -1,4 +1,4 @@
-"""What stanzas say beyond the recorded ones: tolerances, everything malformed, and what is met with silence."""
+"""Decoding of stanzas beyond the recorded ones: tolerated forms, malformed requests, and stanzas without an answer."""
 
 import pytest
 from hypothesis import given
@@ -160,7 +160,7 @@ def test_a_forwarded_stanza_without_a_message_or_a_body_is_a_forward_without_tex
         ("<ping xmlns='urn:xmpp:ping'/>", Question.PING, ""),
     ],
 )
-def test_questions(inside: str, question: Question, node: str) -> None:
+def test_queries_about_the_service_are_decoded(inside: str, question: Question, node: str) -> None:
     shown = iq(inside, "type='get' from='a.test' to='push.test' id='1'")
     assert shown == Query(Origin("iq", "1", "a.test", "push.test"), question, node)
 
@@ -180,7 +180,7 @@ def test_questions(inside: str, question: Question, node: str) -> None:
         ("set", "<pubsub xmlns='http://jabber.org/protocol/pubsub#owner'/>", "feature-not-implemented"),
     ],
 )
-def test_a_request_that_nobody_serves_is_answered_all_the_same(iq_type: str, inside: str, condition: str) -> None:
+def test_a_request_that_we_do_not_serve_is_answered(iq_type: str, inside: str, condition: str) -> None:
     shown = iq(inside, f"type='{iq_type}' from='a.test' to='push.test' id='1'")
     assert shown == Unsupported(Origin("iq", "1", "a.test", "push.test"), condition)
 
@@ -203,7 +203,7 @@ def test_a_request_that_nobody_serves_is_answered_all_the_same(iq_type: str, ins
         "<something/>",
     ],
 )
-def test_silence(xml: str) -> None:
+def test_a_stanza_that_needs_no_answer_is_ignored(xml: str) -> None:
     assert isinstance(say(xml), Ignored)
 
 
@@ -230,11 +230,11 @@ def test_an_answer_is_not_answered(iq_type: str, is_error: bool) -> None:
         ("presence", {"from": "a", "to": "b"}, False),
     ],
 )
-def test_what_is_too_large_is_malformed_unless_it_asks_nothing(name: str, attributes, is_answered: bool) -> None:
+def test_a_stanza_that_is_too_large_is_malformed_if_it_is_a_request(name: str, attributes, is_answered: bool) -> None:
     assert isinstance(decode_too_large(name, attributes), Malformed if is_answered else Ignored)
 
 
-def test_commands() -> None:
+def test_commands_are_decoded_with_their_submitted_form() -> None:
     fields = "<field var='token'><value>t</value></field><field var='empty'/><field><value>x</value></field>"
     commands = "xmlns='http://jabber.org/protocol/commands'"
     shown = iq(f"<command {commands} node='n' action='complete' sessionid='s'>{DATA_FORM % fields}</command>")
@@ -248,7 +248,7 @@ def test_commands() -> None:
     assert isinstance(iq(f"<command {commands} node='n' sessionid='{'s' * 1025}'/>"), Malformed)
 
 
-def test_a_stanza_of_a_live_stream_says_the_same_as_a_recorded_one() -> None:
+def test_a_stanza_of_a_live_stream_is_decoded_like_a_recorded_one() -> None:
     for entry in STANZAS:
         data = stanza_bytes(entry["file"])
         live = data.replace(b"<" + entry["stanza"].encode(), f"<{entry['stanza']} xmlns='{COMPONENT}'".encode(), 1)
@@ -293,7 +293,7 @@ _TREES = st.recursive(
 
 
 @given(_TREES)
-def test_any_tree_says_something(xml: str) -> None:
+def test_any_tree_is_decoded_to_an_event(xml: str) -> None:
     try:
         tree = parse(xml.encode())
     except BrokenStream:  # characters that XML does not have
@@ -302,7 +302,7 @@ def test_any_tree_says_something(xml: str) -> None:
 
 
 @given(st.sampled_from([e["file"] for e in STANZAS]), st.integers(0, 5000), st.binary(min_size=1, max_size=3))
-def test_a_recorded_stanza_with_other_bytes_in_it_says_something_or_is_no_xml(name: str, at: int, other: bytes) -> None:
+def test_a_recorded_stanza_with_changed_bytes_is_decoded_or_is_no_xml(name: str, at: int, other: bytes) -> None:
     data = stanza_bytes(name)
     at %= len(data)
     try:

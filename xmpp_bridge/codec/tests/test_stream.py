@@ -1,4 +1,4 @@
-"""The stream of a component: recorded openings, whole, byte by byte and in any pieces, and what strangers may send."""
+"""Stream of a component: recorded openings, whole, byte by byte and in any pieces, and hostile input."""
 
 import subprocess
 import sys
@@ -96,7 +96,7 @@ def test_any_cut_gives_the_same(data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_whatever_comes_is_an_event_or_a_broken_stream(data: bytes) -> None:
+def test_any_bytes_are_an_event_or_a_broken_stream(data: bytes) -> None:
     with suppress(BrokenStream):
         feed(HEADER + data)
 
@@ -158,12 +158,12 @@ def test_a_stanza_at_the_limit_is_built() -> None:
         *("no-name", "space-before", "no-name-closed", "closes-another", "space-closed", "encoding"),
     ],
 )
-def test_what_is_no_stream_breaks_it(bad: bytes) -> None:
+def test_bytes_that_are_no_stream_break_it(bad: bytes) -> None:
     with pytest.raises(BrokenStream):
         feed(bad)
 
 
-# Prosody passes on the first three, as it writes them, and our parser refuses all.
+# Our parser refuses all of these. Prosody itself writes and passes on the first three.
 REFUSED = {
     "brace": b"<message to='push.test'><x xmlns='a}b'/></message>",
     "namespace-of-xml": b"<message><foo xmlns='http://www.w3.org/XML/1998/namespace'/></message>",
@@ -198,7 +198,9 @@ def test_a_stanza_beyond_the_limit_whose_first_tag_our_parser_refuses_ends_nothi
     ],
     ids=["quotes", "section", "empty", "spaces", "nested"],
 )
-def test_a_stanza_ends_where_it_ends(stanza: bytes, text: str | None) -> None:
+def test_the_end_of_a_stanza_is_found_behind_quotes_sections_and_nested_elements(
+    stanza: bytes, text: str | None
+) -> None:
     data = HEADER + stanza + b"<b id='2'/>" + CLOSING
     for cuts in ((), range(len(data))):
         [_, received, other, closed] = feed(data, *cuts)
@@ -208,15 +210,16 @@ def test_a_stanza_ends_where_it_ends(stanza: bytes, text: str | None) -> None:
         assert (other.stanza.get("id"), closed) == ("2", Closed())
 
 
-# Of these all kinds of XML are made, and more that is none. RFC 6120 (11.1) keeps the last three out of streams.
+# Pieces of well-formed and broken XML. RFC 6120 (11.1) forbids those of KEPT_OUT on a stream.
 TOKENS = ["<a>", "</a>", "<b c='>'>", "</b>", "<a/>", '<b c="/>"/>', "<![CDATA[</a>]]>", "text", " ", "&lt;", ">", "]]"]
 OPENING, SECTIONS = ["<m>", "<a>", "<b c='>'>"], ["<![CDATA[</a>]]>"]
 KEPT_OUT = ["<!-- -->", "<?a?>", "<!DOCTYPE a>"]
 
 
 def alone(tokens: list[str]) -> list[Element]:
-    """Return what can be read of a stream that is no XML as a whole: the stanzas that are XML by themselves, where each
-    ends with as many closing as opening tags. Anything else between two of them ends the stream.
+    """Return the readable stanzas of a stream that is no XML as a whole: those that are XML by themselves.
+
+    A stanza ends where its closing tags are as many as its opening ones. Text between two stanzas ends the stream.
     """
     found: list[Element] = []
     stanza, depth = "", 0
@@ -269,13 +272,13 @@ print(memory() - begun)
 """
 
 
-def test_names_that_strangers_make_up_are_not_kept() -> None:
-    """60 MB of names, in stanzas that are read and in others that are beyond the limits, none of which ends a read."""
+def test_made_up_names_are_not_kept_in_memory() -> None:
+    """The stream gets 60 MB of names, in stanzas within and beyond the limits. Every read ends inside a stanza."""
     grown = subprocess.run([sys.executable, "-c", GROWTH, HEADER.decode()], check=True, capture_output=True, text=True)
     assert int(grown.stdout) < 8_000_000
 
 
-def test_what_came_before_a_fault_is_told() -> None:
+def test_events_before_a_fault_are_reported() -> None:
     heard: list[Event] = []
     with pytest.raises(BrokenStream):
         heard.extend(Stream().feed(HEADER + b"<a id='1'/><b id='2'></b><!-- --><e id='4'/>"))
@@ -290,8 +293,8 @@ def test_a_tag_that_never_ends_breaks_the_stream() -> None:
         list(chain.from_iterable(map(stream.feed, long)))
 
 
-def test_what_a_stanza_costs_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One parser for each stanza that is read, and none of what is beyond a limit, but for its first tag."""
+def test_the_cost_of_a_stanza_is_bounded_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stanza beyond the limit, only the first tag is parsed."""
     parsed: list[int] = []
 
     def counting(data: bytes) -> Element:

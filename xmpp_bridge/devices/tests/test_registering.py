@@ -1,4 +1,4 @@
-"""Registering devices by command: what apps are told, what is stored, and every refusal."""
+"""Registration of devices by command: the answers to apps, the stored rows, and every refusal."""
 
 from datetime import timedelta
 
@@ -39,7 +39,7 @@ def address_of(route: Route) -> bytes:
     return keyring().decrypt(Purpose.ADDRESS, route.address_encrypted)
 
 
-def test_an_app_registers_and_is_given_what_its_server_needs() -> None:
+def test_an_app_registers_and_gets_its_credentials() -> None:
     make_app()
     reported = Service().register(voip_token=CALL_TOKEN.upper(), environment="development")
     device = Device.objects.get()
@@ -97,7 +97,7 @@ def test_android_id_is_the_older_name_of_device_id() -> None:
     assert result_of(service.command("register-push-apns", fields))["client"] == first.client
 
 
-def test_registering_again_revives_a_route_that_was_disabled() -> None:
+def test_registering_again_enables_a_disabled_route() -> None:
     make_app()
     service = Service()
     first = service.register()
@@ -130,7 +130,7 @@ def test_unregistering_forgets_the_address_and_a_new_registration_has_another_cl
         ("register-push-apns", GOOD | {"app": "none"}, JULIET),
     ],
 )
-def test_what_is_not_there_is_not_found(node: str, fields: dict[str, str], sender: str) -> None:
+def test_an_unknown_command_app_or_device_is_not_found(node: str, fields: dict[str, str], sender: str) -> None:
     make_app()
     service = Service()
     service.register()
@@ -197,7 +197,7 @@ def test_the_limits_of_devices_commands_and_routes() -> None:
     for name in ("one", "two"):
         service.register(device_id=name)
     assert error_of(service.command("register-push-apns", GOOD | {"device-id": "three"})) == busy
-    service.register(device_id="two")  # known already
+    service.register(device_id="two")  # registered already
     service.register(sender="romeo@capulet.test/x")
     assert error_of(service.command("register-push-apns", GOOD, sender="paris@capulet.test/x")) == busy
     service.register(device_id="two")
@@ -214,7 +214,7 @@ def test_a_command_beyond_a_limit_costs_the_database_nothing() -> None:
     assert list(sent) == []
 
 
-def test_the_longest_dead_device_makes_room_for_its_owners_next_one() -> None:
+def test_at_the_limit_the_longest_disabled_device_ends_for_the_next_one_of_its_account() -> None:
     make_app()
     service = Service(Rates(devices_per_user=3))
     for name in ("one", "two", "three"):
@@ -233,7 +233,7 @@ def test_the_longest_dead_device_makes_room_for_its_owners_next_one() -> None:
     assert error_of(refused) == ("wait", "resource-constraint")
 
 
-def test_beyond_so_many_devices_in_all_only_known_ones_are_taken(settings: LazySettings) -> None:
+def test_beyond_the_limit_of_all_devices_only_known_ones_are_registered(settings: LazySettings) -> None:
     make_app()
     service, settings.XMPP_MAX_DEVICES = Service(), 2
     for name in ("one", "two"):
@@ -259,7 +259,7 @@ def test_a_generic_client_gets_a_form_first() -> None:
     assert result_of(completed)["client"]
 
 
-def test_a_command_can_be_given_up_and_knows_no_way_back() -> None:
+def test_a_command_can_be_cancelled_and_has_no_previous_step() -> None:
     make_app()
     service = Service()
     [form] = service.command("register-push-apns", None)
@@ -270,7 +270,7 @@ def test_a_command_can_be_given_up_and_knows_no_way_back() -> None:
     assert Device.objects.count() == 0
 
 
-def test_a_session_is_of_one_client_and_one_command() -> None:
+def test_a_session_belongs_to_one_client_and_one_command() -> None:
     make_app()
     service = Service()
     [form] = service.command("register-push-apns", None)
