@@ -1,6 +1,7 @@
 """Nightly reports with Spark.
 
-The jobs are pure PySpark; this app exports their facts, and keeps and shows their results.
+The app exports facts into the lake, runs the jobs in Spark, and stores and shows their results. The jobs are pure
+PySpark.
 
 See docs/reports.md.
 """

@@ -1,4 +1,4 @@
-"""The log of runs: what each run read and wrote, how long it took, and why it failed."""
+"""Admin pages of runs: the counts, the duration, the error and the log of each."""
 
 from collections.abc import Iterable
 from datetime import date
@@ -26,7 +26,7 @@ def from_run(run: ReportRun) -> Iterable[Link]:
 
 @admin.register(ReportRun)
 class ReportRunAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no types
-    """The runs, none of which can be changed."""
+    """Read-only pages of the runs."""
 
     class Media:
         css: ClassVar[Any] = {"all": ("spark_reports/runs.css",)}
@@ -96,5 +96,5 @@ class ReportRunAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has 
 
 
 def _in_one_line(day: date) -> str:
-    """Return a day that is not broken at its hyphens."""
+    """Return a day as HTML that a browser does not wrap at the hyphens."""
     return format_html('<span class="whitespace-nowrap">{}</span>', day)

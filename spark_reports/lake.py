@@ -1,11 +1,11 @@
-"""The lake: Parquet files below one path or URL, and the manifests that say which of them count.
+"""The lake: Parquet files below one path or URL, and the manifests that list the valid files of each day.
 
     facts/table=attempts/day=2026-11-20/<export>.parquet      manifests/facts/2026-11-20.json
     reports/report=error_rates/day=2026-11-20/<run>.parquet   manifests/reports/2026-11-20.json
-    incoming/<run>/                                           what a run is writing; seen by nobody else
+    incoming/<run>/                                           files that a run is writing, which no manifest lists
 
-A day is what its manifest says, and the manifest is written last. New files stand beside old ones under other names
-until then, so that a reader finds a whole day at every moment, and a second export leaves nothing that counts twice.
+Only the files in a day's manifest belong to the day, and the manifest is written last. Until then, new files stand
+beside old ones under other names. So a reader always finds a complete day, and a second export counts no row twice.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _ARROW: dict[Type, pa.DataType] = {
 
 
 class LakeError(Exception):
-    """Something is wrong with the lake; the text says what, and what to do about it, in one line."""
+    """A fault of the lake. The text names it, and the command that repairs it, in one line."""
 
 
 class Kind(StrEnum):
@@ -64,17 +64,17 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One complete day. ``key_id`` names the key of its pseudonyms: days with different ones cannot be joined.
+    """One complete day. ``key_id`` names the key of its pseudonyms: days with different keys cannot be joined.
 
-    Reports say where they come from: ``facts_digest`` is the digest of their day's facts, ``code_version`` names the
-    code that computed them.
+    For reports, ``facts_digest`` is the digest of the facts of their day, and ``code_version`` names the code that
+    computed them.
     """
 
     day: str
     schema_version: int
     created_at: str
     key_id: str
-    # False where retention had removed a part of the day from the database before it was exported.
+    # False if retention had removed a part of the day from the database before the export.
     is_complete: bool = True
     # The first day of which every registration event was still in the database.
     events_since: str = ""
@@ -92,7 +92,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """Return the digest of all files of the day."""
+        """The digest of all files of the day."""
         parts = sorted(file.sha256 for files in self.tables.values() for file in files)
         return hashlib.sha256("".join(parts).encode()).hexdigest()
 
@@ -101,9 +101,9 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
-        """Read a manifest, and leave out what a later version wrote.
+        """Read a manifest. Fields that a later version added are ignored.
 
-        Raises ValueError, KeyError or TypeError when the text is not one.
+        Raises ValueError, KeyError or TypeError when the text is no manifest.
         """
         values: dict[str, Any] = json.loads(text)
         if not isinstance(values, dict) or not isinstance(values["tables"], dict):
@@ -115,12 +115,12 @@ class Manifest:
 
 
 def arrow_schema(table: Table) -> pa.Schema:
-    """Return the columns of a table's files, without the day. What Spark writes is nullable throughout."""
+    """Return the columns of a table's files, without the day. In files of Spark all columns are nullable."""
     return pa.schema([pa.field(c.name, _ARROW[c.type], c.is_nullable) for c in table.columns])
 
 
 class Lake:
-    """The lake at ``url``, which is also given to Spark: a local path, or file:, s3a:, gs:, hdfs:."""
+    """The lake at ``url``, which Spark gets, too: a local path, or file:, s3a:, gs:, hdfs:."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -130,7 +130,7 @@ class Lake:
             raise LakeError(f"REPORTS_LAKE cannot be opened: {_first_line(error)}") from error
 
     def manifest(self, kind: Kind, day: date) -> Manifest | None:
-        """Return the manifest of a day, or None when the day was never completed."""
+        """Return the manifest of a day, or None if the day was never completed."""
         path = _manifest_path(kind, day)
         if not self.has(kind, day):
             return None
@@ -145,7 +145,7 @@ class Lake:
 
     def days(self, kind: Kind, first: date, last: date) -> Iterator[tuple[date, Manifest]]:
         """Yield the complete days within the range, oldest first."""
-        # A publication that was killed leaves a draft under another name.
+        # A killed publication leaves a draft, whose name does not end in .json.
         names = {Path(info.path).stem for info in self._list(f"manifests/{kind}") if info.path.endswith(".json")}
         for name in sorted(names):
             if first.isoformat() <= name <= last.isoformat():
@@ -160,9 +160,9 @@ class Lake:
         return date.fromisoformat(min(names)) if names else None
 
     def publish(self, kind: Kind, day: date, manifest: Manifest) -> None:
-        """Make these files the day.
+        """Publish a day: write its manifest, then remove all other files of the day.
 
-        Then remove the files that were the day before, and those that broken exports left.
+        The other files are those of the former manifest, and those that broken exports left.
         """
         path = _manifest_path(kind, day)
         draft = f"{path}.{uuid.uuid4().hex}"
@@ -172,7 +172,7 @@ class Lake:
         self.tidy(kind, day, manifest)
 
     def forget_before(self, first: date) -> None:
-        """Remove the days before ``first``. Their manifests go first, so that none of them is there in part."""
+        """Remove the days before ``first``. Manifests are removed first, so that no manifest lists removed files."""
         for kind in Kind:
             for info in self._list(f"manifests/{kind}"):
                 if Path(info.path).name < first.isoformat():
@@ -183,7 +183,7 @@ class Lake:
                         self._files.delete_dir(info.path)
 
     def tidy(self, kind: Kind, day: date, manifest: Manifest | None) -> None:
-        """Remove the files of a day that its manifest does not name: what it was before, and what was broken off."""
+        """Remove the files of a day that its manifest does not list: replaced ones, and those of broken exports."""
         kept = {file.path for files in manifest.tables.values() for file in files} if manifest else set()
         for table in TABLES[kind]:
             self._remove_others(folder_of(kind, table, day), kept)
@@ -191,7 +191,7 @@ class Lake:
     def verify(self, kind: Kind, day: date, manifest: Manifest, only: Collection[str] = ()) -> None:
         """Check every file of the day, or those of the tables ``only``.
 
-        Raises LakeError unless each is there, whole, and of our schema.
+        Raises LakeError unless each file exists, is unchanged, and has the columns of its table.
         """
         if manifest.schema_version != SCHEMA_VERSION:
             raise LakeError(
@@ -220,10 +220,10 @@ class Lake:
         self.check_schema(table, file.path, _repair(kind, day))
 
     def check_schema(self, table: Table, path: str, repair: str = "Run it again.") -> None:
-        """Raise LakeError unless a Parquet file has our columns. ``repair`` says what to do then.
+        """Raise LakeError unless a Parquet file has the columns of its table. ``repair`` is the hint of the error.
 
-        A file from before an optional column was added lacks it, and the column is null. What a later version added is
-        not read.
+        A file may lack an optional column that was added later: the column is null then. Columns that a later version
+        added are not read.
         """
         try:
             with self._files.open_input_file(self._path(path)) as source:
@@ -236,7 +236,7 @@ class Lake:
                 raise LakeError(f"{path} has other columns than {table.name} of schema {SCHEMA_VERSION}. {repair}")
 
     def read_table(self, table: Table, path: str) -> pa.Table:
-        """Read a file. Raises LakeError when a column that is always there has a null."""
+        """Read a file. Raises LakeError if a required column has a null."""
         self.check_schema(table, path)
         nullable = pa.schema([column.with_nullable(True) for column in arrow_schema(table)])
         with self._files.open_input_file(self._path(path)) as source:
@@ -260,7 +260,7 @@ class Lake:
     def writing(self, path: str) -> Iterator[BinaryIO]:
         """Open a new file for writing.
 
-        Raises LakeError that names the file when the lake does not take it; what was written of it is removed.
+        If writing fails, the file is removed, and LakeError names it.
         """
         full = self._path(path)
         try:
@@ -272,7 +272,7 @@ class Lake:
             raise LakeError(f"The lake failed: {path}: {_first_line(error)}") from error
 
     def remove(self, path: str) -> None:
-        """Remove a file if it is there and the lake lets us; nothing reads one that no manifest names."""
+        """Remove a file if possible. A failure is ignored, because no reader opens a file that no manifest lists."""
         with suppress(OSError):
             self._files.delete_file(self._path(path))
 
@@ -335,14 +335,14 @@ def _repair(kind: Kind, day: date) -> str:
 
 
 def _for_arrow(url: str) -> str:
-    """Return a URL in Arrow's spelling, which calls S3 s3 and not s3a. A path without a scheme is a local one."""
+    """Return a URL with Arrow's schemes: s3 instead of s3a, and file for a path without a scheme."""
     if url.startswith("s3a://"):
         return "s3://" + url.removeprefix("s3a://")
     return url if "://" in url else Path(url.removeprefix("file:")).resolve().as_uri()
 
 
 def in_one_line(error: Exception) -> str:
-    """Return an error in one line: our own words as they are, and for a file what the system says about it."""
+    """Return an error in one line: the text of our own errors, and for an OSError its first line with a prefix."""
     return f"The lake failed: {_first_line(error)}" if isinstance(error, OSError) else str(error)
 
 

@@ -1,4 +1,4 @@
-"""Send the summary of a night by mail to the recipients that the settings name."""
+"""Mail of a night's summary to the recipients in REPORT_RECIPIENTS."""
 
 from datetime import date
 
@@ -11,7 +11,10 @@ from spark_reports.nights.summary import summarise
 
 
 def send_summary(day: date) -> None:
-    """Send the summary as text and as HTML, which loads nothing from elsewhere. Raises SMTPException and OSError."""
+    """Send the summary as text and as HTML, which loads no external resources.
+
+    Raises SMTPException and OSError.
+    """
     night = summarise(day)
     context = {"night": night, "sections": sections(night)}
     message = EmailMultiAlternatives(

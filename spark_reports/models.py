@@ -1,7 +1,7 @@
-"""The nightly reports as the console shows them, and the log of the runs that made them.
+"""Tables of the nightly reports, which the console shows, and of the runs that made them.
 
-Every report table has the columns of its table in `jobs.tables`, which says what they mean; a test compares the two.
-A day's rows are replaced together with those of all other reports, in one transaction: see `loading`.
+Every report table has the columns of its table in `jobs.tables`, which documents them. A test compares the two. One
+transaction replaces the rows of a day in all reports together: see `running.loading`.
 """
 
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ class ReportRun(models.Model):
     class State(models.TextChoices):
         RUNNING = "running"
         SUCCEEDED = "succeeded"
-        FAILED = "failed"  # nothing of it was published; `error` says why in one line
+        FAILED = "failed"  # nothing of the run was published; `error` says why in one line
 
     class Step(models.TextChoices):
         EXPORT = "export"
@@ -30,7 +30,7 @@ class ReportRun(models.Model):
     step = models.TextField(choices=Step.choices, default=Step.EXPORT)
     started_at = models.DateTimeField(db_index=True)
     finished_at = models.DateTimeField(null=True)
-    # The time is noted at every step and at least once a minute, until the process of the run ends or is killed.
+    # Saved at every step and at least once a minute while the process of the run lives.
     seen_at = models.DateTimeField()
     event_count = models.PositiveBigIntegerField(default=0)  # rows of the lake that were read
     result_count = models.PositiveBigIntegerField(default=0)  # rows of all reports
@@ -38,7 +38,7 @@ class ReportRun(models.Model):
     export_seconds = models.FloatField(null=True)
     compute_seconds = models.FloatField(null=True)
     publish_seconds = models.FloatField(null=True)
-    is_made_up = models.BooleanField(default=False, db_default=False)  # of no traffic: see `PublishedDay`
+    is_made_up = models.BooleanField(default=False, db_default=False)  # of a demonstration: see `PublishedDay`
     error = models.TextField(blank=True)
     log_excerpt = models.TextField(blank=True)  # the end of Spark's log
 
@@ -51,11 +51,11 @@ class ReportRun(models.Model):
 
 
 class RequestedRun(models.Model):
-    """A range of days that an operator asked for and that is not over yet. The log of changes says who and why."""
+    """A requested range of days that is not over. The log of changes has the operator and the reason."""
 
     from_day = models.DateField()
     to_day = models.DateField()
-    replace = models.BooleanField()  # export again what is in the lake already
+    replace = models.BooleanField()  # export days again that are in the lake already
     asked_at = models.DateTimeField()
 
     class Meta:
@@ -66,20 +66,20 @@ class RequestedRun(models.Model):
 
 
 class PublishedDay(models.Model):
-    """A day whose reports are complete. A day without any rows has one, too, which tells it from a missing day.
+    """A day whose reports are complete. A day without events has a row, too, so that it is no missing day.
 
-    The reports of a demonstration are made up until the first real day is published, with which all of them go. So the
-    days here are all real or all made up.
+    The reports of a demonstration are made up. All of them are removed when the first real day is published. So the
+    days here are either all real or all made up.
     """
 
     day = models.DateField(primary_key=True)
     run = models.ForeignKey(ReportRun, null=True, on_delete=models.SET_NULL)
     event_count = models.PositiveBigIntegerField()
     published_at = models.DateTimeField()
-    # When the day last got other facts: their export, and then the reports that were first made of them. Reports that
-    # rest on the day and are older are stale: see `nights`.
+    # The time at which the day last got other facts: that of their export, and then that of the first reports made of
+    # them. Older reports that use the facts of the day are stale: see `nights`.
     renewed_at = models.DateTimeField(db_default=datetime(1970, 1, 1, tzinfo=UTC))
-    # Where its figures come from: see `lake.Manifest`. Empty for days from before they were noted.
+    # Lineage of the figures: see `lake.Manifest`. Empty in rows from before these columns existed.
     facts_digest = models.TextField(blank=True, default="", db_default="")
     code_version = models.TextField(blank=True, default="", db_default="")
     is_made_up = models.BooleanField(default=False, db_default=False)
@@ -89,9 +89,9 @@ class PublishedDay(models.Model):
 
 
 class PseudonymSeed(models.Model):
-    """The random part of the key of a period's pseudonyms. Once it is destroyed, nobody can make that key again."""
+    """The random part of the key of a period's pseudonyms. Without the seed, that key cannot be made again."""
 
-    period = models.TextField(primary_key=True)  # its label, such as 2026-11
+    period = models.TextField(primary_key=True)  # label of the period, such as 2026-11
     last_day = models.DateField(db_index=True)
     seed = models.BinaryField()
 
@@ -100,7 +100,7 @@ class PseudonymSeed(models.Model):
 
 
 class Report(models.Model):
-    """The common part of all report tables. Their columns are those of `jobs/tables.py`."""
+    """The common part of all report tables. Their columns are those in `jobs/tables.py`."""
 
     day = models.DateField()
 

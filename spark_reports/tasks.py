@@ -1,6 +1,6 @@
-"""The scheduled tasks of the reports: make those that are owed or asked for, notice missing ones, and mail new ones.
+"""Scheduled tasks of the reports: make owed and requested reports, detect missing ones, and mail new ones.
 
-A worker of their own makes runs one after the other. What a killed worker leaves undone, the next one finds in the
+A worker for reports alone makes one run after the other. The next worker finds the work of a killed one in the
 database.
 """
 
@@ -29,8 +29,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The days to report. ``request`` is set when an operator asked for them, and ``is_first`` for a night that has no
-    reports yet.
+    """The days to report.
+
+    ``request`` is set if an operator requested them. ``is_first`` is true for a night that has no reports yet.
     """
 
     first: date
@@ -40,9 +41,9 @@ class _Work:
     is_first: bool = False
 
 
-@shared_task(base=MessageTask, autoretry_for=())  # the next one comes in five minutes
+@shared_task(base=MessageTask, autoretry_for=())  # the schedule runs it again in five minutes
 def make_reports() -> None:
-    """Make reports until nothing more is owed or can be made now."""
+    """Make reports until none is owed or requested, or none can be made now."""
     status.LACK.save(missing())
     with timeouts(REPORTS):
         while not WORKER_STOP.is_set() and (work := _next_work(database_now())):
@@ -58,20 +59,20 @@ def _next_work(now: datetime) -> _Work | None:
 
 
 def _is_first(day: date) -> bool:
-    """Return whether a day has no reports yet, or made-up ones."""
+    """Return whether a day has no reports of real facts yet."""
     return not PublishedDay.objects.filter(day=day, is_made_up=False).exists()
 
 
 def _make(work: _Work) -> bool:
-    """Make the reports of ``work``. Return False when nothing more can be made now.
+    """Make the reports of ``work``. Return False if no more reports can be made now.
 
-    A failure is kept with its run and told by `status`. A request ends with its run, however that ended; otherwise it
-    would come before all nights for ever.
+    A failure is stored with its run, and `status` shows it. A request ends with its run, also with a failed one.
+    Otherwise it would come before all nights for ever.
     """
     if lack := missing():
         _note_lack(work, lack)
     else:
-        from spark_reports.running.runs import (  # noqa: PLC0415 - needs what may not be installed
+        from spark_reports.running.runs import (  # noqa: PLC0415 - needs PyArrow, which may not be installed
             Busy,
             RunError,
             WorkerStops,
@@ -110,7 +111,7 @@ def _until_stopped() -> Any:
 
 
 def _note_lack(work: _Work, error: str) -> None:
-    """Note a failure of all nights that are owed, because what the machine lacks it lacks for every day."""
+    """Record one failed run for all owed nights, because a part that the machine lacks is missing for every day."""
     now = database_now()
     last = work.last if work.request else max(nights.owed_days(now), default=work.last)
     moments = {"started_at": now, "seen_at": now, "finished_at": now}
@@ -119,7 +120,7 @@ def _note_lack(work: _Work, error: str) -> None:
 
 
 def _announce(work: _Work) -> None:
-    """Mail a night once. Reports that an operator asked for, or that were stale, are not mailed."""
+    """Mail a night once. Reports that an operator requested, or that were stale, are not mailed."""
     if settings.REPORT_RECIPIENTS and work.is_first:
         mail_summary.delay(work.last.isoformat())
 
@@ -128,13 +129,13 @@ def _announce(work: _Work) -> None:
     base=MessageTask, acks_late=True, autoretry_for=(OSError, SMTPException), retry_backoff=60, retry_backoff_max=600
 )
 def mail_summary(day: str) -> None:
-    """Mail the summary of a day. It is acknowledged late, as the only task that nothing sends again."""
+    """Mail the summary of a day. The task is acknowledged late, because no schedule sends it again."""
     send_summary(date.fromisoformat(day))
 
 
-@shared_task(base=MessageTask, autoretry_for=())  # the next one comes in five minutes
+@shared_task(base=MessageTask, autoretry_for=())  # the schedule runs it again in five minutes
 def watch_reports() -> None:
-    """Store the status of the reports for `/readyz`, log an alarm, and destroy what no export needs any more."""
+    """Save the status of the reports for `/readyz`, log an alarm, and destroy the seeds that no export needs."""
     destroy_seeds(database_now())
     found = status.status(database_now())
     status.SAVED.save(found)

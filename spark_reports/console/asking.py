@@ -1,6 +1,6 @@
-"""Read what a page is asked for: a range of days, and filters.
+"""Reader of a page's request: a range of days, and filters.
 
-Whatever a URL says, the page shows something sensible.
+A wrong value in a URL is no error: the form reports it, and the page shows a default.
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ MAX_TEXT = 200
 
 
 def date_widget() -> UnfoldAdminTextInputWidget:
-    """Return the browser's own day picker, which needs no script of ours."""
+    """Return a field with the browser's own day picker, which needs no script."""
     return UnfoldAdminTextInputWidget(attrs={"type": "date"})
 
 
 class DaysForm(forms.Form):
-    """A range of days, ``from`` and ``to`` included; either may be left out."""
+    """A range of days. ``from`` and ``to`` are included in it, and either may be left out."""
 
     # `from` is a keyword of Python, so these fields cannot be attributes of the class.
     days: ClassVar[Sequence[str]] = ("from", "to")
@@ -45,7 +45,7 @@ class DaysForm(forms.Form):
         if first and last and first > last:
             raise ValidationError("The first day is after the last.")
         if first and last and (last - first).days >= MAX_DAYS:
-            raise ValidationError(f"At once there are {MAX_DAYS} days at most.")
+            raise ValidationError(f"A page shows {MAX_DAYS} days at most.")
         return cleaned
 
 
@@ -79,7 +79,7 @@ def read_choice(request: HttpRequest, model: type[Report], names: Sequence[str],
 
 
 def _days(request: HttpRequest, today: date) -> tuple[date, date]:
-    """Return the range that was asked for. The form tells about a wrong one, and the default range is shown."""
+    """Return the requested range, or the default range for a wrong one, which the form reports."""
     form = DaysForm(request.GET)
     form.is_valid()
     asked = {} if form.non_field_errors() else form.cleaned_data

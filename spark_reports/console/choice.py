@@ -1,4 +1,4 @@
-"""Which days and values a page shows. It reads no request, as a night's mail is made of the same tables."""
+"""The days and filters of a page. The module reads no request, because mails use the same tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ RANGES = {"1 day": 1, "7 days": 7, "14 days": 14, "30 days": 30, "90 days": 90}
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The days of a page, those with reports (``nights``, newest first, with ``is_stale``), and the filters."""
+    """The days of a page and its filters. ``nights`` are the days with reports, newest first, with ``is_stale``."""
 
     form: forms.Form
     first: date
@@ -36,7 +36,7 @@ class Choice:
 
     @property
     def absent(self) -> list[date]:
-        """Return the days without reports, but for those before the first that had any: nobody misses these."""
+        """The days without reports since the first day that ever had reports."""
         missed = set(self.days) - self.published
         return sorted(day for day in missed if self.oldest and day > self.oldest)
 
@@ -52,7 +52,7 @@ class Choice:
 
     @property
     def last_day(self) -> date:
-        """Return the newest day of the range that has reports."""
+        """The newest day of the range that has reports."""
         return max(self.published, default=self.last)
 
     @property
@@ -61,7 +61,7 @@ class Choice:
 
     @property
     def ranges(self) -> list[Link]:
-        """Return links to other ranges that end on the same day, and to the days before and after."""
+        """Links to other ranges that end on the same day, and to the days before and after."""
         length = len(self.days)
         last = self.last.toordinal()
         targets = [("earlier", length, last - length), *[(text, days, last) for text, days in RANGES.items()]]

@@ -1,4 +1,4 @@
-"""How figures are written for people. CSV files have them unformatted."""
+"""Formats of figures on pages and in mails. CSV files have unformatted figures."""
 
 from datetime import date
 from math import sqrt
@@ -20,7 +20,7 @@ def signed(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a share in percent with two digits that mean something: 12.3 %, 0.12 %, 0.0034 %."""
+    """Return a share in percent with at least two significant digits where they matter: 12.3 %, 0.12 %, 0.0034 %."""
     if value is None:
         return NOTHING
     size = abs(value) * 100
@@ -62,7 +62,7 @@ def short_day(day: date) -> str:
 
 
 def wilson(events: int, total: int) -> tuple[float, float] | tuple[None, None]:
-    """Return the 95 % Wilson interval of a rate, as `jobs.statistics` computes it, for sums of rows."""
+    """Return the 95 % Wilson interval of a rate, for sums of rows, as `jobs.reports.statistics` computes it."""
     if not total:
         return None, None
     rate, z2 = events / total, Z_95**2

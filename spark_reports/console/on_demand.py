@@ -1,4 +1,4 @@
-"""The operator action that has reports made again."""
+"""Operator action that requests reports on demand."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,12 +15,12 @@ from spark_reports.nights import on_demand
 from spark_reports.nights.on_demand import MAX_DAYS_PER_RUN
 from spark_reports.running.parts import missing
 
-# The task is called by name, because pages need nothing else of what workers import.
+# The task is called by name, so that pages do not import the modules of workers.
 MAKE_REPORTS = "spark_reports.tasks.make_reports"
 
 
 class RequestRun(Operation):
-    """Ask for reports of a range of days, each of which gets an entry in the log of changes."""
+    """Request the reports of a range of days, each of which gets an entry in the log of changes."""
 
     label = "Make reports"
     permission = "spark_reports.request_reportrun"
@@ -51,6 +51,6 @@ class RequestRun(Operation):
         first, last = rows[0].day, rows[-1].day
         if not on_demand.ask(first, last, replace=self.cleaned_data["replace"], now=database_now()):
             return Done("Already asked for, and not over yet: nothing was changed.", is_change=False)
-        # The worker would find it within five minutes anyway.
+        # Without this message, the worker would find the request within five minutes.
         transaction.on_commit(lambda: current_app.send_task(MAKE_REPORTS), robust=True)
         return Done(f"Asked for the reports of {first} to {last}.")

@@ -1,4 +1,4 @@
-"""The views: a night at a glance, a page and a CSV file for each report, and the operator action that makes reports."""
+"""Views of the reports: the page of a night, a page and a CSV file for each report, and the request for reports."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, timedelta
@@ -29,13 +29,13 @@ from spark_reports.nights.status import status
 from spark_reports.nights.summary import findings_of, summarise
 from spark_reports.running.parts import missing
 
-# The most days of one request. Each has an entry in the log of changes.
+# The maximum of days in one request. Each day has an entry in the log of changes.
 MAX_REQUESTED_DAYS = 31
 View = Callable[..., HttpResponseBase]
 
 
 def for_those_who_may(permission: str) -> Callable[[View], View]:
-    """Return a decorator that lets only people with the permission open a view."""
+    """Return a decorator that opens a view only to users with the permission."""
 
     def decorate(view: View) -> View:
         @wraps(view)
@@ -52,7 +52,7 @@ def for_those_who_may(permission: str) -> Callable[[View], View]:
 @for_those_who_may("spark_reports.view_publishedday")
 @require_safe
 def overview(request: HttpRequest) -> HttpResponse:
-    """Show one night on one page. Printed by the browser, it is the day's report as PDF."""
+    """Show one night on one page, which a browser can print as a PDF."""
     form = DaysForm({"to": request.GET.get("day", "")})
     asked = form.cleaned_data.get("to") if form.is_valid() else None
     day = asked or newest_day(_today())
@@ -94,9 +94,9 @@ def report(request: HttpRequest, slug: str) -> HttpResponse:
 @for_those_who_may("spark_reports.view_publishedday")
 @require_safe
 def report_csv(request: HttpRequest, slug: str) -> HttpResponseBase:
-    """Send all columns and rows of the days as the table holds them.
+    """Send all columns and rows of the chosen days as a CSV file.
 
-    With ``table``, send another table that the page shows.
+    The parameter ``table`` chooses another table that the page shows.
     """
     page = _page_or_404(slug)
     table = request.GET.get("table", "")
@@ -116,7 +116,7 @@ def report_csv(request: HttpRequest, slug: str) -> HttpResponseBase:
 @for_those_who_may("spark_reports.request_reportrun")
 @require_http_methods(["GET", "POST"])
 def request_run(request: HttpRequest) -> HttpResponse:
-    """Confirm and ask for the reports of a range of days."""
+    """Confirm a request for the reports of a range of days, and store it."""
     days = _requested_days(request)
     if not days:
         raise Http404
@@ -127,7 +127,7 @@ def request_run(request: HttpRequest) -> HttpResponse:
 
 
 def _requested_days(request: HttpRequest) -> list[date]:
-    """Return closed days, oldest first, or none when the URL names no such range."""
+    """Return the requested days, oldest first, or none if the URL names no range of closed days."""
     form = DaysForm(request.GET)
     if not form.is_valid() or not form.cleaned_data["from"]:
         return []
@@ -137,7 +137,7 @@ def _requested_days(request: HttpRequest) -> list[date]:
 
 
 def _first_absent(choice: Choice) -> tuple[date, date]:
-    """Return the first gap of the range, as far as one request reaches."""
+    """Return the first gap of the range, or its first MAX_REQUESTED_DAYS."""
     reachable = choice.absent[:MAX_REQUESTED_DAYS]
     gap = [day for number, day in enumerate(reachable) if (day - reachable[0]).days == number]
     return gap[0], gap[-1]

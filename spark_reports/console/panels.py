@@ -1,4 +1,4 @@
-"""What each report shows: which chart and which table. There is one function for each report, over existing rows."""
+"""Panels of each report: its charts and tables. One function for each report computes them from the stored rows."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -42,13 +42,13 @@ FLOWS = (
     *("unregistered", "died", "expired", "moved_out", "active_at_end", "unexplained", "net_growth"),
 )
 PLACE = ("platform", "app_topic", "bridge")
-TOGETHER = ("platform", "bridge")  # latency has rows for all of these together, too
+TOGETHER = ("platform", "bridge")  # latency also has rows for all platforms and for all bridges
 IN, OUT = ("new", "returned"), ("unregistered", "died", "expired")
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A chart with the table of its figures. The chart is None when there is nothing to draw."""
+    """A chart with the table of its figures. The chart is None if there is nothing to draw."""
 
     chart: Chart | None
     table: Table
@@ -59,9 +59,9 @@ Build = Callable[[Choice], Sequence[Panel]]
 
 @dataclass(frozen=True, slots=True)
 class ReportPage:
-    """One report. ``question`` is what the page answers, and ``filters`` are columns of its model.
+    """The page of one report. ``question`` is its subtitle, and ``filters`` are columns of its model.
 
-    ``beside`` are rows of other reports that the page shows, too, by the names of their CSV files.
+    ``beside`` has the rows of other reports that the page also shows, by the names of their CSV files.
     """
 
     slug: str
@@ -78,12 +78,12 @@ def _by_day(choice: Choice, values: Mapping[Hashable, Mapping[date, float | None
 
 
 def _newest_first(rows: Iterable[Any], moment: Callable[[Any], Any]) -> list[Any]:
-    """Return the rows of the newest moment first, and those of one moment in the order they had, as in the legend."""
-    return sorted(rows, key=moment, reverse=True)  # a reversed sort leaves equal ones as they were
+    """Return the rows, newest moment first. Rows of one moment keep their order, which is that of the legend."""
+    return sorted(rows, key=moment, reverse=True)  # the sort is stable, also in reverse
 
 
 def _chart(title: str, labels: Sequence[str], series: Sequence[Series], show: Callable[..., str]) -> Chart | None:
-    """Return a chart of lines. One moment is no line: its figures stand in the table."""
+    """Return a chart of lines, or None for a single moment, whose figures stand in the table."""
     return line_chart(title, labels, series, show) if len(labels) > 1 else None
 
 
@@ -93,7 +93,7 @@ def _day_labels(choice: Choice) -> list[str]:
 
 # Error rates ----------------------------------------------------------------------------------------------------------
 def error_rates(choice: Choice) -> Sequence[Panel]:
-    """Show the share of failures by stage, its table, and the outcomes of the last day."""
+    """Show the share of failures by stage as chart and table, and the outcomes of the last day."""
     moment = "hour" if choice.first == choice.last else "day"
     rows = choice.rows(ErrorRate).filter(hour__isnull=moment == "day")
     failures = Sum("events", filter=Q(is_failure=True), default=0)
@@ -128,7 +128,7 @@ def _outcomes(choice: Choice) -> Panel:
 
 
 def _band_words(rows: Iterable[ErrorRate]) -> str:
-    """Say what a comparison rests on, where it is less than it could be."""
+    """Return a sentence about the days that rates are compared with, or an empty text if no day is missing."""
     days = max((row.usual_days for row in rows), default=0)
     return f"Compared with {days} of {USUAL_DAYS} days." if days < USUAL_DAYS else ""
 
@@ -217,9 +217,9 @@ def _survival_at(age: int) -> Cell:
 
 # Latency --------------------------------------------------------------------------------------------------------------
 def latency(choice: Choice) -> Sequence[Panel]:
-    """Show the latency of each stage, of all platforms and bridges together unless one is chosen.
+    """Show the latency of each stage: the 99th percentile, the median, and the share within the deadline.
 
-    The charts show the 99th percentile and the median.
+    Without a filter, the figures are those of all platforms and bridges together.
     """
     together = {name: "all" for name in TOGETHER if name not in choice.filters}
     rows = list(choice.rows(Latency).filter(**together).order_by("day", "stage"))
@@ -297,7 +297,7 @@ def failure_signatures(choice: Choice) -> Sequence[Panel]:
 
 
 def load_profile(choice: Choice) -> Sequence[Panel]:
-    """Show how unevenly the load is spread, and the retries."""
+    """Show the share of the heaviest 1 %, and the retries."""
     rows = list(choice.rows(LoadProfile).order_by("day", "role"))
     shares: dict[Hashable, dict[date, float | None]] = defaultdict(dict)
     retries: dict[Hashable, dict[date, float | None]] = defaultdict(dict)
@@ -329,7 +329,7 @@ def _heaviest(choice: Choice) -> Table:
 
 
 def _flags(choice: Choice, figure: str) -> Panel:
-    """Return the panel of anomalies of a figure. A page leaves out a panel without rows."""
+    """Return the panel of a figure's anomalies. The page omits a panel without rows."""
     return Panel(None, anomaly_table(_anomalies(figure, choice).order_by("-day", "stage", *PLACE)))
 
 
@@ -357,7 +357,7 @@ PAGES = {
         ReportPage(
             "error-rates",
             "Error rates",
-            "What share fails at which step, and is that unusual?",
+            "Which share of messages fails at each step, and is that unusual?",
             ErrorRate,
             ("stage", *PLACE),
             error_rates,

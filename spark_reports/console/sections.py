@@ -1,4 +1,4 @@
-"""The tables of a night's summary, which are the same on the page and in the mail."""
+"""Tables of a night's summary, which are the same on the page and in the mail."""
 
 from collections.abc import Iterable, Iterator
 
@@ -21,12 +21,12 @@ CHECKS = {
 
 
 def sections(night: Summary) -> list[Table]:
-    """Return those tables of a night that have rows."""
+    """Return the tables of a night that have rows."""
     return [table for table in _all(night) if table.rows]
 
 
 def finding_words(finding: Finding) -> str:
-    """Return in one line what all failed checks of a kind mean, with the figures of the newest."""
+    """Return one line about all failed checks of a kind: their meaning, and the figures of the newest."""
     newest, others = finding.newest, finding.count - 1
     meaning = CHECKS.get(newest.check_name, newest.check_name)
     figures = f"expected {newest.expected:,}, found {newest.found:,}"
@@ -35,7 +35,7 @@ def finding_words(finding: Finding) -> str:
 
 
 def lineage(nights: Iterable[PublishedDay]) -> Table:
-    """Return where the figures of each night come from."""
+    """Return the table of lineage: the facts and the code of each night's figures."""
     columns = (
         *("day", Cell("facts", lambda row: f.text(row.facts_digest[:SHOWN_DIGITS]))),
         Cell("code", lambda row: f.text(row.code_version)),

@@ -1,4 +1,4 @@
-"""The table below a chart, and the CSV file of a whole report."""
+"""Tables of pages and mails, and CSV files of whole reports."""
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,17 +11,17 @@ from django.http import StreamingHttpResponse
 from spark_reports.console import formats as f
 from spark_reports.jobs.tables import REPORT_TABLES, Unit
 
-# The most rows of a table; the CSV file has all of them.
+# The maximum of rows in a table. The CSV file has all rows.
 MAX_ROWS = 200
-# A table of more columns is set more tightly.
+# A table with more columns has a tighter layout.
 WIDE = 12
-# The first characters of what a spreadsheet takes for a formula.
+# The first characters of a text that a spreadsheet treats as a formula.
 _FORMULA = ("=", "+", "-", "@")
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of text. ``headers`` that end in # are columns of figures. The first column says what a row is about."""
+    """A table of text. A header that ends in # marks a column of figures. The first column names the row."""
 
     caption: str
     headers: Sequence[str]
@@ -43,7 +43,7 @@ class Table:
 
     @property
     def lines(self) -> list[str]:
-        """Return the rows as lines of text, for readers without HTML."""
+        """The rows as lines of text, for mail without HTML."""
         names = [name for name, _ in self.head][1:]
         pairs = [zip(names, row[1:], strict=True) for row in self.rows]
         cells = [", ".join(f"{name} {cell}" for name, cell in row) for row in pairs]
@@ -52,13 +52,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A column that a page makes of several of the report's: ``show`` returns the text for a row."""
+    """A column that a page computes from columns of the report. ``show`` returns the text of a row."""
 
     heading: str
     show: Callable[[Any], object]
 
 
-# A column by its name in `jobs/tables.py`, alone or with another heading, or one that the page makes.
+# A column: its name in `jobs/tables.py`, a pair of that name and a heading, or a column that the page computes.
 Shown = str | tuple[str, str] | Cell
 FORMATS: dict[Unit | None, Callable[[Any], object]] = {
     None: lambda value: f.NOTHING if value in {None, ""} else value,
@@ -74,9 +74,9 @@ _UNITS = {column.name: column.unit for table in REPORT_TABLES for column in tabl
 
 
 def table_of(caption: str, columns: Sequence[Shown], rows: Iterable[Any], note: str = "") -> Table:
-    """Return a table of rows, which are rows of a report or mappings with the names of its columns.
+    """Return a table of ``rows``: rows of a report, or mappings with the names of its columns.
 
-    It has the first of them when there are too many.
+    The table has the first MAX_ROWS rows, and a note if there are more.
     """
     cells = [cell_of(column) for column in columns]
     shown = [[cell.show(row) for cell in cells] for row in rows]
@@ -90,7 +90,7 @@ def interval(heading: str, low: str, high: str) -> Cell:
 
 
 def cell_of(column: Shown) -> Cell:
-    """Return how a column is shown."""
+    """Return the heading of a column and the function that shows its values."""
     if isinstance(column, Cell):
         return column
     name, heading = column if isinstance(column, tuple) else (column, column.replace("_", " "))
@@ -129,5 +129,5 @@ def csv_file(name: str, headers: Sequence[str], rows: Iterable[Sequence[object]]
 
 
 def _cell(value: object) -> object:
-    """Prefix a text that a spreadsheet would take for a formula. Clients and gateways choose some of the texts."""
+    """Prefix a text that a spreadsheet would treat as a formula. Clients and gateways choose some of the texts."""
     return f"'{value}" if isinstance(value, str) and value.lstrip().startswith(_FORMULA) else value

@@ -1,4 +1,4 @@
-"""Export the facts of closed days from PostgreSQL into the lake: pseudonymous, table by table, in bounded memory.
+"""Export of the facts of closed days from PostgreSQL into the lake: pseudonymous, by table, in bounded memory.
 
 See docs/reports.md.
 """

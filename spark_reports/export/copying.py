@@ -1,6 +1,7 @@
-"""Stream the rows of one query from PostgreSQL by COPY through pyarrow into Parquet files of bounded size.
+"""Stream of the rows of one query: from PostgreSQL by COPY, through PyArrow, into Parquet files of bounded size.
 
-Memory holds a few chunks, whatever the table's size: a thread reads from the database while another parses and writes.
+One thread reads from the database while another one parses and writes. Memory holds a few chunks, for any size of the
+table.
 """
 
 import re
@@ -21,18 +22,18 @@ from spark_reports.lake import File, Lake, arrow_schema
 
 CHUNK_SIZE = 8 * 1024 * 1024
 CHUNKS_AHEAD = 3
-# A file is full at this size: far below the 5 GiB that object stores copy or take at once, and much for Spark to read.
+# A file is full at this size: far below the 5 GiB that object stores accept at once, and large enough for Spark.
 FULL_FILE = 512 * 1024 * 1024
-# Files below this size are merged: opening one costs Spark more than reading it.
+# Files below this size are merged, because opening one costs Spark more than reading it.
 SMALL_FILE = 8 * 1024 * 1024
-# How long a reader waits for room before it checks whether the writer has failed.
+# Seconds that the reader waits for space in the queue before it checks whether the writer has failed.
 TIMEOUT_SECONDS = 0.2
 OTHER = "(other)"
-# Clients choose the app topic: only what looks like one may be seen, and nothing that looks like a key or a token.
+# Clients choose the app topic. Only a text that looks like a topic is exported, and none that looks like a secret.
 _TOPIC = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,40}(\.[A-Za-z0-9-]{1,40}){1,7}")
 _LOOKS_SECRET = re.compile(r"[0-9a-fA-F]{16}|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-|(?=[A-Za-z]*[0-9])[A-Za-z0-9]{25}")
 _TOPIC_COLUMNS = frozenset({"app_topic", "previous_app_topic"})
-# Reasons and codes are words of ours; a text that looks like anything else is not exported.
+# Reasons and codes are words of this server. A text that looks like anything else is not exported.
 _WORD = re.compile(r"[A-Za-z0-9_ .:-]{0,64}")
 _WORD_COLUMNS = frozenset({"reason", "code"})
 
@@ -47,10 +48,10 @@ def copy_table(
     begin: Callable[[], str],
     on_rows: Callable[[int], None],
 ) -> list[tuple[str, int]]:
-    """Write the rows of ``query`` and return the path of each file with its rows; at least one, if there are none.
+    """Write the rows of ``query``, and return the path and the number of rows of each file. There is at least one file.
 
-    ``begin`` returns the path of the next file, and ``on_rows`` is told about each chunk. What the writer raises, a
-    full disk for instance, ends the reading at once.
+    ``begin`` returns the path of the next file. ``on_rows`` gets the number of rows of each chunk. An error of the
+    writer, such as a full disk, ends the reading at once, and is raised.
     """
     chunks: Queue[bytes | None] = Queue(CHUNKS_AHEAD)
     with ThreadPoolExecutor(1, thread_name_prefix="parquet") as writer, closing(_read(connection, query)) as parts:
@@ -65,7 +66,7 @@ def copy_table(
 
 
 def _hand_over(chunk: bytes | None, chunks: Queue[bytes | None], written: Future[Any]) -> bool:
-    """Wait for room and hand over a chunk. Return False once the writer has ended and makes no room any more."""
+    """Put a chunk into the queue once it has space. Return False if the writer has ended."""
     while not written.done():
         try:
             chunks.put(chunk, timeout=TIMEOUT_SECONDS)
@@ -78,8 +79,8 @@ def _hand_over(chunk: bytes | None, chunks: Queue[bytes | None], written: Future
 def _read(connection: psycopg.Connection[Any], query: str) -> Generator[bytes]:
     """Yield whole lines of CSV, some megabytes at a time.
 
-    Each line is copied at once. Kept as the view that psycopg returns, of an object for each row, a chunk of them costs
-    Python's garbage collector several times what reading them does.
+    Each line is copied into a buffer at once. Keeping the objects that psycopg returns, one for each row, would cost
+    several times as much in Python's garbage collector as reading them.
     """
     lines = bytearray()
     with psycopg.Cursor(connection) as cursor, cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT csv)") as rows:
@@ -106,7 +107,7 @@ def _write(
 def _write_file(
     parts: Iterable[bytes | None], table: Table, lake: Lake, path: str, on_rows: Callable[[int], None]
 ) -> int:
-    """Write chunks until there are no more of them or the file is full. Return how many rows it has."""
+    """Write chunks until there are no more of them or the file is full. Return the number of rows in the file."""
     schema = arrow_schema(table)
     total = 0
     with lake.writing(path) as out, closing(pq.ParquetWriter(out, schema, compression="zstd")) as parquet:
@@ -121,7 +122,7 @@ def _write_file(
 
 
 def merge_small(files: Sequence[File], table: Table, lake: Lake, begin: Callable[[], str]) -> list[File]:
-    """Return the files of a table, of which all small ones are one. ``begin`` returns its path."""
+    """Merge the small files of a table into one, and return its files. ``begin`` returns the path of the merged one."""
     small = [file for file in files if file.size_bytes < SMALL_FILE]
     if len(small) < 2:
         return list(files)
@@ -134,7 +135,7 @@ def merge_small(files: Sequence[File], table: Table, lake: Lake, begin: Callable
 
 
 def parse(chunk: bytes, table: Table) -> pa.Table:
-    """Return rows of CSV as a table of our schema. Empty means null, except in texts, which are never null."""
+    """Return rows of CSV as a table of our schema. An empty value is null, except in texts, which are never null."""
     schema = arrow_schema(table)
     types = {f.name: _TEXT if pa.types.is_string(f.type) else f.type for f in schema}
     rows = pcsv.read_csv(
@@ -159,7 +160,7 @@ def _cleaned(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 
 def _replaced(column: pa.ChunkedArray, is_fine: Callable[[str], bool]) -> pa.ChunkedArray:
-    """Replace texts that are not fine, looking at each different text once."""
+    """Replace texts that are not fine by OTHER. Each distinct text is checked once."""
     chunks = []
     for chunk in column.chunks:
         texts = [text if is_fine(text) else OTHER for text in chunk.dictionary.to_pylist()]
@@ -173,5 +174,5 @@ def is_topic(text: str) -> bool:
 
 
 def is_word(text: str) -> bool:
-    """Return whether a text looks like a reason or code of ours, and not like a key or token."""
+    """Return whether a text looks like a reason or code of this server, and not like a key or token."""
     return bool(_WORD.fullmatch(text) and not _LOOKS_SECRET.search(text))

@@ -1,4 +1,4 @@
-"""Export a day: all its tables as they were at one moment, complete or not at all."""
+"""Export of a day: all its tables from one snapshot, complete or not at all."""
 
 from datetime import UTC, date, datetime, timedelta
 
@@ -13,17 +13,17 @@ from spark_reports.models import PublishedDay
 from spark_reports.nights.closing import last_closed_day
 from spark_reports.nights.seeds import destroy_seeds, seed_for
 
-# Reports look back a month, and the days of a week more may have to be made again.
+# Reports look back a month. Ten days more are kept, so that reports of the last days can be made again.
 LEAST_DAYS_OF_LAKE = 40
 log = structlog.get_logger(__name__)
 
 
 class ExportError(Exception):
-    """A day cannot be exported; the text says why in one line."""
+    """A day cannot be exported. The text says why in one line."""
 
 
 def closed_days(first: date, last: date, *, now: datetime) -> list[date]:
-    """Return the days of a range. Raises ExportError when one of them is not over."""
+    """Return the days of a range. Raises ExportError when one of them is not closed."""
     if first > last:
         raise ExportError(f"{first} is after {last}.")
     if last > last_closed_day(now):
@@ -32,11 +32,11 @@ def closed_days(first: date, last: date, *, now: datetime) -> list[date]:
 
 
 def export_day(day: date, lake: Lake, *, now: datetime, on_rows: OnRows, replace: bool = False) -> Manifest:
-    """Bring a closed day into the lake. One that is there already stays as it is, unless ``replace``. Reports that were
-    made of its former facts are stale from then on.
+    """Write the facts of a closed day into the lake, and return their manifest.
 
-    Raises ExportError when replacing would lose rows that retention has removed from the database meanwhile, and for
-    a day that the lake does not keep.
+    A day that is in the lake already stays as it is, unless ``replace`` is true. Reports of replaced facts are stale.
+    Raises ExportError if replacing would lose rows that retention has removed from the database, and for a day that is
+    older than the lake keeps.
     """
     known = None if replace else lake.manifest(Kind.FACTS, day)
     if known is not None and known.schema_version == SCHEMA_VERSION:
@@ -64,7 +64,7 @@ def export_day(day: date, lake: Lake, *, now: datetime, on_rows: OnRows, replace
 def _readable_manifest(lake: Lake, day: date) -> Manifest | None:
     try:
         return lake.manifest(Kind.FACTS, day)
-    except LakeError:  # a damaged one names nothing that could be kept; this export replaces it
+    except LakeError:  # a damaged manifest lists no files to keep, and this export replaces it
         return None
 
 
@@ -74,11 +74,11 @@ def oldest_day_of_lake(now: datetime) -> date:
 
 
 def oldest_complete_day(now: datetime) -> date:
-    """Return the oldest day of which retention has removed nothing."""
+    """Return the oldest day from which no retention has removed rows."""
     days = (settings.ENVELOPE_RETENTION_DAYS, settings.NOTIFICATION_RETENTION_DAYS, settings.EVENT_RETENTION_DAYS)
     return _kept_since(min(days), now)
 
 
 def _kept_since(retention_days: int, now: datetime) -> date:
-    """Return the first day of which a retention has removed nothing."""
+    """Return the first day from which a retention of this length has removed no rows."""
     return (now - timedelta(days=retention_days - 1)).astimezone(UTC).date()

@@ -1,8 +1,8 @@
 """Keys of the pseudonyms in the lake.
 
-A pseudonym is HMAC-SHA-256 under a key of its period, shortened to 64 bits: enough to tell a hundred million apart, and
-useless without the key. It is computed inside PostgreSQL, from core functions only, so that no hash the protocol uses
-and no digest of a token ever leaves the database.
+A pseudonym is HMAC-SHA-256 under a key of its period, shortened to 64 bits. That is enough to distinguish a hundred
+million values, and useless without the key. PostgreSQL computes it with core functions only, so that no hash of the
+protocol and no digest of a token leaves the database.
 """
 
 import hashlib
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from enum import StrEnum
 
-BLOCK_SIZE = 64  # of SHA-256
+BLOCK_SIZE = 64  # of SHA-256, in bytes
 
 
 class Period(StrEnum):
-    """How long pseudonyms stay the same."""
+    """The period during which pseudonyms stay the same."""
 
     DAY = "day"
     WEEK = "week"
@@ -27,7 +27,7 @@ class Period(StrEnum):
         return day.strftime(formats[self])
 
     def last_day(self, day: date) -> date:
-        """Return the last day of the period that a day is in."""
+        """Return the last day of the period that contains a day."""
         while self.label(day + timedelta(days=1)) == self.label(day):
             day += timedelta(days=1)
         return day
@@ -36,7 +36,7 @@ class Period(StrEnum):
 class Subject(StrEnum):
     """The role of the person behind a pseudonym.
 
-    It is part of what is hashed, so that one value has different pseudonyms in different roles.
+    The role is part of the hashed value, so that one value has different pseudonyms in different roles.
     """
 
     RECIPIENT = "recipient"
@@ -59,11 +59,11 @@ class PseudonymKey:
 
 
 def key_for(day: date, secret: bytes, seed: bytes, period: Period) -> PseudonymKey:
-    """Return the key of a day, of the server's secret and the random seed of the day's period.
+    """Return the key of a day, computed from the server's secret and the random seed of the day's period.
 
-    It is always the same while the seed exists, so that a day can be exported again. No seed leads to another, and
-    without it the secret leads to no key. Its id names the period and, by a few digits, the key: it tells whether two
-    days can be joined, and nothing else.
+    The key is the same while the seed exists, so that a day can be exported again. Seeds are independent of each other,
+    and without its seed no key can be computed from the secret. The id of a key holds the period and a few digits of a
+    hash of the key. It shows whether two days can be joined, and nothing else.
     """
     label = period.label(day)
     key = hmac.digest(secret, b"report pseudonyms " + label.encode() + b"\0" + seed, "sha256")

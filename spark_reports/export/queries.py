@@ -1,14 +1,14 @@
-"""The queries of the export, one for each table of the lake, with columns in the order of `jobs.tables`.
+"""Queries of the export, one for each table of the lake, with columns in the order of `jobs.tables`.
 
-Facts that are in another table when a day is exported (the platform of a notification, the state of an installation
-before an event) are joined here, so that a job never has to look back further than its day.
+Facts from other tables (the platform of a notification, the state of an installation before an event) are joined here,
+so that a job never has to look back further than its day.
 
-Times are rounded down to the minute, and to the hour where nothing needs more. Durations are whole microseconds, as the
-database has them. Pseudonyms are in a table of their own (`actors`) that has neither: who knows when a push was sent,
-or for which app, must not find it.
+Times are rounded down to the minute, and to the hour where no report needs more. Durations are whole microseconds, as
+the database has them. Pseudonyms are in a table of their own (`actors`) without times and durations. So nobody who
+knows when a push was sent, or for which app, can find its pseudonym.
 
 A row belongs to the UTC day of its first timestamp. Rows that change later (an attempt whose answer comes late, a
-notification that is retried for a day) are exported as they are; exporting the day again brings it up to date.
+notification that is retried for a day) are exported as they are. A second export of the day brings them up to date.
 """
 
 from collections.abc import Callable
@@ -35,12 +35,12 @@ from waku_bridge.messages import MessageType
 Kind = RegistrationEvent.Kind
 _STARTS = f"('{Kind.REGISTERED}', '{Kind.TOKEN_CHANGED}')"
 _ENDS = f"('{Kind.UNREGISTERED}', '{Kind.TOKEN_DIED}', '{Kind.EXPIRED}')"
-# After this a token is not looked at any more: it ended, its owner unregistered, or it is refreshed in another app.
+# The event that ends the observation of a token: it ended, its owner unregistered, or it is refreshed in another app.
 _IS_OUT = f"kind IN {_ENDS} OR (platform, app_topic) <> (first_platform, first_topic)"
 
 
 State = Notification.State
-# How reports name what was decided at once; whatever is not here was refused.
+# The states of notifications decided at once. A verdict that is not listed is a refusal.
 REFUSED = "refused"
 VERDICT_STATES = {
     Verdict.SUPPRESSED: "suppressed",
@@ -51,7 +51,7 @@ VERDICT_STATES = {
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """Which hours of a day a query selects: all of them, or a part of those whose rows need no others."""
+    """The hours of a day that a query selects: the whole day, or a part of it for the tables in IN_PARTS."""
 
     day: date
     first: int = 0
@@ -66,15 +66,15 @@ class Hours:
         return datetime.combine(self.day, time(), UTC) + timedelta(hours=self.end)
 
     def parts(self, number: int) -> list["Hours"]:
-        """Return a day in parts that follow each other, at most one for each hour."""
+        """Return the day in this number of consecutive parts, at most one for each hour."""
         bounds = [24 * n // min(number, 24) for n in range(min(number, 24) + 1)]
         return [Hours(self.day, first, end) for first, end in pairwise(bounds)]
 
 
 def _in(column: str, hours: Hours, *, envelope: str = "", notification: str = "", pseudonym: str = "") -> str:
-    """Return the condition that every table of facts shares: the rows of these hours that are real traffic.
+    """Return the condition that all tables of facts share: the rows of these hours, without those of canaries.
 
-    The canaries' rows are left out by their envelope, by the recipient of their notification, or by the pseudonym.
+    A canary's row is recognised by its envelope, by the recipient of its notification, or by its pseudonym.
     """
     conditions = [f"{column} >= '{hours.start_at}' AND {column} < '{hours.end_at}'"]
     if envelope:
@@ -87,14 +87,15 @@ def _in(column: str, hours: Hours, *, envelope: str = "", notification: str = ""
 
 
 def _there(row: str, hours: Hours) -> str:
-    """Return the condition that a row was there on the day, by which PostgreSQL reads no partition of the days before:
-    it did not end earlier, but for a clock that was set back.
+    """Return the condition that a row did not end before the day, so that PostgreSQL skips the partitions before it.
+
+    One day more is read, for a clock that was set back.
     """
     return f"{row}.ended_on >= '{hours.day - timedelta(days=1)}'"
 
 
 def _is_canary(notification: str) -> str:
-    """Return the condition that a notification is one of the canaries', also of those of a former key of the server."""
+    """Return the condition that a notification is one of a canary, also of a canary with a former key of the server."""
     own = ", ".join(f"'\\x{identity.key_hash.hex()}'::bytea" for identity in canary_identities())
     others = [part.canary_installations for part in parts() if part.canary_installations]
     conditions = [f"{notification}.public_key_hash IN ({own})"]
@@ -102,26 +103,26 @@ def _is_canary(notification: str) -> str:
 
 
 def _is_no_canary(pseudonym: str) -> str:
-    """Return the condition that a pseudonym is none of the canaries'."""
+    """Return the condition that a pseudonym is not one of a canary."""
     canaries = [part.canary_pseudonyms for part in parts() if part.canary_pseudonyms]
     return f"{pseudonym} NOT IN ({' UNION ALL '.join(canaries)})" if canaries else "TRUE"
 
 
 def _pseudonym(subject: Subject, value: str) -> str:
-    """Return 64 bits of the HMAC as a signed number, which is null for null."""
+    """Return 64 bits of the HMAC as a signed number. It is null for a null value."""
     digest = f"sha256(k.outer_key || sha256(k.{subject} || {value}))"
     return f"('x' || encode(substr({digest}, 1, 8), 'hex'))::bit(64)::bigint"
 
 
-# Where a push has no key hash, its recipient is what the bridge names.
+# The recipient of a push without a key hash is the id of the bridge's device.
 _RECIPIENT = "CASE n.public_key_hash WHEN '' THEN convert_to(n.installation_id, 'UTF8') ELSE n.public_key_hash END"
-# A graded push is answered when it is stored, and may be planned for later on purpose, to wake the device for several
-# at once. Neither says anything about how fast we are.
+# A graded push is answered when it is stored, and may be due later on purpose, to wake the device once for several
+# pushes. Neither duration measures the speed of the server, so both are left out.
 _UNGRADED = "n.grade = ''"
 
 
 def _microseconds(start: str, end: str) -> str:
-    """Return the time between two moments, exactly: `extract` is numeric, and `date_part` would be a float."""
+    """Return the exact time between two moments: `extract` is numeric, and `date_part` would be a float."""
     return f"(extract(epoch FROM {end} - {start}) * 1000000)::bigint"
 
 
@@ -134,10 +135,10 @@ def _hour(column: str) -> str:
 
 
 def _app_topic(token_type: str, app_topic: str) -> str:
-    """Return the app topic, empty where tokens belong to no app, whatever a client sent.
+    """Return the app topic. It is empty for token types without one, for any value that a client sent.
 
-    Clients make topics up, so only those with a channel are told apart: those to which a push was ever delivered, and a
-    bounded number of others. `copying` replaces what looks secret.
+    Clients may make topics up. So only topics with a channel are kept: those to which a push was ever delivered, and a
+    bounded number of others. `copying` replaces texts that look secret.
     """
     own = sql_with_topic()
     known = f"{app_topic} IN (SELECT app_topic FROM {table(Channel)} WHERE token_type IN {own})"
@@ -158,10 +159,9 @@ def envelopes(hours: Hours) -> str:
 
 
 def notifications(hours: Hours) -> str:
-    """Select the notifications of a day, without anything of theirs that was measured (see `notification_times`) and
-    whom they are of (see `actors`).
+    """Select the notifications of a day, without their durations (`notification_times`) and their people (`actors`).
 
-    One whose installation unregistered has lost its route, and with it its platform.
+    A notification whose installation has unregistered has lost its route, and with it its platform.
     """
     return f"""
         SELECT {_hour("n.created_at")}, {sql_platform("route.token_type")},
@@ -175,7 +175,8 @@ def notifications(hours: Hours) -> str:
             CASE {_VERDICT} {_VERDICT_REPORT} END {_decided(hours)}"""
 
 
-# What was decided at once about the requests of a day stands in their rows (`reports`), one place for each.
+# Notifications decided at once have no rows. Their verdicts stand in the row of the request (`reports`), one at each
+# place of `decided`.
 _PLACES = f"generate_series(0, length(request.decided) / {BYTES_EACH} - 1) place"
 _VERDICT = f"get_byte(request.decided, {BYTES_EACH} * place)"
 _VERDICT_STATE = " ".join(f"WHEN {code} THEN '{VERDICT_STATES.get(v, REFUSED)}'" for code, v in VERDICTS.items())
@@ -185,7 +186,7 @@ _VERDICT_REPORT = " ".join(
 
 
 def _decided(hours: Hours) -> str:
-    """Return where what was decided at once is selected from: one row for each `place` of a `request`."""
+    """Return the FROM clause of notifications decided at once: one row for each `place` of a `request`."""
     return f"""
         FROM {table(NotificationRequest)} request CROSS JOIN {_PLACES}
         WHERE {_in("request.received_at", hours, envelope="request.source_key")} AND {_there("request", hours)}
@@ -193,10 +194,10 @@ def _decided(hours: Hours) -> str:
 
 
 def actors(hours: Hours) -> str:
-    """Select how much senders sent and recipients got: each of the heaviest, and of all others how many had as many.
+    """Select the loads of senders and recipients: a row for each of the heaviest, and a histogram of all others.
 
-    Only the heaviest have a pseudonym. Those of five ranks stand in their own order beside the five, so that none of
-    them leads to its rank and figures; where there are fewer than five, there is none.
+    Only the heaviest have a pseudonym. The pseudonyms of each five ranks are sorted among these five rows, so that none
+    leads to its rank and figures. Fewer than five actors have no pseudonym.
     """
     recipient, sender = _pseudonym(Subject.RECIPIENT, "actor"), _pseudonym(Subject.SENDER, "actor")
     return f"""
@@ -236,7 +237,7 @@ def actors(hours: Hours) -> str:
 
 
 def notification_times(hours: Hours) -> str:
-    """Select how long the answers and deliveries of a day took, exactly."""
+    """Select the exact durations of the answers and deliveries of a day."""
     answered = _microseconds("request.received_at", "request.answered_at")
     deadline = _microseconds("request.received_at", "request.reply_due_at")
     delivered = f"CASE n.state WHEN 'delivered' THEN {_microseconds('n.created_at', 'n.finished_at')} END"
@@ -256,9 +257,10 @@ def notification_times(hours: Hours) -> str:
 
 
 def attempts(hours: Hours) -> str:
-    """Select the attempts of a day, without the canaries'.
+    """Select the attempts of a day, without those of canaries.
 
-    The request of a notification that was tried for days was answered when its oldest one came, or later.
+    Requests are searched back to the day of the oldest notification that had not ended before the day, because a
+    notification may be retried for days.
     """
     oldest = f"SELECT created_at FROM {table(Notification)} old WHERE {_there('old', hours)} ORDER BY id LIMIT 1"
     queued = _microseconds("n.created_at", "a.started_at")
@@ -276,7 +278,7 @@ def attempts(hours: Hours) -> str:
 def replies(hours: Hours) -> str:
     """Select the replies of a day.
 
-    `published_at` is the last publication, which is the first one only where nothing was repeated.
+    `published_at` is the time of the last publication. So a reply that was published again has no duration.
     """
     first_published = "CASE WHEN r.repeat_count = 0 THEN r.published_at END"
     return f"""
@@ -289,8 +291,9 @@ def replies(hours: Hours) -> str:
 
 
 def registration_events(hours: Hours) -> str:
-    """Select the events of a day with the state before each: that after an earlier event of the day, or of the history
-    before the day.
+    """Select the events of a day with the state before each.
+
+    That state follows from the event before: an earlier one of the day, or the last one before the day.
     """
     before = "lag(e.kind) OVER own, b.kind"
     platform_id = "coalesce(lag(e.token_type) OVER own, b.token_type, e.token_type)"
@@ -313,14 +316,14 @@ def registration_events(hours: Hours) -> str:
 
 
 def _history(day: date) -> str:
-    """Return the condition of all events up to the end of a day, but for the canaries'."""
+    """Return the condition of all events up to the end of a day, without those of canaries."""
     return f"at < '{day + timedelta(days=1)}Z' AND {_is_no_canary('pseudonym')}"
 
 
 def active_tokens(hours: Hours) -> str:
     """Count active tokens by the last event of each installation before 00:00 and before 24:00.
 
-    They are counted over the whole history and not from the events of the day, because the two must agree.
+    They are counted over the whole history and not from the events of the day, so that the two can be compared.
     """
     day = hours.day
     start = f"'{day}Z'"
@@ -337,11 +340,11 @@ def active_tokens(hours: Hours) -> str:
 
 
 def token_spells(hours: Hours) -> str:
-    """Select how long the device tokens of the last weeks lived, each of them once: from its first registration to the
-    first thing that ended it or took it out of sight.
+    """Select the lifetimes of the device tokens of the last weeks, each token once.
 
-    A token begins with an event that brings it and lasts to the next one of its installation. It may die, be refreshed
-    and die again: it ends once. It is counted where it began.
+    A lifetime lasts from the first registration to the first event that ends the token or its observation. A token
+    begins with an event that brings it, and lasts until the next such event of its installation. It may die, be
+    refreshed and die again, but ends once. It is counted at the place where it began.
     """
     day = hours.day
     oldest = day - timedelta(days=day.weekday() + 7 * (LIFETIME_WEEKS - 1))
@@ -377,7 +380,8 @@ def token_spells(hours: Hours) -> str:
 def unknown_errors(hours: Hours) -> str:
     """Select the counters of unknown errors.
 
-    The counters know no days: once the next day is closed they tell nothing about this one, and none is exported.
+    The counters are not kept by day. Once the next day is closed, they say nothing about this one, and are not
+    exported.
     """
     day = hours.day
     next_closed = datetime.combine(day + timedelta(days=2), time(), UTC) + CLOSED_AFTER
@@ -387,7 +391,7 @@ def unknown_errors(hours: Hours) -> str:
         WHERE first_seen_at < '{day + timedelta(days=1)}Z' AND now() < '{next_closed}'"""
 
 
-# Tables whose rows need no others of their day, so that parts of the day can be read beside each other.
+# Tables whose rows do not depend on other rows of the day, so that parts of the day can be read at the same time.
 IN_PARTS = frozenset({"envelopes", "notifications", "notification_times", "attempts", "replies"})
 QUERIES: dict[str, Callable[[Hours], str]] = {
     "envelopes": envelopes,

@@ -1,9 +1,9 @@
-"""Read a day by several sessions of PostgreSQL that see one moment, each writing files of its own.
+"""Export of a day by several sessions of PostgreSQL with one snapshot, each of which writes files of its own.
 
-    session of the day: BEGIN, pg_export_snapshot() ──▶ parts, the dearest first ──▶ one queue
+    session of the day: BEGIN, pg_export_snapshot() ──▶ parts, the costliest first ──▶ one queue
     each thread:        BEGIN, SET TRANSACTION SNAPSHOT, then part after part: COPY ──▶ files, until the queue is empty
 
-A part is a table, or some hours of a large one. The first fault ends all sessions.
+A part is a table, or some hours of a large one. The first error ends all sessions.
 """
 
 import os
@@ -32,14 +32,14 @@ from spark_reports.lake import File, Kind, Lake, folder_of
 Session = psycopg.Connection[Any]
 OnRows = Callable[[str, int], None]
 
-# Half of the cores are left to messages: a session keeps one core busy, as it has no parallel workers of PostgreSQL.
+# Half of the cores stay free for messages. A session uses one core, because parallel workers of PostgreSQL are off.
 SESSIONS = max(1, min(4, (os.cpu_count() or 1) // 2))
 ROWS_PER_PART = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one COPY reads."""
+    """The rows that one COPY reads."""
 
     table: Table
     hours: Hours
@@ -64,7 +64,7 @@ class Export:
     telling: Lock = field(default_factory=Lock)
 
     def run(self) -> dict[str, list[File]]:
-        """Write all files of the day and return them by table. When anything fails none of them stays."""
+        """Write all files of the day, and return them by table. If anything fails, all of them are removed."""
         try:
             with _session(self.key) as session:
                 self.waiting.extend(_parts(session, self.day))
@@ -86,7 +86,7 @@ class Export:
 
     def _copy_all(self, snapshot: str) -> None:
         """Copy part after part within one session, until none is left."""
-        # Patience is that of a connection, and each thread has one of its own.
+        # Timeouts are set for a connection, and each thread has a connection of its own.
         with closing(connection), timeouts(REPORTS), _session(self.key, snapshot) as session:
             self.sessions.append(session)
             while self.waiting:
@@ -109,7 +109,7 @@ class Export:
         return self.begun[-1]
 
     def _end(self) -> None:
-        """Give up the parts that wait, and end the queries that go on."""
+        """Drop the waiting parts, and cancel the running queries."""
         self.waiting.clear()
         for session in self.sessions:
             session.cancel_safe(timeout=5)
@@ -121,28 +121,29 @@ class Export:
 
 
 def _wait_for(threads: Sequence[Future[None]]) -> None:
-    """Wait until all are done, or raise what the first one raises that fails."""
+    """Wait until all threads are done. Raise the error of the first one that fails."""
     for thread in as_completed(threads):
         thread.result()
 
 
 def _new_path(table: Table, day: date) -> str:
-    """Return a new name, which nobody reads until the manifest makes it count.
+    """Return the path of a new file, which no reader opens until a manifest lists it.
 
-    The file is not moved afterwards: an object store would copy it.
+    The file is not moved afterwards, because an object store would copy it.
     """
     return f"{folder_of(Kind.FACTS, table, day)}/{secrets.token_hex(8)}.parquet"
 
 
 def _parts(session: Session, day: date) -> list[Part]:
-    """Return what is to be read, the dearest first, so that no session ends long after the others.
+    """Return the parts of the day, the costliest first, so that no session ends long after the others.
 
-    How many rows a table has is what PostgreSQL expects: counting them would cost as much as a pass.
+    The rows of a table are PostgreSQL's estimate, because counting them would cost as much as reading them.
     """
     parts: list[tuple[float, Part]] = []
     for table in EVENT_TABLES:
         plan = _value(session, f"EXPLAIN (FORMAT JSON) {QUERIES[table.name](Hours(day))}")[0]["Plan"]
-        # Of a union the first half: of the other, what was decided at once, a thousand for each request are expected.
+        # Of a union only the first half counts. In the other half, the notifications decided at once, PostgreSQL
+        # expects a thousand rows for each request.
         counted = plan["Plans"][0] if plan["Node Type"] == "Append" else plan
         number = 1 + int(counted["Plan Rows"] // ROWS_PER_PART) if table.name in IN_PARTS else 1
         hours = Hours(day).parts(number)
@@ -158,9 +159,9 @@ def _value(session: Session, query: str) -> Any:
 
 @contextmanager
 def _session(key: PseudonymKey, snapshot: str = "") -> Iterator[Session]:
-    """Open a transaction of this thread that sees one moment, with the keys in a table that vanishes with it.
+    """Open a transaction of this thread with one snapshot, and with the keys in a table that is dropped at its end.
 
-    With ``snapshot`` it sees what the transaction sees that exported it.
+    ``snapshot`` is an exported snapshot of another transaction. Without it the transaction takes its own.
     """
     with transaction.atomic(durable=True):
         with connection.cursor() as cursor:
@@ -181,7 +182,7 @@ def _session(key: PseudonymKey, snapshot: str = "") -> Iterator[Session]:
 
 
 def _hand_over(session: Session, key: PseudonymKey) -> None:
-    """Hand the keys over by COPY, because parameters and statements may appear in the database's log."""
+    """Write the keys by COPY, because parameters and statements may appear in the database's log."""
     with psycopg.Cursor(session) as cursor, cursor.copy("COPY report_keys FROM STDIN") as copy:
         deadline_us = round(settings.REPLY_DEADLINE_SECONDS * 10**6)
         copy.write_row([key.outer, deadline_us, *[key.prefix(subject) for subject in Subject]])

@@ -1,4 +1,4 @@
-"""Nightly reports in pure PySpark. Each job reads, transforms and writes; only ``transform`` functions hold logic.
+"""Nightly reports in pure PySpark. Each job reads, transforms and writes. Only ``transform`` functions hold logic.
 
 See docs/reports.md.
 """

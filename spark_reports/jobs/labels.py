@@ -1,6 +1,6 @@
-"""The words of other parts of the server that jobs judge by. A word that is not here is a finding, and never a guess.
+"""Labels of other parts of the server by which jobs classify rows. A label that is not here becomes a finding.
 
-Plain Python; a test compares them with the models.
+Plain Python. A test compares the labels with the models.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
-"""What spark-submit runs: every report of the days of a plan.
+"""The program that spark-submit runs: it computes every report of the days of a plan.
 
     spark-submit --py-files jobs.zip nightly.py --lake URL --plan FILE
 
-The plan is a file of the driver's machine. It reads what the plan names below the lake and writes to the plan's output
-folder. It knows no database.
+The plan is a file on the driver's machine. The program reads the files that the plan lists below the lake, and writes
+to the plan's output folder. It uses no database.
 """
 
 import argparse
@@ -31,14 +31,14 @@ from spark_reports.jobs.reports import (
 from spark_reports.jobs.session import expect_small_frames, make_session
 from spark_reports.jobs.tables import Table
 
-# The server reads lines that begin with this word.
+# Prefix of the lines of progress, which the server reads.
 PROGRESS = "report"
 AT_ONCE = 2
 CHECK_TASKS = 16
 
 
 class Nightly:
-    """One run: its facts, its earlier reports, and the order in which reports are computed from each other."""
+    """One run: its facts, the earlier reports, and the order in which reports are computed from each other."""
 
     def __init__(self, spark: SparkSession, lake: str, plan: Plan) -> None:
         self.spark = spark
@@ -51,14 +51,14 @@ class Nightly:
         return sources.read_facts(self.spark, self.lake, self.plan, table)
 
     def earlier(self, report: Table) -> DataFrame:
-        """Return the published rows of a report for the days before."""
+        """Return the published rows of a report for the days before the run."""
         return sources.read_earlier(self.spark, self.lake, self.plan, report)
 
     def run(self) -> None:
         """Count the facts, then compute and write all reports from the counts, which are small."""
         self._count()
         expect_small_frames(self.spark)
-        # Each of these is one task or two: they share the cores.
+        # Each of these reports is one task or two, so that two reports share the cores.
         with ThreadPoolExecutor(AT_ONCE) as pool:
             errors, tokens = pool.submit(self._error_rates), pool.submit(self._churn)
             load = pool.submit(self._load)
@@ -75,7 +75,7 @@ class Nightly:
         self.write(latency.transform(self.durations), tables.LATENCY)
 
     def _count(self) -> None:
-        """Pass over the facts. What is counted is kept in memory."""
+        """Read the facts once, and keep the counts in memory."""
         envelopes, notifications, times, attempts, replies = (
             self.facts[name] for name in ("envelopes", "notifications", "notification_times", "attempts", "replies")
         )
@@ -122,7 +122,7 @@ class Nightly:
         self.write(sources.union([quality, history, incomplete]), tables.DATA_QUALITY)
 
     def write(self, frame: DataFrame, report: Table) -> DataFrame:
-        """Write one report, tell how long it took, and return its rows."""
+        """Write one report, report the time that it took, and return its rows."""
         started = time.monotonic()
         written = sinks.write(frame, report, self.lake, self.plan)
         print_time(report.name, started)
@@ -130,9 +130,9 @@ class Nightly:
 
 
 def check_lake(spark: SparkSession, lake: str, plan: Plan) -> None:
-    """Have many tasks read and write the lake before any work. Raises LakeNotShared when what they do is not seen here.
+    """Have CHECK_TASKS tasks write into the lake before any work. Raises LakeNotShared if the driver misses a file.
 
-    Threads of one machine need no check.
+    A local master needs no check.
     """
     if (spark.conf.get("spark.master", "") or "").startswith("local"):
         return
@@ -144,12 +144,12 @@ def check_lake(spark: SparkSession, lake: str, plan: Plan) -> None:
         )
 
 
-class LakeNotShared(Exception):  # noqa: N818 - says what is
-    """Workers write somewhere else than the driver reads."""
+class LakeNotShared(Exception):  # noqa: N818 - names a state
+    """Workers write to another place than the driver reads."""
 
 
 def print_time(name: str, started: float) -> None:
-    """Tell the server how long something took."""
+    """Write a line of progress: the name, and the seconds since ``started``."""
     sys.stdout.write(f"{PROGRESS} {name} {time.monotonic() - started:.1f} s\n")
     sys.stdout.flush()
 

@@ -1,7 +1,7 @@
-"""What one run reads and writes, decided and verified by the server before Spark starts.
+"""The plan of one run: the files that it reads, verified by the server before Spark starts, and its output folder.
 
-A JSON file beside the driver. Jobs read the files it names and no others, so that what a broken export left behind, or
-a second export of the same day, is never counted. Plain Python.
+A plan is a JSON file on the driver's machine. Jobs read the files that it lists and no others, so that files of a
+broken export, or of a second export of the same day, are never counted. Plain Python.
 """
 
 import json
@@ -14,7 +14,7 @@ from spark_reports.jobs import tables
 
 Files = Mapping[str, Sequence[str]]  # by day (ISO): paths below the lake
 
-# How many days before its own a run looks back to in each report, and in snapshots of counters.
+# The number of days before its own that a run reads of each report, and of snapshots of counters.
 LOOK_BACK_DAYS = {
     tables.ERROR_RATES.name: 7,
     tables.TOKEN_CHURN.name: 7,
@@ -25,11 +25,14 @@ LOOK_BACK_SNAPSHOTS = {tables.UNKNOWN_ERRORS.name: 8}
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``days`` are computed. ``facts`` and ``reports`` name files by table and day: facts of those days (snapshots of
-    counters also of earlier ones), reports only of earlier days, for comparison. ``rows`` counts facts by table and
-    day, as their manifests say. ``history`` tells by report and day on how many earlier days it could rest and on how
-    many it does; ``history_from`` since when the registration events of a day are whole. ``incomplete_days`` were
-    exported after retention had begun to remove them. ``output`` is the folder below the lake that takes the results.
+    """The plan of one run.
+
+    ``days`` are the days to compute. ``facts`` and ``reports`` list files by table and day. The facts are of those days
+    (snapshots of counters also of earlier ones), the reports of earlier days, for comparison. ``rows`` has the row
+    counts of the manifests by table and day. ``history`` has by report and day the number of earlier days that are
+    expected, and of those that are there. ``history_from`` has by day the first day with complete registration events.
+    ``incomplete_days`` were exported after retention had begun to remove their rows. ``output`` is the folder below the
+    lake for the results.
     """
 
     days: Sequence[str]
@@ -46,7 +49,7 @@ class Plan:
         return [date.fromisoformat(day) for day in self.days]
 
     def found_days(self, report: str) -> dict[date, int]:
-        """Return on how many earlier days a report rests, by day."""
+        """Return by day the number of earlier days that a report is compared with."""
         return {date.fromisoformat(day): found for day, (_, found) in self.history[report].items()}
 
     def to_json(self) -> str:

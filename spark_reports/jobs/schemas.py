@@ -1,4 +1,4 @@
-"""Spark's schemas of `tables`, with the day that readers take from the path."""
+"""Spark schemas of the tables in `tables`, with the day that readers take from the path."""
 
 from pyspark.sql.types import (
     BooleanType,

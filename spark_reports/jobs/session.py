@@ -1,4 +1,4 @@
-"""The Spark session of a run. Master, memory and logging come from spark-submit; what results depend on is set here."""
+"""The Spark session of a run, with the options that results depend on. Master, memory and logging: see spark-submit."""
 
 from pyspark.sql import SparkSession
 
@@ -16,8 +16,8 @@ OPTIONS = {
 }
 
 
-# Once the facts are counted, frames have some thousand rows: compiling a plan, or planning it again half-way, takes
-# longer than running it.
+# Options for frames of some thousand rows, which remain once the facts are counted. Compiling a plan, or adapting it
+# while it runs, takes longer than running it.
 SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -27,7 +27,7 @@ SMALL = {
 
 
 def expect_small_frames(session: SparkSession) -> None:
-    """Plan what follows for frames of some thousand rows."""
+    """Set the options for frames of some thousand rows."""
     for option, value in SMALL.items():
         session.conf.set(option, value)
 

@@ -1,6 +1,6 @@
-"""Writing: one Parquet file per report and day, into the run's own folder.
+"""Writer of reports: one Parquet file per report and day, into the folder of the run.
 
-Nothing there is seen by anyone until the server has checked all of it and published the days: see `spark_reports.lake`.
+No reader opens these files until the server has checked all of them and published the days: see `spark_reports.lake`.
 """
 
 from pyspark.sql import DataFrame
@@ -12,10 +12,10 @@ from spark_reports.jobs.tables import Table
 
 
 def write(frame: DataFrame, report: Table, lake: str, plan: Plan) -> DataFrame:
-    """Write a report and return the rows as they can be read back, so that what is computed from them repeats neither
-    work nor plan.
+    """Write a report, and return a frame that reads its rows from the files.
 
-    Raises AnalysisException when the frame lacks a column of the report.
+    Later frames are computed from the files, without computing the report again. Raises AnalysisException when the
+    frame lacks a column of the report.
     """
     schema = schema_of(report)
     path = f"{lake}/{plan.output}/{report.name}"

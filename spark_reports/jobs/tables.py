@@ -1,25 +1,25 @@
-"""Every table of the lake: what one row is, and each column with its type and unit.
+"""Tables of the lake: the grain of each, and every column with its meaning, type and unit.
 
-The one place that says so. Spark's schemas (`schemas`), the export's Parquet schemas, the result tables in PostgreSQL
-and docs/figures.md are made from it or compared with it. Plain Python: the server reads this file without PySpark.
+This module is the only definition. Spark's schemas (`schemas`), the export's Parquet schemas, the result tables in
+PostgreSQL and docs/figures.md are made from it or compared with it. Plain Python: the server reads it without PySpark.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-# Raise this when a column is removed or changes its meaning: older days then have to be exported again. An optional
-# column that is added needs nothing: it is null in older days.
+# Raise this when a column is removed or changes its meaning. Older days then have to be exported again. A new optional
+# column needs no new version: it is null in older days.
 SCHEMA_VERSION = 5
 # The number of weekly cohorts of device tokens that `token_lifetime` follows.
 LIFETIME_WEEKS = 26
-# The number of senders, and of recipients, that have a pseudonym in the lake: those with the most notifications.
+# The number of senders, and of recipients, with a pseudonym in the lake: those with the most notifications.
 HEAVIEST = 20
-# The number of actors that share their pseudonyms: which of them has which is not exported.
+# The number of actors in a crowd. The export does not tell which of them has which pseudonym of the crowd.
 CROWD = 5
 
 
 class Type(StrEnum):
-    """A type of a column, by Spark's name."""
+    """The type of a column, by Spark's name."""
 
     TIMESTAMP = "timestamp"
     DATE = "date"
@@ -31,7 +31,7 @@ class Type(StrEnum):
 
 
 class Unit(StrEnum):
-    """What the figures of a report's column are, by which pages and mails write them for people."""
+    """The unit of a report's column, by which pages and mails format its figures."""
 
     COUNT = "count"
     SHARE = "share"
@@ -56,7 +56,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the lake. ``day`` is no column of the files: it is part of their path, and every reader adds it."""
+    """A table of the lake. ``day`` is no column of its files, but part of their path, and every reader adds it."""
 
     name: str
     grain: str

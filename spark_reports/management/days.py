@@ -1,4 +1,4 @@
-"""What the commands share: days are given by --day, or --from and --to (yesterday by default); faults take one line."""
+"""Options and errors that the commands share: --day, or --from and --to (the last closed day by default)."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ def chosen_days(options: Mapping[str, Any]) -> tuple[date, date]:
 
 @contextmanager
 def faults_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
-    """Turn faults into CommandError. Of a database error only the kind is told, as its words may hold a row."""
+    """Turn faults into CommandError. Only the kind of a database error is shown, because its text may quote a row."""
     shown: tuple[type[Exception], ...] = (*kinds, OSError)
     try:
         yield

@@ -1,1 +1,1 @@
-"""Nights: which days are owed, what operators asked for, how it stands, and the summary. See docs/reports.md."""
+"""Nights: owed days, requests of operators, the status of the reports, and summaries. See docs/reports.md."""

@@ -1,11 +1,11 @@
-"""When a day (UTC) is over and can be reported. This is apart from the export, so that pages need no Parquet."""
+"""Closing of a day (UTC), after which it can be reported. Apart from the export, so that pages need no PyArrow."""
 
 from datetime import UTC, date, datetime, timedelta
 
-# A transaction that began before midnight may commit after it.
+# Time after midnight for transactions that began before it to commit.
 CLOSED_AFTER = timedelta(minutes=10)
 
 
 def last_closed_day(now: datetime) -> date:
-    """Return the newest day that is over."""
+    """Return the newest closed day."""
     return (now.astimezone(UTC) - CLOSED_AFTER).date() - timedelta(days=1)

@@ -1,7 +1,7 @@
-"""Which days still have to be reported, and which have to be reported again.
+"""Owed days: those without reports, and those whose reports are stale.
 
-Everything follows from what is in the database, so a scheduler that slept, a worker that was killed or a broker that
-forgot cost time and no night.
+They are computed from the database alone. So a scheduler that paused, a worker that was killed or a broker that lost a
+message costs time, but no night.
 """
 
 from collections.abc import Sequence
@@ -20,20 +20,20 @@ from spark_reports.nights.closing import last_closed_day
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=5), timedelta(hours=6)
 # A night without reports becomes an alarm this long after REPORTS_HOUR.
 GRACE = timedelta(hours=2)
-# The reports of a day rest on its facts, and on those of so many days before it.
+# The reports of a day are computed from its facts, and from those of the days before it within this time.
 LOOK_BACK = timedelta(days=max(LOOK_BACK_DAYS.values()))
 
 
 def next_day(now: datetime) -> date | None:
-    """Return the day to report now: the oldest one that is owed and not paused after a failure."""
+    """Return the day to report now: the oldest owed day that is not paused after a failure."""
     return next((day for day in owed_days(now) if not _pauses(day, now)), None)
 
 
 def owed_days(now: datetime) -> list[date]:
     """Return the days without reports or with stale ones, oldest first, as far back as the database has their pushes.
 
-    Days that are partly removed by retention are marked by their reports. Days from before the server was installed are
-    not owed.
+    A day that retention has partly removed is owed, and its reports say so. Days before the installation of the server
+    are not owed.
     """
     days = _due_days(now)
     is_stale = _real(days)
@@ -41,8 +41,9 @@ def owed_days(now: datetime) -> list[date]:
 
 
 def published_days(first: date, last: date) -> QuerySet[Any]:
-    """Return the days of a range that have reports, each with ``is_stale``: whether its reports are older than facts
-    that they rest on, its own or those of a day that it looks back to.
+    """Return the days of a range that have reports, each with ``is_stale``.
+
+    Reports are stale if they are older than the facts of their own day, or of a day that they look back to.
     """
     rests_on = (OuterRef("day") - LOOK_BACK, OuterRef("day"))
     renewed = PublishedDay.objects.filter(day__range=rests_on, renewed_at__gt=OuterRef("published_at"))
@@ -50,14 +51,17 @@ def published_days(first: date, last: date) -> QuerySet[Any]:
 
 
 def _real(days: Sequence[date]) -> dict[date, bool]:
-    """Return which of these days, oldest first, have reports of real facts, and whether these are stale."""
+    """Return those of the days that have reports of real facts, with whether the reports are stale.
+
+    ``days`` are in order, oldest first.
+    """
     if not days:
         return {}
     return dict(published_days(days[0], days[-1]).filter(is_made_up=False).values_list("day", "is_stale"))
 
 
 def overdue_days(now: datetime) -> list[date]:
-    """Return the owed days that have no reports and should have them by now. Stale ones are shown meanwhile."""
+    """Return the days that should have reports by now and have none. Stale days are not overdue: they are shown."""
     newest = _newest_due_day(now - GRACE)
     days = _due_days(now)
     published = _real(days)
@@ -82,7 +86,7 @@ def _newest_due_day(now: datetime) -> date:
 
 
 def _installed_on(now: datetime) -> date:
-    """Return the day on which our tables were made."""
+    """Return the day on which the tables of this app were created."""
     ours = MigrationRecorder.Migration.objects.filter(app="spark_reports")
     first: datetime | None = ours.aggregate(first=Min("applied"))["first"]
     return (first or now).astimezone(UTC).date()

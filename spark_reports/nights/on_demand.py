@@ -1,4 +1,4 @@
-"""Runs that operators ask for. A request is a row until its run is over, so that it survives both queue and worker."""
+"""Runs on demand. A request of an operator is a row until its run is over, so that it survives queue and worker."""
 
 from datetime import date, datetime
 
@@ -8,17 +8,17 @@ from django.db import transaction
 from spark_reports.models import ReportRun, RequestedRun
 
 log = structlog.get_logger(__name__)
-# The error of a run that ended without telling one.
+# The error of a run whose process ended without recording one.
 KILLED = "Its process was killed."
-MAX_KILLED = 2  # the newest one is found out only by the run after it: the third is the last
+MAX_KILLED = 2  # the next run records that a run was killed, so a request has three runs at most
 # A longer range is computed in several runs.
 MAX_DAYS_PER_RUN = 14
 
 
 def ask(first: date, last: date, *, replace: bool, now: datetime) -> bool:
-    """Ask for a range of days to be reported again.
+    """Request the reports of a range of days.
 
-    Return False when the same range was asked for before and is not over.
+    Return False if the same range is requested already and not over.
     """
     with transaction.atomic():
         _, is_new = RequestedRun.objects.get_or_create(
@@ -30,7 +30,7 @@ def ask(first: date, last: date, *, replace: bool, now: datetime) -> bool:
 def next_request() -> RequestedRun | None:
     """Return the oldest request.
 
-    A request whose run kills its process again and again is given up, because requests come before all nights.
+    A request is dropped once MAX_KILLED of its runs are recorded as killed, because requests come before all nights.
     """
     for request in RequestedRun.objects.order_by("asked_at"):
         if _killed_runs(request) < MAX_KILLED:
@@ -41,6 +41,6 @@ def next_request() -> RequestedRun | None:
 
 
 def _killed_runs(request: RequestedRun) -> int:
-    """Count the killed runs of a request. A long range is made in several runs."""
+    """Count the killed runs of a request, which may have several runs for a long range."""
     runs = ReportRun.objects.filter(from_day__gte=request.from_day, to_day__lte=request.to_day, error=KILLED)
     return runs.filter(started_at__gte=request.asked_at).count()

@@ -1,6 +1,7 @@
-"""The random seeds of pseudonym keys: made when a period is first exported, destroyed when none of it can be any more.
+"""Random seeds of pseudonym keys: made at the first export of a period, destroyed when none of it can be exported.
 
-They are in the database, and the secret that they are used with is not: whoever has one of the two has no key.
+A key is made from a seed and the server's secret. Seeds are in the database, and the secret is not, so that neither the
+database nor the secret alone leads to a key.
 """
 
 import secrets
@@ -14,13 +15,13 @@ SIZE = 32
 
 
 def seed_for(period: str, last_day: date) -> bytes:
-    """Return the seed of a period, and make it when there is none."""
+    """Return the seed of a period. Make it if there is none."""
     facts = {"last_day": last_day, "seed": secrets.token_bytes(SIZE)}
     found, _ = PseudonymSeed.objects.get_or_create(period=period, defaults=facts)
     return bytes(found.seed)
 
 
 def destroy_seeds(now: datetime) -> None:
-    """Destroy the seeds of periods of which the database has nothing with a pseudonym left to export."""
+    """Destroy the seeds of periods that have no exportable rows with pseudonyms left in the database."""
     keep = timedelta(days=settings.NOTIFICATION_RETENTION_DAYS + 1)
     PseudonymSeed.objects.filter(last_day__lt=(now - keep).astimezone(UTC).date()).delete()

@@ -15,17 +15,17 @@ NO_RUN = 'no run was started. Is there a worker for the queue "reports", and bea
 
 
 class State(StrEnum):
-    OFF = "off"  # no nightly reports: by the settings, or as their worker lacks what they need
+    OFF = "off"  # no nightly reports: by the settings, or because the worker lacks PySpark, PyArrow or Java
     WAITING = "waiting"  # the first night is still to come
     PRESENT = "present"
-    MISSING = "missing"  # an alarm: a night's reports should be here and are not
+    MISSING = "missing"  # an alarm: the reports of a night are overdue
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The state in one line (``words``).
+    """The state of the reports, with ``words`` in one line.
 
-    ``newest_day`` is the last with reports; ``anomalies`` and ``findings`` are its.
+    ``newest_day`` is the newest day with reports. ``anomalies`` and ``findings`` count those of that day.
     """
 
     state: State
@@ -39,14 +39,14 @@ class Status:
         return self.state == State.MISSING
 
 
-# `watch_reports` comes every five minutes.
+# The task `watch_reports` saves it every five minutes.
 SAVED = StatusCache("reports", Status, ttl_seconds=900)
-# What the worker for reports lacks, as it says itself every five minutes: it may be on another machine.
+# The parts that the worker for reports lacks, in one line. It saves them itself, because it may be on another machine.
 LACK = StatusCache("reports_lack", str, ttl_seconds=900)
 
 
 def status(now: datetime) -> Status:
-    """Judge the nightly reports by what is in the database."""
+    """Judge the nightly reports from the rows in the database."""
     real = PublishedDay.objects.filter(is_made_up=False)
     newest = real.order_by("-day").values_list("day", flat=True).first()
     anomalies = Anomaly.objects.filter(day=newest).count() if newest else 0
@@ -68,7 +68,7 @@ def _state(newest: date | None, now: datetime) -> tuple[State, str]:
 
 
 def _stale(newest: date, now: datetime) -> str:
-    """Say how many reports are made again. No day before the newest one is missing."""
+    """Return a sentence about the stale days, or an empty text. No day before the newest one is missing here."""
     number = len([day for day in owed_days(now) if day <= newest])
     return f" Those of {counted(number, 'day')} are stale, and are made again." if number else ""
 

@@ -1,4 +1,4 @@
-"""Summarise one night on one page: for the console, for printing and for mail."""
+"""Summary of one night on one page, for the console, for printing and for mail."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from spark_reports.models import (
 from spark_reports.nights.nights import published_days
 
 MAX_SIGNATURES = 10
-# The days that make a band, as in `jobs.statistics` and `jobs.anomalies`.
+# Limits of the usual band, as in `jobs.reports.statistics` and `jobs.reports.anomalies`.
 USUAL_DAYS, MIN_USUAL_DAYS, MIN_TOTAL = 7, 3, 50
 # While there is no band, a stage that fails more than this is highlighted.
 FAILING_RATE = 0.05
@@ -38,11 +38,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One night.
+    """The figures of one night.
 
-    ``published`` is None while the day has no reports; then all else is empty. ``churn`` sums all places;
-    ``band_days`` is how many of the seven days before its figures could be compared with. ``is_stale`` says that it
-    rests on facts that were exported again since.
+    ``published`` is None while the day has no reports, and all other fields are empty then. ``churn`` sums all places.
+    ``band_days`` is the number of the seven days before with which the figures are compared. ``is_stale`` says that
+    facts behind the reports were exported again after them.
     """
 
     day: date
@@ -59,7 +59,7 @@ class Summary:
 
     @property
     def verdict(self) -> str:
-        """Return the night in one line."""
+        """The night in one line."""
         if self.published is None:
             return "no reports"
         flags = _number(len(self.anomalies), "figure outside of its usual band", "figures outside of their usual band")
@@ -71,12 +71,12 @@ class Summary:
 
     @property
     def has_band(self) -> bool:
-        """Return whether enough days were compared with to say what is usual."""
+        """Whether enough earlier days are known for a usual band."""
         return self.band_days >= MIN_USUAL_DAYS
 
     @property
     def failing(self) -> list[Mapping[str, Any]]:
-        """Return the stages that fail too much by any measure, for as long as there is no usual band."""
+        """The stages that fail more than FAILING_RATE, while there is no usual band."""
         if self.has_band:
             return []
         return [row for row in self.stages if row["total"] >= MIN_TOTAL and row["rate"] > FAILING_RATE]
@@ -111,7 +111,7 @@ def summarise(day: date) -> Summary:
 
 
 def findings_of(first: date, last: date) -> list[Finding]:
-    """Return why reports of these days must be read with care, once for each kind of failed check."""
+    """Return the failed checks of these days, one finding for each kind of check."""
     failed = DataQuality.objects.filter(day__range=(first, last), is_ok=False)
     counted = failed.annotate(alike=Window(Count("pk"), partition_by="check_name"))
     newest = counted.order_by("check_name", "-day", "subject").distinct("check_name")

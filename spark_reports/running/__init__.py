@@ -1,1 +1,1 @@
-"""One run of Spark: its process, what it needs, and how its results are loaded. See docs/reports.md."""
+"""Runs: their steps, the process of Spark and its requirements, and the loading of results. See docs/reports.md."""

@@ -1,6 +1,6 @@
-"""The archive of Java's classes, with which Spark starts faster: ten thousand are not read and verified again.
+"""Archive of Java's classes (CDS), which makes Spark start faster: Java reads and verifies ten thousand classes less.
 
-A run leaves it to those that follow. Java itself checks that it fits, and does without it where it does not.
+One run writes the archive for later runs. Java checks that an archive fits, and ignores one that does not.
 """
 
 import hashlib
@@ -14,9 +14,10 @@ NAME = "spark-classes-{}.jsa"
 
 
 def archive_of(jars: Path, folder: Path) -> Path | None:
-    """Return where the archive of this Java and these JARs is, or is to be.
+    """Return the path of the archive for this Java and these JARs, whether it exists or not.
 
-    None where SPARK_CONF_DIR puts a folder before the JARs: Java takes an archive for these alone.
+    Return None without a Java, or if SPARK_CONF_DIR puts a folder before the JARs, because Java takes an archive for
+    JARs only.
     """
     home, java = os.environ.get("JAVA_HOME"), shutil.which("java")
     java = str(Path(home, "bin", "java")) if home else java
@@ -29,7 +30,7 @@ def archive_of(jars: Path, folder: Path) -> Path | None:
 
 @contextmanager
 def replacing(archive: Path) -> Iterator[Path]:
-    """Give a draft to write, and put it in the place of the archive and of all older ones unless that fails."""
+    """Yield the path of a draft to write. If the block succeeds, the draft replaces the archive and all older ones."""
     draft = archive.with_suffix(".draft")
     draft.unlink(missing_ok=True)
     try:

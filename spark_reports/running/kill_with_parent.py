@@ -1,9 +1,10 @@
-"""Run a command that ends with the process that started it, however that ends: `kill_with_parent.py COMMAND…`.
+"""Wrapper that kills a command when the process that started it ends, also by SIGKILL: `kill_with_parent.py COMMAND…`.
 
     worker ──pipe──▶ this program (leads a group) ──▶ spark-submit → Java → Python
            dies ⇒ the pipe ends ⇒ the group is killed
 
-Plain Python that imports nothing of ours, started by its path. A signal that ends the command becomes 128 + its number.
+It is started by its path and imports only the standard library. If a signal ends the command, the exit code is 128 plus
+the number of the signal.
 """
 
 import os
@@ -14,8 +15,9 @@ import threading
 
 
 def main() -> int:
-    """Run the command line, and return the command's code."""
-    # Who stops us stops the whole group: we wait for the command. It does not inherit a handler, as it would SIG_IGN.
+    """Run the command line, and return the command's exit code."""
+    # SIGTERM goes to the whole group, so this process only waits for the command. A handler does that and not SIG_IGN,
+    # which the command would inherit.
     signal.signal(signal.SIGTERM, lambda _number, _frame: None)
     with subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL) as process:
         threading.Thread(target=_end_with_the_pipe, daemon=True).start()
@@ -30,5 +32,5 @@ def _end_with_the_pipe() -> None:
 
 
 if __name__ == "__main__":
-    # Not sys.exit: the thread still reads.
+    # Not sys.exit, because the thread still reads.
     os._exit(main())

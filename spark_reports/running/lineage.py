@@ -1,4 +1,4 @@
-"""Lineage: which code computed a report."""
+"""Lineage of a report: the version of the code that computed it."""
 
 import hashlib
 from collections.abc import Iterator
@@ -17,6 +17,6 @@ def job_files() -> Iterator[Path]:
 
 
 def code_version() -> str:
-    """Return the version of the server, and a digest of the jobs: two versions with the same one compute the same."""
+    """Return the version of the server and a digest of the jobs. Equal digests mean equal computations."""
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in job_files())).hexdigest()
     return f"{settings.VERSION} {digest[:SHOWN_DIGITS]}"

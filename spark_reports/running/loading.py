@@ -1,7 +1,7 @@
-"""Move results from the run's folder to the lake's reports and to PostgreSQL.
+"""Publication of a run's results in the lake and in PostgreSQL.
 
-Everything is read and checked before anything is published. Then the lake changes, each day at once by its manifest,
-and after it PostgreSQL, in one transaction for all reports of all days. Running it again gives the same.
+All results are read and checked before any is published. The lake is changed first, each day at once by its manifest.
+PostgreSQL follows, in one transaction for all reports of all days. A repetition has the same result.
 """
 
 import io
@@ -38,7 +38,7 @@ CHUNK_ROWS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One report of one day, checked and still where Spark wrote it. ``parts`` maps its files to their rows."""
+    """One report of one day, checked, in the folder of the run. ``parts`` maps the path of each file to its rows."""
 
     report: Table
     day: date
@@ -52,7 +52,7 @@ class Result:
 def read_results(lake: Lake, output: str, days: Sequence[date]) -> list[Result]:
     """Read and check all results of a run.
 
-    Raises LakeError when a report is missing or has a column that it should not have.
+    Raises LakeError when a report is missing or has other columns than its table.
     """
     for report in REPORT_TABLES:
         if not lake.exists(f"{output}/{report.name}/_SUCCESS"):
@@ -68,7 +68,7 @@ def _read(lake: Lake, output: str, report: Table, day: date) -> Result:
 def publish_in_lake(
     lake: Lake, results: Sequence[Result], facts: Mapping[date, Manifest], run_name: str, *, now: datetime
 ) -> None:
-    """Make the results the reports of their days in the lake. ``facts`` are the manifests that they were made of."""
+    """Publish the results as the reports of their days in the lake. ``facts`` are the manifests of the facts read."""
     for day in sorted({result.day for result in results}):
         files = {
             result.report.name: [
@@ -96,7 +96,7 @@ def _into_place(lake: Lake, result: Result, path: str, name: str) -> Any:
 
 
 def load(results: Sequence[Result], facts: Mapping[date, Manifest], run: ReportRun, *, now: datetime) -> None:
-    """Replace these days in PostgreSQL, all reports together.
+    """Replace all reports of these days in PostgreSQL, in one transaction.
 
     Raises LakeError when the run is made up and there are reports of real days.
     """
@@ -114,13 +114,13 @@ def load(results: Sequence[Result], facts: Mapping[date, Manifest], run: ReportR
 
 
 def _renewed(days: Sequence[date]) -> dict[date, datetime]:
-    """Return since when days have their facts, where their former reports rested on the same."""
+    """Return the ``renewed_at`` of the days whose former reports were made of the same facts."""
     same = PublishedDay.objects.filter(day__in=days, is_made_up=False, renewed_at__lte=F("published_at"))
     return dict(same.values_list("day", "renewed_at"))
 
 
 def _remove(days: Sequence[date], run: ReportRun) -> None:
-    """Remove what is replaced: the same days, and all made-up ones."""
+    """Remove the reports of these days, and all made-up reports."""
     if run.is_made_up and PublishedDay.objects.filter(is_made_up=False).exists():
         raise LakeError("There are reports of real days, which made-up ones never replace.")
     made_up = PublishedDay.objects.filter(is_made_up=True).values_list("day", flat=True)

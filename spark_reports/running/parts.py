@@ -1,4 +1,4 @@
-"""Check for what a run needs beside the server itself: the dependency group `reports`, and Java."""
+"""Check for the optional parts that runs need: the dependency group `reports`, and Java."""
 
 import importlib.util
 import os
@@ -9,7 +9,7 @@ PACKAGES = {"pyspark": "PySpark", "pyarrow": "PyArrow"}
 
 
 def missing() -> str:
-    """Return in one line what this machine lacks and how to install it; empty when it lacks nothing."""
+    """Return a line that names the missing parts and how to install them, or an empty text if none is missing."""
     lacking = [name for module, name in PACKAGES.items() if importlib.util.find_spec(module) is None]
     if lacking:
         verb = "is" if len(lacking) == 1 else "are"

@@ -1,8 +1,8 @@
-"""One run: export what is missing, compute in Spark, publish. Only one runs at a time.
+"""Runs: export the missing days, compute in Spark, publish. Only one run is under way at a time.
 
-The console shows PostgreSQL, which takes all of a run or nothing. The lake's reports are published just before, a day
-at a time: a run that ends in between leaves some days in the lake that are newer than those shown, and when it is run
-again it replaces both. Days that are exported already stay exported.
+PostgreSQL, which the console shows, takes all results of a run or none. The lake is published just before, one day
+after the other. So a run that is killed in between may leave days in the lake that are newer than those shown. The next
+run of these days replaces both. Exported days stay exported.
 """
 
 import os
@@ -39,7 +39,7 @@ from spark_reports.running.spark import (
     submit,
 )
 
-# After this Spark is stopped.
+# Spark is stopped after this time.
 SPARK_TIMEOUT_SECONDS = 14_400.0
 log = structlog.get_logger(__name__)
 State, Step = ReportRun.State, ReportRun.Step
@@ -50,46 +50,47 @@ FAULTS = (ExportError, LakeError, SparkError, OSError)
 
 
 class RunError(Exception):
-    """There are no new reports; the text says why in one line."""
+    """The run failed, or did not begin. The text says why in one line."""
 
 
-class Busy(RunError):  # noqa: N818 - says what is
-    """Another run or export is under way, so nothing was begun."""
+class Busy(RunError):  # noqa: N818 - names a state
+    """Another run or export is under way, so the run did not begin."""
 
 
 class WorkerStops(Exception):  # noqa: N818 - says what happened
-    """The worker was told to end while Spark computed. The next worker begins again."""
+    """The worker is stopped while Spark computes. The next worker makes the run again."""
 
 
-# Of other faults only the kind is told, because their words may hold a row.
+# The error of a run by its exception. Of any other exception only the class is recorded, because its text may quote a
+# row.
 _ENDED_BY: dict[type[BaseException], str] = {
-    WorkerStops: "Its worker was told to end, as when a new version is installed. The next one begins again.",
-    KeyboardInterrupt: "It was interrupted by hand.",
+    WorkerStops: "Its worker was stopped, for example by an upgrade. The next worker makes the run again.",
+    KeyboardInterrupt: "It was interrupted from the keyboard.",
     SystemExit: "The server was stopped.",
 }
 
 
 class Progress:
-    """Receives what a run tells while it goes on; the command draws it."""
+    """Callbacks of a run that report its progress. The command overrides them to draw it."""
 
     def step(self, run: ReportRun) -> None:
-        """Tell that the run began another step."""
+        """Report that the run began another step."""
 
     def rows(self, day: date, table: str, number: int) -> None:
-        """Tell that another ``number`` of rows of a table was exported."""
+        """Report that another ``number`` of rows of a table was exported."""
 
     def report(self, line: str) -> None:
-        """Tell that Spark finished a report."""
+        """Report that Spark finished a report."""
 
     def beat(self) -> None:
-        """Tell at least every 20 seconds that Spark computes. What this raises ends the run, and Spark with it."""
+        """Report at least every BEAT_SECONDS that Spark computes. An exception from here ends the run, and Spark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a run takes its facts from.
+    """The source of a run's facts.
 
-    ``bring`` brings a day into the lake, as `export_day` does. Made-up facts have a lake of their own.
+    ``bring`` writes the facts of a day into the lake, as `export_day` does. Made-up facts have a lake of their own.
     """
 
     lake: str
@@ -99,7 +100,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """The facts of a run's days, verified."""
+    """The verified facts of a run's days."""
 
     manifests: Mapping[date, Manifest]
 
@@ -109,10 +110,10 @@ class _Facts:
 
 
 def run_reports(first: date, last: date, *, progress: Progress, replace: bool = False) -> list[ReportRun]:
-    """Make the reports of a range of closed days, oldest first. ``replace`` exports days again that are in the lake
-    already.
+    """Make the reports of a range of closed days, oldest first, in runs of MAX_DAYS_PER_RUN days.
 
-    Raises Busy when another run is under way, and RunError when one fails: those before it are published then.
+    ``replace`` exports days again that are in the lake already. Raises Busy while another run is under way, and
+    RunError when a run fails. The runs before it are published then.
     """
     try:
         days = closed_days(first, last, now=database_now())
@@ -131,11 +132,13 @@ def run_days(source: Source, days: Sequence[date], *, progress: Progress) -> lis
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Hold the lock under which one process writes into the lake: publishing a day removes what its own manifest does
-    not name.
+    """Hold the lock under which one process at a time writes into the lake.
 
-    What is written meanwhile is for this account only. The lock ends with the connection, however that ends. Raises
-    Busy.
+    Two writers would remove files of each other, because publishing a day removes the files that its manifest does not
+    list. Files that are written under the lock are readable for this account only. PostgreSQL releases the lock when
+    the connection ends.
+
+    Raises Busy.
     """
     lock = LeaderLock(REPORTS)
     if not lock.take():
@@ -149,7 +152,7 @@ def alone() -> Iterator[None]:
 
 
 def _close_abandoned() -> None:
-    """Mark runs that look unfinished as killed. The holder of the lock knows that nobody else runs."""
+    """Mark unfinished runs as killed. No run is under way, because this process holds the lock."""
     ReportRun.objects.filter(state=State.RUNNING).update(state=State.FAILED, finished_at=database_now(), error=KILLED)
 
 
@@ -177,7 +180,7 @@ def _carry_out(source: Source, run: ReportRun, days: Sequence[date], progress: P
     lake = Lake(source.lake)
     name = f"{run.pk}-{secrets.token_hex(4)}"
     output = f"incoming/{name}"
-    lake.remove_folder("incoming")  # nobody else runs, so a killed run left what is there, and what it put aside
+    lake.remove_folder("incoming")  # left by a killed run, as is the scratch folder: no other run is under way
     remove_scratch(scratch_in(settings.DATA_DIR))
     try:
         with _step(run, Step.EXPORT, progress):
@@ -249,7 +252,7 @@ def _classes() -> Path | None:
 
 
 def _forget_old_days() -> None:
-    """Remove days from the lake that are older than its retention. No run fails of it, as its reports are published."""
+    """Remove days from the lake that are older than its retention. A failure is only logged: the run is published."""
     try:
         Lake(settings.REPORTS_LAKE).forget_before(oldest_day_of_lake(database_now()))
     except FAULTS as error:
@@ -257,9 +260,9 @@ def _forget_old_days() -> None:
 
 
 def _keep_classes(facts: _Facts, progress: Progress) -> None:
-    """Compute a night of few rows once more, only for the archive of classes that later ones start with.
+    """Compute a night of few rows once more, to write the archive of classes for later runs.
 
-    In a Java of its own, so that nothing that happens to it concerns the run.
+    The archive is written by a Java process of its own, so that its failure does not affect the run.
     """
     archive = _classes()
     if archive is None or archive.exists() or sum(facts.event_counts.values()) >= MANY_ROWS:
@@ -276,7 +279,7 @@ def _keep_classes(facts: _Facts, progress: Progress) -> None:
 
 
 def make_plan(lake: Lake, manifests: Mapping[date, Manifest], output: str) -> Plan:
-    """Return the plan of a run. Raises LakeError when a file of an earlier day that is read, too, is broken."""
+    """Return the plan of a run. Raises LakeError when a file of an earlier day that the run reads is broken."""
     first = min(manifests)
     facts: dict[str, dict[str, Sequence[str]]] = {table.name: {} for table in tables.EVENT_TABLES}
     facts |= _earlier_files(lake, Kind.FACTS, first, LOOK_BACK_SNAPSHOTS)
@@ -300,10 +303,10 @@ def make_plan(lake: Lake, manifests: Mapping[date, Manifest], output: str) -> Pl
 def _looked_back(
     lake: Lake, days: Sequence[date], read: Mapping[str, Mapping[str, Sequence[str]]]
 ) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return by table and day: how many of the days that it looks back to it could know, and how many it knows.
+    """Return by table and day how many of the days that it looks back to are expected, and how many are in the lake.
 
-    Nothing is expected of the days before the first one with reports, in the lake or in PostgreSQL, which remembers
-    them when the lake is lost.
+    Days before the first day with reports are not expected. That day is taken from the lake and from PostgreSQL, which
+    still has it when the lake is lost.
     """
     real = PublishedDay.objects.filter(is_made_up=False)
     published = real.order_by("day").values_list("day", flat=True).first()
@@ -322,7 +325,7 @@ def _looked_back(
 
 
 def _survival_days(manifests: Mapping[date, Manifest]) -> dict[str, tuple[int, int]]:
-    """Return by day: how many days of events the survival of its cohorts needs, and how many were whole."""
+    """Return by day how many days of events the survival of its cohorts needs, and how many of them are complete."""
     found = {}
     for day, manifest in manifests.items():
         oldest = day - timedelta(days=day.weekday() + 7 * (tables.LIFETIME_WEEKS - 1))
@@ -332,7 +335,7 @@ def _survival_days(manifests: Mapping[date, Manifest]) -> dict[str, tuple[int, i
 
 
 def _expected_rows(manifests: Mapping[date, Manifest]) -> dict[str, dict[str, int]]:
-    """Return the row counts of the run's own days; earlier days were checked by their own runs."""
+    """Return the row counts of the run's own days. The runs of earlier days have checked theirs."""
     return {
         table.name: {day.isoformat(): manifest.rows[table.name] for day, manifest in manifests.items()}
         for table in tables.EVENT_TABLES
@@ -342,9 +345,9 @@ def _expected_rows(manifests: Mapping[date, Manifest]) -> dict[str, dict[str, in
 def _earlier_files(
     lake: Lake, kind: Kind, first: date, look_back_days: Mapping[str, int]
 ) -> dict[str, dict[str, Sequence[str]]]:
-    """Return files of earlier days by table and day, each compared with its manifest.
+    """Return files of earlier days by table and day, each verified with its manifest.
 
-    Days of an older schema are left out: comparing with them would be wrong, and they can be made anew.
+    Days of an older schema are left out, because a comparison with them would be wrong. They can be made again.
     """
     files: dict[str, dict[str, Sequence[str]]] = {name: {} for name in look_back_days}
     oldest = first - timedelta(max(look_back_days.values()))

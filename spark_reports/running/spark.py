@@ -1,7 +1,7 @@
-"""Run Spark as a process of its own: spark-submit with our jobs as a package, and nothing of ours in its environment.
+"""Spark as a process of its own: spark-submit with our jobs as a package, without our secrets in its environment.
 
-It is told the lake and the plan. Database, keys and secrets stay here; what a master, an object store or Java need
-comes from the environment by the names below, and from Spark's own configuration folder (SPARK_CONF_DIR).
+The process gets the lake and the plan. The database, keys and secrets are not passed to it. The settings of a master,
+an object store or Java come from the environment variables that PASSED_ON names, and from SPARK_CONF_DIR.
 """
 
 import importlib.util
@@ -30,11 +30,11 @@ ENTRY = "from spark_reports.jobs.nightly import main\n\nmain()\n"
 PASSED_ON = re.compile(
     r"(PATH|HOME|LANG|TZ|TMPDIR|USER|JAVA_HOME|KRB5.*|SPARK_CONF_DIR|SPARK_LOCAL_.*|HADOOP_.*|YARN_.*|AWS_.*|GOOGLE_.*|AZURE_.*)"
 )
-# From so many rows on it pays to compile well.
+# The number of facts from which optimised compilation pays.
 MANY_ROWS = 10_000_000
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-PROGRESS = "report "  # the beginning of a line of progress
-# Where S3A looks for keys besides: Amazon's own chain, with the file that AWS_SHARED_CREDENTIALS_FILE names.
+PROGRESS = "report "  # prefix of a line of progress
+# Providers of S3 keys: S3A's own, then Amazon's chain, which reads the file that AWS_SHARED_CREDENTIALS_FILE names.
 S3_KEYS = (
     "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider,"
     "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
@@ -46,7 +46,7 @@ STOP_SECONDS = 10
 
 
 class SparkError(Exception):
-    """Spark did not finish; the text says why in one line. ``log`` is the end of what it wrote."""
+    """Spark did not finish. The text says why in one line. ``log`` is the end of Spark's log."""
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
@@ -55,12 +55,11 @@ class SparkError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What to run.
+    """The arguments of one Spark process.
 
-    ``plan`` is its text, which the driver reads here. ``scratch`` is the folder for everything that is put aside while
-    it runs. ``rows`` is how many facts there are to read. ``on_line`` gets
-    each line of the job's progress, and an empty one now and then while there is none. ``classes`` is an archive of
-    Java's classes to start with, and ``new_classes`` one to write at the end.
+    ``plan`` is the text of the plan. ``scratch`` is the folder for temporary files. ``rows`` is the number of facts to
+    read. ``on_line`` gets each line of progress, and an empty text every BEAT_SECONDS without one. ``classes`` is an
+    archive of Java's classes to start with, and ``new_classes`` one to write at the end.
     """
 
     master: str
@@ -95,22 +94,23 @@ def submit(submission: Submission) -> str:
 
 
 def scratch_in(data_dir: Path) -> Path:
-    """Return the folder for what a run puts aside, pseudonyms among it: below the disk that SPARK_LOCAL_DIRS names, or
-    DATA_DIR.
+    """Return the folder for temporary files of a run, which hold pseudonyms.
+
+    It is below the first folder of SPARK_LOCAL_DIRS, or below DATA_DIR.
     """
     disk = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     return Path(disk or data_dir) / "report-scratch"
 
 
 def remove_scratch(folder: Path) -> None:
-    """Remove what a run put aside. One that was killed leaves it to the next."""
+    """Remove the temporary files of a run. The next run does so for a killed one."""
     with suppress(FileNotFoundError):
         shutil.rmtree(folder)
 
 
 @contextmanager
 def _empty(folder: Path) -> Iterator[Path]:
-    """Give an empty folder for this account only, and remove it afterwards."""
+    """Make the folder empty and readable for this account only, and remove it afterwards."""
     remove_scratch(folder)
     folder.mkdir(mode=0o700, parents=True)
     try:
@@ -120,7 +120,7 @@ def _empty(folder: Path) -> Iterator[Path]:
 
 
 def package(folder: Path) -> tuple[Path, Path]:
-    """Write the jobs as a zip file that executors of a cluster can be sent, and the script that starts them."""
+    """Write the jobs as a zip file, which Spark sends to executors, and the script that starts them."""
     archive, entry = folder / "jobs.zip", folder / "entry.py"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as jobs:
         for path in job_files():
@@ -130,7 +130,10 @@ def package(folder: Path) -> tuple[Path, Path]:
 
 
 def _write_plan(submission: Submission) -> Path:
-    """Write the plan for the driver, which runs beside us: from the lake it would be read by a job of Spark's."""
+    """Write the plan to a local file for the driver, which runs on this machine.
+
+    Reading it from the lake would take a Spark job.
+    """
     plan = submission.scratch / "plan.json"
     plan.write_text(submission.plan, encoding="utf-8")
     return plan
@@ -154,7 +157,7 @@ def _command(submission: Submission, archive: Path, entry: Path, plan: Path) -> 
         *[str(spark_home() / "bin" / "spark-submit"), "--master", submission.master],
         *["--driver-memory", submission.driver_memory, "--py-files", str(archive)],
         *["--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=WARN"],
-        # What it writes is for its account only.
+        # Files of Spark are readable for its account only.
         *["--conf", "spark.hadoop.fs.permissions.umask-mode=077", "--conf", "spark.ui.showConsoleProgress=false"],
         *_for_one_machine(submission.master),
         *_for_buffers(submission),
@@ -164,13 +167,15 @@ def _command(submission: Submission, archive: Path, entry: Path, plan: Path) -> 
 
 
 def is_remote(master: str) -> bool:
-    """Return whether a master is a server of Spark Connect, which has a session ready and needs no driver here."""
+    """Return whether a master is a server of Spark Connect, which has a session and needs no driver here."""
     return master.startswith("sc://")
 
 
 def _for_s3(lake: str) -> Iterable[str]:
-    """Return the options for a lake on S3: the connector, which Spark fetches and keeps, where S3 is if not at Amazon,
-    and that its keys are in a file.
+    """Yield the options for a lake on S3.
+
+    They name the connector, which Spark downloads once, the endpoint of an S3 other than Amazon's, the region, and the
+    providers of keys if these are in a file.
     """
     if not lake.startswith("s3a://"):
         return
@@ -193,7 +198,7 @@ def s3_connector() -> str:
 
 
 def _for_remote(master: str, folder: Path) -> dict[str, str]:
-    """Return what a client of Spark Connect needs beside: where the server is, and our jobs on the path."""
+    """Return the environment of a client of Spark Connect: the server's address, and our jobs on the path."""
     return {"SPARK_REMOTE": master, "PYTHONPATH": str(folder / "jobs.zip")} if is_remote(master) else {}
 
 
@@ -202,25 +207,23 @@ def is_here(master: str) -> bool:
 
 
 def _for_one_machine(master: str) -> Iterable[str]:
-    """Return the options for a master on this machine: it needs no driver that others can reach, and no 200 partitions
-    of a shuffle.
-    """
+    """Return the options for a master on this machine: a driver on localhost, and eight partitions of a shuffle."""
     options = ["spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", "spark.sql.shuffle.partitions=8"]
     return (part for option in options for part in ("--conf", option)) if is_here(master) else ()
 
 
 def _for_buffers(submission: Submission) -> Iterable[str]:
-    """Return the option that has Hadoop buffer uploads in the scratch folder. Other machines have none."""
+    """Return the option that makes Hadoop buffer uploads in the scratch folder, which only this machine has."""
     return ("--conf", f"spark.hadoop.hadoop.tmp.dir={submission.scratch}") if is_here(submission.master) else ()
 
 
 def environment(master: str, rows: int = 0) -> dict[str, str]:
     """Return the environment of Spark, without our secrets.
 
-    A day of few rows is over before Java has compiled anything well: on this machine it then compiles quickly instead.
+    A run of fewer than MANY_ROWS ends before optimised compilation pays, so Java then compiles quickly on this machine.
     """
     passed_on = {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
-    # The Spark of the package, not one installed beside it, and the interpreter that has the package.
+    # The Spark of the installed package and no other one, and the interpreter that has the package.
     ours = {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"}
     if not is_here(master):
         return passed_on | ours
@@ -229,10 +232,9 @@ def environment(master: str, rows: int = 0) -> dict[str, str]:
 
 
 def _for_driver(submission: Submission) -> dict[str, str]:
-    """Return Java's options of the driver alone, which the launcher of Spark does not read.
+    """Return the Java options of the driver, in a variable that Spark's launcher itself does not read.
 
-    Its memory is there from the beginning: it would come little by little, and garbage be collected a hundred times
-    meanwhile.
+    The heap has its full size from the start. A growing heap would cost a hundred garbage collections.
     """
     options = [f"-Xms{submission.driver_memory}", "-XX:MetaspaceSize=192m", f'"-Djava.io.tmpdir={submission.scratch}"']
     if submission.new_classes:
@@ -246,7 +248,7 @@ def _for_driver(submission: Submission) -> dict[str, str]:
 def _running(command: Sequence[str], environ: Mapping[str, str]) -> Iterator["subprocess.Popen[str]"]:
     """Start the command in a session of its own, so that Java is stopped together with the script that started it.
 
-    It is tied to this process by its standard input: see `kill_with_parent`.
+    The command ends when this process ends, because its standard input is a pipe: see `kill_with_parent`.
     """
     process = subprocess.Popen(
         command,
@@ -305,7 +307,7 @@ def _next(lines: SimpleQueue[str | None]) -> str | None:
 
 
 def _killed_by(code: int) -> str:
-    """Return which signal ended Java; empty when none did."""
+    """Return a sentence about the signal that ended Java, or an empty text if none did."""
     if code <= 128:
         return ""
     hint = ", mostly for want of memory: SPARK_DRIVER_MEMORY must be below what the container has"
@@ -317,7 +319,7 @@ _CAUSE = re.compile(r"(?:Caused by: |py4j\S+: |\S*\.)?([A-Za-z_.]*(?:Error|Excep
 
 
 def _reason(log: Iterable[str]) -> str:
-    """Return the deepest cause that the log names."""
+    """Return the deepest cause in the log, or its last line."""
     lines = [line.strip() for line in log if line.strip() and not line.startswith("{") and " WARN " not in line]
     causes = [found for line in lines if (found := _CAUSE.fullmatch(line))]
     deepest = [cause for cause in causes if cause[0].startswith("Caused by: ")] or causes

@@ -323,7 +323,7 @@ def test_a_worker_that_is_told_to_end_leaves_the_request_to_the_next(
         WORKER_STOP.prepare()
 
     assert RequestedRun.objects.get() == request_row
-    assert ReportRun.objects.get().error.startswith("Its worker was told to end")
+    assert ReportRun.objects.get().error.startswith("Its worker was stopped")
 
 
 def test_a_request_that_kills_its_process_three_times_is_given_up() -> None:

@@ -1,1 +1,1 @@
-"""The reports: each turns the facts of a day into the rows of its table."""
+"""Reports: each module computes the rows of its table from the facts of a day."""

@@ -1,9 +1,9 @@
-"""Figures outside of their usual band, for the dashboard.
+"""Anomalies: figures outside of their usual band.
 
 Grain: one row per day and flagged figure: the error rate of a stage, platform, app topic and bridge, or the
 churn rate of a platform, app topic and bridge.
 Units: rates from 0 to 1; the band is the usual rate ± 3.5 times the scale of `statistics.scale`.
-Late data: as for `error_rates` and `token_churn`, of which this is computed.
+Late data: as for `error_rates` and `token_churn`, from which this report is computed.
 """
 
 from pyspark.sql import DataFrame
@@ -13,7 +13,7 @@ from spark_reports.jobs.reports.statistics import scale, with_usual
 from spark_reports.jobs.sources import union
 
 LIMIT = 3.5
-# A total below this proves nothing, however unusual its rate is.
+# A rate of fewer events is not flagged, because it proves nothing.
 MIN_TOTAL = 50
 MIN_DIFFERENCE = 10
 PLACE = ["platform", "app_topic", "bridge"]
@@ -25,7 +25,7 @@ def transform(
 ) -> DataFrame:
     """Return the figures of ``error_rates`` and ``churn`` that are outside of their usual band.
 
-    The other two frames hold the rows of these reports for the days before.
+    ``earlier_error_rates`` and ``earlier_churn`` hold the rows of these reports for the days before.
     """
     today = union([failing(error_rates), leaving(churn)])
     earlier = union([failing(earlier_error_rates), leaving(earlier_churn)])
@@ -49,7 +49,7 @@ def transform(
 
 
 def failing(error_rates: DataFrame) -> DataFrame:
-    """Return all failures of a stage on a day, whatever their code."""
+    """Return the failures of each stage and day, summed over their codes, as a figure."""
     whole_day = error_rates.where(F.col("hour").isNull())
     events = F.sum(F.when(F.col("is_failure"), F.col("events")).otherwise(0))
     summed = whole_day.groupBy("day", "stage", *PLACE).agg(events.alias("events"), F.first("total").alias("total"))
@@ -65,7 +65,7 @@ def failing(error_rates: DataFrame) -> DataFrame:
 
 
 def leaving(churn: DataFrame) -> DataFrame:
-    """Return the tokens that were lost on a day as a figure."""
+    """Return the lost tokens of each day as a figure."""
     events = F.col("unregistered") + F.col("died") + F.col("expired")
     return churn.where(F.col("churn_rate").isNotNull()).select(
         "day",

@@ -1,16 +1,19 @@
-"""Whether the reports of a day can be believed.
+"""Data quality: checks of the facts and reports of a day.
 
 Grain: one row per day, check and subject; ``is_ok`` false puts a banner on the day's reports.
 Units: rows, device tokens, or days.
-Checks: ``row_count`` what was read against what the manifest says; ``timestamps`` rows left out because their time is
-outside of their day, or a duration cannot be true (`sources.is_duration`); ``unknown_values`` rows with a word that
-this version does not know, which no figure guesses about (of both 0 are expected); ``reconciliation`` start + in - out
-against the end of `token_churn`; ``continuity`` its start against the end of the day before, over all places;
-``history`` on how many of the days that a report looks back to it rests, of those since the first day with reports;
-``retention`` (only where it fails) whether the day was exported before its rows began to be removed.
-Thresholds: a check fails when what was found differs from what is expected by more than a share that stands as a
-constant beside its rule. ``row_count`` and ``retention`` have none: what Spark reads is exactly what was verified.
-Late data: a check tells about the export that was read.
+Checks:
+``row_count`` compares the rows that were read with those in the manifest.
+``timestamps`` counts the rows that are left out, because their time is outside of their day or a duration is not
+plausible (`sources.is_duration`). 0 are expected.
+``unknown_values`` counts the rows with a label that this version does not know, which count as unknown. 0 are expected.
+``reconciliation`` compares start + in - out of `token_churn` with its end.
+``continuity`` compares the start of `token_churn` with the end of the day before, summed over all places.
+``history`` compares the days that a report looks back to with those that are there, since the first day with reports.
+``retention`` has a row only where it fails: the day was exported after retention had begun to remove its rows.
+Thresholds: a check fails when the found number differs from the expected one by more than a share, which is a constant
+beside its rule. ``row_count`` and ``retention`` have no tolerance, because Spark reads exactly the verified files.
+Late data: a check is about the export that was read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +42,7 @@ Counts = Mapping[str, Mapping[str, int]]
 def transform(expected_rows: DataFrame, found: DataFrame, churn: DataFrame, earlier_churn: DataFrame) -> DataFrame:
     """Check the facts against the manifests and the reports against each other.
 
-    ``found`` are the counts of all tables; ``expected_rows`` (day, subject, expected) come from the manifests.
+    ``found`` has the counts of all tables, and ``expected_rows`` (day, subject, expected) those of the manifests.
     """
     checks = [
         row_counts(expected_rows, found),
@@ -51,18 +54,18 @@ def transform(expected_rows: DataFrame, found: DataFrame, churn: DataFrame, earl
     return union(checks)
 
 
-# One day of seven hardly moves a median, and each figure says on how many days it rests.
+# Share of missing days that is tolerated: one of seven hardly moves a median, and each figure names its days.
 MISSING_DAYS = 0.2
 
 
 def history(spark: SparkSession, days: Mapping[str, Mapping[str, Sequence[int]]]) -> DataFrame:
-    """Return a check for each report and day that looks back. ``days``: expected and found, by report and day."""
+    """Return a check for each report and day that looks back. ``days`` has expected and found by report and day."""
     flat = [(day, report, *pair) for report, by_day in days.items() for day, pair in by_day.items()]
     return _check("history", local_rows(spark, flat, COMPARED), MISSING_DAYS)
 
 
 def incomplete(spark: SparkSession, days: Sequence[str]) -> DataFrame:
-    """Return a failed check for each day that was exported after its rows began to be removed."""
+    """Return a failed check for each day that was exported after retention had begun to remove its rows."""
     flat = [(day, "facts", 1, 0) for day in days]
     return _check("retention", local_rows(spark, flat, COMPARED))
 
@@ -74,9 +77,9 @@ def expected_rows(spark: SparkSession, rows: Counts) -> DataFrame:
 
 
 def count_all(facts: Mapping[str, DataFrame]) -> DataFrame:
-    """Count the rows of all tables by day as they were read, the absurd ones and those with an unknown word.
+    """Count by table and day all rows, those with an implausible time, and those with an unknown label.
 
-    Each table is scanned once, and all of them are counted together: a count of its own would be a shuffle of its own.
+    Each table is scanned once. All tables are counted together, because each count would need a shuffle of its own.
     """
     rows = union([_judged(name, frame) for name, frame in facts.items()])
     return rows.groupBy("day", "subject").agg(
@@ -115,18 +118,18 @@ def row_counts(expected: DataFrame, found: DataFrame) -> DataFrame:
     return _check("row_count", joined)
 
 
-# One row of a thousand changes no figure that anybody reads.
+# Share of odd rows that is tolerated: one row of a thousand changes no figure visibly.
 ODD_ROWS = 0.001
 
 
 def none_of(expected: DataFrame, found: DataFrame, column: str, check: str) -> DataFrame:
-    """Check that hardly any rows of a table are of a kind."""
+    """Check that no more than ODD_ROWS of a table's rows are in ``column``."""
     joined = expected.drop("expected").join(found, on=["day", "subject"], how="left")
     number, rows = F.coalesce(column, F.lit(0)).alias("found"), F.coalesce("found", F.lit(0)).alias("rows")
     return _check(check, joined.select("day", "subject", F.lit(0).alias("expected"), number, rows), ODD_ROWS, of="rows")
 
 
-# Tokens that neither come nor go: an event that was committed late is one of them.
+# Share of tokens without an event that is tolerated, for events that are committed late.
 UNEXPLAINED_TOKENS = 0.001
 
 
@@ -138,9 +141,10 @@ def reconciliation(churn: DataFrame) -> DataFrame:
 
 
 def continuity(churn: DataFrame, earlier: DataFrame) -> DataFrame:
-    """Compare starts with the ends of the day before, summed over all places.
+    """Compare the start of each day with the end of the day before, summed over all places.
 
-    A platform is `none` or an app topic `(other)` by rules that may change between two exports.
+    Single places are not compared, because the rules for the platform `none` and the app topic `(other)` may change
+    between two exports.
     """
     starts = churn.groupBy("day").agg(F.sum("active_at_start").alias("found"))
     ends = churn.unionByName(earlier).groupBy("day").agg(F.sum("active_at_end").alias("expected"))
@@ -151,7 +155,7 @@ def continuity(churn: DataFrame, earlier: DataFrame) -> DataFrame:
 
 
 def _check(name: str, rows: DataFrame, share: float = 0.0, of: str = "expected") -> DataFrame:
-    """Return the rows as checks, which fail beyond a share of the column ``of``."""
+    """Return the rows as checks. One fails if the difference exceeds ``share`` of the column ``of``."""
     difference = F.abs(F.col("expected") - F.col("found"))
     return rows.select(
         "day",

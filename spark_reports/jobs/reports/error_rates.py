@@ -5,9 +5,9 @@ Units: ``events`` and ``total`` are counts, rates are shares from 0 to 1.
 Stages: ``inbox`` envelopes that are none of the three that follow (``read``: of another type, such as a contact code),
 ``registration``, ``query`` and ``request`` as received (of requests: one event per notification asked for, and one per
 request that was dropped whole), ``dispatch`` attempts at the gateway, ``reply`` messages on their way back.
-Late data: an event counts on the day and hour of its first timestamp with what was known at the export. What ended
-later (``open``, ``waiting``) changes with the next export and run of that day. Comparison is with the reports published
-for the seven days before, so a backfill runs from its oldest day.
+Late data: an event counts on the day and hour of its first timestamp, with its outcome at the export. An outcome that
+was ``open`` or ``waiting`` then changes with the next export and run of that day. Rates are compared with the published
+reports of the seven days before, so a backfill begins with its oldest day.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -21,9 +21,9 @@ from spark_reports.jobs.tables import Table
 PLACE = ["platform", "app_topic", "bridge"]
 CELL = ["hour", "stage", *PLACE]  # the keys of a total
 OUTCOME = ["outcome", "code", "is_failure"]
-# The outcome of a state that this version does not know; `data_quality` has a finding about it.
+# The outcome of a state that this version does not know. `data_quality` has a finding about it.
 UNKNOWN = "unknown"
-WHOLE_DAY = -1  # as an hour, while it is a key of joins
+WHOLE_DAY = -1  # stands for the hour null, which is no key of joins
 FAILURES = (
     *("refused", "dropped", "failed", "dead", "config", "payload", "transient", "ambiguous"),
     *("abandoned", "unconfirmed"),
@@ -33,9 +33,9 @@ FAILURES = (
 def count_outcomes(
     envelopes: DataFrame, notifications: DataFrame, attempts: DataFrame, replies: DataFrame
 ) -> DataFrame:
-    """Count how many events had which outcome, by hour.
+    """Count the events by hour and outcome.
 
-    This is the only pass over the facts; its result is small and worth keeping.
+    This is the only pass over the facts. Its result is small, so the caller keeps it in memory.
     """
     events = [of_envelopes(envelopes), of_notifications(notifications), of_attempts(attempts), of_replies(replies)]
     return count(union(events))
@@ -47,9 +47,9 @@ def transform(outcomes: DataFrame, earlier: DataFrame) -> DataFrame:
 
 
 def of_envelopes(envelopes: DataFrame) -> DataFrame:
-    """Return the events of envelopes. Requests that were read are counted by their notifications instead.
+    """Return the events of envelopes. Requests that were processed are counted by their notifications instead.
 
-    A message of another type, such as a contact code, is ``read``: nothing was asked for that could be accepted.
+    A message of another type, such as a contact code, has the outcome ``read``, because it requests nothing.
     """
     known = F.col("type").isin("registration", "query", "request")
     is_refusal = (F.col("reason") != "") & (F.col("reason") != "nothing_found")
@@ -73,7 +73,7 @@ def of_envelopes(envelopes: DataFrame) -> DataFrame:
 
 
 def of_notifications(notifications: DataFrame) -> DataFrame:
-    """Return whether each push was accepted. The stage ``dispatch`` tells what became of it afterwards."""
+    """Return the events of notifications: accepted or not. The stage ``dispatch`` has the outcomes of attempts."""
     outcome = (
         F.when(F.col("state").isin(*labels.DECIDED_AT_ONCE), F.col("state"))
         .when(F.col("state").isin(*labels.ACCEPTED), "accepted")
@@ -90,8 +90,8 @@ def of_attempts(attempts: DataFrame) -> DataFrame:
 def of_replies(replies: DataFrame) -> DataFrame:
     """Return the events of replies.
 
-    An unconfirmed reply that was never repeated is no failure: no store said that it lacked the reply, mostly because
-    none answered.
+    An unconfirmed reply that was never repeated is no failure: no store reported that it lacks the reply, mostly
+    because no store answered.
     """
     is_unchecked = (F.col("state") == "unconfirmed") & (F.col("repeats") == 0)
     outcome = F.when(F.col("state") == "pending", "waiting").when(is_unchecked, "unchecked")
@@ -105,7 +105,7 @@ def _if_known(table: Table, column: str) -> Column:
 
 
 def _of_waku(messages: DataFrame) -> DataFrame:
-    """Add the place of messages of Waku, which tell no platform and no app."""
+    """Add the place of messages of Waku, which have no platform and no app."""
     return messages.withColumns({"platform": F.lit("none"), "app_topic": F.lit(""), "bridge": F.lit("waku")})
 
 
@@ -134,7 +134,7 @@ def whole_days(hourly: DataFrame) -> DataFrame:
 
 def with_rates(counts: DataFrame) -> DataFrame:
     """Add the total of each cell, the rate of each outcome in it, and its Wilson interval."""
-    # A window and no join with the sums, which would make the counts a second time.
+    # A window, because a join with the sums would compute the counts twice.
     cell = Window.partitionBy("day", *CELL)
     events, total = F.col("events"), F.col("total")
     return counts.withColumn("total", F.sum("events").over(cell)).select(
@@ -150,7 +150,7 @@ def with_rates(counts: DataFrame) -> DataFrame:
 
 
 def with_comparison(rates: DataFrame, earlier: DataFrame) -> DataFrame:
-    """Compare each rate with the days before. A code that did not occur on a day with traffic had the rate 0 there."""
+    """Compare each rate with the days before. A code that did not occur on a day with traffic has the rate 0 there."""
     before = earlier.withColumn("hour", F.coalesce("hour", F.lit(WHOLE_DAY)))
     columns = ["day", *CELL, *OUTCOME, "rate"]
     known = union([before.select(columns), rates.select(columns)])

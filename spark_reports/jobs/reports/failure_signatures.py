@@ -1,11 +1,11 @@
-"""Which gateway errors are new or rising.
+"""Failure signatures: frequent, new and rising errors of gateways.
 
-Grain: one row per day, source, platform and signature; of each day the 200 that matter most, rising ones first.
-Units: ``events`` are attempts that failed so (``code``), or how much the counter of an unknown text grew (``unknown``).
+Grain: one row per day, source, platform and signature; of each day the first 200, sorted by rising and frequency.
+Units: ``events`` are failed attempts with the code (``code``), or the growth of an unknown text's count (``unknown``).
 First and last seen go back as far as the reports of the thirty days before, for unknown texts as far as their counter.
-Late data: counters of unknown texts are read at the export; what came between midnight and the export counts a day
-early. A day that is exported when the next one is closed already has no snapshot, and without the snapshot of the day
-before only texts that are new on the day are counted.
+Late data: counters of unknown texts are read at the export, so errors between midnight and the export count one day
+early. A day that is exported after the next one is closed has no snapshot. Without the snapshot of the day before, only
+texts that are new on the day are counted.
 """
 
 from collections.abc import Mapping
@@ -33,20 +33,21 @@ def transform(
 ) -> DataFrame:
     """Return the signatures that are frequent, new or rising.
 
-    ``known_days`` names the days of the run, and how many of the thirty days before each it has. ``unknown_errors``
-    holds snapshots of the days before, too, and ``earlier`` this report's own rows of those days.
+    ``known_days`` has the days of the run, with the number of the thirty days before each that are there.
+    ``unknown_errors`` has snapshots of the run's days and of the days before. ``earlier`` has the rows of this report
+    for the days before.
     """
     codes = union([of_codes(earlier_error_rates), of_codes(error_rates)])
     unknown = of_unknown_texts(unknown_errors)
-    history = union([codes, unknown])  # a code that did not come on a day with other failures came 0 times
-    today = history.where(F.col("day").isin(*known_days))  # of a day without any attempt, too
+    history = union([codes, unknown])  # on a day with other failures, a code without events counts as 0
+    today = history.where(F.col("day").isin(*known_days))
     compared = with_usual(today, history, KEY, "events", cell=["source"])
     seen = with_first_seen(compared, union([_seen(history), _seen(earlier)]))
     return most_important(seen.withColumn("known_days", of_day(known_days)))
 
 
 def of_codes(error_rates: DataFrame) -> DataFrame:
-    """Return how often each code of a failed attempt came on each day."""
+    """Return the number of failed attempts by code and day."""
     is_failed_attempt = F.col("hour").isNull() & (F.col("stage") == "dispatch") & F.col("is_failure")
     counted = error_rates.where(is_failed_attempt).groupBy("day", "platform", F.col("code").alias("signature"))
     return counted.agg(F.sum("events").alias("events")).select(
@@ -60,7 +61,7 @@ def of_codes(error_rates: DataFrame) -> DataFrame:
 
 
 def of_unknown_texts(snapshots: DataFrame) -> DataFrame:
-    """Return how much each counter grew since the snapshot of the day before."""
+    """Return the growth of each counter since the snapshot of the day before."""
     ordered = Window.partitionBy("platform", "signature").orderBy("day")
     is_next_day = F.lag("day").over(ordered) == F.date_sub("day", 1)
     first_seen_on = F.to_date("first_seen_at")
@@ -101,9 +102,9 @@ def with_first_seen(today: DataFrame, seen: DataFrame) -> DataFrame:
 
 
 def most_important(today: DataFrame) -> DataFrame:
-    """Mark new and rising signatures, and keep the ones that matter most of each day."""
+    """Mark new and rising signatures, and keep the first KEPT of each day: rising ones, then the most frequent."""
     since_then = F.date_diff("day", F.coalesce("last_before", "first"))
-    # While nothing is known of the days before, everything would be new.
+    # Without known earlier days, every signature would be new.
     is_new = (F.col("known_days") > 0) & ~since_then.between(1, NEW_AFTER_DAYS)
     is_more = (F.col("events") >= RISING_MIN) & (F.col("events") >= RISING_FACTOR * F.col("usual"))
     marked = today.withColumns({"is_new": is_new, "is_rising": is_new | F.coalesce(is_more, F.lit(False))})

@@ -1,15 +1,15 @@
-"""How long each stage takes.
+"""Latency: percentiles of the durations of each stage.
 
 Grain: one row per day, stage, platform and bridge, with further rows for all platforms and for all bridges.
-Units: percentiles in milliseconds, of durations rounded down to 1 ms below 10 s and to 1 s above; the longest in
-microseconds, as it was measured; share within the deadline from 0 to 1.
+Units: percentiles in milliseconds, of durations rounded down to 1 ms below 10 s and to 1 s above; the longest exactly,
+in microseconds; share within the deadline from 0 to 1.
 Stages: ``decide`` envelope received → processed; ``answer`` request received → its answer fixed, once per request, on
 the platform of its first notification; ``reply`` message received → the answer published to the node, of those that
 went out once; ``queue`` notification accepted → first attempt; ``gateway`` one attempt; ``deliver`` accepted →
 delivered.
-Late data: what had not ended at the export is not measured; the next export and run of the day takes it in. Durations
-that cannot be true (`sources.is_duration`) are left out, and `data_quality` counts them; what the noise between two
-clocks makes negative counts as 0.
+Late data: a duration that had not ended at the export is missing until the next export and run of the day. Durations
+that are not plausible (`sources.is_duration`) are left out, and `data_quality` counts them. A duration that is negative
+by the noise between two clocks counts as 0.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -43,12 +43,12 @@ def transform(histogram: DataFrame) -> DataFrame:
 
 
 def also_all(histogram: DataFrame, dimension: str) -> DataFrame:
-    """Repeat each row for all values of a dimension together."""
+    """Add a copy of each row with the value `all` of a dimension."""
     return histogram.withColumn(dimension, F.explode(F.array(dimension, F.lit("all"))))
 
 
 def durations(facts: DataFrame, stage: str, column: str, *, has_deadline: bool = False) -> DataFrame:
-    """Return the durations of one stage, with whether they met their deadline where there is one."""
+    """Return the durations of one stage. ``in_time`` is 1 or 0 by the deadline, or null without one."""
     platform = F.col("platform") if "platform" in facts.columns else F.lit("none")
     bridge = F.col("bridge") if "bridge" in facts.columns else F.lit("waku")
     is_in_time = (F.col(column) <= F.col("deadline_us")).cast("bigint") if has_deadline else F.lit(None).cast("bigint")
@@ -70,7 +70,7 @@ def count(measured: DataFrame) -> DataFrame:
 
 
 def _rounded(us: Column) -> Column:
-    """Return whole milliseconds, rounded down by division of whole numbers."""
+    """Return whole milliseconds, rounded down by integer division."""
     step = F.when(us < EXACT_BELOW_US, F.lit(1)).otherwise(F.lit(1000))
     return F.call_function("div", us, step * 1000) * step
 

@@ -1,11 +1,11 @@
-"""Who sends and receives how much, and how much retrying adds.
+"""Load profile: the distribution of load over senders and recipients, and the share of retries.
 
 Grain: `transform`: one row per day and role; `heaviest`: one row per day, role and rank.
 Units: counts of notifications and attempts; shares from 0 to 1, of the notifications of their role; retry amplification
-is attempts per notification that had any.
-A sender is the key that signed a request, or the server that it came from. Clients sign with keys they make up and
-change, so one person is many senders and no sender leads to a person. What was refused or suppressed at once has a
-sender and no recipient.
+is attempts per notification with at least one attempt.
+A sender is the key that signed a request, or the server that it came from. Clients make up and change the keys that
+they sign with, so one person is many senders, and no sender leads to a person. A notification that was refused or
+suppressed at once has a sender and no recipient.
 Late data: attempts are those made until the export, so the last retries of a day are missing until it is run again.
 """
 
@@ -39,9 +39,7 @@ def transform(actors: DataFrame) -> DataFrame:
 
 
 def _top_notifications(actors: DataFrame, totals: DataFrame) -> DataFrame:
-    """Count the notifications of the top 1 % from a histogram, as actors with equal numbers need no order among each
-    other.
-    """
+    """Count the notifications of the top 1 % from a histogram, which needs no order among actors with equal numbers."""
     histogram = actors.groupBy(*GROUP, F.col("notifications").alias("each")).agg(F.sum("actors").alias("those"))
     heavier = Window.partitionBy(*GROUP).orderBy(F.desc("each")).rowsBetween(Window.unboundedPreceding, -1)
     before = F.coalesce(F.sum("those").over(heavier), F.lit(0))
@@ -51,7 +49,7 @@ def _top_notifications(actors: DataFrame, totals: DataFrame) -> DataFrame:
 
 
 def _together() -> Column:
-    """Return the notifications of all actors of a row, which have as many each."""
+    """Return the notifications of all actors of a row. Each of them has the same number."""
     return F.col("actors") * F.col("notifications")
 
 

@@ -1,4 +1,4 @@
-"""Intervals and comparisons as expressions on columns: nothing here reads data."""
+"""Intervals and comparisons as expressions on columns. Nothing here reads data."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -14,14 +14,12 @@ MIN_USUAL_DAYS = 3
 
 
 def wilson_low(events: Column, total: Column) -> Column:
-    """Return the lower end of the 95 % Wilson score interval of a rate. 0 events have exactly 0, whatever rounding
-    says.
-    """
+    """Return the lower end of the 95 % Wilson score interval of a rate. It is exactly 0 for 0 events."""
     return F.when(events == 0, F.lit(0.0)).otherwise(_centre(events, total) - _half_width(events, total))
 
 
 def wilson_high(events: Column, total: Column) -> Column:
-    """Return the upper end of the 95 % Wilson score interval of a rate. A rate of 1 has exactly 1."""
+    """Return the upper end of the 95 % Wilson score interval of a rate. It is exactly 1 for a rate of 1."""
     return F.when(events == total, F.lit(1.0)).otherwise(_centre(events, total) + _half_width(events, total))
 
 
@@ -35,12 +33,12 @@ def _half_width(events: Column, total: Column) -> Column:
 
 
 def of_day(values: Mapping[date, object]) -> Column:
-    """Return the value of a row's day."""
+    """Return the value for the day of a row."""
     return F.create_map(*[F.lit(each) for pair in values.items() for each in pair])[F.col("day")]
 
 
 def median_of(values: Column) -> Column:
-    """Return the median of an array of numbers; null when it is empty."""
+    """Return the median of an array of numbers. It is null for an empty array."""
     ordered, size = F.sort_array(values), F.size(values)
     lower = F.get(ordered, F.floor((size - 1) / 2).cast("int"))
     upper = F.get(ordered, F.floor(size / 2).cast("int"))
@@ -50,11 +48,11 @@ def median_of(values: Column) -> Column:
 def with_usual(
     rows: DataFrame, history: DataFrame, keys: Sequence[str], value: str, *, cell: Sequence[str] = ()
 ) -> DataFrame:
-    """Return ``rows`` with what ``value`` was on the seven days before: ``usual`` (median) and ``deviation`` (median
-    absolute deviation), both null with fewer than three days, and on how many days they rest (``usual_days``).
+    """Return ``rows`` with the statistics of ``value`` on the seven days before.
 
-    ``history`` has at most one row per day and ``keys``, and may hold days of ``rows`` themselves. With ``cell`` (some
-    of the keys) every day that has any row of the cell counts, with the value 0 where a key has none.
+    ``usual`` is the median and ``deviation`` the median absolute deviation, both null with fewer than three days.
+    ``usual_days`` is the number of days. ``history`` has at most one row per day and ``keys``, and may have the days of
+    ``rows``, too. ``cell`` names some of the keys: a day with any row of the cell counts as 0 for a key without a row.
     """
     cell = cell or keys
     days = history.groupBy(*cell).agg(F.collect_set("day").alias("days"))
@@ -71,10 +69,10 @@ def with_usual(
 
 
 def scale(usual: Column, deviation: Column, total: Column) -> Column:
-    """Return the standard deviation to expect of a rate of ``total`` events: that of the days before, but never less
-    than chance alone gives.
+    """Return the expected standard deviation of a rate of ``total`` events.
 
-    Half an event is added, so that a rate that was always 0 has a scale, too.
+    It is that of the days before, but never less than the binomial one. Half an event is added, so that a rate that was
+    always 0 has a scale, too.
     """
     smoothed = (usual * total + 0.5) / (total + 1)
     chance = F.sqrt(smoothed * (1 - smoothed) / total)

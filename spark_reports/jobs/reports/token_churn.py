@@ -1,10 +1,10 @@
-"""Where device tokens come from and where they go.
+"""Token churn: the flows of device tokens, and their stocks at the start and the end of a day.
 
 Grain: one row per day, platform, app topic and bridge.
 Units: counts of device tokens that can be pushed to; churn rate from 0 to 1 of those active at 00:00 UTC. It may exceed
-1 where most came and went on the same day.
-Reconciliation: flows come from the day's events, both stocks from a count over the whole history (`active_tokens`), so
-start + in - out = end is a real check: ``unexplained`` is what is left.
+1 where most tokens came and went on the same day.
+Reconciliation: flows are counted from the day's events, both stocks over the whole history (`active_tokens`). So
+start + in - out = end is a real check, and ``unexplained`` is the difference.
 Late data: events are stamped when they happen and never change, so a day is final once it is closed. Events committed
 late (a transaction open over the close of the day) change it with the next export.
 """
@@ -18,8 +18,8 @@ PLACE = ["day", "platform", "app_topic", "bridge"]
 IN = ("new", "returned", "moved_in")
 OUT = ("unregistered", "died", "expired", "moved_out")
 STAYED = ("refreshed", "token_changed")
-# The flow of an event of a kind that this version does not know. It is not counted, so that what it did remains
-# unexplained.
+# The flow of an event of a kind that this version does not know. It is not counted, so that its effect appears as
+# ``unexplained``.
 UNKNOWN = "unknown"
 
 

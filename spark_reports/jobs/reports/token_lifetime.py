@@ -1,15 +1,15 @@
-"""How long device tokens live: Kaplan-Meier survival of weekly cohorts.
+"""Token lifetime: Kaplan-Meier survival of weekly cohorts of device tokens.
 
 Grain: one row per day of the report, platform, app topic, bridge, cohort (Monday of the week of first registration)
 and age in weeks.
-Units: ages in days inside, in weeks in the result; survival from 0 to 1.
-A token ends when it dies, expires or is replaced, and it ends once: what is refreshed afterwards is not at risk again.
-Unregistering says nothing about the token: it is censored, as is one that moves to another place and what is still
-active. A token is at risk on the day it began, on that of its end, and on all between.
-The interval is Greenwood's on the log-log scale, which never leaves 0 to 1. That scale has no value for a survival of 1
-or 0, where nothing or everything has ended: both ends are then the survival itself.
+Units: ages in days while computing, in weeks in the result; survival from 0 to 1.
+A token ends when it dies, expires or is replaced, and it ends once: a refresh afterwards does not put it at risk again.
+A token that is unregistered, moves to another place or is still active is censored, because it has not ended. A token
+is at risk on its first day, on its last day, and on all days between.
+The interval is Greenwood's on the log-log scale, which stays between 0 and 1. That scale has no value for a survival of
+1 or 0, where no token or every token has ended. Both ends are then the survival itself.
 Late data: each day has the whole history of its tokens (`token_spells`), so that neither a missing day nor the order in
-which days are made changes anything.
+which days are made changes the result.
 """
 
 from collections.abc import Mapping
@@ -27,16 +27,16 @@ COHORT = ["day", *PLACE, "cohort"]
 def transform(spells: DataFrame, history_from: Mapping[date, date]) -> DataFrame:
     """Return the survival of each cohort.
 
-    ``history_from`` tells for each day since when its history is whole.
+    ``history_from`` has for each day the first day with complete registration events.
     """
     weeks = by_week(with_survival(by_age(spells)))
     return weeks.withColumn("is_complete", F.col("cohort") >= of_day(history_from))
 
 
 def by_age(spells: DataFrame) -> DataFrame:
-    """Return for each cohort and age in days how many tokens were seen last (``gone``) and how many of them ended.
+    """Return for each cohort and age in days the tokens last observed at this age (``gone``), and those that ended.
 
-    Each week of age that a token saw has a row, with the token-days of that week.
+    Each week of age in which a token was observed has a row, with the token-days of that week.
     """
     age = F.date_diff("last_day", "began_on")
     weeks = F.sequence(F.lit(0), F.floor(age / 7).cast("int"))
@@ -96,8 +96,8 @@ def by_week(ages: DataFrame) -> DataFrame:
 
 
 def log_log_bound(z: float) -> Column:
-    """Return S ^ exp(z · √greenwood / -ln S), one end of the interval; S itself where it is 0 or 1."""
+    """Return one end of the interval: S ^ exp(z · √greenwood / -ln S), or S itself if S is 0 or 1."""
     survival = F.col("survival")
-    # Null for both: there is no logarithm of 0, and that of 1 is 0.
+    # The width is null for 0, which has no logarithm, and for 1, whose logarithm is 0.
     width = F.try_divide(F.lit(z) * F.sqrt("greenwood"), -F.ln(survival))
     return F.coalesce(F.pow(survival, F.exp(width)), survival)

@@ -1,6 +1,6 @@
-"""Commands of the reports. Without PyArrow their imports would fail, so one line tells that it is missing.
+"""Commands of the reports. Without PyArrow their imports would fail, so they end with one line that names it instead.
 
-The check is here and not in `spark_reports.management`, which `migrate` imports of every app.
+The check is here and not in `spark_reports.management`, because `migrate` imports that package of every app.
 """
 
 import importlib.util

@@ -1,6 +1,6 @@
 """`manage.py export_events`: export closed days from PostgreSQL into the lake, with progress.
 
-It is safe to stop and run again.
+It is safe to stop the command and to run it again.
 """
 
 from datetime import date
@@ -19,7 +19,7 @@ from spark_reports.running.runs import Busy, alone
 
 
 class Command(BaseCommand):
-    help = "Export closed days (UTC) of events into REPORTS_LAKE. Days that are there already stay as they are."
+    help = "Export the facts of closed days (UTC) into REPORTS_LAKE. Days that are in the lake already are skipped."
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_days(parser)

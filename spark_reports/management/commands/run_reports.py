@@ -15,7 +15,7 @@ from spark_reports.running.runs import Progress, RunError, run_reports
 
 
 class _Bars(Progress):
-    """Shows one line per step: rows exported, reports computed."""
+    """Progress with one line for each step: rows exported, reports computed."""
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
@@ -35,7 +35,10 @@ class _Bars(Progress):
 
 
 class Command(BaseCommand):
-    help = "Make the nightly reports of closed days (UTC). Running a day again replaces it. Backfill oldest first."
+    help = (
+        "Make the nightly reports of closed days (UTC). A second run of a day replaces its reports. Make the oldest "
+        "day first, because reports are compared with those of the days before."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_days(parser)
