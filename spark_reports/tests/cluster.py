@@ -1,4 +1,4 @@
-"""A real stand-alone Spark on this machine: one master, two workers, one core each."""
+"""Stand-alone Spark cluster on this machine: one master, and two workers with one core each."""
 
 import subprocess
 import time
@@ -46,7 +46,7 @@ class Cluster:
 @contextmanager
 def _daemon(arguments: Sequence[str], log: Path) -> Iterator[None]:
     log.parent.mkdir(exist_ok=True)
-    # spark-class replaces itself with Java: its process id is the daemon's.
+    # spark-class replaces itself with Java, so its process id is that of the daemon.
     command = [str(spark_home() / "bin" / "spark-class"), *arguments]
     environ = environment("local") | {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA}
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environ) as process:

@@ -1,4 +1,4 @@
-"""One small Spark session for all transforms, and what end-to-end tests need."""
+"""Fixtures: one small Spark session for all transforms, and a lake, a configuration and a cluster for whole runs."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ NO_JAVA = "there is no Java: `make test` installs it as root, or names its packa
 
 @pytest.fixture
 def closed_at_midnight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Close yesterday at midnight: in the minutes after it, tests by the real clock would be a day further back."""
+    """Close a day at midnight. Otherwise tests with the real clock would fail in the minutes after midnight."""
     monkeypatch.setattr(closing, "CLOSED_AFTER", timedelta(0))
 
 
@@ -36,7 +36,7 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
 
     folder = tmp_path_factory.mktemp("spark")
     options = OPTIONS | {
-        "spark.master": "local[1]",  # frames of a few rows: a second thread costs more than it brings
+        "spark.master": "local[1]",  # for frames of a few rows, a second thread costs more than it saves
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
@@ -44,7 +44,7 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.adaptive.enabled": "false",  # re-planning tiny frames costs more than running them
-        "spark.sql.codegen.wholeStage": "false",  # nor is compiling worth it
+        "spark.sql.codegen.wholeStage": "false",  # compiling costs more, too
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
@@ -60,7 +60,7 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
 
 
 def _end_gateway() -> None:
-    """End Java, which would live until this process ends and leave its pipes open."""
+    """End Java, which would otherwise run until this process ends, with open pipes."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway

@@ -1,4 +1,4 @@
-"""Frames of a few rows: a test states only the columns that matter, and the rest has defaults."""
+"""Frames of a few rows. A test names only the columns that matter, and all others have defaults."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -39,5 +39,5 @@ def frame(spark: Any, table: Table, rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def rows_of(result: Any, *columns: str) -> list[tuple[Any, ...]]:
-    """Return the chosen columns of every row, in order."""
+    """Return the chosen columns of every row, sorted."""
     return sorted((tuple(row) for row in result.select(*columns).collect()), key=repr)

@@ -1,4 +1,4 @@
-"""A few days of a small fleet in PostgreSQL, from a seed: rows as the server writes them, but many and quickly."""
+"""Made-up history of a small fleet in PostgreSQL, from a seed: rows as the server writes them, in bulk."""
 
 import random
 import secrets
@@ -29,7 +29,7 @@ PLACES: tuple[Place, ...] = (
     (1, "org.example.chat", "xmpp"),
 )
 Replies = OutboundReply.State
-# How replies end, and how often they went out again.
+# The states of replies, with the number of repetitions.
 REPLIES = [
     (Replies.CONFIRMED, 0),
     (Replies.CONFIRMED, 2),
@@ -53,7 +53,7 @@ class Installation:
 
 @dataclass
 class History:
-    """What a made-up day stored. ``secrets`` are values that must never be found in the lake."""
+    """Made-up days of a fleet. ``secrets`` are values that must never be found in the lake."""
 
     seed: int
     secrets: list[bytes] = field(default_factory=list)
@@ -81,7 +81,7 @@ class History:
     def add_day(
         self, day: date, *, events: int = 150, requests: int = 120, tries: Sequence[int] = (1, 1, 1, 2, 3)
     ) -> None:
-        """Add a day. ``tries`` are how many attempts a push takes, each as often as another."""
+        """Add a day. ``tries`` are the possible numbers of attempts of a push, each with equal probability."""
         self.tries = tries
         midnight = datetime.combine(day, time(), UTC)
         moments = sorted(
@@ -94,13 +94,13 @@ class History:
             self._push_of_xmpp(midnight + timedelta(milliseconds=self.random.randrange(86_400_000)))
 
     def register(self, at: datetime, number: int) -> list[UUID]:
-        """Register installations of the first place that do nothing else, and return their pseudonyms."""
+        """Register installations of the first place without further events, and return their pseudonyms."""
         pseudonyms = [uuid4() for _ in range(number)]
         self._all_at_once(Kind.REGISTERED, at, pseudonyms)
         return pseudonyms
 
     def kill(self, at: datetime, pseudonyms: Sequence[UUID]) -> None:
-        """Have tokens of the first place die."""
+        """Record the death of tokens of the first place."""
         self._all_at_once(Kind.TOKEN_DIED, at, pseudonyms)
 
     def _all_at_once(self, kind: Kind, at: datetime, pseudonyms: Sequence[UUID]) -> None:
@@ -165,7 +165,7 @@ class History:
         self._envelope(at, self.random.choice([MessageType.REGISTRATION, MessageType.QUERY]))
 
     def _decision(self, position: int) -> Decided:
-        """Return what was decided at once about one place of a request, of any kind that is stored so."""
+        """Return a random decision at once about one place of a request."""
         verdict = self.random.choice(list(CODES))
         wish = self.random.choice([None, *Wish]) if verdict is Verdict.SUPPRESSED else None
         return Decided(position, verdict, self.random.randrange(5), wish)

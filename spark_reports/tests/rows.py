@@ -1,4 +1,4 @@
-"""Rows of reports as Spark would have written them; a test names only what it is about."""
+"""Rows of reports as Spark would have written them. A test names only the columns that matter."""
 
 from datetime import date, datetime, timedelta
 from typing import Any

@@ -86,7 +86,7 @@ def test_days_that_are_not_over_are_refused() -> None:
 
 
 # Pseudonyms -----------------------------------------------------------------------------------------------------------
-def test_keys_change_with_period_and_role_and_the_key_id_tells() -> None:
+def test_keys_change_with_period_and_role_and_so_does_the_key_id() -> None:
     november, december = (key_for(date(2026, month, 1), SECRET, SECRET, Period.MONTH) for month in (11, 12))
     values = {(key.outer, key.prefix(subject)) for key in (november, december) for subject in Subject}
 
@@ -108,11 +108,11 @@ def test_keys_change_with_period_and_role_and_the_key_id_tells() -> None:
         ("x" * 200 + ".y", False),
     ],
 )
-def test_only_what_looks_like_an_app_topic_is_shown(text: str, is_fine: bool) -> None:
+def test_only_a_text_that_looks_like_an_app_topic_is_exported(text: str, is_fine: bool) -> None:
     assert is_topic(text) is is_fine
 
 
-def test_every_code_of_the_error_table_is_shown() -> None:
+def test_every_code_of_the_error_table_is_exported() -> None:
     codes = {rule.code for rule in seed_rules()}
     assert len(codes) > 20
     assert [code for code in codes if not is_word(code)] == []
@@ -158,7 +158,7 @@ def test_nothing_in_the_lake_identifies_anybody(lake_url: str, day: date, export
     columns = [
         pq.read_table(f"{lake_url}/{f.path}", partitioning=None) for files in manifest.tables.values() for f in files
     ]
-    written += repr([rows.to_pylist() for rows in columns]).encode()  # what compression hides
+    written += repr([rows.to_pylist() for rows in columns]).encode()  # values that compression hides
     for secret in {*history.secrets, b"deadbeef" * 4, b"f00dfeed" * 4}:
         for form in (
             secret,
@@ -193,7 +193,7 @@ def test_a_pseudonym_is_64_bits_of_an_hmac_under_the_key_of_its_period(
 def test_every_session_has_the_timeouts_of_reports(
     monkeypatch: pytest.MonkeyPatch, export: Callable[..., Manifest]
 ) -> None:
-    """In a worker a statement may take 20 s, and one that reads a history takes longer."""
+    """The timeout of a worker's statement is 20 s, and reading a history takes longer."""
     seen: list[tuple[str, float | None]] = []
 
     def copy(session: Any, *args: Any) -> Any:
@@ -216,10 +216,10 @@ def test_the_answer_of_a_request_is_measured_once(lake_url: str, day: date, expo
     assert measured == [1_000_000]
 
 
-def test_what_was_decided_at_once_is_exported_from_its_request(
+def test_a_notification_decided_at_once_is_exported_from_its_request(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
-    """It has no row of its own in the database, and one in the lake."""
+    """The notification has no row of its own in the database, but one in the lake."""
     decided = [
         Decided(0, Verdict.WRONG_TOKEN, 2),
         Decided(2, Verdict.SUPPRESSED, 200, Wish.CHAT_MUTED),
@@ -300,7 +300,7 @@ def test_an_event_carries_the_state_before_it(lake_url: str, day: date, export: 
     ]
 
 
-def test_the_life_of_a_device_of_xmpp_is_that_of_a_token(
+def test_the_history_of_an_xmpp_device_is_exported_like_that_of_an_installation(
     lake_url: str, day: date, export: Callable[..., Manifest], settings: LazySettings
 ) -> None:
     factories.make_xmpp_app(slug="chat", app_topic="org.example.chat")
@@ -330,7 +330,7 @@ def test_the_life_of_a_device_of_xmpp_is_that_of_a_token(
     ]
 
 
-def test_pushes_of_xmpp_have_recipients_of_their_own_and_are_no_measure_of_speed(
+def test_pushes_of_xmpp_have_recipients_of_their_own_and_no_durations(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
     at = midnight(day)
@@ -364,7 +364,9 @@ def test_app_topics_that_clients_make_up_do_not_multiply_the_rows(
         assert (len(topics), set(topics)) == (expected, {"im.status.app", "(other)"}), table
 
 
-def test_what_is_not_known_yet_is_null_or_open(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
+def test_an_outcome_that_is_not_known_yet_is_null_or_open(
+    lake_url: str, day: date, export: Callable[..., Manifest]
+) -> None:
     notification = factories.make_notification(at=midnight(day))
     factories.make_attempt(notification, started_at=midnight(day) + timedelta(milliseconds=40))
     manifest = export()
@@ -405,7 +407,7 @@ def test_only_the_day_itself_is_exported(lake_url: str, day: date, export: Calla
 
 @pytest.fixture
 def former_key(settings: LazySettings) -> Iterator[None]:
-    """Have the server's key changed: the former one is still known."""
+    """Change the server's key, with the former one still among the known keys."""
     canary_identities.cache_clear()
     settings.OTHER_SERVER_PRIVATE_KEYS = [secrets.token_bytes(32)]
     yield
@@ -446,11 +448,11 @@ def test_nothing_of_the_canary_of_xmpp_is_exported(day: date, export: Callable[.
     assert set(export().rows.values()) == {0}
 
 
-def test_an_empty_day_is_a_day(day: date, export: Callable[..., Manifest]) -> None:
+def test_a_day_without_events_is_exported(day: date, export: Callable[..., Manifest]) -> None:
     assert set(export().rows.values()) == {0}
 
 
-def test_exporting_again_changes_nothing_unless_told_to(
+def test_exporting_again_changes_nothing_without_replace(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
     factories.make_envelope(at=midnight(day))
@@ -478,7 +480,7 @@ def test_a_broken_export_leaves_the_day_as_it_was(
     assert len(files_in(lake_url)) == len(EVENT_TABLES) + 1
 
 
-def test_what_a_killed_export_left_goes_with_the_next(
+def test_the_next_export_removes_the_files_of_a_killed_one(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
     export()
@@ -491,7 +493,7 @@ def test_what_a_killed_export_left_goes_with_the_next(
 
 
 # Parts ----------------------------------------------------------------------------------------------------------------
-def test_parts_of_a_day_are_the_day() -> None:
+def test_the_parts_of_a_day_cover_the_whole_day() -> None:
     hours = Hours(date(2026, 11, 20))
     for number in (1, 2, 5, 24, 100):
         parts = hours.parts(number)
@@ -503,7 +505,7 @@ def test_parts_of_a_day_are_the_day() -> None:
 def test_large_tables_are_read_in_parts_into_files_of_bounded_size(
     lake_url: str, day: date, export: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same rows arrive, each once, however they are cut."""
+    """Each row arrives once, for any division into parts."""
     History(seed=4).add_day(day, events=60, requests=60)
     whole = {table.name: in_order(lake_url, export(), table.name) for table in EVENT_TABLES}
     with connection.cursor() as cursor:
@@ -547,7 +549,7 @@ def in_order(lake_url: str, manifest: Manifest, table: str) -> list[str]:
 def test_all_sessions_of_an_export_see_one_moment(
     day: date, export: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is committed once the export has begun is in none of its tables."""
+    """Rows that are committed after the beginning of the export are in none of its tables."""
     factories.make_envelope(at=midnight(day))
     begun = sessions._parts
 
@@ -584,7 +586,7 @@ def test_a_part_that_fails_ends_the_others_and_leaves_no_file(
 
 # Times and durations --------------------------------------------------------------------------------------------------
 def test_durations_are_whole_microseconds(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
-    """A float would make 1.001 s 1000.999…: every whole number of milliseconds comes back as itself."""
+    """A float would turn 1.001 s into 1000.999… ms. Every whole number of milliseconds stays exact."""
     durations = [*range(0, 60_000, 7), 1001, 86_399_999]
     for ms in durations:
         at = midnight(day)
@@ -594,10 +596,10 @@ def test_durations_are_whole_microseconds(lake_url: str, day: date, export: Call
     assert found == sorted(ms * 1000 + ms % 3 for ms in durations)
 
 
-def test_who_knows_when_a_push_was_sent_does_not_find_it(
+def test_the_time_of_a_push_does_not_lead_to_its_pseudonym(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
-    """A row with a pseudonym has no time, no place and nothing that was measured, and all other times are rounded."""
+    """A row with a pseudonym has no time, place or duration, and the times of all other rows are rounded."""
     moments = [midnight(day) + timedelta(minutes=7 * n, microseconds=n + 1) for n in range(200)]
     for at in moments:
         digest = keyring().digest(Purpose.SENDER, secrets.token_bytes(33))
@@ -622,24 +624,24 @@ def test_who_knows_when_a_push_was_sent_does_not_find_it(
         assert {(at.second, at.microsecond) for at in times} <= {(0, 0)}, table.name
 
 
-def test_who_knows_what_a_user_got_does_not_find_the_pseudonym(
+def test_the_load_of_a_user_does_not_lead_to_the_pseudonym(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
-    """Of made-up facts: each pseudonym is that of one of five, and their order tells nothing."""
+    """Each pseudonym belongs to one of five actors, and its order among the five is that of the pseudonyms."""
     History(seed=3).add_day(day)
     assert_in_crowds(lake_url, export(), day)
 
 
 @pytest.fixture
 def month() -> Iterator[None]:
-    """Fill the database as a month of work would. Its partitions go with the test."""
+    """Fill the database with a month of traffic. Its partitions are dropped after the test."""
     seeding.fill(1000, 2000, lambda _: None)
     yield
     for table in seeding.DAYS:
         list(table.drop_days(timezone.now() - timedelta(days=2)))
 
 
-def test_the_same_of_a_server_that_has_run_for_a_month(
+def test_the_load_of_a_user_does_not_lead_to_the_pseudonym_after_a_month_of_traffic(
     lake_url: str, day: date, export: Callable[..., Manifest], month: None
 ) -> None:
     assert_in_crowds(lake_url, export(), day)
@@ -650,7 +652,7 @@ RECIPIENTS = """SELECT CASE public_key_hash WHEN '' THEN convert_to(installation
 
 
 def assert_in_crowds(lake_url: str, manifest: Manifest, day: date) -> None:
-    """Compare the five pseudonyms of each five ranks with the five who have these, as the database knows them."""
+    """Compare the five pseudonyms of each five ranks with those of the five recipients in the database."""
     key = key_for(day, django_settings.FIELD_ENCRYPTION_KEYS[0], bytes(PseudonymSeed.objects.get().seed), Period.MONTH)
     rows = rows_of(lake_url, manifest, "actors")
     pushes = Counter(recipients_of(day))
@@ -682,7 +684,7 @@ def pseudonym_of(value: bytes, key: PseudonymKey) -> int:
 
 
 @pytest.mark.parametrize(("people", "named"), [(4, 0), (5, 5), (9, 5), (10, 10), (30, 20)])
-def test_fewer_than_five_have_no_pseudonym(
+def test_fewer_than_five_actors_have_no_pseudonym(
     lake_url: str, day: date, export: Callable[..., Manifest], people: int, named: int
 ) -> None:
     for number in range(people):
@@ -698,7 +700,7 @@ def test_fewer_than_five_have_no_pseudonym(
 def test_the_key_of_a_past_period_cannot_be_made_again(
     day: date, export: Callable[..., Manifest], settings: LazySettings
 ) -> None:
-    """Not even by who has the server's secret: the random part of it is destroyed once nothing is left to export."""
+    """The server's secret does not suffice: the seed is destroyed once the period has no rows left to export."""
     first = export()
     kept_until = Period.MONTH.last_day(day) + timedelta(days=settings.NOTIFICATION_RETENTION_DAYS + 1)
     destroy_seeds(midnight(kept_until) + timedelta(hours=23))
@@ -724,7 +726,7 @@ def test_a_period_ends_with_its_last_day(period: str, last: date) -> None:
 
 @dataclass
 class FullDisk(io.BytesIO):
-    """A file that takes this many bytes and then reports a full disk, once the reader is as far ahead as it may be."""
+    """A file that accepts some bytes and then reports a full disk, once the reader is as far ahead as it can be."""
 
     capacity: int
     read: list[bytes]
@@ -766,7 +768,7 @@ def test_a_full_disk_ends_the_export_before_the_whole_table_is_read(
 
 @dataclass
 class Disk:
-    """A file system whose new files of envelopes are those that ``opened`` makes."""
+    """A file system whose new files of envelopes are made by ``opened``."""
 
     files: Any
     opened: Callable[[], Any]
@@ -798,7 +800,7 @@ def test_a_day_that_retention_has_begun_to_remove_is_marked_and_never_replaced(
 
 
 def test_a_day_that_the_lake_does_not_keep_is_not_exported(lake_url: str) -> None:
-    """Its reports, of when its rows were there, would be replaced by empty ones."""
+    """Its reports, from the time when its rows existed, would be replaced by empty ones."""
     now = timezone.now()
     with pytest.raises(ExportError, match="older than EVENT_RETENTION_DAYS"):
         export_day(now.date() - timedelta(days=400), Lake(lake_url), now=now, on_rows=lambda _table, _rows: None)
@@ -809,7 +811,7 @@ def test_the_key_never_stands_in_a_statement_or_a_parameter(
 ) -> None:
     """Both may appear in the database's log.
 
-    The statements of every cursor are checked, also of those that Django does not know of.
+    The statements of every cursor are checked, also of cursors of psycopg.
     """
     reported: list[bytes] = []
 
@@ -888,7 +890,7 @@ def test_a_manifest_of_another_shape_is_named(
 
 
 def test_a_file_of_garbage_is_named_with_what_to_do(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
-    """Its size and digest may be those of the manifest: somebody put it there and wrote both."""
+    """The size and the digest of the file match the manifest, as if somebody had written both."""
     lake, manifest = Lake(lake_url), export()
     path = manifest.tables["envelopes"][0].path
     (Path(lake_url) / path).write_bytes(b"garbage")

@@ -1,4 +1,4 @@
-"""What can go wrong with a run: it says so in one line, publishes nothing, and leaves what was good."""
+"""Faults of runs: a failed run reports one line, publishes nothing, and keeps the earlier reports."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def lake(lake_url: str) -> Lake:
 
 
 def write_results(lake: Lake, output: str, day: date, rates: list[dict[str, Any]]) -> None:
-    """Write what Spark leaves behind: one folder per report, with rows in one of them."""
+    """Write results as Spark does: one folder per report, with rows in one of them."""
     for report in REPORT_TABLES:
         with lake.writing(f"{output}/{report.name}/_SUCCESS"):
             pass
@@ -96,7 +96,7 @@ def test_results_reach_postgresql_and_the_lake(lake: Lake, day: date) -> None:
     lake.verify(Kind.REPORTS, day, manifest)
 
 
-def test_reports_say_of_which_facts_and_by_which_code_they_are(lake: Lake, day: date) -> None:
+def test_reports_name_the_facts_and_the_code_that_they_were_made_of(lake: Lake, day: date) -> None:
     publish(lake, day, [RATE])
     manifest, published = lake.manifest(Kind.REPORTS, day), PublishedDay.objects.get()
 
@@ -173,7 +173,7 @@ def test_a_failing_load_leaves_the_old_rows(lake: Lake, day: date) -> None:
 
 # Stale days -----------------------------------------------------------------------------------------------------------
 def stale(day: date) -> list[int]:
-    """Return how many days before this one each stale day is."""
+    """Return for each stale day the number of days from it to this day."""
     found = published_days(day - timedelta(days=40), day).filter(is_stale=True).order_by("day")
     return [(day - each).days for each in found.values_list("day", flat=True)]
 
@@ -186,7 +186,7 @@ def test_reports_are_stale_once_a_day_that_they_rest_on_is_exported_again(lake: 
 
     export_day(days[30], lake, now=timezone.now(), on_rows=lambda _table, _rows: None, replace=True)
     assert stale(day) == [30, 10, 0]
-    publish(lake, days[0], [RATE])  # before the day that it looks back to is made again
+    publish(lake, days[0], [RATE])  # before the reports of the renewed day itself
     assert stale(day) == [30, 10]
     publish(lake, days[30], [RATE])
     assert stale(day) == [10, 0]
@@ -225,7 +225,7 @@ def another_run() -> Iterator[None]:
         yield
         other.execute(
             "SELECT pg_advisory_unlock(%s)", [REPORTS]
-        )  # PostgreSQL notices a closed connection a moment later
+        )  # PostgreSQL detects a closed connection a moment later
 
 
 def test_two_runs_never_overlap(lake_url: str, day: date) -> None:
@@ -234,8 +234,8 @@ def test_two_runs_never_overlap(lake_url: str, day: date) -> None:
     assert not ReportRun.objects.exists()
 
 
-def test_an_export_by_hand_is_refused_while_a_run_goes_on(lake: Lake, day: date) -> None:
-    """Publishing a day removes the files of others: those that a run reads, or writes, must stay."""
+def test_an_export_command_is_refused_while_a_run_goes_on(lake: Lake, day: date) -> None:
+    """Publishing a day removes the files of other writers, so the files of the run would be lost."""
     with another_run(), pytest.raises(CommandError, match="Another run or export is under way"):
         call_command("export_events", "--replace")
     assert lake.manifest(Kind.FACTS, day) is None
@@ -263,7 +263,7 @@ def remove_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
-def test_no_java_is_said_in_one_line_and_old_reports_stay(lake: Lake, day: date, no_java: None) -> None:
+def test_a_missing_java_is_reported_in_one_line_and_old_reports_stay(lake: Lake, day: date, no_java: None) -> None:
     publish(lake, day, [RATE])
 
     assert failing(day).startswith("Java 17 or 21 is missing")
@@ -273,7 +273,7 @@ def test_no_java_is_said_in_one_line_and_old_reports_stay(lake: Lake, day: date,
     assert list(ErrorRate.objects.values_list("events", flat=True)) == [1]
 
 
-def test_what_a_killed_run_left_in_the_lake_goes_with_the_next(lake: Lake, day: date, no_java: None) -> None:
+def test_the_next_run_removes_the_lake_files_of_a_killed_one(lake: Lake, day: date, no_java: None) -> None:
     with lake.writing("incoming/7-dead/error_rates/part-0.parquet") as out:
         out.write(b"half a file")
     failing(day)
@@ -290,7 +290,7 @@ def no_lake(settings: LazySettings, tmp_path: Path) -> None:
 def test_a_missing_day_is_a_finding_of_every_figure_that_looked_back_to_it(
     lake: Lake, day: date, no_java: None
 ) -> None:
-    """Survival is none of them: each day has the whole history of its tokens."""
+    """Survival has no such finding, because each day has the whole history of its tokens."""
     for days in (9, 4, 3, 1):
         publish(lake, day - timedelta(days=days), [RATE])
     failing(day)
@@ -309,7 +309,7 @@ def test_a_missing_day_is_a_finding_of_every_figure_that_looked_back_to_it(
     assert expected == found > 7 * (tables.LIFETIME_WEEKS - 1)
 
 
-def test_nothing_is_expected_of_the_days_before_the_first(lake: Lake, day: date, no_java: None) -> None:
+def test_days_before_the_first_reports_are_not_expected_as_history(lake: Lake, day: date, no_java: None) -> None:
     failing(day)
     manifest = lake.manifest(Kind.FACTS, day)
     assert manifest is not None
@@ -320,7 +320,7 @@ def test_nothing_is_expected_of_the_days_before_the_first(lake: Lake, day: date,
 def test_a_lake_that_was_lost_is_a_finding_of_every_figure_that_looked_back(
     lake: Lake, day: date, no_java: None
 ) -> None:
-    """PostgreSQL remembers the days that it had reports of."""
+    """PostgreSQL still has the days with reports."""
     for days in (3, 2, 1):
         publish(lake, day - timedelta(days=days), [RATE])
     shutil.rmtree(lake.url)
@@ -332,9 +332,9 @@ def test_a_lake_that_was_lost_is_a_finding_of_every_figure_that_looked_back(
     assert {tuple(by_day[day.isoformat()]) for report, by_day in history.items() if report != SURVIVAL} == {(3, 0)}
 
 
-def test_made_up_days_are_none_that_a_real_one_should_have_looked_back_to(lake: Lake, day: date, no_java: None) -> None:
+def test_made_up_days_are_not_expected_as_history_of_a_real_one(lake: Lake, day: date, no_java: None) -> None:
     publish(lake, day - timedelta(days=3), [RATE], is_made_up=True)
-    shutil.rmtree(lake.url)  # they have a lake of their own
+    shutil.rmtree(lake.url)  # made-up days have a lake of their own
     failing(day)
     manifest = lake.manifest(Kind.FACTS, day)
     assert manifest is not None
@@ -355,19 +355,19 @@ def test_survival_of_cohorts_from_before_retention_is_a_finding(
     assert plan.history[SURVIVAL][day.isoformat()][1] == 29
 
 
-def test_a_lake_that_takes_nothing_is_told_in_one_line(no_lake: None, day: date) -> None:
+def test_a_lake_that_cannot_be_written_is_reported_in_one_line(no_lake: None, day: date) -> None:
     message = failing(day)
     assert message.startswith("The lake failed: ")
     assert ReportRun.objects.get().error == message
 
 
 @pytest.mark.parametrize("command", ["run_reports", "export_events"])
-def test_commands_tell_in_one_line_that_the_lake_takes_nothing(no_lake: None, command: str) -> None:
+def test_commands_report_in_one_line_that_the_lake_cannot_be_written(no_lake: None, command: str) -> None:
     with pytest.raises(CommandError, match=r"^The lake failed: .*Not a directory"):
         call_command(command)
 
 
-def test_a_damaged_export_is_said_before_spark_starts(lake: Lake, day: date, no_java: None) -> None:
+def test_a_damaged_export_is_reported_before_spark_starts(lake: Lake, day: date, no_java: None) -> None:
     factories.make_envelope(at=timezone.now() - timedelta(days=1, hours=timezone.now().hour))
     failing(day)
     cut_off(lake, Kind.FACTS, day, "envelopes")
@@ -382,7 +382,7 @@ def cut_off(lake: Lake, kind: Kind, day: date, table: str) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
 
-def test_a_damaged_file_of_an_earlier_day_is_said_before_spark_starts(lake: Lake, day: date, no_java: None) -> None:
+def test_a_damaged_file_of_an_earlier_day_is_reported_before_spark_starts(lake: Lake, day: date, no_java: None) -> None:
     yesterday = day - timedelta(days=1)
     publish(lake, yesterday, [RATE])
     cut_off(lake, Kind.REPORTS, yesterday, "error_rates")
@@ -441,7 +441,7 @@ def test_a_file_listed_twice_is_refused(lake: Lake, day: date, no_java: None) ->
     assert "lists the same rows twice" in failing(day)
 
 
-# What is kept of the lake ---------------------------------------------------------------------------------------------
+# Retention of the lake ------------------------------------------------------------------------------------------------
 def test_days_beyond_the_retention_of_the_lake_are_removed_with_all_their_files(lake: Lake, day: date) -> None:
     old, kept = day - timedelta(days=40), day - timedelta(days=39)
     for each in (old, kept):
@@ -474,16 +474,16 @@ def test_a_run_removes_what_is_beyond_the_retention_of_the_lake(
 
 
 def write_all(lake: Lake, submission: Submission, day: date) -> str:
-    """Write what Spark would."""
+    """Write the results of all days, as Spark would."""
     write_results(lake, json.loads(submission.plan)["output"], day, [RATE])
     return ""
 
 
-# A column more --------------------------------------------------------------------------------------------------------
+# Added columns --------------------------------------------------------------------------------------------------------
 def test_a_lake_from_before_a_column_was_added_is_read_and_the_column_is_null(
     lake: Lake, day: date, spark: Any
 ) -> None:
-    """Written by hand: an export in which attempts have no `queued_us`, which is optional."""
+    """The test removes `queued_us`, which is optional, from the attempts of an export."""
     from spark_reports.jobs.sources import read_facts
 
     factories.make_attempt(factories.make_notification(at=midnight(day)), started_at=midnight(day))
@@ -515,7 +515,7 @@ def without_column(lake: Lake, day: date, name: str) -> Manifest:
     return found
 
 
-def test_what_a_later_version_added_to_files_and_manifests_is_not_read(lake: Lake, day: date) -> None:
+def test_columns_and_fields_of_a_later_version_are_not_read(lake: Lake, day: date) -> None:
     manifest = export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
     [file] = manifest.tables["attempts"]
     path = Path(lake.url) / file.path
@@ -560,10 +560,10 @@ submit(Submission("local[2]", "1g", lake, Path(plan).read_text(), Path(scratch),
 """
 
 
-def test_what_a_killed_run_put_aside_is_for_its_account_only_and_goes_with_the_next(
+def test_temporary_files_of_a_killed_run_are_private_and_removed_by_the_next(
     lake: Lake, day: date, settings: LazySettings, spark_conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGKILL leaves what Spark shuffles, pseudonyms among it: all of it is in one folder."""
+    """After SIGKILL, Spark's shuffle files remain, with pseudonyms in them. All of them are in one folder."""
     settings.DATA_DIR, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
@@ -589,9 +589,9 @@ def test_what_a_killed_run_put_aside_is_for_its_account_only_and_goes_with_the_n
 
 
 def command_lines(processes: Iterable[psutil.Process]) -> Iterator[str]:
-    """Yield the command line of each process that lives."""
+    """Yield the command line of each living process."""
     for process in processes:
-        with suppress(psutil.NoSuchProcess):  # a zombie, too
+        with suppress(psutil.NoSuchProcess):  # raised for a zombie, too
             yield " ".join(process.cmdline())
 
 
@@ -603,7 +603,7 @@ def wait_until_shuffled(worker: "subprocess.Popen[bytes]", scratch: Path) -> Non
         time.sleep(0.01)
 
 
-def test_the_command_says_what_is_wrong(lake_url: str, no_java: None) -> None:
+def test_the_command_reports_a_missing_java_and_wrong_options(lake_url: str, no_java: None) -> None:
     with pytest.raises(CommandError, match="Java 17 or 21 is missing"):
         call_command("run_reports")
     with pytest.raises(CommandError, match="Give either --day or --from"):
@@ -612,10 +612,10 @@ def test_the_command_says_what_is_wrong(lake_url: str, no_java: None) -> None:
 
 @pytest.mark.parametrize("of_the_day", [True, False])
 @pytest.mark.parametrize("command", ["run_reports", "export_events"])
-def test_a_database_that_goes_away_is_told_in_one_line(
+def test_a_database_that_goes_away_is_reported_in_one_line(
     lake: Lake, day: date, command: str, of_the_day: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A session is ended from outside when the export begins to read: that of the day, or one that reads a part."""
+    """PostgreSQL ends a session when the export begins to read: the session of the day, or one that reads a part."""
 
     def end_session(*_args: object, **_options: object) -> None:
         if of_the_day is not (current_thread() is main_thread()):

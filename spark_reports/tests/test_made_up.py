@@ -1,4 +1,4 @@
-"""Made-up reports of a demonstration: whole, marked, apart from what is real, and nothing is left of a killed one."""
+"""Made-up reports of a demonstration: complete, marked, apart from real ones, and made again after a killed process."""
 
 from datetime import date, timedelta
 from pathlib import Path
@@ -53,7 +53,7 @@ def days() -> list[date]:
     return [last - timedelta(days=n) for n in reversed(range(demo.DAYS))]
 
 
-def test_two_weeks_are_made_up_and_computed_once_and_nothing_real_is_touched(
+def test_two_weeks_are_made_up_and_computed_once_and_real_tables_stay_unchanged(
     data_dir: Path, spark_conf: Path, embedded: None, days: list[date], lake_url: str
 ) -> None:
     call_command("demo_reports")
@@ -104,7 +104,7 @@ def test_a_process_that_is_stopped_or_killed_leaves_no_report_and_the_next_begin
     assert list(data_dir.iterdir()) == []
 
 
-def test_where_anything_was_ever_reported_nothing_is_made_up(data_dir: Path, embedded: None) -> None:
+def test_a_server_that_ever_had_reports_gets_no_made_up_ones(data_dir: Path, embedded: None) -> None:
     rows.publish(date(2026, 11, 20))
     call_command("demo_reports")
     assert not ReportRun.objects.filter(is_made_up=True).exists()

@@ -1,4 +1,4 @@
-"""What the nights owe, when it is made, when its absence is an alarm, and what operators ask for."""
+"""Nights: owed days, pauses after failures, alarms, requests of operators, and mails."""
 
 import importlib
 import os
@@ -69,7 +69,7 @@ def fail(day: date, finished_at: datetime) -> ReportRun:
     return rows.make_run(day, state="failed", finished_at=finished_at, error="Spark failed: x")
 
 
-# What is owed ---------------------------------------------------------------------------------------------------------
+# Owed days ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("now", "owed"),
     [
@@ -94,14 +94,14 @@ def test_a_day_is_never_owed_before_it_is_closed(settings: LazySettings) -> None
     assert nights.owed_days(at(0, 10))[-1] == date(2026, 11, 20)
 
 
-def test_nothing_is_owed_of_days_before_the_server_was_there() -> None:
+def test_days_before_the_installation_are_not_owed() -> None:
     install(at(15, day=20))
     assert nights.owed_days(at(2)) == days(20)
     install(at(15))
     assert nights.owed_days(at(16)) == []
 
 
-def test_what_is_published_is_not_owed() -> None:
+def test_a_published_day_is_not_owed() -> None:
     rows.publish(DAY)
     assert nights.owed_days(at(2)) == days(18, 19)
 
@@ -116,14 +116,14 @@ def test_stale_reports_are_owed_again_and_shown_meanwhile() -> None:
 
 
 def make_stale() -> None:
-    """Have the facts of the 19th exported again after all reports were made."""
+    """Mark the facts of the 19th as exported again after all reports were made."""
     for day in days(18, 19, 20):
         rows.publish(day, at=at(2))
     PublishedDay.objects.filter(day__in=days(19)).update(renewed_at=at(3))
 
 
-def test_made_up_reports_are_no_nights() -> None:
-    """What is owed stays owed, and a made-up run that failed is no reason to pause."""
+def test_made_up_reports_do_not_count_as_nights() -> None:
+    """Owed days stay owed, and a made-up run that failed causes no pause."""
     rows.publish(DAY, is_made_up=True)
     rows.make_run(date(2026, 11, 18), state="failed", finished_at=at(2))
     ReportRun.objects.update(is_made_up=True)
@@ -149,7 +149,7 @@ def test_a_day_that_fails_does_not_hold_up_the_next() -> None:
     assert nights.next_day(at(2, 1)) == date(2026, 11, 19)
 
 
-# How it is told -------------------------------------------------------------------------------------------------------
+# Status ---------------------------------------------------------------------------------------------------------------
 def test_a_missing_night_is_an_alarm_only_after_some_time() -> None:
     rows.publish(date(2026, 11, 19))
     rows.publish(date(2026, 11, 18))
@@ -167,7 +167,7 @@ def test_the_alarm_says_why_the_last_run_failed() -> None:
     assert "still under way (compute)" in status(at(9)).words
 
 
-def test_all_is_well_with_last_nights_reports_and_their_flags_are_counted() -> None:
+def test_the_status_with_last_nights_reports_counts_their_flags() -> None:
     for day in days(18, 19):
         rows.publish(day)
     rows.make_night(DAY)
@@ -181,7 +181,7 @@ def test_a_new_server_waits_for_its_first_night() -> None:
     assert status(at(13)).words == "The first reports come after 2026-11-22 01:00 UTC."
 
 
-def test_a_new_server_whose_worker_lacks_java_is_not_fine(no_java: None) -> None:
+def test_the_status_of_a_new_server_shows_that_its_worker_lacks_java(no_java: None) -> None:
     install(timezone.now())
     tasks.make_reports()
     found = status(timezone.now())
@@ -190,14 +190,14 @@ def test_a_new_server_whose_worker_lacks_java_is_not_fine(no_java: None) -> None
     assert status(timezone.now()).state == State.WAITING
 
 
-def test_who_switched_reports_off_is_not_alarmed(settings: LazySettings) -> None:
+def test_reports_that_are_switched_off_raise_no_alarm(settings: LazySettings) -> None:
     settings.REPORTS_NIGHTLY = False
     assert status(at(9)).state == State.OFF
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("no_memory")
-def test_an_indicator_tells_of_a_missing_night() -> None:
+def test_an_indicator_shows_a_missing_night() -> None:
     SAVED.save(status(at(9)))
     found = reports_indicator()
     assert found.state == IndicatorState.YELLOW
@@ -213,7 +213,7 @@ def test_the_indicator_is_green_while_all_is_well() -> None:
 
 
 @pytest.mark.usefixtures("no_memory")
-def test_an_indicator_tells_that_a_night_could_not_look_back_as_after_its_lake_was_lost(admin_client: Client) -> None:
+def test_an_indicator_shows_that_a_night_lacks_history_after_its_lake_was_lost(admin_client: Client) -> None:
     for day in days(18, 19, 20):
         rows.publish(day)
     rows.make_check(DAY, check_name="history", subject="error_rates", expected=2, found=0)
@@ -238,13 +238,13 @@ def reports_indicator() -> Indicator:
     return found
 
 
-def test_the_watch_tells_what_it_finds() -> None:
+def test_the_watch_saves_the_status_for_the_indicator() -> None:
     install(timezone.now() - timedelta(days=30))
     tasks.watch_reports()
     assert reports_indicator().state == IndicatorState.YELLOW
 
 
-# Making them ----------------------------------------------------------------------------------------------------------
+# Making reports -------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -256,7 +256,7 @@ def test_without_pyspark_one_line_says_how_to_install_it(monkeypatch: pytest.Mon
     assert parts.missing() == "PySpark is not installed: no reports. `make install-reports` brings them, and Java."
 
 
-def test_the_task_notes_once_for_all_days_what_its_machine_lacks(no_java: None) -> None:
+def test_without_java_the_task_records_one_failed_run_for_all_days(no_java: None) -> None:
     install(timezone.now() - timedelta(days=30))
 
     tasks.make_reports()
@@ -269,7 +269,7 @@ def test_the_task_notes_once_for_all_days_what_its_machine_lacks(no_java: None) 
     assert failed.error.startswith("Java 17 or 21 is missing")
 
 
-def test_switched_off_the_task_makes_only_what_is_asked_for(settings: LazySettings, no_java: None) -> None:
+def test_with_nightly_reports_off_the_task_makes_only_requested_ones(settings: LazySettings, no_java: None) -> None:
     settings.REPORTS_NIGHTLY = False
     tasks.make_reports()
     assert not ReportRun.objects.exists()
@@ -296,7 +296,7 @@ def request_row(lake_url: str, java: None) -> RequestedRun:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_request_that_fails_as_nobody_foresaw_is_over_and_nights_go_on(
+def test_a_request_that_fails_unexpectedly_is_over_and_nights_go_on(
     request_row: RequestedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(QUERIES, "replies", lambda _day: "SELECT 1/0")
@@ -307,7 +307,7 @@ def test_a_request_that_fails_as_nobody_foresaw_is_over_and_nights_go_on(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_that_is_told_to_end_leaves_the_request_to_the_next(
+def test_a_worker_that_is_stopped_leaves_the_request_to_the_next(
     request_row: RequestedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def asked_to_end(submission: Submission) -> str:
@@ -328,9 +328,9 @@ def test_a_worker_that_is_told_to_end_leaves_the_request_to_the_next(
 
 def test_a_request_that_kills_its_process_three_times_is_given_up() -> None:
     on_demand.ask(*days(19, 20), replace=False, now=at(2))
-    rows.make_run(DAY, state="failed", error=on_demand.KILLED, started_at=at(1))  # before it was asked for
+    rows.make_run(DAY, state="failed", error=on_demand.KILLED, started_at=at(1))  # before the request
     rows.make_run(DAY, state="failed", error=on_demand.KILLED, started_at=at(3))
-    rows.make_run(DAY, state="running", started_at=at(4))  # nobody has said yet that it was killed
+    rows.make_run(DAY, state="running", started_at=at(4))  # not yet recorded as killed
     assert on_demand.next_request() is not None
 
     ReportRun.objects.filter(state="running").update(state="failed", error=on_demand.KILLED)  # as the third one does
@@ -339,7 +339,7 @@ def test_a_request_that_kills_its_process_three_times_is_given_up() -> None:
     assert not RequestedRun.objects.exists()
 
 
-# Asking for them ------------------------------------------------------------------------------------------------------
+# Requests -------------------------------------------------------------------------------------------------------------
 def log_in(client: Client, role: str) -> Client:
     user = User.objects.create_user(role, is_staff=True)
     user.groups.set(Group.objects.filter(name=role))
@@ -347,7 +347,7 @@ def log_in(client: Client, role: str) -> Client:
     return client
 
 
-def test_an_operator_asks_says_why_and_is_remembered(
+def test_a_request_of_an_operator_is_logged_with_its_reason(
     client: Client, django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
@@ -370,7 +370,7 @@ def test_an_operator_asks_says_why_and_is_remembered(
     assert sent == [tasks.make_reports.name]
 
 
-def test_asking_twice_asks_once_and_says_so(admin_client: Client) -> None:
+def test_a_second_request_of_the_same_range_changes_nothing(admin_client: Client) -> None:
     admin_client.post(REQUEST, SENT)
     again = admin_client.post(REQUEST, SENT, follow=True)
     assert "Already asked for" in again.content.decode()
@@ -378,14 +378,14 @@ def test_asking_twice_asks_once_and_says_so(admin_client: Client) -> None:
 
 
 @pytest.mark.parametrize("role", ["support", "nobody"])
-def test_others_ask_for_nothing(client: Client, role: str) -> None:
+def test_other_roles_cannot_request_reports(client: Client, role: str) -> None:
     log_in(client, role)
     assert [client.get(REQUEST).status_code, client.post(REQUEST, SENT).status_code] == [403, 403]
     assert not RequestedRun.objects.exists()
 
 
 @pytest.mark.parametrize("why", ["", "for zQ3shabcdefghijklmnopqrstuvwxyz0123456789"])
-def test_a_reason_that_may_be_kept_is_needed(admin_client: Client, why: str) -> None:
+def test_a_request_needs_a_reason_without_secrets(admin_client: Client, why: str) -> None:
     assert admin_client.post(REQUEST, SENT | {"why": why}).status_code == 200
     assert not RequestedRun.objects.exists()
 
@@ -440,7 +440,7 @@ def test_the_first_real_night_is_mailed_though_its_day_was_made_up() -> None:
     assert tasks._next_work(at(4)) == tasks._Work(DAY, DAY, is_first=True)
 
 
-def test_nobody_is_mailed_unless_named() -> None:
+def test_without_recipients_no_mail_is_sent() -> None:
     tasks._announce(tasks._Work(DAY, DAY))
     assert not mail.outbox
 

@@ -1,4 +1,4 @@
-"""The report pages: with figures, without any, with broken ones, and for whom."""
+"""Report pages: figures, missing and stale figures, lineage, CSV files, permissions and queries."""
 
 import csv
 import io
@@ -88,10 +88,10 @@ def test_failures_are_summed_over_platforms_and_apps(admin_client: Client) -> No
 @pytest.mark.parametrize(
     ("slug", "shown"),
     [
-        ("error-rates", ["1,111", "2,222", "3,333"]),  # with the sum
+        ("error-rates", ["1,111", "2,222", "3,333"]),  # the last one is the sum
         ("token-churn", ["1,111", "2,222", "3,333"]),
         ("token-lifetime", ["1,111", "2,222"]),
-        ("latency", ["3,333"]),  # of all bridges together, which is no sum
+        ("latency", ["3,333"]),  # the row of all bridges together, which is no sum
     ],
 )
 def test_a_page_can_be_narrowed_to_one_bridge(admin_client: Client, slug: str, shown: list[str]) -> None:
@@ -148,7 +148,7 @@ def test_a_single_day_is_drawn_by_hour(admin_client: Client) -> None:
 
 @pytest.mark.parametrize(("events", "total"), [(10, 200), (1, 7), (499, 500)])
 def test_the_interval_of_sums_is_wilsons(events: int, total: int) -> None:
-    """The ends of the interval are the true rates that are 1.96 standard errors away from the observed one."""
+    """Each end of the interval is a true rate from which the observed one is 1.96 standard errors away."""
     for end in wilson(events, total):
         assert end is not None
         assert abs(end - events / total) == pytest.approx(1.959964 * sqrt(end * (1 - end) / total), rel=1e-5)
@@ -171,7 +171,7 @@ def test_durations_have_the_unit_that_fits(value: float, shown: str) -> None:
     assert milliseconds(value) == shown
 
 
-# Nothing, and broken --------------------------------------------------------------------------------------------------
+# Missing and doubtful figures -----------------------------------------------------------------------------------------
 @every_report
 def test_without_any_report_a_page_says_so_and_when_the_first_comes(admin_client: Client, slug: str) -> None:
     html = html_of(admin_client, f"{slug}/")
@@ -181,14 +181,14 @@ def test_without_any_report_a_page_says_so_and_when_the_first_comes(admin_client
 
 
 @every_report
-def test_a_day_on_which_nothing_happened_is_not_a_missing_day(admin_client: Client, slug: str) -> None:
+def test_a_day_without_events_is_not_a_missing_day(admin_client: Client, slug: str) -> None:
     rows.publish(DAY)
     html = html_of(admin_client, f"{slug}/", **{"from": DAY, "to": DAY})
     assert "have nothing that fits" in html
     assert "have no reports" not in html
 
 
-def test_a_gap_is_told_with_the_way_to_close_it(admin_client: Client) -> None:
+def test_a_gap_is_shown_with_a_link_that_closes_it(admin_client: Client) -> None:
     rows.make_night(DAY)
     rows.make_night(DAY - timedelta(days=3))
     html = html_of(admin_client, "latency/", **{"from": DAY - timedelta(days=3), "to": DAY})
@@ -197,7 +197,7 @@ def test_a_gap_is_told_with_the_way_to_close_it(admin_client: Client) -> None:
 
 
 @every_report
-def test_doubts_about_the_data_stand_above_the_figures(admin_client: Client, slug: str) -> None:
+def test_findings_about_the_data_are_shown_above_the_figures(admin_client: Client, slug: str) -> None:
     rows.make_night(DAY)
     rows.make_check(DAY)
     rows.make_check(DAY, check_name="reconciliation", subject="ios im.status.ethereum", expected=1015, found=1000)
@@ -239,11 +239,11 @@ def test_findings_of_a_kind_are_one_line_with_the_newest_of_them(admin_client: C
     assert "more like it" not in night
 
 
-# Where figures come from ----------------------------------------------------------------------------------------------
+# Lineage --------------------------------------------------------------------------------------------------------------
 @every_report
-def test_a_page_tells_of_which_facts_and_by_which_code_its_days_are(admin_client: Client, slug: str) -> None:
+def test_a_page_names_the_facts_and_the_code_of_its_days(admin_client: Client, slug: str) -> None:
     rows.make_night(DAY, facts_digest="0123456789abcdef" * 4, code_version="0.2.0 fedcba987654")
-    rows.make_night(DAY - timedelta(days=1))  # from before they were noted
+    rows.make_night(DAY - timedelta(days=1))  # a day from before lineage was stored
 
     report, night = html_of(admin_client, f"{slug}/"), html_of(admin_client, "")
 
@@ -321,17 +321,17 @@ def test_the_night_of_a_hand_made_day_is_no_fault(admin_client: Client, day: str
     assert admin_client.get(REPORTS, {"day": day}).status_code == 200
 
 
-def test_a_range_that_cannot_be_is_told(admin_client: Client) -> None:
+def test_an_impossible_range_is_reported(admin_client: Client) -> None:
     assert "after the last" in html_of(admin_client, "latency/", **{"from": "2026-11-20", "to": "2026-11-01"})
     assert "92 days at most" in html_of(admin_client, "latency/", **{"from": "2020-11-20", "to": "2026-11-01"})
 
 
-def test_what_is_no_report_is_not_found(admin_client: Client) -> None:
+def test_an_unknown_report_is_not_found(admin_client: Client) -> None:
     assert admin_client.get(f"{REPORTS}nonsense/").status_code == 404
     assert admin_client.get(f"{REPORTS}nonsense.csv").status_code == 404
 
 
-def test_what_a_gateway_wrote_cannot_become_markup(admin_client: Client) -> None:
+def test_a_text_of_a_gateway_cannot_become_markup(admin_client: Client) -> None:
     rows.publish(DAY)
     rows.make_signature(DAY, signature="<script>alert(1)</script>")
     html = html_of(admin_client, "failure-signatures/")
@@ -363,12 +363,12 @@ def test_the_csv_file_has_every_column_and_row_of_the_days(admin_client: Client,
 BESIDE = [("error-rates", "anomalies", 1), ("token-churn", "anomalies", 2), ("load-profile", "heavy-actors", 1)]
 
 
-def test_every_table_beside_a_report_is_tried() -> None:
+def test_every_table_beside_a_report_has_a_test() -> None:
     assert {(slug, table) for slug, page in PAGES.items() for table in page.beside} == {row[:2] for row in BESIDE}
 
 
 @pytest.mark.parametrize(("slug", "table", "number"), BESIDE)
-def test_what_a_page_shows_beside_its_report_has_a_csv_file_by_the_same_filters(
+def test_a_table_beside_a_report_has_a_csv_file_with_the_same_filters(
     admin_client: Client, slug: str, table: str, number: int
 ) -> None:
     rows.make_night(DAY)
@@ -407,9 +407,9 @@ def test_figures_below_zero_stay_figures(admin_client: Client) -> None:
     assert row[head.index("change")] == "-0.01"
 
 
-# Who, and how much it costs -------------------------------------------------------------------------------------------
+# Permissions and queries ----------------------------------------------------------------------------------------------
 @every_report
-def test_support_looks_and_others_do_not(client: Client, slug: str) -> None:
+def test_only_roles_with_the_permission_open_report_pages(client: Client, slug: str) -> None:
     rows.make_night(DAY)
     paths = [REPORTS, f"{REPORTS}{slug}/", f"{REPORTS}{slug}.csv"]
     assert [client.get(path).status_code for path in paths] == [302] * 3
@@ -461,7 +461,7 @@ def test_a_night_without_reports_says_so(admin_client: Client) -> None:
     assert "There are no reports of 2026-01-02" in html_of(admin_client, "", day="2026-01-02")
 
 
-def test_a_night_is_asked_for_by_its_day(admin_client: Client) -> None:
+def test_the_page_of_a_night_is_addressed_by_its_day(admin_client: Client) -> None:
     rows.make_night(DAY)
     rows.publish(DAY - timedelta(days=1))
     assert "complete and empty" in html_of(admin_client, "", day=DAY - timedelta(days=1))
@@ -487,7 +487,7 @@ def test_runs_are_listed_with_counts_duration_and_log(admin_client: Client) -> N
     assert f"{REPORTS}run/?from={DAY}&amp;to={DAY}" in page
 
 
-def test_nobody_edits_a_run(admin_client: Client) -> None:
+def test_runs_cannot_be_edited(admin_client: Client) -> None:
     run = rows.make_run(DAY)
     assert admin_client.post(f"/admin/spark_reports/reportrun/{run.pk}/change/", {"error": "x"}).status_code == 403
     assert admin_client.get("/admin/spark_reports/reportrun/add/").status_code == 403
@@ -501,7 +501,7 @@ def test_error_rates_of_hours_are_in_the_file_though_not_in_the_table(admin_clie
 
 
 # The first nights -----------------------------------------------------------------------------------------------------
-def test_a_night_without_a_band_says_so_and_highlights_what_fails_by_any_measure(admin_client: Client) -> None:
+def test_a_night_without_a_band_says_so_and_highlights_failing_stages(admin_client: Client) -> None:
     rows.publish(DAY)
     rows.make_rate(DAY, events=368, total=1000, rate=0.368, usual_rate=None, usual_days=2)
     rows.make_rate(DAY, outcome="success", code="", is_failure=False, events=632, total=1000, usual_days=2)
@@ -528,7 +528,7 @@ def test_days_before_the_first_reports_are_not_missed(admin_client: Client) -> N
     assert "days have no reports" not in page
 
 
-def test_one_day_is_told_by_its_table_and_not_by_a_line_of_one_point(admin_client: Client) -> None:
+def test_one_day_has_a_table_and_no_chart(admin_client: Client) -> None:
     rows.make_night(DAY)
     days = {"from": DAY, "to": DAY}
     assert "Churn rate by day" not in html_of(admin_client, "token-churn/", **days)

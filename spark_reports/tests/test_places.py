@@ -1,4 +1,4 @@
-"""Other places: Spark in a server of Spark Connect, the lake on S3."""
+"""Remote Spark and remote lake: a server of Spark Connect, and a lake on S3."""
 
 import os
 import shutil
@@ -51,7 +51,7 @@ def assert_published(day: date) -> None:
 
 @contextmanager
 def listening(command: list[str], port: int, log: Path, environ: dict[str, str] | None = None) -> Iterator[None]:
-    """Run a server until the block ends, once it answers on its port."""
+    """Run a server until the block ends. The block begins once the server accepts connections."""
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environ) as process:
         try:
             wait_for(port, log)
@@ -81,7 +81,7 @@ def connect(
     tmp_path: Path,
     require_or_skip: Callable[[bool, str], None],
 ) -> Iterator[str]:
-    """Run a server of Spark Connect, and return the master that it is."""
+    """Run a server of Spark Connect, and return its URL as master."""
     client = ("grpc_status", "pandas", "zstandard")
     require_or_skip(all(map(find_spec, client)), f"a client of Spark Connect needs {', '.join(client)}")
     port = free_port()
@@ -97,7 +97,7 @@ def connect(
 def test_reports_are_made_by_a_server_of_spark_connect(
     connect: str, lake_url: str, day: date, postgres: EmbeddedPostgres
 ) -> None:
-    """The settings are read from the environment and checked, as for an operator."""
+    """The settings are read from the environment and checked, as in production."""
     add_history(day)
     environ = os.environ | {"SPARK_MASTER": connect, "REPORTS_LAKE": lake_url}
     environ["DATABASE_URL"] = postgres.url(connection.settings_dict["NAME"])
@@ -120,7 +120,7 @@ def s3_lake(
     monkeypatch: pytest.MonkeyPatch,
     require_or_skip: Callable[[bool, str], None],
 ) -> Iterator[None]:
-    """Have the lake in a bucket of a server that speaks S3, and refuse to have it anywhere else."""
+    """Put the lake into a bucket of an S3 server on this machine, and refuse every other address."""
     go = shutil.which("go")
     require_or_skip(go is not None, "the S3 that reports are tested with is made with Go")
     server, port = tmp_path / "s3", free_port()
@@ -141,14 +141,14 @@ def s3_lake(
 
 @pytest.fixture
 def beside_s3(s3_lake: None, request: pytest.FixtureRequest, settings: LazySettings) -> Cluster:
-    """Two workers, started when the environment names the S3 already, as they ask it with that."""
+    """Start two workers after the environment names the S3 server, because they inherit that environment."""
     cluster: Cluster = request.getfixturevalue("cluster")
     settings.SPARK_MASTER = cluster.url
     return cluster
 
 
 def take_keys_from_a_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As compose, systemd and the chart give them to the worker of the reports, where no others are to be found."""
+    """Write the keys to a file, as compose, systemd and the chart do for the worker, and unset all other keys."""
     file.write_text("[default]\naws_access_key_id = nobody\naws_secret_access_key = nothing\n", encoding="ascii")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -1,4 +1,4 @@
-"""Token churn of random events: PostgreSQL → lake → Spark, against a tally kept while they happened."""
+"""Token churn of random events: PostgreSQL → lake → Spark, compared with counts kept while the events were made."""
 
 import io
 import random
@@ -27,7 +27,7 @@ OUT = {"unregistered": "unregistered", "token_died": "died", "expired": "expired
 
 @dataclass
 class Fleet:
-    """Installations that change state at random. ``flows`` and ``stocks`` count by day and place, event by event."""
+    """Installations that change state at random. ``flows`` and ``stocks`` have the counts by day and place."""
 
     random: random.Random
     flows: Counter[tuple[Any, ...]] = field(default_factory=Counter)
@@ -36,13 +36,15 @@ class Fleet:
 
     def __post_init__(self) -> None:
         self.pseudonyms = [UUID(int=self.random.getrandbits(128)) for _ in range(60_000)]
-        self.places: list[tuple[int, str] | None] = [None] * len(self.pseudonyms)  # where each is active
+        self.places: list[tuple[int, str] | None] = [None] * len(
+            self.pseudonyms
+        )  # the place where each installation is active
         self.seen = [False] * len(self.pseudonyms)
 
     def live(self, day: date, events: int, out: io.StringIO) -> None:
         self.stocks[day] = self.active.copy()
         midnight = datetime.combine(day, time(), UTC)
-        # Coarse times, so that many installations have several events in the same instant.
+        # Coarse times, so that many installations have several events at the same moment.
         for seconds in sorted(self.random.choices(range(86_400), k=events)):
             n = self.random.randrange(len(self.pseudonyms))
             kind, place = self._next(day, n)

@@ -1,4 +1,4 @@
-"""End to end: PostgreSQL → lake → spark-submit → lake and PostgreSQL, with the answers computed apart in SQL."""
+"""Whole runs: PostgreSQL → lake → spark-submit → lake and PostgreSQL, compared with figures computed in SQL."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -26,7 +26,7 @@ from spark_reports.tests.history import History
 from tests.budget import first_everyday
 
 State = ReportRun.State
-NOT_COMPILED = "spark.sql.codegen.wholeStage=false"  # as in `quick`: an empty day is over before that is of use
+NOT_COMPILED = "spark.sql.codegen.wholeStage=false"  # as in `quick`: compiling does not pay for an empty day
 MIN_USUAL_DAYS = 3  # as in `jobs.statistics`, which needs Spark
 PLACE = ("platform", "app_topic", "bridge")
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("closed_at_midnight")]
@@ -44,7 +44,7 @@ def midnight(day: date) -> datetime:
 
 @pytest.fixture
 def master(request: pytest.FixtureRequest, settings: LazySettings, spark_conf: Path) -> None:
-    """Run the same test on this machine's threads, and on a stand-alone master with two workers."""
+    """Run the test on the threads of this machine, and on a stand-alone master with two workers."""
     if request.param == "a cluster":
         settings.SPARK_MASTER = request.getfixturevalue("cluster").url
     else:
@@ -57,8 +57,8 @@ def master(request: pytest.FixtureRequest, settings: LazySettings, spark_conf: P
 def test_reports_agree_with_plain_sql(
     lake_url: str, master: None, settings: LazySettings, request: pytest.FixtureRequest, count: int
 ) -> None:
-    """Only after three days it is known what is usual, and an anomaly found."""
-    settings.ENVELOPE_RETENTION_DAYS = 30  # all days are whole
+    """A usual band, and so an anomaly, needs three days before."""
+    settings.ENVELOPE_RETENTION_DAYS = 30  # so that all days are complete
     last = last_closed_day(timezone.now())
     first = last - timedelta(days=count - 1)
     days = [first + timedelta(n) for n in range(count)]
@@ -86,10 +86,10 @@ def test_reports_agree_with_plain_sql(
 
 
 @pytest.mark.nightly
-def test_a_night_leaves_the_classes_it_needed_to_the_next_and_broken_ones_harm_none(
+def test_a_night_writes_an_archive_of_classes_for_the_next_and_a_broken_archive_is_ignored(
     lake_url: str, java: None, settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)  # with a folder before its JARs Java takes no archive
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)  # Java takes no archive with a folder before the JARs
     options = tuple(spark._for_one_machine("local[2]"))
     monkeypatch.setattr(spark, "_for_one_machine", lambda _master: (*options, "--conf", NOT_COMPILED))
     settings.DATA_DIR = tmp_path / "data"
@@ -123,7 +123,7 @@ MAY_BE_EMPTY = {"again_anomalies"}
 
 
 def assert_recomputed(day: date) -> None:
-    """Compare every row and column with those of the script that a stranger would run."""
+    """Compare every row and column with those of the documented script `recompute.sql`."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(RECOMPUTE.read_text(encoding="utf-8").replace(":day::", f"'{day}'::"))
         for view, table in AGAIN.items():
@@ -143,7 +143,7 @@ def assert_recomputed(day: date) -> None:
 
 
 def keys_of(row: tuple[Any, ...]) -> str:
-    """Return what a row is about, by which the rows of both sides have the same order."""
+    """Return the keys of a row, which sort the rows of both sides alike."""
     return repr([value for value in row if not isinstance(value, float) and value is not None][:8])
 
 

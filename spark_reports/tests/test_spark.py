@@ -1,4 +1,4 @@
-"""Spark as a process: what it is given, and what is made of its words."""
+"""Spark as a process: its environment and package, its end, and the cause of its failure."""
 
 import subprocess
 import sys
@@ -64,7 +64,7 @@ def test_the_deepest_cause_is_named() -> None:
         (1, ""),
     ],
 )
-def test_a_killed_java_is_said_and_not_the_last_line_of_its_log(code: int, words: str) -> None:
+def test_a_killed_java_is_reported_instead_of_the_last_line_of_its_log(code: int, words: str) -> None:
     assert _killed_by(code).startswith(words)
     assert bool(_killed_by(code)) is bool(words)
 
@@ -79,7 +79,7 @@ with _running(command, environment("local")) as process:
 """
 
 
-def test_what_was_started_ends_with_a_worker_that_is_killed(java: None) -> None:
+def test_the_command_ends_when_its_worker_is_killed(java: None) -> None:
     script = WORKER.format(program=KILL_WITH_PARENT)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout
@@ -108,11 +108,11 @@ def test_a_draft_of_a_manifest_is_no_day(tmp_path: Path) -> None:
     assert list(lake.days(Kind.FACTS, date(2026, 11, 1), date(2026, 11, 30))) == []
 
 
-def test_spark_is_the_one_of_the_package(java: None) -> None:
+def test_spark_is_that_of_the_installed_package(java: None) -> None:
     assert (spark_home() / "bin" / "spark-submit").exists()
 
 
-def test_an_archive_of_classes_is_of_this_java_and_these_jars(
+def test_an_archive_of_classes_belongs_to_this_java_and_these_jars(
     java: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
@@ -132,7 +132,7 @@ def test_a_new_archive_of_classes_replaces_the_old_one_once_it_is_whole(tmp_path
     old.write_bytes(b"old")
 
     with pytest.raises(FileNotFoundError), replacing(new):
-        pass  # Java wrote none
+        pass  # Java wrote no draft
     kept = list(tmp_path.iterdir())
     with replacing(new) as draft:
         draft.write_bytes(b"new")

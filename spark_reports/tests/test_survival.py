@@ -28,7 +28,7 @@ ENDS = {Kind.TOKEN_DIED, Kind.EXPIRED}
 
 @dataclass(frozen=True)
 class Life:
-    """One device token: where and when it began, the last day on which it was at risk, and whether it ended then."""
+    """One device token: its place, its first day, its last day at risk, and whether it ended on that day."""
 
     place: Place
     began_on: date
@@ -64,7 +64,7 @@ def events_of(pseudonym: UUID, place: Place, *facts: tuple[Kind, datetime]) -> l
 
 
 def test_a_token_that_dies_every_day_ends_once(spark: Any, lake_url: str, day: date) -> None:
-    """One of a hundred tokens dies, is refreshed and dies again each day: the others survive, which is 99 %."""
+    """One of a hundred tokens dies, is refreshed and dies again each day. The others survive: 99 %."""
     began_on = day - timedelta(days=day.weekday() + 14)
     midnight = datetime.combine(began_on, time(), UTC)
     for n in range(100):
@@ -81,8 +81,8 @@ def test_a_token_that_dies_every_day_ends_once(spark: Any, lake_url: str, day: d
     assert {(row.tokens, round(row.survival, 6)) for row in rows} == {(100, 0.99)}
 
 
-def test_a_refresh_into_another_app_ends_no_token_there(spark: Any, lake_url: str, day: date) -> None:
-    """It leaves the place where it began, and what becomes of it elsewhere is not that place's."""
+def test_a_refresh_in_another_app_censors_the_token(spark: Any, lake_url: str, day: date) -> None:
+    """The token leaves the place where it began, and its later end does not count there."""
     here, there = (1, "im.status.here"), (1, "im.status.there")
     for place in (here, there):
         factories.make_channel(place)
@@ -102,7 +102,7 @@ def test_a_refresh_into_another_app_ends_no_token_there(spark: Any, lake_url: st
     ]
 
 
-# Against lifelines ----------------------------------------------------------------------------------------------------
+# Comparison with lifelines --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("histories", first_everyday(50, 1000))
 def test_survival_is_that_of_lifelines_on_random_histories(
     spark: Any, lake_url: str, day: date, histories: int
@@ -156,7 +156,7 @@ def random_installation(rng: random.Random, place: Place, first: date, last: dat
 
 
 def walk(events: list[RegistrationEvent], day: date) -> Iterator[Life]:
-    """Yield the life of each token, told event by event."""
+    """Yield the life of each token, computed event by event."""
     histories: dict[UUID, list[RegistrationEvent]] = defaultdict(list)
     for event in events:
         histories[event.pseudonym].append(event)
@@ -193,7 +193,7 @@ def survival_by_scipy(durations: list[int], lives: list[Life], ages: list[int]) 
 
 
 def survival_by_lifelines(durations: list[int], lives: list[Life], ages: list[int]) -> list[float]:
-    """Return the same, as actuaries compute it."""
+    """Return the survival at these ages, computed by lifelines."""
     return list(fitted_by_lifelines(durations, lives).survival_function_at_times(ages))
 
 
@@ -201,7 +201,7 @@ def fitted_by_lifelines(durations: list[int], lives: list[Life]) -> Any:
     from lifelines import KaplanMeierFitter
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a cohort in which everything ended
+        warnings.simplefilter("ignore")  # for a cohort in which every token ended
         return KaplanMeierFitter().fit(durations, [life.has_ended for life in lives])
 
 

@@ -1,4 +1,4 @@
-"""One description of every table, and what is made from it or stands beside it."""
+"""Definitions of all tables, compared with the documents, schemas, models and labels made from them."""
 
 import pyarrow as pa
 import pytest
@@ -61,7 +61,7 @@ def test_every_report_is_shown() -> None:
     assert {table.name for table in REPORT_TABLES} == MODELS.keys()
 
 
-def test_the_words_that_jobs_judge_by_are_those_of_the_models() -> None:
+def test_the_labels_of_jobs_are_those_of_the_models() -> None:
     states = {
         ("envelopes", "state"): set(InboundEnvelope.State.values),
         ("notifications", "state"): {*Notification.State.values, *VERDICT_STATES.values(), REFUSED},
@@ -73,11 +73,11 @@ def test_the_words_that_jobs_judge_by_are_those_of_the_models() -> None:
     assert {(table, column): set(known) for table, words in KNOWN.items() for column, known in words.items()} == states
 
 
-def test_the_lake_knows_every_type() -> None:
+def test_the_lake_has_an_arrow_type_for_every_type() -> None:
     assert all(isinstance(f.type, pa.DataType) for table in EVENT_TABLES for f in arrow_schema(table))
 
 
-def test_pages_call_usual_what_the_jobs_do() -> None:
-    """Pages are shown where no PySpark is, so they cannot ask the jobs."""
+def test_pages_and_jobs_have_the_same_limits_of_the_usual_band() -> None:
+    """Pages also work without PySpark, so they cannot import the jobs."""
     assert (summary.USUAL_DAYS, summary.MIN_USUAL_DAYS) == (statistics.USUAL_DAYS, statistics.MIN_USUAL_DAYS)
     assert summary.MIN_TOTAL == anomalies.MIN_TOTAL

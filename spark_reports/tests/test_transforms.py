@@ -1,4 +1,4 @@
-"""Each job on frames of a few rows, with answers worked out by hand."""
+"""Each job on frames of a few rows, compared with figures worked out on paper."""
 
 from datetime import UTC, date, datetime, timedelta
 from math import exp, log
@@ -36,7 +36,7 @@ def test_every_event_counts_in_its_stage_with_outcome_and_code(spark: Any) -> No
             {"type": "unknown", "state": "dropped", "reason": "not_decryptable"},
             {"type": "request", "state": "failed", "reason": "KeyError"},
             {"type": "query", "state": "pending_key"},
-            {"type": "request", "state": "processed"},  # told by its notifications
+            {"type": "request", "state": "processed"},  # counted by its notifications
         ],
         notifications=[
             {"state": "delivered", "report": "success"},
@@ -73,8 +73,8 @@ def test_every_event_counts_in_its_stage_with_outcome_and_code(spark: Any) -> No
     ]
 
 
-def test_a_word_that_this_version_does_not_know_is_told_and_not_guessed_at(spark: Any) -> None:
-    """A state of tomorrow is neither accepted nor a failure, and an end of tomorrow is no death."""
+def test_a_label_that_this_version_does_not_know_counts_as_unknown(spark: Any) -> None:
+    """A state of a later version is neither accepted nor a failure, and an end of a later version is no death."""
     from spark_reports.jobs.reports import data_quality, token_churn
 
     new = {"state": "of tomorrow"}
@@ -88,7 +88,7 @@ def test_a_word_that_this_version_does_not_know_is_told_and_not_guessed_at(spark
     assert data_quality.count_all({"registration_events": events}).first()["unknown"] == 1
 
 
-def test_a_message_that_asks_for_nothing_is_not_accepted(spark: Any) -> None:
+def test_a_message_without_a_request_is_not_accepted(spark: Any) -> None:
     read = {"type": "contact_code_advertisement", "state": "processed"}
     assert rows_of(outcomes(spark, envelopes=[read]), "stage", "outcome", "is_failure") == [("inbox", "read", False)]
 
@@ -140,7 +140,7 @@ def test_a_rate_is_compared_with_the_same_hour_of_the_days_before(spark: Any) ->
     assert z_score > 0
 
 
-def test_two_days_of_comparison_prove_nothing(spark: Any) -> None:
+def test_two_days_are_too_few_for_a_comparison(spark: Any) -> None:
     cell = {"stage": "dispatch", "outcome": "delivered", "hour": 12, "total": 100, "rate": 0.9}
     earlier = [cell | {"day": DAY - timedelta(days=n)} for n in (1, 2)]
 
@@ -226,7 +226,7 @@ FLOWS = ["new", "returned", "moved_in", "refreshed", "token_changed", "unregiste
         ({"kind": "unregistered", "was_active": True}, "unregistered"),
         ({"kind": "token_died", "was_active": True}, "died"),
         ({"kind": "expired", "was_active": True}, "expired"),
-        ({"kind": "unregistered"}, None),  # its token had died before
+        ({"kind": "unregistered"}, None),  # the token had died before
     ],
 )
 def test_an_event_is_one_flow_by_what_it_changed(spark: Any, event: dict[str, Any], flow: str | None) -> None:
@@ -270,7 +270,7 @@ def test_tokens_of_two_bridges_at_one_place_are_counted_apart(spark: Any) -> Non
     assert rows_of(survival, "bridge", "tokens", "ended") == [("waku", 1, 1), ("xmpp", 2, 2)]
 
 
-def test_what_does_not_reconcile_is_shown(spark: Any) -> None:
+def test_tokens_that_do_not_reconcile_are_unexplained(spark: Any) -> None:
     from spark_reports.jobs.reports import token_churn
 
     events = frame(spark, tables.REGISTRATION_EVENTS, [{"kind": "token_died", "was_active": True}])
@@ -284,7 +284,7 @@ def test_what_does_not_reconcile_is_shown(spark: Any) -> None:
 
 # token_lifetime -------------------------------------------------------------------------------------------------------
 def test_survival_is_that_of_the_textbook(spark: Any) -> None:
-    """Ten tokens of one day: one ends after 3 days, two are censored after 8, three end after 9."""
+    """Of ten tokens of one day, one ends after 3 days, two are censored after 8, and three end after 9."""
     from spark_reports.jobs.reports import token_lifetime
 
     born = date(2026, 11, 2)  # a Monday
@@ -309,7 +309,7 @@ def test_survival_is_that_of_the_textbook(spark: Any) -> None:
 def test_where_all_or_none_have_ended_the_interval_is_the_survival_itself(
     spark: Any, end: str, survival: float
 ) -> None:
-    """The log-log scale has no value there, and no number that is none may come of it."""
+    """The log-log scale has no value there, and the interval must not become NaN."""
     from spark_reports.jobs.reports import token_lifetime
 
     lives = [{"began_on": YESTERDAY, "last_day": YESTERDAY, "end": end, "tokens": 2}]
@@ -374,14 +374,14 @@ def test_the_share_within_the_deadline_counts_the_deadline_itself(spark: Any) ->
 
 
 def test_the_longest_is_exact_and_percentiles_are_rounded_down_to_their_step(spark: Any) -> None:
-    """1.001 s is 1001 ms: whole microseconds are divided by whole numbers."""
+    """1.001 s is 1001 ms, because microseconds are divided as integers."""
     times = [1_001_000, 12_345_678]
     found = latency_of(spark, envelopes=[{"processed_us": us} for us in times]).where("platform = 'all'")
 
     assert set(rows_of(found, "max_us", "p50_ms")) == {(12_345_678, (1001 + 12_000) / 2)}
 
 
-def test_durations_that_cannot_be_are_left_out(spark: Any) -> None:
+def test_implausible_durations_are_left_out(spark: Any) -> None:
     found = latency_of(spark, envelopes=[{"processed_us": us} for us in (-(10**7), 7999, 10**15)])
 
     assert rows_of(found, "stage", "platform", "bridge", "events", "max_us") == [
@@ -430,7 +430,7 @@ def test_a_code_that_was_never_seen_is_new(spark: Any) -> None:
     assert signatures_of(spark, 1, {}) == [("code", "unavailable", 1, 0.0, True, True, DAY)]
 
 
-def test_nothing_is_new_while_nothing_is_known_of_the_days_before(spark: Any) -> None:
+def test_no_code_is_new_without_known_earlier_days(spark: Any) -> None:
     assert signatures_of(spark, 1, {}, known_days=0) == [("code", "unavailable", 1, 0.0, False, False, DAY)]
 
 
@@ -440,7 +440,7 @@ def test_first_seen_goes_back_as_far_as_earlier_reports_say(spark: Any) -> None:
     assert signatures_of(spark, 1, {}, earlier=[known]) == [("code", "unavailable", 1, 0.0, False, False, first)]
 
 
-def test_an_unknown_text_counts_as_much_as_its_counter_grew(spark: Any) -> None:
+def test_the_events_of_an_unknown_text_are_the_growth_of_its_counter(spark: Any) -> None:
     seen = datetime(2026, 11, 18, tzinfo=UTC)
     texts = [
         {"day": DAY - timedelta(days=n), "signature": "strange <n>", "total": total, "first_seen_at": seen}
@@ -452,7 +452,7 @@ def test_an_unknown_text_counts_as_much_as_its_counter_grew(spark: Any) -> None:
 
 
 def test_a_day_without_any_attempt_keeps_its_unknown_texts(spark: Any) -> None:
-    """A gateway may fail in words that no rule knows before an attempt of the day has ended."""
+    """A gateway may send an error that no rule knows before any attempt of the day has ended."""
     from spark_reports.jobs.reports import failure_signatures
 
     nothing, texts = frame(spark, tables.ERROR_RATES, []), [{"signature": "strange <n>", "total": 7}]
@@ -463,8 +463,8 @@ def test_a_day_without_any_attempt_keeps_its_unknown_texts(spark: Any) -> None:
     assert rows_of(found, "day", "source", "signature", "events") == [(DAY, "unknown", "strange <n>", 3)]
 
 
-def test_an_unknown_text_is_new_that_was_not_seen_for_thirty_days(spark: Any) -> None:
-    """Its counter remembers the first time for longer than reports go back."""
+def test_an_unknown_text_that_was_not_seen_for_thirty_days_is_new(spark: Any) -> None:
+    """The counter keeps the first time for longer than reports look back."""
     is_new_by_days_ago = {0: True, 1: False, 30: False, 31: True, 200: True}
     texts = []
     for days_ago in is_new_by_days_ago:
@@ -515,8 +515,8 @@ def test_the_heaviest_are_named_by_pseudonym_only(spark: Any) -> None:
     ]
 
 
-def test_shares_are_of_the_notifications_of_the_role_whose_profile_stands_beside_them(spark: Any) -> None:
-    """They are recomputed by hand: what was refused has a sender and no recipient, and counts for the senders alone."""
+def test_shares_are_of_the_notifications_of_the_role_in_the_load_profile(spark: Any) -> None:
+    """A refused notification has a sender and no recipient, so it counts for the senders alone."""
     from spark_reports.jobs.reports import load_profile
 
     each = {"sender": [40, 30, 20, 10], "recipient": [45, 25, 10]}
@@ -535,7 +535,7 @@ def test_shares_are_of_the_notifications_of_the_role_whose_profile_stands_beside
 
 
 # data_quality ---------------------------------------------------------------------------------------------------------
-def test_missing_rows_and_absurd_times_are_found(spark: Any) -> None:
+def test_missing_rows_and_implausible_times_are_findings(spark: Any) -> None:
     from spark_reports.jobs.reports import data_quality
 
     tries = [{}, {"at": NOON - timedelta(days=400)}, {"latency_us": -(10**7)}, {"queued_us": 10**16}]
@@ -570,7 +570,7 @@ def test_rows_of_the_plan_start_no_python_on_executors(spark: Any) -> None:
         local_rows(spark, [(DAY.isoformat(), "attempts", "many")], EXPECTED).collect()
 
 
-def test_a_report_that_rests_on_fewer_days_than_it_could_is_found(spark: Any) -> None:
+def test_a_report_with_too_few_days_of_history_is_a_finding(spark: Any) -> None:
     from spark_reports.jobs.reports import data_quality
 
     days = {"error_rates": {DAY.isoformat(): (7, 5)}, "token_churn": {DAY.isoformat(): (7, 6)}}
@@ -583,7 +583,7 @@ def test_a_report_that_rests_on_fewer_days_than_it_could_is_found(spark: Any) ->
 
 @pytest.mark.parametrize(("odd", "is_ok"), [(1, True), (2, False)])
 def test_a_finding_is_one_only_above_its_threshold(spark: Any, odd: int, is_ok: bool) -> None:
-    """Of a thousand rows or tokens one may be odd."""
+    """One of a thousand rows or tokens may be odd."""
     from spark_reports.jobs.reports import data_quality
 
     tries = [{"outcome": "delivered"}] * (1000 - odd) + [{"outcome": "of tomorrow", "latency_us": 10**16}] * odd
@@ -614,7 +614,7 @@ def test_a_row_that_is_lost_is_a_finding_among_any_number(spark: Any) -> None:
     assert not checked.is_ok
 
 
-def test_noise_between_two_clocks_is_no_absurd_row_and_counts_as_no_time(spark: Any) -> None:
+def test_noise_between_two_clocks_is_plausible_and_counts_as_zero(spark: Any) -> None:
     from spark_reports.jobs.reports import data_quality
 
     read = {"type": "query", "state": "processed"}
