@@ -1,4 +1,4 @@
-"""The batches of a worker process with Waku as its bridge: all is real but the gateway, the nodes and the clock."""
+"""Batches of a worker process with Waku as its bridge. All is real but the gateway, the nodes and the clock."""
 
 import asyncio
 import select
@@ -16,13 +16,13 @@ from waku_bridge.bridge import WakuBridge
 from waku_bridge.node import WakuNode
 from waku_bridge.outbound import Nodes
 
-# For those that need no wakeup of their own.
+# Shared by tests that need no wakeup of their own.
 WAKEUP = Wakeup()
 TIMEOUT_SECONDS = 10
 
 
 class SilentGateway(RecordingGateway):
-    """Takes every push and never answers."""
+    """Gateway that takes every push and never answers."""
 
     async def send(self, push: Push) -> Result:
         self.pushes.append(push)
@@ -55,12 +55,12 @@ class Process(DeliveryProcess):
 
 
 def poll_and_process(steps: Sequence[Step]) -> bool:
-    """Process one batch of a worker that has just started: it looks for rows, whatever was announced."""
+    """Process one batch of a worker that has just started, which looks for rows without a wakeup."""
     return Worker(steps, WAKEUP).process_batch(now=timezone.now())
 
 
 def hear() -> None:
-    """Wait until the loop has something to tell, for a moment."""
+    """Wait until the asyncio loop sets the wakeup, for at most 20 ms."""
     readable, _, _ = select.select([WAKEUP.fileno()], [], [], 0.02)
     if readable:
         WAKEUP.clear()

@@ -1,4 +1,4 @@
-"""How much a test tries: what an everyday run can wait for, and many times more in a nightly one."""
+"""Number of examples and combinations that a test tries: few in an everyday run, many times more in a nightly one."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -13,33 +13,33 @@ MUTANTS = 10
 
 
 def register_profiles() -> None:
-    # How long an example takes says more about the machine than about the code.
+    # No deadline: the duration of an example says more about the machine than about the code.
     settings.register_profile("default", max_examples=EVERYDAY, deadline=None)
     settings.register_profile("nightly", max_examples=NIGHTLY, deadline=None)
-    # The same inputs for the code as it is and for each mutant, so that the scores of two commits compare. That there
-    # is a failure is enough: to look for its smallest input takes long.
+    # The original code and each mutant get the same inputs, so that the scores of two commits are comparable. One
+    # failure is enough: a search for its smallest input takes long.
     phases = [Phase.explicit, Phase.generate]
     settings.register_profile("mutants", max_examples=MUTANTS, deadline=None, phases=phases, derandomize=True)
 
 
 def examples(everyday: int) -> int:
-    """Return ``everyday``, or what corresponds to it in the profile of this run."""
+    """Return ``everyday``, scaled to the profile of this run."""
     return everyday * settings().max_examples // EVERYDAY
 
 
 def combinations(*values: Sequence[Any]) -> list[Any]:
-    """Return the parameters of a test that takes one of each of these: all combinations.
+    """Return the parameters of a test that takes one of each of ``values``: all combinations.
 
-    Every day each value is tried once, with the first of the others; the other combinations are tried nightly.
+    An everyday run tries each value once, with the first of the others. A nightly run tries every combination.
     """
     first = [each[0] for each in values]
     return [_combination(chosen, first) for chosen in product(*values)]
 
 
 def first_everyday(first: Any, *others: Any) -> list[Any]:
-    """Return the parameters of a test that is tried with the first of these every day, and with the others nightly.
+    """Return the parameters of a test that tries ``first`` in everyday runs, and ``others`` only in nightly ones.
 
-    Each is one value, or a tuple with one for each argument.
+    Each is one value, or a tuple with one value for each argument of the test.
     """
     several = (other if isinstance(other, tuple) else (other,) for other in others)
     return [first, *(pytest.param(*values, marks=pytest.mark.nightly) for values in several)]

@@ -1,4 +1,4 @@
-"""PostgreSQL servers of single tests, for what the one that all tests share must not suffer."""
+"""PostgreSQL servers of single tests, for failures that the shared server of all tests must not suffer."""
 
 import subprocess
 import time
@@ -15,13 +15,13 @@ from embedded.servers.postgres import DATABASE_NAME, EmbeddedPostgres
 from embedded.supervisor.guard import Guard
 from tests.flows.fleet import wait_until
 
-# What a killed process has written, the system still has; what it has only promised (synchronous_commit) would be lost.
+# A crash of PostgreSQL loses no write that the operating system has, so fsync is not needed for these tests.
 UNSYNCED = {"fsync": "off", "shared_buffers": "64MB"}
 
 
 @dataclass(slots=True)
 class Cluster:
-    """A cluster, and the process that serves it."""
+    """A PostgreSQL cluster and the process that serves it."""
 
     server: EmbeddedPostgres
     guard: Guard
@@ -36,7 +36,7 @@ class Cluster:
         wait_until(self.server.is_ready, what="the database answers")
 
     def kill(self) -> None:
-        """All its processes at once and nothing written any more: the next start recovers from the log."""
+        """Kill all processes of the cluster at once (SIGQUIT). The next start recovers from the WAL."""
         assert self.process is not None
         self.process.send_signal(SIGQUIT)
         self.process.wait()
@@ -46,7 +46,7 @@ class Cluster:
         return self.process is not None and self.process.poll() is None
 
     def run(self, *statements: str) -> list[tuple[object, ...]]:
-        """Each statement in a transaction of its own, also while new sessions may only read. The rows of the last."""
+        """Run each statement in a transaction of its own, also on a read-only cluster. Return the rows of the last."""
         rows: list[tuple[object, ...]] = []
         with psycopg.connect(self.server.url(), autocommit=True) as connection:
             for statement in ("SET default_transaction_read_only = off", *statements):
@@ -55,16 +55,16 @@ class Cluster:
         return rows
 
     def set(self, **settings: str) -> None:
-        """For the sessions that there are, and for all others."""
+        """Change settings of the cluster, for open sessions and for new ones."""
         alter = [f"ALTER SYSTEM SET {name} = '{value}'" for name, value in settings.items()]
         self.run(*alter, "SELECT pg_reload_conf()")
 
 
 @dataclass(slots=True)
 class Replicas:
-    """A primary, and a standby that streams from it, each on a port of loopback: what a fail-over is tried on.
+    """A primary and a standby that streams from it, each on a loopback port, for tests of fail-over.
 
-    With ``is_synchronous`` a commit is answered once the standby has it, as soon as there is a standby.
+    With ``is_synchronous`` the primary confirms a commit only after the standby has it, once a standby is connected.
     """
 
     primary: Cluster
@@ -73,7 +73,7 @@ class Replicas:
 
     @property
     def url(self) -> str:
-        """What an operator sets: every server, in any order."""
+        """Return DATABASE_URL as an operator sets it: every server, in any order."""
         hosts = ",".join(sorted(f"127.0.0.1:{each.server.settings['port']}" for each in (self.primary, self.standby)))
         return f"postgresql://postgres@{hosts}/{DATABASE_NAME}"
 
@@ -87,7 +87,7 @@ class Replicas:
                 each.kill()
 
     def follow(self) -> None:
-        """Make the standby anew from the primary, and have it follow."""
+        """Build the standby anew from the primary and start streaming."""
         copy_of(self.primary.server, self.standby.server.data_dir)
         self.standby.start()
         if self.is_synchronous:
@@ -95,12 +95,12 @@ class Replicas:
         wait_until(self._streams, what="the standby streams")
 
     def cut_off(self) -> None:
-        """The standby gets nothing any more of what the primary goes on answering."""
+        """Stop replication: the primary goes on confirming commits that the standby does not get."""
         self.standby.set(primary_conninfo="")
         wait_until(lambda: not self._streams(), what="the standby does not stream")
 
     def fail_over(self, *, noticed_after_seconds: float) -> None:
-        """The primary is lost at once. After a while somebody promotes the standby, which has no standby then."""
+        """Kill the primary, wait, and promote the standby, which then has no standby of its own."""
         self.primary.kill()
         time.sleep(noticed_after_seconds)
         self.standby.set(synchronous_standby_names="")
@@ -113,7 +113,7 @@ class Replicas:
 
 
 def replicas(folder: Path, guard: Guard, *, is_synchronous: bool) -> Replicas:
-    """Nothing is started yet."""
+    """Return a primary and a standby that are not started yet."""
     primary, standby = (
         Cluster(installed.postgres(folder / name, settings), guard)
         for name in ("one", "other")

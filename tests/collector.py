@@ -1,4 +1,4 @@
-"""A collector of traces and errors for tests: a real server of OTLP over HTTP, which keeps what it is sent."""
+"""Collector of traces and errors for tests: a real server of OTLP over HTTP that keeps what it receives."""
 
 import gzip
 import threading
@@ -20,7 +20,7 @@ from kit.tracing import spans as tracing
 
 
 class Collector:
-    """What was sent, byte by byte and decoded. ``status`` is what it answers."""
+    """The requests that the collector received, as bytes and decoded. ``status`` is the HTTP status of its answers."""
 
     def __init__(self, server: ThreadingHTTPServer) -> None:
         self.url = f"http://127.0.0.1:{server.server_port}"
@@ -72,7 +72,7 @@ def collector() -> Iterator[Collector]:
             self.end_headers()
 
         def log_message(self, *_args: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
@@ -88,7 +88,7 @@ def collector() -> Iterator[Collector]:
 
 @contextmanager
 def collected(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    """Run a collector that everything of this process goes to, of every message; ``finish`` sends what waits."""
+    """Run a collector for all traces and errors of this process, without sampling. ``finish`` flushes the exporters."""
     with collector() as running:
         settings.TRACES, settings.TRACES_SHARE, settings.OTLP_URL = True, 1.0, running.url
         spans, reported = exporting.Spans(), exporting.Errors()

@@ -1,6 +1,6 @@
-"""Talking to the server in one process: envelopes into the inbox, decoded replies out of the outbox.
+"""Conversations with the server in one process: envelopes go into the inbox, decoded replies come out of the outbox.
 
-Everything between is real: codec, use cases, batches, PostgreSQL. Only nodes and gateway are left out.
+Everything between is real: codec, use cases, batches, PostgreSQL. Only nodes and the gateway are left out.
 """
 
 import json
@@ -27,18 +27,18 @@ PUBSUB_TOPIC = "/waku/2/rs/16/32"
 CLIENT, SERVER, EPHEMERAL, SENDER, CONTACT, OUTSIDER = (
     Identity(PrivateKey(bytes([number]) * 32)) for number in (1, 2, 3, 4, 5, 7)
 )
-IDENTITIES = {"client": CLIENT, "stranger": OUTSIDER}  # by the names of the vectors
+IDENTITIES = {"client": CLIENT, "stranger": OUTSIDER}  # by their names in the vectors
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "vectors.json").read_text())
 
 
 def put(*messages: WakuMessage, now: datetime | None = None) -> list[bytes]:
-    """Write messages into the inbox; returns the hashes of those that are new."""
+    """Write messages into the inbox and return the hashes of those that are new."""
     envelopes = [Envelope(message_hash(PUBSUB_TOPIC, message), PUBSUB_TOPIC, message) for message in messages]
     return inbox.store(envelopes, source="test", now=now or timezone.now())
 
 
 def say(*messages: WakuMessage, now: datetime | None = None, process: Process | None = None) -> Process:
-    """Have a worker process receive and process messages, in one batch and one more for those that need new keys."""
+    """Have a worker process receive and process messages. A second batch processes those that needed new keys."""
     moment, process = now or timezone.now(), process or Process()
     put(*messages, now=moment)
     process.process_batch(now=moment)
@@ -48,7 +48,7 @@ def say(*messages: WakuMessage, now: datetime | None = None, process: Process | 
 
 
 def replies_to(listener: Identity) -> list[Decoded]:
-    """Every reply in the outbox that ``listener`` can open, oldest first."""
+    """Return every reply in the outbox that ``listener`` can open, oldest first."""
     opened = []
     for reply in OutboundReply.objects.order_by("pk"):
         try:
@@ -59,7 +59,7 @@ def replies_to(listener: Identity) -> list[Decoded]:
 
 
 def to_server(payload: bytes, message_type: MessageType, signer: Identity) -> WakuMessage:
-    """Any payload, valid or not, signed by ``signer`` and sealed for the server."""
+    """Return a message with any payload, valid or not, signed by ``signer`` and sealed for the server."""
     return encode_payload(
         payload,
         message_type,

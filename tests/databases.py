@@ -1,8 +1,8 @@
 """Databases of the tests: one template, migrated once in a run, and clones of it.
 
-After a test that commits, its database is put back to what the template holds. Django's own `flush` truncates every
-table and makes content types, permissions and roles again, which takes 0.3 s and leaves out what migrations stored.
-Here only tables that have rows are emptied, and those that the template fills get their rows again.
+After a test that commits, its database is put back to the state of the template. Django's own `flush` truncates every
+table and makes content types, permissions and roles again. That takes 0.3 s and leaves out rows that migrations stored.
+Here only tables that have rows are emptied, and tables that the template fills get their rows again.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ from embedded.servers.postgres import EmbeddedPostgres
 
 TEMPLATE = "tests_template"
 
-# Copies of what migrations stored lie in a schema of their own. Triggers of foreign keys rest meanwhile, so that the
+# Copies of the rows that migrations stored lie in a schema of their own. Triggers of foreign keys are off, so that the
 # order of the tables does not matter.
 PUT_BACK = """
     CREATE SCHEMA tests;
@@ -53,7 +53,7 @@ PUT_BACK = """
 
 
 def make_template(postgres: EmbeddedPostgres, folder: Path) -> None:
-    """Make the template unless another process of this run has made it. ``folder`` is that of the run."""
+    """Make the template unless another process of this run has made it. ``folder`` belongs to the whole run."""
     with (folder / "template.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not _exists(postgres, TEMPLATE):
@@ -77,7 +77,7 @@ def put_back() -> None:
 
 @contextmanager
 def connected_to(name: str) -> Iterator[None]:
-    """Django's connection of this thread goes to that database."""
+    """Connect this thread's Django connection to the database ``name`` meanwhile."""
     before = connection.settings_dict["NAME"]
     connection.close()
     connection.settings_dict["NAME"] = name

@@ -1,4 +1,6 @@
-"""What tests of delivery share: a gateway that answers as it is told, and notifications that are due."""
+"""Helpers for tests of delivery: a gateway with a configured answer, a delivery process, and notifications that are
+due.
+"""
 
 import asyncio
 import select
@@ -30,7 +32,7 @@ APP = "im.status"
 
 
 class RecordingGateway:
-    """Takes every push, and answers each with what ``answer`` makes of it."""
+    """Gateway that records every push and answers with ``answer``: an outcome, or a function of the push."""
 
     name = "recording"
 
@@ -51,7 +53,7 @@ class RecordingGateway:
 
 
 class DeliveryProcess:
-    """Delivery as one worker process has it, and the batches that it makes: here in the thread of the test."""
+    """Delivery of one worker process, whose batches run in the thread of the test."""
 
     def __init__(self, gateway=None, *, gateways=None, lease=LEASE, limit=1000) -> None:
         self.wakeup = Wakeup()
@@ -61,26 +63,26 @@ class DeliveryProcess:
         self.worker = Worker(self.delivery.steps(), self.wakeup)
 
     def open(self, open_it) -> None:
-        """Open a bridge."""
+        """Open a bridge and give its steps to the worker."""
         self.bridge = bridge = open_it(self.delivery, self.wakeup)
         steps: list[Step] = [*bridge.intake(), *self.delivery.steps(), *bridge.outlet()]
         self.worker = Worker(steps, self.wakeup)
 
     def process_batch(self, *, now=None) -> bool:
-        """Process one batch that looks for rows, too; return whether there is more to do."""
+        """Process one batch, which also looks for rows. Return whether there is more to do."""
         self.worker._poll_at = self.worker._oldest_at = self.worker._beginning_at = 0.0
         return self.worker.process_batch(now=now or timezone.now())
 
     def process_until(self, is_over: Callable[[], object], *, seconds: float = 20, now=None) -> None:
-        """Process batches, each when the wakeup is set, until it is so."""
+        """Process batches, each when the wakeup is set, until ``is_over`` returns true."""
         deadline = monotonic() + seconds
         while not is_over():
-            assert monotonic() < deadline, "it does not come to an end"
+            assert monotonic() < deadline, f"not over after {seconds} s"
             if not self.process_batch(now=now) and not is_over():
                 self.wait()
 
     def wait(self, seconds: float = 0.05) -> None:
-        """Wait until the wakeup is set."""
+        """Wait until the wakeup is set, for at most ``seconds``, and clear it."""
         readable, _, _ = select.select([self.wakeup], [], [], seconds)
         if readable:
             self.wakeup.clear()
@@ -93,12 +95,12 @@ class DeliveryProcess:
 
 
 def other_session() -> psycopg.Connection[Any]:
-    """With the same database, to hold what somebody else may hold."""
+    """Open another connection to the same database, to hold locks as another process would."""
     return psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None})
 
 
 def make_due(*, route=None, **fields) -> Notification:
-    """A notification to somebody registered, due since long ago and alive for ages."""
+    """Make a notification to a registered installation that was due long ago and expires in the far future."""
     route = route or make_registration().route
     fields = {"at": LONG_AGO, "expires_at": datetime(2100, 1, 1, tzinfo=UTC), "chat_id": b"c", "message": b"m"} | fields
     return make_notification(route=route, route_generation=route.generation, **fields)
@@ -109,14 +111,14 @@ def make_due_to_app(app_topic=APP, **fields) -> Notification:
 
 
 def prove(*keys: ChannelKey) -> None:
-    """Something was delivered to these apps before, which have their queues since then."""
+    """Make channels with an earlier delivery, so that their apps have queues of their own."""
     for key in keys:
         make_channel(key, last_success_at=LONG_AGO)
 
 
 @contextmanager
 def only(notifications) -> Iterator[None]:
-    """Nothing but these is due meanwhile."""
+    """Keep every notification but these from being due meanwhile."""
     others = Notification.objects.filter(state__in=DUE).exclude(pk__in=[n.pk for n in notifications])
     held = list(others.filter(next_attempt_at__isnull=False).only("pk", "next_attempt_at"))
     others.update(next_attempt_at=None)
@@ -125,7 +127,7 @@ def only(notifications) -> Iterator[None]:
 
 
 def send(*notifications, gateway=None, **options) -> set[int]:
-    """Deliver these, until nothing is under way; returns the requests concerned."""
+    """Deliver these notifications until nothing is under way. Return the ids of the requests that had an attempt."""
     before = set(Attempt.objects.values_list("pk", flat=True))
     with only(notifications):
         DeliveryProcess(gateway, **options).work_off()
@@ -133,7 +135,7 @@ def send(*notifications, gateway=None, **options) -> set[int]:
 
 
 def take(*, limit=1000, now=NOW, limits=None) -> list[Claim]:
-    """Claim whatever is due. Where all that was due had only to be sorted, claim again, as a worker does."""
+    """Claim due notifications. When a claim only found new queues, create those and claim again, as a worker does."""
     limits = limits or ConcurrencyLimits(1000)
     for _ in range(3):
         claimed = claim(limit=limit, now=now, lease=LEASE, limits=limits)
@@ -144,13 +146,13 @@ def take(*, limit=1000, now=NOW, limits=None) -> list[Claim]:
 
 
 def claimed(*notifications, now=NOW) -> list[Claim]:
-    """Those that a worker with room for all of them takes."""
+    """Claim these notifications and no others."""
     with only(notifications):
         return take(now=now)
 
 
 def due_ids(*, now=NOW, limits=None) -> list[int]:
-    """Which notifications a worker would claim: those that are due and may be sent."""
+    """Return the ids of the notifications that a worker would claim, and leave them unclaimed."""
     with transaction.atomic():
         ids = [held.notification_id for held in take(now=now, limits=limits)]
         transaction.set_rollback(True)
@@ -158,13 +160,13 @@ def due_ids(*, now=NOW, limits=None) -> list[int]:
 
 
 def recorded(results, *, now=NOW) -> None:
-    """Record results as a batch does, with what comes after its commit."""
+    """Record results as a batch does, and end halts as it does after its commit."""
     record(results, now=now)
     end_halts(results, now=now)
 
 
 def answered(result, *notifications, now=NOW) -> None:
-    """Try them, and record the same result for each."""
+    """Claim these notifications and record the same result for each."""
     recorded([(held, result) for held in claimed(*notifications, now=now)], now=now)
 
 

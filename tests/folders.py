@@ -1,4 +1,4 @@
-"""Folders that other accounts reach, as those of pytest are closed."""
+"""Folders that other accounts may enter. The folders of pytest are closed to them."""
 
 import shutil
 import tempfile
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def open_folder() -> Iterator[Path]:
-    """Make a folder that everybody may pass, and remove it in the end."""
+    """Make a folder that every account may traverse, and remove it at the end."""
     folder = Path(tempfile.mkdtemp(prefix="pushserver-open-"))
     folder.chmod(0o711)
     yield folder

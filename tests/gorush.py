@@ -1,4 +1,4 @@
-"""As much of a gorush as answers whether it is there."""
+"""Minimal gorush for health checks: it answers GET requests with a status and counts them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ class Gorush(BaseHTTPRequestHandler):
 
 @contextmanager
 def serve_gorush() -> Iterator[ThreadingHTTPServer]:
-    """A test breaks it by the ``status`` of its handler class, which counts in ``asked``."""
+    """Serve on a free port. A test sets ``status`` of the handler class to break it; ``asked`` counts the requests."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Gorush", (Gorush,), {"asked": 0}))
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

@@ -1,7 +1,7 @@
-"""Pytest plugin: a list of what a run skipped, at its end.
+"""Pytest plugin that lists the skipped tests at the end of a run.
 
-One line for each reason, with the number of tests; `-q` does not hide it. With REQUIRE_ALL=1 (CI) a run that skipped
-anything fails, however the test was skipped.
+It prints one line for each reason, with the number of tests; `-q` does not hide it. With REQUIRE_ALL=1 (CI) a run that
+skipped anything fails, however the test was skipped.
 """
 
 import os
@@ -12,7 +12,9 @@ import pytest
 
 
 def skipped(config: pytest.Config) -> Counter[str]:
-    """Count the skipped tests by reason. A process that pytest-xdist started has none: it hands on its reports."""
+    """Count the skipped tests by reason. Workers of pytest-xdist count none: they send their reports to the main
+    process.
+    """
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     reports = reporter.stats.get("skipped", []) if reporter else []
     return Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)

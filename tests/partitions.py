@@ -1,4 +1,4 @@
-"""Names of what PostgreSQL makes for each partition of a table, as they stand in plans."""
+"""Names that PostgreSQL gives to the indexes of single partitions, as they stand in query plans."""
 
 from kit.db.statements import fetch
 

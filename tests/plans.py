@@ -1,11 +1,11 @@
-"""The plans that PostgreSQL makes of statements, whatever their parameters are."""
+"""Generic plans of SQL statements: the plans that PostgreSQL makes without knowing the parameters."""
 
 import re
 
 from django.db import connection
 
 _PARAMETER = re.compile(r"%(?:[(]([a-z_0-9]+)[)])?[bs]")
-# PostgreSQL cannot tell the types of these from what they are compared with.
+# Types of parameters that PostgreSQL cannot infer from the expressions they are compared with.
 _TYPES = {
     **dict.fromkeys(
         ("now", "late", "later", "noted_since", "nothing_before", "first", "last", "before"), "timestamptz"
@@ -17,7 +17,7 @@ _TYPES = {
 
 
 def generic_plan(sql: str) -> str:
-    """Return the plan that serves all values of the parameters, as a connection keeps it."""
+    """Return the generic plan of a statement, which serves all values of its parameters."""
     numbers: dict[str, int] = {}
 
     def numbered(match: re.Match[str]) -> str:

@@ -1,5 +1,5 @@
-"""A pooler in front of PostgreSQL that does with the settings of our sessions what PgBouncer does: it refuses whoever
-sends them, or, where `ignore_startup_parameters = options` is set, drops them.
+"""Pooler in front of PostgreSQL that treats session settings (``options``) as PgBouncer does. It refuses a connection
+that sends them or, where `ignore_startup_parameters = options` is set, drops them.
 """
 
 import struct
@@ -10,12 +10,12 @@ from pathlib import Path
 from tests.silent import SilentProxy
 
 PROTOCOL = struct.pack("!I", 3 << 16)
-# As PgBouncer 1.18 says it.
+# The error of PgBouncer 1.18.
 REFUSAL = b"SFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
 
 
 class Pooler(SilentProxy):
-    """Passes on everything but the ``options`` of a connection."""
+    """Proxy that forwards everything but the ``options`` of a connection, or refuses a connection that has any."""
 
     def __init__(self, target: Path, *, refuses: bool) -> None:
         self._refuses = refuses

@@ -1,14 +1,14 @@
-"""How the tests are dealt out to the processes of a run (`pytest -n 2`).
+"""Distribution of the tests over the processes of a run (`pytest -n 2`).
 
-The tests of a file stay together and in their order. So do those of several files that share something that takes long
-to start. What takes longest comes first, so that at the end no process works for minutes while the others are done.
+The tests of a file stay together and in their order. So do the tests of several files that share something slow to
+start. The longest tests come first, so that no process still works for minutes when the others are done.
 """
 
 from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
 
-# Flows with a server of their own.
+# Files of flow tests, each with a server of its own.
 APART = (
     "tests/flows/test_unfit_surroundings.py",
     "tests/flows/test_killed_at_each_statement.py",
@@ -16,7 +16,7 @@ APART = (
     "tests/flows/test_xmpp_canary.py",
     "tests/flows/test_traced.py",
 )
-# One whole server; a Spark session; development servers.
+# Files by the slow resource that they share: one whole server, a Spark session, development servers.
 TOGETHER = {
     **{file: file for file in APART},
     "tests/flows/": "tests/flows/",
@@ -26,7 +26,7 @@ TOGETHER = {
     "spark_reports/tests/test_transforms.py": "spark session",
     "tests/interop/": "tests/interop/",
 }
-# They start the browser.
+# Tests that start the browser.
 BROWSER = (
     "tests/console/test_look.py",
     "tests/console/test_indicators_browser.py",
@@ -36,7 +36,7 @@ BROWSER = (
     "tests/console/test_pictures.py",
     "tests/console/test_walk",
 )
-# These wait for servers most of the time, while Spark and pages keep a core busy: they run beside each other.
+# Tests that mostly wait for servers. Spark and browser tests keep a core busy, so the two kinds run beside each other.
 WAITING = (*APART, "kit/processes/tests/test_leader.py", "embedded/servers/tests/test_system_postgres.py")
 LONGEST_FIRST = (
     "tests/console/test_staged_faults.py",
@@ -54,7 +54,7 @@ LONGEST_FIRST = (
 
 
 def group(nodeid: str) -> str:
-    """Return the name of what the test must stay together with."""
+    """Return the name of the group of tests that must run in one process with this test."""
     file, *_ = nodeid.split("::")
     return next((name for start, name in TOGETHER.items() if file.startswith(start)), file)
 
@@ -65,11 +65,11 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no typ
 
 
 def scheduler(config: Any, log: Any) -> Scheduling:
-    config.option.loadscopereorder = False  # it goes by the number of tests, and our longest files have few
+    config.option.loadscopereorder = False  # xdist would sort by number of tests, and our longest files have few
     return Scheduling(config, log)
 
 
 def order(nodeid: str) -> int:
-    """Return a sort key: what may take minutes comes before what takes seconds. The longest name says it."""
+    """Return a sort key that puts slow tests first. The longest matching prefix in LONGEST_FIRST decides."""
     found = [start for start in LONGEST_FIRST if nodeid.startswith(start)]
     return LONGEST_FIRST.index(max(found, key=len)) if found else len(LONGEST_FIRST)

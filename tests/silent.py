@@ -1,5 +1,5 @@
-"""A proxy in front of PostgreSQL that can fall silent: it keeps what is open, takes what comes, and answers nothing, as
-behind a firewall when the host vanished.
+"""Proxy in front of PostgreSQL that can fall silent: it keeps connections open, takes bytes and answers nothing, like a
+firewall in front of a host that vanished.
 """
 
 import socket
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class SilentProxy:
-    """Listens on 127.0.0.1 and passes bytes to the socket at ``target`` and back while it ``speaks``."""
+    """Proxy on 127.0.0.1 that forwards bytes to the Unix socket ``target`` and back while ``speaks`` is set."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
@@ -19,7 +19,7 @@ class SilentProxy:
         self.port: int = self._listener.getsockname()[1]
         self.speaks = threading.Event()
         self.speaks.set()
-        self.swallowed = threading.Event()  # something came that nobody will answer
+        self.swallowed = threading.Event()  # set once bytes came that get no answer
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -46,11 +46,11 @@ class SilentProxy:
                 sink.shutdown(socket.SHUT_WR)
 
     def passed_on(self, data: bytes) -> bytes:
-        """Return what is passed on of what came."""
+        """Return the bytes to forward to the server for ``data`` from the client."""
         return data
 
-    def answer(self, data: bytes) -> bytes:  # noqa: ARG002 - the signature of those that do
-        """Return what is answered at once instead, before the connection is closed."""
+    def answer(self, data: bytes) -> bytes:  # noqa: ARG002 - subclasses use it
+        """Return an answer to send instead of forwarding ``data``, before the connection is closed; empty for none."""
         return b""
 
     def close(self) -> None:

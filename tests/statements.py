@@ -1,4 +1,6 @@
-"""Which statements the server sends to PostgreSQL, by Django's cursors or by those of the message path."""
+"""Recorder of the SQL statements that the server sends to PostgreSQL, by Django's cursors or by those of the message
+path.
+"""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -9,13 +11,13 @@ import psycopg
 import pytest
 from django.db import connection
 
-# Other test processes wait for locks on this server, too.
+# Limited to this database, as sessions of other test processes on this server wait for locks, too.
 WAITS_HERE = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
 @contextmanager
 def before_each_statement(function: Callable[[str], object]) -> Iterator[None]:
-    """Have ``function`` called with every statement just before it is sent, by any thread of this process."""
+    """Call ``function`` with every statement just before any thread of this process sends it."""
     execute = psycopg.Cursor.execute
 
     def noted(cursor: Any, query: Any, *args: Any, **options: Any) -> Any:
@@ -29,7 +31,7 @@ def before_each_statement(function: Callable[[str], object]) -> Iterator[None]:
 
 @contextmanager
 def statements() -> Iterator[list[str]]:
-    """Note the statements that are sent meanwhile, and those that are written meanwhile."""
+    """Record the statements that are sent meanwhile, including buffered ones, which are flushed at both ends."""
     sent: list[str] = []
     _send_what_is_written()
     with before_each_statement(sent.append):
@@ -43,7 +45,7 @@ def _send_what_is_written() -> None:
 
 @contextmanager
 def round_trips() -> Iterator[list[bytes]]:
-    """Note how often Django's connection asks for something and waits meanwhile, by libpq's own record. The list is
+    """Record the round trips of Django's connection meanwhile, by libpq's own trace. The list is
     filled at the end.
     """
     made: list[bytes] = []

@@ -1,5 +1,5 @@
-"""What is said about modules holds: those that say they are pure are under the contract that keeps them so. Packages
-are drawn as the contract of their layers has them, and each folder names its page.
+"""Claims of docstrings and documents about modules. Modules that call themselves pure are under the contract that keeps
+them so, the page of the architecture draws the contract of the layers, and each folder names its page.
 """
 
 import ast
@@ -11,12 +11,12 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 APPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
 CONTRACT = "The core does no I/O and knows no framework"
-# "Pure." and "The module is pure.", but not what is said about others: "so that the rules can be pure".
+# "Pure." and "The module is pure.", but not a remark on other modules: "so that the rules can be pure".
 DECLARED_PURE = re.compile(r"\bPure\b|\b(?:is|and) pure\b")
 
 
 def modules() -> Iterator[tuple[str, str]]:
-    """Our modules in which the word stands, each with its docstring."""
+    """Yield our modules that contain the word "pure", each with its docstring."""
     for path in (path for app in APPS for path in (ROOT / app).rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         if ".tests" not in name and DECLARED_PURE.search(text := path.read_text()):
@@ -56,7 +56,7 @@ def test_the_page_of_the_architecture_draws_the_layers_of_the_contract() -> None
 
 
 def test_each_folder_of_ours_names_its_page() -> None:
-    """Those of the code map and the folders in them, if they hold modules."""
+    """Check the root folder of each app and its direct packages."""
     unnamed = []
     for app in APPS:
         for folder in (ROOT / app, *sorted(path.parent for path in (ROOT / app).glob("*/__init__.py"))):

@@ -1,4 +1,4 @@
-"""docs/decisions: each record can be read in a minute, has its four parts, and stands in the index."""
+"""Decision records in docs/decisions: each can be read in a minute, has its four parts, and stands in the index."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A host whose clock is months ahead ends nothing, forgets nothing, and closes no day before its time."""
+"""Host clocks that are months ahead: they expire nothing, delete nothing, and close no day before its time."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -26,7 +26,7 @@ AHEAD = timedelta(days=500)
 
 @pytest.fixture
 def host_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], None]:
-    """Puts the clock of this host ahead by so much. That of the database is right."""
+    """Return a function that puts this host's clock ahead by a timedelta. The clock of the database stays right."""
 
     def put(ahead: timedelta) -> None:
         monkeypatch.setattr(timezone, "now", lambda: REAL_NOW() + ahead)
@@ -35,7 +35,7 @@ def host_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], None]:
 
 
 @pytest.mark.django_db
-def test_what_deletes_and_expires_goes_by_the_clock_of_the_database(host_clock, settings: LazySettings) -> None:
+def test_deletion_and_expiry_go_by_the_clock_of_the_database(host_clock, settings: LazySettings) -> None:
     settings.CANARY_PERIOD_SECONDS = 0
     factories.make_registration()
     factories.make_registration(state=Registration.State.UNREGISTERED, route=None)

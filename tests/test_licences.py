@@ -1,4 +1,4 @@
-"""What the server runs with is free to use, in the words of each package."""
+"""Licences of the packages that the server runs with: each is free to use, by the package's own metadata."""
 
 import importlib.util
 from types import ModuleType
@@ -37,7 +37,7 @@ def test_a_licence_is_judged_by_its_words(audit: ModuleType, text: str, is_accep
     assert audit.is_accepted("somebody", text) is is_accepted
 
 
-def test_what_could_not_be_looked_up_is_no_clean_bill(
+def test_a_package_whose_licence_is_unavailable_fails_the_audit(
     audit: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(audit, "audit", lambda _lock: [{"name": "django", "skip_reason": "nobody answers"}])

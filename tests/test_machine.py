@@ -1,4 +1,4 @@
-"""A machine that lacks something: one clear line from `make run`, and a line for each part from `make doctor`."""
+"""Machines that lack something: `make run` prints one clear line, and `make doctor` prints a line for each part."""
 
 import ast
 import http.server
@@ -29,7 +29,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A bare checkout: what `make run` and `make doctor` read before anything is installed."""
+    """A bare checkout with the files that `make run` and `make doctor` read before anything is installed."""
     folder = tmp_path / "checkout"
     shutil.copytree(PROJECT / "requirements", folder / "requirements", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PROJECT / "Makefile", folder)
@@ -40,9 +40,9 @@ def checkout(tmp_path: Path) -> Path:
 def make(checkout: Path, tmp_path: Path) -> Run:
     def run(target: str, **environment: str) -> subprocess.CompletedProcess[str]:
         unset = {"DATABASE_URL", "DATA_DIR", "PORT", "HOST", "UV_DEFAULT_INDEX", "PYTHONPATH"}
-        unset |= {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}  # of the `make test` that runs this
+        unset |= {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}  # set by the `make test` that runs this
         clean = {name: value for name, value in os.environ.items() if name not in unset}
-        python = str(Path(sys.base_prefix) / "bin")  # not that of an environment, which has no ensurepip everywhere
+        python = str(Path(sys.base_prefix) / "bin")  # a virtual environment's Python does not always have ensurepip
         clean |= {"HOME": str(tmp_path), "PATH": f"{python}:{clean['PATH']}", **environment}
         command = [shutil.which("make"), "--silent", target]
         return subprocess.run(
@@ -53,20 +53,20 @@ def make(checkout: Path, tmp_path: Path) -> Run:
 
 
 def shown(ended: subprocess.CompletedProcess[str]) -> list[str]:
-    """What somebody reads of a failure, without what make itself adds."""
+    """Return the error lines of a failed run, without the lines that make itself adds."""
     assert ended.returncode != 0
     return [line for line in ended.stderr.splitlines() if not line.startswith("make: ***")]
 
 
 def fake(folder: Path, name: str, script: str) -> str:
-    """Put a program in front of all others; returns the PATH."""
+    """Put a program in front of all others. Return the PATH."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f"#!/bin/sh\n{script}\n")
     (folder / name).chmod(0o755)
     return f"{folder}:{os.environ['PATH']}"
 
 
-# What is fit, by what the programs of a machine say of it.
+# Unsuited machines: fake programs that describe each, and the beginning of the line that names the machine.
 OTHER_MACHINES = {
     "macOS": ({"uname": "echo Darwin"}, "macOS is not supported: use a container of Debian ("),
     "Windows": ({"uname": "echo MINGW64_NT-10.0"}, "Windows is not supported: use Debian in WSL 2, or a container of"),
@@ -103,7 +103,7 @@ OTHER_MACHINES = {
 
 
 @pytest.mark.parametrize(("programs", "beginning"), OTHER_MACHINES.values(), ids=OTHER_MACHINES)
-def test_run_on_another_machine_says_so_in_one_line_and_writes_nothing(
+def test_run_on_an_unsuited_machine_prints_one_line_and_writes_nothing(
     make: Run, checkout: Path, tmp_path: Path, programs: dict[str, str], beginning: str
 ) -> None:
     before = sorted(checkout.rglob("*"))
@@ -121,7 +121,7 @@ def fake_python_of_each_version(folder: Path, script: str) -> str:
     return fake(folder, "python3.13", script)
 
 
-# What a Python says of itself for which there are no wheels.
+# Pythons without wheels, and the statements that make this interpreter look like each.
 UNSUITED_PYTHONS = {
     "PyPy": "platform.python_implementation = lambda: 'PyPy'",
     "free-threaded Python": "sysconfig.get_config_var = lambda _: 1",
@@ -154,20 +154,20 @@ def test_the_versions_of_python_are_the_same_everywhere() -> None:
     assert f"CPython 3.{oldest} to 3.{newest}" in (PROJECT / "README.md").read_text(encoding="utf-8")
 
 
-def test_every_python_gets_the_same_versions() -> None:
-    """Those that the suite runs with."""
+def test_every_python_gets_the_same_versions_of_packages() -> None:
+    """Compare the versions of the packages that the suite runs with."""
     lock = (PROJECT / "requirements" / "dev.txt").read_text(encoding="utf-8")
     names = re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)
     assert len(names) == len(set(names)) > 100
 
 
-def test_only_what_fuzzes_is_left_out_on_arm64() -> None:
-    """No other package has wheels for one of the processors only; `make check` asks the index for all of them."""
+def test_only_atheris_is_left_out_on_arm64() -> None:
+    """No other package has wheels for one of the processors only. `make check` compares the index for all packages."""
     lock = (PROJECT / "requirements" / "dev.txt").read_text(encoding="utf-8")
     assert set(re.findall(r"^([\w-]+)==.*platform_machine", lock, re.MULTILINE)) == {"atheris"}
 
 
-def test_run_without_a_network_says_so_in_one_line(make: Run, checkout: Path) -> None:
+def test_run_without_a_network_prints_one_line(make: Run, checkout: Path) -> None:
     index = f"http://somebody:5ecret@127.0.0.1:{free_port()}/simple"
     [line] = shown(make("run", PIP_INDEX_URL=index))
     assert line.startswith("uv cannot be fetched from http://127.0.0.1:")
@@ -176,7 +176,7 @@ def test_run_without_a_network_says_so_in_one_line(make: Run, checkout: Path) ->
 
 
 def test_run_without_venv_and_without_root_names_the_package(make: Run, tmp_path: Path, checkout: Path) -> None:
-    """Debian's python3 without python3-venv. Without root nothing can be installed."""
+    """Debian's python3 has no python3-venv here, and nothing can be installed without root."""
     lacks = 'case "$*" in *ensurepip*) exit 1;; esac; exec ' + sys.executable + ' "$@"'
     path = fake(tmp_path / "bin", "python3", lacks)
     fake(tmp_path / "bin", "id", "echo 1000")
@@ -184,7 +184,7 @@ def test_run_without_venv_and_without_root_names_the_package(make: Run, tmp_path
     assert line == "python3 lacks its venv module: install it (on Debian and Ubuntu: apt-get install python3-venv)."
 
 
-def test_run_in_a_checkout_of_somebody_else_says_so_in_one_line(require_or_skip: Callable[[bool, str], None]) -> None:
+def test_run_in_a_checkout_of_another_account_prints_one_line(require_or_skip: Callable[[bool, str], None]) -> None:
     require_or_skip(os.geteuid() == 0, "only root can be somebody else")
     with open_folder() as folder:
         shutil.copytree(PROJECT / "requirements", folder / "requirements")
@@ -211,7 +211,7 @@ class Index(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def index() -> Iterator[str]:
-    """A package index with a clock. It holds nothing."""
+    """A package index that holds no packages and sends a Date header."""
     server = http.server.HTTPServer(("127.0.0.1", 0), Index)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -231,7 +231,7 @@ def doctor(make: Run, index: str) -> Callable[..., tuple[bool, list[str]]]:
     return run
 
 
-def test_the_doctor_finds_a_bare_machine_well(doctor: Callable[..., tuple[bool, list[str]]], index: str) -> None:
+def test_the_doctor_finds_no_fault_on_a_bare_machine(doctor: Callable[..., tuple[bool, list[str]]], index: str) -> None:
     is_bad, lines = doctor()
     assert not is_bad, lines
     assert {line[:3] for line in lines} <= {"ok ", "-- "}
@@ -251,7 +251,7 @@ def test_the_doctor_reads_the_configuration_of_pip(
 
 
 def test_the_doctor_does_without_pip(doctor: Callable[..., tuple[bool, list[str]]], tmp_path: Path) -> None:
-    """Debian's python3 has none before python3-venv is installed."""
+    """Debian's python3 has no pip before python3-venv is installed."""
     (tmp_path / "pip.py").write_text("raise ImportError", encoding="ascii")
     is_bad, lines = doctor(PIP_INDEX_URL="", PYTHONPATH=str(tmp_path))
     assert not is_bad, lines
@@ -269,7 +269,7 @@ def test_the_doctor_compares_the_clock(
     assert (line[:2], is_bad) == (state, state == "!!")
 
 
-def test_the_doctor_names_a_port_in_use_and_a_network_that_is_not_there(
+def test_the_doctor_names_a_port_in_use_and_an_unreachable_package_index(
     doctor: Callable[..., tuple[bool, list[str]]],
 ) -> None:
     with socket.socket() as taken:
@@ -284,7 +284,7 @@ def test_the_doctor_names_a_port_in_use_and_a_network_that_is_not_there(
     assert "5ecret" not in "".join(lines)
 
 
-def test_the_doctor_names_a_folder_that_cannot_be_made(doctor: Callable[..., tuple[bool, list[str]]]) -> None:
+def test_the_doctor_names_a_data_folder_that_cannot_be_made(doctor: Callable[..., tuple[bool, list[str]]]) -> None:
     is_bad, lines = doctor(DATA_DIR="/dev/null/data")
     assert (is_bad, [line for line in lines if line.startswith("!!")]) == (
         True,
@@ -306,13 +306,13 @@ def test_the_doctor_names_data_of_another_account(
     ]
 
 
-def test_the_doctor_is_readable_for_an_old_python() -> None:
-    """It must live to tell that Python is too old: nothing in it is newer than 3.6."""
+def test_an_old_python_can_parse_the_doctor() -> None:
+    """The doctor must run on a Python that is too old in order to report it, so its syntax is that of Python 3.6."""
     ast.parse((PROJECT / "requirements" / "doctor.py").read_text(encoding="utf-8"), feature_version=(3, 6))
 
 
-def test_the_doctor_hands_on_what_is_wrong_with_the_settings(tmp_path: Path) -> None:
-    """In this checkout, where the packages are installed."""
+def test_the_doctor_prints_failed_checks_of_the_settings(tmp_path: Path) -> None:
+    """Runs in this checkout, where the packages are installed."""
     environment = os.environ | {
         "WAKU_NODES": "ftp://node",
         "PIP_INDEX_URL": "http://127.0.0.1:1",
@@ -326,8 +326,8 @@ def test_the_doctor_hands_on_what_is_wrong_with_the_settings(tmp_path: Path) -> 
 
 
 def test_no_pattern_has_a_possessive_group() -> None:
-    """Python before 3.11.5, such as Debian 12's, does not match one in which something is tried and fails. With
-    one the XMPP bridge read no handshake there.
+    """Python before 3.11.5, such as Debian 12's, fails to match a possessive group after backtracking in it. Such a
+    pattern once kept the XMPP bridge from reading its handshake.
     """
     lines = {
         f"{file.relative_to(PROJECT)}: {line.strip()}"

@@ -1,4 +1,6 @@
-"""What a run skipped is listed at its end, however quiet it is, and is a failure with REQUIRE_ALL=1."""
+"""List of skipped tests at the end of a run: it is printed even by a quiet run, and REQUIRE_ALL=1 makes it a
+failure.
+"""
 
 import os
 import subprocess
@@ -39,7 +41,7 @@ PLUGIN_ALONE = ("-c", os.devnull, "-p", "tests.not_run", "-k", "not lacks", "-p"
 
 
 def run(folder: Path, *options: str, **environment: str) -> tuple[int, list[str]]:
-    """Run the tests above; returns the exit code and what is listed."""
+    """Run the tests above. Return the exit code and the lines of the list."""
     file = folder / "test_parts.py"
     file.write_text(TESTS, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-qq", *options, str(file)]
@@ -67,5 +69,5 @@ def test_a_run_of_ours_that_skipped_anything_fails_when_all_is_required(tmp_path
 
 
 @pytest.mark.nightly  # each process starts its servers
-def test_so_does_one_in_several_processes(tmp_path: Path) -> None:
+def test_a_run_in_several_processes_that_skipped_anything_fails_when_all_is_required(tmp_path: Path) -> None:
     assert run(tmp_path, *OURS, "-n", "2", REQUIRE_ALL="1") == (1, [*LISTED, REQUIRED])

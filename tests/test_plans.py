@@ -1,7 +1,8 @@
-"""Plans of statements on what is under way, where its statistics are of a moment at which nothing was.
+"""Query plans of statements on the `_under_way` partitions when the planner's statistics say that they are empty.
 
-To PostgreSQL such a table has no rows, however many come until it looks again, so that each way to one is as good as
-any other. A statement that may then read the whole of it takes seconds in a flood, as the siege has shown.
+PostgreSQL keeps treating such a table as empty until the next ANALYZE, however many rows come. Every access path then
+costs the same to the planner. A statement that may read the whole table takes seconds in a flood, as the siege has
+shown.
 """
 
 import importlib
@@ -25,7 +26,8 @@ APPS = ("notifications", "waku_bridge", "xmpp_bridge")
 LEFT_OUT = re.compile(r"\.(?:tests|migrations|management|client|console|admin)\b")
 STATEMENT = re.compile(r"\s*(?:WITH|SELECT|UPDATE|DELETE|INSERT)\b")
 TRUE_OF_ALL = re.compile(r"\((?:ended_on|queue_id|route_id|expires_at) >=? (?:'[^']*'::[\w ]+|0)\)(?: AND )?")
-PARTS = {f"waku_bridge.inbound.inbound.{name}" for name in ("_ROWS", "_A_FIFTH", "WAITING")}  # of other statements
+# parts of other statements
+PARTS = {f"waku_bridge.inbound.inbound.{name}" for name in ("_ROWS", "_A_FIFTH", "WAITING")}
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
@@ -44,7 +46,7 @@ def _in(module: str) -> Iterator[tuple[str, str]]:
 
 
 STATEMENTS = {name: sql for name, sql in _statements() if name not in PARTS}
-# These look for what has ended, too: for keys in three days, or for all of one request since it came.
+# Statements that also read ended rows: keys of three days, or all notifications of one request.
 OF_DAYS = {name for name, sql in STATEMENTS.items() if "{days}" in sql}
 OF_DAYS |= {"notifications.delivery.settling._LOCK_NOTIFICATIONS"}
 WRITING = [name for name, sql in STATEMENTS.items() if re.search(r"\b(?:UPDATE notif|UPDATE waku|DELETE FROM)", sql)]
@@ -67,7 +69,7 @@ def _statistics_of_nothing(request: pytest.FixtureRequest) -> None:
 
 
 def _scans(plan: str) -> list[tuple[str, str, str]]:
-    """Return the scans of what is under way, each with the two lines before it and the one after it."""
+    """Return the scans of `_under_way` partitions, each with the two plan lines before it and the one after it."""
     return re.findall(r"(.*\n?.*\n?)(.*\bScan .*on \w+_under_way\b.*)\n?(.*)", plan)
 
 
@@ -80,7 +82,7 @@ def test_statements_are_found() -> None:
 @pytest.mark.usefixtures("_statistics_of_nothing")
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_no_statement_reads_all_that_is_under_way(name: str) -> None:
-    """Each finds rows by an index, by their key or by the head of their queue, or the first of an order."""
+    """Each statement finds rows by an index: by their key, by the head of their queue, or the first of an order."""
     plan = generic_plan(with_days(STATEMENTS[name], NOW))
     for before, scan, after in _scans(plan):
         is_first = re.search(r"\bLimit .*\n(?:.*\bLockRows\b.*\n)?$", before)
@@ -91,17 +93,17 @@ def test_no_statement_reads_all_that_is_under_way(name: str) -> None:
 @pytest.mark.usefixtures("_statistics_of_nothing")
 @pytest.mark.parametrize("name", WRITING)
 def test_rows_that_are_written_are_compared_with_no_other_row(name: str) -> None:
-    """A join would compare each of two hundred with each."""
+    """A join would compare each of two hundred rows with every other."""
     plan = generic_plan(with_days(STATEMENTS[name], NOW))
     assert not re.search(r"Join Filter: .*\b(?:id|hash) = ", plan), plan
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - OF_DAYS))
-def test_what_works_the_queues_plans_what_is_under_way_and_no_day(name: str) -> None:
+def test_statements_of_the_queues_plan_the_under_way_partition_and_no_day(name: str) -> None:
     assert A_DAY.findall(generic_plan(STATEMENTS[name])) == []
 
 
-def test_what_waits_is_looked_for_in_what_is_under_way_alone() -> None:
+def test_waiting_rows_are_read_from_the_under_way_partition_alone() -> None:
     waits = [step.waits for step in Process().worker._steps if "_under_way" in step.waits]
     assert len(waits) >= 6
     for sql in waits:

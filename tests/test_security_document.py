@@ -1,4 +1,6 @@
-"""docs/security.md and docs/asvs.md name tests and files that exist, and the table of ASVS leaves nothing out."""
+"""Contents of docs/security.md and docs/asvs.md: the tests and files they name exist, and the ASVS table is
+complete.
+"""
 
 import ast
 import re
@@ -13,7 +15,7 @@ ASVS = (PROJECT / "docs" / "asvs.md").read_text(encoding="utf-8")
 TEXT = (PROJECT / "docs" / "security.md").read_text(encoding="utf-8") + ASVS
 TESTS = sorted(set(re.findall(r"`([\w/]+\.py)::(\w+)`", TEXT)))
 FILES = sorted(set(re.findall(r"`([\w/]+/[\w.]+\.(?:py|yaml|md))(?:::\w+)?`", TEXT)))
-# How many requirements of level 1 and 2 each section of OWASP ASVS 5.0.0 has. They are numbered first.
+# Number of level 1 and 2 requirements in each section of OWASP ASVS 5.0.0. They come first in each section.
 SECTIONS = """
     V1.1 2  V1.2 9  V1.3 11  V1.4 3  V1.5 2  V2.1 3  V2.2 3  V2.3 4  V2.4 1  V3.2 2  V3.3 4  V3.4 6  V3.5 5  V3.7 2
     V4.1 3  V4.2 1  V4.3 2  V4.4 4  V5.1 1  V5.2 3  V5.3 2  V5.4 3  V6.1 3  V6.2 12  V6.3 4  V6.4 4  V6.5 5  V6.6 3
@@ -32,7 +34,7 @@ def functions(file: str) -> set[str]:
 
 
 def requirements(text: str) -> list[str]:
-    """Return the numbers that "V1.4.1-V1.4.3" stands for."""
+    """Return the numbers in a range such as "V1.4.1-V1.4.3"."""
     first, _, last = text.partition("-")
     section, start = first.rsplit(".", 1)
     end = last.rsplit(".", 1)[1] if last else start
@@ -44,11 +46,11 @@ def asvs_rows() -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("file", "name"), TESTS)
-def test_every_test_that_is_named_exists(file: str, name: str) -> None:
+def test_every_named_test_exists(file: str, name: str) -> None:
     assert name in functions(file)
 
 
-def test_every_file_that_is_named_exists() -> None:
+def test_every_named_file_exists() -> None:
     assert len(FILES) > 40
     assert [file for file in FILES if not (PROJECT / file).exists()] == []
 

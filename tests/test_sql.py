@@ -1,7 +1,8 @@
-"""SQL of ours: each table is written by the app that owns it, whoever else reads it says so in an import, states come
-from the models, and nothing of a message is put into the text of a statement.
+"""Rules for our SQL.
 
-Django's models say which tables there are, and which words are states.
+Only the app that owns a table writes it, and a module that reads another app's table imports its model. States come
+from the models, and no text of a message is put into a statement. Django's models say which tables there are, and which
+words are states.
 """
 
 import ast
@@ -24,19 +25,20 @@ OURS = (
     "spark_reports",
     "pushserver",
 )
-# Not the server's own tables, or no module of a running server.
+# Files that hold no SQL of a running server, or query PostgreSQL's own tables.
 LEFT_OUT = frozenset({"tests", "migrations", "management"})
 KEYWORD = re.compile(r"\b(?:SELECT\s|FROM\s|UPDATE\s+\w+\s+(?:AS\s+\w+\s+)?SET\b|INSERT INTO|DELETE FROM|WHERE\s)")
 UNDER_WAY = "_under_way"  # a partition of a table is the table
 WRITES = rf"(?:INSERT INTO|UPDATE|DELETE FROM|LOCK TABLE)\s+{{}}(?:{UNDER_WAY})?\b"
 QUOTED = re.compile(r"(?<!AS )'(\w+)'")
-# A constant of ours, a state of a model, or its table; and an array of `write_rows`, by names that are constants.
+# Expressions that may stand in a statement: a constant of ours, a state of a model, or its table; and an array of
+# `write_rows` whose names are constants.
 CONSTANT = re.compile(
     r"_?[A-Z][A-Z_]*|(?:\w+\.)*[A-Z]\w*\.[A-Z_]+|table\([\w.]+\)"
     r"|(?:array_value|unindexed|since|_of\w*)\('[^']+'(?:, '[^']+')*\)"
 )
 
-# Modules that put more than constants into a statement, and what that is.
+# Modules that put more than constants into a statement, and the reason for each.
 PUT_TOGETHER = {
     "kit/batches/marks.py": "the name of a step",
     "kit/canary/gauges.py": "the table and the links of a bridge's canary",
@@ -56,12 +58,12 @@ PUT_TOGETHER = {
     "pushserver/history/traffic.py": "what the token types are called",
     "pushserver/indicators/stored.py": "statements of other modules and of gauges, and their labels",
 }
-# Tables that are named without their models. This one is a gateway's own: nobody may import it.
+# Tables that are named without their models. This one is a gateway's own: no other module may import its model.
 UNSEEN = {("spark_reports/export/queries.py", "notifications_unknowngatewayerror")}
 
 
 class Sql(NamedTuple):
-    """One string of SQL: its app and module, its text without what is put in, and that."""
+    """One string of SQL: its app and module, its text without inserted expressions, and those expressions."""
 
     app: str
     module: str
@@ -110,7 +112,7 @@ def named_in(sql: Sql) -> set[str]:
 
 
 def words_of(table: str) -> set[str]:
-    """What the columns of a table may hold because its model lists it."""
+    """Return the values that choice fields of a table's model may hold."""
     fields = [field for field in tables()[table]._meta.get_fields() if isinstance(field, models.Field)]
     return {value for field in fields for value, _ in field.flatchoices if isinstance(value, str) and value}
 
@@ -120,7 +122,7 @@ def imported(module: str) -> set[str]:
     return {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
 
 
-def test_there_is_sql_and_all_of_it_is_looked_at() -> None:
+def test_the_search_finds_the_sql_of_the_server() -> None:
     assert len(statements()) > 150
     assert len({table for sql in statements() for table in named_in(sql)}) > 20
 
@@ -130,13 +132,15 @@ def test_no_app_writes_the_table_of_another() -> None:
     assert [(s.module, t) for s, t in foreign if re.search(WRITES.format(t), s.text)] == []
 
 
-def test_who_reads_the_table_of_another_app_imports_its_model_which_import_contracts_see() -> None:
+def test_a_module_that_reads_the_table_of_another_app_imports_its_model() -> None:
     foreign = {(sql.module, table) for sql in statements() for table in named_in(sql) if app_of(table) != sql.app}
     assert {(m, t) for m, t in foreign if tables()[t].__name__ not in imported(m)} == UNSEEN
 
 
-def test_what_a_limit_chooses_is_chosen_once() -> None:
-    """A subquery of ``IN`` may run once for each row it is compared with, and then chooses other rows each time."""
+def test_a_limit_stands_in_no_subquery_of_in() -> None:
+    """PostgreSQL may run a subquery of ``IN`` once for each compared row, and LIMIT then chooses other rows
+    each time.
+    """
     limited = r"\bIN \(\s*SELECT(?:[^()]|\(\w+\))*\bLIMIT\b"
     assert [sql.module for sql in statements() if re.search(limited, sql.text)] == []
 
@@ -153,6 +157,6 @@ def test_states_in_sql_come_from_the_models() -> None:
     assert typed == []
 
 
-def test_nothing_but_constants_is_put_into_a_statement() -> None:
+def test_only_constants_are_put_into_a_statement() -> None:
     put_in = {sql.module for sql in statements() for each in sql.put_in if not CONSTANT.fullmatch(each)}
     assert put_in == PUT_TOGETHER.keys()

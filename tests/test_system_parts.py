@@ -1,4 +1,4 @@
-"""`requirements/system.sh`: which packages a machine lacks, by the names of its own distribution."""
+"""Script `requirements/system.sh`, which lists the packages that a machine lacks, by the names of its distribution."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from embedded.supervisor.processes import PROJECT
 
 SYSTEM = PROJECT / "requirements" / "system.sh"
-# All but ejabberd, which is found in /usr/sbin whatever the PATH is.
+# All but ejabberd, which is found in /usr/sbin independently of PATH.
 PARTS = ("buildah", "chromium", "compiler", "go", "java", "maven", "prosody", "systemd")
 TOOLS = ("cat", "grep", "readlink", "sed", "sh", "timeout", "tr")
 DISTRIBUTIONS = {
@@ -35,7 +35,7 @@ Ask = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """The only programs of a machine, whose user is not root."""
+    """Folder with all programs of a machine whose user is not root."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for tool in TOOLS:
@@ -73,7 +73,7 @@ def test_names_the_packages_of_the_distribution(ask: Ask, release: str, command:
 
 
 def test_names_a_package_only_where_it_is_of_use(ask: Ask, programs: Path) -> None:
-    """Debian 12 has a Go that is too old, and Debian 13 no Java 17."""
+    """Debian 12 has a Go that is too old, and Debian 13 has no Java 17."""
     add(programs, "apt-cache", "case $2 in *-17-*) exit 100;; golang-go) echo Version: 2:1.19~1;; esac")
     go, java = ask("go", "java").stderr.splitlines()
     assert "(from go.dev/dl, as golang-go is too old here)" in go
@@ -88,7 +88,7 @@ def test_a_chromium_is_one_by_any_name(ask: Ask, programs: Path, name: str) -> N
 
 
 def test_a_snap_is_no_chromium(ask: Ask, programs: Path, tmp_path: Path) -> None:
-    """Ubuntu's package `chromium-browser` is a script, with and without the snap; the snap itself links to `snap`."""
+    """Ubuntu's package `chromium-browser` is a script, with and without the snap. The snap itself links to `snap`."""
     add(programs, "chromium-browser", SNAP)
     (programs / "chromium").symlink_to(add(tmp_path, "snap", REAL))
     add(programs, "google-chrome", 'echo "Chromium 156.0.8078.79 snap"')

@@ -1,5 +1,5 @@
-"""A host on which units of systemd run the server, as far as it goes without systemd: checkout, settings and secrets
-are where the units have them, in a mount namespace of their own.
+"""Host with the server's systemd units, as far as it goes without systemd. Checkout, settings and secrets are where the
+units expect them, in a mount namespace of their own.
 """
 
 import os
@@ -13,7 +13,7 @@ import pytest
 from embedded.supervisor.processes import PROJECT
 from pushserver.tests.test_deploy import GIVEN
 
-# The account is root under another name: the interpreter of this machine may be for root only.
+# The account push-server is root under another name, because this machine's interpreter may be readable by root only.
 HOST = """
 set -eu
 mount --make-rprivate /
@@ -32,7 +32,9 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def host(tmp_path: Path, require_or_skip: Callable[[bool, str], None]) -> Run:
-    """Return ``host(settings, *command)``, which runs a command on it, with the lines of the environment file."""
+    """Return ``host(settings, *command)``, which runs a command on the host. ``settings`` are lines of the environment
+    file.
+    """
     require_or_skip(os.geteuid() == 0, "only root makes mount namespaces")
     (tmp_path / "push-server" / "secrets").mkdir(parents=True)
     for name, value in GIVEN.items():
@@ -58,7 +60,7 @@ def test_the_doctor_reads_the_settings_and_secrets_of_the_units(host: Run) -> No
     assert bad.returncode == 1
 
 
-def test_the_doctor_tells_when_it_cannot_ask(host: Run) -> None:
+def test_the_doctor_reports_when_it_cannot_check(host: Run) -> None:
     found = host("NOT A VARIABLE=1\n", sys.executable, "requirements/doctor.py").stdout
     assert "!! manage.py check ended: " in found
 
@@ -77,8 +79,8 @@ def test_an_upgrade_brings_the_units_and_the_command_of_the_new_version(tmp_path
     assert (tmp_path / "etc/sysusers.d/push-server.conf").exists()
 
 
-def test_systemd_hears_of_what_was_installed(tmp_path: Path, host: Run) -> None:
-    """As on the host itself, with programs of systemd that only note that they were called."""
+def test_the_installation_makes_systemd_reload_its_units(tmp_path: Path, host: Run) -> None:
+    """Fake systemd programs record their calls in a file."""
     for name in ("systemctl", "systemd-sysusers"):
         (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/heard\n', encoding="ascii")
         (tmp_path / name).chmod(0o755)

@@ -1,4 +1,6 @@
-"""`manage.py up` as an operator meets it: one command, everything real, and nothing left when it ends."""
+"""Command `manage.py up` from an operator's view: one command starts every real part, and nothing is left at
+its end.
+"""
 
 import json
 import re
@@ -15,13 +17,13 @@ from django.conf import settings
 from embedded.servers.ports import free_port
 from tests.up import Up
 
-# The guard is among the children, too.
+# The guard is a child process, too.
 PARTS_THAT_STAY = ("guard", "postgres", "valkey", "node", "gorush")
 
 
 @pytest.fixture
 def home(tmp_path):
-    """A closed one with an awkward name, as root's is."""
+    """A folder that only its owner may enter, like root's home, with an awkward name."""
     folder = tmp_path / "Träger & 'Söhne' 100 %"
     folder.mkdir(mode=0o700)
     return folder
@@ -67,7 +69,7 @@ def test_up_starts_survives_and_stops(start, home):
 
 
 def probed_until_ready(up):
-    """Ask all the time, as whoever runs it in a container does, and return what was answered before it was ready."""
+    """Poll /readyz, as a container runtime does, and return the answers before the server was ready."""
     answers = set()
     with httpx.Client(base_url=up.url, timeout=30) as prober:
         while "Ready. Console: " not in up.output():
@@ -75,11 +77,11 @@ def probed_until_ready(up):
             with suppress(httpx.TransportError):
                 answers.add(prober.get("/readyz").json()["status"])
             time.sleep(0.05)
-    return answers - {"ready"}  # the last answer may be that
+    return answers - {"ready"}  # the last answer may be "ready"
 
 
 def assert_no_part_logs_an_error(up):
-    """PostgreSQL's own log is part of it: the first start finds no table, and nobody may ask too early."""
+    """PostgreSQL's own log counts, too: no process may query before the first start has made the tables."""
     assert "LOG:  database system is ready" in up.output()
     is_error = re.compile(r"ERROR|FATAL|PANIC|\[(error|critical) ").search
     assert [line for line in up.output().splitlines() if is_error(line)] == []
@@ -134,7 +136,7 @@ def assert_the_admin_can_log_in(up, password):
 
 
 def assert_all_processes_are_replaced(up):
-    """Of the server, while the embedded ones stay."""
+    """All processes of the server are replaced, while the embedded servers stay."""
     before = {process.pid: process.name() for process in up.process.children()}
     up.process.send_signal(SIGUSR1)
     up.shows("Replaced.")
@@ -145,7 +147,7 @@ def assert_all_processes_are_replaced(up):
     assert len(new) == len(before) - len(PARTS_THAT_STAY)
     assert "Not replaced" not in up.output()
     assert httpx.get(f"{up.url}/readyz", timeout=30).status_code == 200
-    # The old bridge has the port until it ends, which is after the new one is at work.
+    # The old bridge holds the port until it ends, after the new one has started its work.
     assert "pushserver_" in httpx.get(f"http://127.0.0.1:{up.environment['METRICS_PORT']}/metrics").text
     assert "metrics_port_not_opened" not in up.output()
 

@@ -1,4 +1,4 @@
-"""One life of `manage.py up`, as an operator sees it."""
+"""Process of `manage.py up`, started, observed and stopped as an operator does it."""
 
 import os
 import re
@@ -16,7 +16,7 @@ CONFIGURED = {"DATABASE_URL", "REDIS_URL", "SECRET_KEY", "FIELD_ENCRYPTION_KEYS"
 
 
 class Up:
-    """Of the code in ``folder``, with what it wrote. Nothing is configured but what ``environment`` says."""
+    """`manage.py up` of the code in ``folder``, with its output. Only ``environment`` configures it."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Up:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """A zombie is not: who inherits it, and reaps it when, is the machine's business."""
+    """Return whether a process runs. A zombie does not: when init reaps it depends on the machine."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -1,5 +1,5 @@
-"""Two Waku nodes that gossip, two bridges on both of them, and a PostgreSQL that may be killed: nothing is shared with
-other tests but the broker.
+"""World of the bridge faults: two Waku nodes that gossip, two bridges on both of them, and a PostgreSQL that may be
+killed. It shares only the broker with other tests.
 """
 
 import time
@@ -33,7 +33,7 @@ OWNERS = """
 
 @dataclass(frozen=True, slots=True)
 class Bridges:
-    """Names are those of the processes in ``fleet``. ``urls`` are the nodes', by name."""
+    """Fleet of nodes, bridges and workers around one cluster. ``urls`` are the nodes' URLs by node name."""
 
     fleet: Fleet
     cluster: Cluster
@@ -68,7 +68,7 @@ class Bridges:
         self.fleet.start(*(services[name] for name in WORKERS if name not in self.fleet.running))
 
     def break_node(self, name: str, **faults: object) -> None:
-        """A fault that was not taken would make the test prove nothing."""
+        """Set faults of a node, and fail if the node did not accept them, as the test would prove nothing."""
         answer = ask(self.urls[name], "POST", "/dev/faults", orjson.dumps(faults))
         assert answer.status == 200, answer.body
 
@@ -76,7 +76,7 @@ class Bridges:
         ask(self.urls[name], "DELETE", "/dev/faults")
 
     def owner(self) -> str:
-        """Return the living bridge that reads, by PostgreSQL's own account; empty when none does."""
+        """Return the name of the living bridge that holds the reader's lock in PostgreSQL, or an empty string."""
         names = {str(self.fleet.running[name].pid): name for name in BRIDGES if name in self.fleet.running}
         try:
             with psycopg.connect(self.database_url, autocommit=True) as connection:
@@ -86,13 +86,13 @@ class Bridges:
         return next((names[pid] for (pid,) in rows if pid in names), "")
 
     def seconds_until_owned(self) -> float:
-        """Until a living bridge holds the lock."""
+        """Wait until a living bridge holds the lock, and return the seconds that took."""
         started = time.monotonic()
         wait_until(self.owner, seconds=START_SECONDS, what="a bridge reads")
         return time.monotonic() - started
 
     def _node(self, name: str) -> ProcessSpec:
-        """Its store is on disk, as a restart of nwaku leaves it."""
+        """Return the process of a node. Its store is on disk and survives a restart, as that of nwaku does."""
         peers = [url for other, url in self.urls.items() if other != name]
         ring = ["--relay-cache-capacity", str(RING_CAPACITY), "--shard", PUBSUB_TOPIC, "--peer", *peers]
         data = ["--data", str(self.fleet.folder / f"{name}.sqlite3"), "--port", self.urls[name].rsplit(":", 1)[1]]
@@ -100,7 +100,7 @@ class Bridges:
 
 
 def new_bridges(folder: Path, valkey: EmbeddedValkey, guard: Guard) -> Bridges:
-    """Nothing is started yet."""
+    """Return bridges that are not started yet."""
     cluster = Cluster(installed.postgres(folder / "postgres", UNSYNCED), guard)
     urls = {name: f"http://127.0.0.1:{free_port()}" for name in NODES}
     redis_url = valkey.url.removesuffix("/0") + "/9"
@@ -117,8 +117,10 @@ def new_bridges(folder: Path, valkey: EmbeddedValkey, guard: Guard) -> Bridges:
 
 @dataclass(slots=True)
 class Lag:
-    """How far behind the stores are read, once per second: seconds since the start, and since the oldest watermark
-    (None while the database is away).
+    """Lag of reading the stores, sampled once per second.
+
+    A sample is the seconds since the start, and the seconds since the oldest watermark (None while the database is
+    away).
     """
 
     database_url: str
@@ -129,7 +131,7 @@ class Lag:
         self.samples.append((time.monotonic() - self.started, self.seconds()))
 
     def seconds(self) -> float | None:
-        """From the oldest watermark, or from the beginning of an outage that is still to be caught up with."""
+        """Return the seconds since the oldest watermark, or since the start of an outage that is still to be read."""
         sql = """
             SELECT extract(epoch FROM now() - least(min(watermark_at),
                 (SELECT min(start_at) FROM waku_bridge_storewindow WHERE reason = 'outage')))
@@ -143,7 +145,7 @@ class Lag:
         return None if seconds is None else float(seconds)
 
     def worst_by(self, seconds: float) -> Sequence[tuple[float, float | None]]:
-        """The largest of each so many seconds."""
+        """Return the largest lag of each interval of ``seconds``, with the start of the interval."""
         worst: dict[float, float | None] = {}
         for at, lag in self.samples:
             begin = at // seconds * seconds

@@ -1,5 +1,5 @@
-"""A whole server for the fault runs: that of the flow tests, behind two real gorushes, with fakes of Apple and Google
-that outlive what is killed.
+"""Whole server for the fault runs: that of the flow tests behind two real gorushes. The fakes of Apple and Google
+outlive every part that is killed.
 """
 
 import os
@@ -29,7 +29,7 @@ def stack(
     guard: Guard,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
-    """A new one for each run: what one broke must not help or hinder the next."""
+    """A new stack for each run, so that faults of one run do not affect the next."""
     require_or_skip(GORUSH.exists(), "there is no real gorush: `make peers` builds it")
     ports = [free_port(), free_port()]
     fleet = Fleet(tmp_path_factory.mktemp("chaos"), environment_for(new_database(postgres), valkey, ports), guard)
@@ -43,7 +43,7 @@ def stack(
 
 @pytest.fixture
 def network(stack: Stack) -> Iterator[Network]:
-    """Its record of pushes is that of Apple and Google."""
+    """The network of the stack. Its record of pushes is that of the fakes of Apple and Google."""
     settings = stack.fleet.environment
     network = Network(settings["WAKU_NODES"], stack.servers.fakes_url, settings["DATABASE_URL"], SERVER.pub33)
     yield network

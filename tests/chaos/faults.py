@@ -1,4 +1,4 @@
-"""Faults of everything there is around a push, one every few seconds, while others send."""
+"""Faults around a push, one every few seconds, while senders go on."""
 
 import threading
 import time
@@ -15,14 +15,14 @@ from tests.chaos.stack import Stack
 
 PAUSE_SECONDS = 2.0
 IN_FLIGHT = "SELECT id, attempt_count FROM notifications_notification WHERE state = 'in_flight'"
-# Faults of which a worker dies, or is replaced.
+# Faults that kill or replace a worker.
 WORKER_ENDS = ("worker killed", "child of the worker killed", "worker and gorush killed", "worker restarted")
 
 
 @dataclass(slots=True)
 class Storm:
-    """``struck`` is what happened, with the unix time of its beginning; ``held`` has the attempts that were under way
-    when a worker was killed, by notification and number.
+    """Series of faults. ``struck`` has each fault with the Unix time of its beginning. ``held`` has the attempts that
+    were under way when a worker was killed, by notification and number.
     """
 
     stack: Stack
@@ -43,7 +43,7 @@ class Storm:
         self.stack.start_workers("batches")
 
     def _kill_child(self) -> None:
-        """Its parent forks another one, and sends it the task."""
+        """Kill a child of the worker. Its parent forks another one and sends it the task."""
         killed = psutil.Process(self.stack.fleet.running["batches"].pid).children()
         for child in killed:
             child.kill()
@@ -61,7 +61,7 @@ class Storm:
         self.stack.start_gorush(0, 1)
 
     def _restart_gorush(self) -> None:
-        """As a deployment does it."""
+        """Restart gorush as a deployment does."""
         self.stack.stop_gorush(0)
         self.stack.start_gorush(0)
 
@@ -72,7 +72,7 @@ class Storm:
         self.stack.start_workers("batches")
 
     def _stop_worker(self) -> None:
-        """As a deployment does it."""
+        """Restart the worker as a deployment does."""
         self.stack.fleet.stop("batches")
         self.stack.start_workers("batches")
 
@@ -86,7 +86,7 @@ class Storm:
         self._break(status=500, seconds=2)
 
     def _time_out(self) -> None:
-        """Longer than we wait for gorush."""
+        """Delay the providers' answers for longer than the server waits for gorush."""
         self._break(delay_ms=6000, seconds=0.5)
 
     def _note_held(self) -> None:
@@ -117,7 +117,7 @@ class Storm:
 
 @contextmanager
 def storm(stack: Stack) -> Iterator[Storm]:
-    """All the while; afterwards everything is mended. What goes wrong with a fault is raised at the end."""
+    """Run a storm meanwhile, and mend everything afterwards. An error of its thread is raised at the end."""
     raised: list[BaseException] = []
     is_over, blowing = threading.Event(), Storm(stack)
 

@@ -1,6 +1,6 @@
-"""What happens to the bridges' world while messages come in, one after the other, in an order by chance.
+"""Faults of nodes, bridges, database and worker while messages come in, one after the other, in a random order.
 
-Nothing here destroys the last copy of a message: one that a node has taken is in a store that comes back.
+No fault destroys the last copy of a message: every message that a node has taken is in a store that comes back.
 """
 
 import random
@@ -15,7 +15,9 @@ from tests.chaos.bridges import BRIDGES, NODES, Bridges
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """Unix times. ``takeover_seconds`` is how long nobody held the lock, where the fault is about that."""
+    """One fault, with Unix times. ``takeover_seconds`` is how long no bridge held the lock, where the fault is about
+    that.
+    """
 
     name: str
     began_at: float
@@ -25,7 +27,7 @@ class Struck:
 
 @dataclass(slots=True)
 class Outages:
-    """``scale`` makes long ones shorter, for a short run. `strike` runs each kind once."""
+    """The faults, by name. ``scale`` shortens long faults for a short run. `strike` runs each kind once."""
 
     bridges: Bridges
     rng: random.Random
@@ -42,21 +44,23 @@ class Outages:
             self.struck.append(Struck(name, began_at, time.time(), takeover_seconds))
 
     def _lose_replies(self) -> None:
-        """Drained, and the connection breaks instead of an answer: at both nodes, or the other one still has it all."""
+        """Drain the cache of both nodes and break the connection before the answer. With one node the other would still
+        have the messages.
+        """
         for _ in range(3):
             for name in NODES:
                 self.bridges.break_node(name, cut_after_drain=self.rng.randint(3, 6))
             time.sleep(1)
 
     def _restart_node(self) -> None:
-        """What is in its cache is gone."""
+        """Restart a node, which loses its cache."""
         name = self._any_node()
         self.bridges.fleet.stop(name)
         time.sleep(self.rng.uniform(0, 2))
         self.bridges.start_nodes(name)
 
     def _take_node_away(self) -> None:
-        """Meanwhile the other one has its troubles, too."""
+        """Stop a node for a while, during which the other one has faults, too."""
         name = self._any_node()
         [other] = set(NODES) - {name}
         self.bridges.fleet.stop(name)
@@ -65,12 +69,12 @@ class Outages:
         self.bridges.start_nodes(name)
 
     def _take_stores_away(self) -> None:
-        """Both, while answers of the caches get lost."""
+        """Stop both stores while answers of the caches get lost."""
         with self._broken(*NODES, store_no_peer=True, cut_after_drain=3):
             time.sleep(30 * self.scale)
 
     def _kill_bridge(self) -> float:
-        """The one that reads; it comes back as the standby."""
+        """Kill the bridge that reads. It comes back as the standby."""
         name = self.bridges.owner() or self.rng.choice(BRIDGES)
         self.bridges.fleet.kill(name)
         seconds = self.bridges.seconds_until_owned()
@@ -89,7 +93,7 @@ class Outages:
         return self.bridges.seconds_until_owned()
 
     def _take_database_away(self) -> float:
-        """For a minute, in which the nodes have everything that comes in, and nobody else."""
+        """Stop the database for a minute, in which incoming messages are only in the nodes."""
         self.bridges.cluster.kill()
         time.sleep(60 * self.scale)
         self.bridges.cluster.start()
@@ -110,12 +114,12 @@ class Outages:
             time.sleep(6 * self.scale)
 
     def _limit_rate(self) -> None:
-        """The walker of this store is silent for a minute: the other store has to do."""
+        """Rate-limit a store. Its walker sends nothing for a minute, and the other store has to suffice."""
         with self._broken(self._any_node(), store_rate_limited=1):
             time.sleep(4)
 
     def _shrink_caches(self) -> None:
-        """Nothing says that messages were pushed out: only the stores know."""
+        """Shrink the caches. No answer reports that messages were pushed out, and only the stores have them."""
         with self._broken(*NODES, ring_capacity_messages=5):
             time.sleep(4)
 

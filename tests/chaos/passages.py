@@ -1,5 +1,7 @@
-"""What became of each message, told by PostgreSQL itself: triggers note every offer to the inbox, also one that is
-refused as known, and every end of an envelope, each in the transaction that it belongs to.
+"""Passage of each message through the server, by PostgreSQL's own record.
+
+Triggers record every offer to the inbox, also one that is refused as known, and every end of an envelope. Each record
+is part of the transaction that it is about.
 """
 
 from collections import Counter
@@ -45,8 +47,11 @@ SO_FAR = """
 
 @dataclass(frozen=True, slots=True)
 class Passages:
-    """``offers`` says how often each message was offered to the inbox; a store does not offer what the inbox has.
-    ``taken`` is the path on which it came in, with the Unix time. ``ends`` are the states that processing left it in.
+    """Record of all messages, by hash.
+
+    ``offers`` counts how often each message was offered to the inbox; a store does not offer a message that the inbox
+    has. ``taken`` has the path by which it came in, with the Unix time. ``ends`` are the states that processing left it
+    in.
     """
 
     sent_at: Mapping[bytes, float]
@@ -67,7 +72,7 @@ class Passages:
 
     @property
     def doubled(self) -> list[bytes]:
-        """Ended, asked or answered more than once."""
+        """Return the messages that ended, made a request or got a reply more than once."""
         counts = (Counter({each: len(ends) for each, ends in self.ends.items()}), self.replies, self.requests)
         return [each for each in self.sent_at if any(count[each] > 1 for count in counts)]
 
@@ -76,26 +81,26 @@ class Passages:
         return [each for each in self.sent_at if not self.replies.get(each) or not self.requests.get(each)]
 
     def ways(self) -> Counter[str]:
-        """How each came in: by the live path, or by a store that had it first."""
+        """Count the messages by the path that had them first: live, or a store."""
         return Counter(self.taken[each][0] for each in self.sent_at if each in self.taken)
 
     def only_stores_had(self, struck: Iterable[Struck]) -> int:
-        """How many that were sent during these faults a store had first."""
+        """Count the messages sent during these faults that a store had first."""
         spans = [(each.began_at, each.ended_at) for each in struck]
         sent = [each for each, at in self.sent_at.items() if any(begin <= at <= end for begin, end in spans)]
         return sum(self.taken[each][0] == "store" for each in sent if each in self.taken)
 
     @property
     def suppressed(self) -> int:
-        """Offers of what was known."""
+        """Return the number of offers of messages that were known already."""
         return sum(count - 1 for count in self.offers.values())
 
     def delays(self) -> list[float]:
-        """From a node to the inbox, in seconds, shortest first."""
+        """Return the seconds from a node to the inbox, shortest first."""
         return sorted(self.taken[each][1] - at for each, at in self.sent_at.items() if each in self.taken)
 
     def recovery_seconds(self, struck: Struck) -> float:
-        """After the end of a fault, until everything sent during it was in the inbox."""
+        """Return the seconds from the end of a fault until everything sent during it was in the inbox."""
         sent = [each for each, at in self.sent_at.items() if struck.began_at <= at <= struck.ended_at]
         stored = [self.taken[each][1] for each in sent if each in self.taken]
         return max(0.0, max(stored, default=0.0) - struck.ended_at)
@@ -107,7 +112,7 @@ def watch(database_url: str) -> None:
 
 
 def so_far(database_url: str) -> tuple[int, int, int]:
-    """How many envelopes there are, how many of them nobody has decided about, and how many dead letters."""
+    """Count the envelopes, the undecided ones among them, and the dead letters."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         [(known, undecided, dead)] = connection.execute(SO_FAR).fetchall()
     return known, undecided, dead
@@ -130,7 +135,7 @@ def collect(database_url: str, sent_at: Mapping[bytes, float]) -> Passages:
 
 
 def show(passages: Passages, struck: Iterable[Struck], lag: Lag, archived: set[bytes]) -> None:
-    """``archived`` is what the stores have in the end."""
+    """Print the figures of a run. ``archived`` has the messages that the stores hold at the end."""
     ways = passages.ways()
     not_archived = sum(each not in archived for each in passages.sent_at)
     delays = passages.delays()

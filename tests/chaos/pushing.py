@@ -1,4 +1,4 @@
-"""Pushes of a user's server, all the while, and what became of each as its sender knows it."""
+"""Steady pushes of a user's server, with a record of what the server was sent and how it answered."""
 
 import asyncio
 import time
@@ -13,15 +13,18 @@ from tests.interop.xmpp.service import Neighbour, ciphertext, iv
 from xmpp_bridge.client import Failed, Grade, Notification, Refused, Route, Stored
 from xmpp_bridge.messages import Dialect
 
-# A request without an answer is sent again after this.
+# Seconds after which a request without an answer is sent again.
 ANSWER_SECONDS = 5.0
 OVER_SECONDS = 240.0
 
 
 @dataclass(slots=True)
 class Sent:
-    """What was sent, by ciphertext: when, its id, and the id of what has an answer. The others are by id: what has none
-    yet, when something was acknowledged, and what was refused, also when it was taken later.
+    """Pushes of a run.
+
+    ``at``, ``ids`` and ``requests`` are by ciphertext: the time, the stanza id, and the stanza id of pushes that get an
+    answer. The others are by stanza id: ``unanswered`` requests, ``stored`` ones with the time of the acknowledgement,
+    and ``refused_ids``, also of those that were stored later.
     """
 
     at: dict[str, float] = field(default_factory=dict)
@@ -37,7 +40,7 @@ class Sent:
 async def push(
     server: Neighbour, routes: Sequence[Route], sent: Sent, *, rate_per_second: int, is_enough: Callable[[int], bool]
 ) -> None:
-    """Send at a steady rate until so many are enough, and then until every request has its acknowledgement."""
+    """Send at a steady rate until ``is_enough``, and then wait until every request has its acknowledgement."""
     noting = asyncio.create_task(note(server, sent))
     started = time.monotonic()
     for number, route in zip(count(1), cycle(routes), strict=False):
@@ -60,7 +63,7 @@ async def push(
 
 
 def repeat(server: Neighbour, sent: Sent) -> None:
-    """Send again what has had no answer for a while, under its id."""
+    """Send requests again, under their ids, when they have had no answer for ANSWER_SECONDS."""
     now = time.monotonic()
     for identifier, (at, stanza) in list(sent.unanswered.items()):
         if now - at > ANSWER_SECONDS:
@@ -81,7 +84,7 @@ async def note(server: Neighbour, sent: Sent) -> None:
 
 
 def pushed(fakes_url: str) -> dict[str, list[str]]:
-    """The collapse ids under which Google took each ciphertext."""
+    """Return the collapse ids under which Google accepted each ciphertext."""
     accepted: defaultdict[str, list[str]] = defaultdict(list)
     for each in ask(fakes_url, "GET", "/dev/pushes?limit=1000000").body["pushes"]:
         if not each["error"] and "e" in each["data"]:

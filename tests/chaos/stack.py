@@ -1,4 +1,4 @@
-"""Starting, breaking and mending the server of the fault runs and what it pushes to."""
+"""Server of the fault runs and the gorushes and providers behind it: starting, breaking and mending them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from tests.flows import fleet as processes
 from tests.flows.fleet import Fleet, wait_for_http
 from tests.interop.servers import Servers, ask
 
-# Fakes and gorush log tokens by design: whoever speaks for Apple and Google has to know them.
+# Fakes and gorush log tokens by design, as they act for Apple and Google.
 PEERS = ("gorush", "fakes")
-# As docs/gorush.md recommends.
+# The settings that docs/gorush.md recommends.
 SETTINGS = {
     "CORE_WORKER_NUM": "256",
     "CORE_QUEUE_NUM": "8192",
@@ -36,16 +36,16 @@ def new_database(postgres: EmbeddedPostgres) -> str:
 
 
 def environment_for(database_url: str, valkey: EmbeddedValkey, ports: Sequence[int]) -> dict[str, str]:
-    """Everything that takes its time in production takes less, so that the run sees the end of it."""
+    """Return settings with shorter timeouts than in production, so that a run reaches the end of each."""
     with redis.Redis.from_url(valkey.url) as client:
-        client.flushall()  # queue entries of a run before
+        client.flushall()  # queue entries of an earlier run
     return {
         "DATABASE_URL": database_url,
         "REDIS_URL": valkey.url.removesuffix("/0") + "/8",
         "WAKU_NODES": f"http://127.0.0.1:{free_port()}",
         "GORUSH_URL": ",".join(f"http://127.0.0.1:{port}" for port in ports),
         "GORUSH_TIMEOUT_SECONDS": "5",
-        # Every single push is counted, so that none may be coalesced with another one.
+        # Every push is counted, so none may be coalesced with another one.
         "MAX_OPEN_PER_ROUTE": "10000",
         **{f"{name}_LIMITS": "1000000/1,100000000/60" for name in ("ROUTE", "SENDER", "GLOBAL")},
     }
@@ -53,7 +53,7 @@ def environment_for(database_url: str, valkey: EmbeddedValkey, ports: Sequence[i
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Several gorushes, by their number in ``ports``, share Apple and Google."""
+    """Several gorushes, by their number in ``ports``, in front of the same fakes of Apple and Google."""
 
     fleet: Fleet
     servers: Servers
@@ -82,7 +82,7 @@ class Stack:
         self.fleet.start(*(services[name] for name in names))
 
     def break_providers(self, **faults: object) -> None:
-        """A fault that was not taken would make the test prove nothing."""
+        """Set faults of the providers, and fail if they were not accepted, as the test would prove nothing."""
         answer = ask(self.servers.fakes_url, "POST", "/dev/faults", orjson.dumps(faults))
         assert answer.body.items() >= faults.items()
 
@@ -90,5 +90,5 @@ class Stack:
         ask(self.servers.fakes_url, "DELETE", "/dev/faults")
 
     def own_logs(self) -> dict[str, str]:
-        """Those of the server itself."""
+        """Return the logs of the server itself, without those of PEERS."""
         return {name: text for name, text in self.fleet.logs().items() if not name.startswith(PEERS)}

@@ -1,4 +1,4 @@
-"""What became of each notification: what we believe, what Apple and Google received, and whether the two agree."""
+"""Story of each notification: what the server recorded, what Apple and Google received, and whether the two agree."""
 
 from bisect import bisect
 from collections import Counter, defaultdict
@@ -47,7 +47,7 @@ HURRY = """
       AND notification.next_attempt_at > now() + interval '20 seconds' AND request.message_id <> ALL(%s)
     RETURNING notification.id
 """
-# Where something may be stuck.
+# Tables in which something may be stuck, printed when a run does not end.
 TABLES = (
     "waku_bridge_inboundenvelope",
     "notifications_notificationrequest",
@@ -59,10 +59,11 @@ OVER_SECONDS = 400
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """``ambiguities`` are the codes of attempts whose end nobody knows, ``accepted`` the pushes that Apple or Google
-    took, ``starts`` when our attempts began.
-    Unix times, in order: the sender asks, we look at it, its answer is fixed, our reply goes out (None: there is none);
-    and the end.
+    """One notification. ``ambiguities`` are the codes of attempts with an unknown end, ``accepted`` the pushes that
+    Apple or Google took, ``starts`` the times of our attempts.
+
+    The other Unix times are in order: the sender sends, the server reads the request, its answer is fixed, the reply
+    goes out (None without a reply), and the notification ends.
     """
 
     fate: str
@@ -91,12 +92,16 @@ class Story:
 
     @property
     def explained_pushes(self) -> int:
-        """One, another for each attempt that may have been one, and what the Firebase SDK repeats within an attempt."""
+        """Count the pushes that are explained: one, one for each ambiguous attempt, and those that the Firebase SDK
+        repeated.
+        """
         return 1 + len(self.ambiguities) + self.repeated_by_firebase
 
     @property
     def repeated_by_firebase(self) -> int:
-        """It sends a message again, in the same attempt of ours, when the connection broke before Google's answer."""
+        """Count the pushes that the Firebase SDK repeated. It sends a message again within one attempt of ours when the
+        connection broke before Google's answer.
+        """
         attempts = Counter(
             bisect(self.starts, (push["received_ms"] + 1) / 1000)
             for push in self.accepted
@@ -106,25 +111,25 @@ class Story:
 
     @property
     def may_be_left_alone(self) -> bool:
-        """Whether enough of its attempts ended uncertainly."""
+        """Return whether enough of its attempts ended ambiguously."""
         return is_left_alone(sum(code != WORKER_LOST for code in self.ambiguities))
 
     @property
     def reply_seconds(self) -> float:
-        """What the sender waited, an overloaded machine included."""
+        """Return the seconds until the sender had its reply, which are more on an overloaded machine."""
         return float("inf") if self.replied_at is None else self.replied_at - self.sent_at
 
     @property
     def answer_seconds(self) -> float:
-        """How long it took from a look at the request to its answer."""
+        """Return the seconds from reading the request to its answer."""
         return self.answered_at - self.known_at
 
 
 def collect(network: Network, fates: Mapping[bytes, str]) -> dict[bytes, Story]:
-    """By Status message id. There is one notification for each, or this fails."""
+    """Collect the stories by Status message id, and fail unless each message has one notification."""
     accepted: dict[bytes, list[Mapping[str, Any]]] = {message_id: [] for message_id in fates}
     for push in network.pushes():
-        if not push["error"] and "encryptedMessage" in push["data"]:  # not of XMPP
+        if not push["error"] and "encryptedMessage" in push["data"]:  # no push of XMPP
             accepted[bytes.fromhex(push["data"]["encryptedMessage"].removeprefix("0x"))].append(push)
     rows = network.rows(STORIES, list(fates))
     stories = {
@@ -144,7 +149,7 @@ def collect(network: Network, fates: Mapping[bytes, str]) -> dict[bytes, Story]:
 
 
 def _end(state: str | None, decided: bytes | None) -> str:
-    """Return the state of a notification, or what was decided at once about one that has no row for that."""
+    """Return the state of a notification, or the decision about one that has no row because it was decided at once."""
     if state:
         return state
     [only] = unpack(decided)
@@ -152,7 +157,7 @@ def _end(state: str | None, decided: bytes | None) -> str:
 
 
 def show(title: str, stories: Iterable[Story]) -> None:
-    """How they ended, then why some were pushed more than once."""
+    """Print how the notifications ended, then why some were pushed more than once."""
     stories = list(stories)
     ends: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for story in stories:
@@ -182,7 +187,9 @@ def _print(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]])
 
 
 def wait_until_over(network: Network, fates: Collection[bytes], refused: Sequence[bytes] = ()) -> None:
-    """But for what is refused every time: that would take its time to live. Long pauses are made shorter."""
+    """Wait until every notification but those in ``refused`` has ended. The latter are refused every time and would
+    last until they expire. Long pauses between attempts are shortened.
+    """
     refused = list(refused)
 
     def is_over() -> bool:
@@ -199,7 +206,7 @@ def wait_until_over(network: Network, fates: Collection[bytes], refused: Sequenc
 
 
 def known(network: Network) -> int:
-    """How many requests over Waku were looked at."""
+    """Count the requests over Waku that the server has read."""
     [(count,)] = network.rows("SELECT count(*) FROM notifications_notificationrequest WHERE bridge = 'waku'")
     return int(count)
 

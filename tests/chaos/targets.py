@@ -1,4 +1,4 @@
-"""Phones that are notified all the while, and who asks for it."""
+"""Phones that are notified during a fault run, and the senders of their notifications."""
 
 import time
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ class Target:
     destinations: tuple[Destination, ...]
 
     def request(self, message_id: bytes) -> WakuMessage:
-        """The message id is also what the phone gets: that makes a push traceable."""
+        """Return a request whose message id is also the payload, so that its push is traceable."""
         content = self.sender.one_to_one(message_id)
         return self.sender.request(self.destinations, content, message_id, timestamp_ns=time.time_ns()).message
 
 
 def targets_of(network: Network, fates: Mapping[str, int]) -> list[Target]:
-    """Register so many phones of each fate."""
+    """Register the given number of phones for each fate."""
     sender = new_sender()
     targets = []
     for number, fate in enumerate(fate for fate, count in fates.items() for _ in range(count)):

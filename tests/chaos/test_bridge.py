@@ -1,8 +1,8 @@
-"""The Waku bridge under faults: of what a node has taken, nothing is lost and nothing is processed twice.
+"""Waku bridge under faults: no message that a node has taken is lost or processed twice.
 
-`make chaos` runs the whole; a short one is in `make test`. Who sent what is the ground truth, and PostgreSQL's own
-account of it what became of it. CHAOS_SEED repeats the order of faults and nodes; the moments are the machine's.
-CHAOS_COUNT and CHAOS_RATE make the whole smaller, for a machine that is busy with other things.
+`make chaos` runs the long test; a short one is in `make test`. The senders' record is the ground truth, and triggers in
+PostgreSQL record what became of each message. CHAOS_SEED repeats the order of faults and nodes, though not their exact
+moments. CHAOS_COUNT and CHAOS_RATE make the run smaller, for a busy machine.
 """
 
 import os
@@ -33,16 +33,16 @@ SHORT_RATE_PER_SECOND = 50
 LOSSES = ("answers lost after the cache was drained", "caches much too small")
 SHORT_FAULTS = ("answers lost after the cache was drained", "bridge killed", "database killed", "stores lose cursors")
 TAKEOVER_SECONDS = 10
-# The stores are never further behind when no fault lasts, looked at for so long at the end.
+# Seconds at the end, without a fault, in which the lag behind the stores must not grow.
 LAG_SECONDS = 10
 REST_SECONDS = 15
-# A store that was told to wait comes back after a minute; and on a busy machine the workers lag behind the sender.
+# A store that was rate-limited is read again after a minute, and on a busy machine the workers lag behind the sender.
 OVER_SECONDS = 400
 
 
 @pytest.fixture
 def bridges(valkey: EmbeddedValkey, guard: Guard, tmp_path: Path) -> Iterator[Bridges]:
-    """A new world for each run: what one broke must not help or hinder the next."""
+    """A new world for each run, so that faults of one run do not affect the next."""
     bridges = new_bridges(tmp_path, valkey, guard)
     try:
         bridges.start()
@@ -84,7 +84,7 @@ def test_twenty_thousand_messages_under_every_fault_are_neither_lost_nor_process
 def _run(
     bridges: Bridges, outages: Outages, rng: random.Random, faults: tuple[str, ...], *, count: int, rate_per_second: int
 ) -> Passages:
-    """Messages go on at an even rate until there are enough and every fault has struck."""
+    """Send messages at an even rate until there are enough and every fault has struck."""
     traffic = Traffic(list(bridges.urls.values()), random.Random(rng.random()), rate_per_second)
     lag, started = Lag(bridges.database_url), time.monotonic()
     with _sampled(lag), ThreadPoolExecutor(1) as pool:
@@ -113,7 +113,9 @@ def _judge(passages: Passages) -> None:
 
 
 def _judge_lag_at_rest(bridges: Bridges) -> None:
-    """A store may have been told to be silent for a minute; once it is read again, it stays so."""
+    """Sample the lag until it is small. A store may still be rate-limited for a minute; once it is read again, the lag
+    stays small.
+    """
     at_rest = Lag(bridges.database_url)
     wait_until(lambda: at_rest.seconds() <= LAG_SECONDS, seconds=OVER_SECONDS, what="the stores are caught up with")
     with _sampled(at_rest):
@@ -124,11 +126,13 @@ def _judge_lag_at_rest(bridges: Bridges) -> None:
 
 
 def _wait_until_over(bridges: Bridges, traffic: Traffic) -> None:
-    """Until all is in the inbox and decided, or a dead letter. What is missing is judged afterwards."""
+    """Wait until every message is in the inbox and decided, or a dead letter. Missing messages are judged
+    afterwards.
+    """
     deadline = time.monotonic() + OVER_SECONDS
     while time.monotonic() < deadline:
         known, undecided, dead = so_far(bridges.database_url)
-        # One reply in 5000 is for a key that shares our own topic, so it comes in as well.
+        # One reply in 5000 is for a key that shares our own content topic, so it comes in as well.
         if known >= len(traffic.sent_at) and (undecided, dead) == (0, traffic.nonsense):
             return
         time.sleep(0.5)
@@ -152,7 +156,7 @@ def _sampled(lag: Lag) -> Iterator[None]:
 
 
 def _archived(bridges: Bridges) -> set[bytes]:
-    """What the stores have, all together."""
+    """Return the hashes of all messages that the stores have, taken together."""
     found: set[bytes] = set()
     for name in NODES:
         with closing(sqlite3.connect(bridges.fleet.folder / f"{name}.sqlite3")) as store:

@@ -1,7 +1,7 @@
-"""Delivery under faults: every notification ends in one state, none is lost, and what goes out twice is explained.
+"""Delivery under faults: every notification ends in one state, none is lost, and every duplicate push is explained.
 
-`make chaos`; CHAOS_COUNT makes it shorter. The ground truth is what the fakes of Apple and Google received
-from the real gorush.
+`make chaos` runs it; CHAOS_COUNT makes it shorter. The ground truth is the record of the fakes of Apple and Google
+behind the real gorush.
 """
 
 import os
@@ -26,20 +26,20 @@ COUNT = int(os.environ.get("CHAOS_COUNT", "10000"))
 MAX_WAITING = 500
 RATE_PER_SECOND = 100
 CLIENTS_WAIT_SECONDS = 3
-# How many phones have which fate; together a hundred, and 30 of them trouble.
+# Number of phones by fate: a hundred in all, 30 of them with trouble.
 FATES = {
     "": 70,
     "flaky1-": 6,
     "flaky2-": 6,
     "slow300-": 5,
-    "slow7000-": 4,  # longer than we wait: a time-out, and Apple and Google took it all the same
+    "slow7000-": 4,  # longer than the server waits: a timeout, although Apple and Google accept the push
     "busy-": 3,
     "internal-": 2,
     "html-": 1,
     "dead-": 2,
     "expired-": 1,
 }
-# What becomes of a notification that only its phone's fate decides about.
+# Possible ends of a notification that only its phone's fate decides about.
 ENDS = {
     "": {"delivered"},
     "flaky1-": {"delivered"},
@@ -56,9 +56,9 @@ REFUSED = {"busy-", "internal-", "html-"}  # every time
 DEAD = {"dead-", "expired-"}
 OUTAGE_SECONDS = 60
 CATCH_UP_SECONDS = 60
-# For so long after the worker was killed, replies may be late: another one starts, and finds what was left behind.
+# Seconds after a worker was killed in which replies may be late: a new worker starts and finds the open rows.
 INTAKE_SECONDS = 15
-# Of all notifications, but for those to phones that always time out.
+# Share of all notifications, without those to phones that always time out.
 MAX_DOUBLED = 0.05
 
 
@@ -95,7 +95,7 @@ def _judge(stories: Collection[Story]) -> None:
 
 
 def _judge_doubles(stories: Collection[Story], blowing: Storm) -> None:
-    """Few go out twice. A killed worker leaves in doubt what it had under way, and nothing else."""
+    """Few notifications are pushed twice. A killed worker leaves only its attempts under way ambiguous."""
     lost = sum(story.ambiguities.count(WORKER_LOST) for story in stories)
     doubled = [story for story in stories if story.is_doubled and story.fate != "slow7000-"]
     say(f"attempts lost with a worker: {lost}; under way when it was killed: {blowing.held_at_kills}")
@@ -105,14 +105,14 @@ def _judge_doubles(stories: Collection[Story], blowing: Storm) -> None:
 
 
 def _judge_phones(stories: Collection[Story]) -> None:
-    """Dead tokens are disabled, and no others. What was refused has no route."""
+    """Dead tokens are disabled, and no others. Refused requests have no route."""
     assert {s.route_state for s in stories if s.state == "dead_token"} == {"disabled"}
     assert {s.route_state for s in stories if s.fate not in DEAD} == {"active"}
 
 
 def _judge_replies(stories: Collection[Story], blowing: Storm) -> None:
-    """Each request has one. Late are those of senders who asked while nobody was there to answer; others only where the
-    machine is busy with other things, so that they are counted here, and judged in the run without killed workers.
+    """Each request has one reply. Replies are late to requests that came while no worker was there. On a busy machine
+    others are late, too, so they are only counted here, and judged in the run without killed workers.
     """
     kills = [at for at, what in blowing.struck if what in WORKER_ENDS]
     late = [s for s in stories if s.reply_seconds > CLIENTS_WAIT_SECONDS]
@@ -141,13 +141,13 @@ def test_a_minute_without_gorush_is_caught_up_within_a_minute_and_every_reply_is
     stories = collect(network, fates).values()
     show(f"{len(fates)} notifications, a minute without gorush", stories)
     _judge(stories)
-    waited = [s for s in stories if s.known_at < back_at]  # on a busy machine, others are still to be looked at
+    waited = [s for s in stories if s.known_at < back_at]  # on a busy machine, other requests are not read yet
     last = max(s.finished_at for s in waited) - back_at
     slowest, longest = max(s.answer_seconds for s in stories), max(s.reply_seconds for s in stories)
     say(f"{len(waited)} waited; all of them delivered {last:.0f} s after gorush came back")
     say(f"slowest answer after {slowest:.2f} s; longest way from question to reply {longest:.2f} s")
     assert {s.state for s in stories} == {"delivered"}
-    # What the killed gorush was sending at that moment nobody knows; everything else was pushed once.
+    # Attempts that the killed gorush had under way are ambiguous; everything else was pushed once.
     assert not [s for s in stories if s.is_doubled and not s.ambiguities]
     assert last <= CATCH_UP_SECONDS
     assert slowest <= CLIENTS_WAIT_SECONDS
@@ -156,9 +156,9 @@ def test_a_minute_without_gorush_is_caught_up_within_a_minute_and_every_reply_is
 def _send_steadily(
     network: Network, targets: Sequence[Target], *, seconds: float, max_waiting: int = COUNT
 ) -> dict[bytes, str]:
-    """Ten times a second, at RATE_PER_SECOND, to each phone in turn. Returns the fate of each message.
+    """Send ten times a second, at RATE_PER_SECOND, to one phone after the other. Return the fate of each message.
 
-    Slower while more than ``max_waiting`` requests were not even looked at, as on a machine busy with other things.
+    Slow down while more than ``max_waiting`` requests are not read yet, as on a busy machine.
     """
     fates: dict[bytes, str] = {}
     started = time.monotonic()
@@ -173,7 +173,7 @@ def _send_steadily(
 
 
 def _let_a_day_pass(network: Network) -> None:
-    """For what was tried and refused all the time."""
+    """Let the notifications expire that were refused at every attempt."""
     past = (
         "UPDATE notifications_notification SET expires_at = now(), next_attempt_at = now() WHERE state = %s RETURNING 1"
     )

@@ -1,9 +1,9 @@
 """XMPP under faults: the bridge, both gorushes and the worker are killed while a user's server pushes through Prosody.
 
-`make chaos`; CHAOS_XMPP_COUNT makes it shorter. The ground truth is what the fakes of Google received from the real
-gorush. What was acknowledged must arrive. A request that was not acknowledged, because the bridge died with it, is sent
-again under its id, which must not make two of it. A message has no acknowledgement: what is in the hands of a bridge
-that is killed may be lost, and nothing else.
+`make chaos` runs it; CHAOS_XMPP_COUNT makes it shorter. The ground truth is the record of Google's fake behind the real
+gorush. Every acknowledged push must arrive. A request without an acknowledgement, because the bridge was killed, is
+sent again under its id and must not be pushed as two. A message stanza has no acknowledgement: it may be lost when a
+bridge is killed while processing it, and only then.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ COUNT = int(os.environ.get("CHAOS_XMPP_COUNT", "6000"))
 RATE_PER_SECOND = 50
 DEVICES = 150
 PAUSE_SECONDS = 3.0
-# What was sent so shortly before the bridge was killed, or before it was there again, may have been in its hands.
+# Pushes sent this shortly before the bridge was killed or reconnected may be lost with it.
 IN_HAND_SECONDS = 5.0
 OPEN = """
     SELECT count(*) FROM notifications_notification
@@ -54,7 +54,7 @@ HURRY = """
 
 @dataclass(slots=True)
 class Storm:
-    """One fault every few seconds. ``bridge_away`` has the times when there was no bridge."""
+    """One fault every few seconds. ``bridge_away`` has the times without a bridge."""
 
     stack: Stack
     service: Service
@@ -91,7 +91,7 @@ class Storm:
         self.bridge_away.append((stopped_at, time.monotonic()))
 
     async def _wait_for_bridge(self) -> None:
-        """Ask as a user does: the place of the neighbouring component is taken."""
+        """Send queries as a user does, because the neighbouring component's own address is taken."""
         async with self.service.peer.account(self.service.peer.user("watch")) as watch:
             await service.until_async(lambda: is_there(watch.ask), what="the bridge is connected", seconds=60)
 

@@ -1,7 +1,7 @@
-"""What the network carries: requests for our server, the messages of strangers, and now and then nonsense on our topic.
+"""Traffic of the Waku network: requests for our server, messages of other applications, and some nonsense on our topic.
 
-All of it is storable, not ephemeral and dated now: a message that no store takes and whose live answer gets lost cannot
-be found by anybody, and is no part of what the bridge promises.
+All of it is storable, not ephemeral and dated now. A message that no store takes, and whose live answer gets lost,
+cannot be found by anybody, and the bridge promises nothing about it.
 """
 
 import os
@@ -26,7 +26,8 @@ from waku_bridge.messages import WakuMessage
 
 WAVES_PER_SECOND = 10
 FOREIGN_PER_OURS = 0.5
-# Of a version that nobody sends: a dead letter. Few, as a bridge keeps only ten in a minute.
+# Nonsense has a version that no client sends, and becomes a dead letter. It is rare, as a bridge keeps only ten in a
+# minute.
 NONSENSE_EVERY = 2000
 PAYLOAD_BYTES = 560
 RETRY_SECONDS = 0.1
@@ -34,7 +35,7 @@ RETRY_SECONDS = 0.1
 
 @dataclass(slots=True)
 class Traffic:
-    """``sent_at`` is when each of our messages was taken by a node, in Unix seconds, by its hash."""
+    """Sender of messages. ``sent_at`` is when a node took each of our messages, in Unix seconds, by its hash."""
 
     urls: Sequence[str]
     rng: random.Random
@@ -44,7 +45,7 @@ class Traffic:
     refused: int = 0
 
     def send_wave(self) -> None:
-        """A tenth of a second's worth, dated now."""
+        """Send the messages of a tenth of a second, dated now."""
         ours = [_request() for _ in range(self.rate_per_second // WAVES_PER_SECOND)]
         now_ns = time.time_ns()
         ours = [replace(message, timestamp_ns=now_ns + number) for number, message in enumerate(ours)]
@@ -59,7 +60,7 @@ class Traffic:
         self.sent_at |= {message_hash(PUBSUB_TOPIC, message): at for message in ours}
 
     def _hand_over(self, messages: Sequence[WakuMessage]) -> None:
-        """As a peer does by gossip, to either node: to one that is there, and again until one has it."""
+        """Publish messages to a running node, as a peer does by gossip, and repeat until a node has them."""
         body = orjson.dumps([{"pubsubTopic": PUBSUB_TOPIC, "message": _fields(message)} for message in messages])
         while not self._is_taken(self.rng.choice(self.urls), body):
             self.refused += 1
@@ -73,7 +74,9 @@ class Traffic:
 
 
 def _request() -> WakuMessage:
-    """From somebody new, about somebody whom the server does not know: it is answered with an error."""
+    """Return the request of a new sender about an installation that the server does not know. Its answer is
+    an error.
+    """
     signer = Identity(PrivateKey())
     destination = Destination(
         client=signer.pub33,
