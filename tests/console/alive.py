@@ -1,5 +1,5 @@
-"""A server on which every link of the chain holds, as far as its indicators tell: what bridge, workers, config checks
-and canary leave in Redis, and an hour of traffic.
+"""Healthy server for tests of the indicators: bridge, workers, config checks and canary have left good states in Redis,
+and there is an hour of traffic.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def gorush() -> Iterator[ThreadingHTTPServer]:
 def alive(
     db: None, settings: LazySettings, gorush: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ThreadingHTTPServer]:
-    """Its gorush, which a test may break."""
+    """Yield the gorush of a healthy server, which a test may break."""
     monkeypatch.setattr("pushserver.indicators.stored.KEPT_SECONDS", 0)
     forget()
     settings.WAKU_NODES = settings.WAKU_STORE_NODES = NODES
@@ -60,7 +60,7 @@ def alive(
     timings = {f"{link}_ms": 40 for link in ("register", "register_answer", "query", "query_answer", "request_answer")}
     canary.save(factories.make_canary_run(**timings))
     make_traffic(now)
-    monkeypatch.setattr(server, "HANGS_SECONDS", LONG)  # this one asks nothing
+    monkeypatch.setattr(server, "HANGS_SECONDS", LONG)  # the test's worker sends no statement
     with a_batch_worker():
         yield gorush
     cache.clear()
@@ -68,7 +68,7 @@ def alive(
 
 
 def forget() -> None:
-    """Have the next snapshot ask the servers and count again."""
+    """Empty the caches, so that the next snapshot sends requests to the servers and counts again."""
     asking.RECENT.forget()
     stored.COUNTED.forget()
 
@@ -82,8 +82,8 @@ def look_at(watch: NoticeCache, url: str, now: datetime, *complaints: Complaint)
 
 
 def make_traffic(now: datetime) -> None:
-    """An hour as a small fleet has it: some failures, no outage."""
-    begins_at = traffic.minutes(now + timedelta(minutes=5))  # a test that takes a while sees no gap
+    """Make the traffic of an hour in a small fleet, with some failures and no outage."""
+    begins_at = traffic.minutes(now + timedelta(minutes=5))  # no gap in a test that takes a while
     minutes, attempts = [], []
     for number, begin_at in enumerate(begins_at):
         many = round(420 + 160 * sin(number / 9) + 35 * sin(number * 1.7))

@@ -1,4 +1,4 @@
-"""A real browser in front of a real server: the one that requirements/system.sh finds."""
+"""Real browser in front of a real server. requirements/system.sh finds the browser."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ PASSWORD = "correct horse battery staple"
 
 @pytest.fixture(scope="module")
 def everything(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """Make one of everything for the tests of a module, each of which undoes what it changes."""
+    """Make one of everything for the tests of a module. Each test rolls its own changes back."""
     with django_db_blocker.unblock(), transaction.atomic():
         seed_roles()
         make_one_of_everything()
@@ -42,7 +42,7 @@ def everything(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Ite
 
 @pytest.fixture(scope="module")
 def chromium(pytestconfig: pytest.Config, require_or_skip: Callable[[bool, str], None]) -> Browser:
-    """Start the browser, unless it still runs from the module before."""
+    """Start the browser, unless it still runs for the module before."""
     if RUNNING not in pytestconfig.stash:
         program = find_chromium()
         require_or_skip(bool(program), NO_CHROMIUM)
@@ -53,7 +53,7 @@ def chromium(pytestconfig: pytest.Config, require_or_skip: Callable[[bool, str],
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Stop the browser before a module without one: other tests want an event loop of their own in this thread."""
+    """Stop the browser before a module without one, as other tests need an event loop of their own in this thread."""
     ends = nextitem is None or (nextitem.path != item.path and "chromium" not in getattr(nextitem, "fixturenames", []))
     if ends and RUNNING in item.config.stash:
         running, _ = item.config.stash[RUNNING]
@@ -63,7 +63,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @contextmanager
 def _running(program: str) -> Iterator[Browser]:
-    # Django takes Playwright's event loop for a sign of asynchronous code.
+    # Django treats Playwright's event loop as a sign of asynchronous code.
     with pytest.MonkeyPatch.context() as patched, sync_playwright() as playwright:
         patched.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         browser = playwright.chromium.launch(executable_path=program, args=SWITCHES)
@@ -72,14 +72,14 @@ def _running(program: str) -> Iterator[Browser]:
 
 
 def find_chromium() -> str:
-    """Return the path of the browser, empty without one."""
+    """Return the path of the browser, or an empty string without one."""
     found = subprocess.run([SYSTEM, "--chromium"], stdout=subprocess.PIPE, text=True, check=False)
     return found.stdout.strip()
 
 
 @pytest.fixture(scope="module")
 def shared_context(chromium: Browser, live_server: LiveServer) -> Iterator[BrowserContext]:
-    """Share a cache and a process between the tests of a module: style sheets and scripts are read once.
+    """Share a cache and a process between the tests of a module, so that style sheets and scripts are loaded once.
 
     The process lives as long as a page of the site is open.
     """
@@ -93,8 +93,8 @@ def shared_context(chromium: Browser, live_server: LiveServer) -> Iterator[Brows
 
 @pytest.fixture
 def visitor(shared_context: BrowserContext, live_server: LiveServer) -> Iterator[Page]:
-    """A browser window that nobody has logged in with. Whatever it misses on the server, whatever is wrong in it, and
-    whatever the security policy of the pages forbids fails the test.
+    """A browser window without a login. The test fails on a missing resource, an error in a script, or a violation of
+    the content security policy.
     """
     page = shared_context.new_page()
     faults: list[str] = []
@@ -107,7 +107,7 @@ def visitor(shared_context: BrowserContext, live_server: LiveServer) -> Iterator
 
 
 def _forget(context: BrowserContext, page: Page, url: str) -> None:
-    """Leave nothing but the cache to the next test."""
+    """Remove everything but the cache before the next test."""
     kept = {"origin": url, "storageTypes": "cookies,local_storage"}
     context.new_cdp_session(page).send("Storage.clearDataForOrigin", kept)
     context.clear_cookies()
@@ -118,7 +118,7 @@ def _forget(context: BrowserContext, page: Page, url: str) -> None:
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the dashboard refresh itself each second, so that tests of what it then shows wait less."""
+    """Refresh the dashboard every second, so that tests of its changes wait less."""
     monkeypatch.setattr(showing, "REFRESH_SECONDS", 1)
 
 
@@ -129,7 +129,7 @@ def operator(visitor: Page) -> Page:
 
 
 def begin_session(page: Page, user: User) -> None:
-    """Log somebody in without the form, on a page that costs little; ``test_browser`` fills in the form."""
+    """Log in without the form, on a cheap page; ``test_browser`` fills in the form."""
     client = Client()
     client.force_login(user)
     cookie = {"name": settings.SESSION_COOKIE_NAME, "value": client.session.session_key, "path": "/"}

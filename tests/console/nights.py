@@ -1,4 +1,4 @@
-"""Nights of reports, with something to draw."""
+"""Nights of reports with figures for charts."""
 
 from datetime import date, timedelta
 
@@ -6,7 +6,7 @@ from spark_reports.tests import rows
 
 
 def make_busy_night(day: date, number: int) -> None:
-    """Figures that go up and down, so that charts have something to draw."""
+    """Make the results of one night, with figures that go up and down."""
     rows.publish(day, events=1_200_000 + 7919 * number)
     for place, share in ((rows.IOS, 1.0), ({"platform": "android", "app_topic": ""}, 1.7)):
         for stage, rate in (("dispatch", 0.03), ("query", 0.002), ("registration", 0.08), ("reply", 0.01)):
@@ -31,7 +31,7 @@ def make_busy_night(day: date, number: int) -> None:
                 rows.make_lifetime(day, cohort=cohort, age_weeks=age, tokens=900 - weeks_ago, **alive, **place)
     for stage, median in (("answer", 80), ("reply", 120), ("gateway", 45), ("deliver", 260), ("decide", 6)):
         deadline = 0.98 + number % 3 / 200 if stage in {"answer", "reply"} else None
-        # Each longer than the one before, as a tail is.
+        # Higher percentiles take longer, as in a latency tail.
         tail = {f"p{share}_ms": times * median + 9.0 * number for share, times in ((90, 2), (95, 3), (99, 6))}
         rows.make_latency(day, stage=stage, p50_ms=median + number, within_deadline=deadline, **tail)
     for rank, signature in enumerate(("unregistered", "connect: connection refused", "BadDeviceToken", "<id> is gone")):

@@ -1,4 +1,4 @@
-"""Every URL of the console, taken from the resolver, so that no test can forget a new page."""
+"""Every URL of the console, taken from Django's resolver, so that no test can leave out a new page."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,14 +35,14 @@ CONSOLE = "admin/"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """``name`` is that of the URL pattern, with its namespace; several pages can have the same."""
+    """A page of the console. ``name`` is the name of its URL pattern with its namespace; several pages can share it."""
 
     name: str
     url: str
 
 
 def patterns(resolver: URLResolver, prefix: str = "", names: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """Every route below, as text, with its name."""
+    """Yield the name and the path of every route below a resolver."""
     for pattern in resolver.url_patterns:
         route = prefix + str(pattern.pattern)
         if isinstance(pattern, URLResolver):
@@ -56,18 +56,20 @@ def console_names() -> set[str]:
 
 
 def console_pages(*, every_row: bool = False) -> list[Page]:
-    """Every page of the console, for the first row of each table there is; else for every row."""
+    """Return every page of the console, for the first row of each table, or for every row."""
     names = sorted(console_names() - set(WITHOUT_NAME))
     filled_in = _filled_in(every_row=every_row)
     return [Page(name, url) for name in names for url in _urls(name, filled_in.get(name, [{}]), every_row=every_row)]
 
 
-# Django's own: from the page of a row without "change" to the one with it, and whatever is no URL at all.
+# Django's own routes without a name: the redirect from a row's URL to its change page, and the catch-all.
 WITHOUT_NAME = ("admin:",)
 
 
 def _urls(name: str, filled_in: list[dict[str, Any]], *, every_row: bool) -> Iterator[str]:
-    """Filled in with what there is. A new URL with parameters needs a line in `_filled_in`."""
+    """Yield the URLs of a route, with ids of existing rows. A new route with parameters needs a line in
+    `_filled_in`.
+    """
     model = MODELS.get(name.rpartition("_")[0])
     kind = name.rpartition("_")[2]
     if model and kind == "operate" and model is not Channel:
@@ -91,7 +93,7 @@ MODELS: dict[str, type[Model]] = {
 }
 
 
-# Apps whose tables everybody may look at.
+# Apps whose tables every role may view.
 FACTS = frozenset({"registrations", "notifications", "waku_bridge", "xmpp_bridge", "spark_reports"})
 
 
@@ -102,7 +104,7 @@ def _operations(model: type[Model]) -> list[str]:
 
 
 def ids_of(model: type[Model]) -> list[str]:
-    """As they stand in URLs. Of accounts not that of whoever is logged in."""
+    """Return the ids of a model's rows, as they stand in URLs. Of accounts only ann's, as the session's own differs."""
     rows = model._default_manager.filter(username="ann") if model is User else model._default_manager.all()
     return [id_of(row) for row in rows.only("pk").order_by("pk")]
 
@@ -141,7 +143,7 @@ def _is_searched(meta: Any) -> bool:
 
 
 def make_one_of_everything() -> None:
-    """At least one row for every page of the console; all rows of a user are about the same one."""
+    """Make at least one row for every page of the console. All rows of a user are about the same user."""
     now = timezone.now()
     registration = factories.make_registration()
     factories.make_grant(registration)

@@ -1,4 +1,6 @@
-"""Two operators who do the same at the same moment: done once, logged once, and the second is told so."""
+"""Operations that two operators confirm at the same moment: each is done once and logged once, and the second operator
+gets a warning.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -41,7 +43,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("case", [*CASES, *OTHERS], ids=lambda case: case.name)
-def test_what_two_confirm_at_once_happens_once(case: Case) -> None:
+def test_an_operation_that_two_operators_confirm_at_once_is_done_once(case: Case) -> None:
     row = case.make()
     sent = confirmed(case, row)
     clients = [staff("admin") for _ in range(OPERATORS)]
@@ -55,7 +57,7 @@ def test_what_two_confirm_at_once_happens_once(case: Case) -> None:
 
 
 def post_at_once(clients: list[Client], url: str, sent: dict[str, Any]) -> list[str]:
-    """Over connections of their own. How each was told, on the page that comes next."""
+    """Post at once over separate connections. Return the levels of the messages on the pages that come next."""
     start = Barrier(len(clients))
 
     def post(client: Client) -> str:

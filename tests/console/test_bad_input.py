@@ -1,4 +1,4 @@
-"""Whatever an address or a form says: an answer, never a fault."""
+"""Bad input in URLs and forms of the console: it gets an answer and never a server error."""
 
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -17,7 +17,7 @@ from tests.console.routes import MODELS, console_pages
 
 pytestmark = pytest.mark.django_db
 LISTS = list(MODELS.values())
-# The database stays as it is: what is asked for changes nothing.
+# The requests change nothing, so the database is not reset between examples.
 anything = settings(
     deadline=None,
     derandomize=True,
@@ -37,7 +37,7 @@ values = st.one_of(
     ),
 )
 LOOKUPS = ("", "__exact", "__in", "__gte", "__lt", "__isnull", "__year", "__contains", "__regex", "__isempty")
-# What Django and the theme read themselves.
+# Parameters that Django and the theme read themselves.
 OTHERS = [
     *(
         "q",
@@ -77,20 +77,20 @@ def queries(names: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 @pytest.fixture
 def root(everything: None, admin_client: Client) -> Client:
-    """Sees every page. A fault becomes an answer of 500, as for everybody."""
+    """A client that may open every page. A server error becomes a response with status 500."""
     admin_client.raise_request_exception = False
     return admin_client
 
 
 def is_answer(response: Any) -> bool:
-    """A refusal says something."""
+    """Return whether a response is no server error, and explains itself if it is a refusal."""
     reported = response.status_code != 400 or 'id="refused"' in response.content.decode()
     return response.status_code < 500 and reported
 
 
 @pytest.mark.parametrize("count", first_everyday(3, 10))
 @pytest.mark.parametrize("model", LISTS, ids=lambda model: model.__name__)
-def test_no_list_takes_a_query_for_a_fault(root: Client, model: type[Model], count: int) -> None:
+def test_no_query_is_a_fault_of_a_list(root: Client, model: type[Model], count: int) -> None:
     url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
 
     @settings(anything, max_examples=examples(count))
@@ -106,7 +106,7 @@ def test_no_list_takes_a_query_for_a_fault(root: Client, model: type[Model], cou
     combinations(LISTS, ["__exact=%00", "__regex=[", "__contains=%00", "__in=%00", "=%00", "__isnull=%00"]),
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_no_filter_takes_what_the_database_cannot_read_for_a_fault(
+def test_a_value_that_the_database_cannot_read_is_no_fault_of_a_filter(
     root: Client, model: type[Model], asked: str
 ) -> None:
     url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
@@ -114,7 +114,7 @@ def test_no_filter_takes_what_the_database_cannot_read_for_a_fault(
         assert is_answer(root.get(f"{url}?{name}{asked}")), name
 
 
-def test_no_page_of_a_row_takes_an_empty_field_for_a_fault(root: Client) -> None:
+def test_an_empty_field_is_no_fault_of_the_page_of_a_row(root: Client) -> None:
     for page in console_pages():
         if page.name.endswith(("_change", "_delete", "_history")):
             assert is_answer(root.get(page.url.partition("?")[0], {"_to_field": ""})), page.url
@@ -128,16 +128,14 @@ FACTS = [model for model in LISTS if isinstance(admin.site.get_model_admin(model
     combinations(FACTS, ["__regex=x", "__contains=x", "__gte=x", "__in=x"]),
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_a_filter_of_a_large_table_compares_by_nothing_that_has_no_index(
-    root: Client, model: type[Model], asked: str
-) -> None:
+def test_a_filter_of_a_large_table_compares_only_indexed_columns(root: Client, model: type[Model], asked: str) -> None:
     url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
     statuses = {name: root.get(f"{url}?{name}{asked}").status_code for name in offered_by(model)}
     assert set(statuses.values()) <= {400}, statuses
 
 
 @pytest.mark.parametrize("count", first_everyday(40, 120))
-def test_no_other_page_takes_a_query_for_a_fault(root: Client, count: int) -> None:
+def test_no_query_is_a_fault_of_any_other_page(root: Client, count: int) -> None:
     left_out = ("admin:logout",)
     urls = [page.url.partition("?")[0] for page in console_pages() if page.name not in left_out]
 
@@ -150,7 +148,7 @@ def test_no_other_page_takes_a_query_for_a_fault(root: Client, count: int) -> No
 
 
 @pytest.mark.parametrize("count", first_everyday(40, 120))
-def test_no_page_takes_what_stands_in_its_path_for_a_fault(root: Client, count: int) -> None:
+def test_no_text_in_its_path_is_a_fault_of_a_page(root: Client, count: int) -> None:
     tables = [name.removeprefix("admin:").rpartition("_") for name in MODELS]
     of_rows = [
         f"{app}/{model}/{{}}/{kind}" for app, _, model in tables for kind in ("change/", "history/", "delete/", "")
@@ -171,7 +169,7 @@ def test_no_page_takes_what_stands_in_its_path_for_a_fault(root: Client, count: 
 
 
 @pytest.mark.parametrize("count", first_everyday(50, 160))
-def test_no_form_takes_what_is_typed_for_a_fault(root: Client, count: int) -> None:
+def test_no_typed_text_is_a_fault_of_a_form(root: Client, count: int) -> None:
     left_out = {"admin:logout", "admin:login"}
     urls = [page.url for page in console_pages() if page.name not in left_out]
     names = [

@@ -46,7 +46,7 @@ def test_an_operator_logs_in_and_opens_every_list(visitor: Page, lists: list[tup
 
 
 def open_from_menu(page: Page, path: str) -> None:
-    """Click an entry of the menu, and before it the heading of its section where that is closed."""
+    """Click an entry of the menu, after opening its section if that is closed."""
     link = page.locator(f'#nav-sidebar a[href="{path}"]').first
     if not link.is_visible():
         link.locator("xpath=ancestor::details/summary").click()
@@ -117,6 +117,6 @@ def make_a_story() -> None:
 
 
 def show(page: Page, name: str) -> None:
-    """With SCREENSHOTS=folder: a picture of what the operator sees."""
+    """Save a picture of the page when SCREENSHOTS names a folder."""
     if folder := os.environ.get("SCREENSHOTS"):
         page.screenshot(path=Path(folder) / f"{name.replace(' ', '-')}.png", full_page=True)

@@ -1,4 +1,6 @@
-"""The landing page, from real servers to what each role reads. Its rules have tables of their own."""
+"""Landing page of the console, from real servers to the text that each role reads. The rules of the indicators have
+tables of their own.
+"""
 
 import re
 import time
@@ -110,11 +112,11 @@ def test_a_system_that_works_is_green() -> None:
     }
 
 
-def test_whoever_asks_is_shown_every_indicator_and_readyz_those_that_decide_readiness(
+def test_page_api_and_metrics_show_every_indicator_and_readyz_those_that_decide_readiness(
     component: None, admin_client: Client, settings: LazySettings
 ) -> None:
     left = 60 - time.time() % 60
-    time.sleep(left if left < SOON_SECONDS else 0)  # all are to speak of the same minutes
+    time.sleep(left if left < SOON_SECONDS else 0)  # all answers must be about the same minutes
     settings.METRICS_TOKEN = "a-token-of-the-tests-0123456789"
     COMPONENT_END.save("connected")
     stop_reading()
@@ -191,7 +193,7 @@ each_breakage = pytest.mark.parametrize(
 
 
 @each_breakage
-def test_what_breaks_shows(break_it: Callable[[], Any], indicator: str, expected: Shown) -> None:
+def test_each_fault_turns_its_indicator(break_it: Callable[[], Any], indicator: str, expected: Shown) -> None:
     break_it()
 
     found = indicators()[indicator]
@@ -248,7 +250,7 @@ def test_the_indicator_of_xmpp_says_how_the_connection_ended(
 
 
 def come_by(bridge: str, number: int, *, replies: int = 0) -> None:
-    """Have a bridge take so many requests, and send so many replies, in the last counted minute."""
+    """Make a bridge receive ``number`` requests and send ``replies`` in the last counted minute."""
     begin_at = minutes(timezone.now())[-1]
     BridgeMinute.objects.create(begin_at=begin_at, bridge=bridge, request_count=number, reply_count=replies)
 
@@ -281,7 +283,7 @@ def test_a_gorush_that_does_not_answer_is_red(settings: LazySettings) -> None:
     assert indicators()[f"gorush-127.0.0.1:{port}"].state == State.RED
 
 
-def test_without_redis_the_page_still_comes_and_says_so(admin_client: Client, settings: LazySettings) -> None:
+def test_the_page_reports_that_redis_is_away(admin_client: Client, settings: LazySettings) -> None:
     settings.REDIS_URL = f"redis://:secret-of-redis@127.0.0.1:{free_port()}/0"
 
     html = admin_client.get("/admin/").content.decode()
@@ -291,14 +293,14 @@ def test_without_redis_the_page_still_comes_and_says_so(admin_client: Client, se
     assert "secret-of-redis" not in html
 
 
-def test_an_indicator_that_knows_no_beginning_remembers_when_it_was_first_seen() -> None:
+def test_an_indicator_without_a_beginning_keeps_the_time_when_it_was_first_seen() -> None:
     stop_worker()
     first = take_snapshot(now=timezone.now() - timedelta(minutes=9)).facts.now
 
     assert indicators()["workers"].since == first
 
 
-def test_an_indicator_that_was_green_between_begins_anew() -> None:
+def test_an_indicator_that_was_green_in_between_begins_anew() -> None:
     stop_worker()
     take_snapshot(now=timezone.now() - timedelta(minutes=9))
     cache.set(HEARTBEAT_KEY.format(queue="keys"), "now", 60)
@@ -308,7 +310,7 @@ def test_an_indicator_that_was_green_between_begins_anew() -> None:
     assert timezone.now() - indicators()["workers"].since < timedelta(minutes=1)
 
 
-def test_the_watch_takes_snapshots_too_so_that_nobody_has_to_be_there_when_it_begins() -> None:
+def test_the_watch_takes_snapshots_when_nobody_opens_the_page() -> None:
     stop_worker()
 
     Watch().look(timezone.now())
@@ -324,7 +326,7 @@ def lose(number: int, *, at: datetime | None = None, **fields: Any) -> None:
     OutboundReply.objects.bulk_create(others)
 
 
-def test_one_lost_reply_in_twenty_is_seen_however_many_there_are() -> None:
+def test_one_lost_reply_in_twenty_shows_at_any_number_of_replies() -> None:
     come_by("waku", 0, replies=36_000)
     now = timezone.now()
     needed = many_lost_replies(36_000)
@@ -346,14 +348,14 @@ def test_one_lost_reply_in_twenty_is_seen_however_many_there_are() -> None:
     )
 
 
-def test_a_reply_that_no_store_answered_about_is_not_lost_and_neither_is_an_older_one() -> None:
+def test_a_reply_without_an_answer_of_a_store_is_not_lost_and_neither_is_an_older_one() -> None:
     lose(10, repeat_count=0)
     lose(10, at=timezone.now() - timedelta(minutes=61))
 
     assert waku_facts().lost_replies == 0
 
 
-def test_more_is_said_where_the_gauges_count_no_further() -> None:
+def test_the_gauges_stop_counting_at_the_number_that_the_page_shows_as_more() -> None:
     counted = [gauge.sql for gauge in stored.gauges() if "count(" in gauge.sql]
     limits = [int(limit) for sql in counted for limit in re.findall(r"LIMIT (\d+)", sql)]
 
@@ -361,7 +363,7 @@ def test_more_is_said_where_the_gauges_count_no_further() -> None:
     assert set(limits) == {MAX_COUNTED}
 
 
-def test_what_waits_is_counted_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_rows_are_counted_once_for_all_views_within_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     indicators()
     monkeypatch.setattr(stored, "KEPT_SECONDS", 60)
     make_old_envelope()
@@ -371,7 +373,7 @@ def test_what_waits_is_counted_once_for_all_who_ask(monkeypatch: pytest.MonkeyPa
     assert indicators()["inbox"].sentence == "1 waiting, the oldest for 3 min"
 
 
-def test_a_database_that_takes_too_long_to_count_is_told_and_the_page_still_comes(
+def test_the_page_reports_a_database_that_takes_too_long_to_count(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, *others = stored.gauges()
@@ -400,7 +402,7 @@ def test_stores_of_one_host_share_an_indicator_that_shows_the_one_that_is_behind
     assert [(store.read_up_to, store.gaps) for store in stores] == [(behind.watermark_at, 1)]
 
 
-def test_draining_is_on_the_board_with_who_and_why(admin_client: Client) -> None:
+def test_draining_is_on_the_page_with_who_and_why(admin_client: Client) -> None:
     halts.start_draining(by="ann", why="gorush moves", now=timezone.now())
 
     html = text(admin_client.get("/admin/").content.decode())
@@ -423,7 +425,7 @@ def test_the_three_worst_come_with_what_to_do_and_a_link(admin_client: Client) -
     assert "Start <code>celery -A pushserver.worker worker -Q keys</code>" in worst
 
 
-def test_what_failed_leads_to_the_tries_that_did(admin_client: Client) -> None:
+def test_failures_link_to_the_attempts_that_failed(admin_client: Client) -> None:
     counted = timezone.now() - timedelta(minutes=3)
     attempt = factories.make_attempt(outcome="transient", code="unavailable", started_at=counted)
     factories.make_attempt(outcome="dead", code="unregistered", started_at=counted)
@@ -438,7 +440,7 @@ def test_what_failed_leads_to_the_tries_that_did(admin_client: Client) -> None:
     assert re.findall(r"/admin/notifications/attempt/(\d+)/change/", listed) == [str(attempt.pk)]
 
 
-def test_figures_of_the_last_hour_are_drawn_and_said_in_words(admin_client: Client) -> None:
+def test_figures_of_the_last_hour_are_charts_with_text(admin_client: Client) -> None:
     html = admin_client.get("/admin/").content.decode()
 
     charts = re.findall(r'<svg class="plot".*?</svg>', html, re.DOTALL)
@@ -448,7 +450,7 @@ def test_figures_of_the_last_hour_are_drawn_and_said_in_words(admin_client: Clie
     assert re.search(r"UTC: median \d+ ms, 95th percentile \d+ ms", html)
 
 
-def test_a_push_that_follows_at_once_takes_less_than_a_millisecond_and_the_axis_says_each_figure_once(
+def test_a_push_within_a_millisecond_is_below_one_and_the_axis_has_each_figure_once(
     admin_client: Client,
 ) -> None:
     TrafficMinute.objects.update(dispatch_p50_ms=0, dispatch_p95_ms=1)
@@ -461,7 +463,7 @@ def test_a_push_that_follows_at_once_takes_less_than_a_millisecond_and_the_axis_
     assert [axis for axis in axes if len(axis) != len(set(axis))] == []
 
 
-def test_before_anything_was_counted_the_page_says_so(admin_client: Client) -> None:
+def test_the_page_reports_that_nothing_was_counted_yet(admin_client: Client) -> None:
     TrafficMinute.objects.all().delete()
     AttemptMinute.objects.all().delete()
 
@@ -480,7 +482,7 @@ def log_in(client: Client, role: str) -> User:
 
 
 @pytest.mark.parametrize("role", ["support", "operator", "admin"])
-def test_every_role_sees_the_board_and_only_links_that_it_may_follow(client: Client, role: str) -> None:
+def test_every_role_sees_the_indicators_and_only_links_that_it_may_follow(client: Client, role: str) -> None:
     user = log_in(client, role)
     halts.start_draining(by="ann", why="gorush moves", now=timezone.now())
     trip()
@@ -509,7 +511,7 @@ def test_staff_without_a_role_see_indicators_and_no_links_into_tables(client: Cl
     assert not re.findall(r'href="/admin/(?:notifications|waku_bridge|registrations)/', html.partition('id="board"')[2])
 
 
-def test_no_secret_of_a_url_is_on_the_board(admin_client: Client) -> None:
+def test_no_secret_of_a_url_is_on_the_page(admin_client: Client) -> None:
     stop_reading()
 
     html = admin_client.get("/admin/").content.decode()
@@ -520,7 +522,7 @@ def test_no_secret_of_a_url_is_on_the_board(admin_client: Client) -> None:
 
 
 # Refreshing -----------------------------------------------------------------------------------------------------------
-def test_a_refresh_brings_the_board_and_no_page_around_it(admin_client: Client) -> None:
+def test_a_refresh_returns_the_indicators_without_the_page_around_them(admin_client: Client) -> None:
     html = admin_client.get("/admin/", headers=REFRESH).content.decode()
 
     assert 'id="verdict"' in html
@@ -546,7 +548,7 @@ def test_a_refresh_after_the_end_of_the_session_sends_the_page_to_the_login(clie
     assert response["HX-Redirect"] == "/admin/login/?next=/admin/"
 
 
-def test_a_refresh_of_who_has_to_set_up_a_second_factor_sends_the_page_there(
+def test_a_refresh_sends_an_operator_without_a_second_factor_to_its_page(
     admin_client: Client, settings: LazySettings
 ) -> None:
     settings.REQUIRE_SECOND_FACTOR = True
@@ -573,13 +575,13 @@ def test_the_number_of_queries_does_not_depend_on_what_there_is(
         factories.make_dead_letter()
         factories.make_reply(state="abandoned")
         factories.make_envelope()
-    admin_client.get("/admin/", headers=REFRESH)  # notes what is wrong now
+    admin_client.get("/admin/", headers=REFRESH)  # saves the current incidents
 
     with django_assert_max_num_queries(most):
         admin_client.get("/admin/", headers=REFRESH)
 
 
-def test_reports_tell_what_is_outside_of_its_band_with_the_numbers(settings: LazySettings) -> None:
+def test_the_reports_indicator_names_figures_outside_of_their_band(settings: LazySettings) -> None:
     settings.REPORTS_NIGHTLY = True
     now = timezone.now()
     day = last_closed_day(now)
@@ -595,9 +597,7 @@ def test_reports_tell_what_is_outside_of_its_band_with_the_numbers(settings: Laz
     assert "error rate of dispatch ios waku 7.8 %, usually 0.0 % to 2.1 %" in found.sentence
 
 
-def test_a_gorush_that_breaks_is_looked_at_while_the_page_is_open(
-    admin_client: Client, alive: ThreadingHTTPServer
-) -> None:
+def test_a_gorush_that_breaks_shows_while_the_page_is_open(admin_client: Client, alive: ThreadingHTTPServer) -> None:
     admin_client.get("/admin/")
     alive.RequestHandlerClass.status = 502
 

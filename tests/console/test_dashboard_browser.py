@@ -1,4 +1,4 @@
-"""The dashboard in front of somebody who does nothing but look."""
+"""Dashboard in a browser in which nobody clicks."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from tests.console.test_dashboard import break_canary, make_old_notification, no
 from tests.console.test_look import axe
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive", "eager")]
-# Long enough for a busy machine.
+# Milliseconds, long enough for a busy machine.
 SOON = 20_000
 
 
@@ -30,7 +30,7 @@ def operator(operator: Page) -> Page:
 
 
 def mark(page: Page) -> None:
-    """Gone as soon as the page is loaded anew."""
+    """Set a mark that is gone when the page is loaded anew."""
     page.evaluate("window.stayed = true")
 
 
@@ -57,7 +57,7 @@ def test_a_system_that_works_is_green_and_turns_red_without_reloading(operator: 
     expect(operator.locator("#result_list tbody tr")).to_have_count(1)
 
 
-def test_whoever_is_on_a_link_by_keyboard_stays_there_when_the_page_refreshes(operator: Page) -> None:
+def test_the_keyboard_focus_stays_on_a_link_when_the_page_refreshes(operator: Page) -> None:
     operator.locator("#go-inbox").focus()
     factories.make_envelope()
 
@@ -78,7 +78,7 @@ def test_a_session_that_ends_leads_to_the_login_and_back(operator: Page) -> None
 
 @pytest.fixture
 def onlooker(chromium: Browser, live_server: LiveServer, operator: Page) -> Iterator[Page]:
-    """The same person in a window that may complain: the server goes away."""
+    """The same person in a window whose errors do not fail the test, because the server goes away."""
     context = chromium.new_context(base_url=live_server.url, storage_state=operator.context.storage_state())
     page = context.new_page()
     page.goto("/admin/")
@@ -86,7 +86,7 @@ def onlooker(chromium: Browser, live_server: LiveServer, operator: Page) -> Iter
     context.close()
 
 
-def test_a_server_that_does_not_answer_is_told_and_so_is_its_return(onlooker: Page) -> None:
+def test_the_page_reports_that_the_server_does_not_answer_and_that_it_is_back(onlooker: Page) -> None:
     as_of = onlooker.locator("#as-of").inner_text()
     expect(onlooker.locator("#stale")).to_be_hidden()
 
@@ -101,7 +101,7 @@ def test_a_server_that_does_not_answer_is_told_and_so_is_its_return(onlooker: Pa
 
 
 @pytest.mark.nightly
-def test_a_server_that_fails_is_told_too(onlooker: Page) -> None:
+def test_the_page_reports_that_the_server_fails(onlooker: Page) -> None:
     onlooker.route("**/admin/", lambda route: route.fulfill(status=502, body="Bad Gateway"))
 
     expect(onlooker.locator("#stale")).to_be_visible(timeout=SOON)

@@ -1,4 +1,4 @@
-"""Finding a user or a notification, and what their pages tell."""
+"""Search for a user or a notification, and the contents of their pages."""
 
 import re
 from datetime import timedelta
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.django_db
 
 
 def make_story(public_key=PUBLIC_KEY, **fields):
-    """A notification that failed once and then arrived, with everything around it."""
+    """Make a notification that failed once and then arrived, with everything around it."""
     at = timezone.now() - timedelta(minutes=5)
     registration = factories.make_registration(public_key_hash=key_hash(public_key))
     factories.make_grant(registration)
@@ -98,7 +98,7 @@ def find(client: Client, term: str):
 
 
 def words_of(client: Client, path: str) -> str:
-    """Return what a page says, without its markup."""
+    """Return the text of a page, without its markup."""
     html = client.get(path).content.decode()
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", html)))
 
@@ -148,7 +148,7 @@ def test_hashes_and_ids_lead_to_the_one_thing_they_mean(admin_client: Client) ->
         assert end_of(find(admin_client, term)) == expected, term
 
 
-def test_what_the_app_of_an_xmpp_device_was_given_leads_to_the_device(admin_client: Client) -> None:
+def test_the_node_and_the_client_string_of_an_xmpp_device_lead_to_it(admin_client: Client) -> None:
     device = factories.make_device()
     given = issue(device.pk, client_keys()[0])
     page = f"/admin/xmpp_bridge/device/{device.pk}/change/"
@@ -161,7 +161,7 @@ def test_what_the_app_of_an_xmpp_device_was_given_leads_to_the_device(admin_clie
         assert given.secret not in response.content.decode()
 
 
-def test_a_client_string_or_a_node_of_nobody_is_told_and_not_repeated(admin_client: Client) -> None:
+def test_an_unknown_client_string_or_node_is_reported_and_not_repeated(admin_client: Client) -> None:
     ours, forged = issue(uuid4(), client_keys()[0]), "_" * 44
 
     assert "Nothing was found" in find(admin_client, ours.client).content.decode()
@@ -194,7 +194,7 @@ def test_a_request_without_notifications_is_found(admin_client: Client) -> None:
     "term",
     ["ab" * 64, "ab" * 32, "abcdef0123", "9d1c0f7e-8a24-4c0b-a3a5-6f0f54c7e001", chat_key(PUBLIC_KEY)],
 )
-def test_what_is_unknown_is_told_and_not_repeated(admin_client: Client, term: str) -> None:
+def test_an_unknown_term_is_reported_and_not_repeated(admin_client: Client, term: str) -> None:
     response = find(admin_client, term)
     assert "Nothing was found" in response.content.decode()
     assert term not in response.content.decode()
@@ -211,7 +211,7 @@ def test_nonsense_is_told_and_not_repeated(admin_client: Client, term: str) -> N
     assert len(term) < 6 or term not in response.content.decode()
 
 
-# Forms of a chat key, how many digits are lost, and what is told.
+# Forms of a chat key, the number of lost digits, and the number that the page reports.
 LOST_DIGITS = [
     (chat_key, 2, "2 digits"),
     (lambda key: chat_key(key)[2:], 2, "2 digits"),
@@ -228,7 +228,7 @@ def test_a_chat_key_that_lost_digits_is_told_and_neither_searched_nor_shown(
     admin_client: Client, write, cut: int, missing: str
 ) -> None:
     term = write(PUBLIC_KEY)[:-cut]
-    factories.make_request()  # which the term does not name
+    factories.make_request()  # the term does not match it
     for address in (reverse("find"), "/admin/search/registrations/registration/"):
         response = admin_client.post(address, {"q": term}, follow=True)
         assert f"looks like a chat key with {missing} missing" in response.content.decode()
@@ -263,7 +263,7 @@ def test_every_page_has_the_box(admin_client: Client) -> None:
         assert 'action="/admin/find/"' in admin_client.get(page).content.decode()
 
 
-def test_who_may_see_nothing_finds_nothing(client: Client) -> None:
+def test_staff_without_permissions_find_nothing(client: Client) -> None:
     notification = make_story()
     client.force_login(User.objects.create_user("nobody", is_staff=True))
     user = f"/admin/users/{key_hash(PUBLIC_KEY).hex()}/"
@@ -276,7 +276,7 @@ def test_who_may_see_nothing_finds_nothing(client: Client) -> None:
 @pytest.mark.parametrize(
     "codename", ["view_registration", "view_notification", "view_inboundenvelope", "view_device", "view_deadletter"]
 )
-def test_who_may_see_any_of_what_is_found_has_the_box_and_the_menu(client: Client, codename: str) -> None:
+def test_a_permission_for_any_kind_of_result_shows_the_find_box_and_the_menu(client: Client, codename: str) -> None:
     person = User.objects.create_user("some", is_staff=True)
     person.user_permissions.add(Permission.objects.get(codename=codename))
     client.force_login(person)
@@ -288,7 +288,7 @@ def test_who_may_see_any_of_what_is_found_has_the_box_and_the_menu(client: Clien
     assert client.get("/admin/find/").status_code == (200 if may_find else 403)
 
 
-def test_nobody_is_led_to_what_they_may_not_see(client: Client) -> None:
+def test_a_search_leads_to_no_page_that_the_role_may_not_view(client: Client) -> None:
     notification = make_story()
     user = User.objects.create_user("support", is_staff=True)
     user.user_permissions.add(Permission.objects.get(codename="view_registration"))
@@ -298,7 +298,7 @@ def test_nobody_is_led_to_what_they_may_not_see(client: Client) -> None:
     assert "Newest notifications" not in find(client, chat_key(PUBLIC_KEY)).content.decode()
 
 
-def test_it_is_noted_who_opened_whom(admin_client: Client) -> None:
+def test_the_access_record_has_who_opened_which_user(admin_client: Client) -> None:
     notification = make_story()
     find(admin_client, chat_key(PUBLIC_KEY))
     admin_client.get(f"/admin/timelines/{notification.pk}/")
@@ -308,7 +308,7 @@ def test_it_is_noted_who_opened_whom(admin_client: Client) -> None:
     assert list(opened) == [("user", key_hash(PUBLIC_KEY).hex()), ("timeline", str(notification.pk))]
 
 
-def test_whoever_is_not_logged_in_is_asked_to(client: Client) -> None:
+def test_a_search_without_a_login_leads_to_the_login(client: Client) -> None:
     for path in ("find/", f"found/{'ab' * 32}/", f"users/{'ab' * 64}/", "timelines/1/", "drain/"):
         response = client.get(f"/admin/{path}")
         assert (response.status_code, response.url.split("?")[0]) == (302, "/admin/login/")
@@ -364,7 +364,7 @@ def test_a_timeline_shows_the_trace_of_its_request_where_it_is_traced(admin_clie
 
 
 def make_push(**fields):
-    """What is stored of a push of XMPP that was delivered."""
+    """Make the rows of an XMPP push that was delivered."""
     at = timezone.now() - timedelta(minutes=5)
     device = factories.make_device()
     request = factories.make_answered_request(at=at, answered_at=at, bridge="xmpp", message_id=b"")
@@ -628,7 +628,7 @@ def count_queries(client: Client, page: str) -> int:
 
 @pytest.mark.parametrize("term", ["ab" * 64, "ab" * 32, "abcdef01", "9d1c0f7e-8a24-4c0b-a3a5-6f0f54c7e001"])
 def test_every_look_up_can_be_answered_by_an_index(term: str) -> None:
-    """With sequential scans forbidden, PostgreSQL takes one only where nothing else is possible."""
+    """Forbid sequential scans. PostgreSQL then plans one only where no index can serve."""
     make_story()
     with CaptureQueriesContext(connection) as queries:
         hits_for(term)

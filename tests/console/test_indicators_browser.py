@@ -1,4 +1,6 @@
-"""What a person reads at 3 a.m.: each fault is staged for real, and read from the page on."""
+"""Pages of the indicators as an operator reads them at 3 a.m.: each fault is staged for real and then read from the
+page.
+"""
 
 import os
 import re
@@ -36,7 +38,7 @@ from waku_bridge.codec.keys import Identity
 from waku_bridge.inbound.tests.test_inbound import registration
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive", "eager")]
-# Long enough for a busy machine.
+# Milliseconds, long enough for a busy machine.
 SOON = 20_000
 
 
@@ -91,7 +93,7 @@ def test_when_every_channel_is_paused_each_is_named_and_the_canary_says_what_it_
 # Whether gorush answers ----------------------------------------------------------------------------------------------
 @pytest.fixture
 def gorush_process(settings: LazySettings) -> Iterator[subprocess.Popen[bytes]]:
-    """A gorush in a process of its own, which can be stopped as if the machine hung."""
+    """A gorush in a process of its own, which can be stopped so that it hangs."""
     port = free_port()
     settings.GORUSH_URLS = [f"http://127.0.0.1:{port}"]
     command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
@@ -162,21 +164,23 @@ def values_of(row: object) -> dict[str, object]:
 
 
 def wait_while_a_minute_ends() -> None:
-    """Wait for the next minute if this one ends soon: one without any push would be among the last three."""
+    """Wait for the next minute if this one ends soon. A minute without any push would otherwise be among the last
+    three.
+    """
     left = 60 - time.time() % 60
     if left < SOON / 1000:
         time.sleep(left)
 
 
 def test_results_turn_red_with_the_advice_for_their_code_and_green_within_two_minutes(operator: Page) -> None:
-    """Minutes are counted by the task that beat runs, from attempts that are in the table."""
+    """The beat's task counts minutes from attempts in the table."""
     wait_while_a_minute_ends()
     TrafficMinute.objects.all().delete()
     AttemptMinute.objects.all().delete()
     minute = traffic.MINUTE
     newest = traffic.minutes(timezone.now())[-1]
     factories.make_channel((2, ""))
-    factories.make_request(at=newest - traffic.SHOWN)  # since when there is something to count
+    factories.make_request(at=newest - traffic.SHOWN)  # the beginning of the counted time
     for ago in (4, 3, 2, 1):
         try_pushes(newest - ago * minute, 30, outcome="transient", code="unreachable")
     count_traffic()
@@ -212,7 +216,7 @@ def sql(statement: str) -> None:
 
 
 def test_envelopes_that_failed_lead_to_their_fault_and_are_processed_again_in_two_clicks(operator: Page) -> None:
-    """A constraint that no registration meets stands for a fault of ours; it is repaired by dropping it."""
+    """A constraint that no registration meets stands for a bug of the server. Dropping it is the repair."""
     sql("ALTER TABLE registrations_registration ADD CONSTRAINT nobody CHECK (version < 0) NOT VALID")
     for key in (1, 2, 3):
         put(registration(Identity(PrivateKey(key.to_bytes(32)))), now=timezone.now())
@@ -257,19 +261,19 @@ def end_all(state: str, number: int, at: datetime) -> None:
 
 
 def rows_listed(page: Page, link: str) -> int:
-    """Follow a link of the dashboard, and count what is listed."""
+    """Follow a link of the dashboard, and count the listed rows."""
     page.goto("/admin/")
     page.locator(link).click()
     expect(page.locator("main")).to_be_visible()
     return page.locator("#result_list tbody tr").count()
 
 
-def test_what_became_of_pushes_is_compared_with_yesterday_and_each_figure_lists_what_it_counts(operator: Page) -> None:
+def test_ends_of_pushes_are_compared_with_yesterday_and_each_figure_lists_its_rows(operator: Page) -> None:
     for model in (TrafficMinute, AttemptMinute, NotificationMinute):
         model.objects.all().delete()
     newest = traffic.minutes(timezone.now())[-1]
     within, before = newest - 5 * traffic.MINUTE, newest - 2 * timedelta(hours=1)
-    for at in (within, before):  # what is older is not counted, and must not be listed
+    for at in (within, before):  # older rows are not counted, and must not be listed
         end_all("expired", 3, at)
         end_all("delivered", 4, at)
         try_pushes(at, 6, outcome="transient", code="unavailable")

@@ -1,4 +1,4 @@
-"""Each state of each table has its colour: nobody has to remember to give it one."""
+"""Colours of states: each state of each table has one."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from kit.admin.labels import FAMILIES, label
 from spark_reports.nights.status import State as ReportsState
 
 OURS = ("registrations", "notifications", "waku_bridge", "xmpp_bridge", "spark_reports")
-# Fields with choices that say what something is, and not how it is.
+# Fields with choices that describe a kind and not a state.
 NO_STATES = {
     *("Route.token_type", "Channel.token_type", "Queue.token_type", "Halt.token_type"),
     *("InboundEnvelope.message_type", "OutboundReply.message_type"),

@@ -1,4 +1,4 @@
-"""What every page has to be: readable in light, dark and on a phone, and of use to whoever has no mouse or no eyes."""
+"""Appearance of every page: readable in light, dark and on a phone, and usable by keyboard and screen reader."""
 
 from collections.abc import Iterable, Iterator
 
@@ -18,7 +18,7 @@ NO_PAGES = {
     *("reports:csv", "admin:jsi18n", "admin:autocomplete", "admin:search", "admin:view_on_site"),  # not HTML
     *("search_facts", "admin:logout"),  # for forms
 }
-# Django's own three for each table: one of each kind is looked at.
+# Django's own three pages of each table: one of each kind is checked.
 OF_EACH_TABLE = ("_add", "_delete", "_history")
 OF_ONE_TABLE = (
     "gatewayerrorrule_add",
@@ -27,12 +27,12 @@ OF_ONE_TABLE = (
     "apitoken_add",
     "user_add",
 )
-# What pages are made of: figures, a list, a form.
+# The kinds of pages: figures, a list, a form.
 OF_EACH_KIND = ("index", "notifications_notification_changelist", "notifications_notification_operate")
-# Fetching all style sheets and media beforehand is for two rules: one is off, and the other one hears sounds.
+# Preloading style sheets and media serves only two rules: one is off, and the other one is about sound.
 AXE = {"resultTypes": ["violations"], "preload": False}
 API_DOCS = "/api/docs/"
-# Swagger's markup, not ours: a button within a button, headings that skip a level, sections without a landmark.
+# Faults in Swagger's markup: a button within a button, headings that skip a level, sections without a landmark.
 OF_SWAGGER = ("nested-interactive", 'class="opblock', 'wrapper">')
 
 
@@ -44,7 +44,7 @@ def world(settings: LazySettings, transactional_db: None) -> World:
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Of a table's operations the first: they look alike."""
+    """Yield the pages to check, with one operation for each table, as operations look alike."""
     seen: set[str] = set()
     for page in console_pages():
         name = page.name.removeprefix("admin:")
@@ -86,14 +86,14 @@ def faults_of(page: Page, name: str, url: str) -> Iterator[str]:
     page.set_viewport_size({"width": 1340, "height": 900})
     page.emulate_media(color_scheme="light")
     page.goto(url)
-    if url == API_DOCS:  # is drawn from what it fetches; idle is who asked for nothing for half a second
+    if url == API_DOCS:  # the page is drawn from fetched data
         page.wait_for_load_state("networkidle")
     yield from (f"light: {fault}" for fault in axe(page))
     yield from (f"desk: {fault}" for fault in too_wide(page))
     show(page, f"{name}-light")
     page.emulate_media(color_scheme="dark")
     page.evaluate("document.documentElement.classList.add('dark')")
-    # Whatever has nothing to do with colours is as it was.
+    # Only colours differ in the dark theme.
     yield from (f"dark: {fault}" for fault in axe(page, runOnly=["color-contrast"]))
     show(page, f"{name}-dark")
     page.set_viewport_size({"width": 390, "height": 844})
@@ -116,7 +116,7 @@ def axe(page: Page, **options: object) -> Iterator[str]:
 
 # Nothing is cut in two -----------------------------------------------------------------------------------------------
 
-# Words of tables, codes and numbers that stand on two lines.
+# Words in tables, codes and numbers that are broken over two lines.
 BROKEN = """() => {
   const broken = []
   for (const cell of document.querySelectorAll('main table :is(td, th)')) {
@@ -219,7 +219,7 @@ def test_where_the_keyboard_is_can_be_seen(world: World, operator: Page) -> None
     assert unseen == []
 
 
-# Of a search box the frame around it, which the theme draws.
+# The focus of a search box shows in the frame around it, which the theme draws.
 HAS_OUTLINE = """() => {
   const style = (element) => getComputedStyle(element)
   const has = (element) => style(element).outlineStyle !== 'none' && parseFloat(style(element).outlineWidth) > 0

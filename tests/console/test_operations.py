@@ -1,4 +1,6 @@
-"""What may be done, by whom, and what becomes of a second click, of two operators, and of hand-made requests."""
+"""Operations of the console: which role may do what, and the effect of a second click, of two operators at once, and of
+hand-made requests.
+"""
 
 import re
 from collections.abc import Callable
@@ -31,7 +33,7 @@ WHY = "as agreed with ann"
 
 @dataclass(frozen=True)
 class Case:
-    """An operation on something that ``make`` makes: where it is confirmed, and whether it was done."""
+    """An operation on a row that ``make`` makes: the URL of its confirmation, and a check of whether it was done."""
 
     name: str
     make: Callable[[], Any]
@@ -262,7 +264,7 @@ def test_hand_made_ids_are_told_and_no_fault(table: str, row_id: str) -> None:
         *("drain/explode/", "notifications/channel/987654/operate/pause/"),
     ],
 )
-def test_what_does_not_exist_is_not_found(path: str) -> None:
+def test_the_operation_of_a_missing_row_is_not_found(path: str) -> None:
     assert staff("admin").get(f"/admin/{path}").status_code == 404
 
 
@@ -318,7 +320,7 @@ def test_several_rows_of_a_list_are_confirmed_together() -> None:
 @pytest.mark.parametrize(
     ("action", "message"), [("", "No action selected"), ("explode", "Choose an action"), ("drop", "")]
 )
-def test_a_list_wants_to_know_what_to_do_with_which(action: str, message: str) -> None:
+def test_a_list_reports_a_missing_action_or_missing_rows(action: str, message: str) -> None:
     client, letter = staff("operator"), factories.make_dead_letter()
     response = choose(client, LETTER, [letter] if action != "drop" else [], action)
     assert (response.status_code, DeadLetter.objects.count()) == (200, 1)
@@ -347,7 +349,7 @@ def test_an_operator_is_offered_what_to_do() -> None:
 # What stays -----------------------------------------------------------------------------------------------------------
 
 
-def test_neither_the_log_nor_what_was_opened_says_who_was_forgotten() -> None:
+def test_neither_the_log_nor_the_access_record_names_a_forgotten_user() -> None:
     client = staff("operator")
     make_user()
     client.get(f"/admin/users/{KEY_HASH.hex()}/")
@@ -379,7 +381,7 @@ def test_every_page_says_that_delivery_is_stopped_to_those_who_are_logged_in() -
 def test_an_operation_that_meets_a_worker_is_tried_again(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     registration, real, calls = factories.make_registration(), operator_actions.disable_routes, []
 
-    class Collision(Exception):  # noqa: N818 - stands for the driver's
+    class Collision(Exception):  # noqa: N818 - stands for the driver's error
         sqlstate = code
 
     def collide_once(*arguments: Any, **named: Any) -> int:

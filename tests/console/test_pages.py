@@ -1,4 +1,4 @@
-"""What holds for every page of recorded facts, whichever app it belongs to."""
+"""Rules for every page of recorded facts, of every app."""
 
 import base64
 import re
@@ -32,7 +32,7 @@ from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.identity import client_keys
 from xmpp_bridge.models import App
 
-STAFF_APPS = {"admin", "pushserver"}  # what staff did: has tests of its own
+STAFF_APPS = {"admin", "pushserver"}  # their tables record staff actions and have tests of their own
 MODELS = [
     model
     for model, page in admin.site._registry.items()
@@ -40,19 +40,19 @@ MODELS = [
 ]
 pytestmark = pytest.mark.django_db
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-# Of what all pages have from one class.
+# For a behaviour that all pages inherit from one class.
 one_model = pytest.mark.parametrize("model", first_everyday(*MODELS), ids=lambda model: model.__name__)
 
 
 def every_model_and(names: str, *values: Sequence[object]) -> pytest.MarkDecorator:
-    """Run a test for every model with each of these values."""
+    """Parametrize a test with every model and each of these values."""
     return pytest.mark.parametrize(
         f"model, {names}", combinations(MODELS, *values), ids=lambda value: getattr(value, "__name__", None)
     )
 
 
 def make_rows(count: int = 1) -> None:
-    """One row of every kind, ``count`` times, all about each other."""
+    """Make ``count`` rows of every kind that refer to each other."""
     app = App.objects.first() or factories.make_xmpp_app()
     for _ in range(count):
         registration = factories.make_registration()
@@ -81,7 +81,7 @@ def list_url(model: type[Model], **query: str) -> str:
 
 
 def page_urls(client: Client, model: type[Model]) -> list[str]:
-    """Where the list leads to."""
+    """Return the URLs that the list links to."""
     html = client.get(list_url(model)).content.decode()
     return sorted(
         set(re.findall(rf'href="(/admin/{model._meta.app_label}/{model._meta.model_name}/[^"?]+/change/)', html))
@@ -189,7 +189,9 @@ def test_a_list_costs_as_many_queries_for_two_pages_of_rows_as_for_one(
 
 
 def count_queries(client: Client, url: str) -> int:
-    """Of the page itself: the error rules are loaded by whoever needs them when they are some seconds old."""
+    """Count the queries of the page itself. A first request loads the error rules, which are cached for some
+    seconds.
+    """
     current_rules().refresh()
     with CaptureQueriesContext(connection) as queries:
         assert client.get(url).status_code == 200
@@ -197,7 +199,7 @@ def count_queries(client: Client, url: str) -> int:
 
 
 def follow(client: Client, url: str, text: str) -> list[str]:
-    """The pages that links with this text lead to, one after the other; the first one is that of ``url``."""
+    """Load a page, follow the links with this text one after the other, and return all pages."""
     pages = [client.get(url).content.decode()]
     while link := re.search(rf'href="([^"]+)">[^<]*{text}', pages[-1]):
         pages.append(client.get(url.partition("?")[0] + link[1].replace("&amp;", "&")).content.decode())
@@ -220,7 +222,7 @@ def test_pages_follow_each_other_to_the_last_row_and_back(admin_client: Client, 
     rows = [rows_of(model, page) for page in pages]
     assert [len(page) for page in rows] == [50, 50, 20]
     assert len({url for page in rows for url in page}) == 120
-    # From the end back: pages are full there, and the last of them is the first page.
+    # Going back, pages are full at the end, and the last of them is the first page.
     assert [row for page in reversed(back) for row in rows_of(model, page)][-70:] == [r for page in rows for r in page][
         -70:
     ]
@@ -372,7 +374,7 @@ def search_url(model: type[Model]) -> str:
 
 
 class Secrets:
-    """Everything that no page may show, by what it is."""
+    """Values that no page may show, by name."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -401,7 +403,7 @@ class Secrets:
 
 @pytest.fixture
 def hidden() -> Secrets:
-    """Rows of every kind, filled with secrets that are known here."""
+    """Make rows of every kind, filled with known secrets."""
     hidden, now = Secrets(), timezone.now() - timedelta(minutes=5)
     access_token, device_token = str(uuid4()), hidden.text("device token")
     hidden.values["access token"] = access_token.encode()
@@ -469,7 +471,7 @@ def test_no_token_key_or_payload_is_on_any_page(admin_client: Client, hidden: Se
 
 
 def crawl(client: Client, urls: list[str], *, filters: int) -> dict[str, bytes]:
-    """Every page of facts that can be reached by links from these, with so many filters at a time."""
+    """Load every page of facts that links reach from these URLs, with at most ``filters`` filters at a time."""
     pages: dict[str, bytes] = {}
     waiting = list(urls)
     while waiting:

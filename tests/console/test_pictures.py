@@ -1,4 +1,4 @@
-"""The pictures of the README: `make screenshots` takes them again. Tests do so too, and read the README."""
+"""Pictures of the README, which `make screenshots` takes again. The tests take them, too, and read the README."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""No page and no answer of the API takes more queries when there are more rows, and none counts a table."""
+"""Query counts of pages and API answers: they do not grow with the number of rows, and no query counts a table."""
 
 import re
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ OPERATED = {
 
 
 def queries_of(client: Client, url: str) -> list[str]:
-    """Of the page itself: what a process loads once is loaded by then."""
+    """Return the queries of the page itself. A first request loads what each process loads once."""
     client.get(url)
     current_rules().refresh()
     with CaptureQueriesContext(connection) as queries:
@@ -44,7 +44,7 @@ def queries_of(client: Client, url: str) -> list[str]:
 
 
 def make_more() -> None:
-    """Rows about the same user, the same request and the same notification, and of all other kinds."""
+    """Make rows about the same user, request and notification, and rows of all other kinds."""
     now = timezone.now()
     registration, request = Registration.objects.earliest("pk"), NotificationRequest.objects.earliest("pk")
     notification, watermark = Notification.objects.earliest("pk"), StoreWatermark.objects.earliest("pk")
@@ -75,7 +75,7 @@ def make_more() -> None:
 
 
 def grown(client: Client, urls: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Which of these take more queries for many rows than for one."""
+    """Return the URLs that take more queries for many rows than for one, with both numbers."""
     before = {url: len(queries_of(client, url)) for url in urls}
     make_more()
     after = {url: len(queries_of(client, url)) for url in urls}
@@ -87,7 +87,7 @@ def test_no_page_of_the_console_takes_more_queries_for_more_rows(admin_client: C
     assert not grown(admin_client, [page.url for page in console_pages()])
 
 
-def test_what_is_to_be_confirmed_takes_as_many_queries_for_many_rows_as_for_one(admin_client: Client) -> None:
+def test_a_confirmation_takes_as_many_queries_for_many_rows_as_for_one(admin_client: Client) -> None:
     one = {operation: len(queries_of(admin_client, operation_url(*operation, 1))) for operation in operations()}
     make_more()
 
@@ -129,7 +129,7 @@ def api_urls() -> list[str]:
     ]
 
 
-# One row's own: of a user, a request, a notification, or rows that were chosen by hand.
+# Conditions on one row's own key: of a user, a request, a notification, or chosen rows.
 KEYS = "public_key_hash|request_id|notification_id|route_id|id|hash|content_topic"
 BOUNDED = re.compile(rf"\blimit \d|\b({KEYS}) (=|in) ")
 
@@ -140,7 +140,7 @@ def test_no_page_counts_a_large_table(admin_client: Client) -> None:
     from_large = re.compile(rf"from ({'|'.join(model._meta.db_table for model in large)})\b")
 
     for page in console_pages():
-        with CaptureQueriesContext(connection) as queries:  # what a process loads once counts nothing, either
+        with CaptureQueriesContext(connection) as queries:  # loads what each process loads once
             admin_client.get(page.url)
         asked = [query["sql"].replace('"', "").lower() for query in queries.captured_queries]
         counts = [sql for sql in asked if "count(" in sql and from_large.search(sql)]

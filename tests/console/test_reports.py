@@ -1,4 +1,4 @@
-"""Reports as people see them: the whole way from the database to the browser, and having a night made again."""
+"""Reports in the browser: the whole way from the database to the page, and requesting a night again."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, time, timedelta
@@ -40,7 +40,7 @@ def lake(tmp_path: Path, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def old_server() -> Iterator[None]:
-    """Installed some days ago, so that last night is owed."""
+    """Make the server appear installed some days ago, so that the reports of last night are due."""
     ours = MigrationRecorder.Migration.objects.filter(app="spark_reports")
     before = ours.first().applied
     ours.update(applied=timezone.now() - timedelta(days=4))
@@ -62,10 +62,10 @@ KINDS = """SELECT count(*) FILTER (WHERE kind = 'unregistered'), count(*) FILTER
 
 
 @pytest.mark.nightly
-def test_what_happened_yesterday_is_on_the_page_this_morning(
+def test_the_events_of_yesterday_are_on_the_page_this_morning(
     operator: Page, lake: None, old_server: None, settings: LazySettings, require_or_skip: Callable[[bool, str], None]
 ) -> None:
-    """Export, Spark, PostgreSQL, page and mail, started by the nightly task; the answers come from plain SQL."""
+    """The nightly task starts export, Spark, import, page and mail. Plain SQL gives the expected figures."""
     require_or_skip(not missing(), missing())
     settings.REPORT_RECIPIENTS = ["ann@example.org"]
     day = last_closed_day(timezone.now())
@@ -94,7 +94,7 @@ def test_what_happened_yesterday_is_on_the_page_this_morning(
 
 
 def run_tasks_at_once(task: Any) -> None:
-    """Those that it enqueues, too."""
+    """Run tasks at once, including those that they enqueue."""
     before = task.app.conf.task_always_eager
     task.app.conf.task_always_eager = True
     try:
@@ -106,7 +106,7 @@ def run_tasks_at_once(task: Any) -> None:
 CUT_CAPTIONS = """[...document.querySelectorAll('.table-scroll caption')].filter(
     caption => caption.getBoundingClientRect().right > caption.closest('div').getBoundingClientRect().right + 1
 ).map(caption => caption.innerText)"""
-# In pixels of the screen: charts are drawn in units of their own.
+# Sizes in pixels of the screen, as charts have units of their own.
 LETTER_SIZES = """[...document.querySelectorAll('svg.plot text')].map(
     text => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"""
 
@@ -144,7 +144,7 @@ def test_a_night_is_asked_for_again_with_a_reason(operator: Page) -> None:
     expect(operator.locator("#content")).to_contain_text("java.io.IOException")
     for width in (390, 1400):
         operator.set_viewport_size({"width": width, "height": 900})
-        operator.wait_for_function(  # the page is laid out anew a moment after it was resized
+        operator.wait_for_function(  # the layout follows a moment after the resize
             "() => { const log = document.querySelector('.spark-log'); return log.scrollWidth <= log.clientWidth }"
         )
         show(operator, f"reports-run-{width}")

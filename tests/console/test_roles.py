@@ -1,4 +1,4 @@
-"""Every page of the console with every role, from one table: a page that is new must be added to it."""
+"""Permissions of every page and every role, in one table. A new page must be added to it."""
 
 from collections.abc import Iterator
 from enum import IntEnum
@@ -17,7 +17,9 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("everything")]
 
 
 class Who(IntEnum):
-    """Each may do what those above may, and more. A visitor has an account for the console and no role."""
+    """Roles in order: each may do everything that those above may, and more. A visitor has a console account and no
+    role.
+    """
 
     ANYBODY = 0
     VISITOR = 1
@@ -28,7 +30,7 @@ class Who(IntEnum):
 
 
 ROLES = [Who.ANYBODY, Who.VISITOR, Who.SUPPORT, Who.OPERATOR, Who.ADMIN]
-# Who may see rows, add, change and delete them. Their operations are for operators, but those of API tokens.
+# Roles that may view, add, change and delete rows. Operations are for operators, except those of API tokens.
 FACTS = (Who.SUPPORT, Who.NOBODY, Who.NOBODY, Who.NOBODY)
 LOGS = (Who.ADMIN, Who.NOBODY, Who.NOBODY, Who.NOBODY)
 ACCOUNTS = (Who.ADMIN, Who.ADMIN, Who.ADMIN, Who.ADMIN)
@@ -42,7 +44,8 @@ TABLES = {
     "pushserver_apitoken": (Who.ADMIN, Who.ADMIN, Who.NOBODY, Who.NOBODY),
     "admin_logentry": (Who.OPERATOR, Who.NOBODY, Who.NOBODY, Who.NOBODY),
     "notifications_channel": FACTS,
-    "notifications_gatewayerrorrule": (Who.SUPPORT, Who.OPERATOR, Who.OPERATOR, Who.NOBODY),  # those of the file
+    # rules of the shipped file cannot be deleted
+    "notifications_gatewayerrorrule": (Who.SUPPORT, Who.OPERATOR, Who.OPERATOR, Who.NOBODY),
     "notifications_unknowngatewayerror": FACTS,
     "notifications_notificationrequest": FACTS,
     "notifications_notification": FACTS,
@@ -58,12 +61,13 @@ TABLES = {
     "waku_bridge_storewatermark": FACTS,
     "waku_bridge_canaryrun": FACTS,
     "waku_bridge_deadletter": FACTS,
-    "xmpp_bridge_app": (Who.SUPPORT, Who.OPERATOR, Who.OPERATOR, Who.NOBODY),  # those that had a device
+    # apps that had a device cannot be deleted
+    "xmpp_bridge_app": (Who.SUPPORT, Who.OPERATOR, Who.OPERATOR, Who.NOBODY),
     "xmpp_bridge_device": FACTS,
     "xmpp_bridge_canaryrun": FACTS,
     "spark_reports_reportrun": FACTS,
 }
-# Who may open each other page, and what it answers: some lead on (302), are switched off (404), take POST only (405).
+# Role that may open each other page, and its status: redirected (302), switched off (404), or POST only (405).
 PAGES: dict[str, tuple[Who, int]] = {
     "admin:index": (Who.VISITOR, 200),
     "admin:login": (Who.ANYBODY, 200),
@@ -107,9 +111,9 @@ PAGES: dict[str, tuple[Who, int]] = {
     "reports:csv": (Who.SUPPORT, 200),
     "reports:run": (Who.OPERATOR, 200),
 }
-# Ends the session; has a test of its own.
+# Ends the session and has a test of its own.
 LEFT_OUT = {"admin:logout", *WITHOUT_NAME}
-# What everybody may do for themselves: the one thing they change is their own account.
+# Pages on which everybody may change their own account and nothing else.
 OWN = {"admin:login", "second_factor", "admin:password_change"}
 
 
@@ -119,7 +123,7 @@ def expected() -> dict[str, tuple[Who, int]]:
 
 def _of_table(table: str) -> Iterator[tuple[str, Who]]:
     view, add, change, delete = TABLES[table]
-    # The page to change a row shows it to who may only look.
+    # The page to change a row shows it read-only to roles that may only view.
     yield from {"changelist": view, "history": view, "change": min(view, change), "add": add, "delete": delete}.items()
 
 
@@ -143,7 +147,7 @@ def test_the_table_has_every_page_and_no_other() -> None:
     assert {page.name for page in pages()} == set(expected())
 
 
-# Every day the one that may open some pages and not others.
+# Everyday runs take the role that may open some pages and not others.
 every_role = pytest.mark.parametrize(
     "role", first_everyday(Who.SUPPORT, *(role for role in ROLES if role != Who.SUPPORT)), ids=lambda role: role.name
 )
@@ -168,8 +172,8 @@ def status_for(role: Who, who: Who, status: int, page: Page) -> int:
     return status if role >= who else 403
 
 
-def test_who_is_not_logged_in_any_more_is_led_to_the_login_from_everywhere() -> None:
-    """The whole page is, also when it asked for a part of itself only."""
+def test_every_page_leads_to_the_login_after_the_session_ended() -> None:
+    """The whole page is redirected, also when only a part of it was requested."""
     client, login = Client(), reverse("admin:login")
     for page in pages():
         if page.name != "admin:login":
@@ -182,8 +186,8 @@ def test_who_is_not_logged_in_any_more_is_led_to_the_login_from_everywhere() -> 
 
 
 def everything() -> dict[str, list[tuple[Any, ...]]]:
-    """All rows of all tables, but what is noted of visits and of whoever is logged in."""
-    # The dashboard notes what it sees of the indicators, whoever looks.
+    """Return all rows of all tables, without sessions, visits and incidents."""
+    # The dashboard saves incidents at each view.
     left_out = {"sessions.session", "pushserver.accessrecord", "pushserver.incident"}
     return {
         model._meta.label_lower: sorted(model._default_manager.values_list(), key=repr)
@@ -193,7 +197,7 @@ def everything() -> dict[str, list[tuple[Any, ...]]]:
 
 
 def form(page: Page) -> dict[str, Any]:
-    """As whoever wants to would fill it in, for whichever page it is."""
+    """Return form data that fits any page."""
     _, _, query = page.url.partition("?id=")
     return {
         "id": query,
@@ -228,7 +232,7 @@ def form(page: Page) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("role", first_everyday(Who.SUPPORT, Who.ANYBODY, Who.VISITOR), ids=lambda role: role.name)
-def test_who_has_no_say_changes_nothing_whatever_is_posted(role: Who) -> None:
+def test_roles_without_permissions_change_nothing_by_any_form(role: Who) -> None:
     client, before = client_of(role), everything()
 
     faults = {
@@ -242,13 +246,13 @@ def test_who_has_no_say_changes_nothing_whatever_is_posted(role: Who) -> None:
 
 
 @every_role
-def test_what_a_role_may_not_open_it_cannot_post_to(role: Who) -> None:
+def test_a_role_cannot_post_to_a_page_that_it_may_not_open(role: Who) -> None:
     client, table, before = client_of(role), expected(), everything()
     barred = [page for page in pages() if role < table[page.name][0] and page.name not in OWN]
 
     posted = {page.url: client.post(page.url, form(page)).status_code for page in barred}
 
-    # Not there, or only to be looked at, for anybody: that is a refusal, too.
+    # A page that does not exist, or that nobody may change, refuses as well.
     refusals = {302} if role == Who.ANYBODY else {403, 404, 405}
     assert {url: status for url, status in posted.items() if status not in refusals} == {}
     assert everything() == before

@@ -1,4 +1,4 @@
-"""From an indicator of the dashboard to the page that says what to do, inside of the console."""
+"""Runbooks inside of the console, reached from the indicators of the dashboard."""
 
 import pytest
 from django.test import Client

@@ -1,7 +1,7 @@
-"""The first page while a fault is staged in a whole server: it tells what users do not get and what to do first, and is
-fine again once the fault is over.
+"""First page of the console while a fault is staged in a whole server. It reports what users do not get and what to do
+first, and is fine again once the fault is over.
 
-Each fault is timed from its beginning, and from its end, until the page that is open says so. The times stand beside
+Each fault is timed from its beginning, and from its end, until the open page shows the change. The times stand beside
 the aim of five seconds in `test-results/staged-faults.txt`, and a test gives up after `GIVES_UP_AFTER_SECONDS`.
 """
 
@@ -33,7 +33,7 @@ AIM_SECONDS = 5.0
 GIVES_UP_AFTER_SECONDS = 30.0
 WELL = re.compile("Messages get through")
 PUBSUB_TOPIC = "/waku/2/rs/16/32"
-# A minute whose requests are all that ever came at this hour: usual is twenty a minute.
+# Requests in the one recorded hour of earlier days: twenty a minute are usual.
 USUAL_HOUR = 1200
 
 
@@ -54,20 +54,20 @@ class Stack:
         return psycopg.connect(json.loads(file.read_text())["DATABASE_URL"], autocommit=True)
 
     def says(self, words: "re.Pattern[str]", what: str) -> None:
-        """Wait until the page says so, and note how long that took."""
+        """Wait until the page shows ``words``, and record how long that took."""
         begun = time.monotonic()
         expect(self.page.locator("body")).to_contain_text(words, timeout=GIVES_UP_AFTER_SECONDS * 1000)
         self.times.append((what, time.monotonic() - begun))
 
     def first_action(self, words: str, page_title: str) -> None:
-        """Check what is to be done first, and that a click explains it step by step."""
+        """Check the first action on the page, and that a click on it leads to its steps."""
         expect(self.page.locator(".worst li").first).to_contain_text(words)
         self.page.locator(".worst li").first.get_by_role("link", name="Step by step").click()
         expect(self.page.locator("body")).to_contain_text(page_title)
         self.page.goto("/admin/")
 
     def processes(self, *words: str) -> list[psutil.Process]:
-        """Return the processes of the server whose command line holds all of these words."""
+        """Return the processes of the server whose command line contains all of ``words``."""
         family = self.up.process.children(recursive=True)
         return [each for each in family if all(word in " ".join(_command(each)) for word in words)]
 
@@ -129,7 +129,7 @@ def _log_in(page: Page, password: str) -> None:
 
 @contextmanager
 def _steady_requests(up: Up, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Have phones that are notified three times a second, of which failures are no matter here."""
+    """Notify phones three times a second. Failures do not matter here."""
     command = [*up.manage_py, "load", "--devices", "12", "--rate", "3", "--seconds", "1500", "--drain", "1"]
     with (folder / "load.log").open("wb") as log:
         load = subprocess.Popen(command, env=up.environment, stdout=log, stderr=log)
@@ -142,7 +142,7 @@ def _steady_requests(up: Up, folder: Path) -> Iterator["subprocess.Popen[bytes]"
 
 @contextmanager
 def frozen(processes: Iterable[psutil.Process]) -> Iterator[None]:
-    """Have processes hang, as when their machine does."""
+    """Freeze processes meanwhile, as when their machine hangs."""
     chosen = list(processes)
     assert chosen
     for each in chosen:
@@ -156,7 +156,7 @@ def frozen(processes: Iterable[psutil.Process]) -> Iterator[None]:
 
 @pytest.fixture
 def well(stack: Stack) -> Stack:
-    """The server, on whose first page nothing is urgent."""
+    """The server, after waiting until its first page shows nothing urgent."""
     stack.page.goto("/admin/")
     expect(stack.page.locator("#verdict")).to_contain_text(WELL, timeout=GIVES_UP_AFTER_SECONDS * 1000)
     return stack
@@ -275,7 +275,7 @@ def test_clients_that_fall_silent(well: Stack) -> None:
 
 
 def _silent_minutes(database: "psycopg.Connection[tuple[object, ...]]") -> int:
-    """Return how many of the newest minutes that were counted had no request."""
+    """Return how many of the newest counted minutes had no request."""
     rows = database.execute(
         "SELECT request_count FROM pushserver_trafficminute ORDER BY begin_at DESC LIMIT 9"
     ).fetchall()

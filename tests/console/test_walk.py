@@ -1,4 +1,4 @@
-"""An operator's way through the console, in a real browser: find a user, read the story, act, read what is logged."""
+"""An operator's way through the console, in a real browser: find a user, read the timeline, act, read the log."""
 
 import re
 
@@ -76,7 +76,7 @@ def test_an_admin_reads_who_did_what_and_why(visitor: Page) -> None:
     visitor.goto(f"/admin/registrations/registration/{registration.pk}/change/")
     visitor.get_by_role("link", name="Disable", exact=True).click()
     confirm(visitor, "Disable", "too many complaints")
-    User.objects.filter(username="admin").update(is_superuser=True)  # the log itself is for superusers
+    User.objects.filter(username="admin").update(is_superuser=True)  # only superusers see the log itself
 
     visitor.goto("/admin/admin/logentry/")
 

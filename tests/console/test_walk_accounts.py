@@ -1,4 +1,4 @@
-"""An admin lets somebody in: an account on one page, and a token that is copied once."""
+"""Accounts and tokens, in a real browser: an admin makes an account on one page, and copies a token once."""
 
 import re
 

@@ -1,6 +1,7 @@
-"""What an operator does, in a real browser: each is said first, confirmed with a reason, done and logged.
+"""Operations in a real browser: each is described first, confirmed with a reason, done and logged.
 
-Every day the operations on an app, nightly all; `test_operations` does each of them every day without a browser.
+Everyday runs try the operations on an app, and nightly runs all of them. `test_operations` tries each of them every day
+without a browser.
 """
 
 import re
@@ -38,7 +39,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def do(page: Page, button: str, touched: str | re.Pattern[str], reported: str, *, by: str = "operator") -> None:
-    """Confirm what the page says it would do; it is done once, told, and logged with who and why."""
+    """Press a button and confirm. The page describes the operation before it, does it once, reports it, and logs who
+    and why.
+    """
     before = LogEntry.objects.count()
     page.get_by_role("link", name=button, exact=True).click()
     expect(page.locator("#touched")).to_contain_text(touched)

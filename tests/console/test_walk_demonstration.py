@@ -1,4 +1,4 @@
-"""A stranger starts the demonstration: it says who its people are, how to find them, and which faults are staged."""
+"""Demonstration for a first visitor: it prints its people, how to find them, and the staged faults."""
 
 import pytest
 from django.conf import LazySettings

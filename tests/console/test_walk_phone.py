@@ -1,4 +1,4 @@
-"""An operator with a phone in the hand: nothing is cut off, the state comes first, and no list is endless."""
+"""Console on an operator's phone: nothing is cut off, the state comes first, and no list is endless."""
 
 import re
 
@@ -15,7 +15,7 @@ from tests.console.world import HEROINE, World, make_world, save_peers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PHONE = {"width": 390, "height": 844}
-# Two screens of a row: what nine columns of 45 px each would take is more.
+# Pixels of two screens in a row. Nine columns of 45 px for each row would take more.
 MAX_LIST_HEIGHT = 9_000
 MAX_USER_HEIGHT = 5_000
 
@@ -35,7 +35,7 @@ def phone(world: World, visitor: Page) -> Page:
 
 
 def log_in_on_phone(page: Page) -> None:
-    """Log in where the box of Find is behind the button of the menu."""
+    """Log in where the Find box is behind the menu button."""
     page.set_viewport_size({"width": 1340, "height": 900})
     log_in(page, "operator")
     page.set_viewport_size(PHONE)

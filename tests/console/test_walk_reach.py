@@ -1,4 +1,6 @@
-"""What somebody asks at 3 a.m.: whether this user can be reached, and if not, who stopped it, when and why."""
+"""Reachability of a user, in a real browser: whether pushes reach the user, and if not, who stopped them,
+when and why.
+"""
 
 import re
 from datetime import timedelta
@@ -129,7 +131,7 @@ def test_an_operator_finds_a_change_by_word_person_and_user_and_reads_none_about
         ({"failing_since": timezone.now() - timedelta(hours=2)}, "Pushes fail since 2 h ago"),
     ],
 )
-def test_whatever_stops_pushes_is_said(route: dict[str, object], shown: str) -> None:
+def test_the_page_of_a_user_names_the_reason_that_stops_pushes(route: dict[str, object], shown: str) -> None:
     at = {"disabled_at": timezone.now() - timedelta(minutes=3)} if "state" in route else {}
     registration = factories.make_registration(route=factories.make_route(**route, **at))
     assert shown in words_of(staff("support"), page_of(registration))

@@ -1,4 +1,4 @@
-"""Who gets in, and what each role finds there, in a real browser."""
+"""Logins and roles in a real browser: who gets in, and which pages and actions each role finds."""
 
 import time
 from base64 import b32decode
@@ -29,7 +29,7 @@ ACTIONS = {"Disable", "Enable"}
 
 @pytest.fixture
 def outsider(visitor: Page) -> Page:
-    """A window in which refusals are no faults."""
+    """A window in which refusals do not fail the test."""
     return visitor.context.new_page()
 
 
@@ -75,7 +75,7 @@ def test_a_second_factor_is_set_up_and_asked_for_from_then_on(visitor: Page) -> 
 
 
 def shown_key(page: Page) -> str:
-    """Return the key that the page shows, as the authenticator would keep it: in hexadecimal digits."""
+    """Return the key on the page in hexadecimal digits, as an authenticator keeps it."""
     typed = page.locator("main code").inner_text()
     return b32decode(typed + "=" * (-len(typed) % 8)).hex()
 
@@ -87,7 +87,7 @@ def code(key: str = "") -> str:
     return f"{totp.token():06}"
 
 
-def test_who_guesses_passwords_is_told_to_wait(outsider: Page) -> None:
+def test_guessing_passwords_leads_to_a_wait(outsider: Page) -> None:
     User.objects.create_superuser("ann", password=PASSWORD)
     for _ in range(settings.AXES_FAILURE_LIMIT):
         send_login(outsider, "ann", "wrong")

@@ -1,4 +1,4 @@
-"""What somebody asks next: why a notification did not arrive, who did what to it, and what the words mean."""
+"""Timelines in a real browser: why a notification did not arrive, who acted on it, and what the words mean."""
 
 import re
 from datetime import timedelta
@@ -41,7 +41,7 @@ def steps(page: Page) -> str:
 
 
 def fail(notification: Notification, error: str) -> None:
-    """Have gorush say this about the attempt, as it says it."""
+    """Make an attempt fail with an error text of gorush."""
     now = timezone.now()
     with transaction.atomic():
         [held] = claimed(notification, now=now)
@@ -105,7 +105,7 @@ def test_the_error_text_leads_to_its_rule_and_its_class_is_explained(visitor: Pa
     assert TOKEN not in visitor.content()
 
 
-def test_what_was_suppressed_or_refused_says_by_which_wish_or_check(visitor: Page) -> None:
+def test_a_suppressed_or_refused_notification_names_the_rule_or_check(visitor: Page) -> None:
     make_recipient(muted_chat_list=[b"chat"])
     message = b"\x0a" * 32
     pushes = [push(chat_id=b"chat"), push(access_token="wrong"), push(b"\xcc" * 64), push(chat_id=b"other")]

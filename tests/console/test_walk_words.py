@@ -1,4 +1,6 @@
-"""One word for each thing, ways to all documentation, and small faults of the first walk that stay mended."""
+"""Words and links of the console: one word for each thing, links to all documentation, and small faults that stay
+mended.
+"""
 
 import re
 
@@ -23,9 +25,9 @@ from waku_bridge.codec.keys import chat_key, key_hash
 from waku_bridge.models import InboundEnvelope
 
 pytestmark = pytest.mark.django_db(transaction=True)
-# They lead on to a question, or to a page that is not the console's.
+# Links to a form, or to a page outside the console.
 OTHERS = {"Drain", "Documentation of the API"}
-# Fetched and not shown, which would take longer; that all pages are shown well is looked at nightly (`test_look`).
+# Pages are fetched and not rendered, which would take longer. `test_look` renders all pages nightly.
 TITLE = """async url => {
     const page = new DOMParser().parseFromString(await (await fetch(url)).text(), 'text/html')
     return [...page.querySelectorAll('h1 [aria-current=page], h1')].at(-1).textContent.trim()
@@ -100,7 +102,7 @@ def test_the_api_its_schema_and_the_metrics_are_linked(visitor: Page) -> None:
     expect(visitor.get_by_role("button", name="Authorize")).to_be_visible()
 
 
-def test_to_look_at_the_second_factor_makes_none(visitor: Page) -> None:
+def test_viewing_the_page_of_the_second_factor_makes_none(visitor: Page) -> None:
     log_in(visitor, "support")
     visitor.get_by_role("link", name="My second factor").click()
     key = visitor.locator("main code").inner_text()
@@ -115,7 +117,7 @@ def test_a_chat_key_that_lost_digits_is_told_and_neither_searched_nor_shown(
 ) -> None:
     key = PrivateKey(b"\x05" * 32).public_key.format()
     term = write(key)[:-cut]  # type: ignore[operator]
-    factories.make_request()  # which the term does not name
+    factories.make_request()  # the term does not match it
     addresses: list[str] = []
     visitor.on("request", lambda request: addresses.append(request.url))
     log_in(visitor, "support")

@@ -1,4 +1,4 @@
-"""The console while PostgreSQL is away, hangs, and is back."""
+"""Console while PostgreSQL is down, hangs, and is back."""
 
 import threading
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> DatabaseWatch:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What PostgreSQL is found to be."""
+    """The results of the next database checks."""
     found = [""]
     monkeypatch.setattr(without_database.asking, "ask_database", lambda: (found[0], {}, None))
     return found
@@ -54,7 +54,7 @@ def test_each_page_says_what_is_down_since_when_and_what_to_do_and_nothing_else(
 
 
 @pytest.mark.usefixtures("watch")
-def test_an_open_page_becomes_this_one(admin_client: Client, asked: list[str]) -> None:
+def test_an_open_page_becomes_the_page_of_the_outage(admin_client: Client, asked: list[str]) -> None:
     asked[0] = "migrations not applied: 1"
 
     response = admin_client.get("/admin/", headers={"HX-Request": "true"})
@@ -65,7 +65,7 @@ def test_an_open_page_becomes_this_one(admin_client: Client, asked: list[str]) -
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """A PostgreSQL that takes the question and answers nothing."""
+    """A PostgreSQL that receives the check and does not answer."""
     is_over = threading.Event()
     monkeypatch.setattr(without_database, "ANSWER_SECONDS", 0.05)
     monkeypatch.setattr(without_database.asking, "ask_database", lambda: (str(is_over.wait(60))[:0], {}, None))
@@ -73,7 +73,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     is_over.set()
 
 
-def test_one_that_hangs_is_waited_for_once_however_many_ask(
+def test_concurrent_pages_wait_for_a_hanging_database_once(
     client: Client, silent: threading.Event, watch: DatabaseWatch
 ) -> None:
     answers = {client.get("/admin/login/").status_code for _ in range(5)}
@@ -85,7 +85,7 @@ def test_one_that_hangs_is_waited_for_once_however_many_ask(
 
 
 @pytest.mark.usefixtures("watch", "asked")
-def test_a_page_that_was_under_way_when_it_went_away_is_this_one_too(
+def test_a_page_that_loses_the_database_becomes_the_page_of_the_outage(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -121,7 +121,7 @@ def test_a_page_that_takes_too_long_says_nothing_about_the_database(
     assert (response.status_code, watch.since) == (500, None)
 
 
-def test_however_many_pages_are_opened_it_is_asked_twice_a_second_at_most(
+def test_any_number_of_pages_checks_the_database_at_most_twice_a_second(
     client: Client, watch: DatabaseWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     questions: list[None] = []
@@ -131,7 +131,7 @@ def test_however_many_pages_are_opened_it_is_asked_twice_a_second_at_most(
     assert (len(questions), watch.since) == (1, None)
 
 
-def test_the_time_without_it_is_noted_afterwards_and_once(
+def test_an_outage_of_the_database_is_recorded_once_afterwards(
     admin_client: Client, asked: list[str], watch: DatabaseWatch
 ) -> None:
     asked[0] = UNAVAILABLE
@@ -147,6 +147,6 @@ def test_the_time_without_it_is_noted_afterwards_and_once(
     assert Incident.objects.filter(indicator="database").count() == 1
 
 
-def test_other_answers_do_not_wait_for_it(client: Client, silent: threading.Event) -> None:
+def test_other_answers_do_not_wait_for_the_database(client: Client, silent: threading.Event) -> None:
     assert not silent.is_set()
     assert client.get("/healthz").status_code == 200

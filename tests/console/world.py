@@ -1,6 +1,6 @@
-"""A server in the middle of its day: rows of every table and in every state, as people would find them.
+"""A server in the middle of its day: rows of every table and in every state, as operators would find them.
 
-Everything comes from one seed, and nothing from a real user. What is secret in a row is random.
+Everything comes from one seed, and nothing from a real user. Secrets in rows are random.
 """
 
 import random
@@ -45,10 +45,10 @@ NOT_SYNC = Complaint(
     "Set GORUSH_CORE_SYNC=true and start it again.",
 )
 USERS = 24
-# The one user that pictures and walks are about.
+# The one user whom pictures and walks show.
 HEROINE = key_hash(PrivateKey(b"\x05" * 32).public_key.format())
 ENDS = {
-    # state: what the last try said (outcome, code), and what the sender was told
+    # state: outcome and code of the last attempt, and the status that the sender was sent
     "pending": ("", "", ""),
     "in_flight": (None, "", ""),
     "retrying": ("transient", "unavailable", "success"),
@@ -68,8 +68,8 @@ class World:
     def __init__(self, seed: int = 7) -> None:
         self.random = random.Random(seed)
         self.now = timezone.now()
-        self.retried = 0  # a notification that arrived with the second try
-        self.pushed = 0  # the last one that came through XMPP
+        self.retried = 0  # a notification that arrived with the second attempt
+        self.pushed = 0  # the newest notification that came through XMPP
 
     def before(self, **span: float) -> datetime:
         return self.now - timedelta(**span)
@@ -84,7 +84,7 @@ class World:
 def make_world() -> World:
     world = World()
     registrations = [_make_registration(world, number) for number in range(USERS)]
-    # The oldest first, and what is under way last.
+    # Oldest first, and rows under way last.
     for number, state in reversed([*enumerate([*ENDS, *["delivered"] * 12])]):
         _make_notification(world, registrations[number % 3 if 4 <= number < 13 else number % USERS], state, number)
     _make_waku(world)
@@ -97,7 +97,7 @@ def make_world() -> World:
 
 
 def _make_registration(world: World, number: int) -> Registration:
-    """Those of the first three belong to one user; one is gone and one is disabled."""
+    """Make a registration. The first three belong to one user; one is unregistered and one is disabled."""
     at = world.before(days=3 * number, hours=2)
     is_gone, is_dead = number == 5, number in {2, 9}
     registration = factories.make_registration(
@@ -198,7 +198,7 @@ def _make_request(world: World, at: datetime, *, is_open: bool) -> Any:
 
 
 def _make_waku(world: World) -> None:
-    """What went wrong, too."""
+    """Make the rows of the Waku bridge, including failures."""
     wrong = {"dropped": "stale_version", "failed": "DatabaseError", "pending_key": ""}
     for minutes, state in enumerate(InboundEnvelope.State.values):
         kinds = {"message_type": 1 + minutes, "path": InboundEnvelope.Path.values[minutes % 3]}
@@ -225,7 +225,7 @@ def _make_canary_run(world: World, minutes: int) -> None:
 
 
 def _make_xmpp(world: World) -> None:
-    """Three apps, one of them retired, and devices in every state, some of them pushed to."""
+    """Make three apps, one of them retired, and devices in every state, some with pushes."""
     styles = {"murmur": "generic", "siskin": "tigase", "quarrel": "conversations"}
     apps = [
         factories.make_xmpp_app(slug=slug, style=style, app_topic=f"org.example.{slug}", at=world.before(days=200))
@@ -249,7 +249,7 @@ def _make_xmpp(world: World) -> None:
 
 
 def _make_push(world: World, device: Device, number: int) -> None:
-    """What `storing.store_pushes` makes of a push, with its one attempt."""
+    """Make the rows that `storing.store_pushes` writes for a push, with one attempt."""
     at = world.before(seconds=400 + 50 * number)
     keys = {"request_key": world.bytes(40), "source_key": world.bytes(32), "message_id": b""}
     notification = factories.make_notification(
@@ -270,7 +270,7 @@ def _make_push(world: World, device: Device, number: int) -> None:
 
 
 def save_peers(world: World, settings: Any) -> None:
-    """What the watches found. The cache is no part of the database."""
+    """Save the results of the config checks. They are in the cache and not in the database."""
     settings.WAKU_NODES, settings.WAKU_STORE_NODES, settings.GORUSH_URLS = [*NODES], [*NODES], [*GORUSHES]
     shown = {"version": "nwaku 0.38.1", "health": "READY", "shards": "16: 32", "longest_page": 700}
     for node in NODES:
@@ -281,7 +281,7 @@ def save_peers(world: World, settings: Any) -> None:
 
 
 def _make_operations(world: World) -> None:
-    """What operators see and do: channels, rules, accounts, tokens."""
+    """Make the rows that operators see and change: channels, rules, accounts, tokens."""
     apps = {(1, APP): 1, (1, f"{APP}.pr"): 20, (2, ""): 60}
     for (token_type, topic), minutes in apps.items():
         at = {"last_success_at": world.before(minutes=minutes)}
