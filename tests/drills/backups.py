@@ -1,4 +1,6 @@
-"""Base backup, WAL archive and restoring, as docs/backup.md has them, with the programs of PostgreSQL itself."""
+"""Base backup, WAL archive and restore of a cluster as docs/backup.md describes them, with PostgreSQL's own
+programs.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +15,7 @@ from tests.clusters import run_program
 
 @dataclass(frozen=True)
 class Backups:
-    """What is kept for one cluster below ``folder``: its base backup and its WAL archive."""
+    """Base backup and WAL archive of one cluster, below ``folder``."""
 
     folder: Path
 
@@ -26,13 +28,13 @@ class Backups:
         return self.folder / "archive"
 
     def settings(self) -> dict[str, str]:
-        """Settings of the cluster that is backed up: a segment appears in the archive once it is whole."""
+        """Return settings of the cluster that is backed up. A WAL segment appears in the archive once it is whole."""
         kept = f"{self.archive}/%f"
         command = f"test ! -f {kept} && cp %p {kept}.part && sync {kept}.part && mv {kept}.part {kept}"
         return {"archive_mode": "on", "archive_command": command, "archive_timeout": "60"}
 
     def settings_to_restore(self, until: datetime) -> dict[str, str]:
-        """Settings of the cluster that is made from the backup: it plays the archive up to that time, then serves."""
+        """Return settings of the restored cluster: it replays the archive up to that time and then serves."""
         return {
             "restore_command": f"cp {self.archive}/%f %p",
             "recovery_target_time": until.isoformat(),
@@ -47,30 +49,30 @@ class Backups:
     def take(self, cluster: EmbeddedPostgres) -> None:
         """Take the base backup of the cluster while it serves.
 
-        The wheel's pg_verifybackup ends with a segmentation fault; restoring is the better proof anyway.
+        The wheel's pg_verifybackup ends with a segmentation fault, and a restore is the better proof anyway.
         """
         source = ["--host", str(cluster.socket_dir), "--username", "postgres"]
         options = ["--pgdata", str(self.base), "--checkpoint=fast", "--wal-method=stream"]
         run_program(cluster, "pg_basebackup", *source, *options)
 
     def restore(self, cluster: EmbeddedPostgres) -> None:
-        """Make the data folder of another cluster, which plays the archive when it starts."""
+        """Make the data folder of another cluster, which replays the archive when it starts."""
         own_folder(cluster.data_dir.parent, cluster.account)
         run_program(cluster, "cp", "--archive", str(self.base), str(cluster.data_dir))
         run_program(cluster, "touch", str(cluster.data_dir / "recovery.signal"))
 
 
 def archived_up_to_now(cluster: EmbeddedPostgres) -> datetime:
-    """Return a moment up to which everything is in the archive, once it is there."""
+    """Return a recovery target: the time of the server now, with a WAL record after it."""
     with psycopg.connect(cluster.url(), autocommit=True) as connection:
         [moment] = connection.execute("SELECT clock_timestamp()").fetchone()
-        # Something must be written, or there is nothing to switch to, and nothing after the moment to stop at.
+        # Without a record after the target, there is no segment to switch, and recovery does not stop at the target.
         connection.execute("SELECT pg_logical_emit_message(true, 'drill', 'after')")
     return moment
 
 
 def send_to_archive(cluster: EmbeddedPostgres) -> str:
-    """Begin a new segment, as archive_timeout does within a minute; returns the name of the one that ended."""
+    """Begin a new WAL segment, as archive_timeout does within a minute. Return the name of the segment that ended."""
     with psycopg.connect(cluster.url(), autocommit=True) as connection:
         [name] = connection.execute("SELECT pg_walfile_name(pg_switch_wal())").fetchone()
     return name

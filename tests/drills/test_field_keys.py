@@ -1,6 +1,7 @@
-"""The drill of docs/backup.md, "Changing the field keys": while it goes on, processes with either setting serve all.
+"""Drill of docs/backup.md, "Changing the field keys": during the change, processes with the old and the new setting
+serve everybody.
 
-At each step, a process that was restarted and one that was not take turns.
+Each step alternates between a process that was restarted and one that was not.
 """
 
 import os
@@ -37,7 +38,7 @@ Be = Callable[..., None]
 
 @pytest.fixture
 def be(settings: LazySettings) -> Iterator[Be]:
-    """Return ``be(*keys)``, after which this is a process that was started with these keys."""
+    """Return ``be(*keys)``, which makes this process one that was started with these keys."""
 
     def start(*keys: bytes) -> None:
         settings.FIELD_ENCRYPTION_KEYS = list(keys)
@@ -69,13 +70,13 @@ def register(person: Identity, *, version: int) -> bool:
 
 
 def is_served(person: Identity) -> bool:
-    """Return whether somebody can be found and notified by this process."""
+    """Return whether this process finds and notifies somebody."""
     return _is_found(person) and _is_notified(person)
 
 
 def _is_found(person: Identity) -> bool:
     key = topics.symmetric_key(topics.query_name(person.key_hash))
-    sender = new_identity(os.urandom)  # who repeats a query within seconds is told once
+    sender = new_identity(os.urandom)  # the server answers a repeated query of one sender only once within seconds
     say(encode_query(Query((person.key_hash,)), signer=sender, topic_key=key, **now()).message)
     reported = [each.body for each in replies_to(sender) if isinstance(each.body, QueryResponse)]
     OutboundReply.objects.all().delete()
@@ -132,7 +133,7 @@ def test_a_repeat_of_a_registration_is_known_after_the_change_while_the_old_key_
 
 
 def test_the_shortcut_that_the_readme_warns_of_would_cut_people_off(be: Be) -> None:
-    """Put in front at once, the new key is unknown to processes that were not restarted."""
+    """A new key that is put in front at once is unknown to processes that were not restarted."""
     be(NEW, OLD)
     assert register(ALICE, version=1)
     be(OLD)

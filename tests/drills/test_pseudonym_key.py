@@ -1,4 +1,5 @@
-"""The drill of docs/backup.md, "Changing keys and passwords", for pseudonyms: the lake can no longer be joined.
+"""Drill of docs/backup.md, "Changing keys and passwords", for pseudonyms: days before and after the change cannot be
+joined.
 
 The key of pseudonyms comes from the first field key and the period, so it changes with either.
 """
@@ -23,7 +24,7 @@ from tests import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)
 OLD, NEW = b"o" * 32, b"n" * 32
-RECIPIENTS = [secrets.token_bytes(64) for _ in range(CROWD)]  # fewer have no pseudonyms
+RECIPIENTS = [secrets.token_bytes(64) for _ in range(CROWD)]  # a smaller crowd has no pseudonyms
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def notify_on(day: date) -> None:
 
 
 def export(day: date, lake: Path, **options: Any) -> tuple[str, frozenset[int]]:
-    """Export a day; returns the id of the key of its pseudonyms, and the pseudonyms of the recipients."""
+    """Export a day. Return the id of the key of its pseudonyms, and the pseudonyms of the recipients."""
     manifest = export_day(day, Lake(str(lake)), now=timezone.now(), on_rows=lambda _table, _rows: None, **options)
     [file] = manifest.tables["actors"]
     rows = pq.read_table(f"{lake}/{file.path}", partitioning=None).to_pylist()
@@ -53,7 +54,7 @@ def export(day: date, lake: Path, **options: Any) -> tuple[str, frozenset[int]]:
 
 @pytest.fixture
 def days() -> tuple[date, date]:
-    """Return two days of one period: every day is, in a period of a year, but for the first."""
+    """Return the last two closed days. They are of one period of a year, unless the later one is its first day."""
     day = last_closed_day(timezone.now())
     return day - timedelta(days=1), day
 
@@ -72,8 +73,9 @@ def test_a_new_first_field_key_makes_new_pseudonyms_and_old_days_stay_as_they_ar
 
     assert before[0] != after[0]
     assert not before[1] & after[1]
-    assert export(first, tmp_path) == before  # it is there already
-    assert not export(first, tmp_path, replace=True)[1] & before[1]  # made again, it joins the days after the change
+    assert export(first, tmp_path) == before  # the day is there already
+    # a repeated export has the pseudonyms of the days after the change
+    assert not export(first, tmp_path, replace=True)[1] & before[1]
 
 
 def test_a_key_that_is_only_added_changes_no_pseudonym(

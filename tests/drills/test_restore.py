@@ -1,4 +1,4 @@
-"""The drill of docs/backup.md: the database is lost, and restored on another folder to a point in time.
+"""Drill of docs/backup.md: the database is lost and restored into another folder to a point in time.
 
 Everything is real: clusters, archive, node with its store, bridge, workers, gorush. `make restore-drill
 REGISTRATIONS=1000000` prints the figures of the page.
@@ -35,7 +35,7 @@ COUNT = "SELECT count(*) FROM registrations_registration"
 
 @dataclass
 class Figures:
-    """What the drill took, printed at its end."""
+    """Durations and sizes of the drill, printed at its end."""
 
     lines: list[str] = field(default_factory=list)
 
@@ -59,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def peers(folder: Path, guard: Guard, valkey: EmbeddedValkey) -> Iterator[Fleet]:
-    """What survives the loss: the node with its store, gorush, Valkey."""
+    """The processes that survive the loss: the node with its store, gorush, Valkey."""
     environment = {
         "REDIS_URL": f"{valkey.url.removesuffix('/0')}/9",
         "WAKU_NODES": f"http://127.0.0.1:{free_port()}",
@@ -77,7 +77,7 @@ def peers(folder: Path, guard: Guard, valkey: EmbeddedValkey) -> Iterator[Fleet]
 
 @contextmanager
 def serving(peers: Fleet, cluster: EmbeddedPostgres, *, fill: int = 0) -> Iterator[Network]:
-    """The server on that cluster, which is killed in the end, like the server."""
+    """Serve on a cluster meanwhile. Cluster and server are killed at the end."""
     environment = {**peers.environment, "DATABASE_URL": cluster.url()}
     fleet = Fleet(peers.folder, environment, peers.guard)
     fleet.start(cluster.spec())
@@ -127,7 +127,7 @@ def test_a_lost_database_is_restored_to_a_point_in_time(folder: Path, peers: Fle
         moment = archived_up_to_now(first)
         in_store = network.phone(after := android())
         known = network.rows(COUNT)
-        # The mistake that a replica would repeat: only a restore to the time before it helps.
+        # An error that replication would repeat: only a restore to the time before it helps.
         network.rows("WITH gone AS (DELETE FROM registrations_grant RETURNING 1) SELECT count(*) FROM gone")
         segment = send_to_archive(first)
         wait_until((backups.archive / segment).exists, what="the last segment is in the archive")
@@ -148,7 +148,7 @@ def test_a_lost_database_is_restored_to_a_point_in_time(folder: Path, peers: Fle
 
 
 def _wait_until_promoted(peers: Fleet, cluster: EmbeddedPostgres) -> None:
-    """Play the archive. Its settings are for this start only, so that the next one is a usual one."""
+    """Replay the archive until the cluster is promoted. Its settings apply to this start only."""
     fleet = Fleet(peers.folder, peers.environment, peers.guard)
     fleet.start(cluster.spec())
 

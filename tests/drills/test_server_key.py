@@ -1,6 +1,6 @@
-"""The drill of docs/backup.md, "Changing the server's key": at no step is anybody who did nothing cut off.
+"""Drill of docs/backup.md, "Changing the server's key": no step cuts off a client that did nothing.
 
-Two identities are served at once. Everything is real but nodes and gateway.
+The server has two identities at once. Everything is real but nodes and gateway.
 """
 
 import os
@@ -99,22 +99,22 @@ def query(sender: Identity, *people: Identity) -> WakuMessage:
 
 
 def answers(listener: Identity, kind: type) -> list[Decoded]:
-    """The answers of a kind that somebody has got since the last look."""
+    """Return the answers of a kind that a listener got since the last call."""
     found = [decoded for decoded in replies_to(listener) if isinstance(decoded.body, kind)]
     OutboundReply.objects.all().delete()
     return found
 
 
 def register(person: Identity, server: Identity, **options: object) -> tuple[bytes, int]:
-    """Register; returns who answered, and the error."""
+    """Register, and return the identity that answered and the error."""
     say(registration(person, server, **options))
     [answer] = answers(person, RegistrationResponse)
     return answer.author, answer.body.error
 
 
 def ask(*people: Identity) -> dict[bytes, set[bytes]]:
-    """Query for people, and verify what is told as their clients do; returns who told of whom."""
-    sender = new_identity(os.urandom)  # who repeats a query within seconds is told once
+    """Query for people, and verify the answers as clients do. Return the people whom each identity reported."""
+    sender = new_identity(os.urandom)  # the server answers a repeated query of one sender only once within seconds
     say(query(sender, *people))
     keys = {person.key_hash: person.pub33 for person in people}
     reported: dict[bytes, set[bytes]] = {}
@@ -128,7 +128,7 @@ def ask(*people: Identity) -> dict[bytes, set[bytes]]:
 
 
 def notify(person: Identity, server: Identity) -> tuple[bytes, bool]:
-    """Have somebody notified; returns who answered, and whether it went out."""
+    """Notify somebody. Return the identity that answered, and whether a push was sent."""
     process = Process(RecordingGateway(Outcome.DELIVERED))
     say(request(person, server), process=process)
     process.process_until(OutboundReply.objects.exists)
@@ -141,19 +141,19 @@ def test_the_server_changes_its_key_and_nobody_is_cut_off(serve: Serve) -> None:
     serve(OLD)
     assert register(ALICE, OLD) == register(BOB, OLD) == (OLD.pub33, RegistrationError.NONE)
 
-    serve(OLD, NEW)  # every process reads the new topics before anybody knows of them
+    serve(OLD, NEW)  # every process reads the new topics before any client has the new key
     assert notify(ALICE, OLD) == (OLD.pub33, True)
 
-    serve(NEW, OLD)  # clients are told of the new key, and some of them know it already
+    serve(NEW, OLD)  # clients get the new key, and some of them have it already
     assert ask(ALICE, BOB) == {OLD.pub33: {ALICE.key_hash, BOB.key_hash}}
     assert notify(BOB, OLD) == (OLD.pub33, True)
     assert register(BOB, NEW, version=2) == (NEW.pub33, RegistrationError.NONE)
     assert ask(ALICE, BOB) == {OLD.pub33: {ALICE.key_hash}, NEW.pub33: {BOB.key_hash}}
     assert notify(BOB, NEW) == (NEW.pub33, True)
-    assert notify(BOB, OLD) == (OLD.pub33, True)  # a sender that asked before Bob registered anew
+    assert notify(BOB, OLD) == (OLD.pub33, True)  # a sender that queried before Bob registered anew
     assert register(ALICE, NEW, version=2) == (NEW.pub33, RegistrationError.NONE)
 
-    serve(NEW)  # nobody is left who knows the old key only
+    serve(NEW)  # every client has the new key
     assert ask(ALICE, BOB) == {NEW.pub33: {ALICE.key_hash, BOB.key_hash}}
     assert notify(ALICE, NEW) == (NEW.pub33, True)
     say(request(ALICE, OLD))
@@ -165,13 +165,13 @@ def test_a_client_that_knows_both_keys_registers_with_both_under_one_version(ser
     assert register(ALICE, OLD) == (OLD.pub33, RegistrationError.NONE)
     assert register(ALICE, NEW) == (NEW.pub33, RegistrationError.NONE)
     assert {bytes(grant.server_public_key) for grant in Grant.objects.all()} == {OLD.pub33, NEW.pub33}
-    [reported_by] = ask(ALICE)  # once, whoever tells
+    [reported_by] = ask(ALICE)  # one identity reports her
     assert reported_by in {OLD.pub33, NEW.pub33}
     serve(NEW)
     assert ask(ALICE) == {NEW.pub33: {ALICE.key_hash}}
 
 
-def test_a_grant_for_an_access_token_of_the_past_is_not_told(serve: Serve) -> None:
+def test_a_grant_for_a_former_access_token_is_not_reported(serve: Serve) -> None:
     serve(NEW, OLD)
     register(ALICE, OLD)
     register(ALICE, NEW, version=2, token=OTHER_TOKEN)
@@ -211,7 +211,7 @@ def test_the_operator_sees_how_many_depend_on_each_key(serve: Serve, capsys: pyt
     assert capsys.readouterr().out.splitlines()[-1].split()[:3] == ["1", "installations", "have"]
 
 
-def test_what_was_asked_before_a_key_was_taken_out_is_answered_by_the_servers_own(serve: Serve) -> None:
+def test_requests_to_a_removed_key_are_answered_by_the_servers_own_key(serve: Serve) -> None:
     serve(NEW)
     for address in (return_address(EPHEMERAL.pub33, "/waku/2/rs/16/32", sender=OLD.pub33), EPHEMERAL.pub33 + b"/waku"):
         assert _signer_of_answer_to(address) == NEW.pub33

@@ -1,5 +1,5 @@
-"""The drill of docs/backup.md, "Changing the server's key", for the devices of XMPP: none is cut off whose app starts
-while both keys are served.
+"""Drill of docs/backup.md, "Changing the server's key", for XMPP devices: no device is cut off whose app starts while
+both keys are served.
 """
 
 from base64 import b64encode
@@ -58,7 +58,7 @@ def serve(settings: LazySettings) -> Iterator[Serve]:
 
 
 def is_served(service: Service, device: Registered, *, sender: str = "capulet.test") -> bool:
-    """Return whether a device is pushed to by Push 2.0, and by XEP-0357."""
+    """Return whether a device gets pushes by Push 2.0 and by XEP-0357."""
     ciphertext = b64encode(device.client.encode()).decode()
     is_set = service.say(push2(device.client, encrypted(ciphertext), sender=sender)) is not None
     answer = service.say(publish(device.node, device.secret, sender=sender))
@@ -77,23 +77,23 @@ def test_the_server_changes_its_key_and_no_device_is_cut_off(serve: Serve) -> No
     assert service.register() == juliet
     assert is_served(service, juliet)
 
-    service = serve(NEW, OLD)  # apps start one after another, and have their servers enable what they are given
+    service = serve(NEW, OLD)  # apps start one after another, and make their servers enable the new client string
     assert is_served(service, juliet)
     assert is_served(service, romeo, sender="montague.example")
     new_juliet = service.register()
     assert (new_juliet.node, Device.objects.count()) == (juliet.node, 2)
     assert new_juliet.client != juliet.client
     assert is_served(service, new_juliet)
-    assert is_served(service, juliet)  # her server has not heard of it yet
+    assert is_served(service, juliet)  # her server still uses the old client string
     new_romeo = service.register(sender=ROMEO)
 
-    service = serve(NEW)  # nobody is left whose app knows the old key only
+    service = serve(NEW)  # every app has the new key
     assert is_served(service, new_juliet)
     assert is_served(service, new_romeo, sender="montague.example")
     assert error_of(service.say(push2(juliet.client))) == ("cancel", "item-not-found")
 
 
-def test_what_a_canary_of_the_old_key_left_is_offered_to_nobody_and_removed(serve: Serve) -> None:
+def test_the_app_of_a_canary_with_the_old_key_is_offered_to_nobody_and_removed(serve: Serve) -> None:
     make_app()
     serve(OLD)
     traces.make_app()

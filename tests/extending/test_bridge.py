@@ -1,4 +1,4 @@
-"""A bridge that exists in this file only: it registers itself, and no module outside says a word about it."""
+"""Test-only bridge, defined in this file. It registers itself, and no module outside names it."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ TOKEN = "c0ffee00-0000-4000-8000-000000000001"
 
 
 class TestBridge:
-    """Takes requests from a list, and writes answers into another one."""
+    """Bridge that takes requests from a list and writes answers into another one."""
 
     __test__ = False
 
@@ -40,7 +40,7 @@ class TestBridge:
         return [Outlet(self)]
 
     def take(self, *incoming: Incoming) -> None:
-        """Take requests from senders."""
+        """Queue requests of senders."""
         self.arrived += incoming
         self._wakeup.set()
 
@@ -84,7 +84,7 @@ class Outlet(BaseStep):
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        patch.setattr(bridges, "_registered", {})  # Waku is another test's concern
+        patch.setattr(bridges, "_registered", {})  # without the Waku bridge
         bridges.register(NAME, TestBridge)
         yield
 
@@ -127,7 +127,7 @@ def test_a_request_is_pushed_and_answered_where_it_came_from() -> None:
     assert (row.bridge, row.state, row.reply_address) == (NAME, "answered", None)
 
 
-def test_reports_are_in_the_order_of_the_request_whoever_decided_them() -> None:
+def test_reports_are_in_the_order_of_the_request() -> None:
     alice, bob, nobody = (make_registration(access_token=TOKEN) for _ in range(3))
     nobody.delete()
     dead = alice.installation_id
@@ -140,7 +140,7 @@ def test_reports_are_in_the_order_of_the_request_whoever_decided_them() -> None:
     assert answer.reports[0].installation_id == dead
 
 
-def test_what_is_known_at_once_is_answered_in_the_same_batch() -> None:
+def test_a_request_that_is_decided_at_once_is_answered_in_the_same_batch() -> None:
     post = Post()
     post.bridge.take(request(make_registration(access_token="another")))
     post.process_batch()
@@ -164,12 +164,12 @@ def test_the_same_request_key_at_another_bridge_is_another_request() -> None:
     stored = NotificationRequest.objects.get()
     RequestDigest.objects.update(digest=digest_of(stored.bridge, bytes(stored.request_key)))
     [_, answer] = post.exchange(request(phone))
-    assert reported(answer) == [(True, ReportError.NONE)]  # a duplicate push, which is told success
+    assert reported(answer) == [(True, ReportError.NONE)]  # a duplicate push, which is reported as success
     assert len(post.gateway.pushes) == 1
 
 
 class SilentGateway(RecordingGateway):
-    """Takes every push and never answers."""
+    """Gateway that takes every push and never answers."""
 
     async def send(self, push: Push) -> Result:
         self.pushes.append(push)
@@ -177,7 +177,7 @@ class SilentGateway(RecordingGateway):
         raise AssertionError
 
 
-def test_what_hangs_is_answered_when_it_is_due(settings) -> None:
+def test_a_request_with_a_hanging_push_is_answered_at_its_deadline(settings) -> None:
     settings.REPLY_DEADLINE_SECONDS = 0.1
     post = Post(SilentGateway())
     post.bridge.take(request(make_registration(access_token=TOKEN)))

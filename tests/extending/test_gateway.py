@@ -1,4 +1,4 @@
-"""A new gateway needs its own files and its registration: nothing else knows it, and nothing else has to."""
+"""Test-only gateway: it consists of its own files and its registration, and no other module names it."""
 
 import json
 import re
@@ -44,7 +44,7 @@ SERVER = (
 
 @pytest.fixture
 def gateway(monkeypatch: pytest.MonkeyPatch, settings: LazySettings) -> WebPushGateway:
-    """The gateway of the app, once it stands in INSTALLED_APPS."""
+    """The gateway, with its app in INSTALLED_APPS."""
     for registered in (
         *((registry, "_openers"), (token_types, "_kinds")),
         *((operations, "_registered"), (operations, "_loaded")),
@@ -57,7 +57,7 @@ def gateway(monkeypatch: pytest.MonkeyPatch, settings: LazySettings) -> WebPushG
 
 
 def register(endpoint: str = ENDPOINT, *, version: int = 1, gateway: str = NAME) -> Route:
-    """As a bridge does that takes subscriptions of browsers."""
+    """Register an address, as a bridge does that takes subscriptions of browsers."""
     message = RegistrationMessage(
         INSTALLATION,
         version=version,
@@ -74,7 +74,7 @@ def register(endpoint: str = ENDPOINT, *, version: int = 1, gateway: str = NAME)
 
 
 @pytest.mark.django_db
-def test_a_gateway_that_nobody_else_knows_takes_the_pushes_of_its_routes(gateway: WebPushGateway) -> None:
+def test_the_new_gateway_takes_the_pushes_of_its_routes(gateway: WebPushGateway) -> None:
     notification = make_due(route=register(), message=b"ciphertext")
 
     DeliveryProcess(gateways=registry.gateway_for).work_off()
@@ -85,7 +85,7 @@ def test_a_gateway_that_nobody_else_knows_takes_the_pushes_of_its_routes(gateway
 
 
 @pytest.mark.django_db
-def test_what_it_finds_faulty_is_not_sent(gateway: WebPushGateway) -> None:
+def test_a_push_that_the_gateway_finds_faulty_is_not_sent(gateway: WebPushGateway) -> None:
     notification = make_due(route=register("http://not.encrypted.test"))
 
     DeliveryProcess(gateways=registry.gateway_for).work_off()
@@ -116,19 +116,19 @@ def test_the_same_address_at_another_gateway_is_another_one() -> None:
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("gateway")
-def test_its_addresses_stay_secret() -> None:
+def test_addresses_of_the_new_gateway_stay_secret() -> None:
     route = register()
 
     assert b"push.test" not in bytes(route.address_encrypted)
 
 
-def test_registrations_of_phones_go_to_a_gateway_that_there_is(settings: LazySettings) -> None:
+def test_registrations_of_phones_go_to_an_existing_gateway(settings: LazySettings) -> None:
     assert settings.STATUS_GATEWAY in registry.names()
 
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("gateway")
-def test_operators_see_it_like_any_other(admin_client: Client) -> None:
+def test_operators_see_the_new_gateway_like_any_other(admin_client: Client) -> None:
     notification = make_due(route=register(f"{ENDPOINT}/gone"))
     DeliveryProcess(gateways=registry.gateway_for).work_off()
 
@@ -144,7 +144,7 @@ def test_operators_see_it_like_any_other(admin_client: Client) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("gateway")
-def test_traffic_and_reports_call_its_platform_by_its_name() -> None:
+def test_traffic_and_reports_name_the_platform_of_the_new_gateway() -> None:
     make_due(route=register(), at=timezone.now())
     DeliveryProcess(gateways=registry.gateway_for).work_off()
     started_at = Attempt.objects.get().started_at
@@ -158,7 +158,7 @@ def test_traffic_and_reports_call_its_platform_by_its_name() -> None:
 
 
 @pytest.mark.usefixtures("gateway")
-def test_waku_goes_on_refusing_types_that_it_does_not_know() -> None:
+def test_waku_refuses_the_token_type_of_the_new_gateway() -> None:
     message = RegistrationMessage(INSTALLATION, version=1, token_type=TOKEN_TYPE, device_token="{}")
 
     assert check_device_token(message) is Refusal.UNSUPPORTED_TOKEN_TYPE
@@ -166,8 +166,8 @@ def test_waku_goes_on_refusing_types_that_it_does_not_know() -> None:
 
 
 @pytest.mark.parametrize(("name", "own"), [("gorush", "notifications/gateways/gorush"), ("xmpp", "xmpp_bridge")])
-def test_nothing_of_the_server_names_it_but_the_settings(name: str, own: str) -> None:
-    """What a gateway or a bridge has for the rest of the server, it registers."""
+def test_only_the_settings_of_the_server_name_a_gateway_or_bridge(name: str, own: str) -> None:
+    """Each gateway and each bridge registers its parts with the server."""
     files = [file for folder in SERVER for file in (ROOT / folder).rglob("*") if file.suffix in {".py", ".html"}]
     others = [
         file for file in files if ROOT / own not in file.parents and not {"migrations", "tests"} & set(file.parts)

@@ -1,4 +1,4 @@
-"""One valid row of each kind, with the fewest facts; a test names only what it is about."""
+"""Factories of one valid row of each kind, with the fewest facts. A test names only the values that it is about."""
 
 from tests.factories.devices import make_device, make_xmpp_app, make_xmpp_canary_run
 from tests.factories.envelopes import (

@@ -9,13 +9,13 @@ from xmpp_bridge.models import App, CanaryRun, Device
 
 
 def make_xmpp_app(*, at: datetime | None = None, **fields: Any) -> App:
-    """An app with devices at Apple and at Firebase."""
+    """Make an app with devices at Apple and at Firebase."""
     defaults: dict[str, Any] = {"slug": f"app-{secrets.token_hex(4)}", "app_topic": "org.example.chat"}
     return App.objects.create(created_at=at or timezone.now(), **defaults | fields)
 
 
 def make_device(*, app: App | None = None, at: datetime | None = None, **fields: Any) -> Device:
-    """An active device of XMPP with a route of its own; with ``route=None`` and another ``state`` one that ended."""
+    """Make an active XMPP device with a route of its own. With ``route=None`` and another ``state`` it has ended."""
     at = at or timezone.now()
     if "route" not in fields:
         fields["route"] = make_route(at=at, is_end_awaited=True)
@@ -29,6 +29,6 @@ def make_device(*, app: App | None = None, at: datetime | None = None, **fields:
 
 
 def make_xmpp_canary_run(*, at: datetime | None = None, **fields: Any) -> CanaryRun:
-    """One that passed."""
+    """Make a canary run that passed."""
     at = at or timezone.now()
     return CanaryRun.objects.create(started_at=at, **{"state": CanaryRun.State.PASSED, "finished_at": at} | fields)

@@ -22,7 +22,7 @@ CONTENT_TOPIC = "/waku/1/0x01020304/rfc26"
 
 
 def make_envelope(*, at: datetime | None = None, **fields: Any) -> InboundEnvelope:
-    """An envelope that waits to be processed."""
+    """Make an envelope that waits to be processed."""
     at = at or timezone.now()
     defaults: dict[str, Any] = {
         "hash": secrets.token_bytes(32),
@@ -39,7 +39,7 @@ def make_envelope(*, at: datetime | None = None, **fields: Any) -> InboundEnvelo
 
 
 def make_reply(*, envelope_hash: bytes = b"", at: datetime | None = None, **fields: Any) -> OutboundReply:
-    """A reply that waits to be published."""
+    """Make a reply that waits to be published."""
     at = at or timezone.now()
     defaults: dict[str, Any] = {
         "message_type": MessageType.RESPONSE,
@@ -56,7 +56,7 @@ def make_reply(*, envelope_hash: bytes = b"", at: datetime | None = None, **fiel
 
 
 def make_canary_run(*, at: datetime | None = None, **fields: Any) -> CanaryRun:
-    """One that passed."""
+    """Make a canary run that passed."""
     at = at or timezone.now()
     defaults: dict[str, Any] = {"state": CanaryRun.State.PASSED, "is_dry_run": True, "finished_at": at}
     return CanaryRun.objects.create(started_at=at, **defaults | fields)
@@ -67,7 +67,7 @@ def make_canary_envelope(*, hash: bytes = b"", at: datetime | None = None) -> Ca
 
 
 def make_watermark(*, at: datetime | None = None, **fields: Any) -> StoreWatermark:
-    """Of a store that was read up to ``at``. Each is of a node of its own."""
+    """Make the watermark of a store that was read up to ``at``. Each store has a node of its own."""
     at = at or timezone.now()
     defaults: dict[str, Any] = {
         "node": f"http://{secrets.token_hex(4)}.test:8645",
@@ -79,7 +79,7 @@ def make_watermark(*, at: datetime | None = None, **fields: Any) -> StoreWaterma
 
 
 def make_window(watermark: StoreWatermark, *, start_at: datetime, end_at: datetime, **fields: Any) -> StoreWindow:
-    """A stretch still to be read after an outage."""
+    """Make a window of a store that is still to be read after an outage."""
     defaults: dict[str, Any] = {"reason": StoreWindow.Reason.OUTAGE, "created_at": end_at}
     return StoreWindow.objects.create(watermark=watermark, start_at=start_at, end_at=end_at, **defaults | fields)
 

@@ -16,7 +16,7 @@ REQUEST_ANSWERED_AFTER = timedelta(seconds=1)
 
 
 def make_request(*, at: datetime | None = None, **fields: Any) -> NotificationRequest:
-    """A request that still waits for its notifications."""
+    """Make a request that still waits for its notifications."""
     at = at or timezone.now()
     defaults: dict[str, Any] = {
         "bridge": "waku",
@@ -48,7 +48,7 @@ def make_answered_request(*, at: datetime | None = None, **fields: Any) -> Notif
 def make_notification(
     *, request: NotificationRequest | None = None, at: datetime | None = None, **fields: Any
 ) -> Notification:
-    """A notification that is due. Without ``route`` its recipient is somebody unknown."""
+    """Make a notification that is due. Without ``route`` its recipient is unknown."""
     at = at or timezone.now()
     defaults: dict[str, Any] = {
         "position": 0,
@@ -69,7 +69,7 @@ def make_notification(
 
 
 def make_attempt(notification: Notification | None = None, **fields: Any) -> Attempt:
-    """An attempt whose outcome is not known yet."""
+    """Make an attempt whose outcome is not known yet."""
     notification = notification or make_notification()
     defaults: dict[str, Any] = {
         "number": 1,
@@ -93,7 +93,7 @@ def make_unknown_error(**fields: Any) -> UnknownGatewayError:
 
 
 def make_channel(key: tuple[int, str] = (1, "im.status.ethereum"), **fields: Any) -> Channel:
-    """One to which something was delivered, with its queues."""
+    """Make a channel with a delivery, and its queues."""
     now = timezone.now()
     row = Channel.objects.create(**{"token_type": key[0], "app_topic": key[1], "last_success_at": now} | fields)
     queues.create([QueueKey("gorush", row.token_type, row.app_topic, is_proven) for is_proven in (True, False)])
@@ -101,6 +101,6 @@ def make_channel(key: tuple[int, str] = (1, "im.status.ethereum"), **fields: Any
 
 
 def make_halt(kind: str, app: tuple[int, str] | None = None, **fields: Any) -> Halt:
-    """What covers an app, or without one the whole server."""
+    """Make a halt of an app, or of the whole server without one."""
     subject = {"token_type": app[0], "app_topic": app[1]} if app else {}
     return Halt.objects.create(**{"kind": kind, "since": timezone.now()} | subject | fields)

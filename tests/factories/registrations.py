@@ -21,7 +21,7 @@ def make_route(
     at: datetime | None = None,
     **fields: Any,
 ) -> Route:
-    """An address. With ``last_success_at`` it is proven, unless ``delivered_digest`` says otherwise."""
+    """Make an address. With ``last_success_at`` it is proven, unless ``delivered_digest`` differs from its digest."""
     token = (device_token or (apn_token() if token_type == TokenType.APN else firebase_token())).encode()
     identity = identity_of(token_type, fields.get("app_topic", ""), token)
     digest = keyring().digest(Purpose.ADDRESS, identity)
@@ -45,7 +45,9 @@ def make_registration(
     at: datetime | None = None,
     **fields: Any,
 ) -> Registration:
-    """An active registration with a route of its own; with ``route=None`` and another ``state`` a tombstone."""
+    """Make an active registration with a route of its own. With ``route=None`` and another ``state`` it is a
+    tombstone.
+    """
     at = at or timezone.now()
     token = (access_token or str(uuid4())).encode()
     if "route" not in fields:

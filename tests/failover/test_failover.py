@@ -1,8 +1,8 @@
-"""A fail-over of PostgreSQL while phones are notified over Waku and XMPP: the primary is lost, the standby is promoted,
+"""Fail-over of PostgreSQL while phones are notified over Waku and XMPP: the primary is lost, the standby is promoted,
 the old primary comes back as its standby, and then PostgreSQL is read-only for a while.
 
-`make failover-test`; READ_ONLY_SECONDS=3600 makes that an hour. The ground truth is what the fakes of Apple and Google
-received from the real gorush.
+`make failover-test` runs it; READ_ONLY_SECONDS=3600 makes the last step an hour. The ground truth is the record of the
+fakes of Apple and Google behind the real gorush.
 """
 
 import asyncio
@@ -40,23 +40,24 @@ pytestmark = pytest.mark.chaos
 PHONES = 20
 DEVICES = 50
 READ_ONLY_SECONDS = float(os.environ.get("READ_ONLY_SECONDS") or 30)
-# Of each network. Senders repeat whatever has no answer, so that in an hour all of it comes again and again.
+# Notifications per second of each network. Senders repeat requests without an answer, so in an hour all of them come
+# again and again.
 PER_SECOND = 10 if READ_ONLY_SECONDS <= 60 else 1
-# Between faults, and before the first.
+# Pause between faults, and before the first.
 QUIET_SECONDS = 8.0
-# What notices that a primary is gone, such as Patroni, takes its time.
+# A tool such as Patroni takes its time to notice that a primary is gone.
 NOTICED_AFTER_SECONDS = 5.0
-# What an asynchronous standby lacks of what the primary has answered.
+# Seconds of commits that an asynchronous standby lacks.
 BEHIND_SECONDS = 1.0
 CLIENTS_WAIT_SECONDS = 3.0
-# After a primary is there again: pauses between attempts to connect, and what has piled up.
+# After a primary is back: pauses between attempts to connect, and the queued work.
 CATCH_UP_SECONDS = 20.0 + READ_ONLY_SECONDS / 20
 
 
 @dataclass(slots=True)
 class Faults:
-    """``away`` has when there was no primary that writes, from and to, in Unix seconds. ``cut_off_at`` is when the
-    standby got the last of what it has, by the monotonic clock.
+    """Faults of a run. ``away`` has the times without a writable primary, from and to, in Unix seconds. ``cut_off_at``
+    is when the standby got its last record, by the monotonic clock.
     """
 
     replicas: Replicas
@@ -73,7 +74,7 @@ class Faults:
         time.sleep(QUIET_SECONDS)
 
     def was_away(self, at: float) -> bool:
-        """Whether somebody who asked then, in Unix seconds, may have had to wait for a primary."""
+        """Return whether a request at this Unix time may have had to wait for a primary."""
         return any(began - CLIENTS_WAIT_SECONDS <= at <= ended + CATCH_UP_SECONDS for began, ended in self.away)
 
     def _fail_over(self) -> None:
@@ -105,7 +106,7 @@ class World:
 
     @contextmanager
     def network(self) -> Iterator[Network]:
-        """With a connection of its own to the primary of now."""
+        """Open a network with a connection to the current primary."""
         node_url = self.stack.fleet.environment["WAKU_NODES"]
         network = Network(node_url, self.stack.servers.fakes_url, self.replicas.primary.server.url(), SERVER.pub33)
         try:
@@ -169,7 +170,7 @@ def test_a_failover_loses_nothing_and_doubles_have_one_collapse_id(world: World)
 
 
 def _notify(network: Network, targets: Sequence[Target], is_enough: Callable[[], bool]) -> Mapping[bytes, str]:
-    """Ask for a notification at a steady rate. Returns the messages, none with a fate of its own."""
+    """Send requests at a steady rate. Return the messages, each without a fate."""
     fates: dict[bytes, str] = {}
     started = time.monotonic()
     while not is_enough():
@@ -219,7 +220,9 @@ def _judge_waku(stories: Collection[Story], faults: Faults) -> None:
 
 
 def _judge_xmpp(world: World, sent: Sent, faults: Faults) -> None:
-    """What was refused was not lost: its sender knows. An asynchronous standby may lack what was in the last second."""
+    """A refused push is not lost, as its sender has the refusal. An asynchronous standby may lack pushes of the last
+    second.
+    """
     accepted = pushed(world.stack.servers.fakes_url)
     missing = [text for text in sent.at if text not in accepted]
     lost = [text for text in missing if text in sent.requests or sent.ids[text] not in sent.refused_ids]

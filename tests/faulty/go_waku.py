@@ -1,7 +1,7 @@
-"""Write pages as go-waku v0.10.0 does, for the `go_waku` fault. Pure.
+"""Pages of relay and store in the format of go-waku v0.10.0, for the `go_waku` fault. Pure.
 
-Its relay leaves out what is unset and writes `null` for an empty page; its store client writes snake_case and hashes in
-standard base64, and expects them in URL-safe base64.
+Its relay leaves out fields that are unset and writes `null` for an empty page. Its store client writes snake_case and
+hashes in standard base64, and expects them in URL-safe base64.
 """
 
 from base64 import b64decode, b64encode
@@ -20,7 +20,7 @@ def relay_fields(message: WakuMessage) -> dict[str, object]:
 
 
 def store_parameters(parameters: Mapping[str, str]) -> dict[str, str]:
-    """Return the same query in nwaku's words. Raises InvalidQueryError."""
+    """Return the same query with nwaku's parameters. Raises InvalidQueryError."""
     has_filter = bool(parameters.get("pubsubTopic") and parameters.get("contentTopics"))
     if not (has_filter or parameters.get("hashes")):
         raise InvalidQueryError("pubsubTopic and contentTopics are required")

@@ -1,4 +1,4 @@
-"""`python -m tests.faulty.gorush`: the development gorush with faults on demand, at `/dev/faults`."""
+"""Development gorush with faults on demand at `/dev/faults`: `python -m tests.faulty.gorush`."""
 
 import asyncio
 import sys
@@ -26,9 +26,7 @@ def create_app(settings: Settings) -> web.Application:
 
 
 class FaultyGateway(Gateway):
-    """One whose pushes wait on their way to Apple and Google, or are refused there. A caller who hangs up does not stop
-    them.
-    """
+    """Gateway whose pushes can be delayed or refused. A delayed push goes on when its caller closes the connection."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)

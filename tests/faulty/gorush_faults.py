@@ -1,4 +1,4 @@
-"""Faults of the whole server, as opposed to those of one device token (`outcomes.py`)."""
+"""Faults of the whole gorush, as opposed to those of one device token (`outcomes.py`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -10,9 +10,9 @@ class InvalidFaultError(ValueError):
 
 @dataclass(slots=True)
 class Faults:
-    """All of them strike before anything is delivered, and stay until they are set again."""
+    """Faults that strike before anything is delivered, and stay until they are set again."""
 
-    down: bool = False  # every connection but the ones to /dev/ is cut
+    down: bool = False  # every connection but those to /dev/ is cut
     delay_ms: int = 0  # every push waits this long
     refuses_keys: bool = False  # Apple and Google refuse every push for the credentials that gorush has
     status: int = 0  # every push is answered with this status and an empty body

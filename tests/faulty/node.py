@@ -1,7 +1,7 @@
-"""`python -m tests.faulty.node`: the development Waku node with faults on demand, at `/dev/faults`.
+"""Development Waku node with faults on demand at `/dev/faults`: `python -m tests.faulty.node`.
 
-Real nodes show these faults once a month. What concerns a message strikes in `FaultyNode`, what concerns an answer in
-the functions of `STRIKES`.
+Real nodes show these faults once a month. Faults of a message strike in `FaultyNode`, faults of an answer in the
+functions of `STRIKES`.
 """
 
 import asyncio
@@ -44,18 +44,18 @@ class SubscribeFailsError(Exception):
 
 
 class PublishFailsError(Exception):
-    """The message is not out."""
+    """The message was not sent."""
 
 
 class NoPeersError(Exception):
-    """The message is lost: there is nobody to take it."""
+    """The message is lost, because the node has no peers."""
 
 
 class ResizableRing(Ring):
     """A ring whose capacity changes while it runs."""
 
     def resize(self, capacity: int) -> int:
-        """Set another capacity and return how many messages had to go for it."""
+        """Set another capacity and return the number of messages that were evicted for it."""
         self._capacity = capacity
         evicted = 0
         while len(self) > capacity and self._evict():
@@ -64,7 +64,7 @@ class ResizableRing(Ring):
 
 
 class FaultyNode(Node):
-    """A node to which the faults happen that concern a message."""
+    """Node with faults that concern a message."""
 
     def __init__(self, settings: Settings, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         super().__init__(settings, clock_ns=clock_ns)
@@ -84,8 +84,8 @@ class FaultyNode(Node):
         self.counters.evicted += self.ring.resize(self.ring_capacity)
 
     def subscribe(self, pubsub_topic: str) -> None:
-        """Raises SubscribeFailsError. nwaku marks the topic before it joins, so a failure is not told again and not
-        repaired.
+        """Raises SubscribeFailsError. nwaku marks the topic before it joins, so it neither reports the failure again
+        nor repairs it.
         """
         is_lost = not self.ring.is_subscribed(pubsub_topic) and self.faults.strikes("subscribe_fails")
         super().subscribe(pubsub_topic)
@@ -187,7 +187,7 @@ def _drain_go_waku(request: web.Request, node: FaultyNode) -> web.Response:
 
 
 async def publish(request: web.Request, handler: Handler, node: FaultyNode) -> web.StreamResponse:
-    """Without peers the message is lost, and the answer is OK, as nwaku's is."""
+    """Publish. Without peers the message is lost and the answer is OK, as nwaku's is."""
     try:
         answer = await handler(request)
     except PublishFailsError:
@@ -248,7 +248,7 @@ def _refuse(faults: Faults, *, has_cursor: bool) -> web.Response | None:
 
 
 def _double(request: web.Request, answer: web.StreamResponse, faults: Faults) -> web.StreamResponse:
-    """Say the last message of a page twice, without making the page longer than was asked for."""
+    """Repeat the last message of a page, without exceeding the requested page size."""
     fields = _fields(answer)
     if not fields["messages"] or not faults.strikes("store_duplicates"):
         return answer
@@ -279,7 +279,7 @@ def _fields(answer: web.StreamResponse) -> dict[str, object]:
 
 
 def cut(request: web.Request) -> web.Response:
-    """Break the connection, as a crash or a bad network does; the response returned goes nowhere."""
+    """Break the connection, as a crash or a bad network does. The returned response is never sent."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response()
@@ -311,7 +311,7 @@ async def show_faults(request: web.Request) -> web.Response:
 
 @routes.post("/dev/faults")
 async def set_faults(request: web.Request) -> web.Response:
-    """Set the named faults. `restart` and `forget_store`, when true, are acts and no states: they happen at once."""
+    """Set the named faults. `restart` and `forget_store`, when true, are actions that happen at once."""
     node = request.app[FAULTY]
     try:
         switches = dict(orjson.loads(await request.read()))

@@ -1,8 +1,8 @@
-"""The faults a development node can be told to have, and how often each still strikes.
+"""Faults that a development node can have, and how often each will still strike.
 
-A switch is `true` (until it is set again), `false`, or the number of times it strikes, so that a test can ask for
-exactly one lost reply. Numbers end in their unit: `_ms`, or `_messages`. A new fault is a line here, the place where
-it strikes, and a test.
+A switch is `true` (until it is set again), `false`, or the number of times it strikes, so that a test can set exactly
+one lost reply. Numbers end in their unit: `_ms`, or `_messages`. A new fault is a line here, the place where it
+strikes, and a test.
 """
 
 from collections.abc import Mapping
@@ -17,20 +17,20 @@ class UnknownFaultError(ValueError):
 
 @dataclass(slots=True)
 class Faults:
-    # All of the node
+    # Faults of the whole node
     go_waku: int = 0  # pages of relay and store are written as go-waku would write them
     starting: int = 0  # everything but health, info and version is 404, as while nwaku mounts its protocols
     reply_delay_ms: int = 0  # every answer, after its work was done
     clock_skew_ms: int = 0  # its clock is ahead of ours, or behind when negative: admission, Date and filled-in times
     # Relay and lightpush
-    ring_capacity_messages: int = 0  # instead of what the command line said; a smaller ring evicts at once
+    ring_capacity_messages: int = 0  # replaces the capacity of the command line; a smaller ring evicts at once
     cut_after_drain: int = 0  # relay GET: the messages are gone, the connection breaks instead of an answer
-    subscribe_fails: int = 0  # 500, and from then on nothing but OK and empty pages, until the topic is unsubscribed
-    cut_after_publish: int = 0  # relay POST, lightpush: the message is out, the connection breaks
-    publish_fails: int = 0  # relay POST answers 500, lightpush 503: the message is not out
+    subscribe_fails: int = 0  # 500, and then only OK and empty pages until the topic is unsubscribed
+    cut_after_publish: int = 0  # relay POST, lightpush: the message is sent, and the connection breaks
+    publish_fails: int = 0  # relay POST answers 500, lightpush 503: the message is not sent
     no_peers: int = 0  # lightpush answers 505; relay POST answers OK, as nwaku does. Either way the message is lost
     lightpush_absent: int = 0  # 404: not mounted
-    # Gossip with other development nodes. A partition is `gossip_lost` at both
+    # Gossip with other development nodes. A partition is `gossip_lost` at both nodes
     gossip_lost: int = 0  # a message does not reach the peers, now or later
     gossip_delay_ms: int = 0  # a message reaches the peers this much later
     # Store
@@ -40,11 +40,11 @@ class Faults:
     store_rate_limited: int = 0  # 429
     store_too_many_requests: int = 0  # 500 with TOO_MANY_REQUESTS, how a remote store's rate limit really arrives
     store_cursor_not_found: int = 0  # 500, on pages with a cursor only
-    store_cursor_stuck: int = 0  # a page with a cursor is the page before again
+    store_cursor_stuck: int = 0  # a page with a cursor repeats the page before
     store_duplicates: int = 0  # the page has its last message twice
 
     def strikes(self, name: str) -> bool:
-        """Say whether this switch acts now, and count it."""
+        """Return whether this switch acts now, and count the strike."""
         left: int = getattr(self, name)
         if left > 0:
             setattr(self, name, left - 1)

@@ -1,4 +1,4 @@
-"""The faults that a development gorush has for tests."""
+"""Faults of the development gorush."""
 
 import asyncio
 import time
@@ -58,7 +58,7 @@ def test_pushes_can_be_delayed():
     run(scenario)
 
 
-def test_its_credentials_can_be_refused():
+def test_the_credentials_of_gorush_can_be_refused():
     async def scenario(client):
         await client.post("/dev/faults", json={"refuses_keys": True})
         reply = await (await client.post("/api/push", json=REQUEST)).json()

@@ -1,4 +1,4 @@
-"""Each fault that strikes at more than one place or has no better home: what a program sees through REST."""
+"""Faults of the development node as a program sees them through REST."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ NOW_NS = 1_700_000_000_000_000_000
 
 @pytest.fixture
 def run():
-    """Run a scenario against a fresh node: `run(scenario)`, `run(scenario, Settings(...))`."""
+    """Return ``run(scenario)`` and ``run(scenario, Settings(...))``, which run a scenario against a fresh node."""
 
     def run_scenario(scenario, settings=None):
         async def main():
@@ -103,7 +103,7 @@ def test_a_restart_keeps_the_size_of_the_ring(run):
 # Subscribing and publishing -------------------------------------------------------------------------------------------
 
 
-def test_a_subscription_that_failed_looks_well_and_hears_nothing_until_it_is_taken_back(run):
+def test_a_failed_subscription_answers_ok_and_receives_nothing_until_it_is_cancelled(run):
     async def scenario(client):
         await faults(client, subscribe_fails=1)
         assert (await client.post(SUBSCRIPTIONS, json=[SHARD])).status == 500
@@ -122,7 +122,7 @@ def test_a_subscription_that_failed_looks_well_and_hears_nothing_until_it_is_tak
     ("path", "body", "status"),
     [(MESSAGES, message(1), 500), (LIGHTPUSH, {"pubsubTopic": SHARD, "message": message(1)}, 503)],
 )
-def test_a_publish_that_fails_is_not_out(run, path, body, status):
+def test_a_publish_that_fails_sends_nothing(run, path, body, status):
     async def scenario(client):
         await faults(client, publish_fails=1)
         assert (await client.post(path, json=body)).status == status
@@ -133,7 +133,7 @@ def test_a_publish_that_fails_is_not_out(run, path, body, status):
     run(scenario, ON_SHARD)
 
 
-def test_lightpush_can_be_absent_and_health_says_so(run):
+def test_lightpush_can_be_absent_and_health_reports_it(run):
     async def scenario(client):
         await faults(client, lightpush_absent=True)
         reply = await client.post(LIGHTPUSH, json={"pubsubTopic": SHARD, "message": message(1)})
@@ -148,7 +148,7 @@ def test_lightpush_can_be_absent_and_health_says_so(run):
 
 
 @pytest.mark.parametrize("path", [MESSAGES, STORE, "/anything"])
-def test_while_it_starts_everything_but_itself_is_404_with_a_text(run, path):
+def test_a_starting_node_answers_404_with_a_text_to_all_but_health_and_info(run, path):
     async def scenario(client):
         await faults(client, starting=True)
         reply = await client.get(path)
@@ -172,7 +172,7 @@ def test_starting_drains_nothing(run):
 
 
 @pytest.mark.parametrize("skew", [30, -30])
-def test_a_wrong_clock_is_in_date_in_filled_in_times_and_in_what_the_store_admits(run, skew):
+def test_a_wrong_clock_affects_date_filled_in_times_and_admission_to_the_store(run, skew):
     async def scenario(client):
         await faults(client, clock_skew_ms=skew * 1000)
         date = parsedate_to_datetime((await client.get("/health")).headers["Date"])
@@ -222,7 +222,7 @@ def test_a_page_can_have_a_message_twice(run):
     run(scenario, ON_SHARD)
 
 
-def test_a_store_that_knows_no_peer_is_not_mounted_in_health(run):
+def test_a_store_without_a_peer_is_not_mounted_in_health(run):
     async def scenario(client):
         await faults(client, store_no_peer=True)
         assert {"Store": "NOT_MOUNTED"} in (await (await client.get("/health")).json())["protocolsHealth"]
@@ -263,7 +263,7 @@ def test_store_pages_in_the_words_of_go_waku(run):
 
 
 @pytest.mark.parametrize("query", [{}, {"pubsubTopic": SHARD}, {"hashes": "0x" + "00" * 32}, {"hashes": "?"}])
-def test_what_go_waku_does_not_understand_is_400(run, query):
+def test_a_query_that_go_waku_cannot_parse_is_400(run, query):
     async def scenario(client):
         await faults(client, go_waku=True)
         assert (await client.get(STORE, params=query)).status == 400
@@ -271,10 +271,10 @@ def test_what_go_waku_does_not_understand_is_400(run, query):
     run(scenario, ON_SHARD)
 
 
-# As they happen to programs -------------------------------------------------------------------------------------------
+# As programs see them -------------------------------------------------------------------------------------------------
 
 
-def test_a_node_without_peers_pushes_nothing_and_says_so(run):
+def test_a_node_without_peers_pushes_nothing_and_reports_it(run):
     async def scenario(client):
         await faults(client, no_peers=True)
         reply = await client.post(LIGHTPUSH, json={"pubsubTopic": SHARD, "message": message(1)})
@@ -469,7 +469,7 @@ def test_a_lost_message_does_not_reach_the_peer_and_the_next_one_does():
     between(scenario)
 
 
-def test_what_was_published_in_a_partition_stays_on_its_side():
+def test_a_message_published_in_a_partition_stays_on_its_side():
     async def scenario(here, there):
         for side in (here, there):
             await faults(side, gossip_lost=True)

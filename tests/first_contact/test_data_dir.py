@@ -1,4 +1,4 @@
-"""A DATA_DIR that cannot be used: one line says what to do, and nothing in it is changed."""
+"""DATA_DIR that cannot be used: one line names the remedy, and nothing in the folder is changed."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ Output = Callable[..., str]
 
 @pytest.fixture
 def reported() -> Output:
-    """Return ``told(command, data_dir)``: the one line with which a start is refused."""
+    """Return ``reported(command, data_dir)``, which returns the one line with which a start is refused."""
 
     def start(command: str, data_dir: Path) -> str:
         clean = {name: value for name, value in os.environ.items() if name not in CONFIGURED}
@@ -47,7 +47,7 @@ def open_path() -> Iterator[Path]:
 
 @pytest.fixture
 def disk(tmp_path: Path, require_or_skip: Callable[[bool, str], None]) -> Iterator[Path]:
-    """A small one of its own."""
+    """A small disk of its own."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "small", str(folder)], check=False)  # noqa: S607
@@ -58,7 +58,7 @@ def disk(tmp_path: Path, require_or_skip: Callable[[bool, str], None]) -> Iterat
 
 @pytest.mark.parametrize("command", first_everyday("up", "demo"))
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can have data of somebody else")
-def test_root_is_not_mixed_into_data_of_somebody_else(reported: Output, tmp_path: Path, command: str) -> None:
+def test_root_does_not_start_on_data_of_another_account(reported: Output, tmp_path: Path, command: str) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / LOCK_NAME).touch()
@@ -86,8 +86,10 @@ def test_data_of_a_version_before_0_2_are_refused_and_left_as_they_are(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_somebody_else_does_not_get_roots_data(open_path: Path, require_or_skip: Callable[[bool, str], None]) -> None:
-    """In a program of its own, as this interpreter may lie in a folder that only root may pass."""
+def test_another_account_does_not_start_on_data_of_root(
+    open_path: Path, require_or_skip: Callable[[bool, str], None]
+) -> None:
+    """Runs a program of its own, as this interpreter may lie in a folder that only root may enter."""
     python = shutil.which("python3", path="/usr/bin:/bin")
     require_or_skip(python is not None, "no python3 that everybody may run")
     open_path.chmod(0o755)
@@ -108,7 +110,7 @@ def test_somebody_else_does_not_get_roots_data(open_path: Path, require_or_skip:
     assert f"{data} holds data of root: start as root, or have root hand them over" in ended.stderr.splitlines()[-1]
 
 
-def test_a_disk_without_room_for_a_start_is_named(reported: Output, disk: Path) -> None:
+def test_a_disk_too_small_for_a_start_is_named(reported: Output, disk: Path) -> None:
     line = reported("up", disk / "data")
     assert line.startswith(f"manage.py up: the disk of {disk / 'data'} has 7 MiB left, and 128 are needed: make")
 
@@ -121,8 +123,8 @@ def test_a_full_disk_is_named_before_anything_is_made(reported: Output, disk: Pa
     )
 
 
-def test_a_full_disk_at_a_later_start_is_named_and_not_met_by_a_signal(reported: Output, disk: Path) -> None:
-    """Metrics are mapped into memory: writing them there would end the process by SIGBUS."""
+def test_a_full_disk_at_a_later_start_is_named_instead_of_a_crash(reported: Output, disk: Path) -> None:
+    """Metrics are mapped into memory, and writing them to a full disk would end the process with SIGBUS."""
     reported("up", disk / "data")  # leaves secrets
     fill(disk)
     line = reported("up", disk / "data")

@@ -1,5 +1,6 @@
-"""`make up` where people try it: in root's closed home, in folders with awkward names, moved, as another user, and in a
-root file system of its own without user namespaces. Each starts, stops at Ctrl-C, and finds its data again.
+"""First starts of `make up` where people try it: in root's closed home, in folders with awkward names, in a moved
+checkout, as another user, and in a root file system of its own without user namespaces. Each start is ready, stops at
+Ctrl-C, and finds its data again.
 """
 
 import os
@@ -25,7 +26,7 @@ pytestmark = [
 ]
 NOBODY = 65534
 START_SECONDS = 240
-# What Docker leaves to root in a container, and what `chroot` alone would not take.
+# Capabilities that Docker leaves to root in a container. `chroot` alone would keep all of them.
 OF_DOCKER = (
     "-all,+chown,+dac_override,+fsetid,+fowner,+net_raw,+setgid,+setuid,+setfcap,+setpcap,+net_bind_service,+sys_chroot,"
     "+kill,+audit_write"
@@ -55,7 +56,7 @@ exec chroot "$root" setpriv --bounding-set={OF_DOCKER} --no-new-privs env --chdi
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Path]:
-    """A closed home in a folder that is open, as /root in /."""
+    """A closed home in an open folder, as /root is in /."""
     with open_folder() as folder:
         (folder / "home").mkdir(mode=0o700)
         yield folder / "home"
@@ -67,7 +68,7 @@ def checkout(home: Path) -> Path:
 
 
 def copy_of_this(folder: Path) -> Path:
-    """Copy what git knows of this checkout, and what is installed in it."""
+    """Copy the files of this checkout that git tracks, and the installed packages."""
     folder.mkdir(parents=True)
     known = subprocess.run(["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, check=True).stdout  # noqa: S607
     for name in known.decode().rstrip("\0").split("\0"):
@@ -145,13 +146,13 @@ def test_root_starts_in_its_closed_home_and_again_after_the_checkout_was_moved(h
     moved = home / "Träger & 'Söhne' 100 %"
     checkout.rename(moved)
     try:
-        # A second start needs no network: there is none but loopback.
+        # A second start works without a network: the only interface is loopback.
         again = Start(
             moved, sys.executable, str(PROJECT / "tests" / "interop" / "offline.py"), environment={"LANG": "C"}
         )
         assert again.is_ready() == key
         again.ends()
-        assert admins_made(again.output()) == 0  # the users of the first start are known
+        assert admins_made(again.output()) == 0  # the users of the first start are there
         celery = subprocess.run([moved / ".venv" / "bin" / "celery", "--version"], check=False, capture_output=True)
         assert celery.returncode == 0
     finally:
@@ -173,9 +174,10 @@ def test_two_checkouts_run_side_by_side(home: Path, checkout: Path) -> None:
 def test_root_starts_in_a_container_which_has_no_user_namespaces(
     checkout: Path, tmp_path: Path, require_or_skip: Callable[[bool, str], None]
 ) -> None:
-    """As Docker has it: root's capabilities by default, no account for servers and no useradd's /etc.
+    """The root file system is like Docker's: root's default capabilities, no account for servers and no /etc of
+    useradd.
 
-    The kernel refuses user namespaces to whoever was put in another root folder.
+    The kernel refuses user namespaces after a chroot.
     """
     (tmp_path / "root").mkdir()
     surroundings = {"PYTHON": sys.base_prefix, "CHECKOUT": str(checkout), "HOME": "/root", "DATA_DIR": "data"}

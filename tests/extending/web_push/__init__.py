@@ -1,1 +1,1 @@
-"""A gateway that only the tests know. It is an app like any other, and none outside this folder names it."""
+"""Test-only gateway for Web Push. It is an app like any other, and no module outside this folder names it."""

@@ -1,6 +1,6 @@
-"""What sends: as many lines as a new gateway needs.
+"""Gateway of Web Push, in as many lines as a new gateway needs.
 
-Its addresses are no device tokens but documents, as Web Push has them: an endpoint and the two keys of a browser.
+Its addresses are no device tokens but documents: an endpoint and the two keys of a browser.
 """
 
 import json
@@ -23,12 +23,12 @@ class Subscription:
 
 
 def read_address(push: Push) -> Subscription:
-    """Raise ValueError or TypeError for what is no address of this gateway."""
+    """Raise ValueError or TypeError for bytes that are no address of this gateway."""
     return Subscription(**json.loads(push.address))
 
 
 def check_address(message: RegistrationMessage) -> Refusal | None:
-    """Refuse what no browser can have made, for the bridge that takes it."""
+    """Refuse a subscription that no browser can have made. The bridge that takes it calls this."""
     return None if message.device_token.startswith("{") else Refusal.IMPLAUSIBLE_TOKEN
 
 
@@ -39,7 +39,7 @@ class WebPushGateway:
         self.sent: list[tuple[Subscription, bytes]] = []
 
     def refresh(self, *, now: datetime) -> None:
-        """Nothing to keep."""
+        """Do nothing: the gateway caches nothing."""
 
     def find_fault(self, push: Push) -> Result | None:
         try:

@@ -1,4 +1,4 @@
-"""Its side for operators: one indicator, advice, and where the rule for an error is explained."""
+"""Operator's side of the Web Push gateway: one indicator, advice, and the page that explains the rule for an error."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
