@@ -1,4 +1,4 @@
-"""A whole server for the flow tests: every process real, on a database and a broker database of its own."""
+"""Whole server for the flow tests: every process is real, with a database and a broker database of its own."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -22,7 +22,7 @@ RUNNING = pytest.StashKey[Fleet]()
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Stop the server after the last test that shares it: what follows would have to share two cores with it."""
+    """Stop the server after the last test that shares it, so that later tests have both cores."""
     if RUNNING in item.config.stash and (nextitem is None or group(nextitem.nodeid) != group(item.nodeid)):
         fleet = item.config.stash[RUNNING]
         fleet.stop(*fleet.running)
@@ -40,8 +40,11 @@ def environment(
 
 
 def environment_of(database_url: str, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The lease is short, so that a test of a killed worker need not wait for two minutes. A few senders ask for more
-    than anybody may, and every single push is counted, so that none may be coalesced with another one.
+    """Return the settings of the server.
+
+    The lease is short, so that a test of a killed worker need not wait for two minutes. The limits are higher than in
+    production, as a few senders send more requests than a client may. Every push is counted, so none may be coalesced
+    with another one.
     """
     return {
         "DATABASE_URL": database_url,
@@ -70,7 +73,7 @@ def fleet(
 
 @contextmanager
 def served(fleet: Fleet) -> Iterator[Fleet]:
-    """Start the server, and stop in the end whatever of it runs then."""
+    """Start the server, and stop at the end all processes that run then."""
     try:
         start(fleet)
         yield fleet
@@ -97,6 +100,6 @@ def network(fleet: Fleet) -> Iterator[Network]:
 
 
 def network_of(fleet: Fleet) -> Network:
-    """The node, gorush and database of a server."""
+    """Connect to the node, gorush and database of a server."""
     urls = [fleet.environment[name] for name in ("WAKU_NODES", "GORUSH_URL", "DATABASE_URL")]
     return Network(*urls, SERVER.pub33)

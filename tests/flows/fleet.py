@@ -1,6 +1,6 @@
-"""The server's processes, started as `manage.py up` starts them, with a log file each.
+"""Processes of the server, started as `manage.py up` starts them, each with a log file.
 
-Every process leads a group of its own, so that a kill takes the children of a worker along.
+Every process leads a process group, so that a kill takes the children of a worker along.
 """
 
 import subprocess
@@ -25,7 +25,7 @@ START_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """``environment`` goes on top of the test session's. Names are those of the process specs."""
+    """Running processes by the names of their specs. ``environment`` is added to the test session's."""
 
     folder: Path
     environment: Mapping[str, str]
@@ -43,7 +43,7 @@ class Fleet:
             self.running[spec.name] = process
 
     def run(self, spec: ProcessSpec) -> None:
-        """Run it to its end, which must be a good one."""
+        """Run a process to its end, and check that it succeeded."""
         self.start(spec)
         code = self.running[spec.name].wait(timeout=START_SECONDS)
         self._forget(spec.name)
@@ -60,14 +60,14 @@ class Fleet:
             self._forget(name)
 
     def kill(self, *names: str) -> None:
-        """Without a chance to finish anything, as a power cut does it, and all of them at the same moment."""
+        """Kill processes at the same moment, as a power cut does."""
         for name in names:
             kill_group(self.running[name].pid, SIGKILL)
         for name in names:
             self._forget(name)
 
     def answers(self, name: str, url: str) -> bool:
-        """Whether it answers there. One that has ended never will."""
+        """Return whether a process answers at ``url``, and fail if it has ended."""
         assert self.running[name].poll() is None, self.log(name)
         return _answers(url)
 
@@ -85,7 +85,9 @@ class Fleet:
 
 
 def node(port: int) -> ProcessSpec:
-    """Subscribed from the start: what is published before the bridge reads waits in the ring."""
+    """Return the process of a node that is subscribed from the start: early messages wait in its ring for the
+    bridge.
+    """
     ring = ["--relay-cache-capacity", str(RING_CAPACITY), "--shard", PUBSUB_TOPIC]
     return python("node", "-m", "embedded.node", "--port", str(port), *ring, stop_order=StopOrder.PEER)
 
@@ -100,7 +102,7 @@ def migrate() -> ProcessSpec:
 
 
 def services() -> dict[str, ProcessSpec]:
-    """Those of `manage.py up`, by name, but one process per kind of worker and no web server."""
+    """Return the processes of `manage.py up` by name, with one process per kind of worker and no web server."""
     planned = plan.services(cpus=1)
     return {spec.name: spec for spec in planned}
 
@@ -115,7 +117,7 @@ def wait_until(
 
 
 def wait_for_http(*urls: str) -> None:
-    """Without an event loop: the browser of other tests may have one in this thread."""
+    """Wait without an event loop, as the browser of other tests may have one in this thread."""
     for url in urls:
         wait_until(lambda url=url: _answers(url), what=url)
 

@@ -1,6 +1,6 @@
-"""A worker on a machine whose clock goes back: `python -m tests.flows.lagging FILE ARGUMENTS-OF-CELERY...`.
+"""Worker on a machine whose clock goes back: `python -m tests.flows.lagging FILE ARGUMENTS-OF-CELERY...`.
 
-Once FILE exists, it is an hour earlier for this process and its children.
+Once FILE exists, the clocks of this process and its children are an hour behind.
 """
 
 import sys
@@ -16,7 +16,9 @@ BACK_NS = 3600 * 10**9
 
 
 def lag(file: Path) -> None:
-    """Replace the clocks that the server reads. Those that Celery and asyncio measure with stay as they are."""
+    """Replace the clocks that the server reads. Clocks with which Celery and asyncio measure durations stay as they
+    are.
+    """
     now, time_ns = timezone.now, time.time_ns
 
     def earlier() -> datetime:

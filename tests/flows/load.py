@@ -1,4 +1,4 @@
-"""Many requests, sealed beforehand, and what became of each of them."""
+"""Load of many requests that are sealed beforehand, with the pushes and replies of each."""
 
 import os
 import time
@@ -18,7 +18,9 @@ LOAD_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Each request notifies one phone. Its Status message id is also what the phone gets: that makes it traceable."""
+    """A load in which each request notifies one phone. Its message id is also the payload, so that its push is
+    traceable.
+    """
 
     message_ids: list[bytes]
     messages: list[WakuMessage]
@@ -27,7 +29,7 @@ class Load:
 
 
 def prepare(network: Network, count: int, *, senders_count: int = SENDERS) -> Load:
-    """Stores admit messages for 20 s after they were dated, so publish them at once."""
+    """Seal requests. Publish them at once, as stores admit messages only for 20 s after their timestamp."""
     phones = [network.phone(iphone() if number % 2 else android()) for number in range(RECIPIENTS)]
     senders = [new_sender() for _ in range(senders_count)]
     pairs = [(sender, network.query(sender, phone)) for phone, sender in zip(phones, cycle(senders), strict=False)]
@@ -40,7 +42,7 @@ def prepare(network: Network, count: int, *, senders_count: int = SENDERS) -> Lo
 
 
 def wait_until_done(network: Network, *, seconds: float = LOAD_SECONDS) -> None:
-    """Until nothing waits anywhere: envelopes, pushes, replies."""
+    """Wait until no envelope, push or reply is open."""
     waiting = """
         SELECT (SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state IN ('received', 'postponed'))
              + (SELECT count(*) FROM notifications_notification
@@ -52,7 +54,7 @@ def wait_until_done(network: Network, *, seconds: float = LOAD_SECONDS) -> None:
 
 
 def wait_until_received(network: Network, load: Load) -> None:
-    """Until every envelope is in the inbox."""
+    """Wait until every envelope is in the inbox."""
     hashes = "SELECT count(*) FROM waku_bridge_inboundenvelope WHERE received_at >= to_timestamp(%s)"
     wait_until(
         lambda: network.rows(hashes, load.since_ns / 1e9)[0][0] >= len(load.messages),
@@ -61,20 +63,22 @@ def wait_until_received(network: Network, load: Load) -> None:
     )
 
 
-def wait_until_worked_off(network: Network, load: Load) -> None:
-    """Until every envelope was received and nothing waits anymore: before its arrival nothing waits, either."""
+def wait_until_all_processed(network: Network, load: Load) -> None:
+    """Wait until every envelope was received and nothing is open. Before the envelopes arrive nothing is
+    open, either.
+    """
     wait_until_received(network, load)
     wait_until_done(network)
 
 
 def replies_by_message(network: Network, load: Load) -> Counter[bytes]:
-    """How often each request was answered with success."""
+    """Count the successful answers to each request."""
     replies = [reply for sender in load.senders for reply in network.replies(sender, since_ns=load.since_ns)]
     return Counter(reply.message_id for reply in replies if [report.success for report in reply.reports] == [True])
 
 
 def pushes_by_message(network: Network, load: Load) -> dict[bytes, list[dict[str, Any]]]:
-    """Every push that Apple or Google accepted, by the message it is about."""
+    """Return the pushes that Apple or Google accepted, by message id."""
     pushes: dict[bytes, list[dict[str, Any]]] = {message_id: [] for message_id in load.message_ids}
     for push in network.pushes():
         message_id = bytes.fromhex(push["data"]["encryptedMessage"].removeprefix("0x"))

@@ -1,8 +1,9 @@
-"""A worker process that is killed at the place it is told: `python -m tests.flows.mortal RECORD`.
+"""Worker process that is killed at a given place: `python -m tests.flows.mortal RECORD`.
 
-Each line of its input is a number. For each it forks, everything being imported, and the child processes batches until
-all work is done, or until SIGKILL strikes at that place: before a statement, before or after a commit, before or after
-a push or a publication. A line of output says how the child ended. Pushes and publications go into the file RECORD.
+Each line of its input is the number of a place. For each it forks, with everything imported, and the child processes
+batches until all work is done, or until SIGKILL strikes at that place. A place is before a statement, before or after a
+commit, and before or after a push or a publication. A line of output has the exit code of the child. Pushes and
+publications are recorded in the file RECORD.
 """
 
 import itertools
@@ -18,12 +19,12 @@ import django
 import pytest
 
 DEADLINE_SECONDS = 60
-# A batch that finds nothing to do may be the last one, too, but one or two of them show that as well as ten.
+# The last batches find nothing to do. One or two of them have the same places as ten.
 NOTED_WITHIN_SECONDS = 0.1
 
 
 class Fate:
-    """Counts places, and strikes at one of them."""
+    """Counter of places that kills its process at one of them."""
 
     def __init__(self, strike_at: int) -> None:
         self._strike_at = strike_at
@@ -36,7 +37,7 @@ class Fate:
 
 
 class Recorder:
-    """Notes what left the process, so that it survives the process."""
+    """Recorder of pushes and publications, in a file that survives the process."""
 
     def __init__(self, path: str, fate: Fate) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -50,7 +51,7 @@ class Recorder:
 
 @contextmanager
 def around_each_commit(function: Callable[[], object]) -> Iterator[None]:
-    """Have a function called just before and just after each commit of this process."""
+    """Call a function just before and just after each commit of this process."""
     from kit.db.postgresql.base import DatabaseWrapper
 
     commit = DatabaseWrapper._commit
@@ -125,7 +126,7 @@ def main() -> None:
         if not child:
             _live_and_die(int(line), sys.argv[1])
         _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201 - this is its answer
+        print(os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201 - the parent reads it
 
 
 def _live_and_die(strike_at: int, record: str) -> None:

@@ -1,4 +1,4 @@
-"""The world around the server, as a test drives it: phones, the Waku node between them, and gorush at the end."""
+"""World around the server, as a test drives it: phones, the Waku node between them, and gorush at the end."""
 
 import asyncio
 import json
@@ -43,22 +43,22 @@ from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import PushResponse, WakuMessage
 from waku_bridge.node import WakuNode
 
-# The machine may be busy with other things; nothing here measures time.
+# Long enough for a busy machine: nothing here measures time.
 TIMEOUT_SECONDS = 30.0
 TIMEOUTS = Timeouts(answer_seconds=TIMEOUT_SECONDS, gather_seconds=0)
 POLL_SECONDS = 0.05
 APP_TOPIC = "im.status.ethereum"
 CONNECTIONS = 64
-MAX_RECORD_BYTES = 2**30  # of all pushes of a load
+MAX_RECORD_BYTES = 2**30  # all pushes of a load
 OPEN_STATES = ("pending", "in_flight", "retrying", "ambiguous")
 
 T = TypeVar("T")
 
 
 class Sender:
-    """Somebody who notifies: with the reference client, or in single requests that a test repeats and spoils.
+    """A sender of notifications, with the reference client or in single requests that a test repeats and spoils.
 
-    ``core`` is made anew for every look-up, so that what it knows is what the server has just told.
+    ``core`` is new for every look-up, so that it has only the server's latest answer.
     """
 
     def __init__(self, identity: Identity) -> None:
@@ -103,14 +103,14 @@ class Network:
         self._database.close()
 
     def phone(self, address: Address | None = None, preferences: Preferences | None = None) -> RegisteringClient:
-        """A registered one; on Android unless told otherwise."""
+        """Return a registered phone, which is on Android by default."""
         phone = unregistered_phone()
         phone.change(address or android(), preferences)
         self.register(phone)
         return phone
 
     def register(self, phone: RegisteringClient) -> Standing:
-        """Whatever the phone has to say now, to the server."""
+        """Send the phone's outstanding messages to the server."""
         phone.use([self.server])
         self._run(self._session.register(phone, timeout_seconds=TIMEOUT_SECONDS))
         return phone.standing(self.server).standing
@@ -118,7 +118,7 @@ class Network:
     def query(
         self, sender: Sender, phone: RegisteringClient, *, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> tuple[Destination, ...]:
-        """What the server says about the phone's user now."""
+        """Query the server for the phone's user."""
         sender.core = sender.new_core()
         return self._run(self._session.look_up(sender.core, phone.identity.pub33, timeout_seconds=timeout_seconds))
 
@@ -129,16 +129,16 @@ class Network:
         content: Content | None = None,
         message_id: bytes | None = None,
     ) -> tuple[Report, ...]:
-        """One request, whatever has been asked and answered before: the server's reports.
+        """Send one request, independently of earlier ones, and return the server's reports.
 
-        By default a one-to-one message nobody has notified about before.
+        By default it is for a new one-to-one message.
         """
         content, message_id = content or sender.one_to_one(), message_id or os.urandom(32)
         request = sender.request(destinations, content, message_id, timestamp_ns=time.time_ns()).message
         return self._run(self._ask(sender, request, message_id))
 
     def send(self, sender: SendingClient, phone: RegisteringClient, message_id: bytes | None = None) -> Notified:
-        """The whole of what a sender does about one message, by default one nobody has notified about before."""
+        """Notify about one message as the reference client does, by default about a new one."""
         asking = self._session.notify(
             sender,
             phone.identity.pub33,
@@ -149,41 +149,41 @@ class Network:
         return self._run(asking)
 
     def live(self, phone: RegisteringClient, is_done: Callable[[], bool]) -> None:
-        """Let a phone do by itself whatever it wants to."""
+        """Run the phone's reference client until ``is_done``."""
         assert self._run(self._session.drive(phone, is_done, timeout_seconds=TIMEOUT_SECONDS))
 
     def follow(self, sender: SendingClient, phone: RegisteringClient) -> tuple[Destination, ...]:
-        """What the phone's contact code tells the sender."""
+        """Return the destinations that a sender finds in the phone's contact code."""
         sender.follow(phone.identity.pub33)
         known = partial(sender.destinations, phone.identity.pub33)
         self._run(self._session.drive(sender, known, timeout_seconds=TIMEOUT_SECONDS))
         return known()
 
     def publish(self, *messages: WakuMessage) -> list[bytes]:
-        """All at once; returns the hashes that name them in the inbox."""
+        """Publish messages at once. Return the hashes that the inbox has for them."""
         self._run(_all(self._session.publish(message) for message in messages))
         return [message_hash(PUBSUB_TOPIC, message) for message in messages]
 
     def replies(self, sender: Sender, *, since_ns: int) -> list[PushResponse]:
-        """Every answer to a request of this sender that the node's store holds, each envelope once."""
+        """Return every answer in the node's store to requests of this sender, each envelope once."""
         return self._run(self._new_replies(sender, self._reader(since_ns)))
 
     def pushes(self) -> list[dict[str, Any]]:
-        """What gorush would have handed to Apple and Google, oldest first."""
+        """Return the pushes that the development gorush would have sent to Apple and Google, oldest first."""
         return list(self._ask_gorush("GET", "/dev/pushes?limit=1000000")["pushes"])
 
     def pushes_to(self, address: Address) -> list[dict[str, Any]]:
-        """Those to one device, once nothing is on its way any more."""
+        """Return the pushes to one device, once none is under way."""
         self.wait_until_delivered()
         return [push for push in self.pushes() if push["token"] == address.device_token]
 
     def pushes_under_way(self) -> int:
-        """How many gorush has taken and Apple or Google not yet."""
+        """Count the pushes that gorush has accepted and Apple or Google have not yet."""
         counters = self._ask_gorush("GET", "/api/stat/app")
         return int(counters["submitted_tasks"] - counters["success_tasks"] - counters["failure_tasks"])
 
     def break_gorush(self, **faults: object) -> None:
-        """A fault that was not taken would make the test prove nothing."""
+        """Set faults of gorush, and fail if it did not accept them, as the test would prove nothing."""
         self._ask_gorush("POST", "/dev/faults", json.dumps(faults).encode())
 
     def mend_gorush(self) -> None:
@@ -202,7 +202,7 @@ class Network:
         wait_until(lambda: self.rows(count, list(OPEN_STATES)) == [(0,)], seconds=seconds, what="all delivered")
 
     def wait_until_answered(self) -> None:
-        """Until no reply is due or in the outbox."""
+        """Wait until no reply is due or in the outbox."""
         waiting = """
             SELECT (SELECT count(*) FROM notifications_notificationrequest WHERE state = 'waiting')
                  + (SELECT count(*) FROM waku_bridge_outboundreply WHERE state = 'pending')
@@ -210,7 +210,7 @@ class Network:
         wait_until(lambda: self.rows(waiting) == [(0,)], what="all answered")
 
     def how_it_ended(self, envelope_hash: bytes) -> tuple[str, str]:
-        """State and reason of an envelope, once it has been processed."""
+        """Return state and reason of an envelope, once it has been processed."""
         sql = """
             SELECT state, reason FROM waku_bridge_inboundenvelope
             WHERE hash = %s AND state NOT IN ('received', 'postponed')
@@ -219,7 +219,7 @@ class Network:
         return self.rows(sql, envelope_hash)[0]
 
     async def _ask(self, sender: Sender, request: WakuMessage, message_id: bytes) -> tuple[Report, ...]:
-        """Publish, and wait for an answer that was not there before."""
+        """Publish a request, and wait for an answer that was not there before."""
         reader = self._reader(request.timestamp_ns)
         await self._new_replies(sender, reader)
         await self._session.publish(request)
@@ -241,7 +241,7 @@ class Network:
         return [body for body in bodies if isinstance(body, PushResponse)]
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        # The loop stood still since the last call: it learns first which connections ended meanwhile.
+        # The loop stood still since the last call, and first has to process connections that ended meanwhile.
         self._runner.run(asyncio.sleep(0.01))
         return self._runner.run(coroutine)
 
@@ -249,7 +249,7 @@ class Network:
 def _opened(message: WakuMessage, listener: Identity) -> object:
     try:
         return decode(message.payload, [listener], listener).body
-    except CodecError:  # somebody else's: one in 5000 keys shares the topic
+    except CodecError:  # for another key: one in 5000 keys shares the topic
         return None
 
 
@@ -258,7 +258,7 @@ async def _make_client() -> PlainClient:
 
 
 async def _all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """At once, but never more than the HTTP client has connections for."""
+    """Run coroutines at once, at most as many as the HTTP client has connections."""
     free = asyncio.Semaphore(CONNECTIONS)
 
     async def run(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -277,13 +277,15 @@ def new_sender(identity: Identity | None = None) -> Sender:
 
 
 def unregistered_phone(identity: Identity | None = None) -> RegisteringClient:
-    """One installation of a user, of a new one unless told otherwise."""
+    """Return an installation of a user, by default of a new one."""
     state = new_state(random_bytes=os.urandom, access_token=str(uuid.uuid4()))
     return RegisteringClient(identity or new_identity(), state, os.urandom)
 
 
 def android(fate: str = "") -> Address:
-    """``fate`` is a prefix from the development gorush's table of outcomes, such as ``dead-``."""
+    """Return an Android address. ``fate`` is a prefix from the development gorush's table of outcomes, such as
+    ``dead-``.
+    """
     return addresses.android(os.urandom, fate)
 
 

@@ -1,6 +1,7 @@
-"""The task that never ends: one in each child of the worker `batches`, whatever happens to child, parent and broker.
+"""Task that processes batches without end: each child of the worker `batches` runs it once, through failures of child,
+parent and broker.
 
-`test_killed_worker` and `test_metrics` have what follows when all of a worker, or one child, is killed.
+`test_killed_worker` and `test_metrics` kill a whole worker and one child.
 """
 
 import os
@@ -34,7 +35,7 @@ from tests.flows.network import Network
 
 CHILDREN = 2
 REQUESTS = 100
-# Each process that makes batches holds this lock for as long as its session lives.
+# Each process that processes batches holds this lock as long as its session lives.
 LOOPS = """
     SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
     WHERE locktype = 'advisory' AND classid = 0 AND objid = %s AND granted AND datname = current_database()
@@ -55,7 +56,7 @@ def lone(
     guard: Guard,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Fleet]:
-    """A server with a broker of its own, and two processes that make batches."""
+    """A server with a broker of its own, and two processes that process batches."""
     environment = environment_of(postgres.url(new_database("batches")), broker.url, tmp_path_factory)
     fleet = Fleet(tmp_path_factory.mktemp("batches"), environment, guard)
     ports = {name: int(environment[name].rsplit(":", 1)[1]) for name in ("WAKU_NODES", "GORUSH_URL")}
@@ -88,7 +89,7 @@ def start_broker(fleet: Fleet, broker: EmbeddedValkey) -> None:
 
 
 def loops(network: Network) -> int:
-    """Return how many processes make batches."""
+    """Return the number of processes that process batches."""
     [(count,)] = network.rows(LOOPS, LIVE_WORKERS)
     return int(count)
 
@@ -98,14 +99,14 @@ def children(fleet: Fleet) -> list[psutil.Process]:
 
 
 def check(network: Network, prepared: Load) -> None:
-    """Each push went out once, and each request was answered once."""
-    load.wait_until_worked_off(network, prepared)
+    """Check that each push was sent once, and each request was answered once."""
+    load.wait_until_all_processed(network, prepared)
     pushes = load.pushes_by_message(network, prepared)
     assert Counter(len(each) for each in pushes.values()) == {1: REQUESTS}
     assert load.replies_by_message(network, prepared) == Counter(prepared.message_ids)
 
 
-def test_a_broker_that_goes_away_costs_nothing_and_only_a_child_that_dies_waits_for_it(
+def test_batches_go_on_without_a_broker_and_only_a_new_child_waits_for_it(
     lone: Fleet, lone_network: Network, broker: EmbeddedValkey
 ) -> None:
     prepared = load.prepare(lone_network, REQUESTS)
@@ -137,9 +138,7 @@ def test_a_worker_ends_and_starts_while_the_broker_is_away_and_then_waits_for_it
     wait_until(lambda: loops(lone_network) == CHILDREN, what="each child makes batches")
 
 
-def test_messages_beyond_the_free_children_start_nothing_not_even_when_the_worker_stops(
-    fleet: Fleet, network: Network
-) -> None:
+def test_surplus_task_messages_start_nothing_even_when_the_worker_stops(fleet: Fleet, network: Network) -> None:
     wait_until(lambda: loops(network) == 1, what="the child makes batches")
     parent, before, logged = fleet.running["batches"], children(fleet), len(fleet.log("batches"))
     app = Celery(broker=fleet.environment["REDIS_URL"], set_as_current=False)
@@ -167,13 +166,13 @@ def test_children_of_a_killed_parent_end_with_it(fleet: Fleet, network: Network)
 
 @pytest.mark.nightly
 def test_a_statement_that_hangs_does_not_keep_a_stopped_worker(lone: Fleet, lone_network: Network) -> None:
-    """Its session is frozen and answers nothing, and the process ends after ten seconds."""
+    """The worker's session is frozen and answers nothing, and the process ends after ten seconds."""
     stopped = children(lone)
     sessions = [psutil.Process(pid) for (pid,) in lone_network.rows(SESSIONS_OF_LOOPS, LIVE_WORKERS)]
     for session in sessions:
         session.suspend()
     try:
-        time.sleep(3 * POLL_SECONDS)  # until both have asked for rows
+        time.sleep(3 * POLL_SECONDS)  # until both have looked for rows
         lone.stop("batches")
         assert psutil.wait_procs(stopped, timeout=0)[1] == []
     finally:

@@ -1,4 +1,4 @@
-"""`manage.py canary` against a whole server: what it says when all is well, and when one part is missing."""
+"""Command `manage.py canary` against a whole server: its output when all is well, and when one part is missing."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -18,10 +18,10 @@ from tests.flows.network import Network, iphone
 
 OWN_PHONE, DEAD_PHONE = firebase_token("operators-own-phone"), iphone("dead-").device_token
 LAST = "SELECT {} FROM waku_bridge_canaryrun ORDER BY started_at DESC LIMIT 1"
-# What the canary itself keeps: its history, and for an hour the hashes by which late copies are recognised.
+# Tables of the canary itself: its history, and the hashes that recognise late copies for an hour.
 OWN_TABLES = {"waku_bridge_canaryrun", "waku_bridge_canaryenvelope"}
-# Grow whatever happens: the sums of a minute, and what the dashboard noted of a busy machine. The queue of new apps is
-# made by the first push to one, and stays.
+# Tables that grow anyway: sums of a minute, and incidents on a busy machine. The first push to a new app makes its
+# queue, which stays.
 NOTED = {"pushserver_trafficminute", "pushserver_incident", "pushserver_serverstart", "notifications_queue"}
 
 Run = Callable[..., tuple[int, str]]
@@ -29,7 +29,7 @@ Run = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def canary(fleet: Fleet) -> Run:
-    """Runs it; exit code and what it printed."""
+    """Return a function that runs the canary and returns its exit code and output."""
 
     def run(**environment: str) -> tuple[int, str]:
         spec = manage("canary", "canary", stop_order=StopOrder.FRONT)
@@ -45,7 +45,7 @@ def canary(fleet: Fleet) -> Run:
 
 @pytest.fixture
 def without(fleet: Fleet, network: Network) -> Iterator[Callable[[str], None]]:
-    """Stops a part, and brings it back afterwards."""
+    """Return a function that stops a part, which is started again afterwards."""
     stopped: list[str] = []
 
     def stop(name: str) -> None:
@@ -58,14 +58,14 @@ def without(fleet: Fleet, network: Network) -> Iterator[Callable[[str], None]]:
     for name in stopped:
         fleet.start({**services(), **specs}[name])
     wait_for_http(f"{urls['node']}/health", f"{urls['gorush']}/healthz")
-    network.phone()  # answered: everything works again
+    network.phone()  # it is answered, so everything works again
 
 
 def last(network: Network, *columns: str) -> tuple[Any, ...]:
     return network.rows(LAST.format(", ".join(columns)))[0]
 
 
-# With their partitions, between which rows are moved when they end.
+# Partitions are counted, too, as rows are moved between them when they end.
 TABLES = """
     SELECT relname FROM pg_class
     WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
@@ -79,7 +79,7 @@ def row_counts(network: Network) -> dict[str, int]:
 
 
 def test_every_link_is_timed_and_no_row_stays(network: Network, canary: Run) -> None:
-    network.phone()  # whatever a first registration makes is there
+    network.phone()  # makes the rows that a first registration leaves
     network.wait_until_answered()
     before, pushes = row_counts(network), len(network.pushes())
     code, printed = canary()
@@ -88,7 +88,7 @@ def test_every_link_is_timed_and_no_row_stays(network: Network, canary: Run) -> 
     assert "so its credentials, Apple and Google were not tested" in " ".join(printed.split())
     assert last(network, "state", "cause", "broken_link") == ("passed", "", "")
     (work_ms,) = last(network, "work_ms")
-    assert 0 < work_ms < 1000  # CPU time
+    assert 0 < work_ms < 1000  # CPU time in milliseconds
     assert row_counts(network) == before
     assert len(network.pushes()) == pushes
 
@@ -101,7 +101,7 @@ def test_a_phone_of_the_operator_gets_a_real_push(network: Network, canary: Run)
     assert [push["platform"] for push in network.pushes() if push["token"] == OWN_PHONE] == ["android"]
 
 
-def test_a_phone_of_the_operator_that_is_gone_is_told(network: Network, canary: Run) -> None:
+def test_a_dead_token_of_the_operators_phone_is_reported(network: Network, canary: Run) -> None:
     code, printed = canary(CANARY_DEVICE_TOKEN=DEAD_PHONE, CANARY_APP_TOPIC="im.status")
     assert code == 1
     assert "the gateway does not take the push" in printed
@@ -137,7 +137,7 @@ def test_the_broken_link_is_named(
 
 
 @pytest.mark.nightly
-def test_an_answer_that_no_node_takes_is_told(
+def test_an_answer_that_no_node_takes_is_reported(
     fleet: Fleet, network: Network, canary: Run, without: Callable[[str], None]
 ) -> None:
     without("batches")
@@ -153,7 +153,7 @@ def test_an_answer_that_no_node_takes_is_told(
 
 
 @pytest.mark.nightly
-def test_a_push_that_nobody_tries_because_delivery_is_drained_is_told(network: Network, canary: Run) -> None:
+def test_a_push_that_waits_because_delivery_is_drained_is_reported(network: Network, canary: Run) -> None:
     network.rows(
         "INSERT INTO notifications_halt (kind, gateway, app_topic, since, by, reason)"
         " VALUES ('drained', '', '', now(), '', '') RETURNING id"
@@ -167,8 +167,10 @@ def test_a_push_that_nobody_tries_because_delivery_is_drained_is_told(network: N
     assert last(network, "state", "broken_link", "cause") == ("broken", "gateway", "worker")
 
 
-def test_what_a_missing_bridge_reads_late_is_removed_by_the_next_run(network: Network, canary: Run) -> None:
-    """The registration of the run above was in the node's ring, and has been taken for one by now."""
+def test_a_registration_that_a_missing_bridge_reads_late_is_removed_by_the_next_run(
+    network: Network, canary: Run
+) -> None:
+    """The node's ring still had the registration of the run above, and the bridge has read it by now."""
     code, printed = canary()
     assert code == 0, printed
     kept = "SELECT count(*) FROM waku_bridge_inboundenvelope JOIN waku_bridge_canaryenvelope USING (hash)"

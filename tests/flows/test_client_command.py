@@ -1,4 +1,4 @@
-"""`manage.py client`: the protocol by hand, as the README walks through it."""
+"""Command `manage.py client`: single steps of the protocol on demand, as the README walks through them."""
 
 import re
 import stat
@@ -22,8 +22,8 @@ Client = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def client(fleet: Fleet, network: Network, settings: LazySettings, capsys: pytest.CaptureFixture[str]) -> Client:
-    """Runs one step in this process; exit code and what it printed."""
-    network.phone()  # answered: the server is there
+    """Return a function that runs one step in this process and returns its exit code and output."""
+    network.phone()  # it is answered, so the server is there
     settings.WAKU_NODES = [fleet.environment["WAKU_NODES"]]
     settings.DATA_DIR = fleet.folder / "keyboard"
 
@@ -39,7 +39,7 @@ def client(fleet: Fleet, network: Network, settings: LazySettings, capsys: pytes
 
 
 def register_bob(fleet: Fleet) -> str:
-    """Take the first step in a process of its own, as an operator does, and return what it printed."""
+    """Take the first step in a process of its own, as an operator does, and return its output."""
     spec = manage("client", "client", "register", "--as", "bob", "--token", BOBS_PHONE, stop_order=StopOrder.FRONT)
     fleet.run(replace(spec, environment={**spec.environment, "DATA_DIR": str(fleet.folder / "keyboard")}))
     return fleet.log("client")
@@ -82,8 +82,8 @@ def test_the_walk_through_the_protocol(fleet: Fleet, network: Network, client: C
 
 
 @pytest.mark.nightly
-def test_who_is_no_contact_is_told_so(client: Client) -> None:
-    client("query", "--as", "carl", "0x" + "02" * 33)  # makes Carl's key; nobody has that one
+def test_a_query_by_somebody_who_is_no_contact_is_reported(client: Client) -> None:
+    client("query", "--as", "carl", "0x" + "02" * 33)  # makes Carl's key; no phone has the key that he queries for
     assert client("register", "--as", "dora", "--only", "carl")[0] == 0
     code, printed = client("query", "--as", "eve", "dora")
     assert code == 0, printed
@@ -101,7 +101,7 @@ def test_who_is_no_contact_is_told_so(client: Client) -> None:
         (("register", "--server", "0x12"), "0x12 is neither"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(client: Client, arguments: tuple[str, ...], words: str) -> None:
+def test_a_mistake_is_reported_in_one_line(client: Client, arguments: tuple[str, ...], words: str) -> None:
     code, printed = client(*arguments)
     assert code == 1
     assert words in printed

@@ -1,4 +1,4 @@
-"""The reference clients from end to end: what phones and senders do by themselves, against the real server."""
+"""Reference clients end to end: phones and senders act by themselves against the real server."""
 
 import os
 import time
@@ -87,7 +87,7 @@ def test_a_sender_whose_token_is_outdated_finds_the_new_one_by_itself(network: N
 def test_a_server_that_is_gone_does_not_keep_a_phone_from_being_notified(
     network: Network, sender: SendingClient
 ) -> None:
-    """The other server exists in the contact code only. The sender must not know which of the two will answer."""
+    """The other server exists only in the contact code, which does not show which of the two will answer."""
     address, gone = android(), new_identity()
     phone = network.phone(address)
     network.follow(sender, phone)

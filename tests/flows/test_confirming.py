@@ -1,4 +1,4 @@
-"""Every reply of a whole server is looked for in the store, and found there."""
+"""Confirmation of replies: a whole server looks for each of its replies in the store and finds it."""
 
 from tests.flows.fleet import wait_until
 from tests.flows.network import Network, new_sender

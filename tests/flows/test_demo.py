@@ -1,4 +1,4 @@
-"""`manage.py demo_clients`: life for the demonstration."""
+"""Command `manage.py demo_clients`: the people of the demonstration."""
 
 import re
 import time

@@ -1,4 +1,6 @@
-"""Envelopes that are broken, foreign or old, between good ones: each is dropped with its reason and disturbs nobody."""
+"""Envelopes that are broken, foreign or old, between good ones: each is dropped with its reason and affects
+no other.
+"""
 
 import os
 import time
@@ -14,12 +16,12 @@ from waku_bridge.codec.envelope import encode, encode_payload
 from waku_bridge.codec.limits import MAX_BODY_BYTES
 from waku_bridge.messages import MessageType, PushResponse, WakuMessage
 
-CHAT_MESSAGE = 1  # a type of Status that does not concern push notifications
+CHAT_MESSAGE = 1  # a message type of Status that has nothing to do with push notifications
 
 
 def test_bad_envelopes_between_good_ones_are_dropped_with_their_reasons(fleet: Fleet, network: Network) -> None:
     address, sender, since_ns = android(), new_sender(), time.time_ns()
-    logged = {name: len(text) for name, text in fleet.logs().items()}  # by tests that kill workers, too
+    logged = {name: len(text) for name, text in fleet.logs().items()}  # without the lines of tests that kill workers
     destinations = network.query(sender, network.phone(address))
     ids = [os.urandom(32) for _ in range(9)]
     good = [
@@ -47,10 +49,10 @@ def test_bad_envelopes_between_good_ones_are_dropped_with_their_reasons(fleet: F
     assert [text for text in new.values() if "Traceback" in text] == []
 
 
-def test_what_is_not_on_our_topics_is_never_stored(network: Network) -> None:
+def test_a_message_on_a_foreign_topic_is_never_stored(network: Network) -> None:
     foreign = WakuMessage(os.urandom(500), topics.content_topic("some other chat"), time.time_ns())
     (foreign_hash,) = network.publish(foreign)
-    network.phone()  # by the time it is answered, what came before has been read
+    network.phone()  # its answer shows that earlier messages were read
     assert network.rows("SELECT 1 FROM waku_bridge_inboundenvelope WHERE hash = %s", foreign_hash) == []
 
 
@@ -67,7 +69,7 @@ def test_another_version_of_waku_is_passed_over(network: Network, version: int) 
 
 
 def test_a_replayed_envelope_is_answered_again_and_changes_nothing(network: Network) -> None:
-    """An old message under a new timestamp has a new hash, so only what it says tells that it was here before."""
+    """An old message under a new timestamp has a new hash, so only its content shows that it was here before."""
     old, new, since_ns = android(), android(), time.time_ns()
     phone, sender = unregistered_phone(), new_sender()
     phone.change(old)
@@ -106,7 +108,7 @@ def _flipped(message: WakuMessage) -> WakuMessage:
 
 
 def _for_somebody_else(network: Network) -> WakuMessage:
-    """One in 5000 keys shares a partitioned topic."""
+    """Return a message for another key on our topic: one in 5000 keys shares a partitioned topic."""
     request = PushRequest(os.urandom(32), ())
     return _to(network, request, recipient=new_identity().pub33)
 

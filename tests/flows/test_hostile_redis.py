@@ -1,4 +1,4 @@
-"""Whoever can write to Redis can have nothing executed by the processes that read it, and stops no page."""
+"""Redis with hostile contents: a writer can make no process execute code, and stops no page."""
 
 import pickle
 from base64 import b64decode
@@ -21,11 +21,11 @@ from xmpp_bridge.component.status import END
 
 PAGES = ("/readyz", "/admin/", "/admin/nodes/", "/admin/gorush/", "/metrics")
 READS = {"GET", "MGET"}
-KINDS = 5  # facts of the status cache that these pages read
+KINDS = 5  # kinds of facts in the status cache that these pages read
 
 
 class Bomb:
-    """Makes a file wherever it is unpickled."""
+    """Object that makes a file wherever it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -49,7 +49,7 @@ def bomb(tmp_path: Path) -> Bomb:
 
 
 def keys_read(redis: Redis, read: Callable[[], object]) -> set[str]:
-    """The keys whose values Valkey is asked for meanwhile, by whatever connection."""
+    """Return the keys whose values any connection reads meanwhile."""
     commands: list[list[str]] = []
     with redis.monitor() as monitor:  # type: ignore[no-untyped-call]
         read()

@@ -1,6 +1,7 @@
-"""A worker that is killed between any two statements of its turns, each in order: nothing is lost or answered twice.
+"""Worker that is killed between any two statements of its batches, each in order: nothing is lost or answered twice.
 
-Every time another process finishes the work. What the first one pushed may be pushed once more, under the same name.
+Another process finishes the work each time. A push of the killed worker may be sent once more, with the same collapse
+id.
 """
 
 import itertools
@@ -41,7 +42,7 @@ TABLES = (
     *(Attempt, Notification, NotificationRequest, RequestDigest, InboundEnvelope, OutboundReply),
     *(RegistrationEvent, Registration, Route, TopicKey, EnvelopeHash),
 )
-# Fewer places would mean that they are not counted.
+# With fewer places they would not be counted at all.
 FEWEST_PLACES = 15
 
 
@@ -59,13 +60,13 @@ class Mortal:
         )
 
     def live(self, strike_at: int = 0) -> int:
-        """Have a worker do all the work; return how it ended."""
+        """Make a worker do all the work, and return its exit code."""
         self._process.stdin.write(f"{strike_at}\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
     def sent(self, kind: str) -> list[str]:
-        """Return the names of what left the workers."""
+        """Return the names of everything that the workers sent."""
         lines = self._record.read_text().splitlines() if self._record.exists() else []
         return [name for found, name in map(str.split, lines) if found == kind]
 
@@ -86,7 +87,7 @@ def mortal(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[Mortal]:
 
 
 class Request:
-    """Somebody asks for a push to a phone that is registered."""
+    """A sender requests a push to a registered phone."""
 
     def prepare(self) -> None:
         make_registration(public_key_hash=CLIENT.key_hash, installation_id=UUID, access_token=TOKEN)
@@ -108,7 +109,7 @@ class Request:
 
 
 class Retry:
-    """A push is due that another worker accepted, and so is its answer."""
+    """A push that another worker accepted is due, and so is its answer."""
 
     def prepare(self) -> None:
         phone = make_registration(public_key_hash=CLIENT.key_hash, installation_id=UUID, access_token=TOKEN)
@@ -146,7 +147,7 @@ class Registering:
             ).message
         )
 
-    def check(self, mortal: Mortal, *, kills: int) -> None:  # noqa: ARG002 - as the others do
+    def check(self, mortal: Mortal, *, kills: int) -> None:  # noqa: ARG002 - the scenarios have one signature
         check_answer(mortal, CLIENT, RegistrationResponse)
         assert (Registration.objects.get().state, Route.objects.get().generation) == ("active", 1)
         assert RegistrationEvent.objects.count() == 1
@@ -154,7 +155,7 @@ class Registering:
 
 
 def check_push(mortal: Mortal, *, kills: int, attempts_before: int = 0) -> None:
-    """It went out at least once, at most once more for each kill, and always under the same name."""
+    """Check that the push was sent at least once, at most once more for each kill, and always with one collapse id."""
     pushes = mortal.sent("push")
     notification = Notification.objects.get()
     outcomes = Counter(Attempt.objects.values_list("outcome", "code"))
@@ -162,7 +163,7 @@ def check_push(mortal: Mortal, *, kills: int, attempts_before: int = 0) -> None:
     assert (notification.message, notification.lease_until, notification.next_attempt_at) == (None, None, None)
     assert 1 <= len(pushes) <= 1 + kills
     assert set(pushes) == {bytes(notification.collapse_id).hex()}
-    # An attempt before every push, each with its end; and the crash counted for none of those in doubt.
+    # Each push had an attempt, each attempt has ended, and the crash did not count as ambiguous for the notification.
     assert outcomes.pop(("delivered", "")) == 1
     assert outcomes in ({}, {("ambiguous", "worker_lost"): 1})
     assert len(pushes) <= Attempt.objects.count() <= 1 + kills
@@ -171,7 +172,9 @@ def check_push(mortal: Mortal, *, kills: int, attempts_before: int = 0) -> None:
 
 
 def check_answer(mortal: Mortal, recipient, kind) -> None:
-    """One was made; it was published, and if more than once then in the same bytes, which the network shows once."""
+    """Check that one reply was made. If it was published more than once, then with the same bytes, which the network
+    treats as one message.
+    """
     reply = OutboundReply.objects.get()
     [decoded] = replies_to(recipient)
     assert isinstance(decoded.body, kind)
@@ -181,14 +184,16 @@ def check_answer(mortal: Mortal, recipient, kind) -> None:
 
 
 def hand_over() -> None:
-    """Make it later: what the killed worker held may be taken by another one, and what it owed is due."""
+    """Let time pass: another worker may claim the killed worker's rows, and its replies are due."""
     fetch("UPDATE notifications_notification SET lease_until = now() - interval '1 second' WHERE state = 'in_flight'")
     fetch("UPDATE notifications_notificationrequest SET reply_due_at = now() - interval '1 second'")
     fetch("UPDATE waku_bridge_outboundreply SET next_attempt_at = now() WHERE state = 'pending'")
 
 
 def is_killed_at(place: int, scenario, mortal: Mortal) -> bool:
-    """Kill a worker at that place, if it gets there, and have another one finish; then all must be well."""
+    """Kill a worker at that place, if it reaches it, have another one finish, and check the result. Return whether the
+    worker was killed.
+    """
     for model in TABLES:
         model.objects.all().delete()
     mortal.forget()

@@ -1,4 +1,4 @@
-"""Workers that end in the middle of their work: what they held is taken up, and nothing is lost."""
+"""Workers that end in the middle of their work: other workers claim their rows, and nothing is lost."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from tests.flows.fleet import Fleet, services, wait_until
 from tests.flows.load import Load
 from tests.flows.network import Network
 
-# Two workers decide about a thousand in a second (`bench throughput`). The kill and the stop come in between: a worker
-# takes 200 in a batch.
+# Two workers decide about a thousand requests in a second (`bench throughput`). The kill and the stop come in between,
+# as a worker takes 200 in a batch.
 REQUESTS = 1000
 GORUSH_DELAY_MS = 1000  # long enough for a kill between a push and its result
 
@@ -24,7 +24,7 @@ def slow_gorush(network: Network) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("slow_gorush")
-def test_what_a_killed_and_then_a_stopped_worker_held_is_not_lost_and_only_what_was_on_its_way_is_doubled(
+def test_killed_and_stopped_workers_lose_nothing_and_only_pushes_under_way_are_doubled(
     fleet: Fleet, network: Network
 ) -> None:
     prepared = _fill_the_inbox(fleet, network)
@@ -35,10 +35,10 @@ def test_what_a_killed_and_then_a_stopped_worker_held_is_not_lost_and_only_what_
     _start(fleet, "batches")
     _wait_for_the_middle(network)
     fleet.stop("batches")
-    assert _in_flight(network) <= on_their_way  # until their leases end; of its own it leaves nothing
-    network.mend_gorush()  # what follows need not be slow
+    assert _in_flight(network) <= on_their_way  # until their leases end; a stopped worker leaves none of its own
+    network.mend_gorush()  # the rest of the test need not be slow
     _start(fleet, "batches")
-    load.wait_until_worked_off(network, prepared)
+    load.wait_until_all_processed(network, prepared)
     pushes = load.pushes_by_message(network, prepared)
     twice = {message_id for message_id, each in pushes.items() if len(each) == 2}
     assert Counter(len(each) for each in pushes.values()) == {1: REQUESTS - len(twice), 2: len(twice)}
@@ -54,7 +54,7 @@ def _start(fleet: Fleet, *names: str) -> None:
 
 
 def _fill_the_inbox(fleet: Fleet, network: Network) -> Load:
-    """All envelopes in the inbox, and nobody there who would process them."""
+    """Fill the inbox with all envelopes while no worker runs."""
     prepared = load.prepare(network, REQUESTS)
     fleet.stop("batches")
     network.publish(*prepared.messages)
@@ -63,14 +63,14 @@ def _fill_the_inbox(fleet: Fleet, network: Network) -> Load:
 
 
 def _wait_for_the_middle(network: Network) -> None:
-    """Some envelopes are decided, some not, and gorush is busy with pushes."""
+    """Wait until some envelopes are decided, some are not, and gorush has pushes under way."""
     sql = "SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state IN ('received', 'postponed')"
     wait_until(network.pushes_under_way, what="gorush has pushes", pause_seconds=0.005)
     assert 0 < network.rows(sql)[0][0] < REQUESTS
 
 
 def _in_flight(network: Network) -> set[bytes]:
-    """Status messages whose push somebody held at the kill. A commit may end a moment after its client."""
+    """Return the ids of messages whose push a worker held at the kill. A commit may end a moment after its client."""
     busy = """
         SELECT count(*) FROM pg_stat_activity
         WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'
@@ -81,7 +81,7 @@ def _in_flight(network: Network) -> set[bytes]:
 
 
 def _lost_attempts(network: Network, prepared: Load) -> set[bytes]:
-    """Status messages of which an attempt was lost with its worker."""
+    """Return the ids of messages that lost an attempt with its worker."""
     sql = """
         SELECT request.message_id FROM notifications_attempt AS attempt
         JOIN notifications_notification AS notification ON notification.id = attempt.notification_id

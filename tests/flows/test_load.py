@@ -1,4 +1,4 @@
-"""Many requests at the same moment."""
+"""Load of two thousand simultaneous requests."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ REQUESTS = 2000
 def test_two_thousand_requests_at_once_are_answered_once_and_delivered_once_each(network: Network) -> None:
     prepared = load.prepare(network, REQUESTS)
     network.publish(*prepared.messages)
-    load.wait_until_worked_off(network, prepared)
+    load.wait_until_all_processed(network, prepared)
     pushes = load.pushes_by_message(network, prepared)
     assert Counter(len(each) for each in pushes.values()) == {1: REQUESTS}
     replies = load.replies_by_message(network, prepared)

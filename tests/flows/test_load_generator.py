@@ -1,4 +1,4 @@
-"""`manage.py load` against a whole server."""
+"""Command `manage.py load` against a whole server."""
 
 import json
 from dataclasses import replace
@@ -14,7 +14,7 @@ from embedded.supervisor.processes import StopOrder
 from tests.flows.fleet import Fleet
 from tests.flows.network import Network
 
-HERE = "http://127.0.0.1:9"  # where nobody answers
+HERE = "http://127.0.0.1:9"  # nothing listens there
 
 
 def run(fleet: Fleet, *arguments: str) -> int:
@@ -53,7 +53,7 @@ def test_a_target_that_is_not_on_this_machine_is_refused(settings: LazySettings,
         call_command("load", option)
 
 
-def test_a_node_that_is_away_is_told_in_a_line(settings: LazySettings) -> None:
+def test_an_unreachable_node_is_reported_in_one_line(settings: LazySettings) -> None:
     settings.GORUSH_URLS = [HERE]
     with pytest.raises(CommandError, match=r"^The load did not begin: 127\.0\.0\.1:9 cannot be reached"):
         call_command("load", f"--node={HERE}", "--devices=1")

@@ -1,4 +1,6 @@
-"""`/metrics` of a whole server: what web, bridge, workers and their children count is told as one, whoever dies."""
+"""Page `/metrics` of a whole server: it sums the counts of web, bridge, workers and their children, also of children
+that were killed.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -20,7 +22,7 @@ from tests.flows.network import Network, iphone, new_sender
 
 TOKEN = "a-token-of-the-flow-tests-0123456789"
 Output = dict[tuple[str, ...], float]
-# One of each for a phone that registers, is found and is notified, by the process that counts it.
+# Counters that grow by one when a phone registers, is found and is notified, by the process that counts.
 COUNTED_ONCE = {
     "bridge and inbox": [
         ("pushserver_registrations_total", "register"),
@@ -59,7 +61,7 @@ def _read(client: httpx.Client, url: str) -> str:
 
 
 def _reported(page: str) -> Output:
-    """Samples by name and the values of their labels, in the order of the labels' names."""
+    """Return the samples by name and label values, in the order of the label names."""
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(page)
@@ -68,13 +70,13 @@ def _reported(page: str) -> Output:
 
 
 def _grown(before: Output, after: Output) -> Output:
-    """By how much what only grows has grown."""
+    """Return the growth of the counters."""
     growing = ("_total", "_count", "_bucket")
     return {name: value - before.get(name, 0) for name, value in after.items() if name[0].endswith(growing)}
 
 
 def _whole_way(network: Network) -> list[bytes | str]:
-    """Register, query, notify; returns what is secret about it, or names somebody."""
+    """Register, query and notify. Return the secrets and names that this involves."""
     address, sender = iphone(), new_sender()
     phone = network.phone(address)
     network.notify(sender, network.query(sender, phone), sender.one_to_one(b"a message"))
@@ -83,7 +85,7 @@ def _whole_way(network: Network) -> list[bytes | str]:
     return [address.device_token, phone.access_token, phone.identity.key_hash.hex(), sender.identity.pub33.hex()]
 
 
-def test_what_all_processes_count_is_told_as_one_also_after_a_child_was_killed(
+def test_metrics_sum_the_counts_of_all_processes_also_after_a_child_was_killed(
     fleet: Fleet, network: Network, page: Callable[[], str]
 ) -> None:
     for _ in range(2):
@@ -115,7 +117,7 @@ def test_a_whole_flow_leaves_only_known_names_and_nothing_of_anybody(network: Ne
         assert found <= labels[name]
 
 
-def test_a_process_with_a_folder_of_its_own_tells_on_a_port_of_its_own(
+def test_a_process_with_a_folder_of_its_own_serves_metrics_on_a_port_of_its_own(
     fleet: Fleet, network: Network, tmp_path: Path
 ) -> None:
     port = free_port()

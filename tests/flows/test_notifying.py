@@ -1,4 +1,4 @@
-"""Requests: from the envelope at the node to the push at gorush and the reports in the reply."""
+"""Requests on the whole way: the envelope at the node, the push at gorush, the reports in the reply."""
 
 import os
 import re
@@ -60,7 +60,7 @@ def test_two_installations_are_pushed_to_once_each_and_reported_in_the_order_ask
     }
 
 
-def test_a_wrong_access_token_is_told_and_not_delivered(network: Network) -> None:
+def test_a_wrong_access_token_is_reported_and_not_delivered(network: Network) -> None:
     address, sender = android(), new_sender()
     phone = network.phone(address)
     (destination,) = network.query(sender, phone)
@@ -69,7 +69,7 @@ def test_a_wrong_access_token_is_told_and_not_delivered(network: Network) -> Non
     assert network.pushes_to(address) == []
 
 
-def test_who_asks_for_an_unregistered_phone_is_told(network: Network) -> None:
+def test_a_request_for_an_unregistered_phone_is_reported(network: Network) -> None:
     address, sender = android(), new_sender()
     phone = network.phone(address)
     destinations = network.query(sender, phone)
@@ -79,7 +79,7 @@ def test_who_asks_for_an_unregistered_phone_is_told(network: Network) -> None:
     assert network.pushes_to(address) == []
 
 
-def test_a_muted_chat_is_silent_and_its_sender_learns_nothing(network: Network) -> None:
+def test_a_muted_chat_gets_no_push_and_its_sender_gets_success(network: Network) -> None:
     content = _content(NotificationType.MESSAGE, chat=CHAT)
     assert _pushes(network, Preferences(muted_chats=(CHAT,)), content) == 0
 
@@ -89,7 +89,7 @@ def test_another_chat_than_the_muted_one_is_heard(network: Network) -> None:
     assert _pushes(network, Preferences(muted_chats=(CHAT,)), content) == 1
 
 
-def test_a_blocked_author_is_silent_and_learns_nothing(network: Network) -> None:
+def test_a_blocked_author_causes_no_push_and_gets_success(network: Network) -> None:
     author = author_hash(new_identity().pub33)
     content = _content(NotificationType.MESSAGE, author=author)
     assert _pushes(network, Preferences(blocked_chats=(author,)), content) == 0
@@ -151,7 +151,7 @@ def test_the_same_message_by_another_request_counts_as_success_and_is_not_delive
 
 
 @pytest.mark.parametrize("address", [iphone("dead-"), android("dead-")], ids=["APN", "Firebase"])
-def test_a_dead_token_is_told_and_its_phone_is_found_no_more(network: Network, address) -> None:
+def test_a_dead_token_is_reported_and_its_phone_is_found_no_more(network: Network, address) -> None:
     sender = new_sender()
     phone = network.phone(address)
     assert network.notify(sender, network.query(sender, phone)) == (_failure(phone, ReportError.NOT_REGISTERED),)
@@ -171,7 +171,7 @@ def test_a_gateway_that_is_busy_for_a_moment_delays_the_push_but_not_the_reply(n
 
 
 def _pushes(network: Network, preferences: Preferences, content: Content) -> int:
-    """How often a phone with these preferences is woken for that. The sender hears success in any case."""
+    """Count the pushes to a phone with these preferences. The sender gets success in any case."""
     address, sender = android(), new_sender()
     phone = network.phone(address, preferences)
     assert network.notify(sender, network.query(sender, phone), content) == (_success(phone),)

@@ -1,4 +1,4 @@
-"""What was worked off is read no more, also while somebody keeps a snapshot open, for which PostgreSQL keeps it."""
+"""Ended rows that PostgreSQL keeps for an open snapshot: batches and gauges do not read them."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -23,7 +23,7 @@ from waku_bridge.models import InboundEnvelope, OutboundReply
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ROWS = 3000
-# Of a row, as many others.
+# Copies each row many times.
 _MULTIPLY = """
     INSERT INTO {table}_under_way SELECT copy.* FROM {table}_under_way AS row, generate_series(1, %(rows)s) AS n,
         concat('\\x', md5(concat(to_jsonb(row), n))) AS new_hash,
@@ -32,21 +32,21 @@ _MULTIPLY = """
 
 
 def work_off(table: str, key: str = "id", value: str = "row.id * 100000 + n") -> None:
-    """Make many rows like the ones that are there, and end all of them."""
+    """Make many rows like the existing ones, and end all of them."""
     with connection.cursor() as cursor:
         cursor.execute(_MULTIPLY.format(table=table, key=key, value=value), {"rows": ROWS})
         cursor.execute(f"DELETE FROM {table}_under_way")
 
 
 def pages_read(step: Step, *, nothing_before: datetime) -> int:
-    """Return how many pages a look for rows of this step reads."""
+    """Return the number of pages that a step reads when it looks for rows."""
     return pages_of(f"SELECT EXISTS ({step.waits})", {"now": timezone.now(), "nothing_before": nothing_before})
 
 
 def pages_of(sql: str, values: Mapping[str, object] | None = None) -> int:
-    """Return how many pages a statement reads, without those of PostgreSQL's catalogs.
+    """Return the number of pages that a statement reads, without those of PostgreSQL's catalogs.
 
-    A session reads these again whenever its caches were discarded, as by many changes of schema in other databases.
+    A session reads catalogs again when its caches were invalidated, for example by schema changes in other databases.
     """
     return min(_pages_of(sql, values) for _ in range(3))
 
@@ -58,15 +58,15 @@ def _pages_of(sql: str, values: Mapping[str, object] | None) -> int:
 
 
 def pages_counted(*, nothing_before: datetime) -> list[int]:
-    """Return how many pages the gauges read, and the count of a queue."""
+    """Return the number of pages that each gauge reads, and those for the count of a queue."""
     marks.save(dict.fromkeys(("Due", "Inbox", "LeftBehind", "Lost", "Overdue"), nothing_before))
     counted = {"ids": [queues.UNSORTED], "after": [None], "limit": 10_000, "nothing_before": nothing_before}
     return [*(pages_of(gauge.sql) for gauge in gauges()), pages_of(admission._COUNT_WAITING, counted)]
 
 
-def test_a_look_reads_nothing_that_was_worked_off() -> None:
+def test_a_look_reads_no_ended_row() -> None:
     with connection.cursor() as cursor:
-        cursor.execute("VACUUM notifications_queue, batches_stepmark")  # of rows that other tests have left
+        cursor.execute("VACUUM notifications_queue, batches_stepmark")  # without rows of other tests
     hour_ago = timezone.now() - timedelta(hours=1)
     notification = make_due(state=Notification.State.IN_FLIGHT, lease_until=hour_ago, dedup_key=None)
     make_due(next_attempt_at=hour_ago, expires_at=hour_ago, dedup_key=None)

@@ -1,4 +1,4 @@
-"""A stranger with one phone, which it registers under hundreds of names: nobody else's app is stopped by that."""
+"""Abuse by one sender whose phone is registered under hundreds of names: it stops no app for other users."""
 
 import itertools
 import secrets
@@ -53,7 +53,7 @@ def register(names: list[bytes], tokens: list[str], *, app: str = APP) -> None:
 
 
 def ask(deliverer: DeliveryProcess, names: list[bytes]) -> None:
-    """Have each of these notified, each by another sender, and wait for what becomes of it."""
+    """Notify each of these names from a sender of its own, and wait for the end."""
     batch = []
     for name in names:
         key = secrets.token_bytes(32)
@@ -68,7 +68,7 @@ def ask(deliverer: DeliveryProcess, names: list[bytes]) -> None:
 @pytest.mark.parametrize("refusal", REFUSALS)
 @pytest.mark.parametrize("count", first_everyday(40, 500))
 def test_neither_made_up_tokens_nor_a_token_of_another_app_stop_an_app(settings, refusal: str, count: int) -> None:
-    """Each name was delivered to by the stranger's own phone, and gets a made-up token after that."""
+    """The abuser's own phone got a push under each name, and then each name gets a made-up token."""
     settings.SENDER_LIMITS = settings.GLOBAL_LIMITS
     good, victim = apn_token("of the stranger"), secrets.token_bytes(32)
     working = {good, apn_token("of a victim")}
@@ -85,7 +85,7 @@ def test_neither_made_up_tokens_nor_a_token_of_another_app_stop_an_app(settings,
 
     register(names, [apn_token() for _ in names])
     ask(deliverer, names)
-    working.remove(good)  # and then the app is removed from the phone
+    working.remove(good)  # the app is removed from the phone
     register(names, [good] * count)
     ask(deliverer, names)
 

@@ -1,4 +1,4 @@
-"""The promise of design and documentation: the server keeps hashes, not identities, and no secret in plain."""
+"""Promise of design and documentation: the server keeps hashes instead of identities, and no secret in plain."""
 
 import psycopg
 from psycopg import sql
@@ -17,11 +17,11 @@ def test_no_token_key_or_message_is_in_a_log_or_in_plain_in_the_database(fleet: 
     assert found({"key hash": traces.phones[0].identity.key_hash}, {"stored on purpose": in_registrations})
     hidden = traces.secrets()
     assert found(hidden, afterwards) == []
-    del hidden["message"]  # as long as a push is to be tried again, its message is kept
+    del hidden["message"]  # the message is kept as long as a push may be repeated
     assert found(hidden, meanwhile) == []
 
 
-def test_what_is_meant_for_a_phone_is_forgotten_once_it_is_there(network: Network) -> None:
+def test_the_contents_of_a_push_are_forgotten_once_it_is_delivered(network: Network) -> None:
     address, sender = android(), new_sender()
     network.notify(sender, network.query(sender, network.phone(address)), sender.one_to_one(b"for the phone"))
     assert len(network.pushes_to(address)) == 1
@@ -40,7 +40,7 @@ def test_what_is_meant_for_a_phone_is_forgotten_once_it_is_there(network: Networ
 
 
 def _tables(fleet: Fleet) -> dict[str, str]:
-    """Every table as text; bytes are in hex."""
+    """Return every table as text, with bytes in hex."""
     with psycopg.connect(fleet.environment["DATABASE_URL"], autocommit=True) as connection:
         names = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
         return {f"table {name}": _text(connection, name) for (name,) in names}

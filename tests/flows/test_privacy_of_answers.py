@@ -1,7 +1,7 @@
-"""The same promise for whoever reads answers: every page, every answer of the API, every metric, every line of a log.
+"""Privacy of every output: page, API answer, metric and log line.
 
-A whole server of its own, that logs for machines, with its web server. The pages are walked with a row of each table
-that one of everything left behind, and nightly with every row.
+The tests have a whole server of their own, with its web server, that logs as JSON. They open the pages for one row of
+each table, and nightly for every row.
 """
 
 import re
@@ -38,7 +38,7 @@ from waku_bridge.codec.keys import chat_key
 from waku_bridge.identity import canary_identity, server_identity
 
 PASSWORD, METRICS_TOKEN = secrets.token_urlsafe(20), secrets.token_urlsafe(20)
-# What the database holds that nobody may see, not even encrypted or as a digest.
+# Values in the database that no output may contain, not even encrypted or as a digest.
 KEPT = """
     SELECT address_encrypted FROM registrations_route UNION ALL SELECT address_digest FROM registrations_route
     UNION ALL SELECT delivered_digest FROM registrations_route WHERE delivered_digest IS NOT NULL
@@ -77,7 +77,7 @@ def own_network(own_fleet: Fleet) -> Iterator[Network]:
 
 @pytest.fixture
 def web(own_fleet: Fleet) -> str:
-    """Its address."""
+    """Start the web server, and return its URL."""
     port = free_port()
     own_fleet.start(plan.web("127.0.0.1", port))
     wait_for_http(f"http://127.0.0.1:{port}/healthz")
@@ -85,7 +85,7 @@ def web(own_fleet: Fleet) -> str:
 
 
 def manage(fleet: Fleet, command: str, *arguments: str, **environment: str) -> str:
-    """Run a command to its good end; what it printed."""
+    """Run a command, check that it succeeded, and return its output."""
     spec = plan.manage(command, command, *arguments, stop_order=StopOrder.FRONT)
     fleet.run(replace(spec, environment={**spec.environment, **environment}))
     return fleet.log(command)
@@ -120,7 +120,7 @@ SCOPES = tuple(chain.from_iterable(("--scope", scope) for scope in ApiToken.Scop
 
 @contextmanager
 def looking_at(fleet: Fleet) -> Iterator[None]:
-    """Django's connection of this process, for a while to the database of the fleet."""
+    """Connect Django to the fleet's database meanwhile."""
     before = connection.settings_dict["NAME"]
     connection.close()
     connection.settings_dict["NAME"] = conninfo_to_dict(fleet.environment["DATABASE_URL"])["dbname"]
@@ -132,9 +132,9 @@ def looking_at(fleet: Fleet) -> Iterator[None]:
 
 
 def read_pages(web: str, pages_now: Callable[[], list[Page]], traces: Traces) -> dict[str, str]:
-    """And what is said to who searches for a person by the chat key, and to who makes a slip in it.
+    """Load every page, and search for each person by the chat key and by one with a slip in it.
 
-    The server goes on meanwhile: a row that it finishes with, like a window of the store, has no page any more.
+    The server goes on meanwhile, so a finished row, such as a window of a store, may have no page any more.
     """
     pages = pages_now()
     with httpx.Client(base_url=web, trust_env=False, timeout=60) as browser:
@@ -155,7 +155,9 @@ def read_pages(web: str, pages_now: Callable[[], list[Page]], traces: Traces) ->
 
 
 def read_api(web: str, token: str, traces: Traces) -> dict[str, str]:
-    """Lists of everybody there are none: for each of those who left traces, what they left."""
+    """Load every list of the API for each person who left traces, as no list covers everybody, and every notification
+    in them.
+    """
     hashes = [phone.identity.key_hash.hex() for phone in traces.phones]
     routes = {name: route for name, route in patterns(get_resolver()) if route.startswith("api/v1/")}
     lists = ["/" + re.sub(r"[\^$]", "", route) for name, route in routes.items() if "(" not in route]
@@ -179,7 +181,7 @@ def read_metrics(web: str) -> dict[str, str]:
 
 
 def own_secrets() -> dict[str, bytes]:
-    """Of the server itself, and of its canary."""
+    """Return secrets of the server and its canary."""
     return {
         "password": PASSWORD.encode(),
         "metrics": METRICS_TOKEN.encode(),
@@ -198,5 +200,5 @@ def kept(fleet: Fleet) -> dict[str, bytes]:
 
 
 def digests(traces: Traces) -> dict[str, bytes]:
-    """Plain ones can be looked up by whoever has a list of tokens."""
+    """Return plain digests of the traces, which a list of tokens would reveal."""
     return {f"digest of {name}": sha256(secret).digest() for name, secret in traces.secrets().items()}

@@ -1,4 +1,4 @@
-"""Queries: who learns how a phone can be notified, and who hears nothing."""
+"""Queries: which sender gets the access token of a phone, and which gets no answer."""
 
 import pytest
 

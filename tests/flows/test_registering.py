@@ -1,4 +1,4 @@
-"""Registrations: what a phone says to the server, and what it hears back."""
+"""Registrations: messages of a phone to the server, and the server's responses."""
 
 import os
 
@@ -97,6 +97,6 @@ def test_an_older_registration_does_not_bring_an_unregistered_phone_back(network
 
 
 def _forgetful(phone: RegisteringClient) -> RegisteringClient:
-    """The same installation, which has lost its memory of versions."""
+    """Return the same installation without its record of versions."""
     state = new_state(random_bytes=os.urandom, installation_id=phone.installation_id, access_token=phone.access_token)
     return RegisteringClient(phone.identity, state, os.urandom)

@@ -1,6 +1,6 @@
-"""One trace from the page of a node to gorush's answer and the confirmed reply, made by the processes of a server.
+"""One trace from the page of a node to gorush's answer and the confirmed reply, across the processes of a server.
 
-A server of its own, with its web server, that traces every message for a collector in this process.
+The server is the tests' own. It traces every message to a collector in this process.
 """
 
 import secrets
@@ -25,9 +25,9 @@ from tests.flows.test_privacy_of_answers import digests, kept
 from tests.flows.traces import Traces, found
 
 METRICS_TOKEN = secrets.token_urlsafe(20)
-# What is done for a request, in its order, by the bridge, the batches of a worker and its event loop.
+# Spans of a request, in order, from the bridge, the worker's batches and its event loop.
 WAY = ["read", "Inbox", "send", "Results", "Settling", "Recording", "publish", "Noting", "confirm", "Confirming"]
-# Whatever names somebody in the database, though not all of it is secret.
+# Columns that identify somebody, though not all of them are secret.
 NAMES = """
     SELECT public_key_hash FROM registrations_registration
     UNION ALL SELECT convert_to(installation_id, 'UTF8') FROM registrations_registration
@@ -73,7 +73,7 @@ def own_network(own_fleet: Fleet) -> Iterator[Network]:
 
 
 def requests_of(collecting: Collector) -> list[list[Span]]:
-    """The traces of requests, as far as they have come."""
+    """Return the traces of requests that have arrived so far."""
     return [spans for spans in collecting.traces().values() if "send" in [span.name for span in spans]]
 
 
@@ -104,7 +104,7 @@ def test_one_trace_leads_from_the_page_of_a_node_to_the_confirmed_reply(
 
 
 def assert_linked(trace: list[Span], collecting: Collector) -> None:
-    """What a step did for the message leads to the step of its turn, and that leads to the message."""
+    """Check that the span of a message links to its step of a batch, and that step to the message."""
     steps = {(span.trace_id, span.span_id): span for span in collecting.spans if span.trace_id != trace[0].trace_id}
     for span in trace:
         if span.name[0].isupper():

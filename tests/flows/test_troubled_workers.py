@@ -1,5 +1,5 @@
-"""Two workers on the same rows, one of which hangs or has a clock that goes back, and a broker that is emptied: each
-push goes out once, and each request is answered once.
+"""Trouble of two workers on the same rows: one hangs or its clock goes back, or the broker is emptied. Each push is
+sent once, and each request is answered once.
 """
 
 import os
@@ -29,7 +29,7 @@ def prepared(fleet: Fleet, network: Network) -> Load:
 
 @pytest.fixture(scope="module")
 def second(fleet: Fleet) -> Iterator[str]:
-    """Another worker beside the first."""
+    """Start another worker beside the first."""
     fleet.start(plan.worker("second", "batches", "--pool=prefork", "--concurrency=1"))
     wait_until(lambda: batches_of(fleet, "second"), what="the second worker processes batches")
     yield "second"
@@ -45,7 +45,7 @@ def batches_of(fleet: Fleet, name: str) -> set[int]:
 
 @contextmanager
 def stopped(fleet: Fleet, name: str) -> Iterator[None]:
-    """A worker that hangs, for a while."""
+    """Make a worker hang meanwhile."""
     pids = [fleet.running[name].pid, *batches_of(fleet, name)]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -57,7 +57,7 @@ def stopped(fleet: Fleet, name: str) -> Iterator[None]:
 
 
 def unread(network: Network) -> int:
-    """Return how many envelopes wait in the inbox."""
+    """Count the envelopes that wait in the inbox."""
     [(count,)] = network.rows(
         "SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state IN ('received', 'postponed')"
     )
@@ -65,8 +65,8 @@ def unread(network: Network) -> int:
 
 
 def check(network: Network, prepared: Load) -> None:
-    """Each push went out once, and each request was answered once."""
-    load.wait_until_worked_off(network, prepared)
+    """Check that each push was sent once, and each request was answered once."""
+    load.wait_until_all_processed(network, prepared)
     pushes = load.pushes_by_message(network, prepared)
     assert Counter(len(each) for each in pushes.values()) == {1: REQUESTS}
     assert load.replies_by_message(network, prepared) == Counter(prepared.message_ids)
@@ -79,9 +79,7 @@ def test_two_workers_on_the_same_rows_send_each_push_once(network: Network, prep
     check(network, prepared)
 
 
-def test_a_broker_that_is_emptied_again_and_again_takes_nothing_along(
-    fleet: Fleet, network: Network, prepared: Load
-) -> None:
+def test_a_broker_that_is_emptied_again_and_again_loses_nothing(fleet: Fleet, network: Network, prepared: Load) -> None:
     with redis.Redis.from_url(fleet.environment["REDIS_URL"]) as broker:
         for start in range(0, REQUESTS, REQUESTS // 10):
             network.publish(*prepared.messages[start : start + REQUESTS // 10])
@@ -93,10 +91,10 @@ def test_a_broker_that_is_emptied_again_and_again_takes_nothing_along(
 def test_a_leader_that_hangs_leaves_the_work_to_the_other(
     fleet: Fleet, network: Network, prepared: Load, second: str
 ) -> None:
-    """The first one was there first, so it is the leader."""
+    """The first worker started first, so it is the leader."""
     with stopped(fleet, "batches"):
         network.publish(*prepared.messages)
-        load.wait_until_worked_off(network, prepared)
+        load.wait_until_all_processed(network, prepared)
     check(network, prepared)
 
 
@@ -104,7 +102,7 @@ def test_a_leader_that_hangs_leaves_the_work_to_the_other(
 def test_a_clock_that_goes_back_stops_nothing_and_sends_nothing_twice(
     fleet: Fleet, network: Network, prepared: Load, second: str, tmp_path: Path
 ) -> None:
-    """Its pushes take longer than the other worker, which then comes back, needs to look for rows that are lost."""
+    """The first worker's pushes take longer than the time after which the other one looks for lost rows."""
     goes_back = tmp_path / "goes back"
     arguments = services()["batches"].command[-1:]
     fleet.stop("batches")

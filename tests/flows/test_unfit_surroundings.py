@@ -1,4 +1,6 @@
-"""A database, a node or a gorush that is not as it must be: it is told in one line, and nothing is lost."""
+"""Unfit surroundings: a database, a node or a gorush that is not as it must be. The server reports it in one line, and
+nothing is lost.
+"""
 
 import os
 import re
@@ -25,14 +27,14 @@ from tests.clusters import UNSYNCED, Cluster
 from tests.flows import fleet as processes
 from tests.flows.conftest import SERVER, environment_of, network_of, start
 from tests.flows.fleet import Fleet, wait_until
-from tests.flows.load import RECIPIENTS, Load, prepare, pushes_by_message, replies_by_message, wait_until_worked_off
+from tests.flows.load import RECIPIENTS, Load, prepare, pushes_by_message, replies_by_message, wait_until_all_processed
 from tests.flows.network import Network, android, new_sender, unregistered_phone
 from tests.folders import open_folder
 from waku_bridge.client import Destination
 from waku_bridge.messages import WakuMessage
 
 PROCESSES = ("bridge", "batches", "tasks", "reports")
-# Interrupted in the middle of the migration behind this one, and before what ends `manage.py migrate`.
+# Stops in the middle of the migration before the newest one, and before the last steps of `manage.py migrate`.
 HALF = """
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
@@ -44,17 +46,17 @@ POLL_SECONDS = 3
 DISK_MIB = 160
 FULL = "the disk of PostgreSQL is full"
 REASON = re.compile(r"reason='([^']*)'")
-# What each process says when it cannot work without PostgreSQL.
-# A bridge says the one or the other, or both: while it has a page that it cannot store, it does not ask for its lock.
+# Log events of each process without PostgreSQL. A bridge logs one or both of its two: while it has a page that it
+# cannot store, it does not request its lock.
 WITHOUT_IT = {
     "bridge": ("page_not_stored", "lock_session_lost"),
     "batches": ("batch_postponed",),
     "tasks": ("beat_stands_by",),
 }
 REQUESTS = 100
-# PostgreSQL prepares a few beforehand.
+# More than the WAL segments that PostgreSQL keeps ready.
 ENOUGH_SEGMENTS = 20
-# Of what Apple and Google refuse because of the credentials, as an operator may change it in the console.
+# Shortens the retries after refused credentials, as an operator may in the console.
 SOONER = "UPDATE notifications_gatewayerrorrule SET retry_base_seconds = 5 WHERE outcome = 'config'"
 TRIPPED = "SELECT count(*) FROM notifications_halt WHERE kind = 'tripped'"
 PROVEN = "SELECT count(*) FROM registrations_route WHERE is_proven"
@@ -68,7 +70,7 @@ NewFleet = Callable[..., Fleet]
 def new_fleet(
     valkey: EmbeddedValkey, guard: Guard, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[NewFleet]:
-    """Return ``new_fleet(database_url, **settings)``, a server that is not started yet."""
+    """Return ``new_fleet(database_url, **settings)``, which makes a server that is not started yet."""
     fleets: list[Fleet] = []
 
     def make(database_url: str, **settings: str) -> Fleet:
@@ -84,7 +86,7 @@ def new_fleet(
 
 @pytest.fixture
 def disk(require_or_skip: Callable[[bool, str], None]) -> Iterator[Path]:
-    """A small one of its own."""
+    """A small disk of its own."""
     with open_folder() as folder:
         mounting = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "small-disk", str(folder)]
         mounted = subprocess.run(mounting, check=False, capture_output=True)
@@ -96,8 +98,8 @@ def disk(require_or_skip: Callable[[bool, str], None]) -> Iterator[Path]:
 
 @pytest.fixture
 def cluster(guard: Guard, tmp_path: Path) -> Iterator[Cluster]:
-    """A PostgreSQL server whose data are on a disk with room. Sessions of the shared one that run other tests would
-    have to write to the full disk, too, when they need a page of its buffers.
+    """A PostgreSQL server whose data are on a disk with space. The shared server will not do: its other sessions would
+    have to write to the full disk whenever they need a buffer.
     """
     cluster = Cluster(installed.postgres(tmp_path / "postgres", UNSYNCED), guard)
     cluster.start()
@@ -107,7 +109,7 @@ def cluster(guard: Guard, tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def on_the_disk(disk: Path, cluster: Cluster, new_fleet: NewFleet) -> Fleet:
-    """A server, not started yet, with a migrated database whose tables are on the small disk."""
+    """A server that is not started yet, with a migrated database whose tables are on the small disk."""
     tables = disk / "tables"
     own_folder(tables, cluster.server.account)
     with psycopg.connect(cluster.server.url("postgres"), autocommit=True) as connection:
@@ -120,7 +122,7 @@ def on_the_disk(disk: Path, cluster: Cluster, new_fleet: NewFleet) -> Fleet:
 
 @pytest.fixture
 def wholly_on_the_disk(disk: Path, guard: Guard) -> Iterator[Cluster]:
-    """A PostgreSQL server that has nothing elsewhere."""
+    """A PostgreSQL server with all of its files on the small disk."""
     cluster = Cluster(installed.postgres(disk / "postgres", UNSYNCED), guard)
     cluster.start()
     yield cluster
@@ -128,7 +130,9 @@ def wholly_on_the_disk(disk: Path, guard: Guard) -> Iterator[Cluster]:
 
 
 @pytest.mark.nightly
-def test_on_a_half_done_migration_nothing_is_taken_before_it_is_done(cluster: Cluster, new_fleet: NewFleet) -> None:
+def test_an_unfinished_migration_stops_all_processing_until_it_is_finished(
+    cluster: Cluster, new_fleet: NewFleet
+) -> None:
     fleet = new_fleet(cluster.server.url("postgres"))
     fleet.run(plan.manage("half", "shell", "--command", HALF, stop_order=StopOrder.FRONT))
     start(fleet)
@@ -141,14 +145,14 @@ def test_on_a_half_done_migration_nothing_is_taken_before_it_is_done(cluster: Cl
         fleet.run(processes.migrate())
         assert network.how_it_ended(envelope) == ("processed", "")
     for name in PROCESSES:
-        # Once, and once more in whoever looks while they are applied: fewer are missing then.
+        # One line, and another one for a process that checks while migrations run, as fewer are missing then.
         reported = [REASON.findall(line) for line in fleet.log(name).splitlines() if "start_waits" in line]
         assert reported
         assert all(before != after for before, after in pairwise(reported)), reported
         assert "Traceback" not in fleet.log(name)
 
 
-def test_a_full_disk_is_told_in_one_line_and_costs_nothing_but_time(disk: Path, on_the_disk: Fleet) -> None:
+def test_a_full_disk_is_reported_in_one_line_and_loses_nothing(disk: Path, on_the_disk: Fleet) -> None:
     fleet = on_the_disk
     start(fleet)
     with closing(network_of(fleet)) as network:
@@ -157,16 +161,16 @@ def test_a_full_disk_is_told_in_one_line_and_costs_nothing_but_time(disk: Path, 
             network.publish(*load.messages)
             wait_until(lambda: FULL in fleet.log("bridge") + fleet.log("batches"), what="somebody says that it is full")
             time.sleep(POLL_SECONDS)
-        _all_are_worked_off_once(network, load)
+        _all_are_processed_once(network, load)
     assert "envelope_failed" not in fleet.log("batches")
     assert "Traceback" not in fleet.log("bridge") + fleet.log("batches")
 
 
 @pytest.mark.nightly
-def test_a_full_disk_that_ends_postgresql_is_told_in_one_line_and_costs_nothing_but_time(
+def test_a_full_disk_that_ends_postgresql_is_reported_in_one_line_and_loses_nothing(
     disk: Path, wholly_on_the_disk: Cluster, new_fleet: NewFleet
 ) -> None:
-    """Without room for its WAL PostgreSQL gives up at once, and again when it recovers."""
+    """PostgreSQL ends at once when its WAL has no space, and again when it recovers."""
     cluster = wholly_on_the_disk
     fleet = new_fleet(cluster.server.url())
     fleet.run(processes.migrate())
@@ -182,7 +186,7 @@ def test_a_full_disk_that_ends_postgresql_is_told_in_one_line_and_costs_nothing_
                 wait_until(lambda name=name: _reasons(fleet, name), what=f"{name} says so")
     cluster.start()
     with closing(network_of(fleet)) as network:
-        _all_are_worked_off_once(network, load)
+        _all_are_processed_once(network, load)
     for name in WITHOUT_IT:
         reported = _reasons(fleet, name)
         assert any(UNAVAILABLE in why or FULL in why for why in reported), reported
@@ -212,10 +216,12 @@ def test_a_node_of_another_network_and_a_gorush_that_does_not_start_have_a_line_
 
 
 @pytest.mark.nightly
-def test_credentials_that_apple_and_google_refuse_are_told_and_blamed_on_no_token(
+def test_refused_credentials_are_reported_and_disable_no_token(
     postgres: EmbeddedPostgres, new_database: Callable[[str], str], new_fleet: NewFleet
 ) -> None:
-    """What comes meanwhile waits, and is delivered with those that are right: what was refused, a few seconds later."""
+    """Requests that come meanwhile wait. They are delivered with the right credentials, and refused pushes a few
+    seconds later.
+    """
     url = postgres.url(new_database("refused"))
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(SOONER)
@@ -232,28 +238,28 @@ def test_credentials_that_apple_and_google_refuse_are_told_and_blamed_on_no_toke
         time.sleep(POLL_SECONDS)
         assert network.rows(DISABLED) == [(0,)]
         network.mend_gorush()
-        _all_are_worked_off_once(network, load)
+        _all_are_processed_once(network, load)
         assert network.rows(DISABLED) == [(0,)]
     reported = [line for line in fleet.log("batches").splitlines() if "channel_tripped" in line]
     assert [sum(code in line for line in reported) for code in ("InvalidProviderToken", "permission")] == [1, 1]
 
 
-def _all_are_worked_off_once(network: Network, load: Load) -> None:
-    wait_until_worked_off(network, load)
+def _all_are_processed_once(network: Network, load: Load) -> None:
+    wait_until_all_processed(network, load)
     pushes, replies = pushes_by_message(network, load), replies_by_message(network, load)
     assert [len(pushes[each]) for each in load.message_ids] == [1] * REQUESTS
     assert all(replies[each] for each in load.message_ids)
 
 
 def _need_another_segment(cluster: Cluster) -> None:
-    """As the archive does each minute, whatever is written."""
+    """Begin WAL segments, as the archive does each minute even without writes."""
     with psycopg.connect(cluster.server.url(), autocommit=True) as connection, suppress(psycopg.OperationalError):
         for _ in range(ENOUGH_SEGMENTS):
             connection.execute("SELECT pg_logical_emit_message(true, 'tests', ''), pg_switch_wal()")
 
 
 def _reasons(fleet: Fleet, name: str) -> list[str]:
-    """What a process could not do and why, line by line."""
+    """Return the failed action and its reason for each line of a log."""
     return [
         f"{event}: {found[1]}"
         for line in fleet.log(name).splitlines()
@@ -264,7 +270,7 @@ def _reasons(fleet: Fleet, name: str) -> list[str]:
 
 @contextmanager
 def _filled(disk: Path) -> Iterator[None]:
-    """To the last byte."""
+    """Fill the disk to the last byte meanwhile."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:
@@ -279,7 +285,7 @@ def _filled(disk: Path) -> Iterator[None]:
 
 
 def _request() -> WakuMessage:
-    """About somebody whom the server does not know: it is answered with an error."""
+    """Return a request about an unknown installation, which is answered with an error."""
     phone, sender = unregistered_phone(), new_sender()
     phone.change(android())
     place = Destination(

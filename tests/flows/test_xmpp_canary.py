@@ -1,5 +1,5 @@
-"""`manage.py xmpp_canary` against a whole server, with an XMPP server in this process: what it says when all is well,
-and when one part is missing.
+"""Command `manage.py xmpp_canary` against a whole server, with an XMPP server in this process: its output when all is
+well, and when one part is missing.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ Run = Callable[..., tuple[int, str]]
 
 
 class ServerThread:
-    """The XMPP server, on a loop of its own."""
+    """The XMPP server, on an event loop of its own."""
 
     def __init__(self) -> None:
         self._port: Future[int] = Future()
@@ -80,7 +80,7 @@ class Service:
         return {table: self.rows(f"SELECT count(*) FROM {table}")[0][0] for table in LEFT}
 
     def pushes(self) -> list[Any]:
-        """Return what gorush was given for Apple and Google."""
+        """Return the pushes that gorush got for Apple and Google."""
         return list(ask(self.fleet.environment["GORUSH_URL"], "GET", "/dev/pushes?limit=10000").body["pushes"])
 
     def start_bridge(self) -> None:
@@ -101,14 +101,14 @@ def service(
     environment = {
         "DATABASE_URL": postgres.url(new_database("xmpp_canary")),
         "REDIS_URL": f"{valkey.url.removesuffix('/0')}/14",
-        "WAKU_NODES": f"http://127.0.0.1:{free_port()}",  # nobody: the Waku bridge is not started
+        "WAKU_NODES": f"http://127.0.0.1:{free_port()}",  # nothing listens there: the Waku bridge is not started
         "GORUSH_URL": f"http://127.0.0.1:{free_port()}",
         "GORUSH_TIMEOUT_SECONDS": "2",
         "XMPP_COMPONENT_JID": SERVICE,
         "XMPP_COMPONENT_SECRET": SECRET,
         "XMPP_COMPONENT_HOST": "127.0.0.1",
         "XMPP_COMPONENT_PORT": str(xmpp.port),
-        # The canary is served whoever else is.
+        # The canary is served although its domain is not allowed.
         "XMPP_ALLOWED_DOMAINS": "capulet.test",
         "COLUMNS": "120",
     }
@@ -134,7 +134,7 @@ def batches(service: Service) -> ProcessSpec:
 
 @pytest.fixture
 def canary(service: Service) -> Run:
-    """Runs it; exit code and what it printed."""
+    """Return a function that runs the canary and returns its exit code and output."""
     fleet = service.fleet
 
     def run() -> tuple[int, str]:
@@ -149,7 +149,7 @@ def canary(service: Service) -> Run:
 
 @pytest.fixture
 def without(service: Service) -> Iterator[Callable[[str], None]]:
-    """Stops a part, and brings it back afterwards."""
+    """Return a function that stops a part, which is started again afterwards."""
     stopped: list[str] = []
 
     def stop(name: str) -> None:
@@ -172,7 +172,7 @@ def without(service: Service) -> Iterator[Callable[[str], None]]:
 
 def test_every_link_is_timed_and_no_row_stays(service: Service, canary: Run) -> None:
     before = service.pushes()
-    for _ in range(2):  # the second one finds what the first one left
+    for _ in range(2):  # the second run meets the rows of the first one
         code, printed = canary()
         assert code == 0, printed
         assert len(re.findall(r"│\s+\d+ │", printed)) == 4

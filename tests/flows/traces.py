@@ -1,4 +1,4 @@
-"""What a client leaves with the server, and how to recognise it in whatever somebody may read."""
+"""Traces that clients leave with the server, and a search for their secrets in texts."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from waku_bridge.client import Destination, Preferences
 from waku_bridge.codec.keys import chat_key
 from waku_bridge.messages import WakuMessage
 
-# What becomes of the pushes of each device: prefixes of the development gorush.
+# Prefixes of device tokens by which the development gorush chooses the outcome of pushes.
 APPLE = ("dead-", "lost-", "naming-")
 GOOGLE = ("flaky1-", "naming-")
 BEGINNING = 6  # characters
@@ -24,7 +24,9 @@ DEAD_LETTERS = "SELECT count(*) FROM waku_bridge_deadletter"
 
 
 class Traces:
-    """Everything happens once: registering, asking, notifying, every kind of failure, and a message nobody can read."""
+    """Clients that do everything once: register, query, notify, cause every kind of failure, and send an unreadable
+    message.
+    """
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -45,20 +47,20 @@ class Traces:
         wait_until(lambda: network.rows(DEAD_LETTERS) >= [(1,)], what="the dead letter is kept")
 
     def _from_the_future(self, destinations: Sequence[Destination]) -> WakuMessage:
-        """A request in a version of Waku that does not exist yet: a dead letter."""
+        """Return a request in a version of Waku that does not exist yet, which becomes a dead letter."""
         content = self.sender.one_to_one(self.message)
         request = self.sender.request(destinations, content, os.urandom(32), timestamp_ns=time.time_ns())
         return replace(request.message, version=2)
 
     def leave(self) -> None:
-        """So that nothing waits for its next try any more."""
+        """Unregister all phones, so that no notification waits for its next attempt."""
         for phone in self.phones:
             phone.unregister()
             self.network.register(phone)
         self.network.wait_until_delivered()
 
     def secrets(self) -> dict[str, bytes]:
-        """By what each is. Keys of the server are known to whoever starts it."""
+        """Return the secrets by name, without keys of the server, which its operator has."""
         identities = [self.contact, self.sender.ephemeral, *(phone.identity for phone in self.phones)]
         return {
             "message": self.message,
@@ -71,7 +73,9 @@ class Traces:
 
 
 def found(secrets: Mapping[str, bytes], texts: Mapping[str, str]) -> list[str]:
-    """Return which secrets stand in which text. Only those are looked for whose beginning is anywhere in it."""
+    """Return the secrets in the texts, each with its spelling and its text. Only spellings whose beginning occurs in a
+    text are searched for.
+    """
     by_beginning: dict[str, list[tuple[str, str]]] = {}
     for name, secret in secrets.items():
         for form, spelling in spellings(secret):
@@ -98,7 +102,7 @@ def spellings(secret: bytes) -> Iterator[tuple[str, str]]:
     yield "part of a URL", quote(secret)
     yield "hex", secret.hex()
     yield "hex", secret.hex().upper()
-    # Base64 of something longer depends on where in it the secret begins; the characters at the seams are left out.
+    # Base64 of a longer text depends on the offset of the secret in it. The characters at both ends are left out.
     for offset in range(3):
         whole = b64encode(bytes(offset) + secret).decode()
         inner = whole[4 if offset else 0 : -4]

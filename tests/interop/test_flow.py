@@ -59,7 +59,9 @@ def test_a_message_wakes_the_phone_once(network: Network, platform: Platform) ->
 
 
 @pytest.mark.parametrize(("platform", "fate"), [(iphone, "dead-"), (android, "expired-")], ids=["iOS", "Android"])
-def test_a_dead_token_is_told_and_its_phone_is_found_no_more(network: Network, platform: Platform, fate: str) -> None:
+def test_a_dead_token_is_reported_and_its_phone_is_found_no_more(
+    network: Network, platform: Platform, fate: str
+) -> None:
     address = platform(fate)
     sender, phone = new_sender(), network.phone(address)
     (report,) = network.notify(sender, network.query(sender, phone))
