@@ -1,7 +1,7 @@
-"""Fuzz one target, led by coverage: `python -m tests.fuzz TARGET [options of libFuzzer]`.
+"""Fuzzer of one target, guided by coverage: `python -m tests.fuzz TARGET [options of libFuzzer]`.
 
-It begins with the corpus and with every case that ever crashed. A crash is written to tests/fuzz/cases/TARGET/, where
-`test_cases.py` finds it from then on. Without arguments the names of the targets are printed.
+It begins with the corpus and with every case that ever crashed. It writes a crash to tests/fuzz/cases/TARGET/, where
+`test_cases.py` finds it from then on. Without arguments it prints the names of the targets.
 """
 
 import os
@@ -14,7 +14,7 @@ LARGEST_BYTES = 4096
 
 
 def set_up() -> None:
-    """Give the settings what they ask for: nothing of it is used."""
+    """Give the required settings values, none of which is used."""
     import django
 
     os.environ |= {

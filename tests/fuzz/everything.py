@@ -1,4 +1,4 @@
-"""Fuzz every target for its share of the time, or of the inputs, and print the figures.
+"""Fuzzer of all targets, one after the other, each for its share of the time or of the inputs. It prints the figures.
 
 `python -m tests.fuzz.everything --seconds 120`, or `--inputs 10000000`.
 """
@@ -20,7 +20,7 @@ def targets() -> list[str]:
 
 
 def fuzz(target: str, *options: str) -> tuple[int, int, str]:
-    """Return how many inputs a target got, how many places of the code they reached, and what it said if it failed."""
+    """Return the number of inputs, the number of code places that they reached, and the output of a failure."""
     command = [sys.executable, "-m", "tests.fuzz", target, *options]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     output = done.stdout + done.stderr

@@ -1,7 +1,7 @@
-"""What is fuzzed: each target takes any bytes and must come to a result, or to an error that its callers expect.
+"""Targets of fuzzing: each takes any bytes and must return a result, or raise an error that its callers expect.
 
-A target reads what a stranger or a broken peer may send us. The first byte often chooses which of several readers gets
-the rest. Whatever else is raised is a finding, and so is a result that breaks a promise.
+A target reads bytes that an anonymous sender or a broken peer may send to the server. The first byte often chooses
+which of several readers gets the rest. Any other exception is a finding, and so is a result that breaks a promise.
 """
 
 import importlib.util
@@ -50,14 +50,14 @@ CODEC: tuple[Callable[[bytes], object], ...] = (
 
 
 def codec(data: bytes) -> None:
-    """Read bytes of a stranger with one of the readers of the codec."""
+    """Read anonymous bytes with one of the readers of the codec."""
     if data:
         with suppress(CodecError):
             CODEC[data[0] % len(CODEC)](data[1:])
 
 
 def bodies_again(data: bytes) -> None:
-    """Read a body, write what was read, and read that: it says the same."""
+    """Read a body, serialize it and read it again: the two are equal."""
     if not data:
         return
     kinds = [MessageType.REGISTRATION, *sorted(set(MessageType) - {MessageType.REGISTRATION})]
@@ -82,7 +82,9 @@ STATUSES = (200, 200, 200, 200, 400, 401, 404, 413, 429, 500, 502, 504)
 
 
 def gorush(data: bytes) -> None:
-    """Read an answer of gorush. Only one that says "ok" may be a success, and no token shows in what is kept."""
+    """Read an answer of gorush. Only one that contains "ok" may be a success, and no stored text may contain
+    the token.
+    """
     if len(data) < 2:
         return
     push, status = PUSHES[data[0] % 2], STATUSES[data[1] % len(STATUSES)]
@@ -97,11 +99,11 @@ def gorush(data: bytes) -> None:
 
 
 def error_texts(data: bytes) -> None:
-    """Take a device's token out of an error text that it may have chosen itself."""
+    """Remove a device's token from an error text. The device may have chosen both."""
     text = data.decode(errors="replace")
     token, _, error = text.partition("\n")
     if len(token) >= 8:
-        # What stood on both sides of a token may look like one when it is put together.
+        # The parts on both sides of a removed token must not form the token again.
         left = without_token(f"{error}{token}{error}", token).split("<token>")
         assert not [part for part in left if token.casefold() in part]
         assert len(signature(error + token, token)) <= 200
@@ -111,7 +113,7 @@ def error_texts(data: bytes) -> None:
 
 
 class OneAnswer:
-    """An HTTP client whose peer answers everything with the same bytes."""
+    """HTTP client whose peer answers every request with the same bytes."""
 
     def __init__(self, status: int, content: bytes) -> None:
         self._answer = PlainAnswer(status, httpx.Headers(), content)
@@ -148,7 +150,7 @@ NODE_STATUSES = (200, 200, 200, 400, 404, 412, 429, 500, 505)
 
 
 def node(data: bytes) -> None:
-    """Read an answer of a Waku node, and select from the page what is ours."""
+    """Read an answer of a Waku node, and select our messages from the page."""
     if len(data) < 2:
         return
     client: Any = OneAnswer(NODE_STATUSES[data[1] % len(NODE_STATUSES)], data[2:])
@@ -162,7 +164,7 @@ def node(data: bytes) -> None:
 
 
 def _xmpp() -> dict[str, Target]:
-    """Return the targets of the XMPP bridge, if there is one."""
+    """Return the targets of the XMPP bridge, if it is installed."""
     if importlib.util.find_spec("xmpp_bridge") is None:
         return {}
     from tests.fuzz.xmpp import stanzas, stream

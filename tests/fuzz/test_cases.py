@@ -1,4 +1,4 @@
-"""Every input of the corpus, and every one that ever crashed a target, again; and a moment of made-up ones."""
+"""Inputs of the fuzz corpora and of all earlier crashes, read again, and a moment of random inputs."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ def inputs(folder: str, target: str) -> list[Path]:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("folder", ["corpus", "cases"])
-def test_nothing_that_was_ever_found_trips_a_target(folder: str, target: str) -> None:
+def test_no_recorded_input_trips_a_target(folder: str, target: str) -> None:
     for path in inputs(folder, target):
         TARGETS[target](path.read_bytes())
 
@@ -33,12 +33,12 @@ def test_each_target_has_a_corpus(target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @given(data=st.binary(max_size=300))
-def test_any_bytes_come_to_an_end_that_is_expected(target: str, data: bytes) -> None:
+def test_random_bytes_have_an_expected_result(target: str, data: bytes) -> None:
     TARGETS[target](data)
 
 
 @pytest.mark.parametrize(("required", "code"), [("", 0), ("1", 1)])
-def test_where_nothing_leads_by_coverage_that_is_said(tmp_path: Path, required: str, code: int) -> None:
+def test_a_run_without_atheris_is_reported(tmp_path: Path, required: str, code: int) -> None:
     (tmp_path / "atheris.py").write_text("raise ImportError", encoding="ascii")
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "REQUIRE_ALL": required}
     command = [sys.executable, "-m", "tests.fuzz.everything", "--seconds", "1"]

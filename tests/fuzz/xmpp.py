@@ -1,4 +1,4 @@
-"""The fuzz targets of the XMPP bridge."""
+"""Fuzz targets of the XMPP bridge."""
 
 from contextlib import suppress
 
@@ -11,19 +11,21 @@ HEADER = b"<stream:stream xmlns='jabber:component:accept' xmlns:stream='http://e
 
 
 def stanzas(data: bytes) -> None:
-    """Read one stanza of a stranger."""
+    """Read one anonymous stanza."""
     with suppress(MalformedStanza, BrokenStream):
         decode(parse(data))
 
 
 def stream(data: bytes) -> None:
-    """Read a stream in two pieces, and what its stanzas say: the same, wherever it was cut."""
+    """Read a stream whole and in two pieces: its stanzas are the same, wherever it is cut."""
     at = data[0] if data else 0
     assert _read(data[1:]) == _read(data[1 : at + 1], data[at + 1 :])
 
 
 def _read(*pieces: bytes) -> list[str]:
-    """Return what the stream says, or nothing when it breaks: what came before that may be told or not."""
+    """Return the stanzas of the stream, or nothing when it breaks, as it may break before or after an earlier stanza is
+    read.
+    """
     reader = Stream()
     events = list(reader.feed(HEADER))
     try:

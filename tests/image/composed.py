@@ -1,4 +1,4 @@
-"""The services of compose.yaml, as the Compose specification reads it, run from the images that Buildah has built."""
+"""Services of compose.yaml, interpreted by the Compose specification and run from the images that Buildah has built."""
 
 import json
 import os
@@ -15,20 +15,20 @@ from embedded.supervisor.processes import PROJECT, ProcessSpec, StopOrder
 
 ENTER = Path(__file__).with_name("enter.sh")
 VARIABLE = re.compile(r"\$\{(\w+):-([^{}]*)\}")
-# What Docker mounts without being told more.
+# Docker's default options for a tmpfs.
 TMPFS = "noexec,nosuid,nodev,mode=1777"
 
 
 def reported(*command: str) -> str:
-    """What a command prints."""
+    """Return the output of a command, and check that it succeeded."""
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
 
 
 def read_compose(**variables: str) -> dict[str, Any]:
-    """The services with every default of the specification, as with a .env of these variables. They are put in here, as
-    the tool knows none.
+    """Return the services with every default of the specification, as with a .env of these variables. This function
+    substitutes the variables, as the tool does not get them.
     """
     text = reported(".tools/compose", "-format", "json", "-no-interpolation", "compose.yaml")
     put_in = VARIABLE.sub(lambda found: variables.get(found[1]) or found[2], text)
@@ -42,7 +42,7 @@ def read_compose(**variables: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Image:
-    """One that Buildah has, with its files in ``root``."""
+    """An image that Buildah has built, with its files in ``root``."""
 
     name: str
 
@@ -64,7 +64,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """One host with the services. ``folder`` holds what the operator and Docker would: secrets, hosts, volumes."""
+    """A host with the services. ``folder`` holds the files of the operator and of Docker: secrets, hosts, volumes."""
 
     services: Mapping[str, Any]
     folder: Path
@@ -75,7 +75,7 @@ class Composed:
         return self.images.setdefault(name, Image(name))
 
     def spec(self, service: str, command: str = "", **environment: str) -> ProcessSpec:
-        """The service, or another command in its place, as `docker compose exec` runs it."""
+        """Return the process of a service, or of another command in its container, as `docker compose exec` runs it."""
         image, settings = self.image(service), self.services[service]
         words = shlex.split(command or settings.get("command") or "") or image.config["Cmd"]
         variables = [*image.config["Env"], "HOME=/home/pushserver", f"HOSTNAME={service}"]
@@ -88,7 +88,7 @@ class Composed:
         )
 
     def _volumes(self, service: str) -> list[str]:
-        """A folder for each volume of the image, named where compose.yaml names it, with the owner of the image's."""
+        """Make a folder for each volume of the image, with the name from compose.yaml and the owner from the image."""
         image = self.image(service)
         named = {volume["target"]: volume["source"] for volume in self.services[service].get("volumes", [])}
         pairs = [
@@ -102,7 +102,7 @@ class Composed:
 
 
 def tmpfs(settings: Mapping[str, Any]) -> str:
-    """The options of /tmp: Docker's, and after them those of compose.yaml, which win."""
+    """Return the mount options of /tmp: Docker's, and after them those of compose.yaml, which win."""
     (mounted,) = settings["tmpfs"]
     path, _, options = mounted.partition(":")
     assert path == "/tmp"  # noqa: S108 - that of the container

@@ -1,9 +1,8 @@
-"""Each process of compose.yaml runs from the image that Buildah made of the Dockerfile, as its own user, with the
-environment, secrets and folders that compose.yaml gives it, beside a real PostgreSQL, Valkey, Prosody, go-waku and
-gorush.
+"""Each process of compose.yaml, run from the image that Buildah made of the Dockerfile: as its own user, with the
+environment, secrets and folders of compose.yaml, beside a real PostgreSQL, Valkey, Prosody, go-waku and gorush.
 
-`make image-test` builds the images first. All share one loopback, where containers would have addresses of their own:
-names lead to it, and only the port of the metrics differs from compose.yaml.
+`make image-test` builds the images first. All processes share one loopback, where containers would have addresses of
+their own. Host names lead to it, and only the ports of metrics differ from compose.yaml.
 """
 
 import os
@@ -49,10 +48,10 @@ SECRETS = {
     "xmpp_component_secret": COMPONENT_SECRET,
     **dict.fromkeys(("other_server_private_keys", "alerts_to", "email_password", "aws_shared_credentials"), ""),
 }
-OWNER = 10001  # as compose.yaml tells operators
+OWNER = 10001  # the account that compose.yaml names to operators
 PEERS = Path(os.environ.get("PEERS", "")).resolve()
 PROCESSES = ("web", "bridge", "xmpp", "batches", "tasks", "reports")
-# Of the same loopback.
+# Each process has a port of its own, as all share one loopback.
 METRICS_PORTS = {name: str(9100 + number) for number, name in enumerate(PROCESSES)}
 INDICATORS = {"database", "broker", "batches", "workers", "node", "xmpp", "gorush"}
 FORBIDDEN = ("gcc", "cc", "g++", "make", "uv", "git")
@@ -75,9 +74,9 @@ def fleet(
 
 @pytest.fixture(scope="module")
 def database(fleet: Fleet) -> Iterator[str]:
-    """A PostgreSQL on the port that compose.yaml names; returns its URL for this test.
+    """Start PostgreSQL on the port of compose.yaml, and yield its URL for this test.
 
-    It runs under an account of its own, which may not pass pytest's folders.
+    It runs under an account of its own, which may not enter pytest's folders.
     """
     folder = Path(mkdtemp(prefix="pushserver-image-"))
     server = EmbeddedPostgres(folder / "postgres", {"listen_addresses": "127.0.0.1", "port": "5432"})
@@ -95,7 +94,7 @@ def database(fleet: Fleet) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def broker(fleet: Fleet, valkey: EmbeddedValkey) -> None:
-    """Valkey as compose.yaml starts it, from the wheel."""
+    """Start Valkey from the wheel, with the command of compose.yaml."""
     write_folders(fleet.folder)
     shell, option, command = read_compose()["valkey"]["command"]
     started = command.replace("docker-entrypoint.sh valkey-server -", f"{valkey.spec().command[0]} - --bind 127.0.0.1")
@@ -110,7 +109,9 @@ def servers(fleet: Fleet) -> Servers:
 
 @pytest.fixture(scope="module")
 def composed(fleet: Fleet, database: str, broker: None, servers: Servers) -> Iterator[tuple[Composed, str, str]]:
-    """Everything that compose.yaml starts. Returns it with the URL of the phones' node, and of Apple's record."""
+    """Start everything in compose.yaml. Yield it with the URL of the phones' node, and of the record of
+    Apple's fake.
+    """
     gorush, pair = servers.real("gorush"), Nodes(fleet, waku=PEERS / "waku").real_pair()
     xmpp = EmbeddedProsody(fleet.folder / "prosody", free_port(), 5347, {COMPONENT: COMPONENT_SECRET})
     xmpp.prepare()
@@ -133,7 +134,9 @@ def composed(fleet: Fleet, database: str, broker: None, servers: Servers) -> Ite
 
 
 def write_folders(folder: Path) -> None:
-    """What compose.yaml asks of the operator, and the names that Docker gives to containers."""
+    """Write the files that compose.yaml requires of the operator, and the host names that Docker gives to
+    containers.
+    """
     (folder / "secrets").mkdir()
     for name, value in SECRETS.items():
         file = folder / "secrets" / name
@@ -149,7 +152,7 @@ def readiness() -> dict[str, Any]:
 
 
 def executed(fleet: Fleet, host: Composed, service: str, command: str) -> str:
-    """What `docker compose exec SERVICE COMMAND` prints; the command must end well."""
+    """Return the output of `docker compose exec SERVICE COMMAND`, and check that it succeeded."""
     spec = host.spec(service, command, METRICS_PORT="0")
     environment = {"PATH": os.environ["PATH"]}
     done = subprocess.run(spec.command, env=environment, cwd=fleet.folder, capture_output=True, text=True, check=False)
@@ -205,7 +208,7 @@ def test_a_registration_and_a_request_wake_the_phone_once(
 
 
 def test_a_nightly_report_is_made(fleet: Fleet, composed: tuple[Composed, str, str], database: str) -> None:
-    """Of the messages of the test before, told to have come yesterday."""
+    """The report is about the messages of the test before, moved to yesterday."""
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("UPDATE notifications_attempt SET started_at = started_at - interval '1 day'")
         yesterday = (datetime.now(UTC) - timedelta(days=1)).date()

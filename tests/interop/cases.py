@@ -1,4 +1,4 @@
-"""What our gateway makes of every fate of a push. One table for the development gorush and the real one."""
+"""Verdicts of our gateway on every fate of a push: one table for the development gorush and the real one."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ IOS, ANDROID = TokenType.APN, TokenType.FIREBASE
 @dataclass(frozen=True, slots=True)
 class Case:
     """``fate`` is a prefix from the development gorush's `outcomes.py`. ``accepted`` and ``refused`` count the pushes
-    that Apple or Google got: the ground truth, whatever we believe.
+    that Apple or Google received, which is the ground truth.
     """
 
     token_type: TokenType
@@ -65,7 +65,7 @@ CASES = [
     refused(IOS, "argument-", Outcome.PAYLOAD, "BadPriority"),
     refused(ANDROID, "big-", Outcome.PAYLOAD, "too_large"),
     refused(ANDROID, "argument-", Outcome.PAYLOAD, "invalid_argument"),
-    # As hex, the ciphertext has half of what the limit of 4096 bytes leaves. When it needs more, we leave it out.
+    # In hex, the ciphertext has half of the space that the limit of 4096 bytes leaves. A longer one is left out.
     delivered(IOS, message_size=1830),
     delivered(IOS, message_size=1860),
     delivered(ANDROID, message_size=1800),
@@ -81,16 +81,17 @@ CASES = [
     refused(ANDROID, "internal-", Outcome.TRANSIENT, "internal"),
     refused(ANDROID, "html-", Outcome.TRANSIENT, "http_5xx"),
     refused(ANDROID, "flaky1-", Outcome.TRANSIENT, "unavailable"),
-    # The Firebase SDK sends five times before it tells.
+    # The Firebase SDK sends five times before it reports the error.
     Case(ANDROID, "outage-", Outcome.TRANSIENT, "unavailable", refused=5),
     refused(IOS, "new-", Outcome.TRANSIENT, "unknown"),
     refused(ANDROID, "new-", Outcome.TRANSIENT, "unknown"),
-    # Accepted, but who knows: with Firebase five times, and only the collapse key makes one of them on the phone.
+    # The push is accepted, but the connection breaks before the answer. Firebase's SDK sends it five times, and only
+    # the collapse key makes one of them on the phone.
     Case(IOS, "lost-", Outcome.AMBIGUOUS, "connection_lost", accepted=1),
     Case(ANDROID, "lost-", Outcome.AMBIGUOUS, "connection_lost", accepted=5),
     Case(IOS, "reset-", Outcome.AMBIGUOUS, "connection_lost", accepted=1),
     Case(ANDROID, "reset-", Outcome.AMBIGUOUS, "connection_lost", accepted=5),
-    # We give up, gorush does not.
+    # Our gateway gives up, and gorush does not.
     Case(IOS, "slow1500-", Outcome.AMBIGUOUS, "timeout", accepted=1, timeout_seconds=0.5),
     Case(ANDROID, "slow1500-", Outcome.AMBIGUOUS, "timeout", accepted=1, timeout_seconds=0.5),
 ]

@@ -1,5 +1,5 @@
-"""The servers under test: the development gorush and node in every run, the real ones (gorush with fakes of Apple and
-Google behind it, go-waku) in `make interop`, which says in PEERS where they are.
+"""Servers under test: the development gorush and node in every run, and the real ones in `make interop`. These are
+gorush with fakes of Apple and Google behind it, and go-waku, in the folder PEERS.
 """
 
 import os
@@ -26,7 +26,7 @@ StartServer = Callable[..., AbstractContextManager[Fleet]]
 
 @pytest.fixture(scope="session")
 def servers(guard: Guard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Starts them as tests ask for them."""
+    """The gorushes, which are started on demand."""
     fleet = Fleet(tmp_path_factory.mktemp("interop"), {}, guard)
     yield Servers(fleet, gorush=Path(PEERS or "").resolve() / "gorush", fakes_port=free_port())
     fleet.kill(*reversed(fleet.running))  # a gorush with a full queue would take its 30 seconds to end
@@ -47,7 +47,7 @@ def server(request: pytest.FixtureRequest, servers: Servers) -> Server:
 
 @pytest.fixture(scope="session")
 def nodes(guard: Guard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    """Starts them as tests ask for them."""
+    """The nodes, which are started on demand."""
     fleet = Fleet(tmp_path_factory.mktemp("nodes"), {}, guard)
     yield Nodes(fleet, waku=Path(PEERS or "").resolve() / "waku")
     fleet.kill(*fleet.running)
@@ -79,7 +79,9 @@ def start_server(
     guard: Guard,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> StartServer:
-    """Every process of the server, between the node of that URL and the gorush under test, with further settings."""
+    """Return a function that starts every process of the server, between a node and the gorush under test, with further
+    settings.
+    """
 
     @contextmanager
     def start(node_url: str, **settings: str) -> Iterator[Fleet]:

@@ -31,13 +31,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two linked nodes, by URL. What one of them is given, the other one gets by gossip."""
+    """Two linked nodes, by URL. Each gets the messages of the other one by gossip."""
 
     here: str
     there: str
 
     def run(self, use: Callable[[WakuNode, WakuNode], Awaitable[T]]) -> T:
-        """With the client of production."""
+        """Run a coroutine with the node clients of production."""
 
         async def main() -> T:
             async with new_client(timeout_seconds=TIMEOUT_SECONDS, max_answer_bytes=2**28) as client:
@@ -48,7 +48,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Starts nodes on loopback. ``waku`` is the binary of go-waku."""
+    """Starter of nodes on loopback. ``waku`` is the binary of go-waku."""
 
     fleet: Fleet
     waku: Path
@@ -65,7 +65,9 @@ class Nodes:
         return linked(Pair(*urls))
 
     def real_pair(self) -> Pair:
-        """Both subscribed by REST, once: unlike nwaku, go-waku keeps nothing for readers of its own topics."""
+        """Start two go-wakus that are subscribed once by REST, as unlike nwaku they keep nothing for readers of their
+        own topics.
+        """
         here = self.real()
         there = self.real(f"--staticnode={address_of(here)}")
         for url in (here, there):
@@ -74,8 +76,8 @@ class Nodes:
 
     @contextmanager
     def store_beside(self, url: str) -> Iterator[str]:
-        """The URL of a development node whose store has what the go-waku of this URL relays, as go-waku has no store
-        that answers by REST.
+        """Run a development node whose store gets all messages that the go-waku at ``url`` relays, and yield its URL.
+        go-waku's own store does not answer by REST.
         """
         listener = self.real(f"--staticnode={address_of(url)}")
         assert say(listener, "POST", "/relay/v1/subscriptions", [PUBSUB_TOPIC]).status == 200
@@ -92,7 +94,7 @@ class Nodes:
         passing.join()
 
     def real(self, *options: str, ring_capacity: int = RING_CAPACITY) -> str:
-        """The URL of a go-waku that looks for no peers and may be alone."""
+        """Start a go-waku that looks for no peers and may be alone, and return its URL."""
         rest, tcp = free_port(), free_port()
         command = [
             str(self.waku),
@@ -120,7 +122,7 @@ class Nodes:
 
 
 def _pass_on(listener: str, store: str, is_over: threading.Event) -> None:
-    """Give a store whatever a node relays."""
+    """Copy every message that a node relays to a store."""
     path = f"/relay/v1/messages/{quote(PUBSUB_TOPIC, safe='')}"
     while not is_over.wait(PAUSE_SECONDS):
         for message in ask(listener, "GET", path).body or ():
@@ -128,14 +130,14 @@ def _pass_on(listener: str, store: str, is_over: threading.Event) -> None:
 
 
 class Overheard(WakuNode):
-    """A node without a store, with a client that listens all the time: what relay brought is the store."""
+    """Client of a node without a store, which keeps all relayed messages and answers store queries from them."""
 
     def __init__(self, url: str, client: HttpClient) -> None:
         super().__init__(url, client)
         self._heard: list[Any] = []
 
     async def stored(self, **params: Any) -> list[Any]:
-        """As the store of nwaku would answer it, but for the limit on the page."""
+        """Answer a query as nwaku's store would, but without its limit on the page size."""
         self._heard += await self.read(params["pubsubTopic"])
         topics = str(params.get("contentTopics", "")).split(",")
         fitting = [raw for raw in self._heard if topics == [""] or raw["contentTopic"] in topics]
@@ -148,7 +150,7 @@ class Overheard(WakuNode):
 
 
 def say(url: str, method: str, path: str, body: Any) -> Answer:
-    """Ask with a body: bytes go as they are, anything else as JSON. nwaku wants to be told what it is."""
+    """Send a request with a body: bytes as they are, anything else as JSON. nwaku requires the content type."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     return ask(url, method, path, content, {"Content-Type": "application/json"})
 
@@ -158,7 +160,7 @@ def address_of(url: str) -> str:
 
 
 def linked(pair: Pair) -> Pair:
-    """Once gossip flows in both directions: before that, what is published silently reaches nobody."""
+    """Wait until gossip flows in both directions. Earlier messages are lost without an error."""
 
     async def wait(here: WakuNode, there: WakuNode) -> None:
         await _until_heard(here, there)
@@ -180,7 +182,7 @@ async def _until_heard(sender: WakuNode, receiver: WakuNode) -> None:
 
 
 async def drained(*nodes: WakuNode) -> None:
-    """Until nothing comes any more."""
+    """Read the nodes until no more messages come."""
     quiet = 0
     while quiet < 5:
         pages = [await node.read(PUBSUB_TOPIC) for node in nodes]
@@ -189,7 +191,7 @@ async def drained(*nodes: WakuNode) -> None:
 
 
 async def received(node: WakuNode, count: int, *, pubsub_topic: str = PUBSUB_TOPIC) -> list[WakuMessage]:
-    """What the node hands out, once it is at least that much and no more comes; fewer when the time is over."""
+    """Read a node until it has returned ``count`` messages and no more come. Return fewer after a timeout."""
     raw: list[Any] = []
     deadline, quiet = time.monotonic() + TIMEOUT_SECONDS, 0
     while time.monotonic() < deadline and (len(raw) < count or quiet < 5):
@@ -201,5 +203,5 @@ async def received(node: WakuNode, count: int, *, pubsub_topic: str = PUBSUB_TOP
 
 
 def new_message(payload: bytes | None = None, **fields: Any) -> WakuMessage:
-    """One that nobody has sent before, as of now."""
+    """Return a new message with the current time."""
     return WakuMessage(payload or os.urandom(16), "/waku/1/0x75b8b8f6/rfc26", time.time_ns(), **fields)

@@ -1,7 +1,8 @@
-"""`python tests/interop/offline.py COMMAND...`: run it without a network but loopback, if the system allows that.
+"""Runner of a command without a network but loopback, if the system allows that: `python tests/interop/offline.py
+COMMAND...`.
 
-A peer that found a way around the fakes would reach the real Apple and Google. Where a namespace of our own is not to
-be had, the command runs plainly: its peers know no addresses but those of the fakes' proxy.
+A peer that bypassed the fakes would reach the real Apple and Google. Without a network namespace the command runs
+anyway: its peers have no addresses but those of the fakes' proxy.
 """
 
 import ctypes
@@ -18,7 +19,7 @@ INTERFACE_NAME_BYTES = 16
 
 
 def leave_network() -> bool:
-    """Whether this process has a network of its own now, with loopback up and nothing else."""
+    """Move this process into a network of its own, with only loopback. Return whether that succeeded."""
     libc = ctypes.CDLL(None, use_errno=True)
     if sys.platform != "linux" or libc.unshare(CLONE_NEWNET) != 0:
         return False

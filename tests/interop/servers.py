@@ -1,4 +1,4 @@
-"""A gorush, and where to read what reached Apple and Google through it."""
+"""gorush under test, and the record of the pushes that reached Apple and Google through it."""
 
 import asyncio
 import json
@@ -29,14 +29,14 @@ PRESENTATION = Presentation(
 )
 APP_TOPIC = "im.status.ethereum"
 KEY_ID, TEAM_ID = "KEY1234567", "TEAM123456"
-# Longer than the seven seconds that the Firebase SDK tries.
+# Longer than the seven seconds in which the Firebase SDK repeats a push.
 TIMEOUT_SECONDS = 20.0
 SETTLING_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``body`` is the JSON, or bytes where it is none."""
+    """An answer. ``body`` is parsed JSON, or bytes if it is no JSON."""
 
     status: int
     body: Any
@@ -45,7 +45,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """``record_url`` answers `/dev/pushes`: the development gorush itself, or the fakes behind a real one."""
+    """A gorush. ``record_url`` answers `/dev/pushes`: the development gorush itself, or the fakes behind a real one."""
 
     url: str
     record_url: str
@@ -57,11 +57,13 @@ class Server:
         return int(ask(self.record_url, "GET", "/dev/pushes").body["last_id"])
 
     def pushes(self, *, since: int = 0) -> list[dict[str, Any]]:
-        """Those that Apple and Google received, oldest first."""
+        """Return the pushes that Apple and Google received, oldest first."""
         return list(ask(self.record_url, "GET", f"/dev/pushes?since={since}").body["pushes"])
 
     def pushes_to(self, token: str, *, at_least: int = 1) -> list[dict[str, Any]]:
-        """Those to one device, once there are enough: our side may give up before Apple and Google have it."""
+        """Return the pushes to one device once there are enough. The gateway may time out before Apple and Google have
+        them.
+        """
         deadline = time.monotonic() + SETTLING_SECONDS
         while True:
             found = [push for push in self.pushes() if push["token"] == token]
@@ -70,7 +72,7 @@ class Server:
             time.sleep(0.05)
 
     def counters(self) -> dict[str, Any]:
-        """Once nothing is under way: gorush answers a moment before it counts."""
+        """Return the counters once nothing is under way, as gorush answers a moment before it counts."""
         deadline = time.monotonic() + SETTLING_SECONDS
         while True:
             counters = dict(self.ask("GET", "/api/stat/app").body)
@@ -82,7 +84,9 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Starts servers on loopback. ``gorush`` is the real binary; all real ones share the fakes of Apple and Google."""
+    """Starter of gorushes on loopback. ``gorush`` is the real binary; all real ones share the fakes of Apple and
+    Google.
+    """
 
     fleet: Fleet
     gorush: Path
@@ -99,8 +103,8 @@ class Servers:
         return Server(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port}")
 
     def real(self, name: str, *, port: int | None = None, authority: str = "", **settings: str) -> Server:
-        """``settings`` are gorush's, by their names in the environment without the prefix; ``authority`` is a file with
-        other certificates to trust than that of the fakes.
+        """Start a real gorush. ``settings`` are gorush's environment variables without the prefix. ``authority`` is a
+        file of certificates to trust instead of the fakes'.
         """
         self.fakes()
         port = port or free_port()
@@ -112,7 +116,7 @@ class Servers:
         return Server(f"http://127.0.0.1:{port}", self.fakes_url)
 
     def fakes(self, port: int | None = None, folder: Path | None = None) -> str:
-        """The shared ones, or others on a port of their own; returns the name of the process."""
+        """Start the shared fakes, or others on a port of their own. Return the name of the process."""
         port, folder = port or self.fakes_port, folder or self.fleet.folder
         name = f"fakes-{port}"
         if name not in self.fleet.running:
@@ -125,7 +129,7 @@ class Servers:
         processes.wait_for_http(f"http://127.0.0.1:{port}/healthz")
 
     def _environment(self, port: int) -> dict[str, str]:
-        """What docs recommend, but for the proxy and the authority that lead to the fakes."""
+        """Return the settings that docs/gorush.md recommends, with the proxy and the authority of the fakes."""
         folder = self.fleet.folder
         return {
             "GORUSH_CORE_ADDRESS": "127.0.0.1",
@@ -147,7 +151,9 @@ class Servers:
 def ask(
     url: str, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
 ) -> Answer:
-    """Without a client that tidies paths, follows redirects or reads proxies from the environment."""
+    """Send a request without a client that normalizes paths, follows redirects or reads proxies from the
+    environment.
+    """
     connection = HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT_SECONDS)
     try:
         connection.request(method, path, body, headers or {})
@@ -161,7 +167,7 @@ def ask(
 
 
 def send(urls: Sequence[str], push: Push, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Result:
-    """With the gateway and the HTTP client of production."""
+    """Send a push with the gateway and the HTTP client of production."""
 
     async def main() -> Result:
         async with new_client(timeout_seconds=timeout_seconds) as client:
@@ -171,7 +177,7 @@ def send(urls: Sequence[str], push: Push, *, timeout_seconds: float = TIMEOUT_SE
 
 
 def new_push(token_type: TokenType, fate: str = "", message: bytes = b"ciphertext") -> Push:
-    """To a device nobody has pushed to before."""
+    """Return a push to a new device."""
     unique = uuid.uuid4().hex
     return Push(
         notification_id=7,

@@ -1,5 +1,5 @@
-"""gorush's own answers, as it gave them: to good requests and bad, and what it did with each. The development gorush
-must not differ in a byte, or our tests prove things about a server that does not exist.
+"""Answers of gorush to good and bad requests, recorded, and the pushes that followed. The development gorush must not
+differ in a byte, as our tests would otherwise prove things about a server that does not exist.
 """
 
 from collections import Counter
@@ -33,9 +33,10 @@ Pushed = tuple[tuple[str, str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A request to `/api/push` and its consequences. ``pushed``: token, topic and error of each push upstream.
+    """A request to `/api/push` and its consequences. ``pushed`` has token, topic and error of each push to Apple or
+    Google.
 
-    ``tasks``: how many notifications succeeded and failed by gorush's own count.
+    ``tasks`` is how many notifications succeeded and failed by gorush's own count.
     """
 
     name: str
@@ -72,12 +73,12 @@ def refused(name: str, sent: bytes, message: str = MISSING["message"]) -> Case:
 
 
 def dropped(name: str, counts: int, notification: object) -> Case:
-    """Answered like a success, and never sent."""
+    """Return the case of a notification that is answered like a success, and never sent."""
     return Case(name, body(notification), ok(counts), tasks=(0, 1))
 
 
 def filled(size: int, around: Mapping[str, Any]) -> dict[str, str]:
-    """Data that make a payload of so many bytes with what is around them."""
+    """Return data that make a payload of ``size`` bytes together with the fields around them."""
     return {"x": "a" * (size - len(orjson.dumps({**around, "x": ""})))}
 
 
@@ -111,11 +112,11 @@ CASES = [
          (("ok-1", TOPIC, "PayloadTooLarge"),), (1, 0)),
     Case("payload too large, Android", body(one("ok-1", platform=ANDROID, data=filled(4097, {}))),
          ok(1, failed("ok-1", TOO_BIG, "android")), (("ok-1", "", TOO_BIG),), (1, 0)),
-    # What the reference warns of: everybody subscribed gets it.
+    # The broadcast that the reference warns of: every subscriber of the topic gets it.
     Case("topic, Android", body(one("dead-1", platform=ANDROID, topic="t")), ok(2, failed("dead-1", GONE, "android")),
          (("", "t", ""), ("dead-1", "", GONE)), (1, 0)),
     Case("topic only, Android", body(one(platform=ANDROID, topic="t")), ok(1), (("", "t", ""),), (1, 0)),
-    # Silent drops. Those of platforms that are not enabled leave no trace even in the counters.
+    # Silent drops. Platforms that are not enabled leave no trace even in the counters.
     Case("no platform", body({"tokens": ["ok-1"], "topic": TOPIC}), ok(0)),
     Case("unknown platform", body(one("ok-1", platform=9)), ok(0)),
     Case("disabled platform", body(one("ok-1", platform=HUAWEI)), ok(0)),
@@ -154,7 +155,7 @@ def test_a_push_is_answered_and_done(server: Server, case: Case) -> None:
     assert (answer.status, answer.body) == (case.status, case.answer)
     assert answer.headers["content-type"] == "application/json; charset=utf-8"
     pushes = server.pushes(since=last)
-    # Sorted: gorush sends the messages of a notification at the same time.
+    # Sorted, as gorush sends the messages of a notification at the same time.
     assert sorted((push["token"], push["topic"], push["error"]) for push in pushes) == sorted(case.pushed)
     after = server.counters()
     assert tuple(after[name] - before[name] for name in ("success_tasks", "failure_tasks")) == case.tasks
@@ -170,7 +171,9 @@ def test_a_push_is_answered_and_done(server: Server, case: Case) -> None:
     ],
 )
 def test_a_token_is_written_into_a_url(server: Server, token: str, error: str, is_sent: bool) -> None:
-    """Escaped in the error, which has to be known to redact it; and what makes no URL is never sent."""
+    """The token is escaped in the error text, and its redaction must match that. A token that makes no URL is never
+    sent.
+    """
     last = server.last_push()
     (entry,) = server.ask("POST", "/api/push", body(one(token))).body["logs"]
     assert (entry["token"], entry["error"]) == (token, error.format(url=f'"{APPLE_URL}', quote='"'))
@@ -195,18 +198,18 @@ def test_a_token_is_written_into_a_url(server: Server, token: str, error: str, i
 def test_other_paths(server: Server, method: str, path: str, status: int, answer: object) -> None:
     got = server.ask(method, path)
     assert (got.status, got.body) == (status, answer)
-    # Not on a redirect, which happens before anything of gorush's sees the request.
+    # A redirect has no such header, as it happens before gorush's own code sees the request.
     assert ("x-gorush-version" in got.headers) is (status != 307)
 
 
-def test_the_version_is_told(server: Server) -> None:
+def test_the_version_is_reported(server: Server) -> None:
     answer = server.ask("GET", "/version")
     assert answer.body["source"] == "https://github.com/appleboy/gorush"
     assert answer.body["version"] == answer.headers["x-gorush-version"]
 
 
 def test_the_configuration_is_shown_with_the_same_keys(server: Server) -> None:
-    """And in the same format: whoever reads one reads the other."""
+    """The format is the same, too, so one reader serves both."""
     answer = server.ask("GET", "/api/config")
     assert (answer.status, answer.headers["content-type"]) == (200, "application/yaml; charset=utf-8")
     settings = yaml.safe_load(answer.body)
@@ -216,7 +219,7 @@ def test_the_configuration_is_shown_with_the_same_keys(server: Server) -> None:
     assert settings["ios"]["key_path"] == "[REDACTED]"
 
 
-def test_metrics_say_what_the_counters_say(server: Server) -> None:
+def test_metrics_equal_the_counters(server: Server) -> None:
     server.ask("POST", "/api/push", body(one("ok-1"), one("dead-1"), one("ok-1", platform=ANDROID)))
     counters, answer = server.counters(), server.ask("GET", "/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
@@ -242,6 +245,6 @@ def test_statistics_count_every_answer_as_200(server: Server) -> None:
     after = server.ask("GET", "/sys/stats").body
     counts = Counter(after["total_status_code_count"])
     counts.subtract(before["total_status_code_count"])
-    assert +counts == {"200": 4}  # the first look, too; not the redirect
+    assert +counts == {"200": 4}  # the first request, too, but not the redirect
     assert sorted(after) == SYS_STATS
     assert after["total_count"] - before["total_count"] == 4

@@ -1,4 +1,4 @@
-"""The shared table: what our gateway concludes, and what really reached Apple and Google."""
+"""The shared table of cases: the verdict of our gateway, and the pushes that Apple and Google received."""
 
 import pytest
 
@@ -15,5 +15,5 @@ def test_our_verdict_and_the_pushes_received(server: Server, case: Case) -> None
     received = server.pushes_to(device_token(push), at_least=case.accepted + case.refused)
     errors = [one["error"] for one in received]
     assert (errors.count(""), len(errors) - errors.count("")) == (case.accepted, case.refused)
-    # Repetitions of the Firebase SDK included: on the phone they replace each other.
+    # The Firebase SDK's repetitions have the same id, so on the phone they replace each other.
     assert {one["collapse_id"] for one in received} == {push.collapse_id}

@@ -1,4 +1,4 @@
-"""Traces and errors as a real OpenTelemetry Collector understands them: it writes down what it was sent, in full."""
+"""Traces and errors in a real OpenTelemetry Collector, which writes everything that it received to a file."""
 
 import os
 import re
@@ -42,7 +42,7 @@ def fleet(
     new_database: Callable[[str], str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Fleet]:
-    """A server that traces every message, and stops a channel after five refusals."""
+    """A server that traces every message, and halts a channel after five refusals."""
     require_or_skip(PROGRAM.exists(), "there is no real collector: `make peers` builds it")
     url = postgres.url(new_database("collected"))
     environment = environment_of(url, valkey.url.removesuffix("/0") + "/9", tmp_path_factory)
@@ -67,7 +67,7 @@ def test_a_real_collector_reads_the_trace_of_a_request_and_an_error(fleet: Fleet
             network.notify(sender := new_sender(), network.query(sender, phone))
         wait_until(lambda: set(WAY) in _traces(fleet), what="the whole way of the request")
         network.break_gorush(refuses_keys=True)
-        for phone in phones:  # a breaker counts senders and addresses, each once
+        for phone in phones:  # a breaker counts each sender and each address once
             network.notify(sender := new_sender(), network.query(sender, phone))
         wait_until(lambda: "Body: Str(channel_tripped)" in fleet.log("collector"), what="the error")
     written = fleet.log("collector")
@@ -76,7 +76,7 @@ def test_a_real_collector_reads_the_trace_of_a_request_and_an_error(fleet: Fleet
 
 
 def _traces(fleet: Fleet) -> list[set[str]]:
-    """The names of the spans of each trace."""
+    """Return the names of the spans of each trace."""
     traces = defaultdict(set)
     for trace_id, _, name in SPAN.findall(fleet.log("collector")):
         traces[trace_id].add(name)

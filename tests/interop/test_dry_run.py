@@ -1,4 +1,4 @@
-"""The canary's push without a test phone: gorush takes it, and nobody behind it hears of it."""
+"""Dry-run push of the canary without a test phone: gorush accepts it, and it reaches neither Apple nor Google."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ def sent(server: Server, push: Push, *, dry_run_token: str) -> Result:
 
 
 @pytest.mark.parametrize("token_type", [TokenType.APN, TokenType.FIREBASE])
-def test_a_dry_run_is_taken_and_goes_nowhere(server: Server, token_type: TokenType) -> None:
+def test_a_dry_run_is_accepted_and_sent_to_nobody(server: Server, token_type: TokenType) -> None:
     before, push = server.last_push(), new_push(token_type)
     result = sent(server, push, dry_run_token=device_token(push))
     assert (result.outcome, result.code) == (Outcome.DELIVERED, DRY_RUN)

@@ -1,5 +1,5 @@
-"""The whole way with the real gorush, Apple and Google at its end: with everybody at one development node, and through
-two real nodes, with the server at the one and phones and senders at the other.
+"""Whole way with the real gorush, and the fakes of Apple and Google at its end. All parts share one development node,
+or there are two real nodes, with the server at the one and phones and senders at the other.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ def network(request: pytest.FixtureRequest, real_gorush: Server, start_server: S
         (nodes.here, nodes.there, Overheard) if isinstance(nodes, Pair) else (nodes, nodes, WakuNode)
     )
     with start_server(here) as running:
-        # The fakes keep the same record as the development gorush does.
+        # The fakes keep the same record as the development gorush.
         record, database = real_gorush.record_url, running.environment["DATABASE_URL"]
         network = Network(there, record, database, SERVER.pub33, node_type=node_type)
         yield network
@@ -72,7 +72,7 @@ def test_a_dead_token_is_reported_and_its_phone_is_found_no_more(
 
 
 @pytest.mark.parametrize("platform", [iphone, android], ids=["iOS", "Android"])
-def test_what_apple_and_google_refuse_for_a_moment_arrives_later(network: Network, platform: Platform) -> None:
+def test_a_push_that_apple_and_google_refuse_for_a_moment_arrives_later(network: Network, platform: Platform) -> None:
     address = platform("flaky1-")
     sender, phone = new_sender(), network.phone(address)
     (report,) = network.notify(sender, network.query(sender, phone))

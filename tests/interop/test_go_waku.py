@@ -1,4 +1,4 @@
-"""How go-waku differs from nwaku, observed on a real one: what `waku_bridge/node/dialect.py` has to understand."""
+"""Differences of go-waku from nwaku, observed on a real node. `waku_bridge/node/dialect.py` has to handle them."""
 
 import time
 from typing import Any
@@ -22,7 +22,7 @@ STORE = "/store/v3/messages"
 
 @pytest.fixture
 def alone(real_nodes: Nodes) -> str:
-    """A node without peers; its topic is joined, and nobody subscribed by REST."""
+    """A node without peers. Its topic is joined, and no client has subscribed by REST."""
     return real_nodes.real()
 
 
@@ -60,7 +60,7 @@ def test_info_and_version_have_only_their_old_paths_and_the_version_is_a_json_st
         assert shown(ask(alone, "GET", path)) == (404, b"404 page not found\n")
 
 
-def test_the_watch_reads_its_record_version_and_clock_and_recognises_it(
+def test_the_watch_reads_enr_version_and_clock_of_go_waku_and_recognises_it(
     alone: str, settings: LazySettings, valkey: object
 ) -> None:
     settings.WAKU_NODES = settings.WAKU_STORE_NODES = [alone]
@@ -78,18 +78,18 @@ def test_a_joined_topic_is_not_read_before_it_is_subscribed_to_by_rest(alone: st
     assert shown(ask(alone, "GET", RELAY)) == (404, b"no subscription found for pubsubTopic")
 
 
-def test_nothing_new_is_null(alone: str) -> None:
+def test_an_empty_page_is_null(alone: str) -> None:
     subscribe(alone)
     assert shown(ask(alone, "GET", RELAY)) == (200, None)
 
 
-def test_what_succeeds_is_true(alone: str) -> None:
+def test_success_is_answered_with_true(alone: str) -> None:
     assert shown(post(alone, SUBSCRIPTIONS, [PUBSUB_TOPIC])) == (200, True)
     assert shown(post(alone, RELAY, to_json(new_message()))) == (200, True)
     assert shown(say(alone, "DELETE", SUBSCRIPTIONS, [PUBSUB_TOPIC])) == (200, True)
 
 
-def test_what_the_sender_left_out_is_missing_or_null(alone: str) -> None:
+def test_fields_that_the_sender_left_out_are_missing_or_null(alone: str) -> None:
     subscribe(alone)
     post(alone, RELAY, {"payload": "YWJj", "contentTopic": "/a/1/b/c"})
     (raw,) = read_until(alone, 1)
@@ -117,7 +117,7 @@ def test_a_refusal_is_plain_text(alone: str, change: dict[str, str], text: bytes
     assert shown(post(alone, RELAY, to_json(new_message()) | change)) == (400, text)
 
 
-def test_too_large_and_a_topic_not_joined_are_500_without_a_word(alone: str) -> None:
+def test_an_oversized_message_and_a_topic_not_joined_are_500_without_a_text(alone: str) -> None:
     assert shown(post(alone, RELAY, to_json(new_message(bytes(1024 * 1024))))) == (500, b"")
     not_joined = "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F16%2F1023"
     assert shown(post(alone, not_joined, to_json(new_message()))) == (500, b"")
@@ -134,7 +134,7 @@ def test_a_page_has_one_message_more_than_the_capacity_at_most(real_nodes: Nodes
 
 
 def test_a_second_subscription_is_a_twin_and_doubles_each_message(alone: str) -> None:
-    """Why our client subscribes only after a 404."""
+    """Our client subscribes only after a 404 for this reason."""
     subscribe(alone)
     subscribe(alone)
     post(alone, RELAY, to_json(new_message()))
@@ -152,7 +152,7 @@ def test_one_delete_removes_the_twins_and_another_one_is_500(alone: str) -> None
     assert len(read_until(alone, 1)) == 1
 
 
-def test_any_text_is_taken_for_a_shard(alone: str) -> None:
+def test_any_text_is_accepted_as_a_shard(alone: str) -> None:
     assert shown(post(alone, SUBSCRIPTIONS, ["nonsense"])) == (200, True)
 
 

@@ -1,6 +1,7 @@
-"""What our bridge relies on, asked of the development node and of a real one, through the client of production.
+"""Behaviour of nodes that the Waku bridge relies on, tested on the development node and a real one with the client of
+production.
 
-Where the two differ because nwaku and go-waku do, `test_go_waku.py` and the tests of the development node say so.
+`test_go_waku.py` and the tests of the development node cover the differences of nwaku and go-waku.
 """
 
 import asyncio
@@ -46,12 +47,12 @@ def test_meta_and_ephemeral_arrive_and_the_hash_is_the_same_everywhere(pair: Pai
     assert message_hash(PUBSUB_TOPIC, there) == message_hash(PUBSUB_TOPIC, sent)
 
 
-def test_a_node_that_has_nothing_new_says_so(pair: Pair) -> None:
+def test_a_node_without_new_messages_returns_an_empty_page(pair: Pair) -> None:
     assert pair.run(lambda here, _there: here.read(PUBSUB_TOPIC)) == []
 
 
 def test_the_same_bytes_published_again_are_shown_once(pair: Pair) -> None:
-    """What lets an outbox repeat a reply."""
+    """An outbox may repeat a reply for this reason."""
     sent = new_message()
 
     async def use(here: WakuNode, there: WakuNode) -> None:
@@ -97,12 +98,12 @@ def test_a_message_over_one_mebibyte_is_refused_and_goes_nowhere(pair: Pair) -> 
     ],
     ids=repr,
 )
-def test_what_is_no_message_is_refused(pair: Pair, change: dict[str, object]) -> None:
+def test_a_body_that_is_no_message_is_refused(pair: Pair, change: dict[str, object]) -> None:
     assert say(pair.here, "POST", RELAY, to_json(new_message()) | change).status == 400
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"text"'])
-def test_what_is_no_object_is_refused(pair: Pair, body: bytes) -> None:
+def test_a_body_that_is_no_json_object_is_refused(pair: Pair, body: bytes) -> None:
     assert say(pair.here, "POST", RELAY, body).status == 400
 
 
@@ -124,7 +125,7 @@ def test_the_clock_of_the_node_is_in_every_answer(pair: Pair) -> None:
     assert abs((datetime.now(UTC) - date).total_seconds()) < 5
 
 
-def test_it_tells_its_addresses(pair: Pair) -> None:
+def test_a_node_reports_its_addresses(pair: Pair) -> None:
     info = ask(pair.here, "GET", "/debug/v1/info").body
     assert info["enrUri"].startswith("enr:")
     assert all(address.startswith("/ip4/") for address in info["listenAddresses"])

@@ -1,4 +1,4 @@
-"""Trouble of a whole gorush, rather than of one push."""
+"""Faults of a whole gorush, rather than of one push."""
 
 import json
 import time
@@ -21,7 +21,7 @@ MASKED = "*" * 10
 
 @pytest.fixture(scope="module", params=["development", pytest.param("real", marks=pytest.mark.peers)])
 def hiding(request: pytest.FixtureRequest, servers: Servers) -> Server:
-    """A gorush that masks tokens, as it does unless told otherwise."""
+    """A gorush that masks tokens in its log, as it does by default."""
     if request.param == "development":
         return servers.development("development-hiding", "--hide-token")
     request.getfixturevalue("real_gorush")
@@ -38,7 +38,7 @@ def test_a_masked_token_is_dead_all_the_same(hiding: Server, token_type: TokenTy
 
 
 def test_a_transport_error_shows_the_whole_token_even_so(hiding: Server) -> None:
-    """Why no text of gorush's may be stored or logged as it is."""
+    """No text of gorush may be stored or logged unredacted for this reason."""
     token = device_token(new_push(IOS, "lost-"))
     body = b'{"notifications":[{"platform":1,"tokens":["%s"],"topic":"t"}]}' % token.encode()
     (entry,) = hiding.ask("POST", "/api/push", body).body["logs"]
@@ -72,7 +72,7 @@ def test_a_base_url_with_a_trailing_slash_is_a_matter_for_the_operator(server: S
     assert server.pushes_to(device_token(push), at_least=0) == []
 
 
-# What a real gorush does only under circumstances, the development one does on demand. --------------------------------
+# Behaviour that a real gorush shows only in special circumstances, and the development one on demand. -----------------
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def development(servers: Servers) -> Iterator[Server]:
         ("cut-", Outcome.AMBIGUOUS, "cut_off", 1),
     ],
 )
-def test_answers_that_are_none(development: Server, fate: str, outcome: Outcome, code: str, pushed: int) -> None:
+def test_invalid_answers_of_gorush(development: Server, fate: str, outcome: Outcome, code: str, pushed: int) -> None:
     push = new_push(IOS, fate)
     result = send([development.url], push, timeout_seconds=0.5)
     assert (result.outcome, result.code) == (outcome, code)
@@ -110,19 +110,19 @@ def test_answers_that_are_none(development: Server, fate: str, outcome: Outcome,
         (504, Outcome.AMBIGUOUS),
     ],
 )
-def test_words_of_something_between_us_and_gorush(development: Server, status: int, outcome: Outcome) -> None:
+def test_error_pages_of_a_proxy_in_front_of_gorush(development: Server, status: int, outcome: Outcome) -> None:
     ask(development.url, "POST", "/dev/faults", b'{"status": %d}' % status)
     result = send([development.url], new_push(IOS))
     assert (result.outcome, result.code) == (outcome, f"http_{status}")
 
 
-# The circumstances of the real one. -----------------------------------------------------------------------------------
+# Circumstances of the real gorush. ------------------------------------------------------------------------------------
 
 SMALL = {"CORE_QUEUE_NUM": "1", "CORE_WORKER_NUM": "1"}
 
 
 def overflow(server: Server) -> list[tuple[Outcome, str, int]]:
-    """Six pushes of a second each at a queue of one: outcome and code of each, and how often it was pushed."""
+    """Send six pushes of a second each to a queue of one. Return outcome, code and number of pushes for each."""
     pushes = [new_push(IOS, "slow1000-") for _ in range(6)]
     with ThreadPoolExecutor(len(pushes)) as pool:
         results = list(pool.map(lambda push: send([server.url], push, timeout_seconds=4), pushes))
@@ -140,7 +140,8 @@ def test_a_full_queue_never_answers_and_never_sends(real_gorush: Server, servers
 def test_a_full_queue_without_sync_answers_500_and_never_sends(real_gorush: Server, servers: Servers) -> None:
     found = overflow(servers.real("gorush-async", CORE_SYNC="false", **SMALL))
     assert (Outcome.TRANSIENT, "http_500", 0) in found
-    # The rest was taken, which is all one learns without sync: why the watch of the configuration insists on it.
+    # The others were accepted, and without sync gorush reports nothing more. This is why the config check requires
+    # sync.
     assert {outcome for outcome, _, _ in found} == {Outcome.TRANSIENT, Outcome.DELIVERED}
 
 
@@ -163,7 +164,7 @@ def test_a_revoked_service_account_is_a_matter_for_the_operator(real_gorush: Ser
 
 @pytest.mark.peers
 @BOTH
-def test_out_of_reach_nothing_is_sent_and_all_tried_again(
+def test_nothing_is_sent_and_all_is_retried_while_apple_and_google_are_unreachable(
     real_gorush: Server, servers: Servers, token_type: TokenType
 ) -> None:
     server = servers.real(f"gorush-offline-{token_type}", CORE_HTTP_PROXY=f"http://127.0.0.1:{free_port()}")
@@ -172,10 +173,10 @@ def test_out_of_reach_nothing_is_sent_and_all_tried_again(
 
 @pytest.mark.peers
 @BOTH
-def test_when_the_way_to_apple_and_google_ends_nothing_is_sent_and_all_tried_again(
+def test_nothing_is_sent_and_all_is_retried_once_connections_to_apple_and_google_break(
     real_gorush: Server, servers: Servers, token_type: TokenType, tmp_path: Path
 ) -> None:
-    """With connections open and Google's access token at hand, that is in other words than from the start."""
+    """Connections are open and Google's access token is cached, so the error text differs from that after a start."""
     port = free_port()
     fakes = servers.fakes(port, tmp_path)
     server = servers.real(
@@ -194,7 +195,7 @@ def test_when_the_way_to_apple_and_google_ends_nothing_is_sent_and_all_tried_aga
 def test_a_platform_that_gorush_has_disabled_is_a_matter_for_the_operator(
     real_gorush: Server, servers: Servers
 ) -> None:
-    """Dropped, and answered like a success but for the count."""
+    """The push is dropped, and the answer is that of a success except for the count."""
     server = servers.real("gorush-ios-only", ANDROID_ENABLED="false")
     push = new_push(ANDROID)
     body = b'{"notifications":[{"platform":2,"tokens":["%s"]}]}' % push.address

@@ -1,4 +1,4 @@
-"""What Apple and Google get from our request once the real gorush has rewritten it, field by field."""
+"""Requests that Apple and Google get, field by field, once the real gorush has rewritten ours."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.peers
 
 
 def received(server: Server, push: Push) -> dict:
-    """The one push that this request led to, whomever it was addressed to."""
+    """Return the one push that this request led to, to any device."""
     last = server.last_push()
     send([server.url], push)
     (only,) = server.pushes(since=last)

@@ -2,11 +2,11 @@
 
 mutmut changes one expression of a function at a time and runs the tests that call this function: those of `make test`
 that need neither PostgreSQL nor another process. A mutant that no test notices has survived. The score is the share of
-the others. Each part runs in a copy of the checkout, with the same made-up inputs in every run (profile `mutants` in
-tests/budget.py), so that the scores of two commits compare. Constants and tables of a module, decorated methods and
-the calls `len(...)` and `isinstance(...)` stay as they are: mutmut has no mutants of these.
+the others. Each part runs in a copy of the checkout, with the same random inputs in every run (profile `mutants` in
+tests/budget.py), so that the scores of two commits are comparable. mutmut has no mutants of constants and tables of a
+module, of decorated methods, and of the calls `len(...)` and `isinstance(...)`.
 
-`survivors.txt` names the survivors that are accepted, with a reason. The command fails for any other.
+`survivors.txt` names the accepted survivors, with a reason. The command fails for any other.
 """
 
 import argparse
@@ -29,23 +29,22 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 ACCEPTED = HERE / "survivors.txt"
 MUTMUT = Path(sys.executable).with_name("mutmut")
-# Seconds of wall clock that a mutant gets: this many times what its tests took without it, and one more second. The
-# machine may be busy.
+# Timeout of a mutant: this many times the duration of its tests without it, plus one second. The machine may be busy.
 TIMES = 15.0
 PACKAGES = ["kit", "notifications", "pushserver", "registrations", "spark_reports", "waku_bridge", "xmpp_bridge"]
-# It counts calls of functions, and mutmut puts one around each function.
+# This test counts calls of functions, and mutmut adds one around each function.
 COUNTS_CALLS = "waku_bridge/codec/tests/test_cost.py::test_no_payload_costs_more_than_five_honest_requests"
-# Collecting garbage after each mutant would take a third of the time.
+# Garbage collection after each mutant would take a third of the time.
 PLUGINS = ["-p", "tests.mutants.witness", "-p", "no:cacheprovider", "-p", "no:unraisableexception"]
 ENVIRONMENT = {"HYPOTHESIS_PROFILE": "mutants", "PYTHONHASHSEED": "0"}
-# What mutmut writes of a mutant: how pytest ended (3: with an error of its own), the signal that ended it (11: a fault
-# in a library, 9 and 24: over its time), or that no test calls the function. Anything else says nothing about it.
+# Results that mutmut writes for a mutant: pytest's exit code (3: an internal error), the signal that ended the tests
+# (11: a fault in a library, 9 and 24: a timeout), or that no test calls the function. Any other value is no verdict.
 KILLED, SURVIVED, TIMEOUTS = {1, 3, -11}, {0, 33}, {-9, -24, 24, 36, 152}
 
 
 @dataclass(frozen=True)
 class Part:
-    """Modules that are mutated together, and the tests that may notice it."""
+    """Modules that are mutated together, and the tests that may notice the mutants."""
 
     name: str
     modules: Sequence[str]
@@ -70,7 +69,7 @@ PARTS = [
 
 @dataclass(frozen=True)
 class Result:
-    """What became of the mutants of one part. ``exit_codes`` are pytest's, by the names that mutmut gives."""
+    """Results of the mutants of one part. ``exit_codes`` are pytest's, by mutmut's names of the mutants."""
 
     part: Part
     exit_codes: dict[str, int | None]
@@ -82,7 +81,7 @@ class Result:
 
 
 class RunFailedError(Exception):
-    """The tests of a part fail without any mutant, or for want of a server."""
+    """The tests of a part failed without any mutant, or a server did not start."""
 
 
 def main() -> int:
@@ -133,7 +132,8 @@ def configure(part: Part, copy: Path) -> None:
         "pytest_add_cli_args_test_selection": part.tests,
         "timeout_multiplier": TIMES,
         "track_dependencies": False,
-        "process_isolation": "forkserver",  # each mutant in a fork of a process that has collected, and tested nothing
+        # each mutant runs in a fork of a process that has collected the tests and run none
+        "process_isolation": "forkserver",
     }
     lines = [f"{name} = {json.dumps(value)}\n" for name, value in settings.items()]
     with (copy / "pyproject.toml").open("a") as project:
@@ -142,15 +142,15 @@ def configure(part: Part, copy: Path) -> None:
 
 
 def run_mutmut(part: Part, copy: Path, seconds: float, running: list[subprocess.Popen[bytes]]) -> None:
-    """Run it to its end, or for this long: it writes each result at once.
+    """Run mutmut to its end, or for at most ``seconds``, as it writes each result at once.
 
-    Children run one after the other, because they share the port of Valkey.
+    Its children run one after the other, because they share the port of Valkey.
     """
     command = [MUTMUT, "run", "--max-children", "1"]
     own = {
         "BROKEN": str(copy / "broken.txt"),
         "TMPDIR": str(copy.parent),
-    }  # what a stopped test leaves goes with the copy
+    }  # files that a stopped test leaves are removed with the copy
     with (copy / "log.txt").open("w") as log:
         process = subprocess.Popen(
             command, cwd=copy, env=os.environ | ENVIRONMENT | own, stdout=log, stderr=log, start_new_session=True
@@ -164,7 +164,7 @@ def run_mutmut(part: Part, copy: Path, seconds: float, running: list[subprocess.
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Stop mutmut and its children, if there are any left. The guard of the tests stops their servers."""
+    """Stop mutmut and its remaining children. The guard of the tests stops their servers."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, SIGKILL)
     process.wait()
@@ -176,7 +176,7 @@ def read_exit_codes(copy: Path) -> dict[str, int | None]:
 
 
 def difference(copy: Path, name: str) -> str:
-    """Return the lines that a mutant takes away and brings."""
+    """Return the lines that a mutant removes and adds."""
     shown = subprocess.run([MUTMUT, "show", name], cwd=copy, capture_output=True, text=True, check=True).stdout
     changed = re.findall(r"^([-+])(?!\1\1 )\s*(.*)", shown, re.MULTILINE)
     return "  ".join(f"{sign} {line}" for sign, line in changed)
@@ -195,8 +195,8 @@ def print_table(results: Iterable[Result]) -> None:
 
 
 def compare(results: Iterable[Result]) -> int:
-    """Print the survivors that are not accepted, and the accepted that survive no more. Return 1 where there are
-    any of the former, or where not all were tried.
+    """Print the survivors that are not accepted, and the accepted mutants that no longer survive. Return 1 if there are
+    any of the former, or if some mutants were not tried.
     """
     accepted = {line.split()[0] for line in ACCEPTED.read_text().splitlines() if line and not line.startswith("#")}
     codes = {name: code for result in results for name, code in result.exit_codes.items()}

@@ -1,6 +1,6 @@
-"""What a run without a mutant and a run with one have in common: the servers that conftest.py starts.
+"""Pytest plugin that records setup errors in the file BROKEN, for runs with and without a mutant.
 
-Where these do not start, every mutant would count as killed. So it is written down, and the figures are thrown away.
+When the servers of conftest.py do not start, every mutant would count as killed. The recorded errors void the figures.
 """
 
 import os

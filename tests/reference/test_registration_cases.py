@@ -1,4 +1,4 @@
-"""The registrations that status-go's server was given, and the bytes it answered."""
+"""Registrations that were sent to status-go's server, and the bytes of its answers."""
 
 import pytest
 
@@ -14,7 +14,7 @@ STALE = RegistrationError.VERSION_MISMATCH
 UNSUPPORTED = RegistrationError.UNSUPPORTED_TOKEN_TYPE
 SUCCESS = RegistrationError.NONE
 
-# Where we differ on purpose: what we answer, and why.
+# Deliberate differences: our answer, and the reason.
 DIFFERENCES: dict[str, tuple[RegistrationError | None, str]] = {
     "too_short_ciphertext": (SILENCE, "undecryptable: an answer would let anybody make the server publish (spec)"),
     "garbage_ciphertext": (SILENCE, "undecryptable: no answer (spec)"),
@@ -47,7 +47,7 @@ def _answer(case: dict) -> RegistrationResponse | None:
 
 @pytest.mark.django_db
 def test_answers_every_registration_like_status_go_except_where_listed(subtests, settings):
-    settings.CHECK_DEVICE_TOKENS = False  # those of the cases are words; see the last test
+    settings.CHECK_DEVICE_TOKENS = False  # tokens of the cases are words; see the last test
     for case in CASES:
         if case["reset_store_before"]:
             Registration.objects.all().delete()
@@ -58,7 +58,7 @@ def test_answers_every_registration_like_status_go_except_where_listed(subtests,
                 assert serialize(answer)[1].hex() == case["response_protobuf"]
 
 
-def test_lists_only_differences_that_are_ones():
+def test_every_listed_difference_is_one():
     for name, (answer, reason) in DIFFERENCES.items():
         case = next(case for case in CASES if case["name"] == name)
         assert answer != RegistrationError(case["expect"][1]), reason

@@ -1,4 +1,4 @@
-"""The requests that status-go's server was given: what it reported, what it sent, and the bodies gorush got."""
+"""Requests that were sent to status-go's server: its reports, its pushes, and their bodies at gorush."""
 
 import json
 
@@ -20,7 +20,7 @@ from waku_bridge.messages import MessageType, PushResponse
 REQUEST_CASES = VECTORS["request_cases"]["cases"]
 GORUSH_CASES = VECTORS["gorush_cases"]["cases"]
 
-# Where we differ on purpose: [report, sent], and why.
+# Deliberate differences: [report, sent], and the reason.
 DIFFERENCES = {
     "type_4_unknown_sent_unfiltered": (
         [True, 0],
@@ -43,7 +43,7 @@ def _varint(number: int) -> bytes:
 
 
 def _store(registration: RegistrationMessage, request: PushRequest) -> None:
-    """Put the registration there as it is, past the checks: some of these would not get in."""
+    """Store the registration without the checks, as some of the cases would not pass them."""
     make_registration(
         public_key_hash=request.notifications[0].public_key_hash,
         installation_id=registration.installation_id,
@@ -91,9 +91,9 @@ PRESENTATION_2024 = Presentation(
     sound="default",
     priority="high",
 )
-# Fields that we add to status-go's body of 2024, or leave out of it, and why.
+# Fields that we add to status-go's body of 2024, or leave out of it, and the reason for each.
 ADDED = {
-    "notif_id",  # correlates what gorush says later
+    "notif_id",  # correlates later output of gorush
     "collapse_id",  # a repeat replaces the first push on the device
     "android",  # the same for Firebase
     *("content_available", "sound", "priority", "push_type"),  # status-go of 2026, for Apple
@@ -103,7 +103,7 @@ ADDED = {
 @pytest.mark.parametrize(
     "case", [case for case in GORUSH_CASES if case["name"] != "platform_0"], ids=lambda case: case["name"]
 )
-def test_tells_gorush_what_status_go_tells_it(case):
+def test_sends_gorush_the_body_that_status_go_sends(case):
     [theirs] = json.loads(case["body"])["notifications"]
     registration = bodies.parse_registration(bytes.fromhex(case["registration"]))
     [notification] = _request(case).notifications
@@ -129,7 +129,7 @@ def test_tells_gorush_what_status_go_tells_it(case):
 
 @pytest.mark.django_db
 def test_never_lets_a_platform_in_that_gorush_refuses():
-    """status-go's case `platform_0`: a registration of an unknown token type does not get stored here."""
+    """In status-go's case `platform_0`, a registration with an unknown token type is not stored."""
     assert not Registration.objects.exists()
     assert [kind.number for kind in token_types.kinds()] == [1, 2]
     assert not Notification.objects.exists()

@@ -1,4 +1,4 @@
-"""`python -m tests.interop.fakes --port 9000 --folder /tmp/fakes`: run until SIGTERM.
+"""Process of the fakes, which runs until SIGTERM: `python -m tests.interop.fakes --port 9000 --folder /tmp/fakes`.
 
 The folder gets the authority to trust (`ca.pem`) and credentials for gorush (`credentials.py`) before the port opens.
 """
@@ -38,7 +38,7 @@ class Proxy:
         }
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection. A peer that breaks it off does what some tests are about."""
+        """Serve one connection. A peer that breaks it off is part of some tests."""
         with suppress(OSError, EOFError, SSLError, ProtocolError):
             head = await reader.readuntil(HEAD_END)
             if head.startswith(b"CONNECT "):
@@ -68,7 +68,7 @@ class Proxy:
             await http1.serve(reader, writer, self._hosts[host])
 
     def _cut(self) -> None:
-        """What has been answered still gets through."""
+        """Break the connections to Apple and Google. Answers that were sent still get through."""
         for writer in self._tunnels:
             writer.close()
 

@@ -55,13 +55,13 @@ async def answer(request: Request, ledger: Ledger) -> Reply | Break:
 
 def _refuse(reason: str) -> Reply:
     status = STATUS.get(reason, HTTPStatus.BAD_REQUEST)
-    # Apple tells when a token died; gorush does not pass it on.
+    # Apple reports when a token died; gorush drops that.
     since = {"timestamp": time.time_ns() // 1_000_000} if status is HTTPStatus.GONE else {}
     return json_reply({"reason": reason, **since}, status)
 
 
 def _refusal(request: Request) -> str:
-    """Return what Apple finds wrong with a request before it looks at the token; empty if nothing."""
+    """Return the reason for which Apple refuses a request before it looks at the token, or an empty string."""
     if not request.headers.get("authorization", "").startswith("bearer "):
         return "MissingProviderToken"
     if request.path == PATH:

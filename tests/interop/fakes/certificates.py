@@ -1,4 +1,4 @@
-"""A test authority, and a certificate in which it vouches for hosts of Apple and Google. Made anew at every start."""
+"""Test authority, and its certificate for hosts of Apple and Google. Both are new at every start."""
 
 import ssl
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ LIFETIME = timedelta(days=1)
 
 
 def serve_as(hosts: Sequence[str], folder: Path) -> ssl.SSLContext:
-    """TLS for these hosts. Writes the authority to trust to ``folder``/ca.pem."""
+    """Return a TLS context for these hosts, and write the authority to trust to ``folder``/ca.pem."""
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority = _certificate("test authority", "test authority", authority_key, authority_key, hosts=())
     leaf = _certificate(hosts[0], "test authority", key, authority_key, hosts=hosts)
@@ -35,7 +35,7 @@ def _certificate(
     *,
     hosts: Sequence[str],
 ) -> x509.Certificate:
-    """An authority's when it is for no hosts."""
+    """Return a signed certificate, which is an authority's when it names no hosts."""
     now = datetime.now(UTC)
     builder = (
         x509.CertificateBuilder()
@@ -62,7 +62,7 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 
 def private_pem(key: PrivateKeyTypes) -> bytes:
-    """PKCS#8, as Apple hands out its .p8 files."""
+    """Return a key in PKCS#8, the format of Apple's .p8 files."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -1,7 +1,8 @@
-"""What the port answers without CONNECT: Google's token endpoint, and for tests the record of pushes and faults.
+"""Answers of the port to requests without CONNECT: Google's token endpoint, and for tests the record of pushes and the
+faults.
 
-`/dev/pushes` has the fields of the development gorush's, and `/dev/faults` takes the same, so that the same test reads
-and breaks either.
+`/dev/pushes` has the fields of the development gorush's, and `/dev/faults` takes the same, so that one test reads and
+breaks either.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,7 @@ REVOKED = {"error": "invalid_grant", "error_description": "Invalid grant: accoun
 
 
 async def answer(request: Request, ledger: Ledger, faults: Faults, cut: Callable[[], None]) -> Reply:
-    """``cut`` breaks every connection to Apple and Google."""
+    """Answer a request. ``cut`` breaks every connection to Apple and Google."""
     target = urlsplit(request.path)
     match request.method, target.path:
         case "POST", "/token" if parse_qs(request.body.decode()).get("grant_type") == [GRANT_TYPE]:

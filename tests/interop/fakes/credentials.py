@@ -1,4 +1,6 @@
-"""What an operator gets from Apple and Google for gorush, self-made: neither is asked when gorush starts."""
+"""Credentials that an operator gets from Apple and Google for gorush, self-made: gorush verifies them with neither when
+it starts.
+"""
 
 from pathlib import Path
 
@@ -12,7 +14,8 @@ RSA_BITS = 2048
 
 
 def write_credentials(folder: Path, url: str) -> None:
-    """Apple's signing key `apple.p8`, Google's service account `google.json`, and `revoked.json`, which gets no token.
+    """Write Apple's signing key `apple.p8`, Google's service account `google.json`, and `revoked.json`, which gets no
+    token.
 
     ``token_uri`` is plain HTTP because gorush 1.22 fails at HTTP/2 there when it has a proxy (gorush.md, 4.2).
     """

@@ -1,4 +1,4 @@
-"""Failures below Apple's and Google's own words: what stands before them answers, or nobody does."""
+"""Failures in front of Apple and Google: a load balancer answers, or nothing does."""
 
 from collections.abc import Mapping
 from http import HTTPStatus

@@ -1,6 +1,6 @@
 """Firebase Cloud Messaging: `POST /v1/projects/<project>/messages:send`.
 
-Source: Google, "REST Resource: projects.messages" and "ErrorCode". gorush passes on nothing but `error.message`.
+Source: Google, "REST Resource: projects.messages" and "ErrorCode". gorush forwards only `error.message`.
 """
 
 import re
@@ -40,7 +40,7 @@ CODES: Mapping[Refusal, tuple[HTTPStatus, str, str]] = {
     Refusal.OUTAGE: UNAVAILABLE,
     Refusal.INTERNAL: (HTTPStatus.INTERNAL_SERVER_ERROR, "INTERNAL", "INTERNAL"),
 }
-# Longer than the Firebase SDK is willing to wait: it gives up at once, where it otherwise tries five times in 7 s.
+# Longer than the Firebase SDK waits: it gives up at once, where it otherwise tries five times in 7 s.
 LONG_RETRY_AFTER = {"retry-after": "300"}
 
 
@@ -78,6 +78,6 @@ def _refuse(
 
 
 def _is_too_big(message: Mapping[str, Any]) -> bool:
-    """Google counts what the device gets: notification and data."""
+    """Return whether the push exceeds Google's limit, which counts notification and data."""
     parts = message.get("notification", {}), message.get("data", {})
     return sum(len(orjson.dumps(part)) for part in parts) > MAX_MESSAGE_BYTES

@@ -1,4 +1,4 @@
-"""A server's side of one HTTP/1.1 connection, one request after the other."""
+"""Server side of one HTTP/1.1 connection, with one request after the other."""
 
 import asyncio
 
@@ -12,7 +12,9 @@ READ_BYTES = 64 * 1024
 async def serve(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer, *, already_read: bytes = b""
 ) -> None:
-    """Until one of the two closes. ``already_read`` is what a look at the first request took from the stream."""
+    """Serve until one side closes. ``already_read`` has the bytes that were read from the stream to find the first
+    request.
+    """
     connection = h11.Connection(h11.SERVER)
     connection.receive_data(already_read)
     while request := await _read(reader, connection):
@@ -28,7 +30,9 @@ async def serve(
 
 
 async def _read(reader: asyncio.StreamReader, connection: h11.Connection) -> Request | None:
-    """None at the end of the stream. The target may be in absolute form, as a proxy gets it."""
+    """Read a request, or return None at the end of the stream. The target may be in absolute form, as a proxy
+    gets it.
+    """
     head, body = None, bytearray()
     while True:
         event = connection.next_event()

@@ -1,4 +1,4 @@
-"""A server's side of one HTTP/2 connection. Requests are answered side by side, as gorush sends them."""
+"""Server side of one HTTP/2 connection. Requests are answered concurrently, as gorush sends them."""
 
 import asyncio
 from contextlib import suppress
@@ -25,7 +25,9 @@ class Incoming:
 
 
 class Http2:
-    """PINGs are answered by h2 itself. gorush sends one after a second of silence and drops who does not answer."""
+    """An HTTP/2 connection. h2 itself answers PINGs: gorush sends one after a second of silence and drops a peer
+    without an answer.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer) -> None:
         self._reader, self._writer, self._answer = reader, writer, answer
@@ -34,7 +36,7 @@ class Http2:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
-        """Until the peer leaves."""
+        """Serve until the peer closes the connection."""
         self._protocol.initiate_connection()
         self._flush()
         try:
@@ -62,7 +64,7 @@ class Http2:
         if isinstance(reply, Break):
             reply.apply(self._writer)
             return
-        with suppress(ProtocolError):  # the peer may have given this request up
+        with suppress(ProtocolError):  # the peer may have cancelled this request
             self._send(stream_id, reply)
         self._flush()
 

@@ -1,4 +1,4 @@
-"""Every push that Apple and Google received, in order: the ground truth for "sent once"."""
+"""Ledger of every push that Apple and Google received, in order: the ground truth for "sent once"."""
 
 import asyncio
 import time
@@ -13,8 +13,8 @@ from tests.faulty.gorush_faults import Faults
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One push. ``error`` is what it was refused with, empty if it was accepted; ``body`` the JSON as sent, ``data``
-    the app's part of it.
+    """One push. ``error`` is the reason of its refusal, empty if it was accepted. ``body`` is the JSON as sent,
+    ``data`` the app's part of it.
     """
 
     id: int
@@ -30,7 +30,7 @@ class Received:
 
 
 class Ledger:
-    """``faults`` are those of all pushes at once. Here a push that is answered late has been received at once."""
+    """Record of pushes. ``faults`` apply to all pushes. A push that is answered late was received at once."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -49,7 +49,9 @@ class Ledger:
         data: Mapping[str, Any],
         refusal: str = "",
     ) -> Outcome:
-        """Keep one push and say, when it is time, what becomes of it: ``refusal``, or the fate that its token names."""
+        """Record one push, wait for its delay, and return its outcome: ``refusal``, or the fate that its
+        token names.
+        """
         outcome = Outcome(error=refusal) if refusal else decide(token, platform, self._tries[token, collapse_id])
         self._tries[token, collapse_id] += 1
         error, now_ms, name = outcome.upstream_error, time.time_ns() // 1_000_000, platform.name.lower()

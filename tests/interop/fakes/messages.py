@@ -1,4 +1,4 @@
-"""Requests and replies as the handlers see them, whatever version of HTTP carried them."""
+"""Requests and replies as the handlers see them, independently of the version of HTTP."""
 
 import asyncio
 import socket
@@ -12,7 +12,7 @@ import orjson
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Names of headers are in lower case. ``path`` may carry a query."""
+    """A request. Names of headers are in lower case. ``path`` may have a query."""
 
     method: str
     path: str
@@ -28,7 +28,7 @@ class Reply:
 
 
 class Break(Enum):
-    """No reply, and the connection is gone, for every other request on it, too."""
+    """A broken connection instead of a reply, also for every other request on it."""
 
     CLOSE = auto()
     RESET = auto()
@@ -37,7 +37,7 @@ class Break(Enum):
         if self is Break.CLOSE:
             writer.close()
             return
-        linger = struct.pack("ii", 1, 0)  # closing sends RST then, and drops what was not sent
+        linger = struct.pack("ii", 1, 0)  # on close, the kernel sends RST and drops unsent bytes
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         writer.transport.abort()
 
