@@ -1,5 +1,5 @@
-"""A world of real parts: Messengers of status-go, a go-waku that they meet at, this server, and the real gorush with
-our stand-ins of Apple and Google.
+"""World of real parts: Messengers of status-go, a go-waku that they share, this server, and the real gorush with our
+fakes of Apple and Google.
 """
 
 import os
@@ -23,16 +23,16 @@ from tests.interop.status.messengers import APN, Messenger, app_key
 
 collect_ignore = [] if os.environ.get("LONG") else ["test_chance.py"]  # ten minutes
 PROCESSES = ("bridge", "batches", "tasks")
-GORUSH = "status-gorush"  # the name of its process
+GORUSH = "status-gorush"  # the name of gorush's process
 # SERVER_PRIVATE_KEY of the test session.
 SERVER_KEY = app_key(b"\x02" * 32)
-# After this time without a push none is expected any more: senders have repeated what was not answered.
+# After this time without a push no more are expected: senders have repeated requests without an answer by then.
 QUIET_SECONDS = 3.0
 
 
 @dataclass(slots=True)
 class World:
-    """What a scenario needs: people, the server's processes, and what reached Apple and Google."""
+    """Parts of a scenario: people, the server's processes, and the record of pushes at Apple and Google."""
 
     program: Path
     folder: Path
@@ -43,7 +43,7 @@ class World:
     _people: list[Messenger] = field(default_factory=list)
 
     def messenger(self, **facts: Any) -> Messenger:
-        """Start somebody's device."""
+        """Start a device of a new user."""
         folder = self.folder / f"{len(self._people)}"
         messenger = Messenger(self.program, folder, **{"peers": [address_of(self.node_url)]} | facts)
         self._people.append(messenger)
@@ -81,11 +81,11 @@ class World:
         self.servers.real(GORUSH, port=int(self.gorush.url.rpartition(":")[2]))
 
     def pushes(self, token: str) -> list[dict[str, Any]]:
-        """Return what Apple or Google accepted for one device."""
+        """Return the pushes to one device that Apple or Google accepted."""
         return [push for push in self.gorush.pushes() if push["token"] == token and not push["error"]]
 
     def wait_for_pushes(self, token: str, count: int = 1) -> list[dict[str, Any]]:
-        """Return the pushes to one device, which must be so many and stay so many."""
+        """Wait until there are ``count`` pushes to one device and no more come, and return them."""
         wait_until(lambda: len(self.pushes(token)) >= count, what=f"{count} pushes")
         self.settle()
         found = self.pushes(token)
@@ -93,14 +93,14 @@ class World:
         return found
 
     def count_requests(self, message_id: str) -> int:
-        """Return how many requests to notify about a message the server has stored."""
+        """Count the stored requests to notify about a message."""
         with psycopg.connect(self.server.environment["DATABASE_URL"]) as connection:
             sql = "SELECT count(*) FROM notifications_notificationrequest WHERE message_id = decode(%s, 'hex')"
             row = connection.execute(sql, [message_id.removeprefix("0x")]).fetchone()
         return int(row[0]) if row else 0
 
     def settle(self) -> None:
-        """Wait until nobody has sent a push for `QUIET_SECONDS`."""
+        """Wait until no push was sent for `QUIET_SECONDS`."""
         last = self.gorush.last_push()
         deadline = time.monotonic() + QUIET_SECONDS
         while time.monotonic() < deadline:
@@ -114,7 +114,7 @@ class World:
 
 
 def new_token(token_type: int) -> str:
-    """Return a device token as Apple or Google makes them."""
+    """Return a device token in the format of Apple or Google."""
     return secrets.token_hex(32) if token_type == APN else f"{secrets.token_urlsafe(16)}:{secrets.token_urlsafe(105)}"
 
 

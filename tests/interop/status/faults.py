@@ -1,4 +1,4 @@
-"""What a scenario puts around the real parts: a clock that is off, and a push gateway that is not gorush."""
+"""Fakes around the real parts of a scenario: time servers with a wrong time, and a push gateway that is not gorush."""
 
 import json
 import socket
@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-# Those that status-go asks for the time.
+# Time servers of status-go.
 TIME_SERVERS = (
     *("time.apple.com", "pool.ntp.org", "time.cloudflare.com", "time.windows.com"),
     *("ntp.neu.edu.cn", "ntp.nict.jp", "amazon.pool.ntp.org", "android.pool.ntp.org"),
@@ -23,7 +23,7 @@ SERVER_V4 = 0x24  # leap 0, version 4, mode server (RFC 5905)
 
 @contextmanager
 def network_time(folder: Path, *, offset_seconds: float) -> Iterator[list[str]]:
-    """Answer for the servers of network time, and yield a command prefix with which a program believes it."""
+    """Answer for the network time servers, and yield a command prefix that gives a program the fake time."""
     hosts = folder / "hosts"
     hosts.write_text("127.0.0.1 localhost " + " ".join(TIME_SERVERS) + "\n")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
@@ -48,7 +48,7 @@ def _shift_time(server: socket.socket, offset_seconds: float) -> None:
 
 @contextmanager
 def gateway(answer: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Run a server that answers every push so. Yield its URL and the notifications that it was given."""
+    """Run a server that gives this answer to every push. Yield its URL and the notifications that it received."""
     received: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -65,7 +65,7 @@ def gateway(answer: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]
             self.wfile.write(content)
 
         def log_message(self, *_arguments: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever).start()

@@ -1,4 +1,4 @@
-"""Messengers of status-go, each in a process of its own: `tests/interop/peers/status` is the program."""
+"""Messengers of status-go, each in a process of its own. `tests/interop/peers/status` is the program."""
 
 import json
 import secrets
@@ -26,7 +26,7 @@ def app_key(private_key: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the database of a sender says about the push of a message to one installation."""
+    """Row of a sender's database about the push of a message to one installation."""
 
     installation_id: str
     success: bool
@@ -45,9 +45,9 @@ class Messenger:
     private_key: str = field(default_factory=lambda: secrets.token_hex(32))
     installation_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     is_light: bool = False
-    prefix: Sequence[str] = ()  # of the command
+    prefix: Sequence[str] = ()  # before the command
     has_network_time: bool = False
-    is_service: bool = False  # no Messenger, but a node that light ones depend on
+    is_service: bool = False  # no Messenger, but a node that light clients depend on
     address: str = ""  # of a service
     _process: subprocess.Popen[str] | None = None
     _count: int = 0
@@ -78,7 +78,7 @@ class Messenger:
         return self._submit({"id": self._count, "do": command} | arguments)
 
     def stop(self) -> None:
-        """End the process, as the app ends."""
+        """End the process as the app ends it."""
         if self._process:
             self._process.communicate(timeout=30)
             self._process = None

@@ -1,5 +1,6 @@
-"""Twenty Messengers that write at random for ten minutes while parts of the server are killed, compared with a model:
-``LONG=1 make status-interop``, or ``LONG=120`` for two minutes, with ``SEED`` for the same course again.
+"""Twenty Messengers that write at random for ten minutes while parts of the server are killed, compared with a model.
+
+``LONG=1 make status-interop`` runs it, or ``LONG=120`` for two minutes. ``SEED`` repeats a course of events.
 """
 
 import json
@@ -33,7 +34,7 @@ SEED = int(os.environ.get("SEED") or time.time())
 
 @pytest.fixture(scope="module")
 def server(node_url: str, real_nodes: Nodes, gorush: Server, start_server: StartServer) -> Iterator[Fleet]:
-    """The server with a store beside its node: a bridge that is killed loses what it has just drained."""
+    """The server with a store beside its node, as a killed bridge loses the messages that it has just drained."""
     with (
         real_nodes.store_beside(node_url) as store,
         serving(node_url, gorush, start_server, WAKU_STORE_NODES=store) as fleet,
@@ -43,18 +44,18 @@ def server(node_url: str, real_nodes: Nodes, gorush: Server, start_server: Start
 
 @dataclass(slots=True, eq=False)
 class Person:
-    """Somebody with a phone, and how many pushes each of the phone's tokens must have had at the end."""
+    """A user with a phone, and the number of pushes that each of the phone's tokens must have had at the end."""
 
     messenger: Messenger
     token: str
     token_type: int
     expected: Counter[str] = field(default_factory=Counter)
     sent: list[tuple[datetime, "Person", str]] = field(default_factory=list)
-    firsts: dict["Person", tuple[str, str]] = field(default_factory=dict)  # first messages, and the token of then
+    firsts: dict["Person", tuple[str, str]] = field(default_factory=dict)  # first messages, and the token at that time
 
 
 class Group:
-    """The people, what they do, and the model of what must come of it."""
+    """The people, their actions, and the model of the expected pushes."""
 
     def __init__(self, world: World, chance: random.Random) -> None:
         self.world = world
@@ -70,8 +71,8 @@ class Group:
         self._write(*self.chance.sample(self.people, 2))
 
     def _write(self, writer: Person, reader: Person) -> None:
-        """Have somebody write. What status-go writes to one reader within a moment is sent as one, and notified about
-        by the first message alone.
+        """Send a message, after a pause since the last one to this reader. status-go sends messages to one reader
+        within a moment as one, and notifies about the first alone.
         """
         before = [at for at, to, _ in writer.sent if to is reader]
         if before:
@@ -82,8 +83,8 @@ class Group:
         writer.sent.append((datetime.now(UTC), reader, message_id))
 
     def write_while_something_is_away(self) -> None:
-        """Have somebody write who has woken the reader before. A first message asks for the reader's phone, and is not
-        notified about when no answer comes within three seconds.
+        """Send a message to a reader whom the writer has woken before. A first message first queries for the reader's
+        phone, and causes no notification when no answer comes within three seconds.
         """
         known = [
             (writer, reader)
@@ -137,10 +138,12 @@ def test_twenty_people_and_a_server_that_is_killed(world: World) -> None:
 
 
 def check(world: World, group: Group) -> None:
-    """Each message woke its reader's phone, and what went out twice has one collapse id. Its writer was told.
+    """Check that each message woke its reader's phone, that duplicate pushes have one collapse id, and that each writer
+    has a report.
 
-    A first message to somebody may do neither: status-go waits three seconds for the answer to its query. So may one
-    whose request the network lost, as status-go sends it once: it is in no store and not in the inbox.
+    Two kinds of messages are exempt. For a first message to a reader, status-go waits only three seconds for the answer
+    to its query. It also sends a request only once, so the network may lose it: such a request is in no store and not
+    in the inbox.
     """
     expected = sum((person.expected for person in group.people), Counter())
     for writer in group.people:
@@ -176,7 +179,7 @@ def check(world: World, group: Group) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a Messenger has sent to the server, by its own log."""
+    """A message of a Messenger to the server, by the Messenger's own log."""
 
     at: datetime
     folder: str
@@ -194,21 +197,21 @@ def published(world: World) -> Iterator[Published]:
 
 
 def inbox(world: World) -> dict[str, str]:
-    """Return what became of each envelope that the server has, by its hash."""
+    """Return the state of each envelope that the server has, by its hash."""
     sql = "SELECT encode(hash, 'hex'), concat_ws(' ', state, reason, message_type) FROM waku_bridge_inboundenvelope"
     with psycopg.connect(world.server.environment["DATABASE_URL"]) as connection:
         return dict(connection.execute(sql).fetchall())
 
 
 def stored(world: World, hashes: Iterable[str]) -> set[str]:
-    """Return which of these the store has, whose node is another one than the server's."""
+    """Return the hashes that the store has. Its node is not the server's."""
     store = world.server.environment["WAKU_STORE_NODES"]
     path = "/store/v3/messages?includeData=false&hashes=0x"
     return {each for each in hashes if ask(store, "GET", path + each).body["messages"]}
 
 
 def _describe(world: World, at: datetime, writer: Person, reader: Person, message_id: str) -> str:
-    """Return what is known of a message whose writer was not told of a push."""
+    """Describe a message without a report of a push to its writer."""
     folder, fates = writer.messenger.folder.name, inbox(world)
     around = [
         f"{each.at:%T.%f} {each.hash[:8]} {fates.get(each.hash, 'not in the inbox')}"
@@ -225,6 +228,6 @@ def is_set(writer: Person, message_id: str) -> bool:
 
 
 def counts(world: World) -> Counter[str]:
-    """Return how many different notifications reached each token."""
+    """Count the different notifications that reached each token."""
     pushes = {(push["token"], push["collapse_id"]) for push in world.gorush.pushes() if not push["error"]}
     return Counter(token for token, _ in pushes)

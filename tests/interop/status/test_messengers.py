@@ -1,4 +1,4 @@
-"""What users of the real client see: each scenario is a promise of the protocol, judged by status-go itself."""
+"""Scenarios with the real client: each is a promise of the protocol, judged by status-go itself."""
 
 import time
 from pathlib import Path
@@ -33,7 +33,7 @@ def key_hash_of(messenger: Messenger) -> str:
 
 
 def assert_shows_a_message(push: dict[str, Any], receiver: Messenger, sender: Messenger) -> None:
-    """Check the text, and what the app is told: hashes by which it finds the chat and the receiver."""
+    """Check the text of a push, and the hashes by which the app finds the chat and the receiver."""
     body = push["body"]
     text = body["aps"]["alert"] if push["platform"] == "ios" else body["message"]["notification"]["body"]
     assert text == "New message in Messenger"
@@ -99,7 +99,7 @@ def test_a_muted_chat_is_silent_until_it_is_unmuted(world: World) -> None:
     world.wait_for_pushes(token, 2)
 
 
-def test_who_is_blocked_wakes_nobody(world: World) -> None:
+def test_a_blocked_sender_wakes_nobody(world: World) -> None:
     bob, token = world.phone()
     alice = world.messenger()
     alice.ask("send", key=bob.key, text="Before")
@@ -113,7 +113,7 @@ def test_who_is_blocked_wakes_nobody(world: World) -> None:
 
 
 def test_a_message_to_a_group_wakes_each_member_once(world: World) -> None:
-    """The messages by which people become contacts and members may come late. No two pushes are of one message."""
+    """The messages by which people become contacts and members may come late. No two pushes are about one message."""
     alice, (bob, first), (carol, second) = world.messenger(), world.phone(), world.phone(token_type=FIREBASE)
     for member in (bob, carol):
         alice.befriend(member)
@@ -163,7 +163,7 @@ def test_an_unregistered_phone_is_left_alone(world: World) -> None:
 def test_a_server_that_is_killed_loses_nothing(world: World, seconds: float) -> None:
     bob, token = world.phone()
     alice = world.messenger()
-    alice.ask("send", key=bob.key, text="Before")  # so that she knows his phone
+    alice.ask("send", key=bob.key, text="Before")  # makes her query for his phone
     world.wait_for_pushes(token)
     message_id = alice.ask("send", key=bob.key, text="Hello!")
     time.sleep(seconds)
@@ -174,7 +174,7 @@ def test_a_server_that_is_killed_loses_nothing(world: World, seconds: float) -> 
     wait_until(lambda: alice.reports(message_id) == [delivered(bob)], what="a report")
 
 
-def test_what_is_written_while_gorush_is_away_arrives_afterwards(world: World) -> None:
+def test_a_message_sent_while_gorush_is_away_arrives_afterwards(world: World) -> None:
     bob, token = world.phone()
     alice = world.messenger()
     world.stop_gorush()
@@ -184,7 +184,7 @@ def test_what_is_written_while_gorush_is_away_arrives_afterwards(world: World) -
     world.wait_for_pushes(token)
 
 
-def test_what_is_written_while_the_server_is_down_arrives_afterwards(world: World) -> None:
+def test_a_message_sent_while_the_server_is_down_arrives_afterwards(world: World) -> None:
     bob, token = world.phone()
     alice = world.messenger()
     alice.ask("send", key=bob.key, text="Before")
@@ -198,8 +198,8 @@ def test_what_is_written_while_the_server_is_down_arrives_afterwards(world: Worl
 
 
 def test_a_light_client_registers_and_is_woken(world: World) -> None:
-    """As a sender it fails with any server: it subscribes to an answer four seconds after its question, and waits for
-    three.
+    """A light client cannot notify by any server: it subscribes to an answer four seconds after its query, and waits
+    for three.
     """
     bob, token = world.phone(is_light=True, peers=[world.service()])
     alice = world.messenger()
@@ -217,7 +217,7 @@ def test_a_contact_request_wakes_the_phone(world: World) -> None:
 
 def test_of_several_servers_one_that_is_away_does_not_matter(world: World) -> None:
     bob = world.messenger()
-    away = world.messenger().key  # nobody there serves
+    away = world.messenger().key  # no server has this key
     bob.ask("add_server", key=away)
     token = new_token(APN)
     bob.ask("add_server", key=SERVER_KEY)
@@ -236,10 +236,10 @@ def test_a_mention_in_a_community_wakes_the_phone_with_its_own_text(world: World
     wait_until(lambda: bob.ask("messages"), what="the invitation")
     bob.ask("spectate", chat=community["id"])
     assert community["chat"] in bob.ask("chats")
-    bob.register(SERVER_KEY, token)  # with its chats
+    bob.register(SERVER_KEY, token)  # with the chats of the community
     alice.ask("say", chat=community["chat"], text="Hello everybody")
     message_id = alice.ask("say", chat=community["chat"], text=f"And @{bob.key}")
-    # status-go writes its mentions down as messages.
+    # status-go records the notification of a mention under the message.
     wait_until(lambda: alice.reports(message_id) == [delivered(bob)], what="a report")
     world.settle()
     texts = [push["body"]["aps"]["alert"] for push in world.pushes(token)]
@@ -247,7 +247,7 @@ def test_a_mention_in_a_community_wakes_the_phone_with_its_own_text(world: World
 
 
 def test_a_new_server_key_serves_those_who_know_the_old_one(world: World) -> None:
-    """The server gets a new key and keeps the old one beside it: registered phones are found and woken by either."""
+    """The server gets a new key and serves the old one beside it. Registered phones are found and woken by either."""
     bob, token = world.phone()
     alice = world.messenger()
     alice.ask("send", key=bob.key, text="Before")
@@ -263,12 +263,12 @@ def test_a_new_server_key_serves_those_who_know_the_old_one(world: World) -> Non
     world.restart(SERVER_PRIVATE_KEY="02" * 32, OTHER_SERVER_PRIVATE_KEYS="")
 
 
-def test_a_phone_that_did_not_hear_the_answer_is_registered_at_its_next_start(world: World) -> None:
+def test_a_phone_that_missed_the_answer_is_registered_at_its_next_start(world: World) -> None:
     bob, token = world.messenger(), new_token(APN)
     bob.ask("add_server", key=SERVER_KEY)
     bob.ask("register", token=token, topic="im.status.ethereum", token_type=APN)
     bob.kill()
-    time.sleep(1)  # the answer is there, and gone
+    time.sleep(1)  # the answer was sent while the phone was off
     bob.start()
     bob.wait_for_registration()
     world.messenger().ask("send", key=bob.key, text="Hello!")
@@ -276,7 +276,7 @@ def test_a_phone_that_did_not_hear_the_answer_is_registered_at_its_next_start(wo
 
 
 def test_a_client_that_is_a_year_behind_is_woken_again_once_it_has_started(world: World) -> None:
-    """It was off for a year: its registration has expired, and it comes back with the database of then."""
+    """The client was off for a year. Its registration has expired, and its database is as old."""
     bob, token = world.phone()
     alice = world.messenger()
     alice.ask("send", key=bob.key, text="Before")
@@ -295,7 +295,7 @@ def test_a_client_that_is_a_year_behind_is_woken_again_once_it_has_started(world
 
 
 def age(world: World, messenger: Messenger) -> None:
-    """Let a year pass for a registration, and have what nobody keeps up expire."""
+    """Let a year pass for a registration, and expire registrations that were not renewed."""
     with psycopg.connect(world.server.environment["DATABASE_URL"], autocommit=True) as connection:
         connection.execute(
             """
@@ -324,14 +324,14 @@ def test_clocks_that_are_off_by_a_minute_do_not_matter(world: World, tmp_path: P
 
 
 def test_a_gateway_that_counts_otherwise_has_each_push_once(world: World) -> None:
-    """The stub of status-go's own functional test for its server answers so, and its devices have short tokens."""
+    """The stub in status-go's own functional test of its server counts like this, and its devices have short tokens."""
     with gateway({"success": "ok", "counts": {"total": 1}, "logs": []}) as (url, received):
         world.restart(GORUSH_URL=url, CHECK_DEVICE_TOKENS="0")
         bob, alice = world.messenger(), world.messenger()
         bob.register(SERVER_KEY, "bob-device-token", token_type=FIREBASE)
         message_id = alice.ask("send", key=bob.key, text="Hello!")
         wait_until(lambda: alice.reports(message_id) == [delivered(bob)], what="a report")
-        time.sleep(15)  # after ten seconds what is ambiguous is sent again
+        time.sleep(15)  # after ten seconds an ambiguous push is sent again
         assert [each["tokens"] for each in received] == [["bob-device-token"]]
     world.restart(GORUSH_URL=world.gorush.url, CHECK_DEVICE_TOKENS="1")
 

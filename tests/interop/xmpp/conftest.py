@@ -1,4 +1,4 @@
-"""Prosody and ejabberd of this machine, as tests ask for them (`make xmpp-interop` installs them where it may)."""
+"""Prosody and ejabberd of this machine, started on demand. `make xmpp-interop` installs them where it may."""
 
 import asyncio
 import inspect
@@ -18,7 +18,7 @@ from tests.interop.xmpp.service import Service
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Tests of this folder are conversations: coroutines, each with a loop of its own."""
+    """Run coroutine tests of this folder, each with an event loop of its own."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
@@ -58,7 +58,7 @@ def start_service(
     guard: Guard,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[Peer], Service]]:
-    """Return ``start_service(peer)``: a service of its own behind a server."""
+    """Return ``start_service(peer)``, which starts a service of its own behind a server."""
     fleets: list[Fleet] = []
 
     def start(peer: Peer) -> Service:
@@ -75,7 +75,7 @@ def start_service(
 
 @pytest.fixture(scope="session")
 def push_service(real_prosody: Peer, start_service: Callable[[Peer], Service]) -> Service:
-    """The service behind Prosody."""
+    """The push service behind Prosody."""
     return start_service(real_prosody)
 
 

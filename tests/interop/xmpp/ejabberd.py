@@ -1,6 +1,7 @@
-"""A real ejabberd on loopback: one domain with users, and components. Its Erlang machine is started directly, so that
-neither its port mapper nor a name of the node is needed. Without `global_routes: false` each component gets its share
-of what is sent to any of them.
+"""Real ejabberd on loopback, with one domain for users, and components.
+
+Its Erlang machine is started directly, so that it needs neither its port mapper nor a node name. Without
+`global_routes: false` each component gets a share of the stanzas to all of them.
 """
 
 import shutil
@@ -36,7 +37,7 @@ modules:
   mod_register: {{ip_access: all}}
 """
 
-# XEP-0077 before authentication. The result comes as an IQ of its own, which needs no parser to be told from an error.
+# XEP-0077 before authentication. The result is an IQ of its own, which is distinguished from an error without a parser.
 REGISTER = """\
 <stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams' to='capulet.test' version='1.0'>\
 <iq type='set' id='register'><query xmlns='jabber:iq:register'>\
@@ -45,7 +46,9 @@ REGISTER = """\
 
 @dataclass(frozen=True, slots=True)
 class Ejabberd:
-    """``components`` are secrets by domain. Accounts are made by registering them (XEP-0077)."""
+    """ejabberd's process and ports. ``components`` are secrets by domain. Accounts are made by registering them
+    (XEP-0077).
+    """
 
     folder: Path
     c2s_port: int

@@ -1,4 +1,4 @@
-"""Real XMPP servers on loopback, and what plays the user and the push service there."""
+"""Real XMPP servers on loopback, and doubles of a user and of the push service there."""
 
 import asyncio
 import socket
@@ -22,21 +22,21 @@ USERS = "capulet.test"
 SERVICE, SERVICE_SECRET = "push.montague.test", "s3cret"
 USER_SERVER, USER_SERVER_SECRET = "userserver.test", "us3r"
 DOUBLE_SECRET = "d0uble"
-# ejabberd takes a second component of one name, and one that has just gone may get its share of the pushes under load,
-# so each double has a name of its own.
+# ejabberd accepts a second component of one name, and a component that has just closed may get a share of the pushes
+# under load. So each double has a name of its own.
 DOUBLES = [f"double{number}.test" for number in range(60)]
 UNUSED = iter(DOUBLES)
 COMPONENTS = {SERVICE: SERVICE_SECRET, USER_SERVER: USER_SERVER_SECRET, **dict.fromkeys(DOUBLES, DOUBLE_SECRET)}
 LOOPBACK = "127.0.0.1"
-# Nothing here measures time: the machine may be busy with other things.
+# Long enough for a busy machine: nothing here measures time.
 TIMEOUT_SECONDS = 20.0
-# After what is said to arrive within milliseconds: long enough to be sure that it does not.
+# Stanzas arrive within milliseconds. After this time without one, none will come.
 SILENCE_SECONDS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A running server, with the component's ports and what makes an account there."""
+    """A running server, with the ports for clients and components, and the function that makes an account."""
 
     name: str
     fleet: Fleet
@@ -46,7 +46,7 @@ class Peer:
     make_account: Callable[[str], None]
 
     def user(self, name: str) -> str:
-        """Return the JID of a user who has not been there before."""
+        """Return the JID of a new user."""
         user = f"{name}-{uuid.uuid4().hex[:8]}"
         self.make_account(user)
         return f"{user}@{USERS}"
@@ -105,7 +105,7 @@ def _start(fleet: Fleet, server: EmbeddedProsody | Ejabberd, make_account: Calla
 
 
 class PushService:
-    """A push service that takes note of what it gets, and answers as a test tells it."""
+    """Push service that records the stanzas that it gets, and answers with ``answer``."""
 
     def __init__(self, peer: Peer, answer: Callable[[Element], Element | None], domain: str = "") -> None:
         self.answer = answer
@@ -118,7 +118,7 @@ class PushService:
             return await self._pushes.get()
 
     async def has_silence(self) -> bool:
-        """Whether nothing comes for a while."""
+        """Return whether nothing comes for SILENCE_SECONDS."""
         return not await self.pushes_until_silence()
 
     async def pushes_until_silence(self) -> list[Element]:
@@ -137,12 +137,12 @@ class PushService:
 
 
 async def let_answers_arrive(service: PushService) -> None:
-    """Let the server take in the answers that it has got, by a question that comes after them."""
+    """Wait until the server has processed earlier answers, by a ping that it answers after them."""
     await service.connection.ask(ping(service.domain))
 
 
 def ping(sender: str) -> Element:
-    """A question of the service's to the users' server, which answers it after all that came before."""
+    """Return a ping of the service to the users' server, which answers it after all earlier stanzas."""
     addresses = {"from": sender, "to": USERS}
     return element("iq", "", {"type": "get", "id": uuid.uuid4().hex} | addresses, element("ping", PING))
 
@@ -157,9 +157,10 @@ def chat(to: str, body: str = "Wherefore art thou, Romeo?") -> Element:
 
 
 async def write_to_absent(account: Account, to: str, body: str = "Wherefore art thou, Romeo?") -> None:
-    """Write to a user as soon as the server has forgotten the session of their phone, which has said good-bye.
+    """Write to a user as soon as the server has forgotten the session of their phone, which has logged out.
 
-    Until then it counts as online, and its messages lead to no push. Who has no session does not answer a ping either.
+    Until then the phone counts as online, and messages to it lead to no push. The server answers a ping to a closed
+    session with an error.
     """
     question = {"type": "get", "to": f"{to}/phone", "id": uuid.uuid4().hex}
     answer = await account.ask(element("iq", "", question, element("ping", PING)))
@@ -168,7 +169,7 @@ async def write_to_absent(account: Account, to: str, body: str = "Wherefore art 
 
 
 async def enable(peer: Peer, jid: str, service: str) -> None:
-    """Have the user's server push to a service from now on."""
+    """Make the user's server push to a service from now on."""
     async with peer.account(jid) as account:
         answer = await account.ask_own_account(pushing.enable_xep0357(service, "node-A", "s3c-r1"))
         assert answer.get("type") == "result", answer

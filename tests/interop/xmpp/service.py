@@ -1,4 +1,4 @@
-"""The push service itself, as processes: the component at a real server, a worker, and gorush at the end."""
+"""Push service as processes: the component at a real server, a worker, and gorush at the end."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ ANSWER_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One service behind one server. ``fleet`` holds its processes, the XMPP server's are in `peer.fleet`."""
+    """One service behind one server. ``fleet`` holds its processes; those of the XMPP server are in `peer.fleet`."""
 
     peer: Peer
     fleet: Fleet
@@ -73,12 +73,12 @@ class Service:
         return list(ask(self.gorush_url, "GET", "/dev/pushes?limit=10000").body["pushes"])
 
     def pushes(self, device: Device) -> list[dict[str, Any]]:
-        """What gorush was given for a device."""
+        """Return the pushes that gorush got for a device."""
         tokens = {device.token, device.voip_token}
         return [push for push in self.all_pushes() if push["token"] in tokens]
 
     async def wait_for_pushes(self, device: Device, count: int = 1) -> list[dict[str, Any]]:
-        """Wait for so many, and return all."""
+        """Wait for ``count`` pushes, and return all."""
         return await until(lambda: len(found := self.pushes(device)) >= count and found, what=f"{count} pushes")
 
     async def wait_for_push(self, device: Device) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Service:
         return push
 
     async def has_no_more(self, device: Device, count: int = 0) -> bool:
-        """Whether there are just so many pushes, after a while in which others would have come."""
+        """Return whether there are exactly ``count`` pushes, after a while in which others would have come."""
         await asyncio.sleep(SILENCE_SECONDS)
         return len(self.pushes(device)) == count
 
@@ -97,7 +97,9 @@ class Service:
         replace(self.fleet, environment={**self.fleet.environment, **environment}).start(bridge())
 
     async def wait_until_connected(self) -> None:
-        """Ask from the neighbouring component until the service answers itself. Its server answers before that."""
+        """Send requests from the neighbouring component until the service itself answers. Its server answers before
+        that.
+        """
         async with self.user_server() as server:
             await server.wait_for_service()
 
@@ -106,7 +108,7 @@ class Service:
 
 
 class Neighbour(NotifyingServer):
-    """The user's server of the tests."""
+    """Server of a user in the tests."""
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -114,7 +116,9 @@ class Neighbour(NotifyingServer):
 
     async def wait_for_service(self) -> None:
         async def is_there() -> bool:
-            """Ejabberd may take its time to find out that nobody is there, and some answers never come."""
+            """Return whether the service answers. ejabberd may need time to notice a missing component, and some
+            answers never come.
+            """
             with suppress(TimeoutError):
                 async with asyncio.timeout(ANSWER_SECONDS):
                     answer = await self.component.ask(self.request("get", element("ping", PING)))
@@ -129,7 +133,7 @@ class Neighbour(NotifyingServer):
         return request
 
     async def route(self, device: Device, dialect: Dialect = Dialect.DRAFT, *, to: str = "") -> Route:
-        """Register the device of a user who has not been there before, and enable its route."""
+        """Register the device of a new user, and enable its route."""
         answer = await self.register(f"user-{uuid.uuid4().hex[:8]}", SERVICE, device)
         assert isinstance(answer, Registered), answer
         route = Route(to or answer.service, dialect, answer.client, answer.node, answer.secret)
@@ -154,7 +158,7 @@ def iv() -> str:
 
 
 async def until(find: Callable[[], Any], *, what: str, seconds: float = TIMEOUT_SECONDS) -> Any:
-    """Wait until something is found, and return it."""
+    """Wait until ``find`` returns something, and return it."""
 
     async def found() -> Any:
         return find()
@@ -165,7 +169,7 @@ async def until(find: Callable[[], Any], *, what: str, seconds: float = TIMEOUT_
 async def until_async(find: Callable[[], Any], *, what: str, seconds: float = TIMEOUT_SECONDS) -> Any:
     try:
         async with asyncio.timeout(seconds):
-            while not (found := await find()):  # noqa: ASYNC110 - another process tells no event
+            while not (found := await find()):  # noqa: ASYNC110 - another process signals no event
                 await asyncio.sleep(POLL_SECONDS)
             return found
     except TimeoutError:
@@ -180,7 +184,7 @@ def settings_for(peer: Peer, database_url: str, redis_url: str) -> dict[str, str
     return {
         "DATABASE_URL": database_url,
         "REDIS_URL": redis_url,
-        "WAKU_NODES": f"http://{LOOPBACK}:{free_port()}",  # nobody: the Waku bridge is not started
+        "WAKU_NODES": f"http://{LOOPBACK}:{free_port()}",  # nothing listens there: the Waku bridge is not started
         "GORUSH_URL": f"http://{LOOPBACK}:{free_port()}",
         "GORUSH_TIMEOUT_SECONDS": "3",
         **component_of(peer),

@@ -1,4 +1,4 @@
-"""The canary of XMPP through real servers: they hand back what the component sends to itself."""
+"""XMPP canary through real servers, which return the stanzas that the component sends to itself."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ DEVICES = "SELECT count(*) FROM xmpp_bridge_device WHERE domain = 'push.montague
 
 
 def run_canary(service: Service) -> tuple[int, str]:
-    """Make a round trip; exit code and what was printed and logged so far."""
+    """Run the canary. Return its exit code, its output, and the log so far."""
     service.fleet.start(manage("canary", "xmpp_canary", stop_order=StopOrder.FRONT))
     code = service.fleet.running["canary"].wait(timeout=90)
     service.fleet.running.pop("canary")
@@ -30,7 +30,7 @@ async def test_the_canary_goes_through_a_real_server_and_back(either_service: Se
     assert len(either_service.all_pushes()) == before
 
 
-async def test_the_canary_says_that_no_component_is_there(push_service: Service) -> None:
+async def test_the_canary_reports_that_no_component_is_connected(push_service: Service) -> None:
     await asyncio.to_thread(push_service.fleet.stop, BRIDGE)
     try:
         code, printed = await asyncio.to_thread(run_canary, push_service)

@@ -1,4 +1,4 @@
-"""The component at a real server: what it says about itself, how it comes back (cases 1, 2, 3, 12, 13)."""
+"""Component at a real server: its service discovery, its answers, and its reconnection (cases 1, 2, 3, 12, 13)."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ UNSERVED = {"feature-not-implemented"}
 NODES = {f"{verb}-push-{platform}" for verb in ("register", "unregister") for platform in ("apns", "fcm")}
 
 
-async def test_says_what_it_is_and_what_it_can(push_service: Service) -> None:
+async def test_service_discovery_lists_identity_and_features(push_service: Service) -> None:
     async with push_service.user_server() as server:
         answer = await server.component.ask(server.request("get", element("query", DISCO_INFO)))
         query = answer.find(f"{{{DISCO_INFO}}}query")
@@ -28,7 +28,7 @@ async def test_says_what_it_is_and_what_it_can(push_service: Service) -> None:
         assert {feature.get("var") for feature in query.findall(f"{{{DISCO_INFO}}}feature")} == FEATURES
 
 
-async def test_lists_its_commands_and_says_what_each_is(push_service: Service) -> None:
+async def test_lists_its_commands_with_a_description_of_each(push_service: Service) -> None:
     async with push_service.user_server() as server:
         items = await server.component.ask(server.request("get", element("query", DISCO_ITEMS, {"node": COMMANDS})))
         nodes = {item.get("node") for item in items.iter(f"{{{DISCO_ITEMS}}}item")}
@@ -61,7 +61,7 @@ async def test_answers_a_ping_with_nothing(push_service: Service) -> None:
     ],
     ids=["version", "roster", "vcard", "subscribe", "items", "create"],
 )
-async def test_answers_every_request_that_it_does_not_know(
+async def test_answers_every_unknown_request(
     push_service: Service, kind: str, child: object, conditions: set[str]
 ) -> None:
     async with push_service.user_server() as server:
@@ -97,23 +97,23 @@ SILENT = {
 
 
 @pytest.mark.parametrize("name", SILENT)
-async def test_says_nothing_to_what_needs_no_answer(push_service: Service, name: str) -> None:
-    """An error that answered an error would be answered by the other side, for ever."""
+async def test_a_stanza_that_needs_no_answer_gets_none(push_service: Service, name: str) -> None:
+    """An answer to an error would be answered by the other side, without end."""
     heard = []
     component = push_service.peer.component(USER_SERVER, peers.USER_SERVER_SECRET, heard.append)
     async with component:
         stanza = SILENT[name]
         stanza.attrib.update({"id": "silent", "from": USER_SERVER, "to": SERVICE})
         component.send(stanza)
-        # Its answer comes after whatever would have been said to the stanza.
+        # The ping is answered after the stanza, so its answer shows that the stanza got none.
         ping = element("iq", "", {"type": "get", "id": "p", "from": USER_SERVER, "to": SERVICE}, element("ping", PING))
         assert (await component.ask(ping)).get("type") == "result"
         assert heard == []
 
 
 @pytest.mark.parametrize("inside", ["<x xmlns='a}b'/>", "<xml:foo/>", "<x a:b='1' xmlns:a='c}d'/>"])
-async def test_what_a_user_sends_and_our_parser_refuses_ends_nothing(push_service: Service, inside: str) -> None:
-    """The server passes it on."""
+async def test_a_stanza_that_our_parser_refuses_ends_nothing(push_service: Service, inside: str) -> None:
+    """The server forwards the stanza."""
     ping = element("iq", "", {"type": "get", "id": "ping", "to": SERVICE}, element("ping", PING))
     connected = push_service.fleet.log(BRIDGE).count("xmpp_connected")
     async with push_service.peer.account(push_service.peer.user("romeo")) as romeo:
@@ -123,7 +123,9 @@ async def test_what_a_user_sends_and_our_parser_refuses_ends_nothing(push_servic
 
 
 async def test_errors_are_in_the_namespace_of_the_stream(push_service: Service) -> None:
-    """Prosody finds no error in `jabber:client` on this stream, and counts a `wait` as a failure of the route."""
+    """Prosody does not recognise an error in `jabber:client` on this stream, and counts a `wait` as a failure of the
+    route.
+    """
     juliet = push_service.peer.user("juliet")
     async with push_service.peer.account(juliet) as account:
         await account.ask_own_account(
@@ -160,7 +162,9 @@ async def test_comes_back_after_the_server_and_loses_nothing_that_it_acknowledge
 
 
 async def test_a_bridge_that_is_replaced_loses_nothing_not_even_messages(push_service: Service) -> None:
-    """They have no acknowledgement: what the server has handed over by the end of the stream nobody sends again."""
+    """Messages have no acknowledgement: nobody sends those again that the server has delivered by the end of the
+    stream.
+    """
     devices = [android() for _ in range(10)]
     sent: dict[str, list[str]] = {device.token: [] for device in devices}
     async with push_service.user_server() as server:
@@ -175,13 +179,13 @@ async def test_a_bridge_that_is_replaced_loses_nothing_not_even_messages(push_se
                 stopping = asyncio.create_task(asyncio.to_thread(push_service.fleet.stop, BRIDGE))
         await stopping
         push_service.start_bridge()
-        for device in devices:  # what came back as not connected is sent again by the double
+        for device in devices:  # the double sends pushes again that came back because no component was connected
             pushes = await push_service.wait_for_pushes(device, len(sent[device.token]))
             assert sorted(push["data"]["e"] for push in pushes) == sorted(sent[device.token])
 
 
 @pytest.mark.parametrize("secret", ["wrong"])
-async def test_a_wrong_secret_is_said_plainly(push_service: Service, secret: str) -> None:
+async def test_a_wrong_secret_is_reported(push_service: Service, secret: str) -> None:
     await asyncio.to_thread(push_service.fleet.stop, BRIDGE)
     push_service.start_bridge(XMPP_COMPONENT_SECRET=secret)
     try:
@@ -193,7 +197,7 @@ async def test_a_wrong_secret_is_said_plainly(push_service: Service, secret: str
     assert secret not in push_service.fleet.log(BRIDGE).split()
 
 
-async def test_a_name_that_is_taken_is_said_plainly(push_service: Service) -> None:
+async def test_a_domain_that_another_component_has_is_reported(push_service: Service) -> None:
     await asyncio.to_thread(push_service.fleet.stop, BRIDGE)
     async with push_service.peer.component():
         push_service.start_bridge()

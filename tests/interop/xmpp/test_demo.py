@@ -1,4 +1,4 @@
-"""The demonstration's users, at a real Prosody: one goes offline, the other writes, the push arrives (point 10)."""
+"""Users of the demonstration at a real Prosody: one goes offline, the other writes, the push arrives (point 10)."""
 
 import re
 from pathlib import Path

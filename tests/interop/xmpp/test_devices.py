@@ -1,4 +1,4 @@
-"""Devices registered by commands, through a real server (case 4)."""
+"""Devices that are registered by commands, through a real server (case 4)."""
 
 import uuid
 from dataclasses import replace
@@ -45,7 +45,7 @@ async def test_a_device_that_registers_again_keeps_its_names_and_changes_its_tok
     async with push_service.user_server() as server:
         first = await server.register("juliet-again", SERVICE, device)
         assert await server.register("juliet-again", SERVICE, moved) == first
-        route = await server.route(android())  # somebody else's, for the shape
+        route = await server.route(android())  # another user's route, for its other fields
         route = replace(route, client=first.client)
         server.core.enable(route)
         server.notify(route, Notification())
@@ -94,7 +94,7 @@ def _any_text(_server: object) -> str:
     return Any()
 
 
-async def test_a_client_that_knows_nothing_gets_a_form_and_fills_it_in(push_service: Service) -> None:
+async def test_a_client_without_fields_gets_a_form_and_fills_it_in(push_service: Service) -> None:
     device = android()
     async with push_service.peer.account(push_service.peer.user("juliet")) as juliet:
         asked = registering.read_answer(await juliet.ask(registering.ask_for_form(SERVICE, Platform.FCM, new_id())))

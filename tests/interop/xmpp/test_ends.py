@@ -1,4 +1,4 @@
-"""Routes that end, and a database that is away, as the user's server sees it (cases 10 and 11)."""
+"""Ended routes, and an unavailable database, as the user's server sees them (cases 10 and 11)."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,12 +15,12 @@ from xmpp_bridge.client import Dialect, Disabled, Failed, Notification, Route, S
 
 pytestmark = pytest.mark.xmpp
 
-# A provider may say so by mistake, so that a dead token of some kinds is believed at the second time only.
+# A provider may report a dead token by mistake. For some kinds of error the server therefore requires a second report.
 DEAD = "expired-"
 
 
 async def kill(service: Service, route: Route, server: object, token: str) -> None:
-    """Have Google say that the device is no more, and wait until that is known."""
+    """Make Google report that the device is gone, and wait until the server has recorded it."""
     server.notify(route, Notification(Grade.NORMAL, ciphertext(), iv()))
     dead = """
         SELECT 1 FROM registrations_route AS route JOIN xmpp_bridge_device AS device ON device.route_id = route.id
@@ -48,7 +48,7 @@ async def test_the_end_is_announced_from_the_address_that_was_pushed_to(push_ser
 
 
 async def test_a_push_to_a_dead_route_is_answered_gone_once_a_minute(push_service: Service) -> None:
-    """Prosody's mod_push2 ignores it and goes on pushing."""
+    """Prosody's mod_push2 ignores the answer and goes on pushing."""
     device = android(DEAD)
     async with push_service.user_server() as server:
         route = await server.route(device)
@@ -66,7 +66,7 @@ async def test_a_push_to_a_dead_route_is_answered_gone_once_a_minute(push_servic
         server.core.enable(deaf)
         for _ in range(3):
             server.notify(deaf, Notification())
-        await server.wait_for_service()  # answered after the three, which got no answer
+        await server.wait_for_service()  # its answer comes after the three pushes, which got none
         with pytest.raises(TimeoutError):
             await server.next_event(timeout_seconds=0.2)
 
@@ -102,7 +102,7 @@ async def test_a_device_that_registers_again_after_its_end_is_pushed_to(push_ser
 
 @asynccontextmanager
 async def without_database(service: Service) -> AsyncIterator[None]:
-    """Nobody gets into the service's database, and who was there is thrown out."""
+    """Refuse new connections to the service's database meanwhile, and end the open ones."""
     url = service.fleet.environment["DATABASE_URL"]
     name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
     with psycopg.connect(url, dbname="postgres", autocommit=True) as connection:
@@ -114,7 +114,7 @@ async def without_database(service: Service) -> AsyncIterator[None]:
             connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
 
 
-async def test_while_the_database_is_away_senders_are_told_to_wait_and_later_all_is_well(push_service: Service) -> None:
+async def test_senders_get_wait_while_the_database_is_away_and_success_later(push_service: Service) -> None:
     device = android()
     async with push_service.user_server() as server:
         published = await server.route(device, Dialect.XEP0357)
@@ -124,7 +124,7 @@ async def test_while_the_database_is_away_senders_are_told_to_wait_and_later_all
             assert isinstance(failed, Failed)
             assert failed.refusal.kind == "wait"
             assert failed.refusal.condition in {"internal-server-error", "resource-constraint"}
-        # The same id again, as the draft wants it from senders: what was answered `wait` is not remembered.
+        # The same id again, as the draft requires: the server does not remember a request that it answered with `wait`.
         event = failed
         while isinstance(event, Failed):
             event = await server.next_event()
@@ -133,7 +133,7 @@ async def test_while_the_database_is_away_senders_are_told_to_wait_and_later_all
 
 
 @pytest.mark.parametrize("dialect", [Dialect.DRAFT, Dialect.MOD_PUSH2])
-async def test_a_message_is_told_to_wait_while_the_database_is_away(push_service: Service, dialect: Dialect) -> None:
+async def test_a_message_gets_wait_while_the_database_is_away(push_service: Service, dialect: Dialect) -> None:
     async with push_service.user_server() as server:
         route = await server.route(android(), dialect)
         async with without_database(push_service):
@@ -144,8 +144,8 @@ async def test_a_message_is_told_to_wait_while_the_database_is_away(push_service
         server.core.disable(route)
 
 
-async def test_prosody_reads_that_it_should_wait(push_service: Service) -> None:
-    """Case 12: an error outside the namespace of the stream would be read as none, and counted as a failure."""
+async def test_prosody_recognises_a_wait(push_service: Service) -> None:
+    """Case 12: Prosody would not recognise an error outside the namespace of the stream, and would count a failure."""
     juliet = push_service.peer.user("juliet")
     await enable_push(push_service.peer, juliet, android())
     async with without_database(push_service):
@@ -155,7 +155,7 @@ async def test_prosody_reads_that_it_should_wait(push_service: Service) -> None:
 
 
 async def test_ejabberd_keeps_its_route_while_the_database_is_away(service_at_ejabberd: Service) -> None:
-    """It removes one at the first `cancel`."""
+    """The server removes a route at the first `cancel`."""
     peer, device = service_at_ejabberd.peer, android()
     juliet = peer.user("juliet")
     await enable_push(peer, juliet, device)

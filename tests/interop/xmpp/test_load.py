@@ -1,4 +1,4 @@
-"""A thousand notifications in ten seconds through Prosody (case 19)."""
+"""Load of a thousand notifications in ten seconds through Prosody (case 19)."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.xmpp
 
 DEVICES = 100
 RATE, SECONDS = 100.0, 10.0
-# What a bridge may grow by: its own counters, and stanzas that wait for one commit.
+# Growth of a bridge's memory by its own counters, and by stanzas that wait for one commit.
 MAX_GROWTH_BYTES = 32 * 2**20
 
 

@@ -1,4 +1,4 @@
-"""What nobody is to find: in no table, log or push of the whole run (case 17)."""
+"""Privacy of XMPP users: no table, log or push of the whole run contains their secrets (case 17)."""
 
 import uuid
 
@@ -47,7 +47,7 @@ async def test_no_body_sender_account_or_device_id_is_anywhere(push_service: Ser
 
 
 def dump(service: Service) -> str:
-    """Every row of every table, as text; bytes once more as what they spell."""
+    """Return every row of every table as text, with bytes decoded once more."""
     texts = []
     for (table,) in service.rows(TABLES):
         for row in service.rows(f'SELECT * FROM "{table}"'):

@@ -1,4 +1,4 @@
-"""Pushes through a real server, from users and from the double, to what gorush is given (cases 6 to 9, 14, 15)."""
+"""Pushes through a real server, from users and from the double, up to gorush (cases 6 to 9, 14, 15)."""
 
 import uuid
 from base64 import b64decode
@@ -33,7 +33,7 @@ HANGING_MS = 60_000
 
 
 async def enable_push(peer: Peer, jid: str, device: Device) -> Registered:
-    """Install the app: register the device, have the user's own server push to it, go offline."""
+    """Install the app: register the device, make the user's own server push to it, go offline."""
     async with peer.account(jid) as account:
         answer = await register(account, SERVICE, device)
         assert isinstance(answer, Registered), answer
@@ -69,7 +69,7 @@ async def test_an_iphone_is_shown_a_generic_text(push_service: Service) -> None:
 
 
 @pytest.mark.parametrize("name", ["double-push2-draft-encrypted-chat.xml", "double-push2-draft-encrypted-voip.xml"])
-async def test_what_is_encrypted_by_the_draft_arrives_bit_by_bit_and_opens(push_service: Service, name: str) -> None:
+async def test_a_payload_encrypted_by_the_draft_arrives_unchanged_and_opens(push_service: Service, name: str) -> None:
     device, notification = android(), encrypted(recorded(name), PUSH2)
     async with push_service.user_server() as server:
         server.notify(await server.route(device), notification)
@@ -81,7 +81,7 @@ async def test_what_is_encrypted_by_the_draft_arrives_bit_by_bit_and_opens(push_
 
 
 @pytest.mark.parametrize("name", ["chat", "voip"])
-async def test_what_mod_push2_encrypted_arrives_bit_by_bit(push_service: Service, name: str) -> None:
+async def test_a_payload_encrypted_by_mod_push2_arrives_unchanged(push_service: Service, name: str) -> None:
     device = android()
     payload = recorded(f"prosody13-push2-sce-rfc8291-{name}.xml")
     text = payload.findtext(".//{urn:xmpp:sce:rfc8291:0}payload", "")
@@ -93,7 +93,7 @@ async def test_what_mod_push2_encrypted_arrives_bit_by_bit(push_service: Service
 
 
 @pytest.mark.parametrize("name", ["chat", "voip"])
-async def test_what_is_encrypted_for_xep0357_arrives_bit_by_bit_and_opens(push_service: Service, name: str) -> None:
+async def test_a_payload_encrypted_for_xep0357_arrives_unchanged_and_opens(push_service: Service, name: str) -> None:
     device = android()
     payload = recorded(f"prosody13-xep0357-publish-encrypted-{name}.xml")
     notification = encrypted(payload, "tigase:push:encrypt:0")
@@ -154,7 +154,7 @@ async def test_the_local_part_of_the_service_is_answered_from(push_service: Serv
         await push_service.wait_for_push(device)
 
 
-# Whoever has no right to a route learns nothing about it --------------------------------------------------------------
+# A sender without a right to a route learns nothing about it ----------------------------------------------------------
 
 
 def forgeries(route: Route) -> dict[str, Route]:
@@ -185,7 +185,7 @@ async def test_a_forged_name_is_answered_as_an_unknown_one(push_service: Service
 
 @pytest.mark.parametrize("dialect", [Dialect.DRAFT, Dialect.XEP0357])
 async def test_another_domain_is_answered_the_same(push_service: Service, dialect: Dialect) -> None:
-    """The route is a user's of Prosody's domain, and the double knows all about it."""
+    """The route belongs to a user of Prosody's domain, and the double has all of its secrets."""
     device, juliet = android(), push_service.peer.user("juliet")
     known = await enable_push(push_service.peer, juliet, device)
     async with push_service.user_server() as server:
@@ -222,7 +222,7 @@ async def test_a_user_cannot_push_in_the_name_of_the_server(push_service: Servic
     ],
     ids=["no client", "empty client", "long client", "two clients"],
 )
-async def test_a_malformed_push_is_said_to_be_so(push_service: Service, inside: list[object]) -> None:
+async def test_a_malformed_push_is_answered_with_bad_request(push_service: Service, inside: list[object]) -> None:
     async with push_service.user_server() as server:
         stanza = server.request("set", element("notification", PUSH2, {}, *inside))
         stanza.tag = "message"
@@ -236,7 +236,9 @@ async def test_a_malformed_push_is_said_to_be_so(push_service: Service, inside: 
 
 
 async def test_three_pushes_at_once_wake_the_app_at_once_and_once_more(push_service: Service) -> None:
-    """mod_push2 sends one for each enabled resource of the same device. They are no repetition: each has its own id."""
+    """mod_push2 sends one push for each enabled resource of a device. Each has its own id, so they are no
+    repetition.
+    """
     device = android()
     async with push_service.user_server() as server:
         route = await server.route(device, Dialect.XEP0357)
@@ -269,7 +271,7 @@ async def test_a_stanza_that_is_sent_again_is_answered_alike_and_delivered_once(
     assert await push_service.has_no_more(device, 1)
 
 
-async def test_the_seventh_call_within_a_minute_is_told_to_wait(push_service: Service) -> None:
+async def test_the_seventh_call_within_a_minute_gets_wait(push_service: Service) -> None:
     device = android()
     async with push_service.user_server() as server:
         route = await server.route(device, Dialect.XEP0357)
@@ -284,7 +286,7 @@ async def test_the_seventh_call_within_a_minute_is_told_to_wait(push_service: Se
     assert len(await push_service.wait_for_pushes(device, 6)) == 6
 
 
-async def test_a_payload_that_is_too_large_for_the_phone_becomes_a_wake_up_that_says_so(push_service: Service) -> None:
+async def test_a_payload_too_large_for_the_phone_becomes_a_wake_up_that_reports_it(push_service: Service) -> None:
     device = android()
     async with push_service.user_server() as server:
         server.notify(await server.route(device), Notification(Grade.NORMAL, ciphertext(3500), iv()))

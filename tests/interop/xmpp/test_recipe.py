@@ -1,4 +1,4 @@
-"""What docs/xmpp.md has an administrator of ejabberd write, followed: who may claim a domain there."""
+"""Configuration of ejabberd in docs/xmpp.md, tested with a real ejabberd: which peer may claim a domain there."""
 
 import re
 import socket
@@ -57,7 +57,7 @@ def is_open(port: int) -> bool:
 
 
 def ask(connection: socket.socket, shown: str, answer: str) -> str:
-    """Return what is said to us until it matches, or the other side hangs up."""
+    """Return the received text, until ``shown`` matches it or the other side closes the connection."""
     connection.sendall(shown.encode())
     heard = ""
     while not re.search(answer, heard) and (received := connection.recv(4096).decode()):
@@ -65,7 +65,7 @@ def ask(connection: socket.socket, shown: str, answer: str) -> str:
     return heard
 
 
-def test_whoever_shows_no_certificate_of_a_domain_cannot_speak_for_it(
+def test_a_peer_without_a_certificate_of_a_domain_cannot_claim_it(
     peer_fleet: Fleet, tmp_path: Path, require_or_skip: Callable[[bool, str], None]
 ) -> None:
     require_or_skip(ejabberd.is_installed(), "there is no ejabberd: `make xmpp-interop` as root installs it")

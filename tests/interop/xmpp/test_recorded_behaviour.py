@@ -1,6 +1,7 @@
-"""What real servers do with a push service: the facts that the conformance suite and the server's answers stand on.
+"""Behaviour of real XMPP servers towards a push service: the facts behind the conformance suite and the server's
+answers.
 
-The push service is a double that answers as each test wants it, so that these tests say something about the servers.
+The push service is a double that answers as each test needs it, so these tests are about the servers.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ ITEM = f"{{{PUBSUB}}}pubsub/{{{PUBSUB}}}publish/{{{PUBSUB}}}item/{{{PUSH}}}notif
 OPTIONS = f"{{{PUBSUB}}}pubsub/{{{PUBSUB}}}publish-options"
 FORM = "{jabber:x:data}x"
 MESSAGES = 20
-# mod_cloud_notify removes a route after as many errors that are not `wait`, and one push more is under way by then.
+# mod_cloud_notify removes a route after this many errors that are not `wait`. By then one more push is under way.
 PROSODY_GIVES_UP_AFTER = 16
 
 
@@ -34,7 +35,7 @@ def refuse(kind: str, condition: str) -> Callable[[Element], Element]:
 
 
 def stay_silent(_push: Element) -> None:
-    """A service that does not answer."""
+    """Send no answer to a push."""
 
 
 def has_body(push: Element) -> bool:
@@ -42,14 +43,16 @@ def has_body(push: Element) -> bool:
 
 
 async def send_chats(peer: Peer, to: str, count: int = 1) -> None:
-    """Wait after each until the server has it, so that answers to the pushes are taken in, too."""
+    """Send messages, and wait after each until the server has it, so that it has processed answers to the
+    pushes, too.
+    """
     async with peer.account(peer.user("romeo"), "desk") as romeo:
         for _ in range(count):
             await write_to_absent(romeo, to)
             await romeo.ping()
 
 
-async def test_what_is_said_to_somebody_who_is_offline_becomes_a_push_from_the_domain(peer: Peer) -> None:
+async def test_a_message_to_an_offline_user_becomes_a_push_from_the_domain(peer: Peer) -> None:
     async with (service := PushService(peer, accept)).connection:
         juliet = peer.user("juliet")
         await enable(peer, juliet, service.domain)
@@ -75,7 +78,7 @@ async def test_a_disabled_route_gets_no_push(peer: Peer) -> None:
 
 
 async def test_twenty_waits_remove_no_route(peer: Peer) -> None:
-    """Nor is any of the pushes repeated: what is answered `wait` is lost."""
+    """No push is repeated, either: a push that is answered with `wait` is lost."""
     async with (service := PushService(peer, refuse("wait", "resource-constraint"))).connection:
         juliet = peer.user("juliet")
         await enable(peer, juliet, service.domain)
@@ -116,8 +119,8 @@ async def test_prosody_removes_a_route_after_sixteen_cancels(real_prosody: Peer)
         assert await service.has_silence()
 
 
-async def test_prosody_takes_an_error_in_the_wrong_namespace_for_a_failure(real_prosody: Peer) -> None:
-    """Even if it says `wait`: this is why answers must not have `xmlns='jabber:client'` in their errors."""
+async def test_prosody_counts_an_error_in_the_wrong_namespace_as_a_failure(real_prosody: Peer) -> None:
+    """Even a `wait` counts, so errors in answers must not have `xmlns='jabber:client'`."""
 
     def refuse_wrongly(push: Element) -> Element:
         answer = refuse("wait", "resource-constraint")(push)
@@ -139,7 +142,7 @@ async def test_ejabberd_removes_a_route_while_the_service_is_away_and_prosody_do
     await enable(peer, juliet, domain)
     await send_chats(peer, juliet)
     async with (service := PushService(peer, accept, domain)).connection:
-        assert await service.has_silence()  # nothing is sent again after the service is back
+        assert await service.has_silence()  # the server repeats nothing after the service is back
         await send_chats(peer, juliet)
         if peer.name == "ejabberd":
             assert await service.has_silence()
@@ -162,7 +165,7 @@ async def test_a_hibernating_session_gets_one_push_for_a_burst(real_prosody: Pee
             for _ in range(3):
                 romeo.send(peers.chat(juliet))
                 await romeo.ping()
-        # What the phone had not acknowledged when it vanished may have been worth a push, too, but one without a body.
+        # A stanza that the phone had not acknowledged when it vanished may cause a push, too, but one without a body.
         assert len([push for push in await service.pushes_until_silence() if has_body(push)]) == 1
 
 
@@ -187,7 +190,7 @@ async def test_a_user_cannot_speak_for_the_domain(peer: Peer) -> None:
     ],
     ids=["wrong secret", "unknown domain"],
 )
-async def test_a_component_that_is_not_known_is_told_so(
+async def test_an_unknown_component_gets_a_stream_error(
     peer: Peer, domain: str, secret: str, sent_by_prosody: str, sent_by_ejabberd: str
 ) -> None:
     with pytest.raises(ConnectionFailed, match=sent_by_prosody if peer.name == "prosody" else sent_by_ejabberd):
