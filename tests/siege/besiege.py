@@ -1,8 +1,8 @@
-"""The besiegers, in a process of their own: `python -m tests.siege.besiege`, told what to do in a line of JSON. With a
-``kind`` all that they send is of that kind.
+"""Besiegers of a siege, in a process of their own: `python -m tests.siege.besiege`. The parameters come as a line of
+JSON. With a ``kind`` all messages are of that kind.
 
-They seal all their messages before they say that they are ready, so that besieging costs this machine little. Told to
-begin, they publish at a steady rate whatever the server does, and say at the end what they sent, as JSON.
+The process seals all messages before it prints "ready", so that besieging costs this machine little. After another line
+of input it publishes them at a steady rate, independently of the server, and prints at the end what it sent, as JSON.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ SHARD = "/waku/2/rs/16/32"
 
 
 class Besiegers:
-    """Those who publish what was sealed, and what of it they got through to the node."""
+    """Publisher of sealed messages, which counts those that reached the node."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
@@ -36,7 +36,7 @@ class Besiegers:
         self.bytes = 0
 
     async def besiege(self, node_url: str, *, rate: float, seconds: float) -> None:
-        """Publish at this rate for so long."""
+        """Publish at ``rate`` messages per second for ``seconds``."""
         free = asyncio.Semaphore(AT_ONCE)
         async with new_client(timeout_seconds=30) as client, asyncio.TaskGroup() as group:
             node = WakuNode(node_url, client)

@@ -1,4 +1,4 @@
-"""Honest clients of a siege, and who besieges them from a process of its own."""
+"""Honest clients of a siege, and the start of the besiegers, which run in a process of their own."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from waku_bridge.node import WakuNode
 
 KEYS, HOSTILE_RATE, HONEST_RATE = 1000, 300, 50
 DRAIN_SECONDS = 60
-# What the siege is about are the limits as they are by default.
+# A siege tests the default limits.
 UNSET = ("_LIMITS", "MAX_OPEN_PER_ROUTE", "REPLY_DEADLINE_SECONDS")
 
 
@@ -32,7 +32,9 @@ def with_usual_limits(environment: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Honest:
-    """Those who notify all phones but the first. That is the victim: whoever is pestered that much is told less."""
+    """Honest clients, which notify all phones but the first. That one is the victim: a phone with that many
+    notifications gets fewer of them.
+    """
 
     node: WakuNode
     session: Session
@@ -40,7 +42,7 @@ class Honest:
     gorush_url: str
 
     def load(self, *, seconds: float, rate: float = HONEST_RATE) -> LoadRequests:
-        """Seal what they ask for."""
+        """Seal the requests of the honest clients."""
         return build(self.phones[1:], SERVER.pub33, rate=rate, seconds=seconds, on_progress=nothing)
 
 
@@ -53,7 +55,7 @@ def besieging(
     rate: float = HOSTILE_RATE,
     seconds: float,
 ) -> "subprocess.Popen[str]":
-    """Start the besiegers, who seal what they will send."""
+    """Start the besiegers, which seal their messages first."""
     victims = [(p.identity.key_hash.hex(), p.installation_id, p.access_token) for p in honest.phones]
     reported = {
         "node": node_url,
@@ -73,7 +75,7 @@ def besieging(
 
 
 async def ask_honestly(honest: Honest, load: LoadRequests, besiegers: "subprocess.Popen[str] | None" = None) -> Result:
-    """Ask for what was sealed. Besiegers begin at the moment when the first request is due."""
+    """Send the sealed requests. Besiegers begin when the first request is due."""
     if besiegers and besiegers.stdin:
         await asyncio.sleep((load.due_ns[0] - time.time_ns()) / 1e9)
         besiegers.stdin.write("begin\n")
@@ -83,7 +85,7 @@ async def ask_honestly(honest: Honest, load: LoadRequests, besiegers: "subproces
     sent = await publish_on_time(load.messages, load.due_ns, honest.session.publish, nothing)
     with suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_SECONDS):
-            while reader.unanswered(load.message_ids):  # noqa: ASYNC110 - it is a store that is asked
+            while reader.unanswered(load.message_ids):  # noqa: ASYNC110 - the store has to be polled
                 await asyncio.sleep(0.5)
     following.cancel()
     with suppress(asyncio.CancelledError):
@@ -99,6 +101,6 @@ def nothing() -> None:
 
 
 def report_of(besiegers: "subprocess.Popen[str]") -> dict[str, Any]:
-    """Wait for the end of the besiegers, and return what they sent."""
+    """Wait for the end of the besiegers, and return their report."""
     shown, _ = besiegers.communicate(timeout=60)
     return dict(json.loads(shown.strip().splitlines()[-1]))

@@ -1,4 +1,4 @@
-"""What a hostile server of XMPP users sends, by its kind, as text or elements for a component's stream."""
+"""Stanzas of a hostile server of XMPP users, by kind, as texts for a component's stream."""
 
 import os
 import uuid
@@ -13,7 +13,7 @@ from tests.interop.xmpp.service import APP, Neighbour, ciphertext, iv
 from xmpp_bridge.client import Device, Dialect, Grade, Notification, Platform, Route, new_id, registering
 from xmpp_bridge.client.user_server import UserServer
 
-# As much as servers let a component send in one stanza, and less than we take.
+# Servers let a component send this much in one stanza, and our limit is higher.
 LARGE_BYTES = 200_000
 KINDS = (
     "pushes to clients of nobody",
@@ -30,7 +30,7 @@ KINDS = (
 
 
 async def stanzas(kind: str, server: Neighbour, count: int) -> list[str]:
-    """Return so many stanzas of a kind. Whoever needs a phone of its own registers it first."""
+    """Return ``count`` stanzas of a kind. Kinds that need a phone of their own register it first."""
     domain = server.core.domain
     made: Iterator[Element | str]
     match kind:

@@ -1,4 +1,4 @@
-"""What hostile keys send: a mix of all that docs/security.md names, each as cheap for its sender as it can be."""
+"""Messages of hostile keys: a mix of all attacks in docs/security.md, each as cheap for its sender as possible."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ APP = "im.status.ethereum"
 MAX_NOTIFICATIONS = 100
 MAX_REPLAYED = 2000
 LARGE_BYTES = 100_000
-BUSY_TOKEN = "busy-" + "x" * 147  # the development gorush refuses it for now, every time
+BUSY_TOKEN = "busy-" + "x" * 147  # the development gorush refuses it as busy, every time
 DEAD_TOKEN = "dead-" + "x" * 147
 TO_OWN_PHONES = "asks for 100 pushes to own phones"
 OWN_PHONES = 100
@@ -35,7 +35,7 @@ class Phone(NamedTuple):
 
 
 class Payloads:
-    """Makes hostile messages. Kinds are drawn by weight, from a seed. ``recorded`` is what honest clients said."""
+    """Maker of hostile messages. It draws kinds by weight, from a seed. ``recorded`` are messages of honest clients."""
 
     def __init__(
         self, server: bytes, victims: Sequence[Phone], recorded: Sequence[WakuMessage], *, keys: int, seed: int
@@ -63,7 +63,7 @@ class Payloads:
             "says nothing that can be read": (8, self._garble),
             "says it again": (15, self._replay),
             "says again what somebody honest said": (10, self._replay_recorded),
-            TO_OWN_PHONES: (8, self._fill),  # last: they are tried for long
+            TO_OWN_PHONES: (8, self._fill),  # last, as these are retried for long
         }
 
     @property
@@ -72,7 +72,9 @@ class Payloads:
         return list(self._kinds)
 
     def next(self, kind: str = "") -> tuple[str, WakuMessage]:
-        """Return another message and its kind. It is dated when it is sent, as the date of a message is not sealed."""
+        """Return the next message and its kind. The timestamp is set when it is sent, as it is not part of the sealed
+        bytes.
+        """
         weights = [weight for weight, _ in self._kinds.values()]
         kind = kind or self._random.choices(list(self._kinds), weights)[0]
         needs_phones = kind == TO_OWN_PHONES and len(self._own) < OWN_PHONES
@@ -125,7 +127,7 @@ class Payloads:
         return encode_query(Query((key_hash,)), signer=self._somebody(), topic_key=key, **UNDATED).message
 
     def _exceed_limits(self) -> WakuMessage:
-        """A contact code of thousands of entries: two bytes each, and an object each for whoever reads it."""
+        """Return a contact code with thousands of entries. An entry has two bytes, and costs its reader an object."""
         return encode_payload(
             b"\x0a\x00" * (LARGE_BYTES // 2),
             MessageType.QUERY_RESPONSE,
@@ -140,7 +142,7 @@ class Payloads:
         return WakuMessage(os.urandom(300), topic, 0)
 
     def _replay(self) -> WakuMessage:
-        """Say something again under another date, which makes it another message to Waku."""
+        """Repeat a message with another timestamp, which makes it another message for Waku."""
         if not self._sealed:
             return self._garble()
         return self._random.choice(self._sealed)

@@ -1,4 +1,4 @@
-"""Messages that wait in a file to be sent: there are more of them than memory should hold."""
+"""Spool of messages in a file, as memory should not hold all of them until they are sent."""
 
 import pickle
 from pathlib import Path
@@ -9,7 +9,7 @@ Named = tuple[str, WakuMessage]
 
 
 class Spool:
-    """A file of messages, each with the name of its kind. All are put before the first is taken."""
+    """File of messages, each with the name of its kind. All are put before the first is taken."""
 
     def __init__(self, path: Path) -> None:
         self._writer = path.open("wb")

@@ -1,8 +1,8 @@
-"""What each attack costs its sender and us, one after the other, beside honest traffic of both bridges.
+"""Cost of each attack to its sender and to the server, one after the other, beside honest traffic of both bridges.
 
-`make siege` prints the table; ATTACK_SECONDS is for how long each goes on, and ATTACK has a part of the name of those
-that are tried, by default all. Everything is real but the node and gorush,
-which are those of development: Prosody is between us and the servers of users.
+`make siege` prints the table. ATTACK_SECONDS is the duration of each attack, and ATTACK a part of the names of the
+attacks to try, by default all. Everything is real but the node and gorush, which are the development ones. Prosody is
+between the push service and the servers of users.
 """
 
 import asyncio
@@ -46,22 +46,22 @@ HOSTILE_RATE, WAKU_RATE, XMPP_RATE = 100, 10, 10
 PHONES = 50
 WARM_UP_SECONDS = 6
 NOBODY = "nobody attacks"
-# Neither is ours: what others run, and what stands for Apple and Google.
+# Processes that are not part of the server: other operators run them, or they stand for Apple and Google.
 NOT_OURS = {"node", "gorush", "prosody"}
 WAITING = """
     SELECT (SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state IN ('received', 'postponed'))
          + (SELECT count(*) FROM waku_bridge_outboundreply WHERE state = 'pending')
          + (SELECT count(*) FROM notifications_notification WHERE state IN ('pending', 'in_flight'))
 """
-# A registration that is taken leaves seven: envelope, reply, registration, route, grant, event, key of a topic. Of a
-# hundred pushes to phones of one's own each may wait, and be tried.
+# Rows for each message. An accepted registration leaves seven: envelope, reply, registration, route, grant, event, key
+# of a topic. A hundred pushes to the sender's own phones may each wait and be attempted.
 MAX_ROWS_EACH = 8
 MAX_ROWS_OF_PUSHES = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was used and stored up to a moment, by everybody."""
+    """Resources that were used and stored up to a moment, by all senders."""
 
     cpu_seconds: float
     rows: int
@@ -71,7 +71,9 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one attack cost: messages and bytes of its sender, and what was used meanwhile; and how the honest fared."""
+    """Cost of one attack: messages and bytes of its sender, the resources used meanwhile, and the results of honest
+    clients.
+    """
 
     name: str
     messages: int
@@ -124,7 +126,7 @@ def world(
         yield World(fleet, service, postgres)
 
 
-def test_what_each_attack_costs(world: World) -> None:
+def test_an_attack_disturbs_no_honest_client_and_leaves_few_rows(world: World) -> None:
     quiet, *costs = asyncio.run(suffer_each(world))
     show(quiet, costs)
     assert [cost.name for cost in [quiet, *costs] if not (cost.waku.is_clean and cost.xmpp.is_clean)] == []
@@ -133,7 +135,7 @@ def test_what_each_attack_costs(world: World) -> None:
 
 
 async def suffer_each(world: World) -> list[Cost]:
-    """Let nobody attack, and then each in turn."""
+    """Measure without an attack, and then each attack in turn."""
     settings = world.fleet.environment
     async with new_client(timeout_seconds=30, max_answer_bytes=2**30) as client, world.service.user_server() as server:
         node = WakuNode(settings["WAKU_NODES"], client)
@@ -145,7 +147,7 @@ async def suffer_each(world: World) -> list[Cost]:
         warm_up = honest.load(seconds=WARM_UP_SECONDS, rate=WAKU_RATE)
         await ask_honestly(honest, warm_up)
         kinds = [kind for kind in Payloads(SERVER.pub33, [], [], keys=1, seed=1).kinds if ATTACK in kind]
-        await clients.suffer(NOBODY)  # plans are made, and pools filled
+        await clients.suffer(NOBODY)  # a warm-up: plans are made, and pools filled
         costs = [await clients.suffer(NOBODY)]
         kinds_of_xmpp = [kind for kind in intruders.KINDS if ATTACK in kind]
         for kind, domain in zip(kinds_of_xmpp, DOUBLES, strict=False):
@@ -157,7 +159,7 @@ async def suffer_each(world: World) -> list[Cost]:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """The honest ones of both bridges, and what they notice of an attack."""
+    """The honest clients of both bridges, and their results during an attack."""
 
     world: World
     honest: Honest
@@ -173,7 +175,7 @@ class Clients:
         recorded: Sequence[WakuMessage] = (),
         intruder: Neighbour | None = None,
     ) -> Cost:
-        """Have an attack, or none, go on for a while, and measure until nothing of it waits any more."""
+        """Run an attack, or none, for a while, and measure until nothing waits."""
         settings, count = self.world.fleet.environment, HOSTILE_RATE * SECONDS
         rate = {"rate": HOSTILE_RATE, "seconds": SECONDS}
         besiegers = (
@@ -224,7 +226,7 @@ def rows_each(cost: Cost, quiet: Cost) -> float:
 
 
 def show(quiet: Cost, costs: Sequence[Cost]) -> None:
-    """Print a row for each attack: what is beyond what honest traffic alone costs."""
+    """Print a row for each attack: its cost beyond that of honest traffic alone."""
     titles = ("attack", "messages", "bytes each", "our CPU ms each", "rows each", "bytes stored each", "pushes each")
     table = Table(*titles, "p99 Waku ms", "p99 XMPP ms", title=f"{SECONDS} s of each attack, {HOSTILE_RATE} a second")
     for cost in [quiet, *costs]:

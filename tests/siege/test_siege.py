@@ -1,8 +1,9 @@
-"""A thousand hostile keys at 300 messages/s beside 50 honest requests/s, and 100 000 messages at once beside 20.
+"""Siege of a thousand hostile keys at 300 messages/s beside 50 honest requests/s, and 100 000 messages at once beside
+20.
 
-The honest ones must not notice. `make siege` runs the first for five minutes (SIEGE_SECONDS), on this machine alone,
-and prints the figures. Everything is real: processes as `manage.py up` starts them, PostgreSQL, Valkey, the development
-node and gorush.
+Honest clients must not notice. `make siege` runs the first for five minutes (SIEGE_SECONDS), with nothing else on this
+machine, and prints the figures. Everything is real: processes as `manage.py up` starts them, PostgreSQL, Valkey, the
+development node and gorush.
 """
 
 import asyncio
@@ -39,10 +40,11 @@ SECONDS = int(os.environ.get("SIEGE_SECONDS") or 300)
 DEVICES = 50
 WARM_UP_SECONDS = 3
 MAX_MB = 400
-# A registration that is taken leaves most: envelope and hash, registration, route, grant, event, query topic, reply. On
-# a quick machine, which drops less of the siege, the mean comes near it.
+# An accepted registration leaves most rows: envelope and hash, registration, route, grant, event, query topic, reply.
+# On a fast machine, which drops less of the siege, the mean comes near it.
 MAX_ROWS_EACH = 8
-# The flood of messages as cheap to decide as any, beside few requests about phones that were reached before.
+# Size of the flood. Its messages are the cheapest to decide. The few honest requests are about phones with an earlier
+# push.
 BACKLOG = int(os.environ.get("SIEGE_BACKLOG") or 100_000)
 PROVEN_RATE, PROVEN_SECONDS = 20, 60
 PAGE = 1000
@@ -52,7 +54,7 @@ ROWS_OF_A_REQUEST = 7
 
 @dataclass(frozen=True, slots=True)
 class Siege:
-    """What a siege showed."""
+    """Figures of a siege."""
 
     honest: Result
     sent: dict[str, int]
@@ -68,13 +70,13 @@ class Siege:
 
     @property
     def rows_each(self) -> float:
-        """Return how many rows a hostile message left, with those that honest ones left taken off."""
+        """Return the rows that a hostile message left, without those of honest messages."""
         rows = sum(count for count, _ in self.after.values()) - sum(count for count, _ in self.before.values())
         return (rows - ROWS_OF_A_REQUEST * self.honest.requests) / self.messages
 
     @property
     def bytes_per_byte(self) -> float:
-        """Return how many bytes on disk a byte on the wire became, of everybody's messages."""
+        """Return the bytes on disk for each byte on the wire, for the messages of all senders."""
         grown = sum(size for _, size in self.after.values()) - sum(size for _, size in self.before.values())
         return grown / (self.sent_bytes + 700 * self.honest.requests)
 
@@ -95,14 +97,14 @@ def fleet(
 
 
 async def hold_out(fleet: Fleet) -> Siege:
-    """Register the honest ones, let the besiegers come, and measure."""
+    """Register the honest clients, start the besiegers, and measure."""
     settings = fleet.environment
     async with new_client(timeout_seconds=30, max_answer_bytes=2**30) as client:
         node = WakuNode(settings["WAKU_NODES"], client)
         session = Session(node, pubsub_topic=PUBSUB_TOPIC)
         phones = await register_devices(session, SERVER.pub33, DEVICES, nothing)
         honest = Honest(node, session, phones, settings["GORUSH_URL"])
-        # They are proven: each phone was notified before. Somebody has recorded that.
+        # The honest phones are proven, as each was notified before. The besiegers have recorded those requests.
         warm_up = honest.load(seconds=WARM_UP_SECONDS)
         await ask_honestly(honest, warm_up)
         besiegers = besieging(honest, settings["WAKU_NODES"], warm_up.messages, seconds=SECONDS)
@@ -151,7 +153,7 @@ def test_honest_clients_do_not_notice_a_siege(fleet: Fleet) -> None:
 
 
 def tombstones(count: int) -> list[Envelope]:
-    """Seal valid messages of one unit, each by a key of its own."""
+    """Seal valid messages that cost one unit, each by a key of its own."""
     sealed = []
     for _ in range(count):
         message = encode_registration(
@@ -166,7 +168,7 @@ def tombstones(count: int) -> list[Envelope]:
 
 
 def put(envelopes: Sequence[Envelope], database_url: str) -> None:
-    """Write envelopes into the inbox faster than any bridge does."""
+    """Write envelopes into the inbox faster than a bridge does."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         for first in range(0, len(envelopes), PAGE):
             page = envelopes[first : first + PAGE]
@@ -175,7 +177,7 @@ def put(envelopes: Sequence[Envelope], database_url: str) -> None:
 
 
 async def hold_out_behind_a_backlog(fleet: Fleet) -> Result:
-    """Register phones, reach each of them once, and notify them behind a backlog of messages that cost one unit."""
+    """Register phones, push to each once, and notify them behind a backlog of messages that cost one unit."""
     settings = fleet.environment
     async with new_client(timeout_seconds=30, max_answer_bytes=2**30) as client:
         node = WakuNode(settings["WAKU_NODES"], client)

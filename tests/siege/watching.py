@@ -1,4 +1,4 @@
-"""What a siege costs the server: memory and CPU time of each process, rows and bytes in the database."""
+"""Resources of the server during a siege: memory and CPU time of each process, rows and bytes in the database."""
 
 import threading
 import time
@@ -18,7 +18,8 @@ TABLES = """
     WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname !~ '^(django|auth|tests)'
     GROUP BY 1
 """
-# A flood is the hardest where PostgreSQL believes that nothing is under way, as it does until it looks again.
+# The `_under_way` partitions. A flood is hardest when PostgreSQL's statistics have them as empty, until the next
+# ANALYZE.
 UNDER_WAY = [
     f"{table}_under_way"
     for table in (
@@ -29,7 +30,7 @@ UNDER_WAY = [
 
 
 def analyze_nothing(database_url: str) -> None:
-    """Have PostgreSQL make its statistics of what is under way as soon as nothing is, or hardly anything."""
+    """Wait until nothing is under way, and let PostgreSQL collect its statistics then."""
     counted = " + ".join(f"(SELECT count(*) FROM {table})" for table in UNDER_WAY if "reply" not in table)
     with psycopg.connect(database_url, autocommit=True) as connection:
         wait_until(lambda: connection.execute(f"SELECT {counted} = 0").fetchone() == (True,), what="all is over")
@@ -37,7 +38,7 @@ def analyze_nothing(database_url: str) -> None:
 
 
 class Memory:
-    """The most memory that each process of a fleet had, in MB, while this was entered, and the cores that it used."""
+    """Largest memory of each process of a fleet, in MB, and the cores that it used, while this context was open."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -76,15 +77,15 @@ class Memory:
 
 
 def cpu_seconds(fleet: Fleet) -> dict[str, float]:
-    """Return the CPU time that each process has used, with those that it has started."""
+    """Return the CPU time of each process with its children."""
     return {name: cpu_seconds_of(process.pid) for name, process in fleet.running.items()}
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """Return the CPU time of a process and of those that it has started, also of those that have ended."""
+    """Return the CPU time of a process with its children, including children that have ended."""
     found = 0.0
     for each in _family(pid):
-        with suppress(psutil.NoSuchProcess):  # it ended meanwhile, and the next look has its time at its parent
+        with suppress(psutil.NoSuchProcess):  # it has ended, and its parent has its time from now on
             found += sum(each.cpu_times()[:4])
     return found
 
@@ -107,7 +108,7 @@ def stored(database_url: str) -> dict[str, tuple[int, int]]:
 
 
 def inbox(database_url: str) -> dict[str, int]:
-    """Return how many envelopes are in each state."""
+    """Count the envelopes in each state."""
     with psycopg.connect(database_url) as connection:
         counted = "SELECT state, count(*) FROM waku_bridge_inboundenvelope GROUP BY 1 ORDER BY 1"
         states: list[tuple[str, int]] = connection.execute(counted).fetchall()
@@ -115,7 +116,7 @@ def inbox(database_url: str) -> dict[str, int]:
 
 
 def given_up(database_url: str) -> int:
-    """Return how many envelopes were dropped because too many waited, or failed."""
+    """Count the envelopes that failed, or were dropped because too many waited."""
     with psycopg.connect(database_url) as connection:
         counted = "SELECT count(*) FROM waku_bridge_inboundenvelope WHERE reason = 'overload' OR state = 'failed'"
         [(count,)] = connection.execute(counted)

@@ -1,7 +1,7 @@
-"""Run seeds of the simulation: `python -m tests.simulation FIRST COUNT`, against the database of DATABASE_URL.
+"""Runner of seeds of the simulation: `python -m tests.simulation FIRST COUNT`, against the database of DATABASE_URL.
 
-Run with PYTHONHASHSEED=0, so that the order of sets is that of every other run. Prints a line of figures at the end,
-and for a seed that fails the seed, what broke and how to see it again.
+Run it with PYTHONHASHSEED=0, so that sets have the same order in every run. It prints a line of figures at the end, and
+for a seed that fails the seed, the failure and how to repeat it.
 """
 
 import logging
@@ -25,13 +25,13 @@ def main() -> int:
     django.setup()
     import structlog
 
-    # What a killed process was about to do is never done.
+    # Coroutines of a killed process are never awaited.
     warnings.filterwarnings("ignore", message="coroutine .* was never awaited")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     from tests.simulation.ledger import Broken
     from tests.simulation.world import Simulation
 
-    stopped: list[int] = []  # told to stop, it ends after the seed that it runs, and prints the figures so far
+    stopped: list[int] = []  # on SIGTERM, the program ends after the current seed and prints the figures so far
     signal.signal(signal.SIGTERM, lambda number, _frame: stopped.append(number))
     counts: Counter[str] = Counter()
     failed: list[int] = []
@@ -43,7 +43,7 @@ def main() -> int:
                 break
             try:
                 world = simulation.run(seed)
-            except (Exception, Broken):  # noqa: BLE001 - the next seeds are run all the same
+            except (Exception, Broken):  # noqa: BLE001 - the next seeds run all the same
                 failed.append(seed)
                 traceback.print_exc()
                 print(f"Seed {seed} failed. Alone: make simulate SEED={seed}", flush=True)

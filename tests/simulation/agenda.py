@@ -1,6 +1,6 @@
-"""Simulated time, and event loops that live in it: nothing waits, the next thing simply happens.
+"""Simulated time, and event loops that live in it: nothing waits, and the next entry of an agenda runs at once.
 
-    agenda: (when, number, whose, what) ──▶ time moves to `when` ──▶ `what` runs in the process `whose` ──▶ …
+    agenda: (when, number, owner, function) ──▶ time moves to `when` ──▶ the function runs in the process `owner` ──▶ …
 
 Everything that the server would leave to the clock, to another thread or to the network is an entry of one agenda. So a
 run has one order, and its seed alone decides it.
@@ -24,7 +24,7 @@ class Owner(Protocol):
 
 
 class Agenda:
-    """What happens when, and what time it is."""
+    """Future calls, in order of time, and the current time."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -38,16 +38,16 @@ class Agenda:
         return round(self.now().timestamp() * 10**6) * 1000
 
     def monotonic(self) -> float:
-        """Return the clock that processes measure with. It does not begin at zero, as that of no machine does."""
+        """Return the monotonic clock of all processes. As on a real machine, it does not begin at zero."""
         return 1000.0 + self.seconds
 
     def add(self, after_seconds: float, what: Callable[[], object], owner: Owner | None = None) -> None:
-        """Have something happen later, unless its process is dead by then."""
+        """Call ``what`` later, unless its process is dead by then."""
         at = self.seconds + max(after_seconds, 0.0)
         heapq.heappush(self._entries, (at, next(self._numbers), owner, what))
 
     def next(self) -> tuple[Owner | None, Callable[[], object]] | None:
-        """Move the time to what happens next, and return it; None when nothing will ever happen."""
+        """Move the time to the next entry and return it. Return None when no entry is left."""
         while self._entries:
             at, _, owner, what = heapq.heappop(self._entries)
             if owner is None or owner.is_alive:
@@ -57,7 +57,7 @@ class Agenda:
 
 
 class Loop(asyncio.AbstractEventLoop):
-    """The event loop of one simulated process: as much of one as the server asks for."""
+    """Event loop of one simulated process, with the methods that the server uses."""
 
     def __init__(self, agenda: Agenda, owner: Owner, run: Callable[[Callable[[], Any]], Any]) -> None:
         self._agenda = agenda
@@ -95,7 +95,7 @@ class Loop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(None)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Do nothing: what is cancelled is passed over when its time comes."""
+        """Do nothing: a cancelled entry is skipped when its time comes."""
 
     def create_future(self) -> "asyncio.Future[Any]":
         return asyncio.Future(loop=self)
@@ -104,12 +104,12 @@ class Loop(asyncio.AbstractEventLoop):
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def run_in_executor(self, _executor: Any, func: Any, *args: Any) -> "asyncio.Future[Any]":
-        """Do at once what a thread would do. Other things happen before its result is seen."""
+        """Run at once what a thread would run. Other entries run before the awaiting task gets the result."""
         future = self.create_future()
         asyncio._set_running_loop(None)
         try:
             result = self._run(lambda: func(*args))
-        except Exception as error:  # noqa: BLE001 - whoever awaits the future gets it
+        except Exception as error:  # noqa: BLE001 - raised to the awaiting task
             future.set_exception(error)
         else:
             future.set_result(result)

@@ -1,7 +1,7 @@
-"""The PostgreSQL of the simulation: real schema, real locks, and a clock that is told what time it is.
+"""PostgreSQL of the simulation: real schema, real locks, and a clock that the simulation sets.
 
-Connections are kept and handed from one simulated process to the next, after everything of the former is taken back:
-a server notices the death of a client some time later, and a seed must not depend on when.
+Connections go from one simulated process to the next, after the state of the former is rolled back. A real server
+notices the death of a client some time later, and a seed must not depend on when.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from django.db.backends.postgresql.psycopg_any import get_adapters_template
 
 from kit.db.postgresql.base import DatabaseWrapper, TimedConnection
 
-# The database's clock comes before PostgreSQL's own in the path. Who waits for a lock waits in vain: its holder goes on
-# only when the one that waits has given up.
+# The simulation's clock comes before PostgreSQL's own in the search path. Waiting for a lock fails after 30 ms, because its
+# holder can only go on after the waiting statement has ended.
 PREPARE = """
     CREATE SCHEMA IF NOT EXISTS simulation;
     CREATE OR REPLACE FUNCTION simulation.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
@@ -42,7 +42,7 @@ EMPTY = """
 
 
 class Pool:
-    """The connections of all simulated processes."""
+    """Connections of all simulated processes."""
 
     def __init__(self) -> None:
         self._free: list[psycopg.Connection[Any]] = []
@@ -71,7 +71,7 @@ class Pool:
 
 
 class Wrapper(DatabaseWrapper):
-    """Django's connection of one simulated process, out of the pool."""
+    """Django's connection of one simulated process, taken from the pool."""
 
     def __init__(self, pool: Pool, seed: Callable[[], float]) -> None:
         super().__init__(pool.settings, "default")
@@ -83,7 +83,8 @@ class Wrapper(DatabaseWrapper):
         raw = self._pool.take()
         raw.cursor_factory = psycopg.ClientCursor
         raw.prepare_threshold = 5
-        execute_quietly(raw, f"SELECT setseed({self._seed():.6f})")  # random() is asked for where much is released
+        # statements call random() when they release many rows
+        execute_quietly(raw, f"SELECT setseed({self._seed():.6f})")
         return raw
 
     def ensure_timezone(self) -> bool:
@@ -96,12 +97,12 @@ class Wrapper(DatabaseWrapper):
 
 
 def execute_quietly(raw: "psycopg.Connection[Any]", sql: str) -> None:
-    """Run a statement of the simulation's own, which counts for nothing."""
+    """Run a statement of the simulation itself, at which no process can be killed."""
     raw.pgconn.exec_(sql.encode())
 
 
 class Asynchronous:
-    """A connection in the form in which a bridge uses one. Nothing on it waits."""
+    """Connection with the asynchronous interface that a bridge uses. Nothing on it waits."""
 
     def __init__(self, raw: "psycopg.Connection[Any]", pool: Pool, pass_by: Callable[[], None]) -> None:
         self._raw: psycopg.Connection[Any] | None = raw
@@ -117,21 +118,21 @@ class Asynchronous:
         if self._raw is None:
             raise psycopg.OperationalError("the connection is closed")
         rows = Rows(self._raw.execute(sql, values, **options))
-        self._pass_by()  # it is done, and perhaps nobody will know
+        self._pass_by()  # the statement is done, though the process may die before it has the result
         return rows
 
     async def close(self) -> None:
         self.give_back()
 
     def give_back(self) -> None:
-        """Return the connection to the pool; once."""
+        """Return the connection to the pool, at the first call."""
         raw, self._raw = self._raw, None
         if raw is not None:
             self._pool.give_back(raw)
 
 
 class Rows:
-    """The result of a statement."""
+    """Result of a statement."""
 
     def __init__(self, cursor: "psycopg.Cursor[Any]") -> None:
         self._cursor = cursor

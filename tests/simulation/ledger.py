@@ -1,9 +1,10 @@
-"""What must hold after every step, whatever failed in it.
+"""Ledger of a simulated run, which checks after every step that the invariants hold, whatever failed in it.
 
-* nothing is lost: what is accepted is due, under way with a lease, or at its end; what is answered has its reply;
-* nothing is sent twice without the same collapse id, nor after it was recorded as delivered;
-* replies are truthful, and a repeat says the same;
-* quotas are kept.
+* Nothing is lost: an accepted notification is due, under way with a lease, or at its end; an answered request has its
+  reply.
+* A push is repeated only with the same collapse id, and never after it was recorded as delivered.
+* Replies are truthful, and a repeat has the same content.
+* Quotas are kept.
 """
 
 from collections import Counter, defaultdict
@@ -55,11 +56,11 @@ HAS_ATTEMPT = """
 
 
 class Broken(BaseException):
-    """An invariant does not hold. No handler of the server may take it for a fault of its own."""
+    """An invariant does not hold. It is a BaseException so that no handler of the server catches it."""
 
 
 class Row(NamedTuple):
-    """A notification as it is stored."""
+    """A stored notification."""
 
     id: int
     request_id: int
@@ -77,10 +78,10 @@ class Row(NamedTuple):
 
 
 class Expectation(Protocol):
-    """What is known of the one that a notification is for."""
+    """Possible reports on one notification, from the state of its recipient."""
 
     def true_errors(self) -> set[int]:
-        """Return what the sender may be told truthfully."""
+        """Return the errors that may truthfully be reported to the sender."""
         ...
 
     def is_certain(self) -> bool:
@@ -90,7 +91,7 @@ class Expectation(Protocol):
 
 @dataclass
 class Asked:
-    """What a sender asked for, and what it may be told about each notification."""
+    """A sender's request, and the possible reports on each notification."""
 
     sender: Identity
     message_id: bytes
@@ -100,7 +101,7 @@ class Asked:
 
 
 class Ledger:
-    """What was seen so far, against which every new thing is held."""
+    """Everything seen so far, against which each new event is checked."""
 
     def __init__(self, monitor: "psycopg.Connection[Any]") -> None:
         self._monitor = monitor
@@ -119,13 +120,13 @@ class Ledger:
     # What clients do --------------------------------------------------------------------------------------------------
 
     def expect(self, asked: Asked) -> None:
-        """Note what somebody is about to ask for."""
+        """Record a request that is about to be sent."""
         self.asked[asked.sender.pub33] = asked
         for notification in asked.notifications:
             self._named[_name(asked, notification)].append(notification)
 
     def hear(self, message: WakuMessage) -> None:
-        """Hear a reply as its receiver would, and hold it against what was asked."""
+        """Open a reply as its receiver would, and check it against the request."""
         for asked in self.asked.values():
             try:
                 decoded = decode(message.payload, [asked.sender], asked.sender)
@@ -138,43 +139,43 @@ class Ledger:
 
     def _check_reply(self, asked: Asked, shown: PushResponse) -> None:
         _hold(shown.message_id == asked.message_id, "a reply names another message")
-        _hold(asked.reports in (None, shown.reports), "a repeat is told something else")
+        _hold(asked.reports in (None, shown.reports), "a repeat has another content")
         asked.reports = shown.reports
         named = [(report.public_key_hash, report.installation_id) for report in shown.reports]
         wanted = [(n.public_key_hash, n.installation_id) for n in asked.notifications]
-        _hold(named == wanted, "a reply reports on something else than was asked for")
+        _hold(named == wanted, "a reply reports on other notifications than requested")
         for report, expectation in zip(shown.reports, asked.expectations, strict=True):
             _hold(report.success == (report.error == ReportError.NONE), "a success with an error")
             true = expectation.true_errors()
-            _hold(report.error in true, f"a reply says {report.error}, and {true} would be true")
+            _hold(report.error in true, f"a reply reports {report.error}, and only {true} is true")
 
     # What leaves the server -------------------------------------------------------------------------------------------
 
     def push(self, process: Any, push: Push) -> None:
-        """Note a push, which must have been written down before, under the one name that it has."""
+        """Record a push. Its attempt must have been stored before, and its collapse id must be the right one."""
         self.counts["pushes"] += 1
         self._under_way[process.name, push.channel] += 1
-        # An app has two queues: for addresses that something was delivered to, and for the others.
+        # An app has two queues: for proven addresses, and for the others.
         _hold(self._under_way[process.name, push.channel] <= 2 * self.limit_in_flight, "a queue is overfull")
         known = self._named.get(push.collapse_id, [])
-        _hold(bool(known), "a push has a name of its own")
-        _hold(push.public_key_hash == known[0].public_key_hash, "a push goes to somebody else")
-        _hold(push.message in {b"", *(n.message for n in known)}, "a push carries something else")
+        _hold(bool(known), "a push has an unknown collapse id")
+        _hold(push.public_key_hash == known[0].public_key_hash, "a push goes to another recipient")
+        _hold(push.message in {b"", *(n.message for n in known)}, "a push has another payload")
         [*found] = self._monitor.execute(HAS_ATTEMPT, [push.notification_id, push.attempt_number])
         _hold(bool(found), "a push left before its attempt was written")
-        _hold(found[0][1] != "internal_error", "what was refused is delivered")
+        _hold(found[0][1] != "internal_error", "a refused notification is pushed")
         self.counts["pushed again"] += bool(self.pushes[push.collapse_id])
         self.pushes[push.collapse_id].append("sent")
 
     def answered(self, process: Any, push: Push, result: Result) -> None:
-        """Note what a gateway said."""
+        """Record the result of a gateway."""
         self._under_way[process.name, push.channel] -= 1
         self.pushes[push.collapse_id].append(str(result.outcome))
 
     # What is stored ---------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Look at everything that is stored, and at how it became so."""
+        """Check all stored rows, and their changes since the last check."""
         [(text,)] = self._monitor.execute(SNAPSHOT, prepare=True)
         self.state = orjson.loads(text) if isinstance(text, str | bytes) else text
         rows = [Row._make(row) for row in self.state["notifications"] or ()]
@@ -183,9 +184,9 @@ class Ledger:
             self._check_row(row)
             self._check_change(row, self._notifications.get(row.id))
         self._notifications = {row.id: row for row in rows}
-        # What failed under way waits beside these, until the next one comes for its address.
+        # Notifications that failed under way wait beside these, until the next one comes for their address.
         waiting = Counter(row.route_id for row in rows if row.state == "pending")
-        _hold(max(waiting.values(), default=0) <= self.max_for_a_route, "too much waits for one address")
+        _hold(max(waiting.values(), default=0) <= self.max_for_a_route, "too many notifications wait for one address")
         for request in self.state["requests"] or ():
             _check_request(*request)
         self._check_registrations()
@@ -196,16 +197,16 @@ class Ledger:
         is_terminal = Notification.State(row.state).is_terminal
         _hold(row.is_scheduled == (row.state in DUE), f"{row.state}, scheduled: {row.is_scheduled}")
         _hold(row.is_leased == (row.state == "in_flight"), f"{row.state}, leased: {row.is_leased}")
-        _hold(not (is_terminal and row.has_message), "the payload of what is over is kept")
+        _hold(not (is_terminal and row.has_message), "an ended notification keeps its payload")
         _hold(row.attempt_count == row.attempts, "an attempt is not counted, or counted twice")
-        _hold(row.ambiguous_count <= MAX_FURTHER_ATTEMPTS + 1, "what may have arrived is sent for ever")
+        _hold(row.ambiguous_count <= MAX_FURTHER_ATTEMPTS + 1, "an ambiguous notification is repeated without end")
 
     def _check_change(self, row: Row, before: Row | None) -> None:
         if before is None:
             return
         if Notification.State(before.state).is_terminal:
-            _hold(row.state == before.state, f"what was {before.state} is {row.state}")
-            _hold(row.attempt_count == before.attempt_count, "what is over is tried again")
+            _hold(row.state == before.state, f"a notification that was {before.state} is {row.state}")
+            _hold(row.attempt_count == before.attempt_count, "an ended notification has a new attempt")
         _hold(before.report in (None, row.report), "a report changed after it was given")
         _hold(row.attempt_count >= before.attempt_count, "an attempt is forgotten")
         if before.report is None and row.report and row.state in REPORTED:
@@ -230,12 +231,12 @@ class Ledger:
     # The end ----------------------------------------------------------------------------------------------------------
 
     def is_quiet(self, wanted: Iterable[bytes]) -> bool:
-        """Return whether everything that the network has was taken in and brought to its end."""
+        """Return whether the server has read and finished everything that the network has."""
         self.check()
         return not self.unfinished(wanted)
 
     def unfinished(self, wanted: Iterable[bytes]) -> list[str]:
-        """Return what is not at its end."""
+        """Return everything that is not finished."""
         open_states = {state.value for state in Notification.State if not state.is_terminal}
         return [
             *(f"envelope {h.hex()[:8]} not read" for h in wanted if h.hex() not in self._envelopes),
@@ -250,7 +251,7 @@ class Ledger:
         ]
 
     def check_end(self) -> None:
-        """Hold the end against everything that was asked for."""
+        """Check the end of the run against all requests."""
         for row in self._notifications.values():
             answers = self.pushes.get((row.dedup_key or "")[:32], [])
             if row.state == "delivered":
@@ -271,7 +272,7 @@ class Ledger:
         self.counts["delivered"] += is_delivered
 
     def _is_left_out(self, name: str, installation_id: str) -> bool:
-        """Return whether nothing was stored of this one, because the phone is woken for another one."""
+        """Return whether a notification was not stored because the phone is woken for another one."""
         rows = self._notifications.values()
         is_stored = any((row.dedup_key or "").startswith(name) for row in rows)
         return not is_stored and any(
@@ -279,7 +280,7 @@ class Ledger:
         )
 
     def _is_coalesced(self, name: str) -> bool:
-        """Return whether a later push to the same address woke the phone for this one."""
+        """Return whether a later push to the same address woke the phone for this notification."""
         rows = self._notifications.values()
         own = [row for row in rows if (row.dedup_key or "").startswith(name) and row.state == "coalesced"]
         self.counts["coalesced"] += len(own)

@@ -1,7 +1,7 @@
-"""The simulated network: Waku nodes with relay caches and stores, and a gateway, all of which fail as they please.
+"""Simulated network: Waku nodes with relay caches and stores, and a gateway, all of which fail at random.
 
-The rules of caches and stores are those of the development node. What reaches whom, how late and whether at all is
-drawn from the seed.
+Caches and stores follow the rules of the development node. The seed decides which message reaches which node, how late
+and whether at all.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ RING_CAPACITY = 50
 
 
 class SimulatedNode:
-    """One node, as `WakuNode` offers it."""
+    """One node, with the interface of `WakuNode`."""
 
     def __init__(self, number: int, agenda: Agenda, random: Random, network: "Network") -> None:
         self.url = f"http://node{number}.test:8645"
@@ -43,14 +43,14 @@ class SimulatedNode:
         self._node = Node(settings, clock_ns=self._agenda.now_ns)
 
     def restart(self) -> None:
-        """Forget subscriptions and the cache; the store is on disk."""
+        """Lose subscriptions and the cache. The store is on disk and stays."""
         archive = self._node.archive
         self._new_node()
         self._node.archive.close()
         self._node.archive = archive
 
     def hear(self, message: WakuMessage, *, is_relayed: bool) -> None:
-        """Take a message from a peer: into the cache, or only into the store when the cache missed it."""
+        """Receive a message from a peer: into the cache, or only into the store when the relay missed it."""
         if is_relayed:
             self._node.receive(PUBSUB_TOPIC, message)
         else:
@@ -96,13 +96,13 @@ class SimulatedNode:
         return read_store_page(_page_fields(page, include_data=query.include_data))
 
     async def _travel(self) -> None:
-        """Let a question reach the node, unless it is away."""
+        """Let a request reach the node, unless the node is away."""
         await asyncio.sleep(self._network.delay())
         if self.url in self._network.away:
             raise Unreachable(self.name)
 
     async def _return(self) -> None:
-        """Let the answer reach us, unless it is lost on the way."""
+        """Let the answer reach the server, unless it is lost on the way."""
         if self._network.is_lost():
             raise NodeError(f"{self.name} answered nobody")
         await asyncio.sleep(self._network.delay())
@@ -112,7 +112,7 @@ class SimulatedNode:
 
 
 class Network:
-    """All nodes. While it is `troubled`, they are away at times, and answers and messages get lost."""
+    """All nodes. While the network is `troubled`, they are away at times, and answers and messages get lost."""
 
     def __init__(self, agenda: Agenda, random: Random, number: int) -> None:
         self._agenda = agenda
@@ -130,7 +130,9 @@ class Network:
         return self.is_troubled and self._random.random() < 0.03
 
     def spread(self, message: WakuMessage, *, first: SimulatedNode | None = None) -> None:
-        """Gossip. Each node relays a message soon or not at all; one of the stores at least has it in the end."""
+        """Spread a message by gossip. Each node relays it soon or not at all; at least one of the stores has it in the
+        end.
+        """
         self.spread_messages.append(message)
         for listener in self.listeners:
             listener(message)
@@ -141,7 +143,7 @@ class Network:
                 self._agenda.add(self.delay(), lambda n=node, r=is_relayed: n.hear(message, is_relayed=r))
 
     def trouble(self) -> None:
-        """Let a node go away for a while, or restart it."""
+        """Take a node away for a while, or restart it."""
         node = self._random.choice(self.nodes)
         if self._random.random() < 0.4:
             node.restart()
@@ -159,7 +161,7 @@ class Network:
 
 
 class Providers:
-    """Apple and Google behind all gateways. ``dead`` are the addresses that they know no more."""
+    """Apple and Google behind all gateways. ``dead`` has the addresses that they refuse as dead."""
 
     def __init__(self, agenda: Agenda, random: Random) -> None:
         self._agenda = agenda
@@ -169,7 +171,7 @@ class Providers:
         self.dead: set[bytes] = set()
 
     def trouble(self) -> None:
-        """Fail everybody for a while."""
+        """Refuse all pushes for a while."""
         self.is_unavailable = True
         self._agenda.add(self._random.uniform(1.0, 10.0), self._recover)
 
@@ -202,7 +204,7 @@ FAILURES = (
 
 
 class SimulatedGateway:
-    """The gateway as one process knows it. ``note`` is called with every push that leaves the process."""
+    """Gateway of one process. ``note`` is called with every push that leaves the process."""
 
     name = "gorush"
 
@@ -212,14 +214,14 @@ class SimulatedGateway:
         self._answered = answered
 
     def refresh(self, *, now: datetime) -> None:
-        """Do nothing: it stores nothing."""
+        """Do nothing: the gateway caches nothing."""
 
     def find_fault(self, _push: Push) -> Result | None:
         return None
 
     async def send(self, push: Push) -> Result:
         self._note(push)
-        result = Result(Outcome.AMBIGUOUS)  # unless there is an answer before the server's timeout
+        result = Result(Outcome.AMBIGUOUS)  # unless the answer comes before the server's timeout
         try:
             await asyncio.sleep(self._providers.latency())
             result = self._providers.answer(push)

@@ -1,7 +1,7 @@
-"""The processes of the simulation: workers that process batches, and a bridge that reads nodes.
+"""Processes of the simulation: workers that process batches, and a bridge that reads nodes.
 
-Each has an event loop, a connection to the database and a memory of its own, which end with it. A process is killed at
-one of its statements, before or after a commit, or when a push leaves it; a connection is lost in the same places.
+Each has an event loop, a database connection and memory of its own, which end with it. A process is killed at one of
+its statements, before or after a commit, or when it sends a push. Its connection is lost in the same places.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class Killed(BaseException):
 
 
 class Process:
-    """What all processes have in common."""
+    """Event loop, connection and fate of a process of any kind."""
 
     def __init__(self, name: str, scene: "Scene") -> None:
         self.name = name
@@ -59,11 +59,11 @@ class Process:
         self.admission = Admission()
         self.buckets = SharedBuckets()
         self.query_limits = Limits(1000, (Limit(10_000, 10.0),), scene.agenda.monotonic)
-        self.killed_after: int | None = None  # so many places
-        self.cut_after: int | None = None  # so many places, the connection is lost
+        self.killed_after: int | None = None  # places that it still passes before it is killed
+        self.cut_after: int | None = None  # places that it still passes before its connection is lost
 
     def pass_by(self) -> None:
-        """Pass a place at which the process may be killed, or lose its connection."""
+        """Pass a place at which the process may be killed or lose its connection."""
         if self.killed_after is not None:
             self.killed_after -= 1
             if self.killed_after <= 0:
@@ -76,7 +76,7 @@ class Process:
                 raise psycopg.OperationalError("the connection is lost")
 
     def bury(self) -> None:
-        """Take back what the process held, as the database does when a client is gone."""
+        """Roll back the process's transaction and release its locks, as the database does when a client is gone."""
         self.is_alive = False
         self.connection.closed_in_transaction = False
         self.connection.in_atomic_block = False
@@ -91,7 +91,7 @@ class Process:
 
 
 class Scene:
-    """What processes live in."""
+    """Surroundings of the processes: agenda, database, network, and the process that runs now."""
 
     def __init__(self, agenda: Agenda, random: Random, pool: Pool, network: Network, providers: Providers) -> None:
         self.agenda = agenda
@@ -103,7 +103,7 @@ class Scene:
 
     @contextmanager
     def inside(self, process: Process | None) -> Iterator[None]:
-        """Be in this process: its connection is Django's."""
+        """Run the block as this process, whose connection becomes Django's."""
         before, self.current = self.current, process
         wrapper, connections["default"] = connections["default"], process.connection if process else None
         try:
@@ -114,7 +114,7 @@ class Scene:
 
 
 class SimulatedWakeup:
-    """Makes its process work soon."""
+    """Wakeup that makes its process process a batch soon."""
 
     def __init__(self, process: "SimulatedWorker") -> None:
         self._process = process
@@ -124,7 +124,7 @@ class SimulatedWakeup:
 
 
 class SimulatedWorker(Process):
-    """A worker process. It processes batches when its wakeup is set, and looks for rows now and then."""
+    """Worker process. It processes batches when its wakeup is set, and looks for rows now and then."""
 
     def __init__(
         self,
@@ -145,12 +145,12 @@ class SimulatedWorker(Process):
         own = WakuBridge(self.delivery, wakeup, nodes=Nodes(nodes), stores=Nodes(nodes))
         steps: list[Step] = [*own.intake(), *self.delivery.steps(), *own.outlet()]
         self._worker = Worker(steps, wakeup)
-        self._due = 0  # number of the next batch: those that were put off are passed over
-        self.is_turning = False
+        self._due = 0  # number of the next batch; batches that were postponed are skipped
+        self.is_in_batch = False
         self.hurry()
 
     def hurry(self) -> None:
-        """Process a batch soon, unless one is to be made anyway before that."""
+        """Process a batch soon."""
         self._plan(self.random.uniform(0.0, 0.1))
 
     def _plan(self, seconds: float) -> None:
@@ -159,14 +159,14 @@ class SimulatedWorker(Process):
         self.scene.agenda.add(seconds, lambda: self.process_batch() if number == self._due else None, self)
 
     def stop(self) -> None:
-        """Be told to end: what is under way is finished first."""
+        """Begin to stop, as on SIGTERM: work under way is finished first."""
         self._worker.stop(timeout_seconds=TIMEOUT_SECONDS)
 
     def process_batch(self) -> None:
         """Process one batch, and plan the next."""
         is_more = False
         self._worker._poll_at = 0.0
-        self.is_turning = True
+        self.is_in_batch = True
         try:
             with self.scene.inside(self):
                 is_more = self._worker.process_batch(now=clock.now())
@@ -176,7 +176,7 @@ class SimulatedWorker(Process):
         except Killed:
             self.is_alive = False
         finally:
-            self.is_turning = False
+            self.is_in_batch = False
         if not self.is_alive or self._worker._is_over():
             self.bury()
         elif is_more:
@@ -193,7 +193,7 @@ class SimulatedWorker(Process):
 
 
 class SimulatedSession(Session):
-    """The bridge's session, on a connection that never makes the loop wait."""
+    """Session of the bridge, on a connection that never makes the loop wait."""
 
     def __init__(self, topics: QueryTopics, pool: Pool, pass_by: Callable[[], None]) -> None:
         super().__init__(topics)
@@ -213,7 +213,7 @@ class SimulatedSession(Session):
 
 
 class SimulatedBridge(Process):
-    """A bridge that holds the lock: it reads all nodes live and from their stores until it is killed or told to end."""
+    """Bridge that holds the lock: it reads all nodes live and from their stores until it is killed or stopped."""
 
     def __init__(self, name: str, scene: Scene) -> None:
         super().__init__(name, scene)

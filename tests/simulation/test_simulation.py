@@ -1,7 +1,7 @@
-"""Seeds of the simulation: everything fails in every order, and nothing is lost, doubled or told wrongly.
+"""Seeds of the simulation: everything fails in every order, and nothing is lost, doubled or reported wrongly.
 
-`make simulate SEEDS=10000` runs many, `make simulate SEED=7` one. Seeds run in a process of their own, with the order
-of sets fixed.
+`make simulate SEEDS=10000` runs many seeds, `make simulate SEED=7` one. Seeds run in a process of their own, with a
+fixed order of sets.
 """
 
 import os
@@ -20,7 +20,7 @@ ASKED = int(os.environ.get("SEEDS") or (1 if os.environ.get("SEED") else 0))
 
 @pytest.fixture(scope="module")
 def simulate(postgres: EmbeddedPostgres, new_database: Callable[[str], str]) -> Callable[..., str]:
-    """Return ``simulate(first, count)``, which runs seeds and returns what that printed."""
+    """Return ``simulate(first, count)``, which runs seeds and returns the output."""
     url = postgres.url(new_database("simulation"))
 
     def run(first: int, count: int, **more: str) -> str:
@@ -35,7 +35,7 @@ def simulate(postgres: EmbeddedPostgres, new_database: Callable[[str], str]) -> 
 
 
 @pytest.mark.parametrize("count", [ASKED] if ASKED else first_everyday(3, 20))
-def test_nothing_is_lost_doubled_or_told_wrongly(simulate: Callable[..., str], count: int) -> None:
+def test_nothing_is_lost_doubled_or_reported_wrongly(simulate: Callable[..., str], count: int) -> None:
     print(simulate(SEED, count).strip().splitlines()[-1])
 
 

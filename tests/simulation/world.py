@@ -1,4 +1,6 @@
-"""One run of the simulation, from its seed: phones register, senders ask, everything fails, and all must be well."""
+"""One run of the simulation, from its seed: phones register, senders request pushes, everything fails, and the ledger
+checks the result.
+"""
 
 import hashlib
 import os
@@ -49,13 +51,13 @@ from waku_bridge.query_topics import CpuBudget, reader
 
 TROUBLE_SECONDS = 20.0
 KEYS_PERIOD_SECONDS = 2.0
-# After the trouble: breakers close within a minute, what is retried late comes within ten.
+# Simulated seconds after the trouble: breakers close within a minute, late retries come within ten.
 PEACE_SECONDS = 1500.0
 APP = "im.status.ethereum"
 
 
 class Phone:
-    """An installation, and what is known of it."""
+    """An installation, with its latest registration."""
 
     def __init__(self, number: int, random: Random) -> None:
         self.identity = Identity(PrivateKey(bytes([0x51 + number]) * 32))
@@ -67,7 +69,7 @@ class Phone:
         self.is_steady = True  # it registered once, and its address works
 
     def register(self, random: Random) -> None:
-        """Take a new version, and perhaps new tokens."""
+        """Make a new version, and perhaps new tokens."""
         self.is_steady &= not self.version
         self.version += 1
         if not self.access_token or random.random() < 0.5:
@@ -78,11 +80,11 @@ class Phone:
 
 @dataclass(frozen=True, slots=True)
 class Hope:
-    """What a sender may expect of a notification: see `ledger.Expectation`."""
+    """Possible reports on one notification: see `ledger.Expectation`."""
 
     phone: Phone
     is_token_right: bool
-    was_registered: bool  # when it was asked
+    was_registered: bool  # at the time of the request
 
     @property
     def is_sure(self) -> bool:
@@ -103,7 +105,7 @@ def make_uuid(random: Random) -> str:
 
 
 class World:
-    """Everything in one run."""
+    """All parts of one run."""
 
     def __init__(self, seed: int, pool: Pool, monitor: "psycopg.Connection[Any]") -> None:
         self.seed = seed
@@ -118,7 +120,7 @@ class World:
         self.phones = [Phone(number, self.random) for number in range(self.random.randint(1, 3))]
         self.workers: list[SimulatedWorker] = []
         self.bridges: list[SimulatedBridge] = []
-        self.wanted: list[bytes] = []  # hashes of what clients published
+        self.wanted: list[bytes] = []  # hashes of the messages that clients published
         self.trace = hashlib.sha256()
         self.is_dirty = False
         self.broken: Broken | None = None
@@ -138,10 +140,10 @@ class World:
         self.bridges.append(SimulatedBridge(f"bridge {self._names}", self.scene))
 
     def _push(self, process: SimulatedWorker, push: Push) -> None:
-        process.pass_by()  # it dies before the push leaves it
+        process.pass_by()  # the process may die before the push is sent
         with self._remembering_what_breaks():
             self.ledger.push(process, push)
-        process.pass_by()  # or after
+        process.pass_by()  # or after it
 
     def _hear(self, message: WakuMessage) -> None:
         with self._remembering_what_breaks():
@@ -149,7 +151,9 @@ class World:
 
     @contextmanager
     def _remembering_what_breaks(self) -> Iterator[None]:
-        """Look at something from outside. What breaks is raised by the next step: here it would end in a task."""
+        """Check something from outside of all processes. The next step raises a broken invariant, which would here end
+        in a task.
+        """
         try:
             with self.scene.inside(None):
                 yield
@@ -157,18 +161,18 @@ class World:
             self.broken = broken
 
     def statement(self, query: str) -> None:
-        """Be called before each statement of anybody."""
+        """Handle a statement of any process, before it runs."""
         process = self.scene.current
         if process is None:
             return
         self.trace.update(f"{process.name} {SAVEPOINT.sub('', query)}".encode())
         self.is_dirty |= bool(CHANGE.search(query)) and "waku_bridge_store" not in query
         process.pass_by()
-        if isinstance(process, SimulatedWorker) and process.is_turning and not self._is_nested:
+        if isinstance(process, SimulatedWorker) and process.is_in_batch and not self._is_nested:
             self._let_another_process(process)
 
     def commit(self, commit: Callable[[], None]) -> None:
-        """Be called instead of each commit of anybody."""
+        """Run a commit of any process, which may die before or after it."""
         process = self.scene.current
         if process is not None:
             process.pass_by()
@@ -177,12 +181,12 @@ class World:
             process.pass_by()
 
     def _let_another_process(self, process: Process) -> None:
-        """Have another worker process a whole batch in the middle of this one's.
+        """Let another worker process a whole batch in the middle of this one's.
 
-        What that batch wrote is looked at before this one goes on: the next look sees the work of both, and an answer
-        that was true when it was given may not be by then.
+        The rows of that batch are checked before this one goes on. The next check would see the work of both, and a
+        report that was true may not be true any more by then.
         """
-        others = [w for w in self.workers if w is not process and w.is_alive and not w.is_turning]
+        others = [w for w in self.workers if w is not process and w.is_alive and not w.is_in_batch]
         if others and self.network.is_troubled and self.random.random() < 0.01:
             self._is_nested = True
             try:
@@ -223,7 +227,7 @@ class World:
             message, identity=phone.identity, server=server_identity().pub33, **self._now_and_random()
         )
         self.publish(encoded.message)
-        if self.random.random() < 0.2:  # it comes again, late
+        if self.random.random() < 0.2:  # a late copy
             self.agenda.add(self.random.uniform(1, 15), lambda: self.network.spread(encoded.message))
 
     def kill_token(self, phone: Phone) -> None:
@@ -272,7 +276,7 @@ class World:
     # The run ----------------------------------------------------------------------------------------------------------
 
     def write_script(self) -> None:
-        """Put everything that is going to happen from outside onto the agenda."""
+        """Put all events from outside onto the agenda."""
         later, random = self.agenda.add, self.random
         for phone in self.phones:
             later(random.uniform(0, 4), lambda p=phone: self.register(p))
@@ -292,7 +296,7 @@ class World:
         later(TROUBLE_SECONDS, self.heal)
 
     def trouble(self) -> None:
-        """Do something to somebody."""
+        """Cause one random fault."""
         worker = self.random.choice(self.workers or [None])
         bridge = self.random.choice(self.bridges or [None])
         match self.random.randrange(8):
@@ -312,7 +316,7 @@ class World:
                 self.network.trouble()
 
     def heal(self) -> None:
-        """Let everything work again, and give what was broken a while to be made good."""
+        """Let everything work again."""
         self.network.heal()
         self.providers.heal()
         for process in (*self.workers, *self.bridges):
@@ -326,7 +330,7 @@ class World:
         self.agenda.add(KEYS_PERIOD_SECONDS, self._derive_keys_by_the_clock)
 
     def _derive_keys(self) -> None:
-        """Do what the worker for keys does."""
+        """Derive keys, as the worker for keys does."""
         try:
             with self.scene.inside(self.keys):
                 pending_keys.call_back(budget=CpuBudget(0, 60), limit=1000)
@@ -339,9 +343,9 @@ class World:
         return not self.network.is_troubled and all(each.hex() in stored for each in self.wanted)
 
     def _remember_the_past(self) -> None:
-        """Have a server that has worked before, unless this is a first start.
+        """Give the server a past, unless this is a first start.
 
-        A first start reads a lot of the past, and has no channels that are proven to work.
+        A first start reads many old messages, and has no channels that are proven to work.
         """
         if self.random.random() < 0.1:
             self.ledger.limit_in_flight *= (
@@ -355,7 +359,7 @@ class World:
                 make_channel(token_type=token_type, app_topic=topic, last_success_at=self.agenda.now())
 
     def run(self) -> None:
-        """Let everything happen, until all is at its end. Raises Broken, or whatever the server raises."""
+        """Run entries of the agenda until everything is at its end. Raises Broken, or any exception of the server."""
         self.write_script()
         self._remember_the_past()
         self._derive_keys_by_the_clock()
@@ -373,7 +377,7 @@ class World:
 
     def _step(self) -> None:
         found = self.agenda.next()
-        assert found is not None  # a worker always looks again
+        assert found is not None  # a worker always plans its next batch
         owner, what = found
         with self.scene.inside(owner if isinstance(owner, Process) else None):
             what()
@@ -394,7 +398,7 @@ class World:
 
 
 class Simulation:
-    """What all runs of one process share: the connections, and everything that is told another time."""
+    """Resources that all runs of one process share: the connections, and the patches of clocks and randomness."""
 
     def __init__(self) -> None:
         self._undo = ExitStack()
@@ -430,12 +434,13 @@ class Simulation:
         return process
 
     def _move_into_the_world(self, patch: pytest.MonkeyPatch) -> None:
-        """Have the server ask the world of this run for the time, for chance, and for what belongs to one process."""
+        """Give the server the time, the random numbers and the objects of one process from the world of this run."""
         for name, module in list(sys.modules.items()):
             if name.startswith(OURS) and getattr(module, "monotonic", None) is monotonic:
                 patch.setattr(module, "monotonic", self._monotonic)
         patch.setattr(timezone, "now", self._now)
-        patch.setattr(Clock, "set", lambda _clock, _reported: None)  # it is asked, and the answer is known
+        # the server sets it from the database's time, which is simulated
+        patch.setattr(Clock, "set", lambda _clock, _reported: None)
         patch.setattr(os, "urandom", self._random_bytes)
         patch.setattr(kit.http.connections, "_loop", lambda: self._current().loop)
         patch.setattr(waku, "want_keys", self._want_keys)
@@ -479,7 +484,7 @@ class Simulation:
         patch.setattr(DatabaseWrapper, "_commit", committed)
 
     def run(self, seed: int) -> World:
-        """Run one seed and return its world, at its end."""
+        """Run one seed, and return its world at the end."""
         execute_quietly(self._monitor, EMPTY)
         random.seed(seed)
         self._random = Random(seed + 1)
@@ -494,7 +499,7 @@ class Simulation:
 
 
 class FewTopics(set[int]):
-    """A set of topics that is made in no time. The one for a million takes a tenth of a second."""
+    """Set of topics that is made in no time. The production one for a million topics takes a tenth of a second."""
 
     def fill(self, upper: int, lower: bytes) -> None:
         self.update(upper << 16 | int.from_bytes(lower[at : at + 2]) for at in range(0, len(lower), 2))

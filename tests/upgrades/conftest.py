@@ -1,4 +1,4 @@
-"""An installation of the last release at work: `manage.py up` from a folder of its own, between a node and a gorush."""
+"""Installation of the last release at work: `manage.py up` in a folder of its own, between a node and a gorush."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ CANNOT = "this clone lacks the last release: `git fetch --unshallow --tags` gets
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """``folder`` is what the processes run from. ``old`` and ``new`` are the code that is put there."""
+    """A running installation. The processes run the code in ``folder``, which is first ``old`` and then ``new``."""
 
     folder: Path
     old: Path
@@ -47,7 +47,7 @@ class Installation:
         return self.up.output().count(" Replaced.")
 
     def begin_to_replace(self, code: Path) -> None:
-        """As `git pull && make restart`."""
+        """Begin an upgrade, as `git pull && make restart` does."""
         pull(code, self.folder)
         self.up.process.send_signal(SIGUSR1)
 
@@ -97,7 +97,9 @@ def installation(
 
 
 def _environment(postgres: EmbeddedPostgres, valkey: EmbeddedValkey, folder: Path) -> dict[str, str]:
-    """A database with nothing in it, and usual settings but for limits: a few senders ask for more than anybody may."""
+    """Return the settings: an empty database, and limits for a few senders that send more requests than a
+    client may.
+    """
     database = f"upgrade_{uuid4().hex[:8]}"
     with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {database}")

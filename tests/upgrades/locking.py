@@ -1,15 +1,15 @@
-"""Which statements of a migration stop a server that is at work. The module is pure: SQL in, reasons out.
+"""Check of a migration's SQL for statements that stop a running server. The module is pure: SQL in, reasons out.
 
-A migration runs while the version before it serves. What must not happen meanwhile:
+A migration runs while the version before it serves. Meanwhile it must not
 
-* a table is written anew, or read from end to end, under a lock that keeps everybody from it,
-* what the running version reads or writes disappears, or a column appears that it would have to fill.
+* rewrite a table, or read it from end to end, under a lock that blocks everybody,
+* remove what the running version reads or writes, or add a column that the running version would have to fill.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 
-# Statement, and what is wrong with it. The first group is the table.
+# Statement, and the reason against it. The first group is the table.
 _TABLE = r'"?(\w+)"?'
 _ALTER = rf"^ALTER TABLE (?:ONLY )?{_TABLE} "
 RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -76,9 +76,9 @@ def statements(script: str) -> Iterator[str]:
 
 
 def faults(script: Iterable[str], big: frozenset[str], indexes: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield statements of one migration that hurt a big table, with the reason.
+    """Yield statements of one migration that harm a big table, with the reason.
 
-    ``big`` are tables that are there before the migration; ``indexes`` says which table an index belongs to.
+    ``big`` are tables that exist before the migration; ``indexes`` has the table of each index.
     """
     for statement in script:
         for pattern, reason in RULES:

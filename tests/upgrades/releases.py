@@ -1,4 +1,4 @@
-"""The code of the last release and that of the working tree, and how `git pull` puts one in place of the other."""
+"""Code of the last release and of the working tree, and a replacement of one by the other as `git pull` does it."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ GIT = shutil.which("git") or ""
 TAGS = "v[0-9]*"
 # No installation of an earlier commit can be upgraded: see CHANGELOG.
 FIRST = "28fd9d1849522f61b3be4003254f3d90702a762a"
-# Does what an upgrade may do, while no version has brought a migration yet.
+# Stands in for a migration while no version has brought one yet, with changes that an upgrade may make.
 MADE_UP = """
 from django.db import migrations, models
 
@@ -24,8 +24,9 @@ class Migration(migrations.Migration):
 
 
 def last_release(clone: Path = PROJECT, *, first: str = FIRST) -> str:
-    """Return the tag of the newest release before this commit, or else the first commit that can be upgraded. A shallow
-    clone and a copy without `.git` have neither.
+    """Return the tag of the newest release before this commit, or else the first commit that can be upgraded.
+
+    A shallow clone and a copy without `.git` have neither.
     """
     tags = _asked(clone, "tag", "--list", TAGS, "--merged=HEAD~", f"--contains={first}", "--sort=-version:refname")
     return tags.partition("\n")[0] or _asked(clone, "rev-parse", "--verify", f"{first}^{{commit}}")
@@ -55,7 +56,7 @@ def unpack_release(release: str, into: Path) -> None:
 
 
 def copy_working_tree(into: Path) -> None:
-    """Copy what is committed and what would be."""
+    """Copy the files that are committed, or would be."""
     listed = [GIT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=PROJECT, capture_output=True, text=True, check=True).stdout.split("\0")
     for name in filter(None, names):
@@ -78,7 +79,7 @@ def _files(folder: Path) -> set[Path]:
 
 
 def _put(file: Path, place: Path) -> None:
-    """Never half a file: somebody may import it at this moment."""
+    """Write a file in one step, as a process may import it at this moment."""
     place.parent.mkdir(parents=True, exist_ok=True)
     draft = place.with_name(f"{place.name}.new")
     shutil.copyfile(file, draft)

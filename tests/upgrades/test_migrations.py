@@ -1,6 +1,6 @@
 """Migrations of a release run while the version before it serves: none rewrites or locks a table that grows.
 
-What is accepted stands in `ACCEPTED`, with its reason. A new migration is never accepted by its number alone.
+`ACCEPTED` has the exceptions with their reasons. A new migration is never accepted by its number alone.
 """
 
 import re
@@ -17,7 +17,7 @@ from django.db.models import Index, TextField
 
 from tests.upgrades.locking import faults, statements
 
-# Without a transaction of the test, in which indexes cannot be made concurrently.
+# Indexes cannot be made concurrently in the transaction of a test.
 pytestmark = pytest.mark.django_db(transaction=True)
 OURS = (
     "buckets",
@@ -29,7 +29,7 @@ OURS = (
     "waku_bridge",
     "xmpp_bridge",
 )
-# Tables that stay small on every installation: configuration, one row a day, a channel, a node or an operator.
+# Tables that stay small on every installation: configuration, or one row for each day, channel, node or operator.
 SMALL = frozenset(
     {
         "buckets_sharedbucket",
@@ -53,9 +53,9 @@ SMALL = frozenset(
         "xmpp_bridge_canarystanza",
     }
 )
-# The last migration of each app in release 0.2.0. From before there is no way up.
+# The last migration of each app in release 0.2.0. Earlier databases cannot be upgraded.
 FIRST_RELEASE = dict.fromkeys(OURS, "0001_initial")
-# Later ones that may do what is refused elsewhere: (app, name) → why nobody waits for it.
+# Later migrations that may do what others must not: (app, name) → the reason why nobody waits for it.
 ACCEPTED: dict[tuple[str, str], str] = {}
 
 
@@ -85,7 +85,7 @@ def test_the_check_finds_what_a_careless_migration_does(operation: Operation, re
     assert reason in "".join(found)
 
 
-def test_what_is_accepted_exists_and_would_be_refused() -> None:
+def test_every_accepted_migration_exists_and_would_be_refused() -> None:
     migrations = _migrations()
     assert set(FIRST_RELEASE.items()) <= set(migrations)
     for key, reason in ACCEPTED.items():
@@ -93,7 +93,7 @@ def test_what_is_accepted_exists_and_would_be_refused() -> None:
         assert list(_faults(migrations[key], _before(migrations[key])))
 
 
-def test_every_table_that_is_called_small_exists() -> None:
+def test_every_table_listed_as_small_exists() -> None:
     assert {model._meta.db_table for model in apps.get_models()} >= SMALL
 
 

@@ -1,4 +1,4 @@
-"""Which release an upgrade is tested from, and that `git pull` is imitated well."""
+"""Choice of the release that an upgrade is tested from, and the imitation of `git pull`."""
 
 import subprocess
 from collections.abc import Callable
@@ -13,7 +13,7 @@ SOMEBODY = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
 
 @pytest.fixture
 def git(require_or_skip: Callable[[bool, str], None], tmp_path: Path) -> Callable[..., str]:
-    """Return ``git("tag", "v1")``, in a new repository: it returns what git printed."""
+    """Return ``git("tag", "v1")`` for a new repository, which returns git's output."""
     require_or_skip(bool(GIT), "there is no git")
 
     def run(*arguments: str) -> str:

@@ -1,7 +1,8 @@
-"""An upgrade under traffic, and its way back: nothing is lost or doubled, and nobody waits longer than clients do.
+"""Upgrade under traffic, and its way back: nothing is lost or doubled, and no client waits longer than its timeout.
 
-`make upgrade-test`. It is done as an operator does it: `git pull`, then `make restart`. The new code migrates while the
-processes of the last release serve; each of them is replaced; and then the last release comes back on the new schema.
+`make upgrade-test` runs it. It does what an operator does: `git pull`, then `make restart`. The new code migrates while
+the processes of the last release serve, and then replaces each of them. Afterwards the last release comes back on the
+new schema.
 """
 
 import json
@@ -35,20 +36,20 @@ ACCEPTED = """
     SELECT count(*) FILTER (WHERE received_at < %s), count(*) FILTER (WHERE received_at > %s)
     FROM notifications_notificationrequest
 """
-# Of lines of the log that need somebody.
+# Log lines that need somebody's attention.
 TROUBLE = re.compile(r"Traceback|\[(?:error|critical) |batch_split|Not replaced|did not stop in time")
 
 
 @dataclass(slots=True)
 class Memory:
-    """Requests with the answers to them, that are repeated later: whichever version decided, another answers alike."""
+    """Requests with their answers, which are repeated later: each version must answer like the one that decided."""
 
     network: Network
     sender: Sender = field(default_factory=new_sender)
     answered: list[tuple[Sequence[Destination], bytes, tuple[Report, ...]]] = field(default_factory=list)
 
     def ask(self) -> None:
-        """Of three places: one is delivered, one is against a wish, and one has the wrong token."""
+        """Send a request for three places: one is delivered, one is muted, and one has the wrong token."""
         mute = Preferences(muted_chats=(author_hash(self.sender.identity.pub33),))
         phones = [self.network.phone(preferences=wishes) for wishes in (None, mute, None)]
         places = [self.network.query(self.sender, phone)[0] for phone in phones]
@@ -85,7 +86,7 @@ def test_an_upgrade_and_its_way_back_lose_nothing_double_nothing_and_keep_nobody
 
 
 def _under_load(installation: Installation, code: Path, file: Path) -> None:
-    """Replace the code while requests come, of which some are accepted before that, and some after it."""
+    """Replace the code while requests come, some of which are accepted before that, and some after it."""
     asked_at = datetime.now(UTC)
     installation.begin_load(file, rate=RATE_PER_SECOND, seconds=LOAD_SECONDS)
     _wait_for_requests(installation.network, asked_at)
@@ -120,7 +121,9 @@ def _wait_for_requests(network: Network, since: datetime) -> None:
 
 
 def _replace(installation: Installation, code: Path) -> list[float]:
-    """Return how long people waited who registered, looked up and notified one another meanwhile."""
+    """Replace the code, and return how long people waited meanwhile who registered, looked each other up and
+    notified.
+    """
     waits: list[float] = []
     due, deadline = installation.replacements + 1, time.monotonic() + REPLACE_SECONDS
     installation.begin_to_replace(code)

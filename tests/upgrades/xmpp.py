@@ -1,4 +1,4 @@
-"""The server of XMPP users, that pushes through Prosody while the push service is replaced."""
+"""Server of XMPP users that pushes through Prosody while the push service is replaced."""
 
 import asyncio
 import threading
@@ -19,18 +19,18 @@ from tests.interop.xmpp.service import APP, Neighbour, Service, ciphertext, iv
 from xmpp_bridge.client import Grade, Notification, Route, Stored
 from xmpp_bridge.messages import Dialect
 
-# A third of them speak XEP-0357, whose pushes are requests with an answer.
+# A third of the devices use XEP-0357, whose pushes are requests with an answer.
 DEVICES = 90
 PAUSE_SECONDS = 0.25
-# A request without an answer is sent again after this, under its id.
+# Seconds after which a request without an answer is sent again under its id.
 ANSWER_SECONDS = 5.0
 OVER_SECONDS = 120.0
 
 
 @dataclass(slots=True)
 class Traffic:
-    """Requests by their ids: ``carried`` is their ciphertexts, ``waiting`` those without an answer and when they were
-    sent last (monotonic), ``repeated`` those that were sent more than once.
+    """Requests by id: ``carried`` has their ciphertexts, ``waiting`` those without an answer and the monotonic time of
+    their last sending, ``repeated`` those that were sent more than once.
     """
 
     service: Service
@@ -104,5 +104,5 @@ class Traffic:
 
 
 def _all_pushes(service: Service) -> list[dict[str, Any]]:
-    """Return what gorush was given, for Status users too."""
+    """Return all pushes that gorush got, including those for Status users."""
     return list(ask(service.gorush_url, "GET", "/dev/pushes?limit=1000000").body["pushes"])
