@@ -50,7 +50,7 @@ class Process(DeliveryProcess):
 
     @property
     def sending(self) -> Sending:
-        """Return what the process may send with."""
+        """Return the lease and the concurrency limits that acceptance needs."""
         return Sending(self.delivery.lease, self.delivery.limits)
 
 

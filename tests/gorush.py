@@ -22,7 +22,7 @@ class Gorush(BaseHTTPRequestHandler):
 
 @contextmanager
 def serve_gorush() -> Iterator[ThreadingHTTPServer]:
-    """Serve on a free port. A test sets ``status`` of the handler class to break it; ``asked`` counts the requests."""
+    """Serve on a free port. A test sets ``status`` of the handler class to break it. ``asked`` counts the requests."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Gorush", (Gorush,), {"asked": 0}))
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

@@ -29,14 +29,14 @@ def contracted() -> list[str]:
     return list(sources)
 
 
-def test_every_module_that_says_it_is_pure_is_under_the_contract() -> None:
+def test_every_module_that_is_declared_pure_is_under_the_contract() -> None:
     pure = [name for name, shows in modules() if DECLARED_PURE.search(shows)]
     kept = contracted()
     assert len(pure) > 30
     assert [name for name in pure if not any(f"{name}.".startswith(f"{each}.") for each in kept)] == []
 
 
-def test_verdicts_and_rules_of_every_app_say_that_they_are_pure() -> None:
+def test_verdicts_and_rules_of_every_app_are_declared_pure() -> None:
     shown = {name for name, shows in modules() if DECLARED_PURE.search(shows)}
     assert {
         "registrations.rules",

@@ -1,8 +1,7 @@
-"""Query plans of statements on the `_under_way` partitions when the planner's statistics say that they are empty.
+"""Query plans of statements on the `_under_way` partitions while the planner's statistics count no rows there.
 
-PostgreSQL keeps treating such a table as empty until the next ANALYZE, however many rows come. Every access path then
-costs the same to the planner. A statement that may read the whole table takes seconds in a flood, as the siege has
-shown.
+PostgreSQL treats such a table as empty until the next ANALYZE, even when rows come in. Every access path then costs the
+same to the planner. A statement that may read the whole table takes seconds in a flood, as the siege has shown.
 """
 
 import importlib

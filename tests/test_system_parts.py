@@ -81,7 +81,7 @@ def test_names_a_package_only_where_it_is_of_use(ask: Ask, programs: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["chromium", "chromium-browser", "google-chrome"])
-def test_a_chromium_is_one_by_any_name(ask: Ask, programs: Path, name: str) -> None:
+def test_a_chromium_is_recognised_by_any_name(ask: Ask, programs: Path, name: str) -> None:
     program = add(programs, name, REAL)
     assert ask("--chromium").stdout == f"{program}\n"
     assert ask("chromium").stderr == ""

@@ -1,4 +1,4 @@
-"""Steady pushes of a user's server, with a record of what the server was sent and how it answered."""
+"""Steady pushes of a user's server, with a record of the pushes and of the answers to them."""
 
 import asyncio
 import time

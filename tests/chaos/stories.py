@@ -1,4 +1,6 @@
-"""Story of each notification: what the server recorded, what Apple and Google received, and whether the two agree."""
+"""Story of each notification: the server's record, the pushes that Apple and Google received, and whether the two
+agree.
+"""
 
 from bisect import bisect
 from collections import Counter, defaultdict

@@ -11,7 +11,7 @@ from waku_bridge.messages import WakuMessage
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A phone that can be notified, and what Apple or Google do with its token."""
+    """A phone that can be notified, and the fate of pushes to its token at Apple or Google."""
 
     fate: str
     device_token: str

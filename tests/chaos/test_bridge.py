@@ -1,7 +1,7 @@
 """Waku bridge under faults: no message that a node has taken is lost or processed twice.
 
 `make chaos` runs the long test; a short one is in `make test`. The senders' record is the ground truth, and triggers in
-PostgreSQL record what became of each message. CHAOS_SEED repeats the order of faults and nodes, though not their exact
+PostgreSQL record the fate of each message. CHAOS_SEED repeats the order of faults and nodes, though not their exact
 moments. CHAOS_COUNT and CHAOS_RATE make the run smaller, for a busy machine.
 """
 

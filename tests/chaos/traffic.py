@@ -74,9 +74,7 @@ class Traffic:
 
 
 def _request() -> WakuMessage:
-    """Return the request of a new sender about an installation that the server does not know. Its answer is
-    an error.
-    """
+    """Return the request of a new sender about an unknown installation, which is answered with an error."""
     signer = Identity(PrivateKey())
     destination = Destination(
         client=signer.pub33,

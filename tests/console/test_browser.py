@@ -70,7 +70,7 @@ def test_a_registration_is_found_by_its_chat_key_which_the_address_bar_never_sho
     show(operator, "search")
 
 
-def test_the_story_of_a_notification_is_told_from_the_registration_on(operator: Page) -> None:
+def test_a_registration_leads_to_the_timeline_of_a_notification(operator: Page) -> None:
     make_a_story()
 
     operator.goto("/admin/registrations/registration/")
@@ -82,7 +82,7 @@ def test_the_story_of_a_notification_is_told_from_the_registration_on(operator: 
     show(operator, "story")
 
 
-def test_a_slip_in_a_chat_key_is_told_and_not_repeated(operator: Page) -> None:
+def test_a_slip_in_a_chat_key_is_reported_and_not_repeated(operator: Page) -> None:
     operator.goto("/admin/registrations/registration/")
     operator.get_by_role("textbox", name="Search").fill(chat_key(PUBLIC_KEY)[:-1])
     operator.get_by_role("button", name="Search").click()

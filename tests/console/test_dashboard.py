@@ -236,7 +236,7 @@ def component(settings: LazySettings) -> None:
         ("", (State.RED, "no component is running")),
     ],
 )
-def test_the_indicator_of_xmpp_says_how_the_connection_ended(
+def test_the_indicator_of_xmpp_shows_how_the_connection_ended(
     component: None, client: Client, end: str, expected: Shown
 ) -> None:
     if end:
@@ -255,7 +255,7 @@ def come_by(bridge: str, number: int, *, replies: int = 0) -> None:
     BridgeMinute.objects.create(begin_at=begin_at, bridge=bridge, request_count=number, reply_count=replies)
 
 
-def test_a_component_without_an_app_is_to_be_looked_at(component: None) -> None:
+def test_a_component_without_an_app_is_yellow(component: None) -> None:
     factories.make_xmpp_app(is_retired=True)
     COMPONENT_END.save("connected")
 
@@ -413,7 +413,7 @@ def test_draining_is_on_the_page_with_who_and_why(admin_client: Client) -> None:
     assert "Messages get through" not in html
 
 
-def test_the_three_worst_come_with_what_to_do_and_a_link(admin_client: Client) -> None:
+def test_the_three_worst_indicators_have_a_remedy_and_a_link(admin_client: Client) -> None:
     for break_it in (make_old_reply, trip, note_node, stop_worker):
         break_it()
 
@@ -473,7 +473,7 @@ def test_the_page_reports_that_nothing_was_counted_yet(admin_client: Client) -> 
     assert "No push was tried." in html
 
 
-# Who sees it ----------------------------------------------------------------------------------------------------------
+# Roles ----------------------------------------------------------------------------------------------------------------
 def log_in(client: Client, role: str) -> User:
     user = User.objects.create_user(role, is_staff=True)
     user.groups.add(Group.objects.get(name=role))
@@ -558,7 +558,7 @@ def test_a_refresh_sends_an_operator_without_a_second_factor_to_its_page(
     assert (response.status_code, response["HX-Redirect"]) == (204, "/admin/second-factor/")
 
 
-def test_the_number_of_queries_does_not_depend_on_what_there_is(
+def test_the_number_of_queries_of_a_refresh_does_not_depend_on_the_rows(
     admin_client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
     admin_client.get("/admin/", headers=REFRESH)

@@ -204,7 +204,7 @@ def test_an_unknown_term_is_reported_and_not_repeated(admin_client: Client, term
     "term",
     ["", " ", "'; --", "%", "\x00", "é" * 9, "a" * 5000, "zQ3sh", chat_key(PUBLIC_KEY)[:-1], "0x04" + "zz" * 64, "a b"],
 )
-def test_nonsense_is_told_and_not_repeated(admin_client: Client, term: str) -> None:
+def test_nonsense_is_reported_and_not_repeated(admin_client: Client, term: str) -> None:
     response = find(admin_client, term)
     assert (response.status_code, end_of(response)) == (200, "/admin/find/")
     assert "Nothing was searched" in response.content.decode()
@@ -224,7 +224,7 @@ LOST_DIGITS = [
 
 
 @pytest.mark.parametrize(("write", "cut", "missing"), LOST_DIGITS)
-def test_a_chat_key_that_lost_digits_is_told_and_neither_searched_nor_shown(
+def test_a_chat_key_that_lost_digits_is_reported_and_neither_searched_nor_shown(
     admin_client: Client, write, cut: int, missing: str
 ) -> None:
     term = write(PUBLIC_KEY)[:-cut]
@@ -315,7 +315,7 @@ def test_a_search_without_a_login_leads_to_the_login(client: Client) -> None:
     assert find(client, "ab" * 64).redirect_chain[0][0].startswith("/admin/login/")
 
 
-# What the pages tell --------------------------------------------------------------------------------------------------
+# Contents of the pages ------------------------------------------------------------------------------------------------
 
 
 def timeline(client: Client, notification) -> str:
@@ -375,7 +375,7 @@ def make_push(**fields):
     return notification
 
 
-def test_the_timeline_of_a_push_of_xmpp_tells_its_way_and_leads_to_its_device(admin_client: Client) -> None:
+def test_the_timeline_of_an_xmpp_push_shows_its_steps_and_leads_to_its_device(admin_client: Client) -> None:
     notification = make_push()
 
     text = timeline(admin_client, notification)
@@ -412,13 +412,13 @@ def test_the_pages_of_a_push_of_xmpp_lead_to_its_device_and_to_no_user(admin_cli
     assert f"/admin/registrations/route/{route}/change/" in shown
 
 
-def test_a_timeline_without_its_envelope_is_told_as_far_as_it_is_known(admin_client: Client) -> None:
+def test_a_timeline_without_its_envelope_has_the_other_steps(admin_client: Client) -> None:
     notification = make_story()
     InboundEnvelope.objects.all().delete()
     assert "Request accepted" in timeline(admin_client, notification)
 
 
-def test_a_result_that_came_late_is_told(admin_client: Client) -> None:
+def test_a_timeline_shows_a_late_result(admin_client: Client) -> None:
     notification = make_story()
     notification.attempts.filter(number=2).update(late_code="device_gone")
     assert "reported later: device_gone" in timeline(admin_client, notification)
@@ -432,7 +432,7 @@ def test_a_result_that_came_late_is_told(admin_client: Client) -> None:
         ({"state": "pending", "route": None}, "Its recipient unregistered"),
     ],
 )
-def test_a_timeline_says_what_comes_next(admin_client: Client, fields, sentence) -> None:
+def test_a_timeline_shows_the_next_step(admin_client: Client, fields, sentence) -> None:
     then = timezone.now().replace(year=2026)
     notification = make_story(finished_at=None, next_attempt_at=then, lease_until=then, **fields)
     text = timeline(admin_client, notification)
@@ -447,14 +447,14 @@ def test_a_timeline_says_what_comes_next(admin_client: Client, fields, sentence)
         *(("unconfirmed", "may not have got it"), ("abandoned", "the sender got none"), ("confirmed", "it is over.")),
     ],
 )
-def test_a_timeline_says_what_becomes_of_the_reply(admin_client: Client, state: str, sentence: str) -> None:
+def test_a_timeline_shows_the_state_of_the_reply(admin_client: Client, state: str, sentence: str) -> None:
     notification = make_story()
     is_over = OutboundReply.State(state).is_terminal
     OutboundReply.objects.update(state=state, ended_on=timezone.now() if is_over else UNDER_WAY)
     assert sentence in timeline(admin_client, notification)
 
 
-def test_a_timeline_says_what_holds_it_up(admin_client: Client) -> None:
+def test_a_timeline_shows_the_halt_that_delays_a_push(admin_client: Client) -> None:
     notification = make_story(finished_at=None, state="retrying", next_attempt_at=timezone.now())
     now = timezone.now()
     factories.make_channel((2, ""))
@@ -497,14 +497,14 @@ def first_line(client: Client, path: str) -> str:
         ({"state": "in_flight", "finished_at": None}, "unreachable. A worker is sending it."),
     ],
 )
-def test_the_first_line_of_a_timeline_says_why_and_what_comes_next(
+def test_the_first_line_of_a_timeline_shows_the_reason_and_the_next_step(
     admin_client: Client, fields: dict[str, object], line: str
 ) -> None:
     notification = make_story(**fields)
     assert line in first_line(admin_client, f"/admin/timelines/{notification.pk}/")
 
 
-def test_the_first_line_says_what_holds_a_push_up_and_since_when(admin_client: Client) -> None:
+def test_the_first_line_shows_the_halt_that_delays_a_push_and_its_beginning(admin_client: Client) -> None:
     notification = make_story(finished_at=None, state="pending", next_attempt_at=timezone.now())
     halts.start_draining(by="ann", why="gorush moves", now=timezone.now())
     line = first_line(admin_client, f"/admin/timelines/{notification.pk}/")
@@ -512,7 +512,7 @@ def test_the_first_line_says_what_holds_a_push_up_and_since_when(admin_client: C
     assert "The next attempt is due" not in timeline(admin_client, notification)
 
 
-def test_the_first_line_of_a_request_says_why_nothing_was_sent(admin_client: Client) -> None:
+def test_the_first_line_of_a_request_shows_why_nothing_was_sent(admin_client: Client) -> None:
     decided = pack([Decided(0, Verdict.SUPPRESSED, 1, Wish.CHAT_MUTED), Decided(1, Verdict.WRONG_TOKEN, 1)])
     request = factories.make_answered_request(decided=decided)
     line = first_line(admin_client, request_timeline_url(request.pk))
@@ -587,7 +587,7 @@ def test_a_halt_that_the_server_began_is_a_step_while_it_lasts(admin_client: Cli
     assert "Halted by the server: tripped 41 of 50 refused" in timeline(admin_client, notification)
 
 
-def test_an_attempt_while_the_breaker_was_open_says_so(admin_client: Client) -> None:
+def test_an_attempt_while_the_breaker_was_open_shows_that(admin_client: Client) -> None:
     notification = make_story()
     as_probe = "as a probe: the breaker of its app was open, or its gateway was away"
     assert as_probe not in timeline(admin_client, notification)
@@ -596,7 +596,7 @@ def test_an_attempt_while_the_breaker_was_open_says_so(admin_client: Client) -> 
     assert "it was sent as a probe" in first_line(admin_client, f"/admin/timelines/{notification.pk}/")
 
 
-def test_no_attempt_is_announced_for_when_it_has_expired(admin_client: Client) -> None:
+def test_no_attempt_is_announced_after_the_expiry(admin_client: Client) -> None:
     at = timezone.now() + timedelta(minutes=3)
     notification = make_story(finished_at=None, state="retrying", next_attempt_at=at, expires_at=at)
     text = timeline(admin_client, notification)

@@ -67,7 +67,7 @@ def test_drained_delivery_is_the_first_thing_that_is_read(operator: Page) -> Non
     expect(operator.locator("#verdict")).to_have_text("Messages get through, and nothing needs you")
 
 
-def test_when_every_channel_is_paused_each_is_named_and_the_canary_says_what_it_does_not_show(operator: Page) -> None:
+def test_every_paused_channel_is_named_and_the_canary_shows_its_limits(operator: Page) -> None:
     factories.make_channel((2, ""))
     for app in ("APN", "Firebase"):
         operator.goto("/admin/notifications/channel/")
@@ -106,7 +106,7 @@ def gorush_process(settings: LazySettings) -> Iterator[subprocess.Popen[bytes]]:
         process.terminate()
 
 
-def test_a_gorush_that_hangs_is_told_on_its_page_as_on_the_dashboard(
+def test_a_hanging_gorush_is_reported_on_its_page_and_on_the_dashboard(
     operator: Page, gorush_process: subprocess.Popen[bytes], settings: LazySettings
 ) -> None:
     indicator = f"#indicator-gorush-{settings.GORUSH_URLS[0].removeprefix('http://')}".replace(".", "\\.").replace(
@@ -140,7 +140,7 @@ def test_a_gorush_that_hangs_is_told_on_its_page_as_on_the_dashboard(
 
 
 @pytest.mark.nightly
-def test_a_node_that_is_not_read_is_told_on_its_page(operator: Page) -> None:
+def test_the_page_of_a_node_reports_that_it_is_not_read(operator: Page) -> None:
     stop_reading()
     operator.goto("/admin/nodes/")
 
@@ -151,7 +151,7 @@ def test_a_node_that_is_not_read_is_told_on_its_page(operator: Page) -> None:
     show(operator, "node-not-read")
 
 
-# How pushes went -----------------------------------------------------------------------------------------------------
+# Results of pushes ---------------------------------------------------------------------------------------------------
 def try_pushes(at: datetime, number: int, **fields: str) -> None:
     attempt = factories.make_attempt(token_type=1, app_topic="im.status.ethereum", started_at=at, **fields)
     rows = [attempt.__class__(**{**values_of(attempt), "number": 2 + n}) for n in range(number - 1)]
@@ -254,7 +254,7 @@ def test_envelopes_that_failed_lead_to_their_fault_and_are_processed_again_in_tw
     expect(operator.locator("#indicator-failed")).to_contain_text("fine")
 
 
-# What became of pushes -----------------------------------------------------------------------------------------------
+# Ends of notifications -----------------------------------------------------------------------------------------------
 def end_all(state: str, number: int, at: datetime) -> None:
     for _ in range(number):
         factories.make_notification(state=state, finished_at=at, at=at - timedelta(seconds=9), report="success")
@@ -310,7 +310,7 @@ def test_ends_of_pushes_are_compared_with_yesterday_and_each_figure_lists_its_ro
 
 # Rules of errors -----------------------------------------------------------------------------------------------------
 @pytest.mark.nightly
-def test_a_rule_that_kills_tokens_says_how_many_before_it_is_saved_with_a_reason(operator: Page) -> None:
+def test_a_rule_that_kills_tokens_shows_their_number_before_it_is_saved_with_a_reason(operator: Page) -> None:
     load_seed()
     error = "device left the building"
     for _ in range(3):

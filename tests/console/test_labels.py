@@ -40,9 +40,9 @@ def test_fields_that_are_no_states_exist() -> None:
     assert fields >= NO_STATES
 
 
-def test_a_label_says_the_word_and_not_only_a_colour() -> None:
+def test_a_label_shows_the_word_and_not_only_a_colour() -> None:
     assert label("dead_token") == '<span class="state-word doubt">dead_token</span>'
 
 
-def test_a_word_that_nobody_knows_is_shown_as_text_without_a_meaning() -> None:
+def test_an_unknown_word_is_shown_as_text_without_a_meaning() -> None:
     assert label("<b>") == '<span class="state-word quiet">&lt;b&gt;</span>'

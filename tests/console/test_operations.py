@@ -186,7 +186,7 @@ def confirmed(case: Case, row: Any, **fields: str) -> dict[str, Any]:
 
 @every_case
 @pytest.mark.parametrize("role", first_everyday("support", ""))
-def test_nobody_does_what_their_role_does_not_allow(case: Case, role: str) -> None:
+def test_a_role_does_no_operation_without_the_permission(case: Case, role: str) -> None:
     row, client = case.make(), staff(role)
     asked = client.get(case.url(row), {"id": case.id(row) if row else ""})
     sent = client.post(case.url(row), confirmed(case, row))
@@ -195,7 +195,7 @@ def test_nobody_does_what_their_role_does_not_allow(case: Case, role: str) -> No
 
 @every_case
 @pytest.mark.parametrize("role", first_everyday("operator", "admin"))
-def test_an_operator_does_it_after_confirming_with_a_reason(case: Case, role: str) -> None:
+def test_an_operation_is_done_after_confirming_with_a_reason(case: Case, role: str) -> None:
     row, client = case.make(), staff(role)
 
     page = client.get(case.url(row), {"id": case.id(row) if row else ""})
@@ -212,7 +212,7 @@ def test_an_operator_does_it_after_confirming_with_a_reason(case: Case, role: st
 
 
 @every_case
-def test_one_thing_has_no_plural(case: Case) -> None:
+def test_a_single_row_is_named_in_the_singular(case: Case) -> None:
     row = case.make()
     html = staff("operator").get(case.url(row), {"id": case.id(row) if row else ""}).content.decode()
     touched = html.partition('id="touched"')[2].partition("</ul>")[0]
@@ -247,7 +247,7 @@ def test_an_expired_session_leads_to_the_login_and_does_nothing(case: Case) -> N
         ["", "x", "-1", "9" * 40, "ab" * 32, "zz", "%00", "1.5", "٣"],
     ),
 )
-def test_hand_made_ids_are_told_and_no_fault(table: str, row_id: str) -> None:
+def test_hand_made_ids_are_reported_and_no_fault(table: str, row_id: str) -> None:
     client, name = staff("operator"), "disable" if table in {REGISTRATION, DEVICE} else "drop"
     for response in (
         client.get(f"/admin/{table}/operate/{name}/", {"id": row_id}, follow=True),
@@ -326,7 +326,7 @@ def test_a_list_reports_a_missing_action_or_missing_rows(action: str, message: s
     assert (response.status_code, DeadLetter.objects.count()) == (200, 1)
 
 
-def test_support_is_offered_nothing_to_do() -> None:
+def test_support_is_offered_no_operation() -> None:
     client, letter = staff("support"), factories.make_dead_letter()
     lists = client.get(f"/admin/{LETTER}/").content.decode() + client.get(f"/admin/{REGISTRATION}/").content.decode()
     assert 'name="action"' not in lists
@@ -339,14 +339,14 @@ def test_support_is_offered_nothing_to_do() -> None:
         assert not [word for word in ("operate", "forget", "/admin/drain/") if word in html]
 
 
-def test_an_operator_is_offered_what_to_do() -> None:
+def test_an_operator_is_offered_the_operations() -> None:
     client, registration = staff("operator"), factories.make_registration(public_key_hash=KEY_HASH)
     page = client.get(f"/admin/{REGISTRATION}/{registration.pk}/change/").content.decode()
     assert f"/admin/{REGISTRATION}/operate/disable/?id={registration.pk}" in page
     assert f"/admin/users/{KEY_HASH.hex()}/forget/" in client.get(f"/admin/users/{KEY_HASH.hex()}/").content.decode()
 
 
-# What stays -----------------------------------------------------------------------------------------------------------
+# Records of operations ------------------------------------------------------------------------------------------------
 
 
 def test_neither_the_log_nor_the_access_record_names_a_forgotten_user() -> None:
@@ -369,7 +369,7 @@ def test_a_reason_holds_no_key(why: str) -> None:
     assert Registration.objects.exists()
 
 
-def test_every_page_says_that_delivery_is_stopped_to_those_who_are_logged_in() -> None:
+def test_every_page_shows_to_logged_in_staff_that_delivery_is_stopped() -> None:
     make_drain()
     client = staff("support")
     for page in ("/admin/", "/admin/find/", f"/admin/{REGISTRATION}/"):

@@ -98,7 +98,7 @@ def test_every_table_of_facts_has_pages() -> None:
 
 
 @one_model
-def test_an_empty_list_says_so(admin_client: Client, model: type[Model]) -> None:
+def test_an_empty_list_reports_that_it_is_empty(admin_client: Client, model: type[Model]) -> None:
     assert "Nothing found." in admin_client.get(list_url(model)).content.decode()
 
 
@@ -173,7 +173,7 @@ def test_support_staff_with_the_permission_to_view_get_in(client: Client, model:
     assert [client.get(url).status_code for url in (list_url(model), *page_urls(client, model))] == [200, 200]
 
 
-def test_a_list_costs_as_many_queries_for_two_pages_of_rows_as_for_one(
+def test_a_list_takes_as_many_queries_for_two_pages_of_rows_as_for_one(
     admin_client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
     make_rows(1)
@@ -268,12 +268,14 @@ def test_rows_that_come_in_meanwhile_do_not_move_a_page(admin_client: Client) ->
         *("2026-11-21T00:00:00+23:59~1", "0001-01-01T00:00:00+23:59~1", "9999-12-31T23:59:59-23:59~1"),
     ],
 )
-def test_a_place_that_is_none_is_no_fault(admin_client: Client, model: type[Model], way: str, place: str) -> None:
+def test_an_invalid_position_in_a_list_is_no_fault(
+    admin_client: Client, model: type[Model], way: str, place: str
+) -> None:
     assert admin_client.get(list_url(model, **{way: place})).status_code in {200, 302}
 
 
 @one_model
-def test_a_url_cannot_ask_for_an_order_that_has_no_index(admin_client: Client, model: type[Model]) -> None:
+def test_a_url_cannot_choose_an_order_without_an_index(admin_client: Client, model: type[Model]) -> None:
     make_rows(3)
 
     as_always = rows_of(model, admin_client.get(list_url(model)).content.decode())
@@ -282,7 +284,7 @@ def test_a_url_cannot_ask_for_an_order_that_has_no_index(admin_client: Client, m
 
 
 @one_model
-def test_choosing_in_one_filter_takes_back_what_was_chosen_in_another(admin_client: Client, model: type[Model]) -> None:
+def test_a_choice_in_one_filter_clears_the_others(admin_client: Client, model: type[Model]) -> None:
     make_rows()
     html = admin_client.get(list_url(model)).content.decode()
     choices = re.findall(r'<li[^>]*>\s*<a href="(\?[^"]+)"', html)
@@ -297,7 +299,9 @@ def test_choosing_in_one_filter_takes_back_what_was_chosen_in_another(admin_clie
     "lookup",
     ["address_digest__gt", "access_token_digest", "payload__isnull", "route__address_digest__gt", "pk__gt"],
 )
-def test_a_url_cannot_ask_for_what_is_not_offered(admin_client: Client, model: type[Model], lookup: str) -> None:
+def test_a_url_cannot_filter_by_a_lookup_that_is_not_offered(
+    admin_client: Client, model: type[Model], lookup: str
+) -> None:
     assert admin_client.get(list_url(model, **{lookup: "a"})).status_code == 400
 
 
@@ -314,7 +318,7 @@ def test_every_filter_that_is_offered_works(admin_client: Client, model: type[Mo
 
 
 @pytest.mark.parametrize("query", [{"state__exact": "no such state"}, {"enabled__exact": "2"}, {"state__exact": ""}])
-def test_a_choice_that_is_none_finds_nothing_and_looks_for_nothing(admin_client: Client, query: dict[str, str]) -> None:
+def test_an_invalid_choice_of_a_filter_queries_no_rows(admin_client: Client, query: dict[str, str]) -> None:
     make_rows()
 
     with CaptureQueriesContext(connection) as queries:
@@ -325,7 +329,7 @@ def test_a_choice_that_is_none_finds_nothing_and_looks_for_nothing(admin_client:
 
 
 @every_model_and("term", ["'; --", "%", "\\x00ff", "0x", "é" * 9, "a" * 5000, "zQ3sh", "0x04", "12345678 nonsense"])
-def test_nonsense_in_the_search_box_is_told_and_not_repeated(
+def test_nonsense_in_the_search_box_is_reported_and_not_repeated(
     admin_client: Client, model: type[Model], term: str
 ) -> None:
     response = admin_client.post(search_url(model), {"q": term}, follow=True)
@@ -370,7 +374,7 @@ def search_url(model: type[Model]) -> str:
     return reverse("search_facts", args=[model._meta.app_label, model._meta.model_name])
 
 
-# What must never be seen ----------------------------------------------------------------------------------------------
+# Secrets --------------------------------------------------------------------------------------------------------------
 
 
 class Secrets:

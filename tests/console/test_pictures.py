@@ -60,7 +60,7 @@ def test_pictures_of_the_main_pages_are_taken(world: World, operator: Page, tmp_
     assert all(data.startswith(PNG) for data in taken.values())
 
 
-def test_the_readme_shows_every_picture_and_says_what_is_on_it() -> None:
+def test_the_readme_shows_every_picture_with_a_description() -> None:
     shown = re.findall(rf"!\[([^\]]{{20,}})\]\({FOLDER}/(\w+)\.png\)", (ROOT / "README.md").read_text())
 
     assert sorted(name for _, name in shown) == sorted(ADDRESSES)

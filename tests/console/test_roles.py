@@ -182,7 +182,7 @@ def test_every_page_leads_to_the_login_after_the_session_ended() -> None:
             assert (part.status_code, part.headers["HX-Redirect"][: len(login)]) == (204, login), page
 
 
-# What changes something ----------------------------------------------------------------------------------------------
+# Changes -------------------------------------------------------------------------------------------------------------
 
 
 def everything() -> dict[str, list[tuple[Any, ...]]]:

@@ -1,5 +1,5 @@
-"""First page of the console while a fault is staged in a whole server. It reports what users do not get and what to do
-first, and is fine again once the fault is over.
+"""First page of the console while a fault is staged in a whole server. It reports the consequences for users and the
+first remedy, and is fine again once the fault is over.
 
 Each fault is timed from its beginning, and from its end, until the open page shows the change. The times stand beside
 the aim of five seconds in `test-results/staged-faults.txt`, and a test gives up after `GIVES_UP_AFTER_SECONDS`.

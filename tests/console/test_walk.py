@@ -116,7 +116,7 @@ def test_a_failed_envelope_is_processed_again(visitor: Page) -> None:
     assert InboundEnvelope.objects.get().state == "received"
 
 
-def test_delivery_is_stopped_and_every_page_says_so(visitor: Page) -> None:
+def test_every_page_shows_that_delivery_is_stopped(visitor: Page) -> None:
     log_in(visitor, "operator")
     visitor.get_by_role("link", name="Drain").click()
     confirm(visitor, "Stop delivery", "gorush moves")

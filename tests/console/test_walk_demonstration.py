@@ -29,7 +29,7 @@ def test_the_demonstration_prints_people_chat_keys_and_purposes_and_no_secret() 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_every_page_says_that_faults_are_staged_and_find_leads_to_each_person(
+def test_every_page_shows_that_faults_are_staged_and_find_leads_to_each_person(
     visitor: Page, settings: LazySettings
 ) -> None:
     settings.DEMONSTRATION = True
@@ -55,7 +55,7 @@ def test_every_page_says_that_faults_are_staged_and_find_leads_to_each_person(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_server_that_is_no_demonstration_says_nothing_of_one(visitor: Page) -> None:
+def test_a_server_without_a_demonstration_mentions_none(visitor: Page) -> None:
     log_in(visitor, "support")
     visitor.goto("/admin/find/")
     expect(visitor.locator("#demonstration, #people")).to_have_count(0)

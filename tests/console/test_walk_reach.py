@@ -45,7 +45,7 @@ def disable(page: Page, registration: Registration) -> None:
     confirm(page, "Disable", WHY)
 
 
-def test_a_disabled_user_is_told_from_an_active_one_in_the_first_line(visitor: Page) -> None:
+def test_the_first_line_distinguishes_a_disabled_user_from_an_active_one(visitor: Page) -> None:
     make_story(PUBLIC_KEY)
     registration = Registration.objects.get()
     log_in(visitor, "operator")
@@ -137,7 +137,7 @@ def test_the_page_of_a_user_names_the_reason_that_stops_pushes(route: dict[str, 
     assert shown in words_of(staff("support"), page_of(registration))
 
 
-def test_a_halted_channel_and_a_wish_of_the_user_are_said() -> None:
+def test_the_page_of_a_user_shows_a_halted_channel_and_a_muted_chat() -> None:
     registration = factories.make_registration()
     app = (registration.route.token_type, registration.route.app_topic)
     channel = factories.make_channel(app)
@@ -151,7 +151,7 @@ def test_a_halted_channel_and_a_wish_of_the_user_are_said() -> None:
     assert "Cannot be reached: it unregistered" in words_of(support, page)
 
 
-def test_a_device_of_xmpp_says_who_disabled_it(visitor: Page) -> None:
+def test_an_xmpp_device_shows_who_disabled_it(visitor: Page) -> None:
     device = factories.make_device()
     log_in(visitor, "operator")
     page = f"/admin/xmpp_bridge/device/{device.pk}/change/"
@@ -164,7 +164,7 @@ def test_a_device_of_xmpp_says_who_disabled_it(visitor: Page) -> None:
     expect(visitor.locator("#first-line")).to_contain_text(WHY)
 
 
-def test_every_object_that_staff_act_on_shows_what_they_did() -> None:
+def test_every_object_shows_the_actions_of_staff_on_it() -> None:
     client = staff("admin")
     admin = User.objects.get()
     channel = factories.make_channel((2, ""))

@@ -114,7 +114,7 @@ def test_a_form_sent_after_the_session_ended_does_nothing_and_comes_back_after_t
     assert Registration.objects.get().route.state == Route.State.ACTIVE
 
 
-def test_of_two_operators_the_second_is_told_that_it_is_done(visitor: Page) -> None:
+def test_the_second_of_two_operators_reads_that_the_operation_is_done(visitor: Page) -> None:
     channel = factories.make_channel((2, ""))
     page = f"/admin/notifications/channel/{channel.pk}/operate/pause/"
     log_in(visitor, "operator")

@@ -112,7 +112,7 @@ def test_viewing_the_page_of_the_second_factor_makes_none(visitor: Page) -> None
 
 
 @pytest.mark.parametrize(("write", "cut", "missing"), first_everyday(*LOST_DIGITS))
-def test_a_chat_key_that_lost_digits_is_told_and_neither_searched_nor_shown(
+def test_a_chat_key_that_lost_digits_is_reported_and_neither_searched_nor_shown(
     visitor: Page, write: object, cut: int, missing: str
 ) -> None:
     key = PrivateKey(b"\x05" * 32).public_key.format()

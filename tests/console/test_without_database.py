@@ -38,7 +38,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.usefixtures("watch")
 @pytest.mark.parametrize("path", ["/admin/", "/admin/login/", "/admin/registrations/registration/?q=0x12"])
-def test_each_page_says_what_is_down_since_when_and_what_to_do_and_nothing_else(
+def test_each_page_shows_only_the_outage_its_beginning_and_its_remedy(
     client: Client, asked: list[str], path: str
 ) -> None:
     asked[0] = UNAVAILABLE
@@ -101,7 +101,7 @@ def test_a_page_that_loses_the_database_becomes_the_page_of_the_outage(
     assert "PostgreSQL does not answer" in response.content.decode()
 
 
-def test_a_page_that_takes_too_long_says_nothing_about_the_database(
+def test_a_slow_page_is_not_reported_as_a_database_outage(
     client: Client, asked: list[str], watch: DatabaseWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(*_: object) -> None:

@@ -224,7 +224,7 @@ def _signer_of_answer_to(address: bytes) -> bytes:
     return answer.author
 
 
-def test_the_canary_tries_each_identity_in_turn(serve: Serve) -> None:
+def test_the_canary_uses_one_identity_after_the_other(serve: Serve) -> None:
     serve(NEW, OLD)
     assert {_next_server(CanaryRun(pk=number)) for number in (1, 2)} == {OLD.pub33, NEW.pub33}
     serve(NEW)

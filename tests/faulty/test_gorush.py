@@ -69,7 +69,7 @@ def test_the_credentials_of_gorush_can_be_refused():
 
 
 @pytest.mark.parametrize("body", [b"", b"[1]", b'{"typo": true}', b'{"down": 1}', b'{"delay_ms": true}'])
-def test_refuses_faults_it_does_not_have(body):
+def test_unknown_faults_are_refused(body):
     async def scenario(client):
         assert (await client.post("/dev/faults", data=body)).status == 400
         assert not any((await (await client.get("/dev/faults")).json()).values())

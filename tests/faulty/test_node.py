@@ -414,7 +414,7 @@ def test_faults_are_shown_set_and_cleared(run):
 
 
 @pytest.mark.parametrize("body", [b"", b"[1]", b'{"typo": true}', b'{"no_peers": "yes"}'])
-def test_refuses_faults_it_does_not_have(run, body):
+def test_unknown_faults_are_refused(run, body):
     async def scenario(client):
         assert (await client.post("/dev/faults", data=body)).status == 400
 

@@ -11,7 +11,7 @@ def strikes(faults: Faults, times: int) -> list[bool]:
     ("value", "expected"),
     [(False, [False, False, False]), (0, [False, False, False]), (2, [True, True, False]), (True, [True, True, True])],
 )
-def test_a_switch_strikes_as_often_as_it_was_told(value, expected):
+def test_a_switch_strikes_as_often_as_it_is_set_to(value, expected):
     faults = Faults()
     faults.update({"no_peers": value})
     assert strikes(faults, 3) == expected
@@ -25,7 +25,7 @@ def test_setting_one_switch_leaves_the_others():
 
 
 @pytest.mark.parametrize("switches", [{"typo": 1}, {"no_peers": "yes"}, {"no_peers": -1}, {"reply_delay_ms": True}])
-def test_refuses_a_switch_it_does_not_have_and_changes_nothing(switches):
+def test_an_unknown_switch_is_refused_and_changes_nothing(switches):
     faults = Faults()
     with pytest.raises(UnknownFaultError):
         faults.update({"archive_refuses": True} | switches)

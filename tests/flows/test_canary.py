@@ -178,9 +178,7 @@ def test_a_registration_that_a_missing_bridge_reads_late_is_removed_by_the_next_
     assert network.rows("SELECT count(*) FROM registrations_route WHERE app_topic LIKE 'canary.%%'") == [(0,)]
 
 
-def test_a_run_that_was_killed_is_told_and_cleared_away_by_the_next(
-    fleet: Fleet, network: Network, canary: Run
-) -> None:
+def test_a_killed_run_is_reported_and_cleared_away_by_the_next(fleet: Fleet, network: Network, canary: Run) -> None:
     registered = "SELECT count(*) FROM registrations_route WHERE app_topic LIKE 'canary.%%'"
     fleet.start(manage("killed", "canary", stop_order=StopOrder.FRONT))
     wait_until(lambda: network.rows(registered) == [(1,)], what="the canary is registered")

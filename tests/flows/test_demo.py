@@ -14,7 +14,7 @@ from tests.flows.network import Network
 SEED = 7
 
 
-def test_the_demonstration_runs_until_it_is_told_to_stop(fleet: Fleet, network: Network) -> None:
+def test_the_demonstration_runs_until_it_is_stopped(fleet: Fleet, network: Network) -> None:
     tokens = {person.address.device_token for person in make_people(SEED, version=0)}
     fleet.start(_clients("demo", SEED))
     process = fleet.running["demo"]

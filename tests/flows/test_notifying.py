@@ -84,7 +84,7 @@ def test_a_muted_chat_gets_no_push_and_its_sender_gets_success(network: Network)
     assert _pushes(network, Preferences(muted_chats=(CHAT,)), content) == 0
 
 
-def test_another_chat_than_the_muted_one_is_heard(network: Network) -> None:
+def test_a_message_in_another_chat_than_the_muted_one_causes_a_push(network: Network) -> None:
     content = _content(NotificationType.MESSAGE, chat=OTHER_CHAT)
     assert _pushes(network, Preferences(muted_chats=(CHAT,)), content) == 1
 
@@ -95,12 +95,12 @@ def test_a_blocked_author_causes_no_push_and_gets_success(network: Network) -> N
     assert _pushes(network, Preferences(blocked_chats=(author,)), content) == 0
 
 
-def test_a_mention_in_a_joined_chat_is_heard(network: Network) -> None:
+def test_a_mention_in_a_joined_chat_causes_a_push(network: Network) -> None:
     content = _content(NotificationType.MENTION, chat=CHAT)
     assert _pushes(network, Preferences(mention_chats=(CHAT,)), content) == 1
 
 
-def test_a_mention_elsewhere_is_silent(network: Network) -> None:
+def test_a_mention_in_another_chat_causes_no_push(network: Network) -> None:
     content = _content(NotificationType.MENTION, chat=OTHER_CHAT)
     assert _pushes(network, Preferences(mention_chats=(CHAT,)), content) == 0
 

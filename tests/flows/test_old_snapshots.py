@@ -64,7 +64,7 @@ def pages_counted(*, nothing_before: datetime) -> list[int]:
     return [*(pages_of(gauge.sql) for gauge in gauges()), pages_of(admission._COUNT_WAITING, counted)]
 
 
-def test_a_look_reads_no_ended_row() -> None:
+def test_a_search_for_open_rows_reads_no_ended_row() -> None:
     with connection.cursor() as cursor:
         cursor.execute("VACUUM notifications_queue, batches_stepmark")  # without rows of other tests
     hour_ago = timezone.now() - timedelta(hours=1)

@@ -204,7 +204,7 @@ def test_the_broken_link_is_named(
 
 
 @pytest.mark.nightly
-def test_a_run_that_was_killed_is_told_and_cleared_away_by_the_next(
+def test_a_killed_run_is_reported_and_cleared_away_by_the_next(
     service: Service, canary: Run, without: Callable[[str], None]
 ) -> None:
     without("batches")

@@ -185,7 +185,7 @@ def test_each_process_is_its_own_user_without_rights(fleet: Fleet, composed: tup
         assert facts["NoNewPrivs"] == "1", name
 
 
-def test_its_files_are_read_only(fleet: Fleet, composed: tuple[Composed, str, str]) -> None:
+def test_the_files_of_an_image_are_read_only(fleet: Fleet, composed: tuple[Composed, str, str]) -> None:
     script = (
         "import os; print([p for p in ('/srv/pushserver', '/etc', '/run/secrets', '/data') if os.access(p, os.W_OK)])"
     )
@@ -220,7 +220,7 @@ def test_a_nightly_report_is_made(fleet: Fleet, composed: tuple[Composed, str, s
     assert not list((fleet.folder / "scratch").iterdir())
 
 
-def test_images_hold_what_they_need_and_no_more(
+def test_images_hold_only_what_they_need(
     composed: tuple[Composed, str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for image in composed[0].images.values():

@@ -99,7 +99,7 @@ def test_fields_that_the_sender_left_out_are_missing_or_null(alone: str) -> None
 
 
 @pytest.mark.parametrize(("taken", "given"), [("-_-_", "+/+/"), ("+/+/", "+/+/"), ("-_8", "+/8="), ("YWI", "YWI=")])
-def test_every_base64_is_taken_and_the_standard_one_is_given(alone: str, taken: str, given: str) -> None:
+def test_every_base64_alphabet_is_accepted_and_the_standard_one_is_returned(alone: str, taken: str, given: str) -> None:
     subscribe(alone)
     assert post(alone, RELAY, to_json(new_message()) | {"payload": taken}).status == 200
     assert [raw["payload"] for raw in read_until(alone, 1)] == [given]
@@ -179,7 +179,7 @@ def test_lightpush_has_its_first_version_only_and_our_client_relays_instead(real
 
 
 @pytest.mark.parametrize("query", ["", "?pageSize=1", "?pubsubTopic=%2Fwaku%2F2%2Frs%2F16%2F32"])
-def test_the_store_wants_content_topics(alone: str, query: str) -> None:
+def test_the_store_requires_content_topics(alone: str, query: str) -> None:
     refused = {"status_code": 400, "status_desc": "pubsubTopic and contentTopics are required"}
     assert shown(ask(alone, "GET", STORE + query)) == (400, refused)
 

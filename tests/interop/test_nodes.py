@@ -75,7 +75,7 @@ def test_nothing_is_lost_between_two_nodes_while_rings_are_large_enough(pair: Pa
     pair.run(use)
 
 
-def test_a_message_over_one_mebibyte_is_refused_and_goes_nowhere(pair: Pair) -> None:
+def test_a_message_over_one_mebibyte_is_refused_and_not_relayed(pair: Pair) -> None:
     async def use(here: WakuNode, there: WakuNode) -> None:
         with pytest.raises(NodeError):
             await here.publish(PUBSUB_TOPIC, new_message(bytes(1024 * 1024)))

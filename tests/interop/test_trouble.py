@@ -37,7 +37,7 @@ def test_a_masked_token_is_dead_all_the_same(hiding: Server, token_type: TokenTy
     assert entry["token"] == MASKED + device_token(push)[10:-10] + MASKED
 
 
-def test_a_transport_error_shows_the_whole_token_even_so(hiding: Server) -> None:
+def test_a_transport_error_contains_the_unmasked_token(hiding: Server) -> None:
     """No text of gorush may be stored or logged unredacted for this reason."""
     token = device_token(new_push(IOS, "lost-"))
     body = b'{"notifications":[{"platform":1,"tokens":["%s"],"topic":"t"}]}' % token.encode()

@@ -85,7 +85,7 @@ class RunFailedError(Exception):
 
 
 def main() -> int:
-    """Run the parts, print their scores, and compare the survivors with those that are accepted."""
+    """Run the parts, print their scores, and compare the survivors with the accepted ones."""
     parser = argparse.ArgumentParser(prog="make mutants")
     parser.add_argument("parts", nargs="*", help="beginnings of their names; without any, all")
     parser.add_argument("--minutes", type=float, default=60, help="what a part may take; later mutants are not tried")

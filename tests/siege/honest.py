@@ -32,8 +32,8 @@ def with_usual_limits(environment: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Honest:
-    """Honest clients, which notify all phones but the first. That one is the victim: a phone with that many
-    notifications gets fewer of them.
+    """Honest clients, which notify all phones but the first. The first is the victim: because of its many hostile
+    notifications it would get fewer honest ones.
     """
 
     node: WakuNode

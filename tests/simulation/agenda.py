@@ -104,7 +104,9 @@ class Loop(asyncio.AbstractEventLoop):
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def run_in_executor(self, _executor: Any, func: Any, *args: Any) -> "asyncio.Future[Any]":
-        """Run at once what a thread would run. Other entries run before the awaiting task gets the result."""
+        """Run at once the function that a thread would run. Other entries run before the awaiting task gets
+        the result.
+        """
         future = self.create_future()
         asyncio._set_running_loop(None)
         try:

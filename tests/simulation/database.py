@@ -13,8 +13,8 @@ from django.db.backends.postgresql.psycopg_any import get_adapters_template
 
 from kit.db.postgresql.base import DatabaseWrapper, TimedConnection
 
-# The simulation's clock comes before PostgreSQL's own in the search path. Waiting for a lock fails after 30 ms: its holder
-# can only go on after the waiting statement has ended.
+# The simulation's clock comes before PostgreSQL's own in the search path. Waiting for a lock fails after 30 ms, as its
+# holder can only go on after the waiting statement has ended.
 PREPARE = """
     CREATE SCHEMA IF NOT EXISTS simulation;
     CREATE OR REPLACE FUNCTION simulation.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS

@@ -115,9 +115,9 @@ class Ledger:
         self.pushes: defaultdict[str, list[str]] = defaultdict(list)  # outcomes by collapse id
         self._under_way: Counter[tuple[str, Any]] = Counter()
         self.counts: Counter[str] = Counter()
-        self._named: defaultdict[str, list[PushNotification]] = defaultdict(list)  # by the one true collapse id
+        self._named: defaultdict[str, list[PushNotification]] = defaultdict(list)  # by the expected collapse id
 
-    # What clients do --------------------------------------------------------------------------------------------------
+    # Clients ----------------------------------------------------------------------------------------------------------
 
     def expect(self, asked: Asked) -> None:
         """Record a request that is about to be sent."""
@@ -149,7 +149,7 @@ class Ledger:
             true = expectation.true_errors()
             _hold(report.error in true, f"a reply reports {report.error}, and only {true} is true")
 
-    # What leaves the server -------------------------------------------------------------------------------------------
+    # Pushes -----------------------------------------------------------------------------------------------------------
 
     def push(self, process: Any, push: Push) -> None:
         """Record a push. Its attempt must have been stored before, and its collapse id must be the right one."""
@@ -172,7 +172,7 @@ class Ledger:
         self._under_way[process.name, push.channel] -= 1
         self.pushes[push.collapse_id].append(str(result.outcome))
 
-    # What is stored ---------------------------------------------------------------------------------------------------
+    # Stored rows ------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Check all stored rows, and their changes since the last check."""

@@ -183,8 +183,8 @@ class World:
     def _let_another_process(self, process: Process) -> None:
         """Let another worker process a whole batch in the middle of this one's.
 
-        The rows of that batch are checked before this one goes on. The next check would see the work of both, and a
-        report that was true may not be true any more by then.
+        The rows of that batch are checked before this batch goes on. A later check would see the rows of both batches,
+        and a report that was true may not be true any more by then.
         """
         others = [w for w in self.workers if w is not process and w.is_alive and not w.is_in_batch]
         if others and self.network.is_troubled and self.random.random() < 0.01:
@@ -348,9 +348,8 @@ class World:
         A first start reads many old messages, and has no channels that are proven to work.
         """
         if self.random.random() < 0.1:
-            self.ledger.limit_in_flight *= (
-                2  # what is under way when the app gets its queues stays in that of all others
-            )
+            # Pushes under way when an app gets queues of its own stay in the shared queue.
+            self.ledger.limit_in_flight *= 2
             return
         with self.scene.inside(self.keys):
             for node in self.network.nodes:

@@ -121,7 +121,7 @@ def _wait_for_requests(network: Network, since: datetime) -> None:
 
 
 def _replace(installation: Installation, code: Path) -> list[float]:
-    """Replace the code, and return how long people waited meanwhile who registered, looked each other up and
+    """Replace the code, and return the waiting times of people who meanwhile registered, looked each other up and
     notified.
     """
     waits: list[float] = []
