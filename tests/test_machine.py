@@ -185,7 +185,7 @@ def test_run_without_venv_and_without_root_names_the_package(make: Run, tmp_path
 
 
 def test_run_in_a_checkout_of_another_account_prints_one_line(require_or_skip: Callable[[bool, str], None]) -> None:
-    require_or_skip(os.geteuid() == 0, "only root can be somebody else")
+    require_or_skip(os.geteuid() == 0, "only root can run a program as another account")
     with open_folder() as folder:
         shutil.copytree(PROJECT / "requirements", folder / "requirements")
         folder.chmod(0o755)

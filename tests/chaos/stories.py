@@ -199,8 +199,8 @@ def wait_until_over(network: Network, fates: Collection[bytes], refused: Sequenc
         return network.rows(OPEN, refused) == [(0,)]
 
     try:
-        wait_until(lambda: known(network) == len(fates), seconds=120, pause_seconds=1, what="all requests are known")
-        wait_until(is_over, seconds=OVER_SECONDS, pause_seconds=1, what="all is over")
+        wait_until(lambda: known(network) == len(fates), seconds=120, pause_seconds=1, what="all requests are read")
+        wait_until(is_over, seconds=OVER_SECONDS, pause_seconds=1, what="every notification has ended")
     except AssertionError:
         for table in TABLES:
             say((table, network.rows(f"SELECT state, count(*) FROM {table} GROUP BY 1")))

@@ -193,7 +193,9 @@ each_breakage = pytest.mark.parametrize(
 
 
 @each_breakage
-def test_each_fault_turns_its_indicator(break_it: Callable[[], Any], indicator: str, expected: Shown) -> None:
+def test_each_fault_changes_the_state_of_its_indicator(
+    break_it: Callable[[], Any], indicator: str, expected: Shown
+) -> None:
     break_it()
 
     found = indicators()[indicator]

@@ -203,14 +203,14 @@ def _judge_waku(stories: Collection[Story], faults: Faults) -> None:
     late = [story for story in stories if story.reply_seconds > CLIENTS_WAIT_SECONDS]
     unexplained = [story for story in late if not faults.was_away(story.sent_at)]
     say(
-        f"Waku: {len(stories)} asked for, {len(lost)} lost, {len(doubled)} doubled, {len(split)} of them under several"
+        f"Waku: {len(stories)} requests, {len(lost)} lost, {len(doubled)} doubled, {len(split)} of them under several"
         f" collapse ids; {len(late)} replies later than {CLIENTS_WAIT_SECONDS} s, {len(unexplained)} of them with a"
         f" primary"
     )
     for what, (began, ended) in zip(("lost", "read-only"), faults.away, strict=True):
         waited = [story.replied_at - ended for story in stories if began < story.sent_at < ended and story.replied_at]
         say(
-            f"primary {what} for {ended - began:.0f} s: the first reply to who asked meanwhile {min(waited):.1f} s"
+            f"primary {what} for {ended - began:.0f} s: the first reply to a request of that time {min(waited):.1f} s"
             f" later, the last {max(waited):.1f} s"
         )
     assert not lost

@@ -57,7 +57,7 @@ def disk(tmp_path: Path, require_or_skip: Callable[[bool, str], None]) -> Iterat
 
 
 @pytest.mark.parametrize("command", first_everyday("up", "demo"))
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can have data of somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give data to another account")
 def test_root_does_not_start_on_data_of_another_account(reported: Output, tmp_path: Path, command: str) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -85,13 +85,13 @@ def test_data_of_a_version_before_0_2_are_refused_and_left_as_they_are(
     assert not (data / LOCK_NAME).exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a program as another account")
 def test_another_account_does_not_start_on_data_of_root(
     open_path: Path, require_or_skip: Callable[[bool, str], None]
 ) -> None:
     """Runs a program of its own, as this interpreter may lie in a folder that only root may enter."""
     python = shutil.which("python3", path="/usr/bin:/bin")
-    require_or_skip(python is not None, "no python3 that everybody may run")
+    require_or_skip(python is not None, "no python3 that every account may run")
     open_path.chmod(0o755)
     data = open_path / "data"
     data.mkdir(mode=0o700)

@@ -22,7 +22,7 @@ from tests.up import CONFIGURED
 
 pytestmark = [
     pytest.mark.nightly,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root has a closed home and may be somebody else"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root has a closed home and runs programs as other accounts"),
 ]
 NOBODY = 65534
 START_SECONDS = 240
@@ -199,7 +199,7 @@ def test_an_ordinary_user_starts_and_root_leaves_the_data_alone(
         ["python3", "-c", "import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))"],  # noqa: S607
         env={"PATH": system_path}, user=NOBODY, cwd="/", check=False, capture_output=True,
     )  # fmt: skip
-    require_or_skip(usable.returncode == 0, "no python3 >= 3.11 with venv that everybody may run")
+    require_or_skip(usable.returncode == 0, "no python3 >= 3.11 with venv that every account may run")
     with open_folder() as folder:
         known = ["git", "ls-files", "-z"]
         names = subprocess.run(known, cwd=PROJECT, capture_output=True, check=True).stdout.decode()

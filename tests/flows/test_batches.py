@@ -73,7 +73,7 @@ def lone(
 @pytest.fixture
 def lone_network(lone: Fleet) -> Iterator[Network]:
     with closing(network_of(lone)) as network:
-        wait_until(lambda: loops(network) == CHILDREN, what="each child makes batches")
+        wait_until(lambda: loops(network) == CHILDREN, what="each child processes batches")
         yield network
 
 
@@ -116,9 +116,9 @@ def test_batches_go_on_without_a_broker_and_only_a_new_child_waits_for_it(
     check(lone_network, prepared)
     assert children(lone) == [killed, neighbour]
     killed.kill()
-    wait_until(lambda: loops(lone_network) == 1, what="one child makes batches")
+    wait_until(lambda: loops(lone_network) == 1, what="one child processes batches")
     start_broker(lone, broker)
-    wait_until(lambda: loops(lone_network) == CHILDREN, what="another child makes batches, too")
+    wait_until(lambda: loops(lone_network) == CHILDREN, what="another child processes batches, too")
     assert parent.poll() is None
     assert neighbour in children(lone)
 
@@ -132,14 +132,17 @@ def test_a_worker_ends_and_starts_while_the_broker_is_away_and_then_waits_for_it
     assert parent.returncode == 0
     logged = len(lone.log("batches"))
     lone.start(batches())
-    wait_until(lambda: "Cannot connect to redis" in lone.log("batches")[logged:], what="it says what it waits for")
+    wait_until(
+        lambda: "Cannot connect to redis" in lone.log("batches")[logged:],
+        what="the worker logs the dependency that it waits for",
+    )
     assert loops(lone_network) == 0
     start_broker(lone, broker)
-    wait_until(lambda: loops(lone_network) == CHILDREN, what="each child makes batches")
+    wait_until(lambda: loops(lone_network) == CHILDREN, what="each child processes batches")
 
 
 def test_surplus_task_messages_start_nothing_even_when_the_worker_stops(fleet: Fleet, network: Network) -> None:
-    wait_until(lambda: loops(network) == 1, what="the child makes batches")
+    wait_until(lambda: loops(network) == 1, what="the child processes batches")
     parent, before, logged = fleet.running["batches"], children(fleet), len(fleet.log("batches"))
     app = Celery(broker=fleet.environment["REDIS_URL"], set_as_current=False)
     for _ in range(3):
@@ -151,17 +154,17 @@ def test_surplus_task_messages_start_nothing_even_when_the_worker_stops(fleet: F
     fleet.stop("batches")
     assert (parent.returncode, loops(network), "Traceback" in fleet.log("batches")[logged:]) == (0, 0, False)
     fleet.start(services()["batches"])
-    wait_until(lambda: loops(network) == 1, what="what nobody took is void, and what the new worker asks for is not")
+    wait_until(lambda: loops(network) == 1, what="the surplus messages are void, and the new worker's message is not")
 
 
 def test_children_of_a_killed_parent_end_with_it(fleet: Fleet, network: Network) -> None:
-    wait_until(lambda: loops(network) == 1, what="the child makes batches")
+    wait_until(lambda: loops(network) == 1, what="the child processes batches")
     orphans = children(fleet)
     os.kill(fleet.running["batches"].pid, signal.SIGKILL)
     assert psutil.wait_procs(orphans, timeout=20)[1] == []
     fleet.kill("batches")
     fleet.start(services()["batches"])
-    wait_until(lambda: loops(network) == 1, what="another one makes batches")
+    wait_until(lambda: loops(network) == 1, what="another child processes batches")
 
 
 @pytest.mark.nightly

@@ -19,7 +19,9 @@ def test_the_demonstration_runs_until_it_is_stopped(fleet: Fleet, network: Netwo
     fleet.start(_clients("demo", SEED))
     process = fleet.running["demo"]
     wait_until(lambda: tokens & {push["token"] for push in network.pushes()}, what="a notification reaches gorush")
-    wait_until(lambda: re.search(r"notified .*answer=success.*ms=\d+", fleet.log("demo")), what="it is told so")
+    wait_until(
+        lambda: re.search(r"notified .*answer=success.*ms=\d+", fleet.log("demo")), what="the demonstration prints it"
+    )
     fleet.stop("demo")
     assert process.returncode == 0
     log = fleet.log("demo")

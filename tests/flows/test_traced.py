@@ -83,7 +83,9 @@ def test_one_trace_leads_from_the_page_of_a_node_to_the_confirmed_reply(
     sender = new_sender()
     phone = own_network.phone(iphone())
     own_network.notify(sender, own_network.query(sender, phone))
-    wait_until(lambda: "Confirming" in [s.name for spans in requests_of(collecting) for s in spans], what="the last")
+    wait_until(
+        lambda: "Confirming" in [s.name for spans in requests_of(collecting) for s in spans], what="the last span"
+    )
     (trace,) = requests_of(collecting)
     first, *others = trace
     assert [span.name for span in trace] == WAY

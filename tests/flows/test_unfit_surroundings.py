@@ -137,7 +137,7 @@ def test_an_unfinished_migration_stops_all_processing_until_it_is_finished(
     fleet.run(plan.manage("half", "shell", "--command", HALF, stop_order=StopOrder.FRONT))
     start(fleet)
     for name in PROCESSES:
-        wait_until(lambda name=name: MISSING.search(fleet.log(name)), what=f"{name} says what is wrong")
+        wait_until(lambda name=name: MISSING.search(fleet.log(name)), what=f"{name} logs the missing migrations")
     with closing(network_of(fleet)) as network:
         (envelope,) = network.publish(_request())
         time.sleep(POLL_SECONDS)
@@ -159,7 +159,7 @@ def test_a_full_disk_is_reported_in_one_line_and_loses_nothing(disk: Path, on_th
         load = prepare(network, REQUESTS)
         with _filled(disk):
             network.publish(*load.messages)
-            wait_until(lambda: FULL in fleet.log("bridge") + fleet.log("batches"), what="somebody says that it is full")
+            wait_until(lambda: FULL in fleet.log("bridge") + fleet.log("batches"), what="a process logs the full disk")
             time.sleep(POLL_SECONDS)
         _all_are_processed_once(network, load)
     assert "envelope_failed" not in fleet.log("batches")
@@ -183,7 +183,7 @@ def test_a_full_disk_that_ends_postgresql_is_reported_in_one_line_and_loses_noth
             wait_until(lambda: not cluster.is_running(), what="PostgreSQL has ended")
             network.publish(*load.messages[1::2])  # the bridge may have stored the others already
             for name in WITHOUT_IT:
-                wait_until(lambda name=name: _reasons(fleet, name), what=f"{name} says so")
+                wait_until(lambda name=name: _reasons(fleet, name), what=f"{name} logs the outage")
     cluster.start()
     with closing(network_of(fleet)) as network:
         _all_are_processed_once(network, load)
@@ -204,8 +204,8 @@ def test_a_node_of_another_network_and_a_gorush_that_does_not_start_have_a_line_
     node = processes.node(int(fleet.environment["WAKU_NODES"].rsplit(":", 1)[1]))
     elsewhere = [part.replace(processes.PUBSUB_TOPIC, "/waku/2/rs/1/32") for part in node.command]
     fleet.start(replace(node, command=elsewhere), processes.services()["tasks"])
-    wait_until(lambda: "wrong_cluster" in fleet.log("tasks"), what="the node is told")
-    wait_until(lambda: "unreachable" in fleet.log("tasks"), what="gorush is told")
+    wait_until(lambda: "wrong_cluster" in fleet.log("tasks"), what="the wrong node is logged")
+    wait_until(lambda: "unreachable" in fleet.log("tasks"), what="the missing gorush is logged")
     reported = [line for line in fleet.log("tasks").splitlines() if "_deviates " in line]
     assert [
         sum(word in line for line in reported) for word in ("it is in cluster 1, and we read cluster 16", GORUSH)
@@ -231,7 +231,7 @@ def test_refused_credentials_are_reported_and_disable_no_token(
         load = prepare(network, REQUESTS, senders_count=RECIPIENTS)
         first, later = load.messages[: 2 * RECIPIENTS], load.messages[2 * RECIPIENTS :]
         network.publish(*first)
-        wait_until(lambda: network.rows(PROVEN) == [(RECIPIENTS,)], what="something was delivered to each phone")
+        wait_until(lambda: network.rows(PROVEN) == [(RECIPIENTS,)], what="each phone has a push")
         network.break_gorush(refuses_keys=True)
         network.publish(*later)
         wait_until(lambda: network.rows(TRIPPED) == [(2,)], what="both apps are tripped")

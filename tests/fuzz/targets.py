@@ -157,7 +157,7 @@ def node(data: bytes) -> None:
     question = QUESTIONS[data[0] % len(QUESTIONS)](WakuNode("http://node.test", client))
     with suppress(StopIteration, NodeError):
         question.send(None)
-        raise AssertionError("it waits for something")
+        raise AssertionError("the coroutine waits for another event")
 
 
 # XMPP -----------------------------------------------------------------------------------------------------------------

@@ -87,13 +87,15 @@ class RunFailedError(Exception):
 def main() -> int:
     """Run the parts, print their scores, and compare the survivors with the accepted ones."""
     parser = argparse.ArgumentParser(prog="make mutants")
-    parser.add_argument("parts", nargs="*", help="beginnings of their names; without any, all")
-    parser.add_argument("--minutes", type=float, default=60, help="what a part may take; later mutants are not tried")
+    parser.add_argument("parts", nargs="*", help="beginnings of part names; all parts without any")
+    parser.add_argument("--minutes", type=float, default=60, help="time limit of a part; later mutants are not tried")
     parser.add_argument("--processes", type=int, default=2, help="parts that run at the same time")
     wanted = parser.parse_args()
     parts = [part for part in PARTS if not wanted.parts or part.name.startswith(tuple(wanted.parts))]
     if not parts:
-        parser.error(f"no part begins like that; there are: {', '.join(part.name for part in PARTS)}")
+        parser.error(
+            f"no part has a name that begins like that; the parts are: {', '.join(part.name for part in PARTS)}"
+        )
     running: list[subprocess.Popen[bytes]] = []
     with ThreadPoolExecutor(wanted.processes) as pool:
         try:
@@ -206,7 +208,7 @@ def compare(results: Iterable[Result]) -> int:
     for name in new:
         print(f"survived: {name}  {differences[name]}")
     for name in sorted(accepted & codes.keys() - differences.keys() - set(untried)):
-        print(f"survives no more: {name}")
+        print(f"no longer survives: {name}")
     print(f"{len(new)} survivors that {ACCEPTED.relative_to(ROOT)} does not name, {len(untried)} mutants not tried")
     return 1 if new or untried else 0
 

@@ -135,7 +135,7 @@ def show(siege: Siege) -> None:
         rows, size_before = siege.before.get(table, (0, 0))
         if count - rows > 100:
             print(f"  {count - rows:>10,} rows, {(size - size_before) / 2**20:>8.1f} MB  {table}")
-    print(f"  in the inbox, of everybody: {siege.inbox}")
+    print(f"  in the inbox, of all senders: {siege.inbox}")
     print(f"  {siege.rows_each:.2f} rows per hostile message, {siege.bytes_per_byte:.2f} bytes on disk per byte sent")
 
 
@@ -194,7 +194,7 @@ def test_a_hundred_thousand_messages_of_one_unit_keep_no_proven_phone_waiting(fl
     honest = asyncio.run(hold_out_behind_a_backlog(fleet))
     url = fleet.environment["DATABASE_URL"]
     print(f"\n{BACKLOG:,} messages of one unit beside {PROVEN_RATE} proven requests/s for {PROVEN_SECONDS} s:")
-    print(f"  gorush: {honest.pushes}\n  replies: {honest.replies}\n  in the inbox, of everybody: {inbox(url)}")
+    print(f"  gorush: {honest.pushes}\n  replies: {honest.replies}\n  in the inbox, of all senders: {inbox(url)}")
     assert (honest.failed, honest.pushes.lost, honest.pushes.doubled) == (0, 0, 0)
     assert honest.pushes.latency_ms.p99 <= 3000
     assert given_up(url) == 0

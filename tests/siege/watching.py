@@ -33,7 +33,9 @@ def analyze_nothing(database_url: str) -> None:
     """Wait until nothing is under way, and let PostgreSQL collect its statistics then."""
     counted = " + ".join(f"(SELECT count(*) FROM {table})" for table in UNDER_WAY if "reply" not in table)
     with psycopg.connect(database_url, autocommit=True) as connection:
-        wait_until(lambda: connection.execute(f"SELECT {counted} = 0").fetchone() == (True,), what="all is over")
+        wait_until(
+            lambda: connection.execute(f"SELECT {counted} = 0").fetchone() == (True,), what="nothing is under way"
+        )
         connection.execute(f"ANALYZE {', '.join(UNDER_WAY)}")
 
 

@@ -20,7 +20,7 @@ def main() -> int:
     """Run the seeds, one after the other."""
     first, count = int(sys.argv[1]), int(sys.argv[2])
     if os.environ.get("PYTHONHASHSEED") != "0":
-        print("Set PYTHONHASHSEED=0: a seed decides everything but that.")
+        print("Set PYTHONHASHSEED=0: a seed decides everything but the order of sets.")
         return 2
     django.setup()
     import structlog

@@ -172,7 +172,7 @@ def check(world: World, group: Group) -> None:
         *unreported,
         sep="\n",
     )
-    assert unread == unstored, "the server has all that its store has"
+    assert unread == unstored, "the inbox lacks messages of the store"
     assert not beyond
     assert max(missing.total(), len(unreported)) <= len(unstored), (dict(missing), unreported)
 

@@ -164,7 +164,7 @@ async def write_to_absent(account: Account, to: str, body: str = "Wherefore art 
     """
     question = {"type": "get", "to": f"{to}/phone", "id": uuid.uuid4().hex}
     answer = await account.ask(element("iq", "", question, element("ping", PING)))
-    assert answer.get("type") == "error", "somebody is there"
+    assert answer.get("type") == "error", f"{to} is still online"
     account.send(chat(to, body))
 
 

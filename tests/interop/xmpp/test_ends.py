@@ -162,6 +162,6 @@ async def test_ejabberd_keeps_its_route_while_the_database_is_away(service_at_ej
     async with without_database(service_at_ejabberd), peer.account(peer.user("romeo"), "desk") as romeo:
         await write_to_absent(romeo, juliet)
         await romeo.ping()
-        await until(lambda: "temporarily" in peer.log(), what="ejabberd reads that it should wait")
+        await until(lambda: "temporarily" in peer.log(), what="ejabberd reads the wait")
     await write(peer, juliet, "And now?")
     assert await service_at_ejabberd.wait_for_pushes(device)
