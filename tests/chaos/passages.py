@@ -28,7 +28,7 @@ AUDIT = """
     CREATE TRIGGER note_offer BEFORE INSERT ON waku_bridge_envelopehash FOR EACH ROW EXECUTE FUNCTION note_offer();
     CREATE TRIGGER note_taken AFTER INSERT ON waku_bridge_inboundenvelope FOR EACH ROW
         WHEN (NEW.state = 'received') EXECUTE FUNCTION note_taken();
-    -- What ends is added to the day, whether it is moved there or removed and added.
+    -- An ended row is inserted into the partition of its day, by an update or by a deletion and an insertion.
     CREATE TRIGGER note_end AFTER INSERT OR UPDATE OF state ON waku_bridge_inboundenvelope FOR EACH ROW
         WHEN (NEW.state NOT IN ('received', 'postponed')) EXECUTE FUNCTION note_end();
 """

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Builds every target of the Dockerfile with Buildah, without a Docker engine:  tests/image/build.sh
-# Where the base that the Dockerfile starts from is not there, one is made of Debian's own packages, under its name:
-# Debian 12 with its Python 3.11. Packages come from where apt and pip of this machine get theirs. Without root, Buildah
-# and debootstrap nothing is built; with REQUIRE_ALL=1 that is a failure.
+# Without the base image of the Dockerfile, it makes one under that name from Debian's own packages: Debian 12 with its
+# Python 3.11. Packages come from the sources of this machine's apt and pip. Without root, Buildah and debootstrap nothing
+# is built; with REQUIRE_ALL=1 that is a failure.
 set -eu
 cd "$(dirname "$0")/../.."
 export BUILDAH_ISOLATION=chroot

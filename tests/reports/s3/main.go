@@ -1,4 +1,4 @@
-// Keeps objects in memory behind the protocol of S3, with one empty bucket "lake": what the reports are tested with.
+// Keeps objects in memory behind the protocol of S3, with one empty bucket "lake", for tests of the reports.
 //
 //	s3 127.0.0.1:9000
 package main

@@ -1,4 +1,4 @@
-// Program collector is an OpenTelemetry Collector that takes OTLP and writes down in full what it was sent.
+// Program collector is an OpenTelemetry Collector that receives OTLP and writes everything to a file.
 package main
 
 import (

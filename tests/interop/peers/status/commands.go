@@ -29,7 +29,7 @@ type Arguments struct {
 	Address   string   `json:"address"`
 }
 
-// commands by their names. What they return is written as JSON.
+// commands by their names. Their results are written as JSON.
 var commands = map[string]func(*Phone, Arguments) (any, error){
 	"serve":         func(p *Phone, _ Arguments) (any, error) { return nil, p.StartPushNotificationsServer() },
 	"add_server":    (*Phone).addServer,
@@ -149,7 +149,7 @@ func (p *Phone) send(a Arguments) (any, error) {
 	return p.say(a)
 }
 
-// say writes to a chat that there is, and returns the message's id.
+// say writes to an existing chat, and returns the message's id.
 func (p *Phone) say(a Arguments) (any, error) {
 	message := common.NewMessage()
 	message.Text = a.Text
@@ -171,7 +171,7 @@ func (p *Phone) group(a Arguments) (any, error) {
 	return response.Chats()[0].ID, nil
 }
 
-// infos returns what was learned about a user's installations, by queries or contact codes: an access token for each.
+// infos returns the access token of each of a user's installations, from queries or contact codes.
 func (p *Phone) infos(a Arguments) (any, error) {
 	key, err := publicKey(a.Key)
 	if err != nil {
@@ -182,14 +182,14 @@ func (p *Phone) infos(a Arguments) (any, error) {
 		FROM push_notification_client_info WHERE public_key = ?`, crypto.CompressPubkey(key))
 }
 
-// reports returns what the sender's own database says about the pushes of a message.
+// reports returns the rows of the sender's own database about the pushes of a message.
 func (p *Phone) reports(a Arguments) (any, error) {
 	return p.rows(
 		`SELECT installation_id, success, error, retry_count, notification_type
 		FROM push_notification_client_sent_notifications WHERE message_id = ?`, types.FromHex(a.Text))
 }
 
-// messages returns the texts that came from other people, by the order of their arrival.
+// messages returns the texts that came from other people, in the order of their arrival.
 func (p *Phone) messages(Arguments) (any, error) {
 	return p.rows(`SELECT id, source, text FROM user_messages WHERE source <> ? AND text <> '' ORDER BY rowid`,
 		types.EncodeHex(crypto.FromECDSAPub(p.IdentityPublicKey())))

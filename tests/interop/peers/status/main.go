@@ -35,7 +35,7 @@ import (
 	"github.com/status-im/status-go/walletdatabase"
 )
 
-// Start is the first line: who the Messenger is, and where the network is.
+// Start is the first line: the identity of the Messenger, and its peers in the network.
 type Start struct {
 	Folder         string   `json:"folder"`
 	PrivateKey     string   `json:"private_key"`
@@ -43,7 +43,7 @@ type Start struct {
 	Peers          []string `json:"peers"` // multiaddresses
 	IsLight        bool     `json:"is_light"`
 	HasNetworkTime bool     `json:"has_network_time"` // corrects its clock by the network's time, as the app does
-	IsService      bool     `json:"is_service"`       // no Messenger, but the node of light ones; its address is the answer
+	IsService      bool     `json:"is_service"`       // no Messenger, but the node of light ones; the answer is its address
 }
 
 // Node gives a Messenger its Waku, as the node of the app does.
@@ -56,7 +56,7 @@ func (n *Node) GetWakuV2(any) (types.Waku, error)               { return n.waku,
 func (n *Node) GetWaku(any) (types.Waku, error)                 { return nil, fmt.Errorf("no Waku 1") }
 func (n *Node) NewENSVerifier(*zap.Logger) enstypes.ENSVerifier { return nil }
 
-// Phone is one running Messenger with what tests ask it for.
+// Phone is one running Messenger with the parts that commands use.
 type Phone struct {
 	*protocol.Messenger
 	waku     *wakuv2.Waku
@@ -135,7 +135,7 @@ func newPhone(start Start, logger *zap.Logger) (*Phone, error) {
 	return phone, nil
 }
 
-// useNetworkTime asks the servers of network time that status-go knows, and fails when they tell no other time.
+// useNetworkTime sets the clock by the time servers of status-go, and fails when their time does not differ.
 func useNetworkTime() error {
 	clock := timesource.Default()
 	clock.Start()
@@ -234,7 +234,7 @@ func main() {
 	if phone != nil {
 		close(phone.stop)
 		_ = phone.Shutdown()
-		_ = phone.database.Close() // what is in its log goes into the file
+		_ = phone.database.Close() // moves the contents of its log into the file
 	}
 }
 
