@@ -1,6 +1,5 @@
 """Batches of a worker process with Waku as its bridge. All is real but the gateway, the nodes and the clock."""
 
-import asyncio
 import select
 from collections.abc import Iterable, Sequence
 
@@ -10,8 +9,7 @@ from kit.batches.batch import Step, Wakeup, Worker
 from notifications.acceptance.acceptance import Sending
 from notifications.delivery.steps import Delivery
 from notifications.gateways.interface import Gateway
-from notifications.messages import Push, Result
-from tests.delivering import DeliveryProcess, RecordingGateway
+from tests.delivering import DeliveryProcess, SilentGateway
 from waku_bridge.bridge import WakuBridge
 from waku_bridge.node import WakuNode
 from waku_bridge.outbound import Nodes
@@ -19,15 +17,6 @@ from waku_bridge.outbound import Nodes
 # Shared by tests that need no wakeup of their own.
 WAKEUP = Wakeup()
 TIMEOUT_SECONDS = 10
-
-
-class SilentGateway(RecordingGateway):
-    """Gateway that takes every push and never answers."""
-
-    async def send(self, push: Push) -> Result:
-        self.pushes.append(push)
-        await asyncio.Event().wait()
-        raise AssertionError
 
 
 class Process(DeliveryProcess):

@@ -52,6 +52,15 @@ class RecordingGateway:
         return self.answer(push)
 
 
+class SilentGateway(RecordingGateway):
+    """Gateway that takes every push and never answers."""
+
+    async def send(self, push: Push) -> Result:
+        self.pushes.append(push)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
 class DeliveryProcess:
     """Delivery of one worker process, whose batches run in the thread of the test."""
 

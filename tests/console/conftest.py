@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from django.conf import settings
+from django.conf import LazySettings, settings
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.test import Client
@@ -18,6 +18,7 @@ from pushserver.console.dashboard import showing
 from pushserver.roles import seed_roles
 from tests.console.alive import alive, gorush  # noqa: F401 - fixtures
 from tests.console.routes import make_one_of_everything
+from tests.console.world import World, make_world, save_peers
 
 SYSTEM = PROJECT / "requirements" / "system.sh"
 NO_CHROMIUM = "there is no Chromium, or only a snap of it, which no test can drive: `make test` names what to install"
@@ -38,6 +39,14 @@ def everything(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Ite
         make_one_of_everything()
         yield
         transaction.set_rollback(True)
+
+
+@pytest.fixture
+def world(settings: LazySettings, transactional_db: None) -> World:
+    """A server in the middle of its day, with the results of the config checks."""
+    world = make_world()
+    save_peers(world, settings)
+    return world
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,11 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from django.conf import LazySettings
 from playwright.sync_api import Page, expect
 
 from tests.console.routes import console_pages
 from tests.console.test_browser import show
-from tests.console.world import HEROINE, World, make_world, save_peers
+from tests.console.world import HEROINE, World
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,13 +33,6 @@ AXE = {"resultTypes": ["violations"], "preload": False}
 API_DOCS = "/api/docs/"
 # Faults in Swagger's markup: a button within a button, headings that skip a level, sections without a landmark.
 OF_SWAGGER = ("nested-interactive", 'class="opblock', 'wrapper">')
-
-
-@pytest.fixture
-def world(settings: LazySettings, transactional_db: None) -> World:
-    world = make_world()
-    save_peers(world, settings)
-    return world
 
 
 def pages() -> Iterator[tuple[str, str]]:

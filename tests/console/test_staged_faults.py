@@ -25,6 +25,7 @@ from playwright.sync_api import Browser, Page, expect
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
 from kit.http.urls import host_of
+from tests.flows.fleet import PUBSUB_TOPIC
 from tests.up import Up
 
 pytestmark = pytest.mark.nightly
@@ -32,7 +33,6 @@ RESULTS = PROJECT / "test-results"
 AIM_SECONDS = 5.0
 GIVES_UP_AFTER_SECONDS = 30.0
 WELL = re.compile("Messages get through")
-PUBSUB_TOPIC = "/waku/2/rs/16/32"
 # Requests in the one recorded hour of earlier days: twenty a minute are usual.
 USUAL_HOUR = 1200
 

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from django.conf import LazySettings
 from playwright.sync_api import Locator, Page, expect
 
 from notifications.models import Notification
@@ -11,20 +10,13 @@ from registrations.models import Registration
 from tests import factories
 from tests.console.test_browser import show
 from tests.console.test_walk import log_in
-from tests.console.world import HEROINE, World, make_world, save_peers
+from tests.console.world import HEROINE, World
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PHONE = {"width": 390, "height": 844}
 # Pixels of two screens in a row. Nine columns of 45 px for each row would take more.
 MAX_LIST_HEIGHT = 9_000
 MAX_USER_HEIGHT = 5_000
-
-
-@pytest.fixture
-def world(settings: LazySettings, transactional_db: None) -> World:
-    world = make_world()
-    save_peers(world, settings)
-    return world
 
 
 @pytest.fixture
@@ -41,7 +33,7 @@ def log_in_on_phone(page: Page) -> None:
     page.set_viewport_size(PHONE)
 
 
-def is_within(page: Page, cell: Locator) -> bool:
+def is_within(cell: Locator) -> bool:
     box = cell.bounding_box()
     return bool(box and box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"])
 
@@ -52,7 +44,7 @@ def test_the_tables_of_a_user_and_a_timeline_are_cards_that_nothing_is_cut_off(p
         phone.evaluate("document.querySelectorAll('main details').forEach(part => { part.open = true })")
         cells = phone.locator(".rows tbody :is(th, td)")
         assert cells.count() > 20
-        assert [cell.inner_text() for cell in cells.all() if not is_within(phone, cell)] == []
+        assert [cell.inner_text() for cell in cells.all() if not is_within(cell)] == []
         assert phone.evaluate("[...document.querySelectorAll('.rows')].every(e => e.scrollWidth <= e.clientWidth)")
         show(phone, f"phone-{name}")
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from coincurve import PrivateKey
-from django.conf import LazySettings, settings
+from django.conf import settings
 from django.urls import reverse
 from django_otp.plugins.otp_totp.models import TOTPDevice
 from playwright.sync_api import Page, expect
@@ -20,7 +20,7 @@ from tests.console.test_browser import show
 from tests.console.test_find import LOST_DIGITS, make_story
 from tests.console.test_operations import staff
 from tests.console.test_walk import PUBLIC_KEY, confirm, find, log_in
-from tests.console.world import World, make_world, save_peers
+from tests.console.world import World
 from waku_bridge.codec.keys import chat_key, key_hash
 from waku_bridge.models import InboundEnvelope
 
@@ -32,13 +32,6 @@ TITLE = """async url => {
     const page = new DOMParser().parseFromString(await (await fetch(url)).text(), 'text/html')
     return [...page.querySelectorAll('h1 [aria-current=page], h1')].at(-1).textContent.trim()
 }"""
-
-
-@pytest.fixture
-def world(settings: LazySettings, transactional_db: None) -> World:
-    world = make_world()
-    save_peers(world, settings)
-    return world
 
 
 def test_menu_title_and_documentation_have_one_word_for_each_thing(world: World, operator: Page) -> None:

@@ -26,6 +26,7 @@ from tests.flows import fleet as processes
 from tests.flows.conftest import SERVER
 from tests.flows.fleet import Fleet, wait_for_http, wait_until
 from tests.flows.network import Network, android, new_sender
+from tests.folders import open_folder
 from waku_bridge.client import RegisteringClient
 
 REGISTRATIONS = int(os.environ.get("REGISTRATIONS") or 1000)
@@ -50,9 +51,7 @@ class Figures:
 
 
 @pytest.fixture
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    from tests.folders import open_folder
-
+def folder() -> Iterator[Path]:
     with open_folder() as path:
         yield path
 

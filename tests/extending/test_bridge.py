@@ -1,6 +1,5 @@
 """Test-only bridge, defined in this file. It registers itself, and no module outside names it."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -12,9 +11,9 @@ from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Accepted, Incoming, Sending
 from notifications.acceptance.storing import digest_of
 from notifications.delivery.steps import Delivery
-from notifications.messages import Answer, Outcome, Push, PushNotification, PushRequest, ReportError, Result
+from notifications.messages import Answer, Outcome, PushNotification, PushRequest, ReportError, Result
 from notifications.models import NotificationRequest, RequestDigest
-from tests.delivering import DeliveryProcess, RecordingGateway
+from tests.delivering import DeliveryProcess, RecordingGateway, SilentGateway
 from tests.factories import make_registration
 
 pytestmark = pytest.mark.django_db
@@ -166,15 +165,6 @@ def test_the_same_request_key_at_another_bridge_is_another_request() -> None:
     [_, answer] = post.exchange(request(phone))
     assert reported(answer) == [(True, ReportError.NONE)]  # a duplicate push, which is reported as success
     assert len(post.gateway.pushes) == 1
-
-
-class SilentGateway(RecordingGateway):
-    """Gateway that takes every push and never answers."""
-
-    async def send(self, push: Push) -> Result:
-        self.pushes.append(push)
-        await asyncio.Event().wait()
-        raise AssertionError
 
 
 def test_a_request_with_a_hanging_push_is_answered_at_its_deadline(settings) -> None:

@@ -85,3 +85,11 @@ def pushes_by_message(network: Network, load: Load) -> dict[bytes, list[dict[str
         if message_id in pushes and not push["error"]:
             pushes[message_id].append(push)
     return pushes
+
+
+def check_each_once(network: Network, load: Load) -> None:
+    """Wait until the load is processed, and check that each push was sent once and each request answered once."""
+    wait_until_all_processed(network, load)
+    pushes = pushes_by_message(network, load)
+    assert Counter(len(each) for each in pushes.values()) == {1: len(load.message_ids)}
+    assert replies_by_message(network, load) == Counter(load.message_ids)

@@ -80,7 +80,8 @@ def live(strike_at: int, record: str) -> None:
 
 def _process(recorder: Recorder) -> Any:
     from notifications.messages import Outcome, Result
-    from tests.batches import Process, SilentGateway
+    from tests.batches import Process
+    from tests.delivering import SilentGateway
     from waku_bridge.codec.topics import message_hash
 
     class Gateway(SilentGateway):

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -30,7 +29,6 @@ from tests.flows import fleet as processes
 from tests.flows import load
 from tests.flows.conftest import environment_of, network_of
 from tests.flows.fleet import Fleet, services, wait_until
-from tests.flows.load import Load
 from tests.flows.network import Network
 
 CHILDREN = 2
@@ -98,14 +96,6 @@ def children(fleet: Fleet) -> list[psutil.Process]:
     return list(psutil.Process(fleet.running["batches"].pid).children())
 
 
-def check(network: Network, prepared: Load) -> None:
-    """Check that each push was sent once, and each request was answered once."""
-    load.wait_until_all_processed(network, prepared)
-    pushes = load.pushes_by_message(network, prepared)
-    assert Counter(len(each) for each in pushes.values()) == {1: REQUESTS}
-    assert load.replies_by_message(network, prepared) == Counter(prepared.message_ids)
-
-
 def test_batches_go_on_without_a_broker_and_only_a_new_child_waits_for_it(
     lone: Fleet, lone_network: Network, broker: EmbeddedValkey
 ) -> None:
@@ -113,7 +103,7 @@ def test_batches_go_on_without_a_broker_and_only_a_new_child_waits_for_it(
     parent, (killed, neighbour) = lone.running["batches"], children(lone)
     lone.kill("valkey")
     lone_network.publish(*prepared.messages)
-    check(lone_network, prepared)
+    load.check_each_once(lone_network, prepared)
     assert children(lone) == [killed, neighbour]
     killed.kill()
     wait_until(lambda: loops(lone_network) == 1, what="one child processes batches")

@@ -7,7 +7,7 @@ each table, and nightly for every row.
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
 from itertools import chain
@@ -16,7 +16,6 @@ import httpx
 import psycopg
 import pytest
 from django.conf import settings
-from django.db import connection
 from django.urls import get_resolver
 from psycopg.conninfo import conninfo_to_dict
 from pytest_django import DjangoDbBlocker
@@ -30,6 +29,7 @@ from embedded.supervisor.processes import StopOrder
 from pushserver.models import ApiToken
 from tests.budget import first_everyday
 from tests.console.routes import Page, console_pages, patterns
+from tests.databases import connected_to
 from tests.flows.conftest import environment_of, network_of, served
 from tests.flows.fleet import Fleet, wait_for_http
 from tests.flows.network import Network
@@ -95,13 +95,14 @@ def manage(fleet: Fleet, command: str, *arguments: str, **environment: str) -> s
 def test_no_page_answer_metric_or_log_shows_a_token_key_or_message(
     own_fleet: Fleet, own_network: Network, web: str, django_db_blocker: DjangoDbBlocker, every_row: bool, pages: int
 ) -> None:
+    name = str(conninfo_to_dict(own_fleet.environment["DATABASE_URL"])["dbname"])
     traces = Traces(own_network)
     manage(own_fleet, "canary")
     manage(own_fleet, "createsuperuser", "--noinput", *NAME, DJANGO_SUPERUSER_PASSWORD=PASSWORD)
     (api_token,) = re.findall("psk_[^ ]{43}", manage(own_fleet, "api_token", "create", "test", *SCOPES).strip())
 
     def pages_now() -> list[Page]:
-        with django_db_blocker.unblock(), looking_at(own_fleet):
+        with django_db_blocker.unblock(), connected_to(name):
             return console_pages(every_row=every_row)
 
     pages_read = read_pages(web, pages_now, traces)
@@ -116,19 +117,6 @@ def test_no_page_answer_metric_or_log_shows_a_token_key_or_message(
 
 NAME = ("--username", "ann", "--email", "ann@example.org")
 SCOPES = tuple(chain.from_iterable(("--scope", scope) for scope in ApiToken.Scope.values))
-
-
-@contextmanager
-def looking_at(fleet: Fleet) -> Iterator[None]:
-    """Connect Django to the fleet's database meanwhile."""
-    before = connection.settings_dict["NAME"]
-    connection.close()
-    connection.settings_dict["NAME"] = conninfo_to_dict(fleet.environment["DATABASE_URL"])["dbname"]
-    try:
-        yield
-    finally:
-        connection.close()
-        connection.settings_dict["NAME"] = before
 
 
 def read_pages(web: str, pages_now: Callable[[], list[Page]], traces: Traces) -> dict[str, str]:

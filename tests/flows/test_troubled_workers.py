@@ -4,7 +4,6 @@ sent once, and each request is answered once.
 
 import os
 import signal
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,19 +63,11 @@ def unread(network: Network) -> int:
     return int(count)
 
 
-def check(network: Network, prepared: Load) -> None:
-    """Check that each push was sent once, and each request was answered once."""
-    load.wait_until_all_processed(network, prepared)
-    pushes = load.pushes_by_message(network, prepared)
-    assert Counter(len(each) for each in pushes.values()) == {1: REQUESTS}
-    assert load.replies_by_message(network, prepared) == Counter(prepared.message_ids)
-
-
 @pytest.mark.nightly
 @pytest.mark.usefixtures("second")
 def test_two_workers_on_the_same_rows_send_each_push_once(network: Network, prepared: Load) -> None:
     network.publish(*prepared.messages)
-    check(network, prepared)
+    load.check_each_once(network, prepared)
 
 
 def test_a_broker_that_is_emptied_again_and_again_loses_nothing(fleet: Fleet, network: Network, prepared: Load) -> None:
@@ -84,7 +75,7 @@ def test_a_broker_that_is_emptied_again_and_again_loses_nothing(fleet: Fleet, ne
         for start in range(0, REQUESTS, REQUESTS // 10):
             network.publish(*prepared.messages[start : start + REQUESTS // 10])
             broker.flushall()
-    check(network, prepared)
+    load.check_each_once(network, prepared)
 
 
 @pytest.mark.nightly
@@ -95,7 +86,7 @@ def test_a_leader_that_hangs_leaves_the_work_to_the_other(
     with stopped(fleet, "batches"):
         network.publish(*prepared.messages)
         load.wait_until_all_processed(network, prepared)
-    check(network, prepared)
+    load.check_each_once(network, prepared)
 
 
 @pytest.mark.nightly
@@ -119,7 +110,7 @@ def test_a_clock_that_goes_back_stops_nothing_and_sends_nothing_twice(
             load.wait_until_received(network, prepared)
             wait_until(lambda: not unread(network), what="all requests are decided", pause_seconds=0.005)
             wait_until(network.pushes_under_way, what="gorush has pushes again", pause_seconds=0.005)
-        check(network, prepared)
+        load.check_each_once(network, prepared)
     finally:
         network.mend_gorush()
         fleet.stop("lagging")

@@ -5,24 +5,22 @@ or there are two real nodes, with the server at the one and phones and senders a
 from collections.abc import Callable, Iterator
 
 import pytest
-from coincurve import PrivateKey
 
 from embedded.servers.ports import free_port
 from embedded.supervisor.guard import Guard
 from notifications.messages import Report, ReportError
 from tests.flows import fleet as processes
+from tests.flows.conftest import SERVER
 from tests.flows.fleet import Fleet
 from tests.flows.network import APP_TOPIC, Network, android, iphone, new_sender
 from tests.interop.conftest import StartServer
 from tests.interop.nodes import Overheard, Pair
 from tests.interop.servers import Server
 from waku_bridge.client import Address, NoAnswer
-from waku_bridge.codec.keys import Identity
 from waku_bridge.node import WakuNode
 
 pytestmark = pytest.mark.peers
 Platform = Callable[..., Address]
-SERVER = Identity(PrivateKey(b"\x02" * 32))  # SERVER_PRIVATE_KEY of the test session
 
 
 @pytest.fixture(scope="module")
