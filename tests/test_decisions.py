@@ -14,7 +14,7 @@ PARTS = ["Question", "Options", "Outcome", "Consequences"]
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.stem)
 def test_a_decision_is_short_dated_and_has_its_four_parts_in_order(record: Path) -> None:
     text = record.read_text(encoding="utf-8")
-    assert len(text.split()) <= MAX_WORDS
+    assert len(text.split()) <= MAX_WORDS, f"{len(text.split())} words in {record.name}"
     assert re.match(rf"# {record.stem[:4]} .+\n\n\d{{4}}-\d\d-\d\d\b", text)
     assert re.findall(rf"^\*\*({'|'.join(PARTS)})\b", text, re.MULTILINE) == PARTS
 

@@ -99,12 +99,38 @@ def _words(files: tuple[Path, ...]) -> frozenset[str]:
 
 
 # Words ----------------------------------------------------------------------------------------------------------------
+MAX_WORDS_OF_README = 2_000
+MAX_WORDS_OF_GUIDES = 20_000
+# Made from the code or compared with it, and looked up instead of read.
+REFERENCE = ("asvs", "conformance", "error-rules", "figures", "measurements", "metrics", "settings")
+
+
 def words(path: Path) -> int:
     return len(text_of(path).split())
 
 
-def test_the_readme_is_read_in_one_sitting() -> None:
-    assert words(ROOT / "README.md") <= 2000
+def guides() -> list[Path]:
+    """Return what people read: all of `docs` but its index, the reference pages and the decisions."""
+    docs = ROOT / "docs"
+    not_read = {docs / "README.md", *(docs / f"{name}.md" for name in REFERENCE), *(docs / "decisions").rglob("*.md")}
+    return sorted({*docs.rglob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"} - not_read)
+
+
+def counted(pages: list[Path], maximum: int) -> str:
+    """Return how many words each page has, the longest first, below their sum."""
+    lines = [f"{words(page):6} {page.relative_to(ROOT)}" for page in sorted(pages, key=words, reverse=True)]
+    return "\n".join([f"{sum(map(words, pages))} words of at most {maximum}", *lines])
+
+
+@pytest.mark.parametrize(
+    ("pages", "maximum"),
+    [([ROOT / "README.md"], MAX_WORDS_OF_README), (guides(), MAX_WORDS_OF_GUIDES)],
+    ids=["readme", "guides"],
+)
+def test_what_people_read_stays_within_its_word_limit(pages: list[Path], maximum: int) -> None:
+    count = counted(pages, maximum)
+    print(f"\n{len(pages)} pages: {count.splitlines()[0]}")  # noqa: T201 - `make check` shows it
+    assert sum(map(words, pages)) <= maximum, count
 
 
 def test_sixty_questions_are_answered_each_by_a_heading() -> None:
