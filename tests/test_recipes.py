@@ -1,0 +1,252 @@
+"""Each shell block of the documents is a recipe that can be followed.
+
+Bash runs every block on a stage, and each call that it makes is compared with what it names: targets of make, commands
+and options of manage.py, services of compose.yaml, units, values of the chart, paths of the server. Some blocks are
+carried out here, from the text of the page. FOLLOWED names the tests that do the same with real servers.
+"""
+
+import ast
+import functools
+import re
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from django.contrib.auth.models import User
+from django.core.cache import cache
+from django.core.management import call_command
+from django.db import connection
+from django.test import Client
+from django.utils import timezone
+from django_otp.plugins.otp_totp.models import TOTPDevice
+
+from kit.buckets.shared import SharedBuckets
+from notifications.gateways.gorush.rules import table
+from notifications.gateways.gorush.rules.file import parse, seed_rules
+from pushserver.api import tokens
+from pushserver.models import ApiToken
+from pushserver.tests.test_deploy import COMMON, given_by_compose, given_by_systemd, problems, unit
+from tests.drills.backups import Backups
+from tests.recipes.blocks import PAGES, ROOT, blocks, shell_blocks
+from tests.recipes.calls import COMPOSE, SETTINGS, faults, parser_of, read_curl, unknown_values
+from tests.recipes.stage import STAND_INS, Call, Rehearsal, Stage, rehearse
+from xmpp_bridge.tests.talking import APN_TOKEN, SERVICE, make_app
+
+TOKEN = "psk_of_this_test"
+# Blocks that are followed by a test with real servers, by their heading.
+FOLLOWED = {
+    "CONTRIBUTING.md#example-an-error-rule": [
+        "notifications/gateways/gorush/rules/tests/test_table.py::test_the_command_says_what_it_did"
+    ],
+    "README.md#try-it": [
+        "tests/test_up.py::test_up_starts_survives_and_stops",
+        "tests/flows/test_client_command.py::test_the_walk_through_the_protocol",
+    ],
+    "docs/backup.md#back-up-postgresql": [
+        "tests/drills/test_restore.py::test_a_lost_database_is_restored_to_a_point_in_time"
+    ],
+    "docs/canary.md#load": [
+        "tests/flows/test_load_generator.py::test_every_request_of_a_load_is_pushed_once_and_answered_once"
+    ],
+    "docs/gorush.md#the-configuration": [
+        "notifications/gateways/gorush/tests/test_documented_configuration.py::test_the_two_forms_say_the_same"
+    ],
+    "docs/installation/systemd.md#upgrade": [
+        "tests/test_systemd_host.py::test_an_upgrade_brings_the_units_and_the_command_of_the_new_version"
+    ],
+    "docs/migration.md#moving-from-status-gos-push-server": [
+        "waku_bridge/tests/test_moving.py::test_a_dry_run_writes_nothing_and_says_what_is_not_carried_over"
+    ],
+    "docs/waku.md#the-flags": [
+        "waku_bridge/node/tests/test_documented_flags.py::test_compose_does_what_the_document_says"
+    ],
+}
+OnStage = Callable[[str], tuple[Stage, list[Rehearsal]]]
+
+
+@pytest.fixture(scope="module")
+def on_stage(tmp_path_factory: pytest.TempPathFactory) -> OnStage:
+    """Return ``on_stage(page)``: the stage on which the blocks of a page ran, once for all tests, and what they did."""
+
+    @functools.cache
+    def run(page: str) -> tuple[Stage, list[Rehearsal]]:
+        stage = Stage(tmp_path_factory.mktemp("stage"), {"TOKEN": TOKEN})
+        return stage, rehearse(ROOT / page, stage)
+
+    return run
+
+
+WITH_SHELL = [str(page.relative_to(ROOT)) for page in PAGES if shell_blocks(page)]
+
+
+@pytest.mark.parametrize("page", WITH_SHELL)
+def test_a_recipe_runs_and_what_it_names_exists(on_stage: OnStage, page: str) -> None:
+    _, rehearsals = on_stage(page)
+    assert [rehearsal.fault for rehearsal in rehearsals if rehearsal.fault] == []
+    assert [rehearsal.block.name for rehearsal in rehearsals if not (rehearsal.calls or rehearsal.variables)] == []
+    called = [(rehearsal.block.name, call) for rehearsal in rehearsals for call in rehearsal.calls]
+    assert [f"{name}: {fault}" for name, call in called for fault in faults(call)] == []
+
+
+@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES if blocks(page)])
+def test_what_is_no_recipe_does_not_look_like_one(page: str) -> None:
+    """A block of commands or variables without a language would be followed by people and by no test."""
+    first = re.compile(
+        rf"^(?:\$ |[A-Z][A-Z0-9_]+=|(?:{'|'.join(map(re.escape, (*STAND_INS, '.venv/bin')))})\b)", re.MULTILINE
+    )
+    looks = [block.name for block in blocks(ROOT / page) if not block.language and first.search(block.text)]
+    assert looks == [], "say that it is `sh`"
+
+
+@pytest.mark.parametrize("heading", FOLLOWED)
+def test_who_follows_a_recipe_exists(heading: str) -> None:
+    page, _, anchor = heading.partition("#")
+    assert any(block.heading == anchor for block in shell_blocks(ROOT / page))
+    for test in FOLLOWED[heading]:
+        file, _, name = test.partition("::")
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, test
+
+
+INLINE = re.compile(r"`(?:\S*python )?manage\.py ([a-z_]+)((?: [^`]*)?)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_option_of_a_command_in_a_sentence_exists(page: Path) -> None:
+    named = INLINE.findall(page.read_text(encoding="utf-8"))
+    options = {(name, option) for name, rest in named for option in re.findall(r"(?<=\s)--[a-z][a-z-]*", rest)}
+    assert {(n, o) for n, o in options if o not in parser_of(n)._option_string_actions} == set()
+
+
+# What is carried out --------------------------------------------------------------------------------------------------
+def calls_of(rehearsals: list[Rehearsal], program: str) -> list[Call]:
+    return [call for rehearsal in rehearsals for call in rehearsal.calls if call.program == program]
+
+
+def test_the_secrets_of_compose_are_those_that_it_mounts_and_the_server_takes_them(
+    on_stage: OnStage, tmp_path: Path
+) -> None:
+    stage, _ = on_stage("docs/installation/compose.md")
+    folder = stage.checkout / "secrets"
+    assert sorted(path.name for path in folder.iterdir()) == sorted(COMPOSE["secrets"])
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    dot_env = dict(line.split("=", 1) for line in (stage.checkout / ".env").read_text(encoding="utf-8").splitlines())
+    assert problems(given_by_compose("web", folder, **dot_env), tmp_path) == []
+
+
+def test_the_secrets_of_the_units_are_taken_by_the_server(on_stage: OnStage, tmp_path: Path) -> None:
+    stage, _ = on_stage("docs/installation/systemd.md")
+    folder = stage.root / "etc/push-server/secrets"
+    texts = {path.name: path.read_text(encoding="utf-8").strip() for path in folder.iterdir()}
+    assert problems(given_by_systemd(COMMON + unit("migrate"), tmp_path, texts), tmp_path) == []
+    password = texts["redis_url"].split(":")[2].partition("@")[0]
+    assert (stage.root / "etc/redis/redis.conf").read_text(
+        encoding="utf-8"
+    ) == f"requirepass {password}\nappendonly yes\n"
+    assert (stage.root / "etc/push-server/gorush").read_text(encoding="utf-8").count("=YOUR_") == 2
+
+
+@pytest.mark.parametrize("page", WITH_SHELL)
+def test_variables_of_a_recipe_are_settings_with_good_values(on_stage: OnStage, page: str, tmp_path: Path) -> None:
+    _, rehearsals = on_stage(page)
+    given = {name: value for rehearsal in rehearsals for name, value in rehearsal.variables.items()}
+    ours = {name: value for name, value in given.items() if name in SETTINGS}
+    if ours:
+        assert problems(ours, tmp_path) == []
+
+
+@pytest.mark.django_db
+def test_postgresql_has_the_settings_that_recipes_alter(on_stage: OnStage) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT name FROM pg_settings")
+        known = {name for (name,) in cursor.fetchall()}
+    statements = [
+        statement.strip()
+        for page in WITH_SHELL
+        for call in calls_of(on_stage(page)[1], "psql")
+        for statement in call.given.split(";\n")
+        if statement.strip()
+    ]
+    altered = {found[1] for found in (re.match(r"ALTER SYSTEM SET (\w+) = ", each) for each in statements) if found}
+    assert altered >= {"archive_mode", "max_locks_per_transaction"}
+    assert altered <= known
+    others = [
+        each for each in statements if not each.startswith(("ALTER SYSTEM SET ", "CREATE ROLE ", "CREATE DATABASE "))
+    ]
+    assert others == []
+
+
+def test_the_backup_of_the_page_is_that_of_the_drill(on_stage: OnStage) -> None:
+    stage, rehearsals = on_stage("docs/backup.md")
+    [altered] = calls_of(rehearsals, "psql")
+    archive = stage.root / "mnt"
+    wanted = Backups(archive).settings()
+    assert dict(re.findall(r"ALTER SYSTEM SET (\w+) = '?(.*?)'?;\n", altered.given)) == wanted
+    for call in calls_of(rehearsals, "pg_basebackup"):
+        assert {"--pgdata", "--checkpoint=fast", "--wal-method=stream"} <= set(call.arguments)
+
+
+@pytest.fixture
+def _calls_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.clear()
+    monkeypatch.setattr("kit.api.throttling.own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("_calls_are_free")
+def test_the_calls_of_the_api_are_answered(on_stage: OnStage, settings: Any) -> None:
+    settings.XMPP_COMPONENT_JID = SERVICE
+    make_app()
+    _, rehearsals = on_stage("docs/api.md")
+    for call in calls_of(rehearsals, "manage.py"):
+        call_command(*call.arguments, stdout=StringIO(), stderr=StringIO())
+    _, text = tokens.issue("of this test", ApiToken.Scope.values, by="anna", now=timezone.now())
+    calls = calls_of(rehearsals, "curl")
+    for call in calls:
+        method, path, headers, data = read_curl(call)
+        said = {name: value.replace(TOKEN, text) for name, value in headers.items()}
+        body = data.replace("…", APN_TOKEN)
+        response = Client(headers=said).generic(method, path, body, said.get("Content-Type", "application/json"))
+        assert response.status_code == 200, (call, response.content)
+    assert {read_curl(call)[0] for call in calls} == {"GET", "POST"}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("page", ["docs/installation/compose.md", "docs/installation/systemd.md"])
+def test_the_last_step_of_an_installation_says_whether_it_is_ready(on_stage: OnStage, page: str) -> None:
+    [call] = calls_of(on_stage(page)[1], "curl")
+    assert read_curl(call)[1] == "/readyz"
+    assert b"database" in Client().get("/readyz").content
+
+
+@pytest.mark.django_db
+def test_who_lost_the_phone_gets_in_again(on_stage: OnStage) -> None:
+    """The command of the page removes the second factor of that person alone."""
+    for name in ("NAME", "somebody-else"):
+        TOTPDevice.objects.create(user=User.objects.create(username=name), name=name)
+    [call] = calls_of(on_stage("docs/console.md")[1], "python")
+    call_command(*call.arguments[1:])
+    assert list(TOTPDevice.objects.values_list("name", flat=True)) == ["somebody-else"]
+
+
+@pytest.mark.django_db
+def test_the_error_rule_of_the_example_is_one_more(on_stage: OnStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    [rule] = [block for block in blocks(ROOT / "CONTRIBUTING.md") if block.language == "yaml"]
+    new = parse(rule.text)
+    assert not {seed.key for seed in new} & {seed.key for seed in seed_rules()}
+    table.load_seed()
+    monkeypatch.setattr(table, "seed_rules", lambda: (*seed_rules(), *new))
+    [call] = [each for each in calls_of(on_stage("CONTRIBUTING.md")[1], ".venv/bin/python") if len(each.arguments) > 1]
+    call_command(*call.arguments[1:], stdout=(out := StringIO()))
+    assert out.getvalue().startswith("1 added, ")
+
+
+def test_values_of_the_chart_in_the_page_are_those_that_it_has() -> None:
+    given = [block for block in blocks(ROOT / "docs/installation/chart.md") if block.language == "yaml"]
+    values = [yaml.safe_load(block.text) for block in given]
+    ours = [each for each in values if "rules" not in each]  # that block is of the adapter for metrics
+    assert len(ours) >= 2
+    assert [fault for each in ours for fault in unknown_values(each)] == []
