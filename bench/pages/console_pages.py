@@ -19,7 +19,7 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 from django.utils import timezone
 
-from bench.pages.console import REQUESTS, PageRequest, Page
+from bench.pages.console import REQUESTS, Page, PageRequest
 from embedded.seeding import chat_keys
 from kit.admin.facts import FactAdmin
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
