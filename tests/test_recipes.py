@@ -39,7 +39,7 @@ TOKEN = "psk_of_this_test"
 # Blocks that are followed by a test with real servers, by their heading.
 FOLLOWED = {
     "CONTRIBUTING.md#example-an-error-rule": [
-        "notifications/gateways/gorush/rules/tests/test_table.py::test_the_command_says_what_it_did"
+        "notifications/gateways/gorush/rules/tests/test_table.py::test_the_command_prints_its_changes"
     ],
     "README.md#try-it": [
         "tests/test_up.py::test_up_starts_survives_and_stops",
@@ -52,7 +52,7 @@ FOLLOWED = {
         "tests/flows/test_load_generator.py::test_every_request_of_a_load_is_pushed_once_and_answered_once"
     ],
     "docs/gorush.md#the-configuration": [
-        "notifications/gateways/gorush/tests/test_documented_configuration.py::test_the_two_forms_say_the_same"
+        "notifications/gateways/gorush/tests/test_documented_configuration.py::test_the_two_documented_forms_have_the_same_settings"
     ],
     "docs/installation/systemd.md#upgrade": [
         "tests/test_systemd_host.py::test_an_upgrade_brings_the_units_and_the_command_of_the_new_version"
@@ -207,9 +207,9 @@ def test_the_calls_of_the_api_are_answered(on_stage: OnStage, settings: Any) -> 
     calls = calls_of(rehearsals, "curl")
     for call in calls:
         method, path, headers, data = read_curl(call)
-        said = {name: value.replace(TOKEN, text) for name, value in headers.items()}
+        sent = {name: value.replace(TOKEN, text) for name, value in headers.items()}
         body = data.replace("…", APN_TOKEN)
-        response = Client(headers=said).generic(method, path, body, said.get("Content-Type", "application/json"))
+        response = Client(headers=sent).generic(method, path, body, sent.get("Content-Type", "application/json"))
         assert response.status_code == 200, (call, response.content)
     assert {read_curl(call)[0] for call in calls} == {"GET", "POST"}
 

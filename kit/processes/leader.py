@@ -83,7 +83,7 @@ CLIENT_OPTIONS = {
 
 
 def key_of(name: str) -> int:
-    """Return the key of a lock with a configured name, such as the address of an XMPP component."""
+    """Return the key of a lock with a configured name, such as the address of a bridge."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
 
 
