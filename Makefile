@@ -19,7 +19,7 @@ PROCESSES ?= $(if $(ARGS),0,3)
 # Python compiles 340 test modules in each process of the suite unless it may keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: doctor check-deploy image-test restore-drill openapi screenshots help install install-reports dev run restart up test test-nightly test-distribution check bench lock format clean peers interop status-interop xmpp-interop chaos siege failover-test simulate upgrade-test fuzz mutants audit
+.PHONY: doctor check-deploy image-test restore-drill openapi reference screenshots help install install-reports dev run restart up test test-nightly test-distribution check bench lock format clean peers interop status-interop xmpp-interop chaos siege failover-test simulate upgrade-test fuzz mutants audit
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 21
@@ -95,7 +95,7 @@ audit: dev ## licences of what the server runs with, and known vulnerabilities o
 	$(PYTHON) requirements/audit.py
 
 # Without database or browser: some seconds.
-DOCUMENTS = $(addprefix tests/test_,documents.py decisions.py words.py conformance.py security_document.py)
+DOCUMENTS = $(addprefix tests/test_,documents.py reference.py decisions.py words.py conformance.py security_document.py)
 
 check: dev ## format, lint, types, import contracts, migrations, drift of generated files
 	.venv/bin/ruff format --check .
@@ -110,7 +110,7 @@ check: dev ## format, lint, types, import contracts, migrations, drift of genera
 	diff -r -x __pycache__ "$$folder/pb" waku_bridge/codec/pb && \
 	echo "OpenAPI drift" && $(PYTHON) manage.py spectacular --validate --fail-on-warn --file "$$folder/openapi.yaml" && \
 	diff "$$folder/openapi.yaml" docs/openapi.yaml && \
-	echo "documents: words, links, commands, decisions, conformance, security" && $(PYTHON) -m pytest -q -s $(DOCUMENTS) && \
+	echo "documents: words, links, commands, reference pages, decisions, conformance, security" && $(PYTHON) -m pytest -q -s $(DOCUMENTS) && \
 	echo "documented schema of the lake, against files" && $(PYTHON) -m pytest -q -k documented spark_reports/tests/test_export.py && \
 	echo "lock drift" && cp requirements/run.txt requirements/reports.txt requirements/dev.txt "$$folder" && \
 	$(UV) $(COMPILE) $(RUN_GROUPS) -o "$$folder/run.txt" >/dev/null && diff "$$folder/run.txt" requirements/run.txt && \
@@ -154,6 +154,11 @@ lock: dev ## write the lock files again from pyproject.toml, keeping versions wh
 
 openapi: dev ## write docs/openapi.yaml again from the code of the API
 	$(PYTHON) manage.py spectacular --validate --fail-on-warn --file docs/openapi.yaml
+
+reference: dev ## write docs/settings.md, docs/metrics.md and docs/error-rules.md again from the code
+	$(PYTHON) manage.py settings_catalogue >docs/settings.md
+	$(PYTHON) manage.py metrics_catalogue >docs/metrics.md
+	$(PYTHON) manage.py error_rules_catalogue >docs/error-rules.md
 
 screenshots: dev ## take the pictures of the README again, in Chromium, of a server with made-up data
 	@requirements/system.sh chromium

@@ -1,4 +1,4 @@
-"""Settings of the whole server. The environment is read here and nowhere else; docs/settings.md has all of them."""
+"""Settings of the whole server. Only this module reads the environment; `config.catalogue` explains each variable."""
 
 import hmac
 import json
@@ -553,7 +553,7 @@ SECURE_HSTS_SECONDS = 86_400 * 365 if IS_BEHIND_HTTPS_PROXY else 0
 MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
 SESSION_COOKIE_HTTPONLY = True
 # However much somebody works, there is a login so often.
-SESSION_MAX_SECONDS = 3600 * env.count("SESSION_MAX_HOURS", 12, minimum=1, maximum=24 * 30)
+SESSION_MAX_SECONDS = 3600 * env.count("SESSION_MAX_HOURS", 12, minimum=1, maximum=720)
 if SESSION_COOKIE_SECURE:  # browsers take such names from this host over https only, and give them to no other
     SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-sessionid", "__Host-csrftoken"
 SECURE_REFERRER_POLICY = "same-origin"

@@ -1,0 +1,41 @@
+"""The catalogue has every variable that the settings read, and explains it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pushserver.config.catalogue import GROUPS, Setting
+from pushserver.config.page import readings
+
+ROOT = Path(__file__).parents[3]
+SETTINGS = [setting for own in GROUPS.values() for setting in own]
+READINGS = readings()
+
+
+def test_every_variable_that_is_read_is_in_the_catalogue_once() -> None:
+    source = (ROOT / "pushserver/settings.py").read_text(encoding="utf-8")
+    names = [setting.name for setting in SETTINGS]
+    assert sorted(names) == sorted(READINGS) == sorted(set(re.findall(r'env\.\w+\(\s*"([A-Z_]+)"', source)))
+    assert 60 < len(names) <= 80
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_a_setting_has_a_meaning_and_one_default(setting: Setting) -> None:
+    """A default that is a constant of the code stands there alone; any other is explained in words."""
+    assert setting.meaning.endswith(".")
+    assert "|" not in setting.meaning
+    constant = READINGS[setting.name].default
+    assert bool(setting.default) or constant is not None
+    assert not (setting.default and constant)
+
+
+def test_bounds_are_constants_of_the_code() -> None:
+    numbers = {name: reading for name, reading in READINGS.items() if reading.kind in {"count", "number"}}
+    assert len(numbers) > 20
+    assert [name for name, reading in numbers.items() if None in {reading.minimum, reading.maximum}] == []
+
+
+def test_the_settings_to_set_first_are_those_of_the_readme() -> None:
+    rows = re.findall(r"^\| `([A-Z_]+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted(setting.name for setting in SETTINGS if setting.is_first)
