@@ -1,7 +1,6 @@
 """Collector of traces and errors for tests: a real server of OTLP over HTTP that keeps what it receives."""
 
 import gzip
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from kit.tracing import errors, exporting
 from kit.tracing import spans as tracing
+from tests.serving import serve
 
 
 class Collector:
@@ -71,19 +71,9 @@ def collector() -> Iterator[Collector]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *_args: object) -> None:
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
+    with serve(Handler) as server:
         running = Collector(server)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        try:
-            yield running
-        finally:
-            server.shutdown()
-            thread.join()
+        yield running
 
 
 @contextmanager

@@ -1,8 +1,9 @@
-"""Folders that other accounts may enter. The folders of pytest are closed to them."""
+"""Folders of tests: one that other accounts may enter, which the folders of pytest do not allow, and a small disk."""
 
 import shutil
+import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,3 +15,13 @@ def open_folder() -> Iterator[Path]:
     folder.chmod(0o711)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def small_disk(folder: Path, require_or_skip: Callable[[bool, str], None], *, mib: int) -> Iterator[Path]:
+    """Mount a disk of ``mib`` MiB in memory on ``folder``."""
+    mounting = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "small-disk", str(folder)]
+    mounted = subprocess.run(mounting, check=False, capture_output=True)
+    require_or_skip(mounted.returncode == 0, "nothing can be mounted here, which takes root's rights")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607

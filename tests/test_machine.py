@@ -1,7 +1,6 @@
 """Machines that lack something: `make run` prints one clear line, and `make doctor` prints a line for each part."""
 
 import ast
-import http.server
 import os
 import platform
 import re
@@ -9,10 +8,10 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import tomllib
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from time import time
 
@@ -21,6 +20,7 @@ import pytest
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
 from tests.folders import open_folder
+from tests.serving import serve
 from tests.test_sql import OURS
 
 NOBODY = 65534
@@ -175,7 +175,7 @@ def test_run_without_a_network_prints_one_line(make: Run, checkout: Path) -> Non
     assert "5ecret" not in line + (checkout / ".uv" / "log").read_text()
 
 
-def test_run_without_venv_and_without_root_names_the_package(make: Run, tmp_path: Path, checkout: Path) -> None:
+def test_run_without_venv_and_without_root_names_the_package(make: Run, tmp_path: Path) -> None:
     """Debian's python3 has no python3-venv here, and nothing can be installed without root."""
     lacks = 'case "$*" in *ensurepip*) exit 1;; esac; exec ' + sys.executable + ' "$@"'
     path = fake(tmp_path / "bin", "python3", lacks)
@@ -198,7 +198,7 @@ def test_run_in_a_checkout_of_another_account_prints_one_line(require_or_skip: C
     assert line.startswith(f"{folder} cannot be written by nobody: ")
 
 
-class Index(http.server.BaseHTTPRequestHandler):
+class Index(BaseHTTPRequestHandler):
     off_seconds = 0.0
 
     def do_HEAD(self) -> None:
@@ -206,19 +206,12 @@ class Index(http.server.BaseHTTPRequestHandler):
         self.send_header("Date", formatdate(time() + self.off_seconds, usegmt=True))
         self.end_headers()
 
-    def log_message(self, *_: object) -> None: ...
-
 
 @pytest.fixture
 def index() -> Iterator[str]:
     """A package index that holds no packages and sends a Date header."""
-    server = http.server.HTTPServer(("127.0.0.1", 0), Index)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/simple"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serve(Index) as server:
+        yield f"http://127.0.0.1:{server.server_port}/simple"
 
 
 @pytest.fixture

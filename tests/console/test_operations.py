@@ -324,6 +324,7 @@ def test_a_list_reports_a_missing_action_or_missing_rows(action: str, message: s
     client, letter = staff("operator"), factories.make_dead_letter()
     response = choose(client, LETTER, [letter] if action != "drop" else [], action)
     assert (response.status_code, DeadLetter.objects.count()) == (200, 1)
+    assert [str(each) for each in response.context["messages"]] == [message]
 
 
 def test_support_is_offered_no_operation() -> None:

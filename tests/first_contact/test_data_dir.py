@@ -14,7 +14,7 @@ from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
 from pushserver.config.data_dir import LOCK_NAME
 from tests.budget import first_everyday
-from tests.folders import open_folder
+from tests.folders import open_folder, small_disk
 from tests.up import CONFIGURED
 
 NOBODY = 65534
@@ -50,10 +50,8 @@ def disk(tmp_path: Path, require_or_skip: Callable[[bool, str], None]) -> Iterat
     """A small disk of its own."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "small", str(folder)], check=False)  # noqa: S607
-    require_or_skip(mounted.returncode == 0, "nothing can be mounted here, which takes root's rights")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
+    with small_disk(folder, require_or_skip, mib=8):
+        yield folder
 
 
 @pytest.mark.parametrize("command", first_everyday("up", "demo"))

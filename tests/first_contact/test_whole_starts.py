@@ -69,14 +69,17 @@ def checkout(home: Path) -> Path:
 
 def copy_of_this(folder: Path) -> Path:
     """Copy the files of this checkout that git tracks, and the installed packages."""
-    folder.mkdir(parents=True)
-    known = subprocess.run(["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, check=True).stdout  # noqa: S607
-    for name in known.decode().rstrip("\0").split("\0"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(PROJECT / name, folder / name)
+    copy_tracked(folder)
     for name in (".uv", ".venv"):
         shutil.copytree(PROJECT / name, folder / name, symlinks=True, copy_function=link_or_copy)
     return folder
+
+
+def copy_tracked(folder: Path) -> None:
+    known = subprocess.run(["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout  # noqa: S607
+    for name in known.rstrip("\0").split("\0"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(PROJECT / name, folder / name)
 
 
 def link_or_copy(source: str, target: str) -> None:
@@ -201,11 +204,7 @@ def test_an_ordinary_user_starts_and_root_leaves_the_data_alone(
     )  # fmt: skip
     require_or_skip(usable.returncode == 0, "no python3 >= 3.11 with venv that every account may run")
     with open_folder() as folder:
-        known = ["git", "ls-files", "-z"]
-        names = subprocess.run(known, cwd=PROJECT, capture_output=True, check=True).stdout.decode()
-        for name in names.rstrip("\0").split("\0"):
-            (folder / "push" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(PROJECT / name, folder / "push" / name)
+        copy_tracked(folder / "push")
         for path in (folder, *folder.rglob("*")):
             os.chown(path, NOBODY, NOBODY)
         of_user = {"PATH": system_path, "HOME": str(folder), "USER": "nobody"}

@@ -44,10 +44,16 @@ class Fleet:
 
     def run(self, spec: ProcessSpec) -> None:
         """Run a process to its end, and check that it succeeded."""
+        code, printed = self.ended(spec)
+        assert code == 0, printed
+
+    def ended(self, spec: ProcessSpec, *, seconds: float = START_SECONDS) -> tuple[int, str]:
+        """Run a process to its end. Return its exit code and output."""
+        before = len(self.log(spec.name)) if (self.folder / f"{spec.name}.log").exists() else 0
         self.start(spec)
-        code = self.running[spec.name].wait(timeout=START_SECONDS)
+        code = self.running[spec.name].wait(timeout=seconds)
         self._forget(spec.name)
-        assert code == 0, self.log(spec.name)
+        return code, self.log(spec.name)[before:]
 
     def stop(self, *names: str) -> None:
         for name in names:

@@ -33,12 +33,8 @@ def canary(fleet: Fleet) -> Run:
 
     def run(**environment: str) -> tuple[int, str]:
         spec = manage("canary", "canary", stop_order=StopOrder.FRONT)
-        before = len(fleet.log("canary")) if (fleet.folder / "canary.log").exists() else 0
-        timeouts = {"COLUMNS": "120"}
-        fleet.start(replace(spec, environment={**spec.environment, **timeouts, **environment}))
-        code = fleet.running["canary"].wait(timeout=90)
-        fleet.running.pop("canary")
-        return code, fleet.log("canary")[before:]
+        wide = {**spec.environment, "COLUMNS": "120", **environment}
+        return fleet.ended(replace(spec, environment=wide), seconds=90)
 
     return run
 
@@ -120,7 +116,6 @@ def test_a_dead_token_of_the_operators_phone_is_reported(network: Network, canar
     ),
 )
 def test_the_broken_link_is_named(
-    fleet: Fleet,
     network: Network,
     canary: Run,
     without: Callable[[str], None],

@@ -17,10 +17,9 @@ from tests.flows.network import Network
 HERE = "http://127.0.0.1:9"  # nothing listens there
 
 
-def run(fleet: Fleet, *arguments: str) -> int:
+def run(fleet: Fleet, *arguments: str) -> tuple[int, str]:
     spec = manage("load", "load", *arguments, stop_order=StopOrder.FRONT)
-    fleet.start(replace(spec, environment={**spec.environment, "COLUMNS": "140"}))
-    return fleet.running.pop("load").wait(timeout=180)
+    return fleet.ended(replace(spec, environment={**spec.environment, "COLUMNS": "140"}), seconds=180)
 
 
 @pytest.mark.nightly
@@ -28,8 +27,8 @@ def test_every_request_of_a_load_is_pushed_once_and_answered_once(
     fleet: Fleet, network: Network, tmp_path: Path
 ) -> None:
     file, started_at = tmp_path / "load.json", datetime.now(UTC)
-    code = run(fleet, "--devices=4", "--rate=40", "--seconds=5", f"--json={file}")
-    assert code == 0, fleet.log("load")
+    code, printed = run(fleet, "--devices=4", "--rate=40", "--seconds=5", f"--json={file}")
+    assert code == 0, printed
     result = json.loads(file.read_text())
     for kind in ("pushes", "replies"):
         found = result[kind]
@@ -43,7 +42,7 @@ def test_every_request_of_a_load_is_pushed_once_and_answered_once(
     assert generator["cpu_ms_per_request"] > 0
     left = "SELECT count(*) FROM registrations_registration WHERE state = 'active' AND created_at > %s"
     assert network.rows(left, started_at) == [(0,)]
-    assert "request → gorush" in fleet.log("load")
+    assert "request → gorush" in printed
 
 
 @pytest.mark.parametrize("option", ["--node=http://node.example.org:8645", "--gorush=http://gorush.example.org"])

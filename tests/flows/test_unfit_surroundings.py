@@ -4,7 +4,6 @@ nothing is lost.
 
 import os
 import re
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -29,7 +28,7 @@ from tests.flows.conftest import SERVER, environment_of, network_of, start
 from tests.flows.fleet import Fleet, wait_until
 from tests.flows.load import RECIPIENTS, Load, prepare, pushes_by_message, replies_by_message, wait_until_all_processed
 from tests.flows.network import Network, android, new_sender, unregistered_phone
-from tests.folders import open_folder
+from tests.folders import open_folder, small_disk
 from waku_bridge.client import Destination
 from waku_bridge.messages import WakuMessage
 
@@ -87,13 +86,9 @@ def new_fleet(
 @pytest.fixture
 def disk(require_or_skip: Callable[[bool, str], None]) -> Iterator[Path]:
     """A small disk of its own."""
-    with open_folder() as folder:
-        mounting = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "small-disk", str(folder)]
-        mounted = subprocess.run(mounting, check=False, capture_output=True)
-        require_or_skip(mounted.returncode == 0, "nothing can be mounted here, which takes root's rights")
+    with open_folder() as folder, small_disk(folder, require_or_skip, mib=DISK_MIB):
         folder.chmod(0o711)
         yield folder
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
 
 
 @pytest.fixture

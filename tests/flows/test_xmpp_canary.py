@@ -135,14 +135,9 @@ def batches(service: Service) -> ProcessSpec:
 @pytest.fixture
 def canary(service: Service) -> Run:
     """Return a function that runs the canary and returns its exit code and output."""
-    fleet = service.fleet
 
     def run() -> tuple[int, str]:
-        before = len(fleet.log("canary")) if (fleet.folder / "canary.log").exists() else 0
-        fleet.start(manage("canary", "xmpp_canary", stop_order=StopOrder.FRONT))
-        code = fleet.running["canary"].wait(timeout=90)
-        fleet.running.pop("canary")
-        return code, fleet.log("canary")[before:]
+        return service.fleet.ended(manage("canary", "xmpp_canary", stop_order=StopOrder.FRONT), seconds=90)
 
     return run
 

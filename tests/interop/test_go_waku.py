@@ -60,9 +60,7 @@ def test_info_and_version_have_only_their_old_paths_and_the_version_is_a_json_st
         assert shown(ask(alone, "GET", path)) == (404, b"404 page not found\n")
 
 
-def test_the_watch_reads_enr_version_and_clock_of_go_waku_and_recognises_it(
-    alone: str, settings: LazySettings, valkey: object
-) -> None:
+def test_the_watch_reads_enr_version_and_clock_of_go_waku_and_recognises_it(alone: str, settings: LazySettings) -> None:
     settings.WAKU_NODES = settings.WAKU_STORE_NODES = [alone]
     check_all(now=timezone.now())
     notice = NOTICES.read([alone])[alone]

@@ -55,9 +55,7 @@ def test_the_next_gorush_takes_over_from_one_that_is_down(server: Server, token_
 
 
 @BOTH
-def test_no_second_gorush_gets_what_the_first_may_have_sent(
-    server: Server, servers: Servers, token_type: TokenType
-) -> None:
+def test_no_second_gorush_gets_a_push_that_the_first_may_have_sent(server: Server, token_type: TokenType) -> None:
     push = new_push(token_type, "slow1500-")
     result = send([server.url, server.url.replace("127.0.0.1", "localhost")], push, timeout_seconds=0.5)
     assert result.outcome is Outcome.AMBIGUOUS

@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
-from typing import Any
 from xml.etree.ElementTree import Element
 
 from embedded.load.xmpp import register_devices
 from tests.flows.fleet import wait_until
-from tests.interop.servers import ask
 from tests.interop.xmpp.peers import SERVICE
 from tests.interop.xmpp.service import APP, Neighbour, Service, ciphertext, iv
 from xmpp_bridge.client import Grade, Notification, Route, Stored
@@ -99,10 +97,5 @@ class Traffic:
         return f"XMPP: {len(self.carried)} requests, {len(self.repeated)} of them sent again; none lost, none doubled"
 
     def _arrived(self) -> Counter[str]:
-        pushes = [push for push in _all_pushes(self.service) if not push["error"]]
+        pushes = [push for push in self.service.all_pushes() if not push["error"]]
         return Counter(push["data"]["e"] for push in pushes if "e" in push["data"])
-
-
-def _all_pushes(service: Service) -> list[dict[str, Any]]:
-    """Return all pushes that gorush got, including those for Status users."""
-    return list(ask(service.gorush_url, "GET", "/dev/pushes?limit=1000000").body["pushes"])

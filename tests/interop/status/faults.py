@@ -7,9 +7,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+
+from tests.serving import serve
 
 # Time servers of status-go.
 TIME_SERVERS = (
@@ -64,10 +66,5 @@ def gateway(answer: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, *_arguments: object) -> None:
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", received
-        server.shutdown()
+    with serve(Handler) as server:
+        yield f"http://127.0.0.1:{server.server_port}", received

@@ -70,7 +70,8 @@ class Service:
         ask(self.gorush_url, "DELETE", "/dev/faults")
 
     def all_pushes(self) -> list[dict[str, Any]]:
-        return list(ask(self.gorush_url, "GET", "/dev/pushes?limit=10000").body["pushes"])
+        """Return all pushes that gorush got, including those for Status users."""
+        return list(ask(self.gorush_url, "GET", "/dev/pushes?limit=1000000").body["pushes"])
 
     def pushes(self, device: Device) -> list[dict[str, Any]]:
         """Return the pushes that gorush got for a device."""

@@ -14,11 +14,8 @@ DEVICES = "SELECT count(*) FROM xmpp_bridge_device WHERE domain = 'push.montague
 
 
 def run_canary(service: Service) -> tuple[int, str]:
-    """Run the canary. Return its exit code, its output, and the log so far."""
-    service.fleet.start(manage("canary", "xmpp_canary", stop_order=StopOrder.FRONT))
-    code = service.fleet.running["canary"].wait(timeout=90)
-    service.fleet.running.pop("canary")
-    return code, service.fleet.log("canary")
+    """Run the canary. Return its exit code and output."""
+    return service.fleet.ended(manage("canary", "xmpp_canary", stop_order=StopOrder.FRONT), seconds=90)
 
 
 async def test_the_canary_goes_through_a_real_server_and_back(either_service: Service) -> None:
