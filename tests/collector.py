@@ -81,9 +81,9 @@ def collected(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collec
     """Run a collector for all traces and errors of this process, without sampling. ``finish`` flushes the exporters."""
     with collector() as running:
         settings.TRACES, settings.TRACES_SHARE, settings.OTLP_URL = True, 1.0, running.url
-        spans, reported = exporting.Spans(), exporting.Errors()
+        spans, failures = exporting.Spans(), exporting.Errors()
         monkeypatch.setattr(tracing, "spans", lambda: spans)
-        monkeypatch.setattr(errors, "_errors", lambda: reported)
-        running.finish = lambda: (spans.flush(), reported.flush())
+        monkeypatch.setattr(errors, "_errors", lambda: failures)
+        running.finish = lambda: (spans.flush(), failures.flush())
         yield running
         running.finish()

@@ -22,8 +22,8 @@ def generic_plan(sql: str) -> str:
 
     def numbered(match: re.Match[str]) -> str:
         name = match[1] or str(len(numbers))
-        place = f"${numbers.setdefault(name, len(numbers) + 1)}"
-        return f"{place}::{_TYPES[name]}" if name in _TYPES else place
+        parameter = f"${numbers.setdefault(name, len(numbers) + 1)}"
+        return f"{parameter}::{_TYPES[name]}" if name in _TYPES else parameter
 
     with connection.cursor() as cursor:
         cursor.execute(f"PREPARE planned AS {_PARAMETER.sub(numbered, sql)}")

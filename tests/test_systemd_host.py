@@ -82,12 +82,12 @@ def test_an_upgrade_brings_the_units_and_the_command_of_the_new_version(tmp_path
 def test_the_installation_makes_systemd_reload_its_units(tmp_path: Path, host: Run) -> None:
     """Fake systemd programs record their calls in a file."""
     for name in ("systemctl", "systemd-sysusers"):
-        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/heard\n', encoding="ascii")
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/calls\n', encoding="ascii")
         (tmp_path / name).chmod(0o755)
     script = f"mount -t tmpfs tmpfs /usr/local/sbin && PATH={tmp_path}:$PATH deploy/systemd/install.sh"
     done = host(EXAMPLE, "sh", "-c", script)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "heard").read_text(encoding="ascii").split("\n")[:2] == [
+    assert (tmp_path / "calls").read_text(encoding="ascii").split("\n")[:2] == [
         "systemd-sysusers ",
         "systemctl daemon-reload",
     ]

@@ -86,20 +86,20 @@ def make_traffic(now: datetime) -> None:
     begins_at = traffic.minutes(now + timedelta(minutes=5))  # no gap in a test that takes a while
     minutes, attempts = [], []
     for number, begin_at in enumerate(begins_at):
-        many = round(420 + 160 * sin(number / 9) + 35 * sin(number * 1.7))
+        pushes = round(420 + 160 * sin(number / 9) + 35 * sin(number * 1.7))
         minutes.append(
             TrafficMinute(
                 begin_at=begin_at,
                 counted_at=begin_at + traffic.MINUTE,
-                request_count=many,
-                reply_count=many + 40,
+                request_count=pushes,
+                reply_count=pushes + 40,
                 dispatch_p50_ms=38 + number % 7,
                 dispatch_p95_ms=92 + 9 * (number % 5),
                 reply_p50_ms=140 + number % 11,
                 reply_p95_ms=310 + 17 * (number % 6),
             )
         )
-        counts = {("delivered", ""): many, ("dead", "unregistered"): 3, ("transient", "unavailable"): 1 + number % 4}
+        counts = {("delivered", ""): pushes, ("dead", "unregistered"): 3, ("transient", "unavailable"): 1 + number % 4}
         attempts += [
             AttemptMinute(begin_at=begin_at, channel="APN im.status.ethereum", outcome=outcome, code=code, count=count)
             for (outcome, code), count in counts.items()

@@ -84,8 +84,8 @@ def root(everything: None, admin_client: Client) -> Client:
 
 def is_answer(response: Any) -> bool:
     """Return whether a response is no server error, and explains itself if it is a refusal."""
-    reported = response.status_code != 400 or 'id="refused"' in response.content.decode()
-    return response.status_code < 500 and reported
+    is_explained = response.status_code != 400 or 'id="refused"' in response.content.decode()
+    return response.status_code < 500 and is_explained
 
 
 @pytest.mark.parametrize("count", first_everyday(3, 10))

@@ -341,9 +341,9 @@ def test_a_timeline_goes_from_the_envelope_to_the_reply(admin_client: Client) ->
         *("Attempt 1 started", "Attempt 1: transient", "Reply recorded", "Reply published", "Reply confirmed"),
         *("Attempt 2 started", "Attempt 2: delivered", "Finished: delivered"),
     ]
-    places = [text.find(step) for step in steps]
-    assert -1 not in places
-    assert places == sorted(places)
+    positions = [text.find(step) for step in steps]
+    assert -1 not in positions
+    assert positions == sorted(positions)
     assert "+40 ms" in text
     assert "+2.5 s" in text  # between publishing and confirming
     assert "Nothing: it is over." in text
@@ -565,9 +565,9 @@ def test_the_beginning_and_the_end_of_a_halt_are_steps_of_a_timeline(admin_clien
         *("Halted by ann: paused Paused. Why: new key", "Halt ended by ann: Resumed. Why: it works"),
         "Halt ended by ann: Delivery runs again. Why: it moved",
     ]
-    places = [text.find(step) for step in steps]
-    assert -1 not in places
-    assert places == sorted(places)
+    positions = [text.find(step) for step in steps]
+    assert -1 not in positions
+    assert positions == sorted(positions)
     assert "What happened, in 5 min" in text  # without the time before it
     line = first_line(admin_client, f"/admin/timelines/{notification.pk}/")
     assert "delivery was stopped by ann, its app was paused by ann" in line

@@ -260,7 +260,7 @@ def test_rows_that_come_in_meanwhile_do_not_move_a_page(admin_client: Client) ->
 
 
 @every_model_and(
-    "way, place",
+    "way, position",
     ["older", "newer"],
     [
         *("0", "-1", "x", "9" * 30, "~", "\x00"),
@@ -269,9 +269,9 @@ def test_rows_that_come_in_meanwhile_do_not_move_a_page(admin_client: Client) ->
     ],
 )
 def test_an_invalid_position_in_a_list_is_no_fault(
-    admin_client: Client, model: type[Model], way: str, place: str
+    admin_client: Client, model: type[Model], way: str, position: str
 ) -> None:
-    assert admin_client.get(list_url(model, **{way: place})).status_code in {200, 302}
+    assert admin_client.get(list_url(model, **{way: position})).status_code in {200, 302}
 
 
 @one_model

@@ -64,9 +64,9 @@ def test_staff_actions_stand_in_the_timeline_with_who_and_why(visitor: Page) -> 
         visitor.get_by_role("link", name=button, exact=True).click()
         confirm(visitor, button, why)
     visitor.get_by_role("link", name="Timeline").click()
-    reported = steps(visitor)
-    assert "By operator: notification: 1 notification due now. Why: gorush is back" in reported
-    assert "operator did it: Dropped 1 notification. Why: as she asked" in reported
+    listed = steps(visitor)
+    assert "By operator: notification: 1 notification due now. Why: gorush is back" in listed
+    assert "operator did it: Dropped 1 notification. Why: as she asked" in listed
     show(visitor, "timeline-dropped")
 
     visitor.goto(f"/admin/registrations/registration/{registration.pk}/change/")

@@ -78,9 +78,9 @@ def _is_found(person: Identity) -> bool:
     key = topics.symmetric_key(topics.query_name(person.key_hash))
     sender = new_identity(os.urandom)  # the server answers a repeated query of one sender only once within seconds
     say(encode_query(Query((person.key_hash,)), signer=sender, topic_key=key, **now()).message)
-    reported = [each.body for each in replies_to(sender) if isinstance(each.body, QueryResponse)]
+    answers = [each.body for each in replies_to(sender) if isinstance(each.body, QueryResponse)]
     OutboundReply.objects.all().delete()
-    return [info.access_token for body in reported for info in body.info] == [TOKEN]
+    return [info.access_token for body in answers for info in body.info] == [TOKEN]
 
 
 def _is_notified(person: Identity) -> bool:
@@ -95,9 +95,9 @@ def _is_notified(person: Identity) -> bool:
 
 
 def rotate() -> str:
-    reported = StringIO()
-    call_command("rotate_field_keys", stdout=reported, stderr=reported)
-    return reported.getvalue()
+    printed = StringIO()
+    call_command("rotate_field_keys", stdout=printed, stderr=printed)
+    return printed.getvalue()
 
 
 def test_the_field_keys_are_changed_and_nobody_is_cut_off(be: Be) -> None:

@@ -111,7 +111,7 @@ def request(*registrations, key: bytes = b"request", **fields) -> Incoming:
     return Incoming(key, b"source of " + key, b"address of " + key, b"sender", PushRequest(b"status message", pushes))
 
 
-def reported(answer: Answer) -> list[tuple[bool, int]]:
+def results_of(answer: Answer) -> list[tuple[bool, int]]:
     return [(report.success, report.error) for report in answer.reports]
 
 
@@ -120,7 +120,7 @@ def test_a_request_is_pushed_and_answered_where_it_came_from() -> None:
     [answer] = post.exchange(request(phone, message=b"sealed"))
     assert (answer.bridge, answer.source_key) == (NAME, b"source of request")
     assert (answer.reply_address, answer.message_id) == (b"address of request", b"status message")
-    assert reported(answer) == [(True, ReportError.NONE)]
+    assert results_of(answer) == [(True, ReportError.NONE)]
     assert [push.message for push in post.gateway.pushes] == [b"sealed"]
     row = NotificationRequest.objects.get()
     assert (row.bridge, row.state, row.reply_address) == (NAME, "answered", None)
@@ -135,7 +135,7 @@ def test_reports_are_in_the_order_of_the_request() -> None:
     )
     [answer] = Post(gateway).exchange(request(alice, nobody, bob))
     missing = (False, ReportError.NOT_REGISTERED)
-    assert reported(answer) == [missing, missing, (True, ReportError.NONE)]
+    assert results_of(answer) == [missing, missing, (True, ReportError.NONE)]
     assert answer.reports[0].installation_id == dead
 
 
@@ -144,7 +144,7 @@ def test_a_request_that_is_decided_at_once_is_answered_in_the_same_batch() -> No
     post.bridge.take(request(make_registration(access_token="another")))
     post.process_batch()
     [answer] = post.bridge.sent
-    assert reported(answer) == [(False, ReportError.WRONG_TOKEN)]
+    assert results_of(answer) == [(False, ReportError.WRONG_TOKEN)]
     assert post.gateway.pushes == []
 
 
@@ -163,7 +163,7 @@ def test_the_same_request_key_at_another_bridge_is_another_request() -> None:
     stored = NotificationRequest.objects.get()
     RequestDigest.objects.update(digest=digest_of(stored.bridge, bytes(stored.request_key)))
     [_, answer] = post.exchange(request(phone))
-    assert reported(answer) == [(True, ReportError.NONE)]  # a duplicate push, which is reported as success
+    assert results_of(answer) == [(True, ReportError.NONE)]  # a duplicate push, which is reported as success
     assert len(post.gateway.pushes) == 1
 
 
@@ -172,7 +172,7 @@ def test_a_request_with_a_hanging_push_is_answered_at_its_deadline(settings) -> 
     post = Post(SilentGateway())
     post.bridge.take(request(make_registration(access_token=TOKEN)))
     post.process_until(lambda: post.bridge.sent)
-    assert [reported(answer) for answer in post.bridge.sent] == [[(True, ReportError.NONE)]]
+    assert [results_of(answer) for answer in post.bridge.sent] == [[(True, ReportError.NONE)]]
     assert post.delivery.sends.under_way == 1
 
 

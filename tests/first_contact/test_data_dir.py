@@ -22,8 +22,8 @@ Output = Callable[..., str]
 
 
 @pytest.fixture
-def reported() -> Output:
-    """Return ``reported(command, data_dir)``, which returns the one line with which a start is refused."""
+def refusal_of() -> Output:
+    """Return ``refusal_of(command, data_dir)``, which returns the one line with which a start is refused."""
 
     def start(command: str, data_dir: Path) -> str:
         clean = {name: value for name, value in os.environ.items() if name not in CONFIGURED}
@@ -56,12 +56,12 @@ def disk(tmp_path: Path, require_or_skip: Callable[[bool, str], None]) -> Iterat
 
 @pytest.mark.parametrize("command", first_everyday("up", "demo"))
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give data to another account")
-def test_root_does_not_start_on_data_of_another_account(reported: Output, tmp_path: Path, command: str) -> None:
+def test_root_does_not_start_on_data_of_another_account(refusal_of: Output, tmp_path: Path, command: str) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / LOCK_NAME).touch()
     os.chown(data / LOCK_NAME, NOBODY, NOBODY)
-    line = reported(command, data)
+    line = refusal_of(command, data)
     assert f": {data} holds data of nobody: start as nobody, or have root hand them" in line
     assert f"chown -R root '{data}'" in line
     assert not (data / "postgres").exists()
@@ -70,12 +70,12 @@ def test_root_does_not_start_on_data_of_another_account(reported: Output, tmp_pa
 
 @pytest.mark.parametrize("command", ["up", "demo"])
 def test_data_of_a_version_before_0_2_are_refused_and_left_as_they_are(
-    reported: Output, tmp_path: Path, command: str
+    refusal_of: Output, tmp_path: Path, command: str
 ) -> None:
     data = tmp_path / "data"
     (data / "postgres").mkdir(parents=True)
     (data / "postgres" / "PG_VERSION").write_text("18\n")
-    line = reported(command, data)
+    line = refusal_of(command, data)
     assert line.endswith(
         f"{data} holds data of a version before 0.2.0, from which there is no way up: set DATA_DIR to another folder."
     )
@@ -108,38 +108,38 @@ def test_another_account_does_not_start_on_data_of_root(
     assert f"{data} holds data of root: start as root, or have root hand them over" in ended.stderr.splitlines()[-1]
 
 
-def test_a_disk_too_small_for_a_start_is_named(reported: Output, disk: Path) -> None:
-    line = reported("up", disk / "data")
+def test_a_disk_too_small_for_a_start_is_named(refusal_of: Output, disk: Path) -> None:
+    line = refusal_of("up", disk / "data")
     assert line.startswith(f"manage.py up: the disk of {disk / 'data'} has 7 MiB left, and 128 are needed: make")
 
 
-def test_a_full_disk_is_named_before_anything_is_made(reported: Output, disk: Path) -> None:
+def test_a_full_disk_is_named_before_anything_is_made(refusal_of: Output, disk: Path) -> None:
     fill(disk)
-    line = reported("up", disk / "data")
+    line = refusal_of("up", disk / "data")
     assert line == (
         f"manage.py: {disk / 'data'} is on a full disk: make room there, or set DATA_DIR to a folder on another disk."
     )
 
 
-def test_a_full_disk_at_a_later_start_is_named_instead_of_a_crash(reported: Output, disk: Path) -> None:
+def test_a_full_disk_at_a_later_start_is_named_instead_of_a_crash(refusal_of: Output, disk: Path) -> None:
     """Metrics are mapped into memory, and writing them to a full disk would end the process with SIGBUS."""
-    reported("up", disk / "data")  # leaves secrets
+    refusal_of("up", disk / "data")  # leaves secrets
     fill(disk)
-    line = reported("up", disk / "data")
+    line = refusal_of("up", disk / "data")
     assert line.startswith(f"pushserver.full_metrics_dir: The disk of METRICS_DIR ({disk}/data/metrics) is full. Make")
 
 
-def test_a_read_only_disk_is_named(reported: Output, disk: Path) -> None:
+def test_a_read_only_disk_is_named(refusal_of: Output, disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)  # noqa: S607
-    assert reported("demo", disk / "data") == (
+    assert refusal_of("demo", disk / "data") == (
         f"manage.py: {disk / 'data'} is on a read-only file system: set DATA_DIR to a folder that can be written."
     )
 
 
-def test_data_that_became_read_only_are_named(reported: Output, disk: Path) -> None:
-    reported("up", disk / "data")
+def test_data_that_became_read_only_are_named(refusal_of: Output, disk: Path) -> None:
+    refusal_of("up", disk / "data")
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)  # noqa: S607
-    line = reported("up", disk / "data")
+    line = refusal_of("up", disk / "data")
     assert line.startswith(
         f"pushserver.unwritable_metrics_dir: METRICS_DIR ({disk}/data/metrics) cannot be written to."
     )

@@ -283,7 +283,7 @@ def _request() -> WakuMessage:
     """Return a request about an unknown installation, which is answered with an error."""
     phone, sender = unregistered_phone(), new_sender()
     phone.change(android())
-    place = Destination(
+    destination = Destination(
         client=phone.identity.pub33,
         server=SERVER.pub33,
         public_key_hash=phone.identity.key_hash,
@@ -291,4 +291,4 @@ def _request() -> WakuMessage:
         access_token=phone.access_token,
         version=phone.version,
     )
-    return sender.request([place], sender.one_to_one(), os.urandom(32), timestamp_ns=time.time_ns()).message
+    return sender.request([destination], sender.one_to_one(), os.urandom(32), timestamp_ns=time.time_ns()).message

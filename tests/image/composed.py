@@ -19,7 +19,7 @@ VARIABLE = re.compile(r"\$\{(\w+):-([^{}]*)\}")
 TMPFS = "noexec,nosuid,nodev,mode=1777"
 
 
-def reported(*command: str) -> str:
+def output_of(*command: str) -> str:
     """Return the output of a command, and check that it succeeded."""
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
@@ -30,7 +30,7 @@ def read_compose(**variables: str) -> dict[str, Any]:
     """Return the services with every default of the specification, as with a .env of these variables. This function
     substitutes the variables, as the tool does not get them.
     """
-    text = reported(".tools/compose", "-format", "json", "-no-interpolation", "compose.yaml")
+    text = output_of(".tools/compose", "-format", "json", "-no-interpolation", "compose.yaml")
     put_in = VARIABLE.sub(lambda found: variables.get(found[1]) or found[2], text)
     assert "${" not in put_in, "another form of variable"
     services = dict(json.loads(put_in)["services"])
@@ -48,18 +48,18 @@ class Image:
 
     @cached_property
     def container(self) -> str:
-        return reported("buildah", "from", "--pull-never", f"localhost/{self.name}").strip()
+        return output_of("buildah", "from", "--pull-never", f"localhost/{self.name}").strip()
 
     @cached_property
     def root(self) -> Path:
-        return Path(reported("buildah", "mount", self.container).strip())
+        return Path(output_of("buildah", "mount", self.container).strip())
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return dict(json.loads(reported("buildah", "inspect", self.container))["OCIv1"]["config"])
+        return dict(json.loads(output_of("buildah", "inspect", self.container))["OCIv1"]["config"])
 
     def close(self) -> None:
-        reported("buildah", "rm", self.container)
+        output_of("buildah", "rm", self.container)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,9 @@ class Composed:
         words = shlex.split(command or settings.get("command") or "") or image.config["Cmd"]
         variables = [*image.config["Env"], "HOME=/home/pushserver", f"HOSTNAME={service}"]
         variables += [f"{name}={value}" for name, value in {**settings["environment"], **environment}.items()]
-        place = [str(image.root), str(self.folder / "secrets"), str(self.folder / "hosts"), tmpfs(settings)]
+        paths = [str(image.root), str(self.folder / "secrets"), str(self.folder / "hosts"), tmpfs(settings)]
         inside = [image.config["User"], image.config["WorkingDir"], " ".join(self._volumes(service))]
-        enter = ["unshare", "--mount", str(ENTER), *place, *inside]
+        enter = ["unshare", "--mount", str(ENTER), *paths, *inside]
         return ProcessSpec(
             name=service, command=[*enter, "--ignore-environment", *variables, *words], stop_order=StopOrder.WORKER
         )

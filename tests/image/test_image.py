@@ -29,7 +29,7 @@ from embedded.supervisor.processes import PROJECT, ProcessSpec, StopOrder
 from tests.flows.fleet import Fleet, wait_for_http, wait_until
 from tests.flows.network import Network, android, iphone, new_sender
 from tests.image.composed import Composed, read_compose
-from tests.interop.nodes import Nodes, Overheard
+from tests.interop.nodes import Nodes, RelayReader
 from tests.interop.servers import Servers, ask
 from waku_bridge.client import Address
 from waku_bridge.codec.keys import Identity
@@ -198,7 +198,7 @@ def test_a_registration_and_a_request_wake_the_phone_once(
 ) -> None:
     _, node_url, record_url = composed
     server = Identity(PrivateKey(bytes.fromhex(SERVER_KEY))).pub33
-    network = Network(node_url, record_url, database, server, node_type=Overheard)
+    network = Network(node_url, record_url, database, server, node_type=RelayReader)
     address = platform()
     sender, phone = new_sender(), network.phone(address)
     (report,) = network.notify(sender, network.query(sender, phone))

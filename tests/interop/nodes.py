@@ -129,18 +129,18 @@ def _pass_on(listener: str, store: str, is_over: threading.Event) -> None:
             assert say(store, "POST", path, message).status == 200
 
 
-class Overheard(WakuNode):
+class RelayReader(WakuNode):
     """Client of a node without a store, which keeps all relayed messages and answers store queries from them."""
 
     def __init__(self, url: str, client: HttpClient) -> None:
         super().__init__(url, client)
-        self._heard: list[Any] = []
+        self._relayed: list[Any] = []
 
     async def stored(self, **params: Any) -> list[Any]:
         """Answer a query as nwaku's store would, but without its limit on the page size."""
-        self._heard += await self.read(params["pubsubTopic"])
+        self._relayed += await self.read(params["pubsubTopic"])
         topics = str(params.get("contentTopics", "")).split(",")
-        fitting = [raw for raw in self._heard if topics == [""] or raw["contentTopic"] in topics]
+        fitting = [raw for raw in self._relayed if topics == [""] or raw["contentTopic"] in topics]
         recent = sorted(
             (raw for raw in fitting if raw.get("timestamp", 0) >= params.get("startTime", 0)),
             key=lambda raw: int(raw.get("timestamp", 0)),
@@ -163,15 +163,15 @@ def linked(pair: Pair) -> Pair:
     """Wait until gossip flows in both directions. Earlier messages are lost without an error."""
 
     async def wait(here: WakuNode, there: WakuNode) -> None:
-        await _until_heard(here, there)
-        await _until_heard(there, here)
+        await _until_received(here, there)
+        await _until_received(there, here)
         await drained(here, there)
 
     pair.run(wait)
     return pair
 
 
-async def _until_heard(sender: WakuNode, receiver: WakuNode) -> None:
+async def _until_received(sender: WakuNode, receiver: WakuNode) -> None:
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         await sender.publish(PUBSUB_TOPIC, new_message())

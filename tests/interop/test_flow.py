@@ -14,7 +14,7 @@ from tests.flows.conftest import SERVER
 from tests.flows.fleet import Fleet
 from tests.flows.network import APP_TOPIC, Network, android, iphone, new_sender
 from tests.interop.conftest import StartServer
-from tests.interop.nodes import Overheard, Pair
+from tests.interop.nodes import Pair, RelayReader
 from tests.interop.servers import Server
 from waku_bridge.client import Address, NoAnswer
 from waku_bridge.node import WakuNode
@@ -36,7 +36,7 @@ def one_node(guard: Guard, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def network(request: pytest.FixtureRequest, real_gorush: Server, start_server: StartServer) -> Iterator[Network]:
     nodes = request.getfixturevalue(request.param)
     here, there, node_type = (
-        (nodes.here, nodes.there, Overheard) if isinstance(nodes, Pair) else (nodes, nodes, WakuNode)
+        (nodes.here, nodes.there, RelayReader) if isinstance(nodes, Pair) else (nodes, nodes, WakuNode)
     )
     with start_server(here) as running:
         # The fakes keep the same record as the development gorush.

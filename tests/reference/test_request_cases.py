@@ -25,7 +25,7 @@ DIFFERENCES = {
     "type_4_unknown_sent_unfiltered": (
         [True, 0],
         False,
-        "who blocked an author hears nothing of them, whatever the type",
+        "a user who blocked an author gets no push of any type from them",
     ),
     "enabled_false_still_sent": ([True, 0], False, "a client that asks for no notifications gets none (spec intent)"),
 }

@@ -58,20 +58,20 @@ class Besiegers:
 
 
 def main() -> None:
-    reported: dict[str, Any] = json.loads(sys.stdin.readline())
-    victims = [Phone(bytes.fromhex(key_hash), *rest) for key_hash, *rest in reported["victims"]]
-    recorded = [WakuMessage(b64decode(payload), topic, 0) for payload, topic in reported["recorded"]]
+    parameters: dict[str, Any] = json.loads(sys.stdin.readline())
+    victims = [Phone(bytes.fromhex(key_hash), *rest) for key_hash, *rest in parameters["victims"]]
+    recorded = [WakuMessage(b64decode(payload), topic, 0) for payload, topic in parameters["recorded"]]
     payloads = Payloads(
-        bytes.fromhex(reported["server"]), victims, recorded, keys=reported["keys"], seed=reported["seed"]
+        bytes.fromhex(parameters["server"]), victims, recorded, keys=parameters["keys"], seed=parameters["seed"]
     )
     with TemporaryDirectory(prefix="siege-") as folder:
         spool = Spool(Path(folder) / "messages")
-        for _ in range(round(reported["rate"] * reported["seconds"])):
-            spool.put(*payloads.next(reported["kind"]))
+        for _ in range(round(parameters["rate"] * parameters["seconds"])):
+            spool.put(*payloads.next(parameters["kind"]))
         print("ready", flush=True)
         sys.stdin.readline()
         besiegers = Besiegers(spool)
-        asyncio.run(besiegers.besiege(reported["node"], rate=reported["rate"], seconds=reported["seconds"]))
+        asyncio.run(besiegers.besiege(parameters["node"], rate=parameters["rate"], seconds=parameters["seconds"]))
     print(json.dumps({"sent": besiegers.sent, "bytes": besiegers.bytes}))
 
 

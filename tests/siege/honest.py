@@ -57,7 +57,7 @@ def besieging(
 ) -> "subprocess.Popen[str]":
     """Start the besiegers, which seal their messages first."""
     victims = [(p.identity.key_hash.hex(), p.installation_id, p.access_token) for p in honest.phones]
-    reported = {
+    parameters = {
         "node": node_url,
         "server": SERVER.pub33.hex(),
         "victims": victims,
@@ -65,10 +65,10 @@ def besieging(
         "seed": 1,
         "kind": kind,
     }
-    reported |= {"recorded": [(b64encode(message.payload).decode(), message.content_topic) for message in recorded]}
+    parameters |= {"recorded": [(b64encode(message.payload).decode(), message.content_topic) for message in recorded]}
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen([sys.executable, "-m", "tests.siege.besiege"], **pipes)
-    process.stdin.write(json.dumps(reported | {"rate": rate, "seconds": seconds}) + "\n")
+    process.stdin.write(json.dumps(parameters | {"rate": rate, "seconds": seconds}) + "\n")
     process.stdin.flush()
     assert process.stdout.readline() == "ready\n"
     return process

@@ -18,8 +18,8 @@ LARGE_BYTES = 200_000
 KINDS = (
     "pushes to clients of nobody",
     "pushes to one phone",
-    "says a push again",
-    "asks for a form and goes",
+    "repeats a push",
+    "requests a form and leaves",
     "registers a phone",
     "sends made-up names of elements",
     "sends elements 60 deep",
@@ -39,10 +39,10 @@ async def stanzas(kind: str, server: Neighbour, count: int) -> list[str]:
         case "pushes to one phone":
             route = await server.route(Device(Platform.FCM, uuid.uuid4().hex, uuid.uuid4().hex, APP))
             made = (_push(domain, route) for _ in cycle([0]))
-        case "says a push again":
+        case "repeats a push":
             route = await server.route(Device(Platform.FCM, uuid.uuid4().hex, uuid.uuid4().hex, APP), Dialect.XEP0357)
             made = cycle([_push(domain, route)])
-        case "asks for a form and goes":
+        case "requests a form and leaves":
             made = (_from(domain, registering.ask_for_form(SERVICE, Platform.FCM, new_id())) for _ in cycle([0]))
         case "registers a phone":
             made = (_from(domain, registering.register(SERVICE, _device(), new_id())) for _ in cycle([0]))

@@ -21,7 +21,7 @@ MAX_REPLAYED = 2000
 LARGE_BYTES = 100_000
 BUSY_TOKEN = "busy-" + "x" * 147  # the development gorush refuses it as busy, every time
 DEAD_TOKEN = "dead-" + "x" * 147
-TO_OWN_PHONES = "asks for 100 pushes to own phones"
+TO_OWN_PHONES = "requests 100 pushes to own phones"
 OWN_PHONES = 100
 UNDATED: dict[str, Any] = {"timestamp_ns": 0, "random_bytes": os.urandom}
 
@@ -55,14 +55,14 @@ class Payloads:
             "registers a topic of 4 KB": (3, lambda: self._register("ab" * 32, app_topic="t" * 4000)),
             "registers on the canary's topic": (2, lambda: self._register("ab" * 32, app_topic="canary")),
             "registers one more installation": (8, lambda: self._register(BUSY_TOKEN, identity=self._identities[0])),
-            "unregisters what never was": (8, self._tombstone),
-            "asks for 100 pushes to nobody": (6, self._ask_for_nobody),
-            "asks for a push to a victim": (20, self._pester),
+            "unregisters an unknown installation": (8, self._tombstone),
+            "requests 100 pushes to nobody": (6, self._ask_for_nobody),
+            "requests a push to a victim": (20, self._pester),
             "queries for a victim": (8, self._query),
-            "says what no server accepts": (1, self._exceed_limits),
-            "says nothing that can be read": (8, self._garble),
-            "says it again": (15, self._replay),
-            "says again what somebody honest said": (10, self._replay_recorded),
+            "exceeds the limits of the codec": (1, self._exceed_limits),
+            "sends unreadable bytes": (8, self._garble),
+            "repeats a message": (15, self._replay),
+            "repeats a message of an honest client": (10, self._replay_recorded),
             TO_OWN_PHONES: (8, self._fill),  # last, as these are retried for long
         }
 

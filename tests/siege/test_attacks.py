@@ -130,8 +130,8 @@ def test_an_attack_disturbs_no_honest_client_and_leaves_few_rows(world: World) -
     quiet, *costs = asyncio.run(suffer_each(world))
     show(quiet, costs)
     assert [cost.name for cost in [quiet, *costs] if not (cost.waku.is_clean and cost.xmpp.is_clean)] == []
-    most = {TO_OWN_PHONES: MAX_ROWS_OF_PUSHES}
-    assert [cost.name for cost in costs if rows_each(cost, quiet) > most.get(cost.name, MAX_ROWS_EACH)] == []
+    limits = {TO_OWN_PHONES: MAX_ROWS_OF_PUSHES}
+    assert [cost.name for cost in costs if rows_each(cost, quiet) > limits.get(cost.name, MAX_ROWS_EACH)] == []
 
 
 async def suffer_each(world: World) -> list[Cost]:

@@ -125,7 +125,7 @@ class Ledger:
         for notification in asked.notifications:
             self._named[_name(asked, notification)].append(notification)
 
-    def hear(self, message: WakuMessage) -> None:
+    def receive(self, message: WakuMessage) -> None:
         """Open a reply as its receiver would, and check it against the request."""
         for asked in self.asked.values():
             try:

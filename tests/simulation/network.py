@@ -49,7 +49,7 @@ class SimulatedNode:
         self._node.archive.close()
         self._node.archive = archive
 
-    def hear(self, message: WakuMessage, *, is_relayed: bool) -> None:
+    def receive(self, message: WakuMessage, *, is_relayed: bool) -> None:
         """Receive a message from a peer: into the cache, or only into the store when the relay missed it."""
         if is_relayed:
             self._node.receive(PUBSUB_TOPIC, message)
@@ -119,7 +119,7 @@ class Network:
         self._random = random
         self.is_troubled = True
         self.away: set[str] = set()
-        self.nodes = [SimulatedNode(place, agenda, random, self) for place in range(number)]
+        self.nodes = [SimulatedNode(index, agenda, random, self) for index in range(number)]
         self.spread_messages: list[WakuMessage] = []
         self.listeners: list[Any] = []
 
@@ -140,7 +140,7 @@ class Network:
         for node in self.nodes:
             is_relayed = not self.is_troubled or self._random.random() < 0.8
             if is_relayed or node is keeper or self._random.random() < 0.5:
-                self._agenda.add(self.delay(), lambda n=node, r=is_relayed: n.hear(message, is_relayed=r))
+                self._agenda.add(self.delay(), lambda n=node, r=is_relayed: n.receive(message, is_relayed=r))
 
     def trouble(self) -> None:
         """Take a node away for a while, or restart it."""

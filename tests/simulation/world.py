@@ -116,7 +116,7 @@ class World:
         self.scene = Scene(self.agenda, self.random, pool, self.network, self.providers)
         self.ledger = Ledger(monitor)
         self.keys = Process("keys", self.scene)
-        self.network.listeners.append(self._hear)
+        self.network.listeners.append(self._receive)
         self.phones = [Phone(number, self.random) for number in range(self.random.randint(1, 3))]
         self.workers: list[SimulatedWorker] = []
         self.bridges: list[SimulatedBridge] = []
@@ -145,9 +145,9 @@ class World:
             self.ledger.push(process, push)
         process.pass_by()  # or after it
 
-    def _hear(self, message: WakuMessage) -> None:
+    def _receive(self, message: WakuMessage) -> None:
         with self._remembering_what_breaks():
-            self.ledger.hear(message)
+            self.ledger.receive(message)
 
     @contextmanager
     def _remembering_what_breaks(self) -> Iterator[None]:

@@ -45,8 +45,8 @@ def _migrations(code: Path) -> set[Path]:
 def _asked(clone: Path, *arguments: str) -> str:
     if not GIT:
         return ""
-    reported = subprocess.run([GIT, *arguments], cwd=clone, capture_output=True, text=True, check=False)
-    return reported.stdout.strip() if reported.returncode == 0 else ""
+    ended = subprocess.run([GIT, *arguments], cwd=clone, capture_output=True, text=True, check=False)
+    return ended.stdout.strip() if ended.returncode == 0 else ""
 
 
 def unpack_release(release: str, into: Path) -> None:
@@ -78,9 +78,9 @@ def _files(folder: Path) -> set[Path]:
     return {file for file in found if "__pycache__" not in file.parts}
 
 
-def _put(file: Path, place: Path) -> None:
+def _put(file: Path, target: Path) -> None:
     """Write a file in one step, as a process may import it at this moment."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    draft = place.with_name(f"{place.name}.new")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f"{target.name}.new")
     shutil.copyfile(file, draft)
-    draft.replace(place)
+    draft.replace(target)

@@ -80,12 +80,12 @@ class Ejabberd:
         """Make an account."""
         with socket.create_connection(("127.0.0.1", self.c2s_port), timeout=10) as connection:
             connection.sendall(REGISTER.format(user=user, password=password).encode())
-            heard = b""
-            while b"register" not in heard.partition(b"</stream:features>")[2]:
+            stream = b""
+            while b"register" not in stream.partition(b"</stream:features>")[2]:
                 received = connection.recv(4096)
-                assert received, heard
-                heard += received
-        assert b"type='error'" not in heard.partition(b"</stream:features>")[2], heard
+                assert received, stream
+                stream += received
+        assert b"type='error'" not in stream.partition(b"</stream:features>")[2], stream
 
     def prepare(self) -> None:
         self.folder.mkdir(exist_ok=True)

@@ -99,8 +99,8 @@ SILENT = {
 @pytest.mark.parametrize("name", SILENT)
 async def test_a_stanza_that_needs_no_answer_gets_none(push_service: Service, name: str) -> None:
     """An answer to an error would be answered by the other side, without end."""
-    heard = []
-    component = push_service.peer.component(USER_SERVER, peers.USER_SERVER_SECRET, heard.append)
+    received = []
+    component = push_service.peer.component(USER_SERVER, peers.USER_SERVER_SECRET, received.append)
     async with component:
         stanza = SILENT[name]
         stanza.attrib.update({"id": "silent", "from": USER_SERVER, "to": SERVICE})
@@ -108,7 +108,7 @@ async def test_a_stanza_that_needs_no_answer_gets_none(push_service: Service, na
         # The ping is answered after the stanza, so its answer shows that the stanza got none.
         ping = element("iq", "", {"type": "get", "id": "p", "from": USER_SERVER, "to": SERVICE}, element("ping", PING))
         assert (await component.ask(ping)).get("type") == "result"
-        assert heard == []
+        assert received == []
 
 
 @pytest.mark.parametrize("inside", ["<x xmlns='a}b'/>", "<xml:foo/>", "<x a:b='1' xmlns:a='c}d'/>"])

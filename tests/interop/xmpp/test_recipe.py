@@ -56,13 +56,13 @@ def is_open(port: int) -> bool:
     return False
 
 
-def ask(connection: socket.socket, shown: str, answer: str) -> str:
-    """Return the received text, until ``shown`` matches it or the other side closes the connection."""
-    connection.sendall(shown.encode())
-    heard = ""
-    while not re.search(answer, heard) and (received := connection.recv(4096).decode()):
-        heard += received
-    return heard
+def ask(connection: socket.socket, sent: str, answer: str) -> str:
+    """Send a text, and return the answer once the pattern matches it or the other side closes the connection."""
+    connection.sendall(sent.encode())
+    seen = ""
+    while not re.search(answer, seen) and (received := connection.recv(4096).decode()):
+        seen += received
+    return seen
 
 
 def test_a_peer_without_a_certificate_of_a_domain_cannot_claim_it(
