@@ -1,5 +1,5 @@
--- The figures of one day's reports again, from the rows of the server and by nothing but SQL: the formulas of
--- docs/reports.md, for whoever wants to check them. Facts of the canaries are left out by what their runs noted.
+-- Figures of one day's reports, computed again in plain SQL from the rows of the server, to check the formulas of
+-- docs/reports.md. Facts of the canaries are left out, by the ids in the canaries' runs.
 --
 --   psql … -v day="'2026-11-20'" -f tests/reports/recompute.sql -c 'SELECT * FROM again_error_rates'
 --
