@@ -15,7 +15,7 @@ from embedded.servers.postgres import DATABASE_NAME, EmbeddedPostgres
 from embedded.supervisor.guard import Guard
 from tests.flows.fleet import wait_until
 
-# A crash of PostgreSQL loses no write that the operating system has, so fsync is not needed for these tests.
+# Without fsync a killed PostgreSQL loses nothing, as the system has its writes. Without synchronous_commit it would.
 UNSYNCED = {"fsync": "off", "shared_buffers": "64MB"}
 
 

@@ -77,7 +77,7 @@ def put_back() -> None:
 
 @contextmanager
 def connected_to(name: str) -> Iterator[None]:
-    """Connect this thread's Django connection to the database ``name`` meanwhile."""
+    """Connect this thread's Django connection to the database ``name`` while the block runs."""
     before = connection.settings_dict["NAME"]
     connection.close()
     connection.settings_dict["NAME"] = name

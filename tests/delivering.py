@@ -41,7 +41,7 @@ class RecordingGateway:
         self.pushes: list[Push] = []
 
     def refresh(self, *, now: datetime) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def find_fault(self, _push: Push) -> Result | None:
         return None
@@ -127,7 +127,7 @@ def prove(*keys: ChannelKey) -> None:
 
 @contextmanager
 def only(notifications) -> Iterator[None]:
-    """Keep every notification but these from being due meanwhile."""
+    """Keep every notification but these from being due while the block runs."""
     others = Notification.objects.filter(state__in=DUE).exclude(pk__in=[n.pk for n in notifications])
     held = list(others.filter(next_attempt_at__isnull=False).only("pk", "next_attempt_at"))
     others.update(next_attempt_at=None)

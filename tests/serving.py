@@ -8,7 +8,7 @@ from threading import Thread
 
 @contextmanager
 def serve(handler: type[BaseHTTPRequestHandler]) -> Iterator[ThreadingHTTPServer]:
-    """Run a server meanwhile that answers with a new subclass of ``handler``."""
+    """Run a server during the block. A new subclass of ``handler`` answers the requests."""
     quiet = type(handler.__name__, (handler,), {"log_message": lambda *_: None})
     with ThreadingHTTPServer(("127.0.0.1", 0), quiet) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)

@@ -31,7 +31,7 @@ def before_each_statement(function: Callable[[str], object]) -> Iterator[None]:
 
 @contextmanager
 def statements() -> Iterator[list[str]]:
-    """Record the statements that are sent meanwhile, including buffered ones, which are flushed at both ends."""
+    """Record the statements that the block sends, including buffered ones, which are flushed at both ends."""
     sent: list[str] = []
     _send_what_is_written()
     with before_each_statement(sent.append):
@@ -45,8 +45,8 @@ def _send_what_is_written() -> None:
 
 @contextmanager
 def round_trips() -> Iterator[list[bytes]]:
-    """Record the round trips of Django's connection meanwhile, by libpq's own trace. The list is
-    filled at the end.
+    """Record the round trips of Django's connection during the block, by libpq's own trace. The list is filled at the
+    end.
     """
     made: list[bytes] = []
     connection.ensure_connection()

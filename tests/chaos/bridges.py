@@ -68,7 +68,7 @@ class Bridges:
         self.fleet.start(*(services[name] for name in WORKERS if name not in self.fleet.running))
 
     def break_node(self, name: str, **faults: object) -> None:
-        """Set faults of a node, and fail if the node did not accept them, as the test would prove nothing."""
+        """Set faults of a node, and fail if the node did not accept them, as the test would otherwise prove nothing."""
         answer = ask(self.urls[name], "POST", "/dev/faults", orjson.dumps(faults))
         assert answer.status == 200, answer.body
 

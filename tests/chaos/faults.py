@@ -117,7 +117,7 @@ class Storm:
 
 @contextmanager
 def storm(stack: Stack) -> Iterator[Storm]:
-    """Run a storm meanwhile, and mend everything afterwards. An error of its thread is raised at the end."""
+    """Run a storm during the block, and mend everything afterwards. An error of its thread is raised at the end."""
     raised: list[BaseException] = []
     is_over, blowing = threading.Event(), Storm(stack)
 

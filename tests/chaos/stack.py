@@ -82,7 +82,9 @@ class Stack:
         self.fleet.start(*(services[name] for name in names))
 
     def break_providers(self, **faults: object) -> None:
-        """Set faults of the providers, and fail if they were not accepted, as the test would prove nothing."""
+        """Set faults of the providers, and fail if they were not accepted, as the test would otherwise prove
+        nothing.
+        """
         answer = ask(self.servers.fakes_url, "POST", "/dev/faults", orjson.dumps(faults))
         assert answer.body.items() >= faults.items()
 

@@ -33,7 +33,7 @@ SHORT_RATE_PER_SECOND = 50
 LOSSES = ("answers lost after the cache was drained", "caches much too small")
 SHORT_FAULTS = ("answers lost after the cache was drained", "bridge killed", "database killed", "stores lose cursors")
 TAKEOVER_SECONDS = 10
-# Seconds at the end, without a fault, in which the lag behind the stores must not grow.
+# Largest lag behind the stores without a fault, and how long it is sampled at the end.
 LAG_SECONDS = 10
 REST_SECONDS = 15
 # A store that was rate-limited is read again after a minute, and on a busy machine the workers lag behind the sender.

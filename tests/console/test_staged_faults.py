@@ -33,7 +33,7 @@ RESULTS = PROJECT / "test-results"
 AIM_SECONDS = 5.0
 GIVES_UP_AFTER_SECONDS = 30.0
 WELL = re.compile("Messages get through")
-# Requests in the one recorded hour of earlier days: twenty a minute are usual.
+# Requests an hour on the days before, so that twenty a minute are usual.
 USUAL_HOUR = 1200
 
 
@@ -142,7 +142,7 @@ def _steady_requests(up: Up, folder: Path) -> Iterator["subprocess.Popen[bytes]"
 
 @contextmanager
 def frozen(processes: Iterable[psutil.Process]) -> Iterator[None]:
-    """Freeze processes meanwhile, as when their machine hangs."""
+    """Freeze processes while the block runs, as when their machine hangs."""
     chosen = list(processes)
     assert chosen
     for each in chosen:

@@ -76,7 +76,7 @@ def peers(folder: Path, guard: Guard, valkey: EmbeddedValkey) -> Iterator[Fleet]
 
 @contextmanager
 def serving(peers: Fleet, cluster: EmbeddedPostgres, *, fill: int = 0) -> Iterator[Network]:
-    """Serve on a cluster meanwhile. Cluster and server are killed at the end."""
+    """Serve on a cluster while the block runs. Cluster and server are killed at its end."""
     environment = {**peers.environment, "DATABASE_URL": cluster.url()}
     fleet = Fleet(peers.folder, environment, peers.guard)
     fleet.start(cluster.spec())

@@ -44,10 +44,10 @@ class Fleet:
 
     def run(self, spec: ProcessSpec) -> None:
         """Run a process to its end, and check that it succeeded."""
-        code, printed = self.ended(spec)
+        code, printed = self.run_to_end(spec)
         assert code == 0, printed
 
-    def ended(self, spec: ProcessSpec, *, seconds: float = START_SECONDS) -> tuple[int, str]:
+    def run_to_end(self, spec: ProcessSpec, *, seconds: float = START_SECONDS) -> tuple[int, str]:
         """Run a process to its end. Return its exit code and output."""
         before = len(self.log(spec.name)) if (self.folder / f"{spec.name}.log").exists() else 0
         self.start(spec)

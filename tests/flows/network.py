@@ -183,7 +183,7 @@ class Network:
         return int(counters["submitted_tasks"] - counters["success_tasks"] - counters["failure_tasks"])
 
     def break_gorush(self, **faults: object) -> None:
-        """Set faults of gorush, and fail if it did not accept them, as the test would prove nothing."""
+        """Set faults of gorush, and fail if it did not accept them, as the test would otherwise prove nothing."""
         self._ask_gorush("POST", "/dev/faults", json.dumps(faults).encode())
 
     def mend_gorush(self) -> None:

@@ -34,7 +34,7 @@ def canary(fleet: Fleet) -> Run:
     def run(**environment: str) -> tuple[int, str]:
         spec = manage("canary", "canary", stop_order=StopOrder.FRONT)
         wide = {**spec.environment, "COLUMNS": "120", **environment}
-        return fleet.ended(replace(spec, environment=wide), seconds=90)
+        return fleet.run_to_end(replace(spec, environment=wide), seconds=90)
 
     return run
 

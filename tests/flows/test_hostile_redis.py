@@ -49,7 +49,7 @@ def bomb(tmp_path: Path) -> Bomb:
 
 
 def keys_read(redis: Redis, read: Callable[[], object]) -> set[str]:
-    """Return the keys whose values any connection reads meanwhile."""
+    """Return the keys whose values any connection reads during a call of ``read``."""
     commands: list[list[str]] = []
     with redis.monitor() as monitor:  # type: ignore[no-untyped-call]
         read()

@@ -19,7 +19,7 @@ HERE = "http://127.0.0.1:9"  # nothing listens there
 
 def run(fleet: Fleet, *arguments: str) -> tuple[int, str]:
     spec = manage("load", "load", *arguments, stop_order=StopOrder.FRONT)
-    return fleet.ended(replace(spec, environment={**spec.environment, "COLUMNS": "140"}), seconds=180)
+    return fleet.run_to_end(replace(spec, environment={**spec.environment, "COLUMNS": "140"}), seconds=180)
 
 
 @pytest.mark.nightly

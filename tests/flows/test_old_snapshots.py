@@ -31,7 +31,7 @@ _MULTIPLY = """
 """
 
 
-def work_off(table: str, key: str = "id", value: str = "row.id * 100000 + n") -> None:
+def make_ended_rows(table: str, key: str = "id", value: str = "row.id * 100000 + n") -> None:
     """Make many rows like the existing ones, and end all of them."""
     with connection.cursor() as cursor:
         cursor.execute(_MULTIPLY.format(table=table, key=key, value=value), {"rows": ROWS})
@@ -79,9 +79,9 @@ def test_a_search_for_open_rows_reads_no_ended_row() -> None:
     with other_session() as session:
         session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         session.execute("SELECT FROM notifications_queue")
-        work_off("waku_bridge_inboundenvelope", "hash", "new_hash")
+        make_ended_rows("waku_bridge_inboundenvelope", "hash", "new_hash")
         for table in ("waku_bridge_outboundreply", "notifications_notificationrequest", "notifications_notification"):
-            work_off(table)
+            make_ended_rows(table)
         fetch(f"SELECT {set_all(BATCH_WORKER)}")
         steps = [step for step in Process().worker._steps if "nothing_before" in step.waits]
         recent = timezone.now() - RECENT

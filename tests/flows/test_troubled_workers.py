@@ -44,7 +44,7 @@ def batches_of(fleet: Fleet, name: str) -> set[int]:
 
 @contextmanager
 def stopped(fleet: Fleet, name: str) -> Iterator[None]:
-    """Make a worker hang meanwhile."""
+    """Make a worker hang while the block runs."""
     pids = [fleet.running[name].pid, *batches_of(fleet, name)]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)

@@ -265,7 +265,7 @@ def _reasons(fleet: Fleet, name: str) -> list[str]:
 
 @contextmanager
 def _filled(disk: Path) -> Iterator[None]:
-    """Fill the disk to the last byte meanwhile."""
+    """Keep the disk full to the last byte while the block runs."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:

@@ -137,7 +137,7 @@ def canary(service: Service) -> Run:
     """Return a function that runs the canary and returns its exit code and output."""
 
     def run() -> tuple[int, str]:
-        return service.fleet.ended(manage("canary", "xmpp_canary", stop_order=StopOrder.FRONT), seconds=90)
+        return service.fleet.run_to_end(manage("canary", "xmpp_canary", stop_order=StopOrder.FRONT), seconds=90)
 
     return run
 

@@ -15,7 +15,7 @@ DEVICES = "SELECT count(*) FROM xmpp_bridge_device WHERE domain = 'push.montague
 
 def run_canary(service: Service) -> tuple[int, str]:
     """Run the canary. Return its exit code and output."""
-    return service.fleet.ended(manage("canary", "xmpp_canary", stop_order=StopOrder.FRONT), seconds=90)
+    return service.fleet.run_to_end(manage("canary", "xmpp_canary", stop_order=StopOrder.FRONT), seconds=90)
 
 
 async def test_the_canary_goes_through_a_real_server_and_back(either_service: Service) -> None:

@@ -102,7 +102,7 @@ async def test_a_device_that_registers_again_after_its_end_is_pushed_to(push_ser
 
 @asynccontextmanager
 async def without_database(service: Service) -> AsyncIterator[None]:
-    """Refuse new connections to the service's database meanwhile, and end the open ones."""
+    """End the connections to the service's database, and refuse new ones while the block runs."""
     url = service.fleet.environment["DATABASE_URL"]
     name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
     with psycopg.connect(url, dbname="postgres", autocommit=True) as connection:
