@@ -114,7 +114,7 @@ class Scene:
 
 
 class SimulatedWakeup:
-    """Wakeup that makes its process process a batch soon."""
+    """Wakeup of a simulated worker, which plans a batch soon."""
 
     def __init__(self, process: "SimulatedWorker") -> None:
         self._process = process

@@ -1,5 +1,5 @@
-"""Credentials that an operator gets from Apple and Google for gorush, self-made: gorush verifies them with neither when
-it starts.
+"""Self-made credentials in the forms that Apple and Google give to an operator of gorush. gorush verifies them with
+neither when it starts.
 """
 
 from pathlib import Path
