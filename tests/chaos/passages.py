@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
-from rich.console import Console
-from rich.table import Table
 
 from tests.chaos.bridges import Lag
 from tests.chaos.outages import Struck
+from tests.chaos.tables import print_table
 
 AUDIT = """
     CREATE TABLE audit_offer (hash bytea);
@@ -150,7 +149,7 @@ def show(passages: Passages, struck: Iterable[Struck], lag: Lag, archived: set[b
         ("dead letters", sum(passages.dead_letters.values())),
         *((f"until in the inbox, {share:.1%}", f"{_at(delays, share):.2f} s") for share in (0.5, 0.9, 0.99, 1)),
     ]
-    _print("Passages", ("what", "count"), rows)
+    print_table("Passages", ("what", "count"), rows)
     recoveries = [
         (
             each.name,
@@ -160,17 +159,10 @@ def show(passages: Passages, struck: Iterable[Struck], lag: Lag, archived: set[b
         )
         for each in struck
     ]
-    _print("Faults", ("fault", "lasted, s", "all in the inbox after, s", "read again after, s"), recoveries)
+    print_table("Faults", ("fault", "lasted, s", "all in the inbox after, s", "read again after, s"), recoveries)
     lags = [(f"{at:.0f}", "database away" if worst is None else f"{worst:.0f}") for at, worst in lag.worst_by(10)]
-    _print("Watermark lag", ("from second", "largest of ten, s"), lags)
+    print_table("Watermark lag", ("from second", "largest of ten, s"), lags)
 
 
 def _at(delays: Sequence[float], share: float) -> float:
     return delays[min(len(delays) - 1, int(share * len(delays)))] if delays else 0.0
-
-
-def _print(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    table = Table(*columns, title=title)
-    for row in rows:
-        table.add_row(*map(str, row))
-    Console(width=120).print(table)

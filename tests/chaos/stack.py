@@ -62,7 +62,7 @@ class Stack:
     def start(self) -> None:
         node_url = self.fleet.environment["WAKU_NODES"]
         self.fleet.run(processes.migrate())
-        self.fleet.start(processes.node(int(node_url.rsplit(":", 1)[1])))
+        self.fleet.start(processes.node(processes.port_of(node_url)))
         self.start_gorush(*range(len(self.ports)))
         self.start_workers(*processes.services())
         wait_for_http(f"{node_url}/health")

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from notifications.rules.policy import WORKER_LOST, is_left_alone
 from notifications.rules.reports import unpack
+from tests.chaos.tables import print_table
 from tests.flows.fleet import wait_until
 from tests.flows.network import Network
 
@@ -168,24 +168,15 @@ def show(title: str, stories: Iterable[Story]) -> None:
         (*end, len(counts), counts.count(0), counts.count(1), sum(n > 1 for n in counts), max(counts))
         for end, counts in sorted(ends.items())
     ]
-    _print(title, ("fate", "state", "count", "never accepted", "once", "more often", "at most"), rows)
+    print_table(title, ("fate", "state", "count", "never accepted", "once", "more often", "at most"), rows)
     reasons = Counter(_why(story) for story in stories if story.is_doubled)
-    _print("Accepted more than once, because of", ("uncertain ends", "count"), reasons.most_common())
+    print_table("Accepted more than once, because of", ("uncertain ends", "count"), reasons.most_common())
 
 
 def _why(story: Story) -> str:
     return ", ".join(
         sorted({*story.ambiguities, *(["repeated by Firebase's SDK"] if story.repeated_by_firebase else [])})
     )
-
-
-def _print(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    table = Table(title=title)
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*map(str, row))
-    Console(width=120).print(table)
 
 
 def wait_until_over(network: Network, fates: Collection[bytes], refused: Sequence[bytes] = ()) -> None:

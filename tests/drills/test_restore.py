@@ -67,7 +67,7 @@ def peers(folder: Path, guard: Guard, valkey: EmbeddedValkey) -> Iterator[Fleet]
         "REPLY_DEADLINE_SECONDS": "5",
     }
     fleet = Fleet(folder, environment, guard)
-    node, gorush = (int(environment[name].rsplit(":", 1)[1]) for name in ("WAKU_NODES", "GORUSH_URL"))
+    node, gorush = (processes.port_of(environment[name]) for name in ("WAKU_NODES", "GORUSH_URL"))
     fleet.start(processes.node(node), processes.gorush(gorush))
     wait_for_http(f"{environment['WAKU_NODES']}/health", f"{environment['GORUSH_URL']}/healthz")
     yield fleet

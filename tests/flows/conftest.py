@@ -83,14 +83,10 @@ def served(fleet: Fleet) -> Iterator[Fleet]:
 
 def start(fleet: Fleet) -> None:
     node_url, gorush_url = fleet.environment["WAKU_NODES"], fleet.environment["GORUSH_URL"]
-    fleet.start(processes.node(_port(node_url)), processes.gorush(_port(gorush_url)))
+    fleet.start(processes.node(processes.port_of(node_url)), processes.gorush(processes.port_of(gorush_url)))
     fleet.start(*processes.services().values())
     for name, url in (("node", f"{node_url}/health"), ("gorush", f"{gorush_url}/healthz")):
         processes.wait_until(lambda name=name, url=url: fleet.answers(name, url), what=f"{name} at {url}")
-
-
-def _port(url: str) -> int:
-    return int(url.rsplit(":", 1)[1])
 
 
 @pytest.fixture(scope="session")

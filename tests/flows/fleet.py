@@ -90,6 +90,10 @@ class Fleet:
         self.guard.forget(process.pid)
 
 
+def port_of(url: str) -> int:
+    return int(url.rsplit(":", 1)[1])
+
+
 def node(port: int) -> ProcessSpec:
     """Return the process of a node that is subscribed from the start: early messages wait in its ring for the
     bridge.

@@ -57,7 +57,7 @@ def lone(
     """A server with a broker of its own, and two processes that process batches."""
     environment = environment_of(postgres.url(new_database("batches")), broker.url, tmp_path_factory)
     fleet = Fleet(tmp_path_factory.mktemp("batches"), environment, guard)
-    ports = {name: int(environment[name].rsplit(":", 1)[1]) for name in ("WAKU_NODES", "GORUSH_URL")}
+    ports = {name: processes.port_of(environment[name]) for name in ("WAKU_NODES", "GORUSH_URL")}
     try:
         start_broker(fleet, broker)
         planned = services()

@@ -50,7 +50,7 @@ def without(fleet: Fleet, network: Network) -> Iterator[Callable[[str], None]]:
 
     yield stop
     urls = {"node": fleet.environment["WAKU_NODES"], "gorush": fleet.environment["GORUSH_URL"]}
-    specs = {name: getattr(processes, name)(int(url.rsplit(":", 1)[1])) for name, url in urls.items()}
+    specs = {name: getattr(processes, name)(processes.port_of(url)) for name, url in urls.items()}
     for name in stopped:
         fleet.start({**services(), **specs}[name])
     wait_for_http(f"{urls['node']}/health", f"{urls['gorush']}/healthz")

@@ -8,7 +8,7 @@ import pytest
 from embedded.demo.people import make_people
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import ProcessSpec, StopOrder
-from tests.flows.fleet import Fleet, node, wait_for_http, wait_until
+from tests.flows.fleet import Fleet, node, port_of, wait_for_http, wait_until
 from tests.flows.network import Network
 
 SEED = 7
@@ -39,7 +39,7 @@ def test_the_demonstration_survives_a_restart_of_the_node(fleet: Fleet, network:
     fleet.stop("node")
     wait_until(lambda: "node_away" in fleet.log("lasting-demo"), what="the clients miss the node")
     node_url = fleet.environment["WAKU_NODES"]
-    fleet.start(node(int(node_url.rsplit(":", 1)[1])))
+    fleet.start(node(port_of(node_url)))
     wait_for_http(f"{node_url}/health")
     back_ms = time.time_ns() // 1_000_000
     wait_until(

@@ -196,7 +196,7 @@ def test_a_node_of_another_network_and_a_gorush_that_does_not_start_have_a_line_
 ) -> None:
     """A gorush without the keys of Apple and Google ends at once."""
     fleet = new_fleet(postgres.url(new_database("odd_peers")))
-    node = processes.node(int(fleet.environment["WAKU_NODES"].rsplit(":", 1)[1]))
+    node = processes.node(processes.port_of(fleet.environment["WAKU_NODES"]))
     elsewhere = [part.replace(processes.PUBSUB_TOPIC, "/waku/2/rs/1/32") for part in node.command]
     fleet.start(replace(node, command=elsewhere), processes.services()["tasks"])
     wait_until(lambda: "wrong_cluster" in fleet.log("tasks"), what="the wrong node is logged")

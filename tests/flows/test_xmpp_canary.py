@@ -125,7 +125,7 @@ def service(
 
 
 def gorush(service: Service) -> ProcessSpec:
-    return processes.gorush(int(service.fleet.environment["GORUSH_URL"].rsplit(":", 1)[1]))
+    return processes.gorush(processes.port_of(service.fleet.environment["GORUSH_URL"]))
 
 
 def batches(service: Service) -> ProcessSpec:

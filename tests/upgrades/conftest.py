@@ -118,9 +118,5 @@ def _environment(postgres: EmbeddedPostgres, valkey: EmbeddedValkey, folder: Pat
 
 def _start_peers(fleet: Fleet) -> None:
     node_url, gorush_url = fleet.environment["WAKU_NODES"], fleet.environment["GORUSH_URL"]
-    fleet.start(processes.node(port_of(node_url)), processes.gorush(port_of(gorush_url)))
+    fleet.start(processes.node(processes.port_of(node_url)), processes.gorush(processes.port_of(gorush_url)))
     processes.wait_for_http(f"{node_url}/health", f"{gorush_url}/healthz")
-
-
-def port_of(url: str) -> int:
-    return int(url.rsplit(":", 1)[1])

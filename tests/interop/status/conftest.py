@@ -78,7 +78,7 @@ class World:
         self.servers.fleet.kill(GORUSH)
 
     def start_gorush(self) -> None:
-        self.servers.real(GORUSH, port=int(self.gorush.url.rpartition(":")[2]))
+        self.servers.real(GORUSH, port=processes.port_of(self.gorush.url))
 
     def pushes(self, token: str) -> list[dict[str, Any]]:
         """Return the pushes to one device that Apple or Google accepted."""

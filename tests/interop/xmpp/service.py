@@ -196,7 +196,7 @@ def settings_for(peer: Peer, database_url: str, redis_url: str) -> dict[str, str
 def start(peer: Peer, fleet: Fleet) -> Service:
     service = Service(peer, fleet)
     service.add_app(APP)
-    port = int(service.gorush_url.rsplit(":", 1)[1])
+    port = processes.port_of(service.gorush_url)
     fleet.start(processes.gorush(port), processes.services()["batches"], bridge())
     processes.wait_for_http(f"{service.gorush_url}/healthz")
     asyncio.run(service.wait_until_connected())
