@@ -33,14 +33,10 @@ def before_each_statement(function: Callable[[str], object]) -> Iterator[None]:
 def statements() -> Iterator[list[str]]:
     """Record the statements that the block sends, including buffered ones, which are flushed at both ends."""
     sent: list[str] = []
-    _send_what_is_written()
+    connection._send()
     with before_each_statement(sent.append):
         yield sent
-        _send_what_is_written()
-
-
-def _send_what_is_written() -> None:
-    connection._send()
+        connection._send()
 
 
 @contextmanager

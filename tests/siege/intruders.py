@@ -37,10 +37,10 @@ async def stanzas(kind: str, server: Neighbour, count: int) -> list[str]:
         case "pushes to clients of nobody":
             made = (_push(domain, _made_up(dialect)) for dialect in cycle(Dialect))
         case "pushes to one phone":
-            route = await server.route(Device(Platform.FCM, uuid.uuid4().hex, uuid.uuid4().hex, APP))
+            route = await server.route(_device())
             made = (_push(domain, route) for _ in cycle([0]))
         case "repeats a push":
-            route = await server.route(Device(Platform.FCM, uuid.uuid4().hex, uuid.uuid4().hex, APP), Dialect.XEP0357)
+            route = await server.route(_device(), Dialect.XEP0357)
             made = cycle([_push(domain, route)])
         case "requests a form and leaves":
             made = (_from(domain, registering.ask_for_form(SERVICE, Platform.FCM, new_id())) for _ in cycle([0]))

@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
-from slixmpp.xmlstream import tostring
-
 from embedded.servers.ports import free_port
 from embedded.servers.prosody import EmbeddedProsody
 from embedded.supervisor.processes import ProcessSpec
@@ -145,10 +143,6 @@ def ping(sender: str) -> Element:
     """Return a ping of the service to the users' server, which answers it after all earlier stanzas."""
     addresses = {"from": sender, "to": USERS}
     return element("iq", "", {"type": "get", "id": uuid.uuid4().hex} | addresses, element("ping", PING))
-
-
-def as_text(stanza: Element) -> str:
-    return tostring(stanza)
 
 
 def chat(to: str, body: str = "Wherefore art thou, Romeo?") -> Element:
