@@ -49,13 +49,13 @@ PUT_TOGETHER = {
     "kit/batches/batch.py": "the conditions of the steps, and settings of the session",
     "waku_bridge/inbound/inbound.py": "names of the model's columns",
     "xmpp_bridge/component/handler.py": "settings of the session",
-    "registrations/registering/pairs.py": "what Django has compiled",
+    "registrations/registering/pairs.py": "SQL that Django has compiled",
     "registrations/upkeep/retention.py": "the names of tables that are walked",
     "registrations/upkeep/rotation.py": "names of the models' columns",
     "spark_reports/export/queries.py": "expressions of ours, and days",
     "spark_reports/running/loading.py": "names of tables and columns",
-    "notifications/gauges.py": "what the token types are called",
-    "pushserver/history/traffic.py": "what the token types are called",
+    "notifications/gauges.py": "names of the token types",
+    "pushserver/history/traffic.py": "names of the token types",
     "pushserver/indicators/stored.py": "statements of other modules and of gauges, and their labels",
 }
 # Tables that are named without their models. This one is a gateway's own: no other module may import its model.

@@ -149,7 +149,7 @@ def show(passages: Passages, struck: Iterable[Struck], lag: Lag, archived: set[b
         ("dead letters", sum(passages.dead_letters.values())),
         *((f"until in the inbox, {share:.1%}", f"{_at(delays, share):.2f} s") for share in (0.5, 0.9, 0.99, 1)),
     ]
-    print_table("Passages", ("what", "count"), rows)
+    print_table("Passages", ("figure", "count"), rows)
     recoveries = [
         (
             each.name,

@@ -204,5 +204,5 @@ def known(network: Network) -> int:
     return int(count)
 
 
-def say(what: object) -> None:
-    Console(width=140).print(what)
+def say(line: object) -> None:
+    Console(width=140).print(line)

@@ -114,7 +114,7 @@ def _judge_replies(stories: Collection[Story], blowing: Storm) -> None:
     """Each request has one reply. Replies are late to requests that came while no worker was there. On a busy machine
     others are late, too, so they are only counted here, and judged in the run without killed workers.
     """
-    kills = [at for at, what in blowing.struck if what in WORKER_ENDS]
+    kills = [at for at, fault in blowing.struck if fault in WORKER_ENDS]
     late = [s for s in stories if s.reply_seconds > CLIENTS_WAIT_SECONDS]
     unexplained = [s for s in late if not any(-CLIENTS_WAIT_SECONDS < s.sent_at - at < INTAKE_SECONDS for at in kills)]
     say(f"replies later than {CLIENTS_WAIT_SECONDS} s: {len(late)}, without a killed worker: {len(unexplained)}")

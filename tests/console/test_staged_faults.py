@@ -53,11 +53,11 @@ class Stack:
         file = Path(self.up.environment["DATA_DIR"]) / "embedded.json"
         return psycopg.connect(json.loads(file.read_text())["DATABASE_URL"], autocommit=True)
 
-    def says(self, words: "re.Pattern[str]", what: str) -> None:
+    def says(self, words: "re.Pattern[str]", event: str) -> None:
         """Wait until the page shows ``words``, and record how long that took."""
         begun = time.monotonic()
         expect(self.page.locator("body")).to_contain_text(words, timeout=GIVES_UP_AFTER_SECONDS * 1000)
-        self.times.append((what, time.monotonic() - begun))
+        self.times.append((event, time.monotonic() - begun))
 
     def first_action(self, words: str, page_title: str) -> None:
         """Check the first action on the page, and that a click on it leads to its steps."""
@@ -106,7 +106,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterat
             _log_in(known.page, password)
             known.says(WELL, "ready")
             yield known
-        lines = [f"{seconds:5.1f} s of {AIM_SECONDS:g}: {what}" for what, seconds in known.times]
+        lines = [f"{seconds:5.1f} s of {AIM_SECONDS:g}: {event}" for event, seconds in known.times]
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / "staged-faults.txt").write_text("\n".join(lines), encoding="utf-8")
     finally:
@@ -271,7 +271,7 @@ def test_clients_that_fall_silent(well: Stack) -> None:
         well.says(re.compile(r"No request has arrived through Waku for \d min; usual is 20 a minute"), "silence")
         well.first_action("Where the canary gets through", "IndicatorTraffic")
         database.execute("DELETE FROM pushserver_traffichour")
-    well.says(WELL, "what is usual is not known any more")
+    well.says(WELL, "usual traffic is not known any more")
 
 
 def _silent_minutes(database: "psycopg.Connection[tuple[object, ...]]") -> int:

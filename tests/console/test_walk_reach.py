@@ -87,9 +87,9 @@ def test_support_reads_who_and_why_and_no_log_of_everything(visitor: Page) -> No
     expect(visitor.locator("#staff-actions").get_by_role("link")).to_have_count(0)
 
 
-def note(who: User, row: Model, message: str, *, minutes: int = 0) -> LogEntry:
+def note(user: User, row: Model, message: str, *, minutes: int = 0) -> LogEntry:
     return LogEntry.objects.create(
-        user=who,
+        user=user,
         content_type=ContentType.objects.get_for_model(row),
         object_id=id_of(row),
         object_repr=str(row),

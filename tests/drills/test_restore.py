@@ -41,13 +41,13 @@ class Figures:
     lines: list[str] = field(default_factory=list)
 
     @contextmanager
-    def timed(self, what: str) -> Iterator[None]:
+    def timed(self, step: str) -> Iterator[None]:
         started = time.monotonic()
         yield
-        self.lines.append(f"{what}: {time.monotonic() - started:.1f} s")
+        self.lines.append(f"{step}: {time.monotonic() - started:.1f} s")
 
-    def size(self, what: str, folder: Path) -> None:
-        self.lines.append(f"{what}: {size_bytes(folder) / 2**20:,.0f} MiB")
+    def size(self, name: str, folder: Path) -> None:
+        self.lines.append(f"{name}: {size_bytes(folder) / 2**20:,.0f} MiB")
 
 
 @pytest.fixture

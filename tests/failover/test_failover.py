@@ -207,10 +207,10 @@ def _judge_waku(stories: Collection[Story], faults: Faults) -> None:
         f" collapse ids; {len(late)} replies later than {CLIENTS_WAIT_SECONDS} s, {len(unexplained)} of them with a"
         f" primary"
     )
-    for what, (began, ended) in zip(("lost", "read-only"), faults.away, strict=True):
+    for fault, (began, ended) in zip(("lost", "read-only"), faults.away, strict=True):
         waited = [story.replied_at - ended for story in stories if began < story.sent_at < ended and story.replied_at]
         say(
-            f"primary {what} for {ended - began:.0f} s: the first reply to a request of that time {min(waited):.1f} s"
+            f"primary {fault} for {ended - began:.0f} s: the first reply to a request of that time {min(waited):.1f} s"
             f" later, the last {max(waited):.1f} s"
         )
     assert not lost

@@ -41,18 +41,18 @@ class Agenda:
         """Return the monotonic clock of all processes. As on a real machine, it does not begin at zero."""
         return 1000.0 + self.seconds
 
-    def add(self, after_seconds: float, what: Callable[[], object], owner: Owner | None = None) -> None:
-        """Call ``what`` later, unless its process is dead by then."""
+    def add(self, after_seconds: float, call: Callable[[], object], owner: Owner | None = None) -> None:
+        """Make a call later, unless its process is dead by then."""
         at = self.seconds + max(after_seconds, 0.0)
-        heapq.heappush(self._entries, (at, next(self._numbers), owner, what))
+        heapq.heappush(self._entries, (at, next(self._numbers), owner, call))
 
     def next(self) -> tuple[Owner | None, Callable[[], object]] | None:
         """Move the time to the next entry and return it. Return None when no entry is left."""
         while self._entries:
-            at, _, owner, what = heapq.heappop(self._entries)
+            at, _, owner, call = heapq.heappop(self._entries)
             if owner is None or owner.is_alive:
                 self.seconds = max(self.seconds, at)
-                return owner, what
+                return owner, call
         return None
 
 

@@ -377,9 +377,9 @@ class World:
     def _step(self) -> None:
         found = self.agenda.next()
         assert found is not None  # a worker always plans its next batch
-        owner, what = found
+        owner, call = found
         with self.scene.inside(owner if isinstance(owner, Process) else None):
-            what()
+            call()
         self._replace_dead()
         if self.is_dirty:
             self.is_dirty = False

@@ -17,11 +17,11 @@ RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for pattern, reason in (
         (
             rf"^CREATE (?:UNIQUE )?INDEX (?!CONCURRENTLY)\S+ ON {_TABLE}",
-            "keeps writers out while it builds an index: make it concurrently (kit.db.concurrently, or RunSQL)",
+            "blocks writers while it builds an index: make it concurrently (kit.db.concurrently, or RunSQL)",
         ),
         (
             rf"^DROP INDEX (?!CONCURRENTLY)(?:IF EXISTS )?{_TABLE}",
-            "waits with a lock for everybody: drop it concurrently",
+            "blocks everybody while it waits for its lock: drop it concurrently",
         ),
         (
             rf"{_ALTER}.*ADD CONSTRAINT \S+ (?:FOREIGN KEY|CHECK)(?!.*NOT VALID)",
@@ -33,15 +33,15 @@ RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             rf"{_ALTER}.*ALTER COLUMN \S+ TYPE ",
-            "writes the whole table anew under a lock: add a column, and copy in steps",
+            "rewrites the whole table under a lock: add a column, and copy in steps",
         ),
         (
             rf"{_ALTER}.*ALTER COLUMN \S+ SET NOT NULL",
-            "reads the whole table under a lock: add a CHECK constraint NOT VALID, validate it, then this",
+            "reads the whole table under a lock: add a CHECK NOT VALID, validate it, set NOT NULL in the next migration",
         ),
         (
             rf"{_ALTER}.*ADD COLUMN .*(?:GENERATED ALWAYS AS|DEFAULT .*(?:random|clock_timestamp|uuid|nextval)\w*\()",
-            "writes the whole table anew under a lock: add it without a value, and fill it in steps",
+            "rewrites the whole table under a lock: add it without a value, and fill it in steps",
         ),
         (
             rf"{_ALTER}.*ADD COLUMN .* (?:UNIQUE|REFERENCES|PRIMARY KEY)\b",
@@ -53,10 +53,10 @@ RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             rf"{_ALTER}.*(?:DROP COLUMN|RENAME COLUMN|RENAME TO)",
-            "takes away what the running version uses: stop using it in one release, remove it in the next",
+            "removes a part that the running version uses: stop using it in one release, remove it in the next",
         ),
-        (rf"^(?:DROP TABLE|TRUNCATE)(?: IF EXISTS)? {_TABLE}", "takes away what the running version uses"),
-        (rf"^(?:CLUSTER|VACUUM FULL) {_TABLE}", "writes the whole table anew under a lock"),
+        (rf"^(?:DROP TABLE|TRUNCATE)(?: IF EXISTS)? {_TABLE}", "removes a table that the running version uses"),
+        (rf"^(?:CLUSTER|VACUUM FULL) {_TABLE}", "rewrites the whole table under a lock"),
         (rf"^(?:WITH .*)?UPDATE {_TABLE}", "changes rows of a big table in one transaction: do it in steps, outside"),
         (
             rf"^(?:WITH .*)?DELETE FROM {_TABLE}",
