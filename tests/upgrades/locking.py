@@ -37,7 +37,7 @@ RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             rf"{_ALTER}.*ALTER COLUMN \S+ SET NOT NULL",
-            "reads the whole table under a lock: add a CHECK NOT VALID, validate it, set NOT NULL in the next migration",
+            "reads the whole table under a lock: add a CHECK NOT VALID, validate it, set NOT NULL one migration later",
         ),
         (
             rf"{_ALTER}.*ADD COLUMN .*(?:GENERATED ALWAYS AS|DEFAULT .*(?:random|clock_timestamp|uuid|nextval)\w*\()",
