@@ -53,7 +53,7 @@ def host(tmp_path: Path, require_or_skip: Callable[[bool, str], None]) -> Run:
 def test_the_doctor_reads_the_settings_and_secrets_of_the_units(host: Run) -> None:
     doctor = (sys.executable, "requirements/doctor.py")
     good = host(EXAMPLE, *doctor).stdout.splitlines()
-    assert "ok systemd runs it: its settings and secrets are in /etc/push-server" in good, good
+    assert "ok systemd runs the server: its settings and secrets are in /etc/push-server" in good, good
     assert "ok settings: manage.py check finds no fault" in good
     bad = host(EXAMPLE.replace("WAKU_NODES=http:", "WAKU_NODES=ftp:"), *doctor)
     assert [line.split(": ")[1][:10] for line in bad.stdout.splitlines() if "bad_urls" in line] == ["WAKU_NODES"]
@@ -62,7 +62,7 @@ def test_the_doctor_reads_the_settings_and_secrets_of_the_units(host: Run) -> No
 
 def test_the_doctor_reports_when_it_cannot_check(host: Run) -> None:
     found = host("NOT A VARIABLE=1\n", sys.executable, "requirements/doctor.py").stdout
-    assert "!! manage.py check ended: " in found
+    assert "!! manage.py check failed: " in found
 
 
 def test_an_upgrade_brings_the_units_and_the_command_of_the_new_version(tmp_path: Path) -> None:
