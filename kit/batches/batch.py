@@ -79,9 +79,9 @@ ATTEMPTS = 3
 # How often, over some 20 s, an item that meets a conflict alone is tried again. After that, no other worker causes the
 # conflict, and the item would block all others for ever.
 WAITS = 12
-# For `WARY_SECONDS` after a batch has waited in vain for a lock, other batches wait only this long for each lock.
+# For `SHORT_WAITS_SECONDS` after a batch has waited in vain for a lock, batches wait only this long for each lock.
 LOCK_TIMEOUT = "100ms"
-WARY_SECONDS = 60
+SHORT_WAITS_SECONDS = 60
 # How long one step may work in parts while the other steps of the process wait.
 PARTS_SECONDS = 2.0
 MAX_BACKOFF_SECONDS = 2.0
@@ -246,7 +246,7 @@ class Worker:
         self._wakeup = wakeup
         self._with_rows: set[int] = set()  # indexes of the steps that have waiting rows
         self._poll_at = self._count_at = 0.0
-        self._wary_until = 0.0
+        self._short_waits_until = 0.0
         self._oldest_at = self._oldest_not_before = self._beginning_at = 0.0
         self._next_searched, self._next_search_at = 0, 0.0
         self._nothing_before: dict[Step, datetime] = {}
@@ -264,7 +264,7 @@ class Worker:
             try:
                 self._listen()
                 if self.process_batch(now=clock.now()):
-                    self._hear()  # so that rows announced meanwhile do not wait behind the rest of a step
+                    self._read_notifications()  # so that rows announced meanwhile do not wait behind the rest of a step
                 else:
                     self._wait(started + PAUSE_SECONDS)
                 if backoff.failures:
@@ -274,7 +274,7 @@ class Worker:
             except (Error, psycopg.Error) as error:
                 if change_filter.has_changed(why := reason(error)):
                     log.warning("batch_postponed", error=type(error).__name__, reason=why)
-                self._hang_up()
+                self._disconnect()
                 sleep(backoff.next())
         connection.close()
 
@@ -289,12 +289,12 @@ class Worker:
             return False
         return monotonic() >= self._stop_at or not any(step.is_under_way() for step in self._steps)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         """Close the connection. The next one has to listen, and to become leader, again."""
         connection.close()
         self._listening, self._is_leader = None, False
         self._poll_at = 0.0
-        self._begin_anew()
+        self._search_from_beginning()
 
     def process_batch(self, *, now: datetime) -> bool:
         """Process one batch, and return whether rows are left for the next one."""
@@ -306,8 +306,10 @@ class Worker:
             except Exception as error:
                 if is_unavailable(error):
                     raise
-                if is_lock_timeout(error) and monotonic() >= self._wary_until:  # it has waited the whole `lock_timeout`
-                    self._wary_until = monotonic() + WARY_SECONDS
+                if (
+                    is_lock_timeout(error) and monotonic() >= self._short_waits_until
+                ):  # it has waited the whole `lock_timeout`
+                    self._short_waits_until = monotonic() + SHORT_WAITS_SECONDS
                 if not is_conflict(error):
                     log.warning("batch_split", error=type(error).__name__, sqlstate=sqlstate(error))
                     break
@@ -336,15 +338,15 @@ class Worker:
         clock.set(database_time)
         if database_time < now - RECENT / 2:  # the clock was set back: new rows are older than the known marks
             self._nothing_before = {}
-            self._begin_anew()
+            self._search_from_beginning()
         self._with_rows |= {index for index, is_so in zip(waiting, found, strict=True) if is_so}
         if is_leader != self._is_leader:
             self._is_leader = is_leader
             write(f"LISTEN {CHANNEL}" if is_leader else f"UNLISTEN {CHANNEL}")
             self._poll_at = 0.0  # to include the leader's own steps, and rows from before this worker listened
-            self._begin_anew()
+            self._search_from_beginning()
 
-    def _begin_anew(self) -> None:
+    def _search_from_beginning(self) -> None:
         """Schedule a search from the beginning of the index, because an announcement of old rows may be lost."""
         self._beginning_at = self._oldest_at = 0.0
 
@@ -410,7 +412,7 @@ class Worker:
             LeaderLock(BATCHES).release()
             write(f"NOTIFY {WAKE_PEERS}")
 
-    def _hear(self) -> None:
+    def _read_notifications(self) -> None:
         """Read the notifications: note the steps that they name, and poll at once if one names no step."""
         payloads = {notice.payload for notice in self._listening.notifies(timeout=0)} if self._listening else set()
         announced = {index for index, step in enumerate(self._steps) if step.announced_as in payloads - {"", OLD}}
@@ -428,7 +430,7 @@ class Worker:
         left: set[int] = set()
         try:
             with transaction.atomic(durable=True):
-                if monotonic() < self._wary_until:
+                if monotonic() < self._short_waits_until:
                     write(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
                 for index, step in self._active():
                     if made.concerns(step, has_rows=index in waited) and made.let_work(step):
@@ -511,12 +513,12 @@ class Worker:
         """Put the one item off, or quarantine it. Raise an error that another session causes, so that it is retried."""
         if is_lock_timeout(error) and step.put_off(batch):
             return
-        if self._is_waited_out(step, error):
+        if self._is_retried(step, error):
             raise error
         with transaction.atomic(durable=True):
             step.quarantine(error, batch)
 
-    def _is_waited_out(self, step: Step, error: Exception) -> bool:
+    def _is_retried(self, step: Step, error: Exception) -> bool:
         """Return whether another session causes the error of a single item, so that a later attempt can succeed."""
         if is_collision(error) or is_lock_timeout(error):
             return True
@@ -530,7 +532,7 @@ class Worker:
         empty batch would begin another pause.
         """
         sleep(max(not_before - monotonic(), 0.0))
-        self._hear()
+        self._read_notifications()
         while not self._with_rows:
             next_at = self._next_at()
             seconds = (self._poll_at if next_at is None else min(self._poll_at, next_at)) - monotonic()
@@ -541,7 +543,7 @@ class Worker:
             if self._wakeup in readable:
                 self._wakeup.clear()
             if self._listening in readable:
-                self._hear()
+                self._read_notifications()
             if self._stopping.is_set():
                 return
 

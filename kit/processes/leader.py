@@ -177,10 +177,10 @@ class Leader:
                 if await self._take():
                     await self._work(stopped, work)
                 elif self._session is None and self._survives_outage:
-                    await self._give_way(stopped)
+                    await self._wait_for_former_leader(stopped)
                 await wait(stopped, BEAT_SECONDS)
         finally:
-            await self._hang_up()
+            await self._disconnect()
 
     async def _work(self, stopped: asyncio.Event, work: Work) -> None:
         log.info("lock_taken", name=self._name)
@@ -197,16 +197,16 @@ class Leader:
             stopping.cancel()
             term.ended.set()
             await working
-        await self._hang_up()
+        await self._disconnect()
 
-    async def _give_way(self, stopped: asyncio.Event) -> None:
+    async def _wait_for_former_leader(self, stopped: asyncio.Event) -> None:
         """Wait until the database is back, and then for `RETURN_SECONDS`, in which the former leader can take the lock.
 
         The former leader is still at work, and would have to stop.
         """
         while not (stopped.is_set() or await self._is_connected()):
             await wait(stopped, BEAT_SECONDS)
-        await self._hang_up()  # PostgreSQL would end an idle session meanwhile
+        await self._disconnect()  # PostgreSQL would end an idle session meanwhile
         await wait(stopped, RETURN_SECONDS)
 
     async def _may_stay(self, working: "asyncio.Future[None]") -> bool:
@@ -224,13 +224,13 @@ class Leader:
         except (psycopg.Error, TimeoutError) as error:
             self._log_change(reason(error))
             if self._survives_outage:
-                await self._hang_up()
+                await self._disconnect()
             return self._survives_outage
         return True
 
     async def _listen(self, session: psycopg.AsyncConnection, working: "asyncio.Future[None]") -> None:
         """Wait until the next check of the lock. A session that listens fails at once when it ends."""
-        listening = asyncio.ensure_future(_hear_nothing(session))
+        listening = asyncio.ensure_future(_wait_for_notification(session))
         await asyncio.wait([listening, working], return_when=asyncio.FIRST_COMPLETED)
         if listening.done():
             listening.result()
@@ -263,7 +263,7 @@ class Leader:
             is_ours = await self._ask(TAKE)
         except (psycopg.Error, TimeoutError) as error:
             self._log_change(reason(error))
-            await self._hang_up()
+            await self._disconnect()
             return False
         self._change_filter.has_changed("")
         return is_ours
@@ -289,7 +289,7 @@ class Leader:
             row = await cursor.fetchone()
         return bool(row and row[0])
 
-    async def _hang_up(self) -> None:
+    async def _disconnect(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             with suppress(psycopg.Error, TimeoutError):
@@ -306,7 +306,7 @@ async def _end_with(stopped: asyncio.Event, term: Term) -> None:
     term.ended.set()
 
 
-async def _hear_nothing(session: psycopg.AsyncConnection) -> None:
+async def _wait_for_notification(session: psycopg.AsyncConnection) -> None:
     async for _ in session.notifies(timeout=BEAT_SECONDS):
         pass
 

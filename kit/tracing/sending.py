@@ -28,7 +28,7 @@ EVERY_SECONDS = 2.0
 # Seconds that a process may take at its end for its last batches.
 LAST_SECONDS = 2.0
 # Seconds between two warnings about an unreachable collector.
-COMPLAIN_EVERY_SECONDS = 60.0
+WARN_EVERY_SECONDS = 60.0
 
 
 class Sender(Generic[T]):
@@ -39,7 +39,7 @@ class Sender(Generic[T]):
         self._url = url
         self._headers = {**headers, "Content-Type": "application/x-protobuf"}
         self._encode = encode
-        self._complain_at = float("-inf")
+        self._warn_at = float("-inf")
         self._begin_anew()
         os.register_at_fork(after_in_child=self._begin_anew)
         atexit.register(self.close)
@@ -88,12 +88,12 @@ class Sender(Generic[T]):
         try:
             status = asking.result(seconds).status_code
             if status >= HTTPStatus.MULTIPLE_CHOICES:
-                self._complain(status, len(batch))
+                self._warn(status, len(batch))
         except (httpx.TransportError, TimeoutError) as error:
             asking.cancel()
-            self._complain(type(error).__name__, len(batch))
+            self._warn(type(error).__name__, len(batch))
 
-    def _complain(self, error: str | int, count: int) -> None:
-        if monotonic() >= self._complain_at:
-            self._complain_at = monotonic() + COMPLAIN_EVERY_SECONDS
+    def _warn(self, error: str | int, count: int) -> None:
+        if monotonic() >= self._warn_at:
+            self._warn_at = monotonic() + WARN_EVERY_SECONDS
             log.warning("collector_takes_nothing", kind=self._kind, error=error, count=count)

@@ -172,7 +172,7 @@ class SimulatedWorker(Process):
                 is_more = self._worker.process_batch(now=clock.now())
         except (OperationalError, InterfaceError, psycopg.Error):
             with self.scene.inside(self):
-                self._worker._hang_up()
+                self._worker._disconnect()
         except Killed:
             self.is_alive = False
         finally:

@@ -529,7 +529,7 @@ def test_a_worker_that_has_waited_for_a_lock_waits_only_briefly_for_the_next_one
     for numbers in ([1], [2], [3]):
         step.numbers = numbers
         worker.process_batch(now=timezone.now())
-    worker._wary_until = 0.0
+    worker._short_waits_until = 0.0
     step.numbers = [4]
     worker.process_batch(now=timezone.now())
     assert seen == ["1s", "100ms", "100ms", "100ms", "100ms", "1s"]
@@ -681,17 +681,17 @@ def test_frequent_announcements_cause_no_search_for_the_oldest_row(monkeypatch):
         other.autocommit = True
         for channel, payload in ((CHANNEL, ""), (WAKE_PEERS, ""), (CHANNEL, "inbox")):
             other.execute("SELECT pg_notify(%s, %s)", [channel, payload])
-            worker._hear()
+            worker._read_notifications()
             worker.process_batch(now=timezone.now())
         assert asked == []
         other.execute("SELECT pg_notify(%s, %s)", [CHANNEL, OLD])
     worker._oldest_not_before = monotonic() + 1000  # it took long the last time
-    worker._hear()
+    worker._read_notifications()
     worker.process_batch(now=timezone.now())
     assert asked == []
     worker._oldest_not_before = 0.0
     wake(OLD)
-    worker._hear()
+    worker._read_notifications()
     worker.process_batch(now=timezone.now())
     assert len(asked) == 1
     connection.close()  # with the lock of the leader

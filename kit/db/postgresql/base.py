@@ -69,9 +69,9 @@ class TimedConnection(psycopg.Connection[Any]):
                 yield
         finally:
             self.statement_count, self.has_sent_begin = 1, False
-        self._hand_on_notices()
+        self._deliver_notifications()
 
-    def _hand_on_notices(self) -> None:
+    def _deliver_notifications(self) -> None:
         """Deliver notifications that came with the last answer, because `select` does not see them in memory."""
         while self.pgconn.notify_handler and (notice := self.pgconn.notifies()):
             self.pgconn.notify_handler(notice)
