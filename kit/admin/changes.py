@@ -1,8 +1,7 @@
 """Staff actions on rows, read from the log of changes, for the pages of these rows."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib.admin.models import LogEntry
@@ -10,31 +9,22 @@ from django.contrib.contenttypes.models import ContentType
 from django.db.models import Model, QuerySet
 from django.urls import reverse
 
+from kit.admin.by_model import ByModel
+
 # The page of a row shows this many of the newest entries, and links to the list of all of them.
 MAX_SHOWN = 10
 WHY = " Why: "
 
 Subjects = Mapping[type[Model], Collection[str]]
-_owners: dict[type[Model], Callable[[Any], Subjects]] = {}
-
-
-def acted_on_through(model: type[Model]) -> Callable[[Callable[[Any], Subjects]], Callable[[Any], Subjects]]:
-    """Return a decorator that registers the function which finds the rows from whose pages staff act on a row.
-
-    The log names the row from whose page an operation was started: a route is disabled from its registration.
-    """
-
-    def remember(function: Callable[[Any], Subjects]) -> Callable[[Any], Subjects]:
-        _owners[model] = function
-        return function
-
-    return remember
+# Functions that return the rows from whose pages staff act on a row. The log names the row from whose page an operation
+# was started: a route is disabled from its registration.
+_owners: ByModel[Subjects] = ByModel()
+acted_on_through = _owners.register
 
 
 def subjects_of(row: Model, name: str) -> Subjects:
     """Return the rows whose log entries concern ``row``, whose id in the log is ``name``."""
-    owners = _owners.get(type(row))
-    return {type(row): [name], **(owners(row) if owners else {})}
+    return {type(row): [name], **(_owners.of(row) or {})}
 
 
 def changes_of(model: type[Model], ids: Collection[str], *, since: datetime | None = None) -> QuerySet[LogEntry]:

@@ -1,15 +1,16 @@
 """Links from one row to related rows, shown at the top of its page.
 
-`pushserver` knows which rows of different apps belong together, and registers the links here.
+An app registers the links between its own rows here, and `pushserver` registers those between rows of different apps.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlencode
 
 from django.db.models import Model
 from django.urls import reverse
+
+from kit.admin.by_model import ByModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +24,9 @@ def list_url(name: str, **query: str) -> str:
     return f"{reverse(f'admin:{name}_changelist')}?{urlencode(query)}"
 
 
-Links = Callable[[Any], Iterable[Link]]
-_links: dict[type[Model], Links] = {}
-
-
-def links_from(model: type[Model]) -> Callable[[Links], Links]:
-    """Return a decorator that registers the function which returns the links from a row of ``model``."""
-
-    def remember(links: Links) -> Links:
-        _links[model] = links
-        return links
-
-    return remember
+_links: ByModel[Iterable[Link]] = ByModel()
+links_from = _links.register
 
 
 def links_of(row: Model) -> list[Link]:
-    links = _links.get(type(row))
-    return list(links(row)) if links else []
+    return list(_links.of(row) or ())

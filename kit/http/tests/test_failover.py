@@ -59,7 +59,7 @@ def test_failures_of_parallel_requests_count_once():
     assert peers.is_trusted(FIRST, now=5.0 + DISTRUST_SECONDS)
 
 
-def test_a_server_is_distrusted_for_as_long_as_its_retry_after():
+def test_a_server_is_distrusted_for_at_least_the_given_seconds():
     peers = Peers([FIRST])
     peers.failed(FIRST, now=5.0, min_seconds=60)
     assert not peers.is_trusted(FIRST, now=64.0)
