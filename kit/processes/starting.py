@@ -20,28 +20,28 @@ from kit.db.reasons import reason
 
 log = structlog.get_logger(__name__)
 
-Question = Callable[[], Iterable[str]]
+Check = Callable[[], Iterable[str]]
 RETRY_SECONDS = 2.0
 
 
 def wait_until_fit() -> None:
     """Wait until no check finds a fault. Log each fault once, and again after another one."""
-    questions, logged = import_module(settings.STARTS_WHEN), ""
-    while fault := next(_ask(questions.FAULTS), ""):
+    checks, logged = import_module(settings.STARTS_WHEN), ""
+    while fault := next(_lines_of(checks.FAULTS), ""):
         if fault != logged:
             log.error("start_waits", reason=fault)
         logged = fault
         connection.close()
         sleep(RETRY_SECONDS)
-    for oddity in _ask(questions.ODDITIES):
+    for oddity in _lines_of(checks.ODDITIES):
         log.warning("started_all_the_same", reason=oddity)
     clock.set(database_now())
     connection.close()  # so that no forked process inherits it
 
 
-def _ask(questions: Iterable[Question]) -> Iterator[str]:
+def _lines_of(checks: Iterable[Check]) -> Iterator[str]:
     try:
-        for question in questions:
-            yield from question()
+        for check in checks:
+            yield from check()
     except (OperationalError, InterfaceError, ProgrammingError) as error:
         yield reason(error)

@@ -16,7 +16,7 @@ ALL_TOPICS = """
     FROM (SELECT DISTINCT topic FROM registrations_topickey) AS topics
     GROUP BY topic >> 16
 """
-SOMEBODYS = "SELECT topic FROM registrations_topickey WHERE topic = ANY(%b::bigint[])"
+STILL_USED = "SELECT topic FROM registrations_topickey WHERE topic = ANY(%b::bigint[])"
 WALKED = 5_000  # rows that one statement reads
 _INSERT = """
     INSERT INTO registrations_topickey (name, topic, created_at)
@@ -24,7 +24,7 @@ _INSERT = """
     ON CONFLICT (name) DO NOTHING
     RETURNING topic
 """
-_OF_NOBODY = """
+_WITHOUT_REGISTRATION = """
     SELECT name FROM registrations_topickey WHERE id > %(after)s AND id <= %(up_to)s AND NOT EXISTS (
         SELECT FROM registrations_registration WHERE public_key_hash = decode(name, 'hex')
     )
@@ -47,11 +47,11 @@ def insert(topics: Mapping[str, int], *, now: datetime) -> list[int]:
     return [topic for (topic,) in rows]
 
 
-def of_nobody() -> Iterator[list[str]]:
+def without_registration() -> Iterator[list[str]]:
     """Yield lists of names of key hashes that have no registration any more, one list per `WALKED` rows."""
     [(last,)] = fetch("SELECT coalesce(max(id), 0) FROM registrations_topickey")
     for after in range(0, last, WALKED):
-        yield [name for (name,) in fetch(_OF_NOBODY, {"after": after, "up_to": after + WALKED})]
+        yield [name for (name,) in fetch(_WITHOUT_REGISTRATION, {"after": after, "up_to": after + WALKED})]
 
 
 @transaction.atomic

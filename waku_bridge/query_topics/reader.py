@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import psycopg
 import structlog
 
-from registrations.keys.topic_keys import ALL_TOPICS, SOMEBODYS
+from registrations.keys.topic_keys import ALL_TOPICS, STILL_USED
 from waku_bridge.codec import topics
 from waku_bridge.metrics import QUERY_TOPICS
 from waku_bridge.query_topics.registering import CHANNEL, GONE_CHANNEL, read_notice
@@ -146,7 +146,7 @@ class QueryTopics:
         A topic may belong to another user as well, or to the same user again, which may have been announced before.
         """
         if gone:
-            cursor = await connection.execute(SOMEBODYS, [gone])
+            cursor = await connection.execute(STILL_USED, [gone])
             kept = {topic for (topic,) in await cursor.fetchall()}
             for topic in gone:
                 if topic not in kept:

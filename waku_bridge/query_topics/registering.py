@@ -53,7 +53,7 @@ def stop_listening_to(name: str) -> None:
 
 def stop_listening_to_nobody() -> Iterator[int]:
     """Remove the names of keys without any registration. Yield how many each step removed."""
-    for names in topic_keys.of_nobody():
+    for names in topic_keys.without_registration():
         yield _remove(names) if names else 0
 
 

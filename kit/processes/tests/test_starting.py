@@ -17,9 +17,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def questions(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def checks(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return a module with empty lists of checks, which the test fills."""
-    module = ModuleType("questions_of_a_test")
+    module = ModuleType("checks_of_a_test")
     module.FAULTS, module.ODDITIES = [], []  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(starting, "RETRY_SECONDS", 0.0)
@@ -27,15 +27,15 @@ def questions(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> Module
     return module
 
 
-def test_nothing_is_logged_without_faults(questions: ModuleType) -> None:
+def test_nothing_is_logged_without_faults(checks: ModuleType) -> None:
     with capture_logs() as logs:
         wait_until_fit()
     assert logs == []
 
 
-def test_a_process_waits_for_the_end_of_a_fault_and_logs_each_change(questions: ModuleType) -> None:
+def test_a_process_waits_for_the_end_of_a_fault_and_logs_each_change(checks: ModuleType) -> None:
     faults = iter(["The disk is full.", "The disk is full.", "A table is missing."])
-    questions.FAULTS.append(lambda: [fault for fault in [next(faults, "")] if fault])
+    checks.FAULTS.append(lambda: [fault for fault in [next(faults, "")] if fault])
     with capture_logs() as logs:
         wait_until_fit()
     assert [(entry["event"], entry["reason"]) for entry in logs] == [
@@ -44,7 +44,7 @@ def test_a_process_waits_for_the_end_of_a_fault_and_logs_each_change(questions: 
     ]
 
 
-def test_an_unavailable_database_is_a_fault(questions: ModuleType) -> None:
+def test_an_unavailable_database_is_a_fault(checks: ModuleType) -> None:
     answers = iter([OperationalError("server closed the connection"), _full_disk()])
 
     def ask() -> Iterator[str]:
@@ -52,7 +52,7 @@ def test_an_unavailable_database_is_a_fault(questions: ModuleType) -> None:
             raise error
         yield from ()
 
-    questions.FAULTS.append(ask)
+    checks.FAULTS.append(ask)
     with capture_logs() as logs:
         wait_until_fit()
     assert [entry["reason"] for entry in logs] == [
@@ -61,8 +61,8 @@ def test_an_unavailable_database_is_a_fault(questions: ModuleType) -> None:
     ]
 
 
-def test_an_oddity_is_logged_and_the_process_starts(questions: ModuleType) -> None:
-    questions.ODDITIES.append(lambda: ["The clock is wrong."])
+def test_an_oddity_is_logged_and_the_process_starts(checks: ModuleType) -> None:
+    checks.ODDITIES.append(lambda: ["The clock is wrong."])
     with capture_logs() as logs:
         wait_until_fit()
     assert [(entry["event"], entry["reason"]) for entry in logs] == [("started_all_the_same", "The clock is wrong.")]
