@@ -126,11 +126,8 @@ def _paced(running: Fleet, phones: Phones) -> dict[str, float]:
 def _poll(running: Fleet) -> dict[str, float]:
     """Return the present sizes of rows and processes, and the times of scans."""
     memory = {f"{name}_mb": value for name, value in _memory(running).items()}
-    return {**_scans_ms(running), **memory, "dead_rows": running.count(DEAD), "database_mb": _database_mb(running)}
-
-
-def _database_mb(running: Fleet) -> float:
-    return running.count("SELECT pg_database_size(current_database())") / 2**20
+    database_mb = running.count("SELECT pg_database_size(current_database())") / 2**20
+    return {**_scans_ms(running), **memory, "dead_rows": running.count(DEAD), "database_mb": database_mb}
 
 
 def _memory(running: Fleet) -> dict[str, float]:

@@ -236,15 +236,15 @@ def settle(request_ids: Iterable[int], *, now: datetime) -> list[Answer]:
     for row in fetch(_LOCK_NOTIFICATIONS, {"ids": [request.id for request in waiting], "since": since}):
         notification = StoredNotification._make(row)
         by_request[notification.request_id].append(notification)
-    settled = [request for request in waiting if _is_answerable(request, by_request[request.id], now=now)]
+    settled = [
+        request
+        for request in waiting
+        if is_answerable(map(_standing, by_request[request.id]), is_overdue=request.reply_due_at <= now)
+    ]
     reports = _fix_reports([n for request in settled for n in by_request[request.id]], since)
     write(_ANSWER, {"now": now, "today": day_of(now), "ids": [request.id for request in settled]})
     _measure(settled, now=now)
     return [_answer(request, {n.position: reports[n.id] for n in by_request[request.id]}) for request in settled]
-
-
-def _is_answerable(request: Stored, notifications: Iterable[StoredNotification], *, now: datetime) -> bool:
-    return is_answerable(map(_standing, notifications), is_overdue=request.reply_due_at <= now)
 
 
 def _standing(notification: StoredNotification) -> Standing:

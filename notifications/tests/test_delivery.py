@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 from django.db import OperationalError, connection, transaction
-from django.utils import timezone
 
 from notifications.delivery.recording import FINISHED_BY, record, take_up_lost
 from notifications.delivery.settling import overdue_request_ids, settle
@@ -555,18 +554,6 @@ def test_drained_delivery_claims_nothing_and_searches_for_nothing():
     assert not limits.has_capacity_again()
     halts.stop_draining()
     assert [held.notification_id for held in take()] == [waiting.pk]
-
-
-@pytest.mark.django_db
-def test_a_notification_that_cannot_be_claimed_is_postponed_and_stops_no_other():
-    broken, others = make_due(next_attempt_at=LONG_AGO - timedelta(hours=1)), [make_due() for _ in range(3)]
-    # The next attempt's number does not fit into its column.
-    Notification.objects.filter(pk=broken.pk).update(attempt_count=2_147_483_647)
-    deliverer = DeliveryProcess()
-    deliverer.process_until(lambda: all(fresh(n).state == State.DELIVERED for n in others))
-    row = fresh(broken)
-    assert (row.state, row.attempt_count) == (State.PENDING, 2_147_483_647)
-    assert row.next_attempt_at > timezone.now() + timedelta(seconds=30)
 
 
 # Lost workers ---------------------------------------------------------------------------------------------------------

@@ -29,12 +29,13 @@ def refuse(table, event, condition):
         cursor.execute(REFUSE.format(table=table, event=event, condition=condition))
 
 
-def test_a_notification_that_cannot_be_claimed_stops_no_other_claim():
+def test_a_notification_that_cannot_be_claimed_is_postponed_and_stops_no_other():
     bad, others = make_due(at=LONG_AGO - timedelta(days=1)), [make_due() for _ in range(20)]
     refuse("notifications_attempt", "INSERT", f"NEW.notification_id = {bad.pk}")
     deliverer = DeliveryProcess()
     deliverer.process_until(lambda: all(fresh(n).state == State.DELIVERED for n in others))
-    assert (fresh(bad).state, len(deliverer.gateway.pushes)) == (State.PENDING, 20)
+    assert (fresh(bad).state, fresh(bad).attempt_count, len(deliverer.gateway.pushes)) == (State.PENDING, 0, 20)
+    assert fresh(bad).next_attempt_at > timezone.now() + timedelta(seconds=30)
 
 
 def test_a_result_that_cannot_be_stored_stops_no_other_result():
