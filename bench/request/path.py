@@ -102,19 +102,19 @@ def _close_connections() -> None:
 
 def _measure_round(postgres: psutil.Process) -> dict[str, float]:
     """Return the CPU milliseconds per request of each step, and of PostgreSQL for all of them."""
-    from bench.request.path_stages import Parts  # noqa: PLC0415 - it imports models, so after Django is set up
+    from bench.request.path_parts import Parts  # noqa: PLC0415 - it imports models, so after Django is set up
 
     seconds = Parts(postgres, clients=CLIENTS, requests=REQUESTS, batch=BATCH, topic=TOPIC).run()
     return {name: each * 1000 / REQUESTS for name, each in seconds.items()}
 
 
-def _print(stages: dict[str, float], floor: Floor, total_ms: float) -> None:
+def _print(parts: dict[str, float], floor: Floor, total_ms: float) -> None:
     table = Table(title="One request, inbox → gorush → reply: CPU time")
     table.add_column("part")
     table.add_column("ms", justify="right")
-    parts = {"floor: cryptography": floor.crypto_ms, "floor: two POSTs": floor.http_ms, **stages, "total": total_ms}
-    for name, value in parts.items():
+    rows = {"floor: cryptography": floor.crypto_ms, "floor: two POSTs": floor.http_ms, **parts, "total": total_ms}
+    for name, value in rows.items():
         table.add_row(name, f"{value:.3f}")
-    table.add_row("event loop / two POSTs", f"{stages[LOOP] / floor.http_ms:.1f}")
+    table.add_row("event loop / two POSTs", f"{parts[LOOP] / floor.http_ms:.1f}")
     table.add_row("efficiency = floor / total", f"{floor.total_ms / total_ms:.2f} (target {EFFICIENCY_TARGET})")
     Console().print(table)

@@ -13,7 +13,7 @@ import httpx
 import psutil
 from django.conf import settings
 
-from bench.request.path_stages import Parts
+from bench.request.path_parts import Parts
 from bench.running.servers import wait_until
 from kit.batches.batch import Wakeup, Worker
 from kit.http.connections import lasting_client

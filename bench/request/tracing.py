@@ -56,7 +56,7 @@ def _round(share: float, postgres: psutil.Process) -> float:
     """Return the CPU milliseconds of one request, while this share of them is traced."""
     from django.conf import settings  # noqa: PLC0415 - once Django is set up
 
-    from bench.request.path_stages import Parts  # noqa: PLC0415
+    from bench.request.path_parts import Parts  # noqa: PLC0415
 
     settings.TRACES, settings.TRACES_SHARE = False, share
     steps = Parts(postgres, clients=CLIENTS, requests=REQUESTS, batch=BATCH, topic=TOPIC)

@@ -46,16 +46,16 @@ def run() -> dict[str, object]:
     return result
 
 
-def _accepted_ms(stages: dict[str, float]) -> float:
-    return stages["parse"] + stages["stanza_handler"] + stages["stanza_handler: postgres"]
+def _accepted_ms(parts: dict[str, float]) -> float:
+    return parts["parse"] + parts["stanza_handler"] + parts["stanza_handler: postgres"]
 
 
 def _measure(postgres: psutil.Process, devices: int) -> dict[str, float]:
     """Return the CPU milliseconds of a push, by part."""
-    from bench.request.xmpp_stages import Parts  # noqa: PLC0415 - it imports models, so after Django is set up
+    from bench.request.xmpp_parts import Parts  # noqa: PLC0415 - it imports models, so after Django is set up
 
-    stages = Parts(postgres, devices=devices, pushes=PUSHES, batch=BATCH)
-    rounds = [stages.run() for _ in range(ROUNDS)]
+    parts = Parts(postgres, devices=devices, pushes=PUSHES, batch=BATCH)
+    rounds = [parts.run() for _ in range(ROUNDS)]
     return {name: min(each[name] for each in rounds) * 1000 / PUSHES for name in rounds[0]}
 
 

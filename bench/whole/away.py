@@ -1,8 +1,8 @@
 """Benchmark of a database that is a millisecond away, as one on another machine is.
 
-The whole server runs at an even rate, on the embedded PostgreSQL and on one behind a process that delays every piece by
-half a millisecond (`bench.running.delaying`, which is not counted). Both are in one run. Run alone with ``python -m
-bench away``; it takes two minutes.
+The whole server runs at an even rate, first on the embedded PostgreSQL, then on one behind a process that delays every
+piece by half a millisecond. That process (`bench.running.delaying`) is not counted. Both are in one run. Run alone with
+``python -m bench away``; it takes two minutes.
 """
 
 from rich.console import Console

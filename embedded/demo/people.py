@@ -23,7 +23,7 @@ SEED = 1
 APP_TOPIC = "im.status.ethereum"
 # A server that starts at the same moment receives the second message at the latest.
 IMPATIENT = Schedule(base_seconds=1.0, max_attempts=12)
-TOWN_SQUARE = chat_hash("demo-town-square")
+PUBLIC_CHAT = chat_hash("demo-town-square")
 
 
 @dataclass(slots=True)
@@ -63,8 +63,8 @@ def make_people(seed: int, *, version: int) -> list[Character]:
     random = Random(seed)  # noqa: S311 - these keys guard nothing
     an_iphone, an_android = partial(iphone, APP_TOPIC, random.randbytes), partial(android, random.randbytes)
     ada, ben, cleo, dan, eva, finn = (Identity(PrivateKey(random.randbytes(32))) for _ in range(6))
-    everybody = Preferences(mention_chats=(TOWN_SQUARE,))
-    friends = Preferences(contacts_only=True, contacts=(ada.pub33, ben.pub33), mention_chats=(TOWN_SQUARE,))
+    everybody = Preferences(mention_chats=(PUBLIC_CHAT,))
+    friends = Preferences(contacts_only=True, contacts=(ada.pub33, ben.pub33), mention_chats=(PUBLIC_CHAT,))
     undisturbed = Preferences(muted_chats=(author_hash(ada.pub33),), block_mentions=True)
     people = [
         ("Ada", ada, an_iphone(), everybody),

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from embedded.demo.people import TOWN_SQUARE, Character
+from embedded.demo.people import PUBLIC_CHAT, Character
 from waku_bridge.client import Content, NoAnswer, Notified, Outcome, RegistrationRefused, Session
 from waku_bridge.node import NodeError
 
@@ -80,7 +80,7 @@ class DemoRun:
         message = os.urandom(MESSAGE_BYTES)
         if not is_mention:
             return sender.sender.one_to_one(message)
-        return sender.sender.mention(TOWN_SQUARE, message)
+        return sender.sender.mention(PUBLIC_CHAT, message)
 
     async def _register(self, person: Character) -> None:
         person.phone.change(person.address, person.preferences)

@@ -420,11 +420,11 @@ def _hold_back(
     routes = {_addressee(draft).route_id for _, draft, _ in beyond}
     woken = coalescing.find_wake_ups(routes, still_at=stands_for_others_until(now))
     for _, draft, keys in beyond:
-        bucket_place = _addressee(draft).route_id, draft.notification.type in APART
-        if bucket_place in woken:
+        bucket = _addressee(draft).route_id, draft.notification.type in APART
+        if bucket in woken:
             draft.verdict = Verdict.COALESCED
         else:
-            woken.add(bucket_place)
+            woken.add(bucket)
             draft.wakes_at = spending.book(keys[0], keys)
     held = sum(draft.wakes_at is not None for _, draft, _ in beyond)
     count(metrics.BEYOND_LIMITS, {("wake_up",): held, ("coalesced",): len(beyond) - held})
@@ -591,8 +591,8 @@ def _push(draft: _Draft, addressee: Addressee) -> Push:
 def _waiting(bridge: str, request: _Request, *, now: datetime) -> WaitingRequest:
     incoming = request.incoming
     untried = {
-        draft.id: (bucket_place, draft.notification.public_key_hash, draft.notification.installation_id)
-        for bucket_place, draft in enumerate(request.drafts)
+        draft.id: (position, draft.notification.public_key_hash, draft.notification.installation_id)
+        for position, draft in enumerate(request.drafts)
         if draft.error is None
     }
     return WaitingRequest(

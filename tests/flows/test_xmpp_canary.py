@@ -183,7 +183,7 @@ def test_every_link_is_timed_and_no_row_stays(service: Service, canary: Run) -> 
     [
         (BRIDGE, "register", "component", "the component was stopped"),
         ("routing", "register", "xmpp_server", "the XMPP server does not route to the component"),
-        ("batches", "gateway", "worker", "nobody tries the push"),
+        ("batches", "gateway", "worker", "no worker tries the push"),
         ("gorush", "gateway", "gateway", "the gateway does not take the push"),
     ],
 )

@@ -38,7 +38,7 @@ def test_finds_nothing_wrong_with_a_stanza_that_was_answered_and_carried_out() -
 @pytest.mark.parametrize(
     ("push", "cause", "detail"),
     [
-        (Push(), Cause.WORKER, "nobody tries the push"),
+        (Push(), Cause.WORKER, "no worker tries the push"),
         (Push(has_attempt=True), Cause.GATEWAY, "it does not answer"),
         (Push(has_attempt=True, outcome="transient", code="http_500"), Cause.GATEWAY, "transient: http_500"),
     ],
