@@ -3,9 +3,9 @@
 The tables are filled as by thirty days of requests, fewer than a thousand a second, as the disk permits. Then messages
 come at an even rate. Meanwhile yesterday is exported repeatedly, a session keeps a snapshot open, retention runs, and a
 standby follows. Each figure is taken at the beginning and at the end of that, and after ten minutes without autovacuum.
-It is taken again behind two million notifications that wait in a closed queue, and when that has opened. The table shows each figure as a
-multiple of the first one. A column without export, snapshot and standby is for comparison. Run alone with ``python -m
-bench month``; it takes an hour (``--minutes``) and some 10 GB (``--requests``).
+It is taken again behind two million notifications that wait in a closed queue, and when that has opened. The table
+shows each figure as a multiple of the first one. A column without export, snapshot and standby is for comparison. Run
+alone with ``python -m bench month``; it takes an hour (``--minutes``) and some 10 GB (``--requests``).
 """
 
 import multiprocessing
