@@ -52,7 +52,7 @@ FOLLOWED = {
         "tests/flows/test_load_generator.py::test_every_request_of_a_load_is_pushed_once_and_answered_once"
     ],
     "docs/gorush.md#the-configuration": [
-        "notifications/gateways/gorush/tests/test_documented_configuration.py::test_the_two_documented_forms_have_the_same_settings"
+        "notifications/gateways/gorush/tests/test_documented_configuration.py::test_both_documented_forms_agree"
     ],
     "docs/installation/systemd.md#upgrade": [
         "tests/test_systemd_host.py::test_an_upgrade_brings_the_units_and_the_command_of_the_new_version"

@@ -39,7 +39,7 @@ def as_environment(values: Any, path: str = "GORUSH") -> dict[str, str]:
 DOCUMENTED = as_environment(yaml.safe_load(block("yaml")))
 
 
-def test_the_two_documented_forms_have_the_same_settings() -> None:
+def test_both_documented_forms_agree() -> None:
     assert dict(line.split("=", maxsplit=1) for line in block("sh").splitlines()) == DOCUMENTED
 
 
