@@ -7,8 +7,10 @@ from pathlib import Path
 
 import psutil
 
+STOP_SECONDS = 20.0
 
-def stop_leftover(pid_file: Path, folder: Path, *, seconds: float = 20) -> None:
+
+def stop_leftover(pid_file: Path, folder: Path) -> None:
     """Stop the server that ``pid_file`` names if it works in ``folder``, and remove the file.
 
     The working folder distinguishes it from an unrelated process with the same id: in a container, ids repeat at every
@@ -17,7 +19,7 @@ def stop_leftover(pid_file: Path, folder: Path, *, seconds: float = 20) -> None:
     process = _server_of(pid_file, folder)
     if process is not None:
         process.terminate()
-        if process in psutil.wait_procs([process], timeout=seconds)[1]:
+        if process in psutil.wait_procs([process], timeout=STOP_SECONDS)[1]:
             process.kill()
     pid_file.unlink(missing_ok=True)
 

@@ -89,18 +89,11 @@ def worker(name: str, queues: str, *pool: str, stop_seconds: float = WORKER_STOP
     """Describe a Celery worker for a comma list of queues."""
     # The default heartbeat every two seconds is a good part of an idle server's cost.
     quiet = ["--without-gossip", "--without-mingle", "--heartbeat-interval=5"]
-    arguments = [f"--hostname={name}@%h", f"--queues={queues}", *quiet, *pool]
-    spec = celery(name, "worker", *arguments, stop_order=StopOrder.WORKER, stop_seconds=stop_seconds)
-    return replace(spec, announces_ready=True)
-
-
-def celery(name: str, *arguments: str, stop_order: StopOrder, stop_seconds: float = 10) -> ProcessSpec:
-    """Describe a command of Celery as a process."""
-    warnings = ["-W", f"ignore:{children.SUPERUSER}"]
-    arguments = ("--quiet", *arguments)
-    spec = python(name, *warnings, "-m", "celery", "--app=pushserver.worker", *arguments, stop_order=stop_order)
+    arguments = ("--quiet", "worker", f"--hostname={name}@%h", f"--queues={queues}", *quiet, *pool)
+    celery = ["-W", f"ignore:{children.SUPERUSER}", "-m", "celery", "--app=pushserver.worker"]
+    spec = python(name, *celery, *arguments, stop_order=StopOrder.WORKER, stop_seconds=stop_seconds)
     target = partial(children.run_celery, arguments)
-    return shows_no_metrics(replace(spec, target=target, stop_seconds=stop_seconds))
+    return shows_no_metrics(replace(spec, target=target, announces_ready=True))
 
 
 def shows_no_metrics(spec: ProcessSpec) -> ProcessSpec:

@@ -44,8 +44,8 @@ def disabled_count():
     return Route.objects.filter(state=Route.State.DISABLED).count()
 
 
-def is_distrusted(app=APPLE):
-    return Channel.objects.get(**app._asdict()).deaths_distrusted_since is not None
+def is_distrusted():
+    return Channel.objects.get(**APPLE._asdict()).deaths_distrusted_since is not None
 
 
 def test_many_dead_tokens_at_once_are_not_believed_and_nothing_is_halted():

@@ -77,10 +77,10 @@ def queue_id(app, *, is_proven=False):
     return queues.load().id_of(QueueKey("gorush", *app, is_proven))
 
 
-def budget_in(limits, queue, *, is_backlog=False):
+def budget_in(limits, queue):
     """Return how many pushes the queue has capacity for."""
     count = 0
-    while limits.enter(Slot(queue, is_backlog)):
+    while limits.enter(Slot(queue)):
         count += 1
     limits.give_back()
     return count

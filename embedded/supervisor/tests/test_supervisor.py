@@ -68,8 +68,8 @@ def remember_the_children_of_the_session():
     SESSION_CHILDREN.update(child.pid for child in psutil.Process().children())
 
 
-async def appears(stream, pattern, seconds=10):
-    deadline = time.monotonic() + seconds
+async def appears(stream, pattern):
+    deadline = time.monotonic() + 10
     while not re.search(pattern, stream.getvalue()):
         assert time.monotonic() < deadline, stream.getvalue()
         await asyncio.sleep(0.02)

@@ -62,9 +62,9 @@ def make_phone(channel=GOOGLE, *, is_proven=True):
     return make_registration(route=route, access_token=TOKEN)
 
 
-def make_waiting(channel, count, *, is_proven=True, at=None):
+def make_waiting(channel, count, *, is_proven=True):
     """Create due notifications, each for a phone of its own."""
-    at = at or timezone.now()
+    at = timezone.now()
     known = queues.load()
     key = known.key("gorush", channel, is_proven=is_proven)
     queues.create([key])

@@ -57,8 +57,8 @@ def make_proven(**fields):
     return make_due(route=make_registration(route=route).route, **fields)
 
 
-def halt_gateway(name="gorush", *, now=NOW):
-    halts.note_unreachable([name], now=now)
+def halt_gateway():
+    halts.note_unreachable(["gorush"], now=NOW)
 
 
 # Operators and breakers -----------------------------------------------------------------------------------------------
@@ -179,8 +179,8 @@ def test_notifications_behind_a_halt_are_not_read_by_each_batch():
     assert [held.notification_id for held in take()] == [waiting.pk]
 
 
-def is_work_left(now=NOW):
-    [(is_left,)] = queues.fetch(f"SELECT EXISTS ({queues.IS_DUE})", {"now": now, "nothing_before": LONG_AGO})
+def is_work_left():
+    [(is_left,)] = queues.fetch(f"SELECT EXISTS ({queues.IS_DUE})", {"now": NOW, "nothing_before": LONG_AGO})
     return is_left
 
 

@@ -52,7 +52,7 @@ def queue_of(notification):
     return next((row.key for row in queues.load().rows.values() if row.id == queue_id), None)
 
 
-def fill(queue_id, count, *, at=LONG_AGO):
+def fill(queue_id, count):
     """Store ``count`` waiting notifications for a few addresses, each due a little after the one before."""
     routes = [make_registration(route=make_route(token_type=1, app_topic=APP)).route_id for _ in range(3)]
     rows = f"""
@@ -64,7 +64,7 @@ def fill(queue_id, count, *, at=LONG_AGO):
         FROM generate_series(1, {count}) AS n
     """
     with connection.cursor() as cursor:
-        cursor.execute(rows, [make_answered_request().pk, routes, queue_id, at])
+        cursor.execute(rows, [make_answered_request().pk, routes, queue_id, LONG_AGO])
 
 
 # Which queue ----------------------------------------------------------------------------------------------------------
