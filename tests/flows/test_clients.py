@@ -92,7 +92,7 @@ def test_a_server_that_is_gone_does_not_keep_a_phone_from_being_notified(
     phone = network.phone(address)
     network.follow(sender, phone)
     (here,) = sender.destinations(phone.identity.pub33)
-    sender.directory.learn(replace(here, server=gone.pub33, version=here.version + 1), heard_at_ns=time.time_ns())
+    sender.directory.learn(replace(here, server=gone.pub33, version=here.version + 1), learned_at_ns=time.time_ns())
     (settled,) = network.send(sender, phone).installations
     assert (settled.outcome, settled.server, settled.request_count) == (Outcome.NOTIFIED, network.server, 2)
     assert len(network.pushes_to(address)) == 1

@@ -1,8 +1,8 @@
-"""Reference clients of a push server: what a phone that registers and a phone that notifies say, and what they believe.
+"""Reference clients of a push server: a phone that registers, and a phone that notifies others.
 
-`RegisteringClient` and `SendingClient` are cores without I/O. Their inputs are what the user wants (methods of their
-own), messages (``receive``) and time (``tick``). Every input returns a `Step`: messages to publish, and events that
-happened. Keys and randomness are given to them. `Session` carries their messages over a Waku node.
+`RegisteringClient` and `SendingClient` are cores without I/O. Their inputs are the user's requests (methods of their
+own), messages (``receive``) and time (``tick``). ``receive`` and ``tick`` return a `Step`: messages to publish, and
+events that happened. Keys and randomness are arguments. `Session` publishes and reads their messages at a Waku node.
 
     node = WakuNode(url, http_client)
     session = Session(node)
@@ -18,12 +18,12 @@ happened. Keys and randomness are given to them. `Session` carries their message
 
     async for event in session.events(client): ...      # never ends: retries, periodic contact codes
 
-For single messages without a client around them (load, tests of servers): `ask_for` and `ask_to_push` build a query and
-a request, `verify_info` judges one entry of an answer.
+For single messages without a client (load, tests of servers): `ask_for` and `ask_to_push` build a query and a request,
+and `verify_info` verifies one entry of an answer.
 
 Public keys are compressed (33 bytes) everywhere, key hashes and chat hashes have 64 bytes, and Status message ids 32.
-Times in the cores are Unix nanoseconds. Nothing here raises for what a peer sent: an `Ignored` event says why it was
-not believed.
+Times in the cores are Unix nanoseconds. No message of a peer raises an exception: an `Ignored` event has the reason why
+it was not accepted.
 
 See docs/conformance.md.
 """

@@ -1,4 +1,4 @@
-"""What all client cores have in common, and how they take messages in."""
+"""The common part of all client cores: their interface, and the opening of messages."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -21,26 +21,26 @@ MAX_REMEMBERED = 10_000
 MAX_TOPIC_KEYS = 1000
 
 Subscriptions = Mapping[str, tuple[DecryptionKey, ...]]
-"""Content topics to listen to, each with the keys that may open what comes there."""
+"""Content topics to read, each with the keys that may open messages on it."""
 
 
 class Core(Protocol):
-    """A client without I/O. What its user wants are methods of its own, and everything else passes through these.
+    """The interface of a client without I/O. Each client has further methods for the requests of its user.
 
-    ``now_ns`` is Unix time in nanoseconds. Messages carry it as their timestamp, and stores admit 20 s of error.
+    ``now_ns`` is Unix time in nanoseconds. Messages carry it as their timestamp, and stores accept an error of 20 s.
     """
 
     @property
     def deadline_ns(self) -> int | None:
-        """Return when ``tick`` has something to do, at the earliest, or None while nothing is due without a message."""
+        """Return the earliest time at which ``tick`` has work, or None while only a message can cause work."""
         ...
 
     def subscriptions(self) -> Subscriptions:
-        """Return what to listen to now. It changes with every question."""
+        """Return the topics to read now. They change with every query and request."""
         ...
 
     def tick(self, now_ns: int) -> Step:
-        """Do what is due. Calling it too often is harmless; calling it too late delays."""
+        """Do all work that is due. It may be called at any time, and is delayed by a late call."""
         ...
 
     def receive(self, message: WakuMessage, now_ns: int) -> Step:
@@ -49,15 +49,15 @@ class Core(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """A message that opened, and the key that opened it: an answer belongs to the key it is sealed for."""
+class Opened:
+    """A decoded message, and the key that opened it. An answer belongs to the query or request of that key."""
 
     decoded: Decoded
     key: DecryptionKey
 
 
 class Recent:
-    """A memory of the last items that were seen, at most ``limit``."""
+    """A memory of the last ``limit`` items."""
 
     def __init__(self, limit: int = MAX_REMEMBERED) -> None:
         self._limit = limit
@@ -67,16 +67,15 @@ class Recent:
         return item in self._seen
 
     def add(self, item: bytes) -> None:
-        """Remember an item."""
         self._seen[item] = None
         if len(self._seen) > self._limit:
             self._seen.popitem(last=False)
 
 
-class Ear:
+class Opener:
     """The part of a core that opens messages, each once.
 
-    ``receiver`` is used where the codec wants a receiver and a topic has none.
+    ``receiver`` is the codec's receiver for messages that a topic's key opens.
     """
 
     def __init__(self, receiver: Identity) -> None:
@@ -84,8 +83,8 @@ class Ear:
         self._payloads = Recent()
         self._answers = Recent()
 
-    def open(self, message: WakuMessage, subscriptions: Subscriptions) -> Heard | Ignored:
-        """Return the message opened, or the reason why it is ignored."""
+    def open(self, message: WakuMessage, subscriptions: Subscriptions) -> Opened | Ignored:
+        """Return the opened message, or the reason why it is ignored."""
         keys = subscriptions.get(message.content_topic)
         if not keys:
             return Ignored(Reason.FOREIGN_TOPIC, message.content_topic)
@@ -94,49 +93,49 @@ class Ear:
         digest = sha256(message.payload).digest()
         if digest in self._payloads:
             return Ignored(Reason.DUPLICATE, message.content_topic)
-        heard = self._try(message, keys)
-        if isinstance(heard, Heard):
-            # What did not open is not remembered, because garbage could otherwise push out what did.
+        opened = self._try(message, keys)
+        if isinstance(opened, Opened):
+            # Only messages that opened are remembered, because others could fill the memory with garbage.
             self._payloads.add(digest)
-            return self._unless_repeated(heard, message.content_topic)
-        return heard
+            return self._unless_repeated(opened, message.content_topic)
+        return opened
 
-    def _try(self, message: WakuMessage, keys: tuple[DecryptionKey, ...]) -> Heard | Ignored:
+    def _try(self, message: WakuMessage, keys: tuple[DecryptionKey, ...]) -> Opened | Ignored:
         for key in keys:
             try:
                 receiver = key if isinstance(key, Identity) else self._receiver
-                return Heard(decode(message.payload, [key], receiver), key)
+                return Opened(decode(message.payload, [key], receiver), key)
             except NotDecryptable:
                 continue
             except CodecError as error:
                 return Ignored(Reason.UNREADABLE, message.content_topic, detail=error.reason)
         return Ignored(Reason.NOT_FOR_US, message.content_topic)
 
-    def _unless_repeated(self, heard: Heard, content_topic: str) -> Heard | Ignored:
-        """Return the message, unless it is an answer that came before: in a new envelope an answer says nothing new.
+    def _unless_repeated(self, opened: Opened, content_topic: str) -> Opened | Ignored:
+        """Return the message, unless it is an answer that came before in another envelope.
 
-        A contact code does say something: that it still holds. The same answer for two keys is two answers, because
-        signatures are deterministic, and so are ids.
+        A repeated contact code is returned, because it confirms that the code is still valid. The same answer for two
+        keys is two answers: signatures are deterministic, so both have the same id.
         """
-        if not isinstance(heard.key, Identity):
-            return heard
-        answer = heard.key.pub33 + heard.decoded.message_id
+        if not isinstance(opened.key, Identity):
+            return opened
+        answer = opened.key.pub33 + opened.decoded.message_id
         if answer in self._answers:
-            return Ignored(Reason.DUPLICATE, content_topic, heard.decoded.author)
+            return Ignored(Reason.DUPLICATE, content_topic, opened.decoded.author)
         self._answers.add(answer)
-        return heard
+        return opened
 
 
 @lru_cache(maxsize=MAX_TOPIC_KEYS)
 def topic_key(name: str) -> bytes:
-    """Return the key of a public topic. To derive it costs 15 ms of CPU, so that the last ones are kept."""
+    """Return the key of a public topic. Deriving it costs 15 ms of CPU time, so the last ones are kept."""
     return topics.symmetric_key(name)
 
 
 def new_identity(random_bytes: RandomBytes) -> Identity:
-    """Return a fresh key pair, ephemeral or for anonymous mode.
+    """Return a new key pair, ephemeral or for anonymous mode.
 
-    It draws 32 bytes, and again in one of 2^128 cases.
+    It draws 32 bytes, and once in 2^128 times it draws again.
     """
     while True:
         try:

@@ -1,6 +1,6 @@
-"""What a client core gives back: messages to publish, and what happened, as plain values.
+"""The results of a client core: messages to publish and events, as plain values.
 
-A core never raises because of what a peer sent. What it does not believe becomes an `Ignored` with the reason.
+No message of a peer makes a core raise. A message that it does not accept becomes an `Ignored` event with the reason.
 """
 
 from dataclasses import dataclass, field
@@ -10,32 +10,32 @@ from waku_bridge.messages import WakuMessage
 
 
 class Reason(StrEnum):
-    """The reason why a message, or one entry of it, was not believed."""
+    """The reason why a message, or one entry of it, was not accepted."""
 
     DUPLICATE = "duplicate"  # seen before, in this envelope or in another one
-    FOREIGN_TOPIC = "foreign_topic"  # we did not ask for this content topic
+    FOREIGN_TOPIC = "foreign_topic"  # we do not read this content topic
     UNSUPPORTED_VERSION = "unsupported_version"  # WakuMessage.version other than 1
     NOT_FOR_US = "not_for_us"  # none of our keys opens it: usually it is for somebody else on a shared topic
-    UNREADABLE = "unreadable"  # it opens, and is no signed push message; `detail` is the codec's reason
+    UNREADABLE = "unreadable"  # it opens, but it is no signed push message; `detail` is the codec's reason
     UNEXPECTED_TYPE = "unexpected_type"  # a push message that is no answer to this kind of client
-    UNKNOWN_REQUEST = "unknown_request"  # answers something that we never asked, or asked too long ago
-    WRONG_SIGNER = "wrong_signer"  # the request id is ours, but another server was asked; or a foreign contact code
+    UNKNOWN_REQUEST = "unknown_request"  # answers a request that we never sent, or sent too long ago
+    WRONG_SIGNER = "wrong_signer"  # our request went to another server; or somebody else signed the contact code
     ALREADY_SETTLED = "already_settled"  # the question has its answer, or the answer is to an older version
     FAILED_QUERY = "failed_query"  # the server could not look the key up
-    FOREIGN_CLIENT = "foreign_client"  # tells of a key hash that we did not ask for
-    FOREIGN_INSTALLATION = "foreign_installation"  # reports on an installation that we did not ask to notify
+    FOREIGN_CLIENT = "foreign_client"  # it is about a key hash that we did not query
+    FOREIGN_INSTALLATION = "foreign_installation"  # reports on an installation that was not in the request
     BAD_INSTALLATION = "bad_installation"  # the installation id is no UUID
     BAD_SERVER_KEY = "bad_server_key"  # the advertised server is no point of the curve
-    NO_TOKEN = "no_token"  # noqa: S105 - neither an access token nor one sealed for us: we are no contact
+    NO_TOKEN = "no_token"  # noqa: S105 - no access token, and none sealed for us: this sender is no contact
     BAD_TOKEN = "bad_token"  # noqa: S105 - the access token is no UUID
-    BAD_GRANT = "bad_grant"  # the client has not authorised this server to hand out this token
-    TOO_MANY = "too_many"  # more entries than any user has devices: the rest was not looked at
-    STALE_VERSION = "stale_version"  # we know a newer registration of the installation with this server
+    BAD_GRANT = "bad_grant"  # the client has not authorised this server to give this token to senders
+    TOO_MANY = "too_many"  # more entries than any user has devices: the rest was skipped
+    STALE_VERSION = "stale_version"  # a newer registration of the installation with this server is known
 
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A message, or an entry of one, that was not believed. ``author`` (33 bytes) signed it, if that is known."""
+    """A message, or an entry of one, that was not accepted. ``author`` (33 bytes) signed it, if that is known."""
 
     reason: Reason
     content_topic: str
@@ -54,9 +54,9 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A server refused ``version``. ``error`` is the wire's number, see RegistrationError.
+    """A server refused ``version``. ``error`` is the wire's number: see RegistrationError.
 
-    Unless ``is_final``, the client repeats it by itself.
+    Unless ``is_final``, the client repeats the registration by itself.
     """
 
     server: bytes
@@ -67,7 +67,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A server did not answer ``version``, however often it was told."""
+    """A server did not answer ``version`` after the last attempt."""
 
     server: bytes
     version: int
@@ -75,7 +75,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class Advertised:
-    """The contact code was published, naming these servers (33 bytes each)."""
+    """The contact code was published with these servers (33 bytes each)."""
 
     version: int
     servers: tuple[bytes, ...]
@@ -83,10 +83,10 @@ class Advertised:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """One installation that this sender may notify, and the server (33 bytes) that would do it.
+    """One installation that this sender may notify, and a server (33 bytes) that it is registered with.
 
-    ``client`` (33 bytes) is the key under which the installation is registered; in anonymous mode that is not its chat
-    key.
+    ``client`` (33 bytes) is the key under which the installation is registered. In anonymous mode it is not the user's
+    chat key.
     """
 
     client: bytes
@@ -99,30 +99,29 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A destination became known, its grant verified, from an advertisement of the client or a server's answer."""
+    """A destination with a verified grant was learned, from the client's advertisement or from a server's answer."""
 
     destination: Destination
     is_advertised: bool
 
 
 class Outcome(StrEnum):
-    """How one notification to one installation ended, as far as its sender can know."""
+    """The end of one notification to one installation, as far as its sender can know."""
 
     NOTIFIED = "notified"  # a server reported success
-    NO_ANSWER = "no_answer"  # asked, and no server answered in time: it may have been notified
-    WRONG_TOKEN = "wrong_token"  # noqa: S105 - and nobody tells us a better one
+    NO_ANSWER = "no_answer"  # no server answered the request in time: the installation may have been notified
+    WRONG_TOKEN = "wrong_token"  # noqa: S105 - and no query returned a valid one
     INTERNAL_ERROR = "internal_error"  # refused for the moment, at every attempt
-    NOT_REGISTERED = "not_registered"  # no server knows it any more
-    REFUSED = "refused"  # refused for a reason that we do not know
-    NOT_FOUND = "not_found"  # the caller named it, and nobody tells us its server
+    NOT_REGISTERED = "not_registered"  # it is not registered with any server any more
+    REFUSED = "refused"  # refused with an unknown error
+    NOT_FOUND = "not_found"  # the caller named it, and no query returned its server
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of one installation. ``server`` (33 bytes) answered or kept silent last; it is empty when none was
-    asked.
+    """The outcome of one installation. ``server`` (33 bytes) received the last request, or is empty without any.
 
-    ``request_count`` requests were sent for it. A success that comes too late corrects NO_ANSWER, with another event.
+    ``request_count`` requests were sent for it. A late success corrects NO_ANSWER with a second event.
     """
 
     message_id: bytes
@@ -137,8 +136,8 @@ class Settled:
 class Notified:
     """All installations of one client are settled.
 
-    Without installations, ``answer_count`` tells why: no server answered (0), or those that did had nothing for this
-    sender.
+    Where there are no installations, ``answer_count`` is the reason: no server answered (0), or the answers had nothing
+    for this sender.
     """
 
     message_id: bytes
@@ -154,7 +153,7 @@ class Notified:
 
 @dataclass(frozen=True, slots=True)
 class LookedUp:
-    """A query is over. ``answer_count`` servers answered it; none does for an unknown client."""
+    """A query is over. ``answer_count`` servers answered it. For an unknown client no server answers."""
 
     client: bytes
     answer_count: int
@@ -165,9 +164,9 @@ Event = Ignored | Accepted | Refused | GivenUp | Advertised | Learned | Settled 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a core wants after an input.
+    """The result of an input to a core.
 
-    The ``messages`` are to be published, and what the store has on the topics in ``history`` is to be given to
+    The caller publishes the ``messages``. For each topic in ``history`` it passes the messages in the store to
     ``receive``.
     """
 

@@ -1,4 +1,4 @@
-"""What happens to a client, in words for people. Pure."""
+"""Labels: texts for people about the events and outcomes of a client. Pure."""
 
 from waku_bridge.client.events import (
     Accepted,
@@ -17,30 +17,30 @@ from waku_bridge.messages import RegistrationError
 KEY_DIGITS = 12
 REFUSALS = {
     RegistrationError.MALFORMED_MESSAGE: "the server could not use it: is the app topic of an iPhone missing?",
-    RegistrationError.VERSION_MISMATCH: "the server knows a newer version of this installation",
-    RegistrationError.UNSUPPORTED_TOKEN_TYPE: "the server does not know this kind of device token",
-    RegistrationError.INTERNAL_ERROR: "the server has a problem of its own; try again",
+    RegistrationError.VERSION_MISMATCH: "the server has a newer version of this installation",
+    RegistrationError.UNSUPPORTED_TOKEN_TYPE: "the server does not support this kind of device token",
+    RegistrationError.INTERNAL_ERROR: "the server has an internal error; try again",
 }
 OUTCOMES = {
     Outcome.NOTIFIED: "notified: the server reports success",
     Outcome.NO_ANSWER: "no answer: it may have been notified, or not",
-    Outcome.WRONG_TOKEN: "wrong access token: it was changed, and nobody tells us the new one",
-    Outcome.INTERNAL_ERROR: "refused: the server has a problem of its own",
+    Outcome.WRONG_TOKEN: "wrong access token: it was changed, and no query returns the new one",
+    Outcome.INTERNAL_ERROR: "refused: the server has an internal error",
     Outcome.NOT_REGISTERED: "not registered: the installation is gone, or its device token is dead",
-    Outcome.REFUSED: "refused, for a reason we do not know",
-    Outcome.NOT_FOUND: "not found: nobody tells us its server",
+    Outcome.REFUSED: "refused, for an unknown reason",
+    Outcome.NOT_FOUND: "not found: no query returns its server",
 }
-# These come on topics that many share, and say nothing that anybody needs to know.
+# Messages on shared topics are often ignored for these reasons, so they get no line.
 UNREMARKABLE = frozenset({Reason.NOT_FOR_US, Reason.DUPLICATE, Reason.FOREIGN_TOPIC})
 
 
 def refusal(error: int) -> str:
-    """Return what a refusal means. ``error`` is the wire's number."""
+    """Return the text for a refusal. ``error`` is the wire's number."""
     return next((text for known, text in REFUSALS.items() if known == error), f"error {error}")
 
 
 def words(event: Event) -> str:
-    """Return a line about an event, empty for an event that needs none."""
+    """Return a line about an event, or an empty text for an event that needs none."""
     text = ""
     match event:
         case Accepted(server, version, is_registered):
@@ -57,15 +57,15 @@ def words(event: Event) -> str:
             text = f"{source} {short(found.client)}: installation {found.installation_id}, its grant is good"
         case Ignored(reason, _, author, detail) if reason not in UNREMARKABLE:
             signer = f"signed by {short(author)}" if author else ""
-            text = " ".join(filter(None, ["not believed:", reason, detail, signer]))
+            text = " ".join(filter(None, ["not accepted:", reason, detail, signer]))
     return text
 
 
 def nobody(result: Notified) -> str:
-    """Return why there was no installation to notify."""
+    """Return the reason why there was no installation to notify."""
     if result.answer_count:
-        return "Nobody was notified: the answers had nothing for us. Are we a contact?"
-    return "Nobody was notified: no server knows whom you mean."
+        return "No phone was notified: the answers had nothing for this client. Is it a contact?"
+    return "No phone was notified: no server answered the query."
 
 
 def short(key: bytes) -> str:

@@ -1,8 +1,8 @@
-"""Reading what is meant for one client from the store of a Waku node.
+"""The store reader of a client: it reads the messages for one client from the store of a Waku node.
 
-The store is read and not the relay cache, because reading the cache empties it, and on a shared node the server would
-miss what a client took. The store is in the order of the senders' clocks, and a message may be archived after a later
-one. So each query goes back a minute, and what was seen is recognised by its hash.
+It does not read the relay cache, because that empties the cache, and on a shared node the server would miss messages.
+The store is in the order of the senders' clocks, and a message may be archived after a later one. So each query goes
+back a minute, and messages that were seen are recognised by their hashes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,14 +17,14 @@ PAGE_SIZE = 100  # nwaku's maximum
 MAX_TOPICS = 10  # nwaku's maximum on a page after the first
 # With more topics than this, one query for the whole shard is cheaper than one for each ten of them.
 MANY_TOPICS = 50
-# Stores admit messages within 20 s of their clock, so an answer cannot be dated earlier than this before its question.
+# Stores accept messages within 20 s of their clock, so an answer is dated at most this long before its question.
 CLOCK_SKEW_NS = 20 * 10**9
-# How late a message may arrive: the skew, twice, and what the archive may take.
+# How late a message may arrive: the skew, twice, and the time of archiving.
 OVERLAP_NS = 60 * 10**9
 
 
 class StoreReader:
-    """A reader of what a store holds on some content topics since ``since_ns`` (Unix time), each message once."""
+    """A reader of a store's messages on some content topics since ``since_ns`` (Unix time), each message once."""
 
     def __init__(self, node: WakuNode, pubsub_topic: str, *, since_ns: int) -> None:
         self._node = node
@@ -34,9 +34,9 @@ class StoreReader:
         self._seen: dict[bytes, int] = {}  # timestamp by hash
 
     async def new(self, content_topics: Iterable[str], *, now_ns: int) -> list[WakuMessage]:
-        """Return what arrived since the last call.
+        """Return the messages that arrived since the last call.
 
-        Raises NodeError, and then the next call starts at the same moment.
+        Raises NodeError. The next call then starts at the same time as this one.
         """
         wanted = frozenset(content_topics)
         messages = [message for group in _groups(wanted) for message in await self._since(group)]
@@ -45,7 +45,7 @@ class StoreReader:
         return fresh
 
     async def history(self, content_topic: str) -> list[WakuMessage]:
-        """Return the latest page of one content topic, oldest first, whatever was seen.
+        """Return the latest page of one content topic, oldest first, also messages that were seen.
 
         Raises NodeError.
         """
@@ -55,8 +55,9 @@ class StoreReader:
         return sorted(filter(None, map(_read, page)), key=lambda message: message.timestamp_ns)
 
     async def _since(self, content_topics: tuple[str, ...]) -> list[WakuMessage]:
-        """Return all pages. A page begins at the last time of the one before; a full page within one nanosecond is the
-        end.
+        """Return the messages of all pages.
+
+        A page begins at the last time of the previous one. A full page within one nanosecond is the end.
         """
         found: list[WakuMessage] = []
         start_ns = self._since_ns
@@ -90,7 +91,7 @@ class StoreReader:
 
 
 def _groups(content_topics: frozenset[str]) -> Iterator[tuple[str, ...]]:
-    """Yield as many topics as one query may name. An empty group stands for the whole shard."""
+    """Yield groups of topics, each for one query. An empty group stands for the whole shard."""
     if len(content_topics) > MANY_TOPICS:
         yield ()
         return
@@ -100,7 +101,7 @@ def _groups(content_topics: frozenset[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _read(raw: Any) -> WakuMessage | None:
-    """Return one message of a page, or None for an entry that is none."""
+    """Return one message of a page, or None for an entry that is no message."""
     try:
         return from_json(raw)
     except BadNodeMessage:

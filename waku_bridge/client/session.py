@@ -1,6 +1,4 @@
-"""The network side of the client cores, which publishes what they say and gives them what they are told, over one Waku
-node.
-"""
+"""The network side of the client cores: it publishes and reads their messages at one Waku node."""
 
 import asyncio
 import time
@@ -22,16 +20,17 @@ from waku_bridge.node import NodeError, WakuNode
 
 DEFAULT_PUBSUB_TOPIC = "/waku/2/rs/16/32"
 POLL_SECONDS = 0.2
-# Stores refuse what is dated 20 s ago. What a node did not take by then is left to the core, which says it again.
+# Messages that no node took within this time are dropped, because stores refuse a timestamp of 20 s ago. The core sends
+# them again with a new one.
 UNSENT_NS = 15 * SECOND_NS
 
 
 class SessionError(Exception):
-    """A question did not lead to what was asked for.
+    """A method of `Session` did not reach its goal.
 
     SessionError
-    ├── NoAnswer                nobody answered in time
-    └── RegistrationRefused     the server answered, and said no
+    ├── NoAnswer                no server answered in time
+    └── RegistrationRefused     a server refused the registration
     """
 
 
@@ -42,7 +41,7 @@ class NoAnswer(SessionError):  # noqa: N818 - says what is wrong
 class RegistrationRefused(SessionError):  # noqa: N818 - says what is wrong
     """A server refused the registration.
 
-    ``error`` is the wire's ErrorType, and an unknown number stays a number. ``server`` has 33 bytes.
+    ``error`` is the wire's ErrorType, or an unknown number. ``server`` has 33 bytes.
     """
 
     def __init__(self, error: int, server: bytes) -> None:
@@ -55,10 +54,10 @@ class RegistrationRefused(SessionError):  # noqa: N818 - says what is wrong
 class Session:
     """One node and one shard, for any number of clients at the same time.
 
-    A client lives only while something here drives it: a call of `register`, `look_up` or `notify`, or `events`, which
-    never ends and is what a phone does. ``on_event`` is called with everything that happens to any client, and with the
-    client. Every method raises NodeError when the node does not take what is to be said. While it waits for an answer,
-    it asks a node that cannot be reached again until the time is up.
+    A client sends and receives only while a method of the session runs: `register`, `look_up` or `notify`, or `events`,
+    which never ends, as on a phone. ``on_event`` is called with each client and event. Every method raises NodeError
+    when the node does not take its first messages. While a method waits for an answer, it repeats failed requests to
+    the node until the time is up.
     """
 
     def __init__(
@@ -78,10 +77,10 @@ class Session:
         self._lines: WeakKeyDictionary[Core, _Line] = WeakKeyDictionary()
 
     async def register(self, client: RegisteringClient, *, timeout_seconds: float = 10.0) -> None:
-        """Tell the client's servers its current version until all have accepted it, and publish its contact code.
+        """Register the client's current version until all servers have accepted it, and publish its contact code.
 
-        After NoAnswer, calling it again repeats the same to the servers that have not answered. Raises NoAnswer, or
-        RegistrationRefused as soon as one server refuses.
+        Raises NoAnswer, or RegistrationRefused as soon as one server refuses. After NoAnswer, another call repeats the
+        registration to the servers that have not answered.
         """
         if any(slot.standing is not Standing.ACCEPTED and slot.attempts for slot in client.state.servers):
             client.retry()
@@ -95,10 +94,10 @@ class Session:
     async def look_up(
         self, sender: SendingClient, client: bytes, *, timeout_seconds: float = 10.0
     ) -> tuple[Destination, ...]:
-        """Ask where a client (33 bytes) can be notified, and return all that is believed about it then.
+        """Query where a client (33 bytes) can be notified, and return all verified destinations.
 
         The result is empty when there were answers but none for this sender, for instance because it is no contact.
-        Raises NoAnswer when nothing is known and no server answered; the sender's Patience says when that is clear.
+        Raises NoAnswer when no destination is known and no server answered within the sender's `Timeouts`.
         """
         sender.look_up(client)
         await self.drive(sender, lambda: not sender.is_looking_up(client), timeout_seconds=timeout_seconds)
@@ -117,9 +116,9 @@ class Session:
         installation_ids: Sequence[str] | None = None,
         timeout_seconds: float = 30.0,
     ) -> Notified:
-        """Have a client (33 bytes) notified about the Status message of that id, with as many requests as needed.
+        """Have a client (33 bytes) notified about the Status message with this id, with as many requests as needed.
 
-        Raises NoAnswer when it is not settled in time. Calling it again continues to wait, and asks no server twice.
+        Raises NoAnswer when it is not settled in time. Another call goes on waiting, and repeats no request.
         """
         sender.notify(client, content, message_id, installation_ids)
         await self.drive(sender, lambda: sender.result(client, message_id) is not None, timeout_seconds=timeout_seconds)
@@ -129,15 +128,15 @@ class Session:
         return result
 
     async def events(self, core: Core) -> AsyncIterator[Event]:
-        """Drive a client without end, with retries, periodic contact codes and late answers, and yield what happens.
+        """Drive a client without end, with retries, periodic contact codes and late answers, and yield its events.
 
-        A node that is away is asked again and again, without an exception.
+        Requests to an unreachable node are repeated, without an exception.
         """
         while True:
             happened: list[Event] = []
             with suppress(NodeError):
-                await self._speak(core, happened)
-                await self._listen(core, happened)
+                await self._publish_due(core, happened)
+                await self._read_new(core, happened)
             for event in happened:
                 yield event
             await asyncio.sleep(self._poll_seconds)
@@ -145,14 +144,14 @@ class Session:
     async def drive(self, core: Core, is_done: Callable[[], bool], *, timeout_seconds: float) -> bool:
         """Drive a client until ``is_done`` or until the time is up, and return whether it is done."""
         deadline = time.monotonic() + timeout_seconds
-        await self._speak(core, [])
+        await self._publish_due(core, [])
         while not is_done():
             if time.monotonic() >= deadline:
                 return False
             await asyncio.sleep(self._poll_seconds)
             with suppress(NodeError):
-                await self._listen(core, [])
-            await self._speak(core, [])
+                await self._read_new(core, [])
+            await self._publish_due(core, [])
         return True
 
     async def publish(self, message: WakuMessage) -> None:
@@ -162,25 +161,25 @@ class Session:
         """
         await self._node.publish(self._pubsub_topic, message)
 
-    async def _speak(self, core: Core, happened: list[Event]) -> None:
-        """Publish everything that is due.
+    async def _publish_due(self, core: Core, happened: list[Event]) -> None:
+        """Publish all messages that are due.
 
-        Raises NodeError; what was not sent is kept for a moment.
+        Raises NodeError. Messages that were not sent are kept for `UNSENT_NS`.
         """
         await self._carry_out(core, core.tick(self._clock_ns()), happened)
 
-    async def _listen(self, core: Core, happened: list[Event]) -> None:
-        """Take in everything that is new.
+    async def _read_new(self, core: Core, happened: list[Event]) -> None:
+        """Take in all new messages.
 
         Raises NodeError.
         """
         line = self._line(core)
         for content_topic in tuple(line.history):
-            await self._hear(core, await line.reader.history(content_topic), happened)
+            await self._receive(core, await line.reader.history(content_topic), happened)
             line.history.remove(content_topic)
-        await self._hear(core, await line.reader.new(core.subscriptions(), now_ns=self._clock_ns()), happened)
+        await self._receive(core, await line.reader.new(core.subscriptions(), now_ns=self._clock_ns()), happened)
 
-    async def _hear(self, core: Core, messages: Iterable[WakuMessage], happened: list[Event]) -> None:
+    async def _receive(self, core: Core, messages: Iterable[WakuMessage], happened: list[Event]) -> None:
         for message in messages:
             await self._carry_out(core, core.receive(message, self._clock_ns()), happened)
 
@@ -196,8 +195,9 @@ class Session:
             await self._publish_first(line)
 
     async def _publish_first(self, line: "_Line") -> None:
-        """Publish the first message of the line. It is taken out before, because another task may drive the same client
-        meanwhile.
+        """Publish the first unsent message of a client.
+
+        It is removed from the list first, because another task may drive the same client meanwhile.
         """
         message = line.unsent.pop(0)
         if self._clock_ns() - message.timestamp_ns >= UNSENT_NS:
@@ -217,7 +217,7 @@ class Session:
 
 @dataclass(slots=True)
 class _Line:
-    """The state between one client and the node: how far it has read, and what it could not yet publish or read."""
+    """The state of one client at the node: how far it has read, and what is still to be published or read."""
 
     reader: StoreReader
     unsent: list[WakuMessage] = field(default_factory=list)
@@ -229,5 +229,5 @@ def _is_accepted(slot: ServerState) -> bool:
 
 
 def _is_answered(client: RegisteringClient) -> bool:
-    """Return whether there is nothing to wait for. One refusal is enough."""
+    """Return whether one server has refused or all have accepted."""
     return any(slot.error for slot in client.state.servers) or all(map(_is_accepted, client.state.servers))

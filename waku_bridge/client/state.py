@@ -1,7 +1,7 @@
-"""What a registering client must not forget: plain values, and their JSON form.
+"""The persistent state of a registering client: plain values, and their JSON form.
 
-The caller stores it after every step, as secretly as the private key, because it holds the access token and the device
-token.
+The caller stores it after every step. It is as secret as the private key, because it holds the access token and the
+device token.
 """
 
 import json
@@ -20,7 +20,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where Apple (``TokenType.APN``, with the app's ``app_topic``) or Google (``FIREBASE``) finds the device."""
+    """The address of a device at Apple (``TokenType.APN``, with the app's ``app_topic``) or Google (``FIREBASE``)."""
 
     token_type: int
     device_token: str = field(repr=False)
@@ -29,11 +29,11 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """Who may wake the device, and for what. Chats are their SHAKE-256 hashes (64 bytes).
+    """The user's rules: who may notify the device, and about what. Chats are SHAKE-256 hashes (64 bytes).
 
-    With ``contacts_only`` the access token is handed out encrypted for each key in ``contacts`` (33 bytes each), and
-    nobody else can ask for a push. ``blocked_chats`` are the author hashes of blocked contacts, ``muted_chats`` are
-    silent for messages, and mentions count only in ``mention_chats``.
+    With ``contacts_only`` senders get the access token only encrypted for a key in ``contacts`` (33 bytes each), so
+    that nobody else can request a push. ``blocked_chats`` has the author hashes of blocked contacts. Messages in
+    ``muted_chats`` are not notified, and mentions only in ``mention_chats``.
     """
 
     enabled: bool = True
@@ -46,19 +46,19 @@ class Preferences:
 
 
 class Standing(StrEnum):
-    """How far a server is with the current version."""
+    """The state of the current version at a server."""
 
-    PENDING = "pending"  # it was told, or will be, and has not answered
+    PENDING = "pending"  # it was sent or will be, and the server has not answered
     ACCEPTED = "accepted"  # it has taken the version
     REFUSED = "refused"  # it refused, and repeating the same would not help
-    GIVEN_UP = "given_up"  # it never answered
+    GIVEN_UP = "given_up"  # it did not answer any attempt
 
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """One server (33 bytes) and what it was told last. ``request_ids`` (64 bytes each) are those of this version.
+    """One server (33 bytes) and the state of its registration. ``request_ids`` (64 bytes each) are of this version.
 
-    A server that is no longer used is told to forget us under a version of its own, ``leaving_version`` (otherwise 0).
+    At a server that is no longer used, the client unregisters with ``leaving_version`` (0 at all others).
     """
 
     server: bytes
@@ -72,12 +72,11 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationState:
-    """One installation. ``version`` is the last one used, and ``current`` what it says, without grant (None: nothing
-    yet).
+    """One installation. ``version`` is the last one used, and ``current`` its registration without grant (None: none).
 
-    ``current`` is kept as it is, sealed tokens included, because a server recognises a repeat by its bytes.
-    ``raise_at_ns`` is when a version that servers find too old is raised (0: not), and ``mismatches`` is how often in a
-    row that was.
+    ``current`` is kept with its sealed tokens, because a server recognises a repetition by its bytes. When servers
+    refuse the version as too old, it is raised at ``raise_at_ns`` (0: never). ``mismatches`` counts such refusals in a
+    row.
     """
 
     installation_id: str
@@ -96,8 +95,8 @@ def new_state(
 ) -> RegistrationState:
     """Return a new installation that will register with these servers (33 bytes each).
 
-    Without an ``installation_id`` one is drawn; without an ``access_token`` the first version draws one. ``version``
-    must not be below any that this installation has used.
+    Without an ``installation_id`` one is drawn. Without an ``access_token`` the first version draws one. ``version``
+    must not be below any version that this installation has used.
     """
     return RegistrationState(
         installation_id or new_uuid(random_bytes), tuple(map(ServerState, servers)), access_token, version
@@ -117,7 +116,7 @@ def dump_state(state: RegistrationState) -> str:
 def load_state(text: str) -> RegistrationState:
     """Return the state that ``dump_state`` wrote.
 
-    Raises ValueError when the text is something else.
+    Raises ValueError for any other text.
     """
     try:
         raw = json.loads(text, object_hook=_decode)

@@ -1,1 +1,1 @@
-"""The side that notifies: queries, what it learns from answers, and requests."""
+"""The client that notifies: its queries, its directory of destinations, and its requests."""

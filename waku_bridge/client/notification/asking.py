@@ -1,7 +1,7 @@
-"""The two messages that a sender writes, and the keys that sign them. Pure.
+"""The two messages of a sender, the query and the push request. Pure.
 
-Everything is signed by an ephemeral key, in the outer frame too, so that neither the network nor a server learns who
-asks. status-go signs the frame with its identity.
+An ephemeral key signs each message and its frame, so that neither the network nor a server learns the sender's
+identity. status-go signs the frame with its identity.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,9 @@ from waku_bridge.messages import Query
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a notification is about. ``chat_id`` and ``author`` are hashes (64 bytes), and ``message`` is for the
-    device.
+    """The content of a notification. ``chat_id`` and ``author`` are hashes (64 bytes). ``message`` is for the device.
 
-    ``type`` is a NotificationType; a number that is none of them is delivered with a general text.
+    ``type`` is a NotificationType. A notification with an unknown number is delivered with a general text.
     """
 
     type: int
@@ -31,7 +30,7 @@ class Content:
 def one_to_one(author: bytes, message: bytes = b"") -> Content:
     """Return the content of a message from ``author`` (33-byte chat key) to the recipient alone.
 
-    Such a chat is named after its other side.
+    The id of a one-to-one chat is the chat key of the other side.
     """
     me = author_hash(author)
     return Content(NotificationType.MESSAGE, chat_id=me, author=me, message=message)
@@ -48,7 +47,7 @@ def mention(author: bytes, chat_id: bytes, message: bytes = b"") -> Content:
 def ask_for(
     client: bytes, *, signer: Identity, topic_key: bytes, timestamp_ns: int, random_bytes: RandomBytes
 ) -> Encoded:
-    """Ask every server that knows this client (33 bytes). ``topic_key`` is the key of its query topic.
+    """Return a query to all servers about this client (33 bytes). ``topic_key`` is the key of its query topic.
 
     The same client and signer give the same message id, which answers repeat.
     """
@@ -70,12 +69,12 @@ def ask_to_push(
     timestamp_ns: int,
     random_bytes: RandomBytes,
 ) -> Encoded:
-    """Ask one server to push the same content to several installations.
+    """Return a request to one server to push the same content to several installations.
 
-    ``message_id`` names the Status message notified about. Its sender chooses it, and the answer repeats it. The same
-    arguments give the same signed message again, in another envelope, and servers answer it as before.
+    ``message_id`` is the id of the Status message. Its sender chooses it, and the answer repeats it. The same arguments
+    give the same signed message in another envelope, and servers answer it as before.
 
-    Raises ValueError when the destinations are of several servers, or of none.
+    Raises ValueError unless all destinations are of the same server.
     """
     servers = {destination.server for destination in destinations}
     if len(servers) != 1:

@@ -1,9 +1,11 @@
-"""One message to one client on its way: which installation is to be asked for where, and what was said about it. Pure.
+"""Notice: one message that a client is to be notified about, with the state of each of its installations. Pure.
 
-The rule that matters most: an installation is asked for at one server at a time, and never again once a server has
-reported success. Another server is asked only after a failure, or after three seconds of silence. A silent server may
-have notified after all, and then the device still shows one notification, because servers derive the id by which a push
-replaces another from message, key and installation. A sender that cannot accept that asks with ``fail_over=False``.
+The rule that matters most: for an installation there is a request to one server at a time, and none after a server has
+reported success. A request to another server follows only after a failure, or after three seconds without an answer.
+
+A server that did not answer may still have notified. The device shows one notification even then: servers derive the id
+by which a push replaces another from message, key and installation. A sender that must not rely on that sets
+``fail_over=False``.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,29 +17,28 @@ from waku_bridge.client.events import Destination, Notified, Outcome, Settled
 from waku_bridge.client.notification.asking import Content
 from waku_bridge.client.registration.schedules import Schedule
 
-# What a server says it has not done and will not do, so that asking again cannot notify twice.
+# Outcomes in which no server has notified or will, so that another request cannot notify twice.
 REPEATABLE = frozenset(
     {Outcome.WRONG_TOKEN, Outcome.INTERNAL_ERROR, Outcome.NOT_REGISTERED, Outcome.REFUSED, Outcome.NOT_FOUND}
 )
 
 
 class Phase(StrEnum):
-    """What an installation waits for."""
+    """The phase of an installation."""
 
-    READY = "ready"  # to be asked for now
-    ASKED = "asked"  # asked for, until the answer or `until_ns`
-    WAITING = "waiting"  # backing off until `until_ns`
-    QUERYING = "looking"  # waits until the query where it can be notified is over
+    READY = "ready"  # a request may be sent now
+    ASKED = "asked"  # a request was sent: waits for the answer, or until `until_ns`
+    WAITING = "waiting"  # backs off until `until_ns`
+    QUERYING = "looking"  # waits for the end of a query about the client
     SETTLED = "settled"
 
 
 @dataclass(slots=True)
 class Device:
-    """One installation. ``asked`` is the destination asked last, and ``request_key`` (33 bytes) the key of that
-    request.
+    """One installation. ``asked`` is the destination of its last request, and ``request_key`` (33 bytes) its key.
 
     ``spent`` holds server and access token of requests that must not be repeated, ``silent`` the keys of requests
-    without any answer, and ``tries`` the number of requests by server. ``failure`` is what went wrong last.
+    without an answer, and ``tries`` the number of requests by server. ``failure`` is the last failure.
     """
 
     installation_id: str
@@ -55,7 +56,7 @@ class Device:
 
     @property
     def outcome(self) -> Outcome:
-        """Return how it ended. As long as one server kept silent, it may have notified, whatever the others said."""
+        """Return the outcome. While one server has not answered, it may have notified, whatever others reported."""
         if self.is_notified:
             return Outcome.NOTIFIED
         return Outcome.NO_ANSWER if self.silent else self.failure
@@ -65,16 +66,17 @@ class Device:
         return self.phase is Phase.SETTLED
 
     def spend(self) -> None:
-        """Note that the destination asked last must not be asked again."""
+        """Note that the last request must not be repeated to the same destination."""
         if self.asked:
             self.spent.add((self.asked.server, self.asked.access_token))
 
 
 @dataclass(slots=True)
 class Notice:
-    """A message that is to be notified about.
+    """One message that a client is to be notified about.
 
-    ``wanted`` are the installations that the message was encrypted for, or None for all. ``luck`` orders equal servers.
+    ``wanted`` has the installations that the message was encrypted for, or None for all. ``luck`` has a random number
+    for each server, which orders equal ones.
     """
 
     message_id: bytes
@@ -89,7 +91,7 @@ class Notice:
     answer_count: int = 0
 
     def reopen(self, wanted: tuple[str, ...] | None) -> None:
-        """Start again because the user asks again: what surely failed may be attempted once more, and nothing else."""
+        """Start again at the user's request. Only installations that certainly failed are attempted once more."""
         if not self.is_over:
             return
         self.devices = {i: device for i, device in self.devices.items() if device.outcome not in REPEATABLE}
@@ -97,18 +99,17 @@ class Notice:
         self.is_started = self.is_over = self.has_queried = False
 
     def unsettled(self) -> list[Device]:
-        """Return the installations that are not settled."""
         return [device for device in self.devices.values() if not device.is_settled]
 
     def choose(self, ordered: Iterable[str], max_devices: int) -> None:
-        """Take in the most recently active installations, as many as are allowed."""
+        """Add installations in this order, up to ``max_devices``."""
         for installation_id in ordered:
             if len(self.devices) >= max_devices:
                 return
             self.devices.setdefault(installation_id, Device(installation_id))
 
     def pick(self, device: Device, known: Iterable[Destination], draw: Callable[[], int]) -> Destination | None:
-        """Return where to ask for a device next: the server asked least, of those the newest version, of those any."""
+        """Return the next destination for a device: fewest requests first, then the newest version, then at random."""
         open_to_us = [
             destination
             for destination in known
@@ -123,7 +124,7 @@ class Notice:
         )
 
     def wake(self, device: Device, now_ns: int, *, is_querying: bool, fail_over: bool) -> None:
-        """Let time pass for one device."""
+        """Move one device to its next phase, if its time or its query is over."""
         match device.phase:
             case Phase.ASKED if now_ns >= device.until_ns:
                 device.spend()
@@ -135,7 +136,7 @@ class Notice:
                 device.phase = Phase.READY
 
     def note_asked(self, device: Device, destination: Destination, request_key: bytes, until_ns: int) -> None:
-        """Note that a server was asked for this device."""
+        """Note that a request for this device was sent to a server."""
         device.phase = Phase.ASKED
         device.until_ns = until_ns
         device.asked = destination
@@ -148,7 +149,10 @@ class Notice:
         device.is_notified = True
 
     def note_failure(self, device: Device, report: Report, now_ns: int, schedule: Schedule) -> None:
-        """Note that the server asked last reported a failure. Each error has a way on, but resending has an end."""
+        """Note that the server of the last request reported a failure. Each error has its next phase.
+
+        The number of resends is limited.
+        """
         match report.error:
             case ReportError.WRONG_TOKEN:
                 device.spend()
@@ -165,12 +169,12 @@ class Notice:
                 device.failure = Outcome.REFUSED
 
     def deadline_ns(self) -> int | None:
-        """Return when a device waits no longer, or None while all wait for a query that has a deadline of its own."""
+        """Return the earliest time at which a device stops waiting, or None while all wait for a query."""
         due = [device.until_ns for device in self.devices.values() if device.phase in {Phase.ASKED, Phase.WAITING}]
         return min(due, default=None)
 
     def settled(self, device: Device) -> Settled:
-        """Return what became of one device."""
+        """Return the outcome of one device."""
         return Settled(
             self.message_id,
             self.client,
@@ -181,7 +185,7 @@ class Notice:
         )
 
     def result(self) -> Notified:
-        """Return what became of all devices."""
+        """Return the outcomes of all devices."""
         settled = tuple(self.settled(device) for device in self.devices.values())
         return Notified(self.message_id, self.client, settled, self.answer_count)
 

@@ -1,9 +1,10 @@
-"""Queries where somebody can be notified: one at a time for each client, each under an ephemeral key of its own.
+"""Queries of a sender, which find where a client can be notified: one at a time for each client.
 
-There is a key for each query, and not a few for all, so that nobody can tell that two queries come from the same
-sender, and so that the key an answer is sealed for names the query. Everybody sees a query and may answer it. So an
-answer ends the waiting only when something in it could be verified, and even then a moment later, because other servers
-may know other devices.
+Each query has an ephemeral key of its own. So nobody can tell that two queries come from the same sender, and the key
+that an answer is sealed for identifies the query.
+
+Everybody sees a query and may answer it. So only an answer with a verified entry ends the waiting, and even then a
+moment later, because other servers may have other devices.
 """
 
 from dataclasses import dataclass, field
@@ -18,9 +19,9 @@ from waku_bridge.messages import WakuMessage
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long a sender waits for an answer of a server, and, once it has a useful one, for those of others.
+    """Timeouts of a sender: for an answer, and after a useful answer for those of other servers.
 
-    After ``fresh_seconds`` it asks again where somebody can be notified.
+    Destinations that are older than ``fresh_seconds`` are queried again.
     """
 
     answer_seconds: float = 3.0
@@ -30,7 +31,7 @@ class Timeouts:
 
 @dataclass(slots=True)
 class Question:
-    """A query. ``key`` signed it and opens its answers, whose ``query_id`` (32 bytes) names it."""
+    """A query. ``key`` signed it and opens its answers, which repeat its ``query_id`` (32 bytes)."""
 
     client: bytes
     key: Identity
@@ -50,7 +51,7 @@ class Queries:
         self._latest: dict[bytes, Question] = {}
 
     def ask(self, client: bytes, now_ns: int) -> tuple[Question, WakuMessage]:
-        """Start a query. The first one for a client costs 15 ms of CPU."""
+        """Start a query. The first one for a client costs 15 ms of CPU time."""
         key = new_identity(self._random_bytes)
         encoded = ask_for(
             client,
@@ -69,16 +70,16 @@ class Queries:
         return self._latest.get(client)
 
     def is_open(self, client: bytes) -> bool:
-        """Return whether answers about this client are waited for."""
+        """Return whether a query about this client waits for answers."""
         question = self._latest.get(client)
         return question is not None and not question.is_over
 
     def note_useful(self, question: Question, now_ns: int) -> None:
-        """Wait only a moment longer, because something of an answer could be verified."""
+        """Wait only ``gather_seconds`` longer, because an answer had a verified entry."""
         question.ends_ns = min(question.ends_ns, now_ns + round(self._timeouts.gather_seconds * SECOND_NS))
 
     def close_due(self, now_ns: int) -> list[Question]:
-        """Close the queries whose time is up, and return them, each once."""
+        """Close the queries whose time is up, and return them."""
         due = [question for question in self._latest.values() if not question.is_over and now_ns >= question.ends_ns]
         for question in due:
             question.is_over = True

@@ -1,7 +1,7 @@
-"""A sending client, sans I/O, which finds out where somebody can be notified and has servers do it, once per device.
+"""A sending client, sans I/O: it finds where a client can be notified, and has each device notified once.
 
-It uses what clients advertise and asks servers for the rest, believes neither without a grant, and shows nobody its own
-identity: every query is signed by a key that is used for nothing else.
+It uses the contact codes of clients and queries servers for the rest. It accepts neither without a grant. It reveals
+its own identity to nobody: a key that is used for nothing else signs each query.
 Sources: status-go protocol/pushnotificationclient/client.go; 71/STATUS-PUSH-NOTIFICATION-SERVER.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from notifications.messages import Report, ReportError
 from registrations.messages import QueryInfo
-from waku_bridge.client.core import Ear, Heard, Subscriptions, new_identity, topic_key
+from waku_bridge.client.core import Opened, Opener, Subscriptions, new_identity, topic_key
 from waku_bridge.client.events import (
     Destination,
     Event,
@@ -35,13 +35,13 @@ from waku_bridge.messages import ContactCodeAdvertisement, PushResponse, QueryRe
 MAX_DEVICES = 3
 MAX_INFOS = 100
 MAX_NOTICES = 10_000
-# How long an answer that comes too late is still read.
+# How long answers to a query or a request are read, also after its deadline.
 LISTEN_SECONDS = 60.0
 
 
 @dataclass(slots=True)
 class _Request:
-    """One message to one server. ``asked`` are the devices in it, by key hash and installation."""
+    """One push request to one server. ``asked`` has the devices in it, by key hash and installation."""
 
     server: bytes
     message_id: bytes
@@ -54,7 +54,8 @@ class _Request:
 class SendingClient:
     """A client that notifies others.
 
-    Its ``identity`` only opens the access tokens that contacts sealed for it, and is named as author of what it writes.
+    Its ``identity`` opens the access tokens that contacts sealed for it, and is the author in contents. It signs
+    nothing.
 
         sender = SendingClient(identity, os.urandom)
         sender.notify(client, sender.one_to_one(), message_id)
@@ -62,9 +63,9 @@ class SendingClient:
         step = sender.receive(message, time.time_ns())
         result = sender.result(client, message_id)
 
-    ``client`` is the key (33 bytes) under which somebody is registered: the chat key, or in anonymous mode the key that
-    was disclosed to us. With ``fail_over=False`` no second server is asked after silence: less is notified, but nothing
-    ever twice.
+    ``client`` is the key (33 bytes) under which a user is registered: the chat key, or in anonymous mode a key that the
+    user disclosed. With ``fail_over=False`` there is no request to a second server when the first does not answer. Then
+    a notification may be missing, but none comes twice.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class SendingClient:
         self._schedule = schedule
         self._max_devices = max_devices
         self._fail_over = fail_over
-        self._ear = Ear(identity)
+        self._opener = Opener(identity)
         self._queries = Queries(random_bytes, self._timeouts)
         self._wanted: set[bytes] = set()  # clients to be looked up at the next tick
         self._followed: dict[bytes, tuple[str, bytes]] = {}  # content topic and its key, by client
@@ -94,7 +95,7 @@ class SendingClient:
         # The open questions by the key that opens their answers, oldest first, with their content topics.
         self._questions: OrderedDict[bytes, tuple[Question | _Request, str]] = OrderedDict()
 
-    # What the user wants
+    # Requests of the user
 
     def one_to_one(self, message: bytes = b"") -> Content:
         """Return the content of a message from this user to the recipient alone."""
@@ -107,14 +108,14 @@ class SendingClient:
         return asking.mention(self.identity.pub33, chat_id, message)
 
     def follow(self, client: bytes) -> None:
-        """Listen to a client's contact code from now on, and read from the store what it said before."""
+        """Read a client's contact codes from now on, and the earlier ones from the store."""
         if client not in self._followed:
             name = topics.contact_code_name(client)
             self._followed[client] = (topics.content_topic(name), topic_key(name))
             self._history.append(topics.content_topic(name))
 
     def look_up(self, client: bytes) -> None:
-        """Ask every server that knows this client, at the next tick, whatever is known already."""
+        """Query all servers about this client at the next tick, also when destinations are known."""
         if not self._queries.is_open(client):
             self._wanted.add(client)
 
@@ -123,12 +124,12 @@ class SendingClient:
         return client in self._wanted or self._queries.is_open(client)
 
     def answer_count(self, client: bytes) -> int:
-        """Return how many servers, honest or not, answered the last query about this client."""
+        """Return the number of servers, honest or not, that answered the last query about this client."""
         question = self._queries.latest(client)
         return len(question.answered_by) if question else 0
 
     def destinations(self, client: bytes) -> tuple[Destination, ...]:
-        """Return where this client can be notified, as far as we know and believe."""
+        """Return the verified destinations of this client."""
         return self.directory.destinations(client)
 
     def note_activity(self, client: bytes, installation_id: str, at_ns: int) -> None:
@@ -141,11 +142,11 @@ class SendingClient:
     def notify(
         self, client: bytes, content: Content, message_id: bytes, installation_ids: Sequence[str] | None = None
     ) -> None:
-        """Have a client's devices notified about the Status message of that id (32 bytes).
+        """Have a client's devices notified about the Status message with this id (32 bytes).
 
-        These are the devices that the message was encrypted for, or all we know of: the most recently active ones, up
-        to ``max_devices``. Called again for the same message and client, it repeats what has surely failed, and nothing
-        else.
+        These are the installations that the message was encrypted for, or all that are known. The most recently active
+        ones are notified, up to ``max_devices``. Another call for the same message and client repeats only requests
+        that have certainly failed.
         """
         wanted = None if installation_ids is None else tuple(installation_ids)
         key = (message_id, client)
@@ -157,11 +158,11 @@ class SendingClient:
             self._open.pop(self._notices.popitem(last=False)[0], None)
 
     def result(self, client: bytes, message_id: bytes) -> Notified | None:
-        """Return what became of a notification, or None while it is on its way or when it was never asked for."""
+        """Return the result of a notification, or None while it is not settled, or was never requested."""
         notice = self._notices.get((message_id, client))
         return notice.result() if notice and notice.is_over else None
 
-    # What every core has
+    # The interface of a core
 
     @property
     def deadline_ns(self) -> int | None:
@@ -192,45 +193,43 @@ class SendingClient:
         return Step(tuple(messages), tuple(events), history)
 
     def receive(self, message: WakuMessage, now_ns: int) -> Step:
-        heard = self._ear.open(message, self.subscriptions())
-        if isinstance(heard, Ignored):
-            return Step(events=(heard,))
-        events = self._judge(heard, message, now_ns)
-        author = heard.decoded.author
+        opened = self._opener.open(message, self.subscriptions())
+        if isinstance(opened, Ignored):
+            return Step(events=(opened,))
+        events = self._judge(opened, message, now_ns)
+        author = opened.decoded.author
         by_server = tuple(
             Ignored(event, message.content_topic, author) if isinstance(event, Reason) else event for event in events
         )
         step = self.tick(now_ns)
         return Step(step.messages, (*by_server, *step.events), step.history)
 
-    # Reading answers
+    # Answers
 
-    def _judge(self, heard: Heard, message: WakuMessage, now_ns: int) -> list[Event | Reason]:
-        if not isinstance(heard.key, Identity):
-            return self._read_contact_code(heard, message, now_ns)
-        question, _ = self._questions[heard.key.pub33]
-        match heard.decoded.body, question:
+    def _judge(self, opened: Opened, message: WakuMessage, now_ns: int) -> list[Event | Reason]:
+        if not isinstance(opened.key, Identity):
+            return self._read_contact_code(opened, message, now_ns)
+        question, _ = self._questions[opened.key.pub33]
+        match opened.decoded.body, question:
             case QueryResponse() as response, Question():
-                return self._read_answer(response, question, heard.decoded.author, now_ns)
+                return self._read_answer(response, question, opened.decoded.author, now_ns)
             case PushResponse() as response, _Request():
-                return self._read_reports(response, question, heard.decoded.author, now_ns)
+                return self._read_reports(response, question, opened.decoded.author, now_ns)
             case QueryResponse() | PushResponse(), _:
                 return [Reason.UNKNOWN_REQUEST]
         return [Reason.UNEXPECTED_TYPE]
 
-    def _read_contact_code(self, heard: Heard, message: WakuMessage, now_ns: int) -> list[Event | Reason]:
-        """Learn from a contact code. Everybody who knows the client can write to its topic, so only what it signed
-        itself counts.
-        """
-        if not isinstance(heard.decoded.body, ContactCodeAdvertisement):
+    def _read_contact_code(self, opened: Opened, message: WakuMessage, now_ns: int) -> list[Event | Reason]:
+        """Learn from a contact code, if the client signed it: everybody who has its key can write to its topic."""
+        if not isinstance(opened.decoded.body, ContactCodeAdvertisement):
             return [Reason.UNEXPECTED_TYPE]
-        client = heard.decoded.author
-        if client not in self._followed or self._followed[client][1] != heard.key:
+        client = opened.decoded.author
+        if client not in self._followed or self._followed[client][1] != opened.key:
             return [Reason.WRONG_SIGNER]
-        heard_at_ns = min(message.timestamp_ns, now_ns)
-        infos = heard.decoded.body.info
+        learned_at_ns = min(message.timestamp_ns, now_ns)
+        infos = opened.decoded.body.info
         by_server = ((info, info.server_public_key) for info in infos[:MAX_INFOS])
-        return self._learn(client, by_server, heard_at_ns, is_advertised=True) + _too_many(infos)
+        return self._learn(client, by_server, learned_at_ns, is_advertised=True) + _too_many(infos)
 
     def _read_answer(
         self, response: QueryResponse, question: Question, server: bytes, now_ns: int
@@ -247,7 +246,7 @@ class SendingClient:
         return events + _too_many(response.info)
 
     def _learn(
-        self, client: bytes, by_server: Iterable[tuple[QueryInfo, bytes]], heard_at_ns: int, *, is_advertised: bool
+        self, client: bytes, by_server: Iterable[tuple[QueryInfo, bytes]], learned_at_ns: int, *, is_advertised: bool
     ) -> list[Event | Reason]:
         events: list[Event | Reason] = []
         for info, server in by_server:
@@ -255,7 +254,7 @@ class SendingClient:
             if isinstance(found, Reason):
                 events.append(found)
                 continue
-            stale = self.directory.learn(found, heard_at_ns=heard_at_ns)
+            stale = self.directory.learn(found, learned_at_ns=learned_at_ns)
             events.append(stale or Learned(found, is_advertised))
         return events
 
@@ -269,9 +268,7 @@ class SendingClient:
         return [event for report in response.reports for event in self._read_report(report, request, now_ns)]
 
     def _read_report(self, report: Report, request: _Request, now_ns: int) -> list[Event | Reason]:
-        """Read one report. The first answer of a server about a device in one request counts, but a success always
-        does.
-        """
+        """Read one report. The first report about a device in a request counts, and a success counts at any time."""
         key = (report.public_key_hash, report.installation_id)
         if key not in request.asked:
             return [Reason.FOREIGN_INSTALLATION]
@@ -294,7 +291,7 @@ class SendingClient:
         if is_outdated and device.asked and device.request_key == request.key.pub33:
             self.directory.forget(device.asked)
 
-    # Asking
+    # Queries and requests
 
     def _advance(self, notice: Notice, now_ns: int, messages: list[WakuMessage], events: list[Event]) -> None:
         if not notice.is_started and not self._start(notice, now_ns, messages):
@@ -314,7 +311,7 @@ class SendingClient:
             events.append(notice.result())
 
     def _start(self, notice: Notice, now_ns: int, messages: list[WakuMessage]) -> bool:
-        """Choose the devices, once it is known which there are. Return whether that is done."""
+        """Choose the devices, once they are known, and return whether that is done."""
         client = notice.client
         if not notice.has_queried and not self._knows_enough(notice, now_ns):
             self._query(notice, now_ns, messages)
@@ -335,7 +332,7 @@ class SendingClient:
         return is_fresh and (notice.wanted is None or set(notice.wanted) <= set(known))
 
     def _next(self, notice: Notice, device: Device, now_ns: int, messages: list[WakuMessage]) -> Destination | None:
-        """Return where to ask for a device now, if it is to be asked for now."""
+        """Return the destination of the next request for a device, or None if none is due."""
         is_querying = self._queries.is_open(notice.client)
         notice.wake(device, now_ns, is_querying=is_querying, fail_over=self._fail_over)
         if device.phase is not Phase.READY:

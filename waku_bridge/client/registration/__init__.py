@@ -1,1 +1,1 @@
-"""The side that registers: registrations, advertisements, and what it keeps."""
+"""The client that registers: its registrations, its advertisements, and its file."""

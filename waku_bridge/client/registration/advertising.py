@@ -1,7 +1,7 @@
-"""The contact code: what a client tells the world about the servers it is registered with.
+"""The contact code: a client's advertisement of the servers that it is registered with.
 
-It is published on the client's own contact-code topic, which everybody who knows its key can read, as status-go has it.
-It has one entry per server that accepted the registration, with the grant that lets a reader check it.
+It is published on the client's own contact-code topic, which everybody who has its key can read, as in status-go. It
+has one entry for each server that accepted the registration, with the grant that a reader verifies.
 """
 
 from collections.abc import Iterable
@@ -16,9 +16,9 @@ from waku_bridge.messages import ContactCodeAdvertisement, WakuMessage
 def advertisement(
     registration: RegistrationMessage | None, servers: Iterable[bytes], identity: Identity
 ) -> ContactCodeAdvertisement | None:
-    """Return what to publish about a registration that these servers (33 bytes each) have accepted, or None.
+    """Return the contact code of a registration that these servers (33 bytes each) have accepted, or None.
 
-    The access token is left out exactly when it is handed out sealed. A device that wants no pushes names no server.
+    The access token is left out where it is sealed for contacts. A device with pushes switched off names no server.
     """
     if registration is None or registration.unregister or not registration.enabled:
         return None

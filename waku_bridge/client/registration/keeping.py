@@ -1,4 +1,4 @@
-"""A client in a file: its private key and what it must remember, readable by its owner alone."""
+"""The file of a client: its private key and its persistent state, readable by its owner alone."""
 
 import json
 import os
@@ -17,19 +17,19 @@ NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
 class KeepingError(Exception):
-    """The file cannot be read or written, or holds something else. The text is for people and names the file."""
+    """The file cannot be read or written, or it holds no client. The text is for people and names the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A client as it is kept. ``state`` is None until the client registers for the first time."""
+    """The contents of the file. ``state`` is None until the client registers for the first time."""
 
     identity: Identity = field(repr=False)
     state: RegistrationState | None = field(default=None, repr=False)
 
 
 def read(path: Path) -> Kept:
-    """Return the client that a file holds.
+    """Return the client in a file.
 
     Raises KeepingError.
     """
@@ -46,9 +46,9 @@ def read(path: Path) -> Kept:
 
 
 def _identity(digits: str) -> Identity:
-    """Return the identity of a key of exactly 32 bytes, because the library would fill up a shorter one.
+    """Return the identity of a key in hex.
 
-    Raises ValueError.
+    Raises ValueError unless it has exactly 32 bytes: the library would pad a shorter one.
     """
     key = bytes.fromhex(digits)
     if len(key) != KEY_BYTES:
@@ -57,7 +57,7 @@ def _identity(digits: str) -> Identity:
 
 
 def read_or_new(path: Path) -> Kept:
-    """Return the client that a file holds, or a new one with a fresh key when there is no file.
+    """Return the client in a file, or a client with a new key when there is no file.
 
     Raises KeepingError.
     """
@@ -65,7 +65,7 @@ def read_or_new(path: Path) -> Kept:
 
 
 def write(path: Path, kept: Kept) -> None:
-    """Write a client to a file of mode 600, whole or not at all.
+    """Write a client to a file of mode 600, atomically.
 
     Raises KeepingError.
     """
@@ -82,5 +82,5 @@ def write(path: Path, kept: Kept) -> None:
 
 
 def state_for(kept: Kept, server: bytes) -> RegistrationState:
-    """Return what the client remembers, or a new state for this server."""
+    """Return the client's state, or a new one for this server."""
     return kept.state or new_state(server, random_bytes=os.urandom)

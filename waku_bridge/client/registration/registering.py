@@ -1,8 +1,8 @@
-"""A registering client, sans I/O: one installation of one user, and what it tells the servers that may push to it.
+"""A registering client, sans I/O: one installation of one user, which registers with the servers that may push to it.
 
-Each change is a new version of the whole registration. Every server is told a version, with a grant for each, in the
-same words as often as it takes until the server answers. Once a server has it, the contact code names that server.
-Anonymous mode is this client under a key that is not the user's chat key, see `new_identity`.
+Each change is a new version of the whole registration. The client sends it to every server, with a grant for each, and
+repeats the same bytes until the server answers. Once a server has accepted it, the contact code names that server.
+In anonymous mode the client has a key that is not the user's chat key: see `new_identity`.
 Sources: status-go protocol/pushnotificationclient/client.go; 71/STATUS-PUSH-NOTIFICATION-SERVER.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from registrations.messages import RegistrationMessage
-from waku_bridge.client.core import Ear, Heard, Subscriptions, topic_key
+from waku_bridge.client.core import Opened, Opener, Subscriptions, topic_key
 from waku_bridge.client.events import Accepted, Advertised, Event, GivenUp, Ignored, Reason, Refused, Step
 from waku_bridge.client.registration import advertising
 from waku_bridge.client.registration.schedules import REGISTRATION, SECOND_NS, Schedule
@@ -23,7 +23,7 @@ from waku_bridge.codec.keys import Identity, RandomBytes
 from waku_bridge.messages import ContactCodeAdvertisement, RegistrationError, RegistrationResponse, WakuMessage
 
 ADVERTISE_EVERY_SECONDS = 6 * 3600.0
-# Kept for one version and server. It is more than a schedule needs, and a bound for users who call retry() for days.
+# Limit of the request ids for one version and server. A schedule needs fewer, but a caller may retry() for days.
 MAX_REQUEST_IDS = 50
 # Repeating the same registration cannot help against these errors.
 FINAL_ERRORS = frozenset({RegistrationError.MALFORMED_MESSAGE, RegistrationError.UNSUPPORTED_TOKEN_TYPE})
@@ -53,16 +53,15 @@ class RegisteringClient:
         self._random_bytes = random_bytes
         self._schedule = schedule
         self._advertise_every_ns = round(advertise_every_seconds * SECOND_NS)
-        self._ear = Ear(identity)
+        self._opener = Opener(identity)
 
     @property
     def installation_id(self) -> str:
-        """Return the id of this installation."""
         return self.state.installation_id
 
     @property
     def access_token(self) -> str:
-        """Return what senders present at the current version. It is empty before the first one."""
+        """Return the access token of the current version. It is empty before the first one."""
         return self.state.access_token
 
     @property
@@ -77,19 +76,18 @@ class RegisteringClient:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether nothing is expected from any server: each has accepted, refused finally, or been given up."""
+        """Return whether no answer is expected: each server has accepted, refused finally, or been given up."""
         return not self.state.raise_at_ns and all(s.standing is not Standing.PENDING for s in self.state.servers)
 
     def standing(self, server: bytes) -> ServerState | None:
-        """Return what is known of one server, or None when it is not, or no longer, on the list."""
+        """Return the state of one server, or None when it is not in use and not being left."""
         return next((slot for slot in self.state.servers if slot.server == server), None)
 
     def change(self, address: Address, preferences: Preferences | None = None) -> None:
-        """Start the next version: registered at this address, with preferences as before unless others are given.
+        """Start the next version: registered at this address, with the former preferences unless others are given.
 
-        A new access token is drawn when there was none, when a contact is gone, or when contacts-only has just been
-        switched on, because senders could otherwise still use what they know. Raises BadPublicKey for a contact that is
-        no key.
+        A new access token is drawn when there was none, when a contact was removed, or when contacts-only has just been
+        switched on, because senders have the old token. Raises BadPublicKey for a contact that is no key.
         """
         wishes = self.state.preferences if preferences is None else preferences
         token = self.state.access_token
@@ -114,13 +112,11 @@ class RegisteringClient:
         self._start_version(registration)
 
     def unregister(self) -> None:
-        """Start the next version, which is not registered any more."""
+        """Start the next version, which unregisters the installation."""
         self._start_version(RegistrationMessage(self.state.installation_id, self.state.version + 1, unregister=True))
 
     def use(self, servers: Iterable[bytes]) -> None:
-        """Use these servers (33 bytes each) from now on. New ones are told the current version, and old ones to forget
-        us.
-        """
+        """Use these servers (33 bytes each) from now on. Register with the new ones, and unregister from the others."""
         wanted = tuple(dict.fromkeys(servers))
         gone = set(self.servers) - set(wanted)
         leaving_version = self.state.version + 1 if gone and self.state.current else 0
@@ -135,11 +131,11 @@ class RegisteringClient:
         self.state = replace(self.state, servers=(*slots, *leaving), version=version)
 
     def retry(self) -> None:
-        """Tell every server that has not accepted once more, now: the network was away, or the user asks."""
+        """Send the version again, now, to every server that has not accepted it."""
         self._restart(lambda slot: slot.standing is not Standing.ACCEPTED)
 
     def repeat(self) -> None:
-        """Tell every server the current version once more, also those that have accepted it."""
+        """Send the version again to every server, also to those that have accepted it."""
         self._restart(lambda _slot: True)
 
     def advertisement(self) -> ContactCodeAdvertisement | None:
@@ -163,7 +159,7 @@ class RegisteringClient:
         return {topics.content_topic(topics.partitioned_name(self.identity.pub33)): (self.identity,)}
 
     def tick(self, now_ns: int) -> Step:
-        """Say what is due. It raises nothing; without a version there is nothing to say."""
+        """Return the messages that are due. Without a version there are none."""
         if self.state.current is None:
             return Step()
         if self.state.raise_at_ns and now_ns >= self.state.raise_at_ns:
@@ -172,47 +168,45 @@ class RegisteringClient:
         events: list[Event] = []
         for slot in self.state.servers:
             if slot.standing is Standing.PENDING and now_ns >= slot.due_ns:
-                self._speak(slot, now_ns, messages, events)
+                self._send(slot, now_ns, messages, events)
         if self.state.advertise_at_ns and now_ns >= self.state.advertise_at_ns:
             self._advertise(now_ns, messages, events)
         return Step(tuple(messages), tuple(events))
 
     def receive(self, message: WakuMessage, now_ns: int) -> Step:
-        heard = self._ear.open(message, self.subscriptions())
-        if isinstance(heard, Ignored):
-            return Step(events=(heard,))
-        event = self._judge(heard, now_ns)
+        opened = self._opener.open(message, self.subscriptions())
+        if isinstance(opened, Ignored):
+            return Step(events=(opened,))
+        event = self._judge(opened, now_ns)
         if isinstance(event, Reason):
-            return Step(events=(Ignored(event, message.content_topic, heard.decoded.author),))
+            return Step(events=(Ignored(event, message.content_topic, opened.decoded.author),))
         messages: list[WakuMessage] = []
         events: list[Event] = [event]
         if self.state.advertise_at_ns and now_ns >= self.state.advertise_at_ns:
             self._advertise(now_ns, messages, events)
         return Step(tuple(messages), tuple(events))
 
-    def _judge(self, heard: Heard, now_ns: int) -> Accepted | Refused | Reason:
-        """Return what an answer means.
+    def _judge(self, opened: Opened, now_ns: int) -> Accepted | Refused | Reason:
+        """Return the event of an answer, or the reason why it is ignored.
 
-        Only the server that a message was sealed for could read it, and only its answer about it counts.
+        Only the server that a registration was sealed for can read it, so only that server's answer counts.
         """
-        response = heard.decoded.body
+        response = opened.decoded.body
         if not isinstance(response, RegistrationResponse):
             return Reason.UNEXPECTED_TYPE
         slot = next((slot for slot in self.state.servers if response.request_id in slot.request_ids), None)
         if slot is None:
             return Reason.UNKNOWN_REQUEST
-        if slot.server != heard.decoded.author:
+        if slot.server != opened.decoded.author:
             return Reason.WRONG_SIGNER
         if slot.standing is Standing.ACCEPTED:
             return Reason.ALREADY_SETTLED
         return self._accepted(slot, now_ns) if response.success else self._refused(slot, response.error, now_ns)
 
     def _accepted(self, slot: ServerState, now_ns: int) -> Accepted:
-        """Note that a server accepted a version, also after it refused the same one, because answers may overtake each
-        other.
-        """
-        is_registered = not self._words_for(slot).unregister
-        version = self._words_for(slot).version
+        """Note that a server accepted a version, also after it refused the same one: answers may come out of order."""
+        is_registered = not self._message_for(slot).unregister
+        version = self._message_for(slot).version
         if slot.leaving_version:
             self._put(slot, None)
         else:
@@ -225,9 +219,9 @@ class RegisteringClient:
     def _refused(self, slot: ServerState, error: int, now_ns: int) -> Refused:
         """Note that a server refused a version.
 
-        A server that knows a newer version gets a higher one: our memory, or an answer to us, was lost.
+        A server that has a newer version gets a higher one: our state, or an answer to us, was lost.
         """
-        version = self._words_for(slot).version
+        version = self._message_for(slot).version
         known = error or RegistrationError.INTERNAL_ERROR
         is_outdated = (
             error == RegistrationError.VERSION_MISMATCH and self.state.mismatches < self._schedule.max_attempts
@@ -241,13 +235,13 @@ class RegisteringClient:
         self._put(slot, replace(slot, standing=standing, error=known))
         return Refused(slot.server, version, known, is_final)
 
-    def _speak(self, slot: ServerState, now_ns: int, messages: list[WakuMessage], events: list[Event]) -> None:
+    def _send(self, slot: ServerState, now_ns: int, messages: list[WakuMessage], events: list[Event]) -> None:
         if slot.attempts >= self._schedule.max_attempts:
             self._put(slot, replace(slot, standing=Standing.GIVEN_UP))
-            events.append(GivenUp(slot.server, self._words_for(slot).version))
+            events.append(GivenUp(slot.server, self._message_for(slot).version))
             return
         encoded = encode_registration(
-            self._granted_to(slot.server, self._words_for(slot)),
+            self._granted_to(slot.server, self._message_for(slot)),
             identity=self.identity,
             server=slot.server,
             timestamp_ns=now_ns,
@@ -274,12 +268,12 @@ class RegisteringClient:
         )
         events.append(Advertised(code.info[0].version, tuple(info.server_public_key for info in code.info)))
 
-    def _words_for(self, slot: ServerState) -> RegistrationMessage:
-        """Return what a server is told: the current version, or to forget us."""
+    def _message_for(self, slot: ServerState) -> RegistrationMessage:
+        """Return the message for a server: the current version, or the unregistration where it is being left."""
         if slot.leaving_version:
             return RegistrationMessage(self.state.installation_id, slot.leaving_version, unregister=True)
         if self.state.current is None:
-            raise ValueError("nothing to say yet: change() or unregister() comes first")
+            raise ValueError("there is no version yet: call change() or unregister() first")
         return self.state.current
 
     def _granted_to(self, server: bytes, registration: RegistrationMessage) -> RegistrationMessage:
@@ -288,7 +282,7 @@ class RegisteringClient:
         return replace(registration, grant=sign_grant(self.identity.private_key, server, registration.access_token))
 
     def _start_version(self, registration: RegistrationMessage) -> None:
-        """Start a version. What servers answered to an older one says nothing about it."""
+        """Start a version, which all servers have to accept again."""
         slots = tuple(slot if slot.leaving_version else ServerState(slot.server) for slot in self.state.servers)
         self.state = replace(
             self.state,
@@ -301,7 +295,7 @@ class RegisteringClient:
         )
 
     def _raise_version(self, current: RegistrationMessage) -> None:
-        """Raise the version, in growing steps, because the server does not tell how far it is ahead."""
+        """Raise the version, in growing steps, because the server does not report the version that it has."""
         mismatches = self.state.mismatches
         version = self.state.version + 2 ** (mismatches - 1)
         self._start_version(replace(current, version=version))
@@ -325,9 +319,7 @@ class RegisteringClient:
         self.state = replace(self.state, servers=tuple(other for other in slots if other is not None))
 
     def _sealed(self, token: str, wishes: Preferences) -> tuple[bytes, ...]:
-        """Return the sealed tokens. They are made once per version: a repeat with others would not be the same bytes to
-        a server.
-        """
+        """Return the sealed tokens. They are made once per version, because a repetition must have the same bytes."""
         if not wishes.contacts_only:
             return ()
         key = self.identity.private_key
@@ -335,6 +327,9 @@ class RegisteringClient:
 
 
 def needs_new_token(before: Preferences, after: Preferences) -> bool:
-    """Return whether some who know the access token must not use it any more: a contact that is gone, or strangers."""
+    """Return whether somebody has the access token who must not use it any more.
+
+    That is a contact who was removed, or everybody else, once the installation is for contacts only.
+    """
     is_closed_now = after.contacts_only and not before.contacts_only
     return is_closed_now or not set(before.contacts) <= set(after.contacts)

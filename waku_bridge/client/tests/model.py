@@ -42,7 +42,7 @@ class ModelServer:
     errors: list[int] = field(default_factory=list)
     registration_errors: list[int] = field(default_factory=list)
     pushes: Counter = field(default_factory=Counter)
-    heard: list[Decoded] = field(default_factory=list)
+    received: list[Decoded] = field(default_factory=list)
     answered: dict[bytes, list[Reply]] = field(default_factory=dict)
 
     @property
@@ -61,7 +61,7 @@ class ModelServer:
         decoded = self.open(message)
         if decoded is None:
             return []
-        self.heard.append(decoded)
+        self.received.append(decoded)
         if decoded.message_id not in self.answered or not isinstance(decoded.body, PushRequest):
             self.answered[decoded.message_id] = self._answer(decoded)
         # A repeated request gets the answer it got before, as from the real server.

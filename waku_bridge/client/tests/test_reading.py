@@ -63,14 +63,14 @@ def test_many_topics_are_asked_for_in_groups_and_very_many_not_at_all() -> None:
 def test_of_a_whole_shard_only_our_topics_are_heard() -> None:
     store, reader = _store(1)
     store.messages.append(WakuMessage(b"x", "another", NOW_NS))
-    heard = _new(reader, topics=[TOPIC, *(str(number) for number in range(MANY_TOPICS))])
-    assert [message.content_topic for message in heard] == [TOPIC]
+    found = _new(reader, topics=[TOPIC, *(str(number) for number in range(MANY_TOPICS))])
+    assert [message.content_topic for message in found] == [TOPIC]
 
 
 def test_history_is_the_latest_page_oldest_first() -> None:
     _, reader = _store(*range(150))
-    heard = asyncio.run(reader.history(TOPIC))
-    assert [message.timestamp_ns - NOW_NS for message in heard] == list(range(50, 150))
+    found = asyncio.run(reader.history(TOPIC))
+    assert [message.timestamp_ns - NOW_NS for message in found] == list(range(50, 150))
 
 
 def _store(*times_ns: int) -> tuple[Store, StoreReader]:

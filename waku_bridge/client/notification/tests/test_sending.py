@@ -88,7 +88,7 @@ def test_a_query_shows_the_ephemeral_key_only(sender: SendingClient) -> None:
 def test_a_request_shows_the_ephemeral_key_only(sender: SendingClient, server: ModelServer) -> None:
     world = _notified(sender, server)
     _data, outer_signer = frame.parse(unseal(world.sent[-1].payload, SERVER.private_key))
-    asked = server.heard[-1]
+    asked = server.received[-1]
     assert isinstance(asked.body, PushRequest)
     assert asked.author == outer_signer.format()
     assert asked.author != SENDER.pub33
@@ -99,7 +99,7 @@ def test_no_two_questions_are_signed_by_the_same_key(sender: SendingClient, serv
     sender.notify(CLIENT.pub33, sender.one_to_one(), OTHER_ID)
     sender.look_up(CLIENT.pub33)
     world.run(sender)
-    authors = [heard.author for heard in server.heard]
+    authors = [message.author for message in server.received]
     assert len(authors) == len(set(authors)) == 4
 
 
@@ -110,16 +110,16 @@ def test_a_request_goes_to_the_partitioned_topic_of_its_server(sender: SendingCl
 
 def test_a_request_says_what_the_sender_means(sender: SendingClient, server: ModelServer) -> None:
     _notified(sender, server, content=sender.one_to_one(b"sealed"))
-    (asked,) = server.heard[-1].body.notifications
+    (asked,) = server.received[-1].body.notifications
     me = author_hash(SENDER.pub33)
     assert (asked.public_key_hash, asked.installation_id, asked.access_token) == (CLIENT.key_hash, UUID, ACCESS_TOKEN)
     assert (asked.type, asked.chat_id, asked.author, asked.message) == (NotificationType.MESSAGE, me, me, b"sealed")
-    assert server.heard[-1].body.message_id == MESSAGE_ID
+    assert server.received[-1].body.message_id == MESSAGE_ID
 
 
 def test_a_mention_names_the_chat(sender: SendingClient, server: ModelServer) -> None:
     _notified(sender, server, content=sender.mention(chat_hash("town-square")))
-    (asked,) = server.heard[-1].body.notifications
+    (asked,) = server.received[-1].body.notifications
     assert (asked.type, asked.chat_id) == (NotificationType.MENTION, chat_hash("town-square"))
     assert asked.author == author_hash(SENDER.pub33)
 
@@ -265,7 +265,7 @@ def test_what_a_client_advertises_is_used_without_a_query(sender: SendingClient,
     assert learned == Learned(destination(server, CLIENT, UUID), is_advertised=True)
     sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
     world.run(sender)
-    assert [type(heard.body) for heard in server.heard] == [PushRequest]
+    assert [type(message.body) for message in server.received] == [PushRequest]
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
 
@@ -302,7 +302,7 @@ def test_an_advertisement_of_yesterday_is_checked_with_the_servers(sender: Sendi
     _advertised(sender, world, INFO, age_seconds=86_400)
     sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
     world.run(sender)
-    assert [type(heard.body) for heard in server.heard] == [Query, PushRequest]
+    assert [type(message.body) for message in server.received] == [Query, PushRequest]
 
 
 def test_a_repeated_contact_code_says_that_it_still_holds(sender: SendingClient, server: ModelServer) -> None:
@@ -313,7 +313,7 @@ def test_a_repeated_contact_code_says_that_it_still_holds(sender: SendingClient,
     world.wait(sender, 80_000)
     sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
     world.run(sender)
-    assert [type(heard.body) for heard in server.heard] == [PushRequest]
+    assert [type(message.body) for message in server.received] == [PushRequest]
 
 
 def test_in_anonymous_mode_the_disclosed_key_takes_the_place_of_the_chat_key(sender: SendingClient) -> None:
@@ -360,7 +360,9 @@ def test_one_server_is_asked_for_each_installation(
     world.run(sender)
     world.wait(sender, 10)
     assert sum((server.pushes + second.pushes).values()) == 2
-    requests = [heard for each in (server, second) for heard in each.heard if isinstance(heard.body, PushRequest)]
+    requests = [
+        message for each in (server, second) for message in each.received if isinstance(message.body, PushRequest)
+    ]
     assert len(requests) == 1  # both installations in one
 
 
@@ -492,7 +494,7 @@ def test_a_wrong_token_is_asked_for_and_the_request_repeated_with_the_new_one(
     server.enrol(CLIENT, UUID, NEW_TOKEN, version=2)
     sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
     world.run(sender)
-    assert [type(heard.body) for heard in server.heard] == [Query, PushRequest, Query, PushRequest]
+    assert [type(message.body) for message in server.received] == [Query, PushRequest, Query, PushRequest]
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
 
@@ -527,7 +529,9 @@ def test_after_an_internal_error_another_server_is_tried(server: ModelServer, se
     sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
     world.run(sender)
     world.wait(sender, 4)
-    asked = [each.key for each in (server, second) for heard in each.heard if isinstance(heard.body, PushRequest)]
+    asked = [
+        each.key for each in (server, second) for message in each.received if isinstance(message.body, PushRequest)
+    ]
     assert len(set(asked)) == len(asked) == 2
     assert sum((server.pushes + second.pushes).values()) == 1
 
@@ -560,7 +564,7 @@ def test_an_error_from_the_future_is_final_until_somebody_asks_again(
 def test_reports_that_come_in_parts_are_put_together(sender: SendingClient, server: ModelServer) -> None:
     server.enrol(CLIENT, TABLET, ACCESS_TOKEN)
     world, whole = _unanswered(sender, server)
-    request = server.heard[-1]
+    request = server.received[-1]
     reports = decode(whole.payload, [_key_of(sender, request.author)], SENDER).body.reports
     assert len(reports) == 2
     for report in reports:
@@ -614,7 +618,7 @@ def test_an_answer_of_the_wrong_kind_is_not_ours(sender: SendingClient, server: 
 def test_replayed_answers_are_passed_over(sender: SendingClient, server: ModelServer) -> None:
     world, answer = _unanswered(sender, server)
     world.report(sender, answer)
-    again = _sealed(_success(), server.heard[-1].author)
+    again = _sealed(_success(), server.received[-1].author)
     events = [event for replay in (answer, retimed(answer, 7), again) for event in world.report(sender, replay)]
     assert _reasons(events) == [Reason.DUPLICATE] * 3
     assert len(sender.result(CLIENT.pub33, MESSAGE_ID).installations) == 1
