@@ -18,7 +18,7 @@ from waku_bridge.removal import retention
 pytestmark = pytest.mark.django_db
 ENVELOPES = "/admin/waku_bridge/inboundenvelope/"
 REPLIES = "/admin/waku_bridge/outboundreply/"
-# Copies of the one that is there.
+# Copies of the only row.
 MANY = """
     INSERT INTO waku_bridge_outboundreply
         (envelope_hash, part, state, attempt_count, repeat_count, node, message_type, pubsub_topic, content_topic,
@@ -46,9 +46,7 @@ def envelopes(client: Client, query: str) -> set[str]:
     )
 
 
-def test_the_watermark_of_a_node_that_the_settings_no_longer_have_says_so(
-    admin_client: Client, settings: LazySettings
-) -> None:
+def test_the_watermark_of_a_former_node_is_marked_as_such(admin_client: Client, settings: LazySettings) -> None:
     settings.WAKU_STORE_NODES = ["http://own.test:8645"]
     rows = [factories.make_watermark(node=f"http://{name}.test:8645") for name in ("own", "former")]
     html = admin_client.get("/admin/waku_bridge/storewatermark/").content.decode()
@@ -83,7 +81,7 @@ def test_the_page_of_an_envelope_has_its_hash_in_the_url(admin_client: Client) -
     assert "no_key_fits" in page
 
 
-def test_envelope_request_and_reply_lead_to_each_other(admin_client: Client) -> None:
+def test_envelope_request_and_reply_link_to_each_other(admin_client: Client) -> None:
     envelope = factories.make_envelope(message_type=MessageType.REQUEST, message_id=b"\xab" * 32, state="processed")
     request = factories.make_request(source_key=envelope.hash, request_key=b"\xab" * 32)
     reply = factories.make_reply(envelope_hash=envelope.hash)
@@ -117,7 +115,7 @@ def test_a_node_is_named_without_its_password(admin_client: Client) -> None:
     assert "password@" not in html
 
 
-def test_the_page_of_a_watermark_says_who_reads_and_what_is_left(admin_client: Client) -> None:
+def test_the_page_of_a_watermark_shows_the_reading_bridge_and_the_pending_windows(admin_client: Client) -> None:
     now = timezone.now()
     row = factories.make_watermark(node="http://node.test:8645")
     factories.make_window(row, start_at=now - timedelta(hours=2), end_at=now - timedelta(hours=1))
@@ -134,7 +132,7 @@ def test_the_page_of_a_watermark_says_who_reads_and_what_is_left(admin_client: C
     assert "outage" in page
 
 
-def test_a_reply_shows_how_far_it_got_and_never_what_it_says(admin_client: Client) -> None:
+def test_the_page_of_a_reply_shows_its_progress_and_not_its_contents(admin_client: Client) -> None:
     reply = factories.make_reply(
         state=OutboundReply.State.UNCONFIRMED,
         repeat_count=4,
@@ -164,14 +162,14 @@ def test_a_reply_shows_how_far_it_got_and_never_what_it_says(admin_client: Clien
         ("abandoned", "reply_abandoned"),
     ],
 )
-def test_the_rare_states_of_replies_are_found_by_an_index(state: str, index: str) -> None:
-    """Among many that are confirmed, as on any server."""
+def test_rare_states_of_replies_are_found_by_an_index(state: str, index: str) -> None:
+    """Most other replies are confirmed, as on any server."""
     make_many("confirmed")
 
     assert index_of(today(), index) in OutboundReply.objects.filter(state=state).order_by("-pk")[:100].explain()
 
 
-def test_where_no_store_answers_the_others_are_still_found_by_an_index() -> None:
+def test_lost_replies_are_found_by_an_index_also_where_most_are_unconfirmed() -> None:
     make_many("unconfirmed")
     lost = OutboundReply.objects.filter(LOST_REPLIES, created_at__gte=timezone.now() - timedelta(hours=1))
 

@@ -1,6 +1,4 @@
-"""Envelopes and replies by the day on which they ended: nothing is taken, answered or removed twice, or not at all,
-because a day begins.
-"""
+"""Partitions by day: the beginning of a day makes no envelope or reply be taken, answered or removed twice or never."""
 
 import asyncio
 import re
@@ -53,7 +51,7 @@ def places(table: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _days() -> Iterator[None]:
-    """Begin with the days that a server has."""
+    """Create the partitions that a server has."""
     for table in (retention.HASHES, retention.ENVELOPES, retention.REPLIES):
         table.make_ahead(now=TODAY)
     yield
@@ -68,8 +66,8 @@ def _days() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("later", [2 * MOMENT, -2 * MOMENT, DAY, 3 * DAY, -DAY])
-def test_a_copy_is_known_whatever_day_it_is_by_then(later: timedelta) -> None:
-    """Also when the clock of the database has jumped back."""
+def test_a_copy_is_recognised_on_any_later_day(later: timedelta) -> None:
+    """A copy is recognised also when the clock of the database has jumped back."""
     [envelope_hash] = put(message(), now=BEFORE)
     Process().process_batch(now=BEFORE)
     assert places(ENVELOPES) == [retention.ENVELOPES.partition(day_of(BEFORE))]
@@ -77,7 +75,7 @@ def test_a_copy_is_known_whatever_day_it_is_by_then(later: timedelta) -> None:
     assert bytes(InboundEnvelope.objects.get().hash) == envelope_hash
 
 
-def test_what_came_before_midnight_and_ends_after_it_ends_on_the_new_day() -> None:
+def test_an_envelope_that_ends_after_midnight_ends_on_the_new_day() -> None:
     put(message(), now=BEFORE)
     assert places(ENVELOPES) == [f"{ENVELOPES}_under_way"]
     Process().process_batch(now=AFTER)
@@ -85,7 +83,7 @@ def test_what_came_before_midnight_and_ends_after_it_ends_on_the_new_day() -> No
 
 
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
-def test_days_are_those_of_utc_wherever_a_session_is(zone: str) -> None:
+def test_days_are_in_utc_in_every_time_zone_of_a_session(zone: str) -> None:
     put(message(1, BEFORE), message(2, AFTER), now=AFTER)
     connection.cursor().execute("SELECT set_config('TimeZone', %s, false)", [zone])
     assert put(message(1, BEFORE), message(2, AFTER), now=AFTER) == []
@@ -95,8 +93,8 @@ def test_days_are_those_of_utc_wherever_a_session_is(zone: str) -> None:
     assert InboundEnvelope.objects.get(reason="overload").ended_on == day_of(AFTER)
 
 
-def test_of_two_that_bring_an_envelope_at_once_one_stores_it_also_when_it_ended_meanwhile() -> None:
-    """The second waits for the first, and its view of the table is older than all of that."""
+def test_an_envelope_from_two_bridges_at_once_is_stored_once_also_when_it_ended_meanwhile() -> None:
+    """The second bridge waits for the first, and its snapshot of the table is older than the commit of the first."""
     found: list[bytes] = []
     with psycopg.connect(**connection_parameters()) as first:
         first.execute("SET plan_cache_mode = auto")
@@ -111,7 +109,7 @@ def test_of_two_that_bring_an_envelope_at_once_one_stores_it_also_when_it_ended_
     assert places(ENVELOPES) == [retention.ENVELOPES.partition(day_of(BEFORE))] * 3
 
 
-def test_a_day_without_a_partition_stops_nothing_and_a_copy_is_known() -> None:
+def test_on_a_day_without_a_partition_envelopes_end_and_copies_are_recognised() -> None:
     far = TODAY + 50 * DAY
     put(message(1, far), now=far)
     Process().process_batch(now=far)
@@ -133,8 +131,8 @@ def test_a_failed_envelope_that_is_processed_again_is_under_way_again() -> None:
     assert (failed.state, failed.ended_on) == (State.DROPPED, day_of(AFTER))
 
 
-def test_two_operators_who_have_it_processed_again_at_once_are_in_each_others_way_once() -> None:
-    """PostgreSQL tells the second that the row was moved. The console repeats what it did then."""
+def test_two_operators_who_process_an_envelope_again_at_once_conflict_only_once() -> None:
+    """PostgreSQL reports to the second one that the row was moved. The console then repeats the action."""
     failed = factories.make_envelope(state=State.FAILED, at=BEFORE)
     outcomes: list[bool | int] = []
 
@@ -153,7 +151,7 @@ def test_two_operators_who_have_it_processed_again_at_once_are_in_each_others_wa
     assert operator_actions.process_again([failed.hash]) == 0
 
 
-def test_a_collision_costs_the_bridge_neither_its_connection_nor_its_topics() -> None:
+def test_a_collision_ends_neither_the_bridges_connection_nor_its_topics() -> None:
     async def scenario() -> None:
         session = Session(QueryTopics())
         number = await session.connect()
@@ -185,7 +183,7 @@ def test_an_envelope_that_was_answered_is_not_answered_again(state: OutboundRepl
     assert OutboundReply.objects.count() == 1
 
 
-def test_of_two_workers_that_answer_an_envelope_at_once_one_does() -> None:
+def test_two_workers_that_answer_an_envelope_at_once_write_one_reply() -> None:
     counts: list[int] = []
     with transaction.atomic():
         counts.append(answer(BEFORE))
@@ -215,7 +213,7 @@ def test_a_reply_is_moved_to_the_day_on_which_it_ends(state: str) -> None:
 # Plans ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_reply_is_looked_for_in_the_days_that_it_may_have_ended_on() -> None:
+def test_a_reply_is_searched_only_in_the_days_on_which_it_may_have_ended() -> None:
     near = {retention.REPLIES.partition(day_of(AFTER) + number * DAY) for number in (-1, 0, 1)}
     plan = generic_plan(with_days(recording._INSERT, AFTER))
     assert set(re.findall(rf" on ({REPLIES}_d\d{{8}})\b", plan)) == near
@@ -245,8 +243,8 @@ def until_somebody_waits() -> None:
     raise AssertionError("nobody waits")
 
 
-def test_workers_that_take_and_end_envelopes_at_once_are_in_nobodys_way() -> None:
-    """A row that is moved while somebody looks for rows would end his batch by a conflict."""
+def test_workers_that_take_and_end_envelopes_at_once_do_not_conflict() -> None:
+    """A row that is moved while another worker selects rows would end that worker's batch by a conflict."""
     for number in range(800):
         put(message(number), now=BEFORE)
     failed: list[Exception] = []
@@ -255,7 +253,7 @@ def test_workers_that_take_and_end_envelopes_at_once_are_in_nobodys_way() -> Non
         try:
             while _take_and_end(20):
                 pass
-        except Exception as error:  # noqa: BLE001 - it is told below
+        except Exception as error:  # noqa: BLE001 - it is raised below
             failed.append(error)
         finally:
             connection.close()

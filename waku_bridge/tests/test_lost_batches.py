@@ -1,4 +1,4 @@
-"""A batch whose death kills its process is not handed out for ever: the envelope to blame is found and quarantined."""
+"""Envelopes that kill the process of their batch: the one that is the cause is found and given up."""
 
 import signal
 import subprocess
@@ -29,7 +29,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InFligh
 
 
 def kill_a_process_with(journal: InFlightJournal) -> int:
-    """Have a process die with what ours would take now, and return how many envelopes that is."""
+    """Have a process die with the envelopes that ours would take now, and return their number."""
     held = journal.path.read_bytes()
     code = f"""import sys; from pathlib import Path; from kit.batches.journal import InFlightJournal
 InFlightJournal(Path({str(journal.path.parent)!r}))._memory[:] = {held!r}
@@ -43,7 +43,7 @@ print("held", flush=True); sys.stdin.read()"""
 
 
 class Killed(BaseException):
-    """The process ends here, as far as our turn can tell."""
+    """The end of the process, as an exception that no step of the batch catches."""
 
 
 def states() -> list[tuple[str, str]]:
@@ -51,7 +51,7 @@ def states() -> list[tuple[str, str]]:
 
 
 def play(journal: InFlightJournal, poison: bytes, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Process batches until nothing waits. A batch that takes the poison is the end of its process."""
+    """Process batches until no envelope waits. A batch that takes the poison kills its process."""
     sizes = []
 
     def process(envelopes: object, **_facts: object) -> object:
@@ -71,7 +71,7 @@ def play(journal: InFlightJournal, poison: bytes, monkeypatch: pytest.MonkeyPatc
     return sizes
 
 
-def test_the_one_to_blame_is_taken_alone_after_two_deaths_and_given_up_after_the_third(
+def test_a_deadly_envelope_is_taken_alone_after_two_deaths_and_given_up_after_the_third(
     journal: InFlightJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     envelopes = [factories.make_envelope(payload=b"x") for _ in range(5)]
@@ -85,7 +85,9 @@ def test_the_one_to_blame_is_taken_alone_after_two_deaths_and_given_up_after_the
     assert (bytes(failed.hash), failed.reason, failed.payload) == (poison, "process_died", b"x")
 
 
-def test_what_is_over_is_not_remembered(journal: InFlightJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_reports_of_ended_envelopes_are_removed(
+    journal: InFlightJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     poison = bytes(factories.make_envelope(payload=b"x").hash)
     play(journal, poison, monkeypatch)
     factories.make_envelope(payload=b"y")
@@ -95,13 +97,13 @@ def test_what_is_over_is_not_remembered(journal: InFlightJournal, monkeypatch: p
     assert [path for path in journal.path.parent.iterdir() if path != journal.path] == []
 
 
-def test_a_batch_that_ends_holds_nothing(journal: InFlightJournal) -> None:
+def test_the_journal_of_a_batch_that_ended_is_empty(journal: InFlightJournal) -> None:
     factories.make_envelope(payload=b"x")
     Process().process_batch(now=timezone.now())
     assert journal.path.read_bytes()[:4] == bytes(4)
 
 
-def test_nobody_looks_for_one_that_waits_for_its_key_in_every_batch(journal: InFlightJournal) -> None:
+def test_a_suspect_with_a_pending_key_causes_no_further_batches(journal: InFlightJournal) -> None:
     envelope = factories.make_envelope(payload=b"x")
     journal.hold([bytes(envelope.hash)])
     for _ in range(2):

@@ -1,6 +1,6 @@
-"""Moving over from status-go: its files, and what becomes of its registrations.
+"""Import from status-go: its files, and the registrations in them.
 
-`make status-interop` imports a file that a real one wrote.
+`make status-interop` imports a file that a real status-go wrote.
 """
 
 import hmac
@@ -64,7 +64,7 @@ def write(path: Path, *rows: tuple[object, ...], schema: str = SCHEMA) -> Path:
 
 
 def empty(path: Path) -> None:
-    """Make an empty database whose pages keep 48 bytes free, as SQLCipher has it. Python cannot ask for that."""
+    """Make an empty database whose pages reserve 48 bytes, as with SQLCipher. Python's module cannot configure that."""
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA page_size = 8192")
         database.execute("VACUUM")
@@ -75,7 +75,7 @@ def empty(path: Path) -> None:
 
 
 def encrypted(path: Path, *rows: tuple[object, ...]) -> Path:
-    """Write a database as status-go's SQLCipher does: the opposite of what is tested, page by page."""
+    """Encrypt a database as status-go's SQLCipher does, page by page."""
     empty(path)
     write(path, *rows)
     with closing(sqlite3.connect(path)) as database:
@@ -102,7 +102,7 @@ def imported(path: Path, *options: str) -> str:
 
 
 @pytest.mark.django_db
-def test_registrations_are_found_as_if_the_clients_had_registered_here(tmp_path: Path) -> None:
+def test_imported_registrations_are_found_as_if_the_clients_had_registered_here(tmp_path: Path) -> None:
     gone = (CAROL, INSTALLATION, 9, None)
     output = imported(write(tmp_path / "app.db", (BOB, INSTALLATION, 7, registration()), gone))
     ours = server_identity().pub33
@@ -115,14 +115,14 @@ def test_registrations_are_found_as_if_the_clients_had_registered_here(tmp_path:
 
 
 @pytest.mark.django_db
-def test_a_client_that_repeats_what_it_said_there_hears_success_here(tmp_path: Path) -> None:
+def test_the_repetition_of_an_imported_registration_is_answered_with_success(tmp_path: Path) -> None:
     content = registration()
     imported(write(tmp_path / "app.db", (BOB, INSTALLATION, 7, content)))
     assert "retransmission" in imported(tmp_path / "app.db")
 
 
 @pytest.mark.django_db
-def test_a_dry_run_writes_nothing_and_says_what_is_not_carried_over(tmp_path: Path) -> None:
+def test_a_dry_run_writes_nothing_and_shows_the_rows_that_are_not_imported(tmp_path: Path) -> None:
     rows = [
         (BOB, INSTALLATION, 7, registration()),
         (CAROL, INSTALLATION, 7, b"\xff no message"),
@@ -137,7 +137,7 @@ def test_a_dry_run_writes_nothing_and_says_what_is_not_carried_over(tmp_path: Pa
 
 
 @pytest.mark.django_db
-def test_however_many_may_register_in_a_minute_all_are_imported(tmp_path: Path, settings: LazySettings) -> None:
+def test_an_import_is_not_limited_by_registrations_per_minute(tmp_path: Path, settings: LazySettings) -> None:
     settings.NEW_INSTALLATIONS_PER_MINUTE = 1
     rows = [(number.to_bytes(64), INSTALLATION, 7, registration()) for number in range(700)]
     imported(write(tmp_path / "app.db", *rows))
@@ -171,7 +171,7 @@ def test_an_encrypted_database_is_read_with_its_password(tmp_path: Path) -> None
         ("no database", "give a --password-file"),
     ],
 )
-def test_whatever_is_wrong_is_one_sentence_and_nothing_is_written(tmp_path: Path, fault: str, reason: str) -> None:
+def test_each_fault_of_a_file_is_one_sentence_and_nothing_is_written(tmp_path: Path, fault: str, reason: str) -> None:
     path, password = tmp_path / "app.db", tmp_path / "password"
     password.write_bytes(b"another" if fault == "wrong password" else PASSWORD)
     options = [] if fault in {"no password", "no database"} else ["--password-file", str(password)]
@@ -210,7 +210,7 @@ def _make(path: Path, fault: str) -> None:
 
 
 @pytest.mark.django_db
-def test_the_key_must_be_one_of_this_server(tmp_path: Path) -> None:
+def test_the_server_key_must_be_one_of_this_servers_keys(tmp_path: Path) -> None:
     path = write(tmp_path / "app.db", (BOB, INSTALLATION, 7, registration()))
     with pytest.raises(CommandError, match="none of this server's keys"):
         imported(path, "--server-key", "0x04")

@@ -1,4 +1,4 @@
-"""How often a request makes a worker wait for the database, which may be a network away."""
+"""The number of round trips to the database for a request, which matters where the database is on another machine."""
 
 from datetime import timedelta
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Node:
-    """Takes every message, and has what it took."""
+    """A node that takes every message, and whose store has all of them."""
 
     url = name = "http://node.test"
 
@@ -40,18 +40,18 @@ def process(monkeypatch):
 
 
 def confirmed():
-    """Read the metric, which asks nobody."""
+    """Read the metric, which sends no statement."""
     return REPLIES_CONFIRMED._value.get()
 
 
 def make_batch(process):
-    """Make the batch of a leader that has just heard of an envelope."""
+    """Make the batch of a leader that has just received the announcement of an envelope."""
     process.worker._with_rows.add(0)
     process.worker.process_batch(now=timezone.now())
 
 
 def finish(process):
-    """Process a batch whenever there is something to do, until the reply is confirmed."""
+    """Process a batch whenever there is work, until the reply is confirmed."""
     count = confirmed()
     while confirmed() == count:
         process.wait()
@@ -64,11 +64,11 @@ def ask(number):
 
 
 def test_a_request_makes_few_round_trips(process):
-    """Four between the node and the push, and nine in all, with the one in which the bridge stores it."""
+    """There are four between the node and the push, and nine in all, with the one in which the bridge stores it."""
     before = confirmed()
     put(registration(CLIENT))
     process.process_until(lambda: confirmed() > before)
-    for number in range(3):  # until everything is known that a worker keeps
+    for number in range(3):  # until the caches of a worker are filled
         ask(number)
         make_batch(process)
         finish(process)

@@ -1,4 +1,4 @@
-"""The steps of the inbox: a flood keeps nobody waiting whose phone was reached before, and nothing is forgotten."""
+"""The steps of the inbox: a flood does not delay messages about a proven phone, and no envelope is forgotten."""
 
 from collections import Counter
 from contextlib import suppress
@@ -41,7 +41,7 @@ def states() -> Counter[str]:
 
 
 def dear(count: int) -> list[WakuMessage]:
-    """Requests about nobody, each as dear as twenty others: three of them are all that the share has room for."""
+    """Return requests about nobody, each at the cost of twenty others: three of them fill the share."""
     return [request(*[push(OUTSIDER)] * 95, signer=identity_of(number)) for number in range(count)]
 
 
@@ -50,13 +50,13 @@ def registrations(count: int) -> list[WakuMessage]:
 
 
 def tombstones(count: int, *, first: int = 0) -> list[WakuMessage]:
-    """Valid messages of one unit each, by as many keys: they cost their senders next to nothing."""
+    """Return valid messages of one unit each, by as many keys. They cost their sender next to nothing."""
     numbers = range(first, first + count)
     return [registration(identity_of(number), version=2**63, unregister=True) for number in numbers]
 
 
 def flood() -> list[WakuMessage]:
-    """More than a full batch, in fewer messages than a batch takes."""
+    """Return messages that cost more than a full batch, and are fewer than a batch takes."""
     return [*dear(4), *registrations(190)]
 
 
@@ -71,7 +71,7 @@ def now() -> datetime:
 
 @pytest.fixture
 def proven(now: datetime) -> None:
-    """The client has a phone that something was delivered to."""
+    """Make a client whose phone has received a push."""
     say(registration(), now=now - HOUR)
     Route.objects.update(delivered_digest=F("address_digest"))
 
@@ -84,8 +84,8 @@ def work_until_nothing_is_left(process: Process, now: datetime) -> None:
 
 
 @pytest.mark.usefixtures("proven")
-def test_thousands_of_one_unit_messages_keep_no_proven_phone_waiting(now: datetime) -> None:
-    """Behind a backlog of an hour, while each batch brings as many more as it opens."""
+def test_thousands_of_cheap_messages_do_not_delay_those_about_a_proven_phone(now: datetime) -> None:
+    """There is a backlog of an hour, and as many new messages come with each batch as it opens."""
     sealed = tombstones(BUDGET)
     put(*(replace(each, timestamp_ns=each.timestamp_ns + n) for each in sealed for n in range(20)), now=now - HOUR)
     process = Process()
@@ -104,7 +104,7 @@ def test_thousands_of_one_unit_messages_keep_no_proven_phone_waiting(now: dateti
 
 
 @pytest.mark.usefixtures("proven")
-def test_who_notifies_a_phone_goes_before_a_flood_that_came_first(now: datetime) -> None:
+def test_a_request_about_a_proven_phone_goes_before_an_earlier_flood(now: datetime) -> None:
     put(*dear(30), now=now - LATER)
     honest = put(request(push(), signer=SENDER), now=now)
     process = Process()
@@ -127,7 +127,7 @@ def test_who_notifies_a_phone_goes_before_a_flood_that_came_first(now: datetime)
     ],
 )
 @pytest.mark.usefixtures("proven")
-def test_only_what_concerns_a_proven_phone_goes_first(message, state, now: datetime) -> None:
+def test_only_messages_about_a_proven_phone_go_first(message, state, now: datetime) -> None:
     put(*flood(), now=now - LATER)
     [envelope_hash] = put(message(), now=now)
     Process().worker.process_batch(now=now)
@@ -135,13 +135,13 @@ def test_only_what_concerns_a_proven_phone_goes_first(message, state, now: datet
 
 
 def redated(message: WakuMessage, count: int = 1) -> list[WakuMessage]:
-    """The same bytes as other envelopes, as whoever recorded them may send them."""
+    """Return envelopes with the same bytes and another time, as anybody who recorded them can send them."""
     return [replace(message, timestamp_ns=message.timestamp_ns + 1 + number) for number in range(count)]
 
 
 @pytest.mark.parametrize("message", [lambda: request(push(), signer=SENDER), lambda: registration(version=2)])
 @pytest.mark.usefixtures("proven")
-def test_a_recording_about_a_proven_phone_does_not_go_first(message, now: datetime) -> None:
+def test_a_replayed_request_about_a_proven_phone_does_not_go_first(message, now: datetime) -> None:
     shown = message()
     say(shown, now=now - HOUR)
     put(*flood(), now=now - LATER)
@@ -151,7 +151,7 @@ def test_a_recording_about_a_proven_phone_does_not_go_first(message, now: dateti
 
 
 @pytest.mark.usefixtures("proven")
-def test_of_what_comes_many_times_at_once_one_goes_first(now: datetime) -> None:
+def test_of_many_copies_of_a_request_in_a_batch_one_goes_first(now: datetime) -> None:
     shown = request(push(), signer=SENDER)
     put(*flood(), now=now - LATER)
     hashes = put(shown, *redated(shown, 5), now=now)
@@ -164,7 +164,7 @@ def test_of_what_comes_many_times_at_once_one_goes_first(now: datetime) -> None:
     }
 
 
-def test_a_recording_of_long_ago_is_dropped_with_its_reason(now: datetime) -> None:
+def test_a_request_replayed_after_its_retention_is_dropped_with_its_reason(now: datetime) -> None:
     shown = request(push(), signer=SENDER)
     say(registration(), now=now - HOUR)
     say(shown, now=now - HOUR)
@@ -176,7 +176,7 @@ def test_a_recording_of_long_ago_is_dropped_with_its_reason(now: datetime) -> No
     assert not Notification.objects.exists()
 
 
-def test_what_fits_into_a_batch_is_decided_and_the_rest_by_the_next_ones(now: datetime) -> None:
+def test_messages_within_the_budget_are_decided_and_the_rest_by_the_next_batches(now: datetime) -> None:
     put(*dear(9), now=now)
     process = Process()
     process.process_batch(now=now)
@@ -188,20 +188,20 @@ def test_what_fits_into_a_batch_is_decided_and_the_rest_by_the_next_ones(now: da
     assert states() == {State.PROCESSED: 39}
 
 
-def test_what_fills_no_batch_is_decided_however_long_it_waited(now: datetime) -> None:
+def test_the_messages_of_a_batch_that_is_not_full_are_decided_however_long_they_waited(now: datetime) -> None:
     put(*registrations(BUDGET - 1), now=now - HOUR)
     Process().process_batch(now=now)
     assert states() == {State.PROCESSED: BUDGET - 1}
 
 
-def test_who_registers_does_not_wait_behind_requests_for_hundreds_that_came_first(now: datetime) -> None:
+def test_a_registration_does_not_wait_behind_earlier_requests_with_hundreds_of_notifications(now: datetime) -> None:
     put(*dear(30), now=now - LATER)
     [registering] = put(registration(), now=now)
     Process().worker.process_batch(now=now)
     assert InboundEnvelope.objects.get(hash=registering).state == State.PROCESSED
 
 
-def test_what_was_postponed_is_answered_truthfully_once_there_is_time(now: datetime) -> None:
+def test_a_postponed_message_is_answered_once_the_inbox_keeps_up(now: datetime) -> None:
     put(*flood(), now=now - LATER)
     process = Process()
     process.worker.process_batch(now=now)
@@ -215,7 +215,7 @@ def test_what_was_postponed_is_answered_truthfully_once_there_is_time(now: datet
         assert reply.body.success
 
 
-def test_what_was_postponed_last_comes_first_and_leaves_room_for_others(now: datetime) -> None:
+def test_the_last_postponed_message_comes_first_and_leaves_a_budget_for_others(now: datetime) -> None:
     rows = [
         factories.make_envelope(state=State.POSTPONED, at=now - timedelta(seconds=number), payload=b"x")
         for number in range(SHARE_OF_IDLE + 5)
@@ -239,7 +239,7 @@ def test_fewer_postponed_messages_are_decided_beside_new_ones(now: datetime) -> 
     assert states()[State.DROPPED] == SHARE + SHARE_OF_IDLE
 
 
-def test_what_was_postponed_waits_while_the_inbox_is_behind(now: datetime) -> None:
+def test_postponed_messages_wait_while_the_inbox_is_behind(now: datetime) -> None:
     waiting = factories.make_envelope(state=State.POSTPONED, payload=b"x", at=now)
     put(*dear(30), now=now - LATER)
     process = Process()
@@ -250,7 +250,7 @@ def test_what_was_postponed_waits_while_the_inbox_is_behind(now: datetime) -> No
 
 
 @pytest.mark.usefixtures("proven")
-def test_what_is_about_proven_phones_beyond_the_budget_stays_in_the_inbox(now: datetime) -> None:
+def test_requests_about_proven_phones_beyond_the_budget_stay_in_the_inbox(now: datetime) -> None:
     pushes = [push(), *[push(OUTSIDER)] * 99]
     put(*(request(*pushes, message_id=b"%d" % number) for number in range(12)), now=now - LATER)
     process = Process()
@@ -269,14 +269,14 @@ def test_what_is_about_proven_phones_beyond_the_budget_stays_in_the_inbox(now: d
         (inbound._POSTPONED, "Index Scan Backward", "envelope_postponed"),
     ],
 )
-def test_what_waits_is_found_by_an_index_and_not_sorted_whatever_the_table_held(
+def test_waiting_envelopes_are_found_by_an_index_without_a_sort_for_all_statistics(
     sql: str, scan: str, index: str, processed: int, waiting: int
 ) -> None:
-    """So many rows were there when PostgreSQL made its statistics."""
+    """The parameter is the number of rows at the time of PostgreSQL's statistics."""
     for number, state in enumerate([State.PROCESSED] * processed + [State.RECEIVED, State.POSTPONED] * waiting):
         factories.make_envelope(state=state, at=timezone.now() - timedelta(seconds=number * 7 % 10))
     with connection.cursor() as cursor:
-        # Rows of other tests have left their pages in the indexes, which makes a small one dear.
+        # Rows of other tests have left pages in the indexes, so that a small index looks expensive to the planner.
         cursor.execute("REINDEX TABLE waku_bridge_inboundenvelope_under_way; ANALYZE waku_bridge_inboundenvelope")
         cursor.execute(f"SELECT {set_all(BATCH_WORKER)}")
         cursor.execute(
@@ -285,7 +285,7 @@ def test_what_waits_is_found_by_an_index_and_not_sorted_whatever_the_table_held(
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert f"{scan} using {index_of('waku_bridge_inboundenvelope_under_way', index)} on" in plan
     assert "waku_bridge_inboundenvelope_d" not in plan
-    assert "Sort" not in "".join(plan.split("Limit")[1:])  # only what was taken is sorted, not what waits
+    assert "Sort" not in "".join(plan.split("Limit")[1:])  # only the rows that were taken are sorted
 
 
 def test_an_envelope_that_kills_processes_is_found_among_the_postponed(
@@ -314,9 +314,7 @@ def test_an_envelope_that_kills_processes_is_found_among_the_postponed(
     assert InboundEnvelope.objects.get(state=State.FAILED).reason == inbound.PROCESS_DIED
 
 
-def test_one_that_trips_a_batch_up_is_set_aside_among_the_postponed(
-    monkeypatch: pytest.MonkeyPatch, now: datetime
-) -> None:
+def test_a_poisoned_envelope_is_quarantined_among_the_postponed(monkeypatch: pytest.MonkeyPatch, now: datetime) -> None:
     rows = [factories.make_envelope(state=State.POSTPONED, payload=b"x") for _ in range(5)]
     original = inbound.process
 
@@ -333,10 +331,10 @@ def test_one_that_trips_a_batch_up_is_set_aside_among_the_postponed(
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("state", [State.RECEIVED, State.POSTPONED])
-def test_an_envelope_about_a_row_that_somebody_keeps_locked_is_processed_later_and_stops_no_others(
+def test_an_envelope_that_needs_a_locked_row_is_processed_later_and_stops_no_others(
     state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That is an operator with an open transaction, or a command that changes many rows."""
+    """The lock may be of an operator with an open transaction, or of a command that changes many rows."""
     monkeypatch.setattr("waku_bridge.inbound.steps.MAX_PUT_OFF_SECONDS", 2)
     say(*registrations(8), now=timezone.now() - HOUR)
     renewals = [registration(identity_of(number), version=2) for number in range(8)]
@@ -354,7 +352,7 @@ def test_an_envelope_about_a_row_that_somebody_keeps_locked_is_processed_later_a
 
 
 @pytest.mark.usefixtures("proven")
-def test_a_flood_at_one_victim_waits_behind_the_messages_to_others(settings, now: datetime) -> None:
+def test_a_flood_about_one_address_waits_behind_the_messages_about_others(settings, now: datetime) -> None:
     settings.ROUTE_LIMITS = (settings.ROUTE_LIMITS[0]._replace(tokens=3), *settings.ROUTE_LIMITS[1:])
     say(registration(OUTSIDER), now=now - HOUR)
     Route.objects.update(delivered_digest=F("address_digest"))

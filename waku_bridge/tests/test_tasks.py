@@ -1,4 +1,4 @@
-"""What Waku does by the clock and by a wake-up."""
+"""The tasks of Waku, periodic ones and those that a worker schedules."""
 
 import threading
 
@@ -13,16 +13,16 @@ from waku_bridge import tasks
 @pytest.mark.parametrize(
     "task", [tasks.derive_topic_keys, tasks.derive_wanted_keys, tasks.check_nodes, tasks.run_canary, tasks.purge]
 )
-def test_no_task_is_repeated_for_the_next_one_comes_anyway(task):
+def test_no_task_is_repeated_because_the_next_one_follows(task):
     assert task.autoretry_for == ()
 
 
 @pytest.mark.parametrize("task", [tasks.derive_topic_keys, tasks.derive_wanted_keys])
-def test_keys_are_not_derived_where_batches_are_made(task):
+def test_keys_are_not_derived_in_the_workers_of_batches(task):
     assert app.amqp.router.route({}, task.name)["queue"].name == "keys"
 
 
-def test_while_the_broker_is_away_envelopes_wait_for_the_clock(monkeypatch):
+def test_while_the_broker_is_unreachable_envelopes_wait_for_the_periodic_task(monkeypatch):
     asked = []
 
     def refuse(**_options):

@@ -39,7 +39,7 @@ UNANSWERED = {"push": Push(has_attempt=True)}
         (Link.REQUEST_ANSWER, {**DECIDED, **PUSHED, "reply": "pending"}, Link.REQUEST_ANSWER, Cause.REPLY, "outbox"),
     ],
 )
-def test_the_first_thing_that_is_wrong_is_named(answer, facts, link, cause, words):
+def test_the_diagnosis_names_the_first_fault_of_the_chain(answer, facts, link, cause, words):
     found = diagnose(answer, Facts(**facts))
     assert (found.link, found.cause) == (link, cause)
     assert words in found.detail

@@ -1,4 +1,4 @@
-"""Runs without a network: that only one is under way, and what becomes of one that cannot go on."""
+"""Runs without a network: only one is under way at a time, and a run that cannot go on ends."""
 
 from datetime import timedelta
 
@@ -25,7 +25,7 @@ def _nobody_there(settings):
     cache.clear()
 
 
-def test_a_node_that_is_away_breaks_the_first_link():
+def test_an_unreachable_node_breaks_the_first_link():
     row = canary.run()
     assert (row.state, row.broken_link, row.cause) == (State.BROKEN, "register", "node")
     assert set(row.timings().values()) == {None}
@@ -34,7 +34,7 @@ def test_a_node_that_is_away_breaks_the_first_link():
     assert last.words.startswith("no node takes messages (127.0.0.1")
 
 
-def test_while_the_chain_is_broken_it_is_tried_again_and_again_until_it_holds(monkeypatch):
+def test_a_broken_chain_is_walked_again_until_it_holds(monkeypatch):
     broken = iter([True, True, False, True])
 
     def walk(*_arguments):
@@ -52,19 +52,19 @@ def test_while_the_chain_is_broken_it_is_tried_again_and_again_until_it_holds(mo
     assert [line["event"] for line in logs] == ["canary_broken", "canary_passed"]
 
 
-def test_the_next_task_goes_on_where_the_time_of_one_is_up(monkeypatch):
+def test_a_task_ends_after_its_time_and_the_next_one_goes_on(monkeypatch):
     monkeypatch.setattr(engine, "AGAIN_SECONDS", 0.2)
     canary.run_until_sound(seconds=0.1)
     assert CanaryRun.objects.get().state == State.BROKEN
 
 
-def test_a_second_one_does_not_start_while_one_is_under_way():
+def test_a_second_run_does_not_start_while_one_is_under_way():
     factories.make_canary_run(state=State.RUNNING, finished_at=None)
     assert canary.run() is None
     assert CanaryRun.objects.count() == 1
 
 
-def test_one_that_was_killed_is_told_apart_and_does_not_block_the_next():
+def test_a_killed_run_is_marked_and_does_not_block_the_next():
     long_ago = timezone.now() - timedelta(hours=1)
     killed = factories.make_canary_run(state=State.RUNNING, finished_at=None, at=long_ago)
     mark = factories.make_canary_envelope(at=timezone.now())
@@ -75,7 +75,7 @@ def test_one_that_was_killed_is_told_apart_and_does_not_block_the_next():
     assert not InboundEnvelope.objects.exists()
 
 
-def test_a_fault_of_ours_ends_the_run_and_is_told_to_the_caller(monkeypatch):
+def test_a_fault_of_ours_ends_the_run_and_is_raised_to_the_caller(monkeypatch):
     def fail(*_arguments):
         raise ZeroDivisionError
 
@@ -85,12 +85,12 @@ def test_a_fault_of_ours_ends_the_run_and_is_told_to_the_caller(monkeypatch):
     assert CanaryRun.objects.get().state == State.INTERRUPTED
 
 
-def test_what_is_said_is_marked_even_when_no_node_takes_it():
+def test_a_message_is_marked_even_when_no_node_takes_it():
     canary.run()
     assert CanaryEnvelope.objects.count() == 1
 
 
-def test_purging_removes_old_runs_and_leaves_alone_what_is_under_way():
+def test_purging_removes_old_runs_and_keeps_the_one_under_way():
     now = timezone.now()
     mark = factories.make_canary_envelope(at=now)
     factories.make_envelope(hash=mark.hash)

@@ -1,4 +1,4 @@
-"""What a killed run left is found and removed; what is somebody else's is not touched."""
+"""Traces of a killed run are found and removed, and all other rows stay."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -23,7 +23,7 @@ TOUCHED = (
 
 
 def make_everything(key_hash: bytes, *, pseudonym) -> bytes:
-    """A row of each kind about one client; returns the hash of its envelope."""
+    """Make a row of each kind about one client, and return the hash of its envelope."""
     registration = factories.make_registration(public_key_hash=key_hash, pseudonym=pseudonym)
     factories.make_grant(registration)
     factories.make_event(pseudonym=pseudonym)
@@ -40,7 +40,7 @@ def row_counts() -> dict[str, int]:
     return {model.__name__: model.objects.count() for model in TOUCHED}
 
 
-def test_everything_of_the_canary_goes_and_everything_else_stays() -> None:
+def test_all_rows_of_the_canary_are_removed_and_all_others_stay() -> None:
     make_everything(b"\x01" * 64, pseudonym=uuid4())
     before = row_counts()
     traces.mark(make_everything(canary_identity().key_hash, pseudonym=uuid4()), now=NOW)
@@ -50,7 +50,7 @@ def test_everything_of_the_canary_goes_and_everything_else_stays() -> None:
     assert min(before.values()) == 1
 
 
-def test_events_are_found_when_the_registration_has_forgotten_their_pseudonym() -> None:
+def test_events_are_removed_after_their_registration_lost_its_pseudonym() -> None:
     run = factories.make_canary_run(state=CanaryRun.State.INTERRUPTED, pseudonym=uuid4())
     factories.make_event(pseudonym=run.pseudonym)
     before = row_counts()

@@ -1,7 +1,6 @@
-"""A server small enough to be believed: it answers clients by the book and remembers what it pushed, without I/O.
+"""Model of a push server, without I/O: small enough to be obviously right. It answers clients and counts its pushes.
 
-What it decides is the reference behaviour of design.md, section 6; the flow tests run the same clients against the real
-server.
+Its decisions follow status-go. The flow tests run the same clients against the real server.
 """
 
 from collections import Counter
@@ -34,7 +33,7 @@ RANDOM = repeatable()
 
 @dataclass
 class ModelServer:
-    """``errors`` are given instead of success, one for each report; ``clients`` are the keys whose queries it hears."""
+    """A model server. ``errors`` replace success, one for each report. It answers queries about ``clients`` only."""
 
     identity: Identity
     clients: set[bytes] = field(default_factory=set)
@@ -50,7 +49,7 @@ class ModelServer:
         return self.identity.pub33
 
     def enrol(self, client: Identity, installation_id: str, token: str, *, version: int = 1) -> None:
-        """As if the client had registered."""
+        """Store a registration, as if the client had sent it."""
         self.clients.add(client.pub33)
         grant = sign_grant(client.private_key, self.key, token)
         self.registrations[client.key_hash, installation_id] = RegistrationMessage(
@@ -64,7 +63,7 @@ class ModelServer:
         self.received.append(decoded)
         if decoded.message_id not in self.answered or not isinstance(decoded.body, PushRequest):
             self.answered[decoded.message_id] = self._answer(decoded)
-        # A repeated request gets the answer it got before, as from the real server.
+        # A repeated request gets the same answer as before, as from the real server.
         return [self.seal(body, decoded.author, now_ns) for body in self.answered[decoded.message_id]]
 
     def open(self, message: WakuMessage) -> Decoded | None:
@@ -133,7 +132,7 @@ class ModelServer:
 
 
 class World:
-    """Clients and servers on a network that loses nothing and needs no time. ``mute`` servers do not hear anything."""
+    """Clients and servers on a network that loses nothing and needs no time. ``mute`` servers receive no message."""
 
     def __init__(self, *servers: ModelServer, now_ns: int = 1_700_000_000 * SECOND) -> None:
         self.servers = servers
@@ -143,13 +142,13 @@ class World:
         self.sent: list[WakuMessage] = []
 
     def run(self, core: Core) -> list[Event]:
-        """Let everything happen that needs no time; the events of it."""
+        """Deliver all messages that need no time, and return the events."""
         begin = len(self.events)
         self._carry(core, core.tick(self.now_ns))
         return self.events[begin:]
 
     def wait(self, core: Core, seconds: float) -> list[Event]:
-        """Let time pass, stopping wherever something is due."""
+        """Let time pass, and run the client whenever it has work that is due."""
         begin, end_ns = len(self.events), self.now_ns + round(seconds * SECOND)
         while (due_ns := core.deadline_ns) is not None and due_ns <= end_ns:
             self.now_ns = max(self.now_ns, due_ns)
@@ -159,7 +158,7 @@ class World:
         return self.events[begin:]
 
     def report(self, core: Core, message: WakuMessage) -> list[Event]:
-        """Put a message on the network that no server wrote."""
+        """Deliver a message that no server of this world wrote."""
         begin = len(self.events)
         self._carry(core, core.receive(message, self.now_ns))
         return self.events[begin:]

@@ -1,4 +1,4 @@
-"""Whatever the network does to messages: loses, repeats, delays, reorders and forges them."""
+"""The clients on a network that loses, repeats, delays, reorders and forges messages."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -56,7 +56,7 @@ SECOND_SERVER = new_identity(repeatable())
 ANSWER_SECONDS = 3.0
 ADDRESS = Address(TokenType.FIREBASE, firebase_token("device-token-1"))
 
-# What the network does next: with which message (counted modulo those on their way), or for how many seconds.
+# A move of the network: its kind, and a message (an index modulo the number on the way) or a number of seconds.
 MOVES = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["deliver", "repeat", "lose"]), st.integers(0, 30)),
@@ -65,7 +65,7 @@ MOVES = st.lists(
     ),
     max_size=20,
 )
-# Or: what becomes of each message in turn, before the network is good again.
+# Or the fate of each message in turn, before the network is good again.
 FATES = st.lists(st.sampled_from(["deliver", "deliver", "lose", "late", "repeat", "forge"]), max_size=10)
 PLAYS = st.one_of(st.tuples(MOVES, st.just([])), st.tuples(st.just([]), FATES))
 # Query and both answers arrive, the moment for other answers passes, the request arrives, and its answer is lost.
@@ -89,8 +89,10 @@ class Asked(NamedTuple):
 
 @dataclass
 class Network:
-    """``on_the_way`` are messages and whether they are for servers. ``requests`` and ``reports`` are what passed,
-    numbered by moment: what the client published, and what it was handed (moment, key of the request, device, success).
+    """A bad network. ``on_the_way`` has messages, and whether they are for servers.
+
+    ``requests`` has what the client published, and ``reports`` what it received (moment, key of the request, device,
+    success). Both are numbered by moment.
     """
 
     core: SendingClient | RegisteringClient
@@ -114,7 +116,7 @@ class Network:
                 self.wait()
 
     def meet(self, fate: str) -> None:
-        """What becomes of the oldest message."""
+        """Apply a fate to the oldest message."""
         if fate == "late":
             self.late.append(self.on_the_way.pop(0))
             return
@@ -123,7 +125,7 @@ class Network:
         self.pass_on(fate if fate != "forge" else "deliver", 0)
 
     def wait(self) -> None:
-        """Until a sender gives a server up; then what was late arrives."""
+        """Wait until a sender gives a server up, and then deliver the late messages."""
         self.now_ns += round(ANSWER_SECONDS * SECOND)
         self.step(self.core.tick(self.now_ns))
         self.on_the_way += self.late
@@ -140,7 +142,7 @@ class Network:
                 self.pass_on(kind, amount % len(self.on_the_way))
 
     def finish(self) -> None:
-        """From now on the network is good."""
+        """Deliver all messages from now on."""
         self.on_the_way += self.late
         while self.on_the_way or self.core.deadline_ns is not None:
             while self.on_the_way:
@@ -184,14 +186,14 @@ class Network:
             ]
 
     def check(self, events) -> None:
-        """Nothing is believed before it is so."""
+        """Check that the client reports no state before the server has it."""
         for event in events:
             if isinstance(event, Settled) and event.outcome is Outcome.NOTIFIED:
                 place = (MESSAGE_ID, CLIENT.key_hash, event.installation_id)
                 assert any(server.pushes[place] for server in self.servers)
 
     def forge(self, kind: int) -> None:
-        """Somebody who has seen everything, but has no key except its own, answers whatever was asked last."""
+        """Answer the last message with a key of an attacker, who has seen all messages but has no other key."""
         if not self.seen:
             return
         _, _, question = self.seen[-1]
@@ -236,12 +238,12 @@ def _sending(servers: list[ModelServer], *, fail_over: bool) -> Network:
 @settings(max_examples=examples(150), deadline=None)
 @example(play=ANSWER_LOST, first_errors=[], second_errors=[])
 @given(PLAYS, ERRORS, ERRORS)
-def test_without_fail_over_no_device_is_ever_notified_twice(play, first_errors, second_errors) -> None:
+def test_without_fail_over_no_device_is_notified_twice(play, first_errors, second_errors) -> None:
     servers = _servers(first_errors, second_errors)
     network = _sending(servers, fail_over=False)
     network.play(*play)
     for _ in range(2):
-        network.core.notify(CLIENT.pub33, network.core.one_to_one(), MESSAGE_ID)  # an impatient user
+        network.core.notify(CLIENT.pub33, network.core.one_to_one(), MESSAGE_ID)  # the user repeats the notification
         network.step(network.core.tick(network.now_ns))
         network.finish()
     for installation_id in (UUID, TABLET):
@@ -252,12 +254,10 @@ def test_without_fail_over_no_device_is_ever_notified_twice(play, first_errors, 
 @settings(max_examples=examples(150), deadline=None)
 @example(play=ANSWER_LOST, first_errors=[], second_errors=[])
 @given(PLAYS, ERRORS, ERRORS)
-def test_with_fail_over_a_device_is_asked_for_again_only_after_failure_or_silence(
+def test_with_fail_over_a_second_request_for_a_device_follows_only_a_failure_or_a_timeout(
     play, first_errors, second_errors
 ) -> None:
-    """The second of two requests follows a failure of the first, or three seconds in which nothing was heard of it; and
-    never a success of any.
-    """
+    """A second request follows a failure of the first, or three seconds without an answer, and never a success."""
     network = _sending(_servers(first_errors, second_errors), fail_over=True)
     network.play(*play)
     network.finish()
@@ -275,8 +275,8 @@ def test_with_fail_over_a_device_is_asked_for_again_only_after_failure_or_silenc
 
 @settings(max_examples=examples(150), deadline=None)
 @given(PLAYS, ERRORS, ERRORS, st.booleans())
-def test_no_forgery_is_ever_believed(play, first_errors, second_errors, fail_over) -> None:
-    """Whatever a sender learns was granted, and whatever it holds for notified was pushed by the server it names."""
+def test_no_forged_message_is_accepted(play, first_errors, second_errors, fail_over) -> None:
+    """A sender learns only granted destinations, and counts only pushes of the server that it names."""
     servers = _servers(first_errors, second_errors)
     network = _sending(servers, fail_over=fail_over)
     network.play(*play)
@@ -303,7 +303,7 @@ def test_on_a_good_network_everybody_is_notified_exactly_once_in_any_order(order
 
 @settings(max_examples=examples(150), deadline=None)
 @given(MOVES, st.lists(st.sampled_from([0, 1, 2, 4]), max_size=4), st.lists(st.integers(0, 40), max_size=3))
-def test_a_registration_is_believed_only_when_the_server_has_it(moves, errors, changes) -> None:
+def test_a_registration_counts_as_accepted_only_when_the_server_has_it(moves, errors, changes) -> None:
     servers = [ModelServer(SERVER, registration_errors=list(errors)), ModelServer(SECOND_SERVER)]
     state = new_state(SERVER.pub33, SECOND_SERVER.pub33, random_bytes=repeatable(), installation_id=UUID)
     client = RegisteringClient(CLIENT, state, repeatable(), schedule=Schedule(1.0, 5))
@@ -329,8 +329,8 @@ def _check_belief(network: Network) -> None:
             assert stored.version == network.core.state.current.version
 
 
-def test_the_model_hears_queries_of_its_clients_only() -> None:
-    """Else the tests above would prove less than they say."""
+def test_the_model_answers_queries_about_its_clients_only() -> None:
+    """Otherwise the tests above would prove less than their names say."""
     server, other = ModelServer(SERVER), ModelServer(SECOND_SERVER)
     server.enrol(CLIENT, UUID, ACCESS_TOKEN)
     network = _sending([server, other], fail_over=True)

@@ -7,7 +7,7 @@ from waku_bridge.messages import RegistrationError
 SERVER = b"\x02" + b"\xab" * 32
 
 
-def test_every_refusal_and_every_outcome_has_words():
+def test_every_refusal_and_every_outcome_has_a_text():
     assert set(REFUSALS) == set(RegistrationError) - {RegistrationError.NONE}
     assert set(OUTCOMES) == set(Outcome)
 
@@ -21,10 +21,10 @@ def test_every_refusal_and_every_outcome_has_words():
         (LookedUp(SERVER, 1), ""),
     ],
 )
-def test_events_are_told_in_a_line(event, text):
+def test_each_event_has_a_line(event, text):
     assert words(event) == text
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_why_something_is_not_believed_is_always_said_unless_it_concerns_others(reason):
+def test_every_ignored_message_has_a_line_with_its_reason_unless_it_is_for_others(reason):
     assert (reason in words(Ignored(reason, "/t"))) == (reason not in UNREMARKABLE)

@@ -1,4 +1,4 @@
-"""How a client reads a store: every message once, also those that arrive late."""
+"""The store reader of a client: it returns every message once, also those that arrive late."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ TOPIC = "/waku/1/0x00000001/rfc26"
 
 
 class Store:
-    """A node's store in memory that remembers what it was asked."""
+    """A node's store in memory, which remembers its queries."""
 
     def __init__(self) -> None:
         self.messages: list[WakuMessage] = []
@@ -29,20 +29,20 @@ class Store:
         return found[: params["pageSize"]] if params["ascending"] == "true" else found[::-1][: params["pageSize"]]
 
 
-def test_each_message_is_heard_once() -> None:
+def test_each_message_is_returned_once() -> None:
     _, reader = _store(*range(250))
     assert len(_new(reader)) == 250
     assert _new(reader) == []
 
 
-def test_a_message_that_is_archived_after_a_later_one_is_heard() -> None:
+def test_a_message_that_is_archived_after_a_later_one_is_returned() -> None:
     store, reader = _store(30 * 10**9)
     _new(reader, after_ns=30 * 10**9)
     store.messages.append(_message(10 * 10**9))
     assert [message.timestamp_ns - NOW_NS for message in _new(reader, after_ns=40 * 10**9)] == [10 * 10**9]
 
 
-def test_what_is_behind_is_neither_read_again_nor_remembered() -> None:
+def test_messages_older_than_the_overlap_are_neither_read_again_nor_remembered() -> None:
     store, reader = _store(0)
     _new(reader, after_ns=0)
     _new(reader, after_ns=2 * OVERLAP_NS)
@@ -51,7 +51,7 @@ def test_what_is_behind_is_neither_read_again_nor_remembered() -> None:
     assert reader._seen == {}
 
 
-def test_many_topics_are_asked_for_in_groups_and_very_many_not_at_all() -> None:
+def test_many_topics_are_queried_in_groups_and_very_many_by_the_whole_shard() -> None:
     store, reader = _store()
     _new(reader, topics=[str(number) for number in range(MAX_TOPICS + 1)])
     assert [len(asked["contentTopics"].split(",")) for asked in store.asked] == [MAX_TOPICS, 1]
@@ -60,7 +60,7 @@ def test_many_topics_are_asked_for_in_groups_and_very_many_not_at_all() -> None:
     assert ["contentTopics" in asked for asked in store.asked] == [False]
 
 
-def test_of_a_whole_shard_only_our_topics_are_heard() -> None:
+def test_only_messages_on_our_topics_are_returned_from_a_whole_shard() -> None:
     store, reader = _store(1)
     store.messages.append(WakuMessage(b"x", "another", NOW_NS))
     found = _new(reader, topics=[TOPIC, *(str(number) for number in range(MANY_TOPICS))])

@@ -1,4 +1,4 @@
-"""Sessions over a node whose store is slow, unordered, crowded, away or talks nonsense."""
+"""Sessions over a node whose store is slow, unordered, crowded, unreachable or wrong."""
 
 import asyncio
 import base64
@@ -37,7 +37,7 @@ MESSAGE_ID = b"\x0a" * 32
 
 
 class Node:
-    """A Waku node with a server behind it. What it stores beside the answers, and how it fails, is up to a test."""
+    """A Waku node with a server behind it. A test adds further stored messages and failures."""
 
     def __init__(self, server: ModelServer) -> None:
         self.server = server
@@ -92,20 +92,20 @@ def test_a_registration_ends_with_the_servers_success_and_the_contact_code(node:
     assert len(node.published) == 2
 
 
-def test_a_refused_registration_says_why_and_by_whom(node: Node, server: ModelServer) -> None:
+def test_a_refused_registration_raises_the_error_and_the_server(node: Node, server: ModelServer) -> None:
     server.registration_errors = [RegistrationError.MALFORMED_MESSAGE]
     with pytest.raises(RegistrationRefused, match="MALFORMED_MESSAGE") as refused:
         _register(node)
     assert (refused.value.error, refused.value.server) == (RegistrationError.MALFORMED_MESSAGE, SERVER.pub33)
 
 
-def test_a_refusal_of_an_unknown_kind_is_told_by_its_number(node: Node, server: ModelServer) -> None:
+def test_a_refusal_with_an_unknown_error_has_its_number(node: Node, server: ModelServer) -> None:
     server.registration_errors = [77]
     with pytest.raises(RegistrationRefused, match="error 77"):
         _register(node)
 
 
-def test_silence_ends_with_an_exception_and_asking_again_repeats_the_question(node: Node) -> None:
+def test_a_call_without_an_answer_raises_and_the_next_call_repeats_the_message(node: Node) -> None:
     client = _client()
     node.server = ModelServer(OUTSIDER)
     with pytest.raises(NoAnswer):
@@ -116,7 +116,7 @@ def test_silence_ends_with_an_exception_and_asking_again_repeats_the_question(no
 
 
 def test_an_answer_that_is_dated_before_its_question_is_found(node: Node) -> None:
-    """Clocks differ; stores admit that."""
+    """Clocks differ, and stores accept a difference."""
     node.clock = count(NOW_NS - 19 * 10**9)
     assert _register(node).standing is Standing.ACCEPTED
 
@@ -129,22 +129,22 @@ def test_an_answer_behind_pages_of_other_messages_is_found(node: Node) -> None:
     client = _client()
     _run(node, lambda session: session.register(client, timeout_seconds=5), events)
     assert client.standing(SERVER.pub33).standing is Standing.ACCEPTED
-    # The same words to the same key: the first is of another kind, the rest repeat it.
+    # All have the same contents for the same key: the first is of another kind, and the others repeat it.
     assert [e.reason for e in events if isinstance(e, Ignored)] == [Reason.UNEXPECTED_TYPE] + [Reason.DUPLICATE] * 249
 
 
-def test_a_node_that_is_away_for_a_moment_is_asked_again(node: Node) -> None:
+def test_a_request_to_a_node_that_fails_for_a_moment_is_repeated(node: Node) -> None:
     node.failures = [httpx.Response(503), httpx.Response(200, content=b"<html>")]
     assert _register(node).standing is Standing.ACCEPTED
 
 
-def test_a_node_that_does_not_take_the_question_is_an_error(node: Node) -> None:
+def test_a_node_that_does_not_take_the_message_is_an_error(node: Node) -> None:
     node.refusals = [httpx.Response(500)] * 2  # lightpush, then relay
     with pytest.raises(NodeError):
         _register(node)
 
 
-def test_what_the_node_did_not_take_is_said_when_it_is_back(node: Node) -> None:
+def test_a_message_that_the_node_refused_is_published_when_it_is_back(node: Node) -> None:
     client = _client()
     node.refusals = [httpx.Response(500)] * 2
 
@@ -157,20 +157,20 @@ def test_what_the_node_did_not_take_is_said_when_it_is_back(node: Node) -> None:
     assert client.standing(SERVER.pub33).standing is Standing.ACCEPTED
 
 
-def test_nonsense_in_the_store_is_passed_over(node: Node) -> None:
+def test_invalid_entries_of_the_store_are_skipped(node: Node) -> None:
     junk = {"payload": base64.b64encode(b"junk").decode(), "contentTopic": "/x", "timestamp": NOW_NS}
     node.nonsense = [None, {}, {"message": 7}, {"message": {"contentTopic": "/x", "payload": 1}}, {"message": junk}]
     assert _register(node).standing is Standing.ACCEPTED
 
 
-def test_looking_somebody_up_tells_all_that_is_believed(node: Node, server: ModelServer) -> None:
+def test_looking_a_client_up_returns_all_its_destinations(node: Node, server: ModelServer) -> None:
     server.enrol(CLIENT, UUID, ACCESS_TOKEN)
     sender = _sender()
     (found,) = _run(node, lambda session: session.look_up(sender, CLIENT.pub33))
     assert (found.server, found.installation_id, found.access_token) == (SERVER.pub33, UUID, ACCESS_TOKEN)
 
 
-def test_nobody_answers_for_an_unknown_client(node: Node) -> None:
+def test_no_server_answers_a_query_about_an_unknown_client(node: Node) -> None:
     with pytest.raises(NoAnswer):
         _run(node, lambda session: session.look_up(_sender(), CLIENT.pub33, timeout_seconds=0.1))
 
@@ -201,7 +201,7 @@ def test_a_notification_that_is_not_settled_in_time_is_no_answer(node: Node, ser
         _notify(node, _sender(), timeout_seconds=0.1)
 
 
-def test_what_somebody_advertised_before_is_found_in_the_store(node: Node) -> None:
+def test_an_earlier_advertisement_is_found_in_the_store(node: Node) -> None:
     client, sender = _client(), _sender()
 
     async def ask(session: Session) -> None:
@@ -214,8 +214,8 @@ def test_what_somebody_advertised_before_is_found_in_the_store(node: Node) -> No
     assert found.access_token == client.access_token
 
 
-def test_a_phone_lives_on_its_events(node: Node) -> None:
-    """Driven for good, it repeats what got lost, and says what happens."""
+def test_events_drive_a_client_without_end(node: Node) -> None:
+    """The client repeats lost messages, and yields its events."""
     client = _client(schedule=Schedule(0.001, 12))
     node.refusals = [httpx.Response(500)] * 4
 

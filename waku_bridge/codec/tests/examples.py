@@ -1,4 +1,4 @@
-"""One valid thing of each kind, with as few facts as it needs, and randomness that can be foreseen."""
+"""One valid example of each message, with as few fields as it needs, and predictable randomness."""
 
 from collections.abc import Callable
 from itertools import count
@@ -52,7 +52,7 @@ BODIES = (
 
 
 def fixed(*draws: bytes) -> Callable[[int], bytes]:
-    """Randomness that returns these draws in order and insists that exactly their sizes are asked for."""
+    """Return randomness that yields these draws in order, and fails when another size is requested."""
     remaining = iter(draws)
 
     def random_bytes(size: int) -> bytes:
@@ -64,7 +64,7 @@ def fixed(*draws: bytes) -> Callable[[int], bytes]:
 
 
 def repeatable() -> Callable[[int], bytes]:
-    """Randomness that differs from draw to draw and is the same in every run."""
+    """Return randomness that differs from draw to draw and is the same in every run."""
     draws = count()
 
     def random_bytes(size: int) -> bytes:
@@ -75,7 +75,7 @@ def repeatable() -> Callable[[int], bytes]:
 
 
 def sent(body: object, **differences: object) -> envelope.Encoded:
-    """A body from the client to the server, unless told otherwise."""
+    """Encode a body, by default from the client to the server."""
     arguments = {
         "signer": CLIENT,
         "recipient": SERVER.pub33,
@@ -87,7 +87,7 @@ def sent(body: object, **differences: object) -> envelope.Encoded:
 
 
 def sent_payload(payload: bytes, message_type: int, **differences: object) -> bytes:
-    """The Waku payload of any bytes as the payload of a signed message."""
+    """Return the Waku payload of a signed message with these bytes."""
     arguments = {
         "signer": CLIENT,
         "recipient": SERVER.pub33,

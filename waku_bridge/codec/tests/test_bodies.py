@@ -1,4 +1,4 @@
-"""Every body both ways: arbitrary values, unknown fields, unknown enum values."""
+"""Every body, read and written: arbitrary values, unknown fields, unknown enum values."""
 
 from contextlib import nullcontext
 from dataclasses import fields, replace

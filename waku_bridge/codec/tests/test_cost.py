@@ -1,6 +1,6 @@
-"""What hostile bytes cost: no payload makes the codec do more than five times what an honest request does.
+"""The cost of hostile bytes: no payload makes the codec do more than five times the work of an honest request.
 
-Counted are the calls of Python functions and of functions in C, which say the same on every machine. The times are in
+The tests count calls of Python functions and of functions in C, which are the same on every machine. The times are in
 docs/measurements.md.
 """
 
@@ -102,18 +102,18 @@ def cost(payload: bytes) -> int:
 
 @pytest.mark.parametrize("payload", HOSTILE.values(), ids=HOSTILE.keys())
 def test_no_payload_costs_more_than_five_honest_requests(payload: bytes) -> None:
-    cost(HONEST)  # what is made once is made
+    cost(HONEST)  # so that values that are computed once are in memory
     assert len(payload) <= limits.MAX_ENVELOPE_BYTES
     assert cost(payload) <= 5 * cost(HONEST)
 
 
-def test_a_type_that_servers_do_not_take_is_refused_before_its_signature_is_looked_at() -> None:
+def test_a_type_that_servers_do_not_accept_is_refused_before_its_signature_is_verified() -> None:
     for message_type in set(MessageType) - ACCEPTED:
         with pytest.raises(NotAccepted):
             decode(sealed(b"\xff not protobuf", message_type), [SERVER], SERVER, accepted=ACCEPTED)
 
 
-def test_as_many_entries_as_are_allowed_are_read() -> None:
+def test_a_body_with_the_maximum_of_entries_is_read() -> None:
     entry = PushNotification(CLIENT.key_hash, UUID, UUID, 1, b"c" * 64, b"a" * 64, b"x" * 300)
     requests = {number: PushRequest(b"m" * 32, (entry,) * number) for number in (100, 101)}
     payloads = {
@@ -128,8 +128,8 @@ def test_as_many_entries_as_are_allowed_are_read() -> None:
 
 
 @pytest.mark.parametrize("message_type", [MessageType.REQUEST, MessageType.QUERY])
-def test_a_group_before_them_hides_no_entries(message_type: MessageType) -> None:
-    """The parser would object to the end of this body, so it was not asked."""
+def test_a_group_does_not_hide_the_entries_behind_it(message_type: MessageType) -> None:
+    """The parser would refuse the end of this body, so TooLarge shows that it was not called."""
     body = b"\x7b\x7c" + many(b"\x0a\x00", 10_000) + b"\x07"
     with pytest.raises(TooLarge):
         decode(sealed(body, message_type), [SERVER], SERVER, accepted=ACCEPTED)

@@ -46,13 +46,13 @@ def decode(payload, keys=(SERVER,)):
 
 
 def framed(data, signer=CLIENT):
-    """The Waku payload of a frame with any data, signed or not."""
+    """Return the Waku payload of a frame with any data, signed or not."""
     built = frame.build(data, signer.private_key if signer else None, repeatable())
     return ecies.seal(built, SERVER.pub33, repeatable())
 
 
 def sealed_registration(content):
-    """The Waku payload of a registration whose decrypted body is any bytes."""
+    """Return the Waku payload of a registration whose decrypted body is any bytes."""
     shared = shared_key(CLIENT.private_key, parse_public_key(SERVER.pub33))
     return sent_payload(symmetric.seal_body(content, shared, repeatable()), MessageType.REGISTRATION)
 
@@ -94,7 +94,7 @@ def test_tries_each_key_because_names_may_share_a_topic():
 
 
 @pytest.mark.parametrize("keys", [[], [OUTSIDER], [b"\x08" * 32], [OUTSIDER, b"\x08" * 32]])
-def test_drops_what_no_key_opens(keys):
+def test_drops_a_payload_that_no_key_opens(keys):
     assert_dropped(sent(REQUEST).message.payload, errors.NotDecryptable, keys)
 
 
@@ -170,7 +170,7 @@ def test_drops_a_payload_above_the_relay_limit():
     assert_dropped(b"\x04" * (limits.MAX_PAYLOAD_BYTES + 1), errors.TooLarge)
 
 
-def test_says_for_whom_a_message_was_sealed():
+def test_a_decoded_message_names_the_key_that_it_was_sealed_for():
     assert decode(sent(REQUEST).message.payload).recipient == SERVER.pub33
     assert decode(sent(REQUEST, recipient=None, topic_key=TOPIC_KEY).message.payload, [TOPIC_KEY]).recipient == b""
 
@@ -265,7 +265,7 @@ class TestRegistration:
         assert decoded.body.registration == REGISTRATION
         assert not decoded.body.grant_verified
 
-    def test_does_not_look_at_the_grant_of_an_unregistration(self):
+    def test_does_not_verify_the_grant_of_an_unregistration(self):
         assert not self.opened(replace(REGISTRATION, unregister=True)).grant_verified
 
     def test_drops_a_body_sealed_for_somebody_else(self):
@@ -345,7 +345,7 @@ class TestEncode:
         ],
         ids=lambda body: type(body).__name__,
     )
-    def test_replies_go_to_the_partitioned_topic_of_the_asker(self, body, stamped):
+    def test_replies_go_to_the_partitioned_topic_of_the_author(self, body, stamped):
         message = envelope.encode_reply(body, identity=SERVER, recipient=SENDER.pub33, **stamped)
         assert message.content_topic == topics.content_topic(topics.partitioned_name(SENDER.pub33))
         assert (message.version, message.ephemeral, message.timestamp_ns) == (1, False, NOW_NS)

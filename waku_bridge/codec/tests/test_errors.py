@@ -26,7 +26,7 @@ def test_reasons_are_stable_and_distinct():
     assert len(classes) == len(REASONS)
 
 
-def test_an_error_says_its_reason_and_nothing_else():
+def test_the_text_of_an_error_is_its_reason_alone():
     assert {str(error()) for error in CodecError.__subclasses__()} == REASONS
 
 

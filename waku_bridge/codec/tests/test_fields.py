@@ -1,4 +1,4 @@
-"""Fields are counted as protobuf separates them. A field that is skipped wrongly ends in 07, which begins none."""
+"""The count of protobuf fields. A field that is skipped wrongly ends in 07, which begins no field."""
 
 import pytest
 
@@ -26,5 +26,5 @@ def test_counts_fields_of_every_wire_type(field):
 
 
 @pytest.mark.parametrize("rest", [WRONG, b"\x08", b"\x08" + b"\xff" * 10 + b"\x01"])
-def test_leaves_what_is_not_well_formed_to_the_parser(rest):
+def test_leaves_malformed_bodies_to_the_parser(rest):
     assert not has_more_fields(b"\x08\x01" + rest, 1)

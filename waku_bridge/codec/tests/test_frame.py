@@ -1,4 +1,4 @@
-"""Where a frame ends, and what it can hold."""
+"""The limits of a frame: its shortest form, and its largest data."""
 
 import pytest
 
@@ -19,13 +19,13 @@ def test_a_signed_frame_has_flags_and_a_length_at_least():
         frame.parse(signed(b"\x04"))
 
 
-def test_holds_what_three_bytes_of_length_can_say():
+def test_holds_as_much_data_as_three_bytes_of_length_can_express():
     most = bytes(frame.MAX_DATA_BYTES)
     assert frame.parse(frame.build(most, None, repeatable())) == (most, None)
     with pytest.raises(ValueError, match="too much data"):
         frame.build(most + b"\0", None, repeatable())
 
 
-def test_refuses_a_source_of_randomness_that_is_none():
+def test_refuses_a_source_of_randomness_that_returns_zeros():
     with pytest.raises(ValueError, match="zeros only"):
         not_all_zero(bytes, 32)

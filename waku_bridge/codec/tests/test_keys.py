@@ -68,13 +68,13 @@ def test_refuses_the_short_form_of_another_kind_of_key():
         "ключ",
     ],
 )
-def test_refuses_what_is_no_chat_key(text):
+def test_refuses_a_text_that_is_no_chat_key(text):
     with pytest.raises(BadPublicKey):
         parse_chat_key(text)
 
 
 @pytest.mark.parametrize("public_key", [b"", bytes(33), bytes(65), b"\x02" + b"\xff" * 32, b"\x04" + bytes(64)])
-def test_refuses_what_is_no_point_of_the_curve(public_key):
+def test_refuses_a_key_that_is_no_point_of_the_curve(public_key):
     with pytest.raises(BadPublicKey):
         parse_public_key(public_key)
 

@@ -1,4 +1,4 @@
-"""Any bytes in, a result or a CodecError out."""
+"""Robustness of the codec: any bytes give a result or a CodecError."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,7 +35,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
 
 
 def framed(data: bytes) -> bytes:
-    """A Waku payload that decrypts, so that the inner parsers are reached."""
+    """Return a Waku payload that decrypts, so that the inner parsers are reached."""
     return ecies.seal(frame.build(data, CLIENT.private_key, repeatable()), SERVER.pub33, repeatable())
 
 
@@ -73,13 +73,13 @@ def test_any_grant_verifies_or_does_not(grant, access_token):
 
 
 @given(st.lists(st.binary(max_size=80), max_size=5))
-def test_any_allowed_key_list_is_searched_in_vain(entries):
+def test_random_entries_yield_no_token(entries):
     assert access_tokens.find_access_token(entries, CLIENT.private_key, SERVER.pub33) is None
 
 
 @given(st.binary(min_size=32, max_size=32))
 @example(bytes(32))
-def test_any_topic_key_leaves_a_payload_closed(topic_key):
+def test_no_other_topic_key_opens_a_payload(topic_key):
     payload = sent(QUERY, recipient=None, topic_key=TOPIC_KEY).message.payload
     if topic_key != TOPIC_KEY:
         with pytest.raises(CodecError):
@@ -147,7 +147,7 @@ def test_opens_every_ciphertext_it_seals(data, topic_key):
     assert symmetric.unseal_body(symmetric.seal_body(data, topic_key, repeatable()), topic_key) == data
 
 
-def test_refuses_more_data_than_a_frame_can_say():
+def test_refuses_more_data_than_a_frame_can_hold():
     with pytest.raises(ValueError, match="too much data"):
         frame.build(bytes(frame.MAX_DATA_BYTES + 1), None, repeatable())
 

@@ -12,7 +12,7 @@ def test_reads_the_number_that_it_writes(topic):
     assert topics.number(topics.of_number(topic)) == topic
 
 
-def test_a_name_is_the_number_that_it_is_shortened_to():
+def test_the_content_topic_of_a_name_has_the_number_of_its_hash():
     assert topics.content_topic("a name") == topics.of_number(int.from_bytes(topics.topic("a name")))
 
 

@@ -37,7 +37,7 @@ def identity(private_key_hex: str) -> Identity:
 
 
 def vectors_of(kind: str) -> pytest.MarkDecorator:
-    """Run a test with every vector of a kind, and take note that they are exercised."""
+    """Run a test with every vector of a kind, and note that these vectors are exercised."""
     chosen = [vector for vector in REFERENCE["vectors"] if vector["kind"] == kind]
     EXERCISED.update(vector["id"] for vector in chosen)
     return pytest.mark.parametrize("vector", chosen, ids=lambda vector: vector["id"])
@@ -74,7 +74,7 @@ def test_names_topics(vector):
 
 
 @vectors_of("topic_negative")
-def test_does_not_listen_on_the_query_topic_of_the_spec_text(vector):
+def test_does_not_use_the_query_topic_of_the_spec_text(vector):
     assert topics.topic(vector["name"]).hex() == vector["topic4"]
     assert topics.query_name(CLIENT.key_hash) == vector["name"].removeprefix("0x")
     assert topics.content_topic(topics.query_name(CLIENT.key_hash)) != vector["content_topic"]
@@ -195,7 +195,7 @@ def seal(vector, signed_frame):
 
 
 def randomness(vector):
-    """The draws of one message, in the order the envelope module documents."""
+    """Return the draws of one message, in the order that the envelope module documents."""
     body_nonce = [unhex(vector["inner_payload"])[:12]] if vector["amm_type"] == MessageType.REGISTRATION else []
     sealing = ["iv"] if "sym_key" in vector else ["ecies_ephemeral_private_key", "ecies_iv"]
     return [*body_nonce, unhex(vector["v1_padding"]), *(unhex(vector[name]) for name in sealing)]

@@ -1,4 +1,4 @@
-"""What operators do by hand to what could not be processed."""
+"""Operator actions on failed envelopes and dead letters."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ LONG_AGO = timedelta(minutes=5)
 
 
 def make_letter(*, payload: bytes = b"x" * 100, **fields):
-    """One that can be read by now, unless ``fields`` say otherwise."""
+    """Make a dead letter that can be read by now, unless ``fields`` change that."""
     raw = {
         "payload": base64.b64encode(payload).decode(),
         "contentTopic": min(own_content_topics()),

@@ -1,4 +1,4 @@
-"""Faults are told apart by what broke and where, and never by what the message said."""
+"""Faults: they differ by the kind of error and its location, and never by the contents of the message."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -40,7 +40,7 @@ def break_a_constraint() -> Exception:
     raise AssertionError
 
 
-def test_the_same_fault_is_counted_and_another_one_has_its_own_row() -> None:
+def test_a_repeated_fault_is_counted_and_another_fault_has_its_own_row() -> None:
     for text, now in (("secret of one", NOW), ("secret of another", LATER)):
         inbound.quarantine(envelope(), fail(text), now=now)
     inbound.quarantine(envelope(), break_a_constraint(), now=LATER)
@@ -54,7 +54,7 @@ def test_the_same_fault_is_counted_and_another_one_has_its_own_row() -> None:
     assert "secret" not in repr(list(EnvelopeFault.objects.values()))
 
 
-def test_the_place_is_that_of_the_caller_of_a_helper() -> None:
+def test_the_location_of_a_fault_in_a_helper_is_its_caller() -> None:
     try:
         counted("no number", "thing")  # type: ignore[arg-type]
     except ValueError as error:
@@ -63,7 +63,7 @@ def test_the_place_is_that_of_the_caller_of_a_helper() -> None:
     assert EnvelopeFault.objects.get().location.startswith("waku_bridge/inbound/tests/test_faults.py in test_the_place")
 
 
-def test_an_error_without_a_place_and_a_process_that_died_are_faults_too() -> None:
+def test_an_error_without_a_location_and_a_process_that_died_are_faults() -> None:
     inbound.quarantine(envelope(), KeyError(), now=NOW)
     inbound.give_up([envelope().hash, envelope().hash], now=NOW)
 
@@ -71,7 +71,7 @@ def test_an_error_without_a_place_and_a_process_that_died_are_faults_too() -> No
     assert EnvelopeFault.objects.get(error="process_died").count == 2
 
 
-def test_only_what_failed_by_a_fault_is_processed_again_with_it() -> None:
+def test_only_the_envelopes_of_a_fault_are_processed_again_with_it() -> None:
     inbound.quarantine(envelope(), KeyError(), now=NOW)
     inbound.quarantine(envelope(), ValueError(), now=NOW)
     fault = EnvelopeFault.objects.get(error="KeyError")

@@ -1,4 +1,4 @@
-"""Processing envelopes: every way they end, also when one of them is poisoned or two workers have the same."""
+"""Processing of envelopes: each way in which they end, also a poisoned one, and one that two workers have."""
 
 import contextlib
 import os
@@ -171,7 +171,7 @@ DROPPED = {
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(("message", "reason"), DROPPED.values(), ids=DROPPED)
-def test_drops_what_cannot_be_answered_with_its_reason_and_without_its_payload(message, reason):
+def test_a_message_without_an_answer_is_dropped_with_a_reason_and_without_its_payload(message, reason):
     say(message(), now=NOW)
     row = InboundEnvelope.objects.get()
     assert (row.state, row.reason, row.payload, row.processed_at) == (State.DROPPED, reason, None, NOW)
@@ -206,7 +206,7 @@ def test_a_registration_is_answered_to_its_author():
         (APPLE | {"app_topic": "x" * 4096}, RegistrationError.MALFORMED_MESSAGE, "bad_app_topic"),
     ],
 )
-def test_a_refused_registration_is_told_why(fields, error, reason):
+def test_the_answer_to_a_refused_registration_has_the_reason(fields, error, reason):
     say(registration(**fields))
     [answer] = bodies(CLIENT)
     assert (answer.success, answer.error) == (False, error)
@@ -222,14 +222,14 @@ def test_a_phone_of_either_kind_is_registered(fields):
 
 
 @pytest.mark.django_db
-def test_the_shape_of_device_tokens_need_not_be_looked_at(settings):
+def test_the_check_of_device_tokens_can_be_switched_off(settings):
     settings.CHECK_DEVICE_TOKENS = False
     say(registration(device_token="e"))
     assert [answer.success for answer in bodies(CLIENT)] == [True]
 
 
 @pytest.mark.django_db
-def test_registration_and_query_in_one_batch_find_each_other():
+def test_a_query_finds_a_registration_of_the_same_batch():
     say(registration())  # the topic has to be known before a query can be read at all
     say(query(), registration(version=2))
     [answer] = bodies(EPHEMERAL)
@@ -238,7 +238,7 @@ def test_registration_and_query_in_one_batch_find_each_other():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_same_question_within_seconds_is_answered_once():
+def test_the_same_query_within_seconds_is_answered_once():
     say(registration())
     say(query(), query())
     say(query())
@@ -247,7 +247,7 @@ def test_the_same_question_within_seconds_is_answered_once():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_key_is_answered_about_so_often_a_minute(monkeypatch):
+def test_queries_about_a_key_are_answered_up_to_a_limit_per_minute(monkeypatch):
     monkeypatch.setattr(inbound, "own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
     monkeypatch.setattr(inbound, "QUERIES_PER_KEY_PER_MINUTE", 3)
     say(registration())
@@ -266,7 +266,7 @@ def test_a_registration_opens_its_query_topic_at_once():
 
 @pytest.mark.django_db
 def test_two_users_whose_query_topics_collide_are_both_found():
-    """Topics are 4 bytes: of a million users some hundred pairs share one. These two really do."""
+    """Topics have 4 bytes: among a million users some hundred pairs share one. These two keys really do."""
     users = [Identity(PrivateKey(number.to_bytes(32))) for number in (74_949, 85_646)]
     assert len({topics.content_topic(topics.query_name(user.key_hash)) for user in users}) == 1
     say(*[registration(user) for user in users])
@@ -277,7 +277,7 @@ def test_two_users_whose_query_topics_collide_are_both_found():
 
 
 @pytest.mark.django_db
-def test_a_query_that_finds_nothing_is_silent():
+def test_a_query_that_finds_nothing_gets_no_answer():
     say(registration())
     say(registration(version=2, unregister=True))
     say(query())
@@ -286,7 +286,7 @@ def test_a_query_that_finds_nothing_is_silent():
 
 
 @pytest.mark.django_db
-def test_a_query_asked_twice_for_one_key_tells_it_once():
+def test_a_query_that_names_a_key_twice_gets_its_installations_once():
     say(registration())
     say(query(CLIENT.key_hash, CLIENT.key_hash, OUTSIDER.key_hash))
     [answer] = bodies(EPHEMERAL)
@@ -327,7 +327,7 @@ def test_the_answer_to_a_request_comes_with_the_result_of_its_push():
 
 
 @pytest.mark.django_db
-def test_a_request_goes_on_and_out_on_the_shard_it_came_from():
+def test_the_answer_to_a_request_goes_out_on_the_shard_it_came_from():
     process = say(registration())
     message = request(push(access_token="wrong"))
     shard = "/waku/2/rs/16/64"
@@ -337,7 +337,7 @@ def test_a_request_goes_on_and_out_on_the_shard_it_came_from():
 
 
 @pytest.mark.django_db
-def test_unregistering_withdraws_what_waits_and_drops_its_payload():
+def test_unregistering_withdraws_waiting_notifications_and_drops_their_payloads():
     process = Process(limit=0)
     say(registration(), process=process)
     say(request(push(message=b"sealed", chat_id=b"chat")), process=process)
@@ -348,7 +348,7 @@ def test_unregistering_withdraws_what_waits_and_drops_its_payload():
 
 
 @pytest.mark.django_db
-def test_what_is_under_way_while_somebody_unregisters_is_not_sent_again():
+def test_a_push_under_way_while_its_client_unregisters_is_not_repeated():
     process = Process(gateway := RecordingGateway(Outcome.TRANSIENT))
     say(registration(), process=process)
     say(request(push(message=b"sealed", chat_id=b"chat")), process=process)
@@ -392,7 +392,7 @@ def test_the_same_request_in_two_envelopes_of_a_batch_needs_no_second_try(caplog
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("limit", [2, 3, 4])
-def test_takes_the_oldest_first_and_says_whether_more_are_left(limit):
+def test_takes_the_oldest_first_and_reports_whether_more_are_left(limit):
     hashes = [put(registration(version=number), now=NOW + timedelta(seconds=number))[0] for number in (1, 2, 3)]
     taken = inbound.take(limit)
     assert [envelope.hash for envelope in taken.envelopes] == hashes[:limit]
@@ -401,8 +401,8 @@ def test_takes_the_oldest_first_and_says_whether_more_are_left(limit):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(("limit", "expected"), [(1, {30}), (10, {1, 2, *range(23, 31)}), (40, {*range(1, 31)})])
-def test_a_fifth_of_the_newest_are_the_oldest(limit, expected):
-    """So what full batches have passed over does not wait until nothing else comes."""
+def test_a_fifth_of_a_batch_with_the_newest_first_are_the_oldest(limit, expected):
+    """So an envelope that full batches have passed over does not wait until the flood ends."""
     hashes = {put(registration(version=n), now=NOW + timedelta(seconds=n))[0]: n for n in range(1, 31)}
     taken = inbound.take(limit, is_newest_first=True)
     assert [hashes[envelope.hash] for envelope in taken.envelopes] == sorted(expected)
@@ -410,7 +410,7 @@ def test_a_fifth_of_the_newest_are_the_oldest(limit, expected):
 
 
 @pytest.mark.django_db
-def test_the_oldest_have_a_fifth_of_the_bytes_as_well(monkeypatch):
+def test_the_oldest_get_a_fifth_of_the_bytes_of_a_batch(monkeypatch):
     hashes = [put(on_own_topic(bytes(60)), now=NOW + timedelta(seconds=number))[0] for number in range(30)]
     monkeypatch.setattr(inbound, "MAX_BATCH_BYTES", 500)
     taken = inbound.take(20, is_newest_first=True)
@@ -419,7 +419,7 @@ def test_the_oldest_have_a_fifth_of_the_bytes_as_well(monkeypatch):
 
 @pytest.mark.django_db
 def test_large_envelopes_are_taken_a_few_at_a_time(monkeypatch):
-    """They must not fill the memory of a worker; at least one is taken, however large."""
+    """They must not fill the memory of a worker. At least one is taken, however large it is."""
     monkeypatch.setattr(inbound, "MAX_BATCH_BYTES", 100)
     for number in range(5):
         put(on_own_topic(bytes(60)), now=NOW + timedelta(seconds=number))
@@ -498,14 +498,14 @@ def test_two_workers_that_accept_the_same_request_at_once_deliver_once():
 
 
 def suppress_conflict(work, *arguments):
-    """As a batch does, which makes another attempt."""
+    """Ignore a conflict, as a batch does, which makes another attempt."""
     with contextlib.suppress(IntegrityError):
         work(*arguments)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_batch_that_collides_with_another_one_is_repeated_and_not_lost(caplog):
-    """Another worker stores the same new installation between our look and our write."""
+def test_a_batch_that_collides_with_another_one_is_repeated(caplog):
+    """Another worker stores the same new installation between our read and our write."""
     put(registration(version=1), registration(version=2))
     has_written = threading.Event()
 
@@ -538,7 +538,7 @@ def test_a_batch_that_collides_with_another_one_is_repeated_and_not_lost(caplog)
 
 
 def poison():
-    """A query for a registration whose token does not decrypt: nobody can answer it."""
+    """Make a query for a registration whose token does not decrypt, so that no worker can answer it."""
     say(registration(OUTSIDER))
     derive_newest(budget=CpuBudget(0, 60))
     sealed = Keyring([b"\x77" * 32]).encrypt(Purpose.ACCESS_TOKEN, TOKEN.encode())
@@ -548,7 +548,7 @@ def poison():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("position", [0, 3, 6])
-def test_a_poisoned_envelope_is_set_aside_with_its_payload_and_its_neighbours_are_processed(position):
+def test_a_poisoned_envelope_is_quarantined_with_its_payload_and_all_others_are_processed(position):
     messages = [registration(version=version) for version in range(1, 7)]
     messages.insert(position, poison())
     before = OutboundReply.objects.count()
@@ -579,8 +579,8 @@ def test_a_poisoned_envelope_costs_its_batch_few_transactions(django_assert_max_
 
 
 @pytest.mark.django_db
-def test_the_envelope_that_is_set_aside_is_the_one_that_was_tripped_over():
-    """Though another worker has it by the time."""
+def test_the_envelope_that_caused_the_failure_is_quarantined():
+    """The envelope counts also when another worker has locked it by then."""
     poisoned, good = put(poison(), now=NOW), put(registration(), now=NOW + timedelta(seconds=1))
     process = Process()
     step, _ = process.bridge.intake()
@@ -594,7 +594,7 @@ def test_the_envelope_that_is_set_aside_is_the_one_that_was_tripped_over():
 
 
 @pytest.mark.django_db
-def test_a_fault_says_neither_token_nor_payload(caplog):
+def test_a_fault_shows_neither_token_nor_payload(caplog):
     put(poison())
     process_until_nothing_is_left()
     assert "envelope_failed" in caplog.text
@@ -603,7 +603,7 @@ def test_a_fault_says_neither_token_nor_payload(caplog):
 
 
 @pytest.mark.django_db
-def test_a_topic_key_that_does_not_decrypt_stops_nobody():
+def test_a_topic_key_that_does_not_decrypt_stops_no_other_envelope():
     say(registration())
     say(query())
     TopicKey.objects.update(key_encrypted=Keyring([b"\x77" * 32]).encrypt(Purpose.TOPIC_KEY, b"k" * 32))
@@ -613,7 +613,7 @@ def test_a_topic_key_that_does_not_decrypt_stops_nobody():
 
 @pytest.mark.django_db
 def test_a_value_too_large_for_an_index_is_a_fault_of_its_envelope_and_no_outage():
-    """PostgreSQL's error for it is an OperationalError to Django; repeating the batch would never help."""
+    """Django raises an OperationalError for it, as for an outage, but repeating the batch would never help."""
     say(registration())
     with connection.cursor() as cursor:
         cursor.execute("CREATE INDEX too_small ON notifications_notification (message)")
@@ -627,10 +627,10 @@ def test_a_value_too_large_for_an_index_is_a_fault_of_its_envelope_and_no_outage
 
 
 def test_every_refusal_has_its_wire_code():
-    assert set(REGISTRATION_ERRORS) | {Refusal.TOO_MANY_CHANGES} == set(Refusal)  # which is told nothing
+    assert set(REGISTRATION_ERRORS) | {Refusal.TOO_MANY_CHANGES} == set(Refusal)  # which gets no answer
 
 
-def test_what_is_for_servers_has_its_message_type():
+def test_every_message_for_servers_has_its_message_type():
     assert set(MESSAGE_TYPES.values()) == {MessageType.REGISTRATION, MessageType.QUERY, MessageType.REQUEST}
 
 

@@ -1,4 +1,4 @@
-"""How much a query can make us answer."""
+"""Limits of the answers to queries."""
 
 from datetime import UTC, datetime
 
@@ -27,7 +27,7 @@ AUTHOR, OTHER = b"\x02" * 33, b"\x03" * 33
 
 
 def asked(*keys: bytes, author: bytes = AUTHOR, on: bytes = b"", size: int = 300) -> Asked:
-    """A query about these keys, on the topic of the first of them."""
+    """Return a query about these keys, on the topic of the first one."""
     return Asked(author, keys, size, content_topic(query_name(on or keys[0])))
 
 
@@ -47,7 +47,7 @@ def clock() -> Clock:
 
 
 class OneWorker(Limits):
-    """The limits of the only worker there is, which takes what it is asked by its own clock."""
+    """The limits of a single worker, which notes each answered query by its own clock."""
 
     def __init__(self, clock: Clock, in_all: float = 1000) -> None:
         super().__init__(2, per_minute(in_all), clock, Share())
@@ -81,19 +81,19 @@ def reported(limits: OneWorker, *infos: QueryInfo, query: Asked = QUERY) -> int:
     return number
 
 
-def test_what_is_asked_again_within_five_seconds_is_answered_once(limits: OneWorker, clock: Clock) -> None:
+def test_a_query_repeated_within_five_seconds_is_answered_once(limits: OneWorker, clock: Clock) -> None:
     assert answered(limits, QUERY, QUERY) == [(ALICE,), REPEATED]
     assert answered(limits, QUERY) == [REPEATED]
     clock.now += 5
     assert answered(limits, QUERY) == [(ALICE,)]
 
 
-def test_who_asks_about_another_key_or_is_another_is_answered(limits: OneWorker) -> None:
+def test_queries_about_another_key_or_of_another_author_are_answered(limits: OneWorker) -> None:
     queries = [QUERY, QUERY._replace(author=OTHER), asked(BOB)]
     assert answered(limits, *queries) == [(ALICE,), (ALICE,), (BOB,)]
 
 
-def test_a_key_is_answered_about_so_often_a_minute_whoever_asks(limits: OneWorker, clock: Clock) -> None:
+def test_queries_about_a_key_are_limited_per_minute_for_all_authors_together(limits: OneWorker, clock: Clock) -> None:
     queries = [QUERY._replace(author=bytes([number]) * 33) for number in range(10)]
     assert answered(limits, *queries[:4]) == [(ALICE,), (ALICE,), TOO_MANY, TOO_MANY]
     assert answered(limits, queries[4], asked(ALICE, BOB), asked(BOB)) == [TOO_MANY, TOO_MANY, (BOB,)]
@@ -101,33 +101,33 @@ def test_a_key_is_answered_about_so_often_a_minute_whoever_asks(limits: OneWorke
     assert answered(limits, *queries[5:8]) == [(ALICE,), TOO_MANY, TOO_MANY]
 
 
-def test_what_is_not_committed_is_not_taken(limits: OneWorker) -> None:
+def test_a_verdict_that_is_not_committed_takes_no_tokens(limits: OneWorker) -> None:
     for _ in range(5):
         assert limits.ask(QUERY).wanted == [(ALICE,)]
         limits.shared.take_back()
         transaction.set_rollback(True)
 
 
-def test_a_short_answer_needs_no_room(limits: OneWorker, clock: Clock) -> None:
+def test_a_short_answer_is_given_while_the_bucket_of_long_ones_is_empty(limits: OneWorker, clock: Clock) -> None:
     limits.take([], 60 * EXCESS_BYTES_PER_SECOND)  # somebody else's
     assert reported(limits, info(100), info(100)) == 2
     assert reported(limits, info(278)) == 1  # 64 times 300 bytes
     assert reported(limits, info(290)) == 0
 
 
-def test_a_long_answer_takes_the_rest_from_what_all_share(limits: OneWorker, clock: Clock) -> None:
+def test_a_long_answer_takes_its_excess_from_the_bucket_that_all_share(limits: OneWorker, clock: Clock) -> None:
     numbers = [reported(limits, info(1900), query=QUERY._replace(author=bytes([n]) * 33)) for n in range(40)]
     assert sum(numbers) == 60 * EXCESS_BYTES_PER_SECOND // (256 + 1900 * 68 - 64 * 300) == 27
     clock.now += 60
     assert reported(limits, info(1900)) == 1
 
 
-def test_an_answer_has_at_most_what_one_message_carries(limits: OneWorker) -> None:
+def test_an_answer_fits_into_one_message(limits: OneWorker) -> None:
     assert reported(limits, *[info(1000, str(number)) for number in range(5)]) == 2
     assert 2 * (256 + 68_000) <= MAX_ANSWER_BYTES < 3 * (256 + 68_000)
 
 
-def test_names_that_nobody_knows_leave_the_memory_bounded_and_no_key_is_answered_about_more_often(
+def test_made_up_keys_neither_fill_the_memory_nor_raise_the_limit_of_a_key(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "MAX_REMEMBERED", 100)
@@ -140,8 +140,8 @@ def test_names_that_nobody_knows_leave_the_memory_bounded_and_no_key_is_answered
     assert len(limits.shared._silent._own) <= 101
 
 
-def test_keys_that_are_as_long_as_a_message_are_remembered_by_no_more_bytes_than_others(limits: OneWorker) -> None:
-    """A row of a bucket cannot have a key of more than some 2 700 bytes."""
+def test_overlong_keys_take_no_more_memory_than_others(limits: OneWorker) -> None:
+    """The row of a bucket cannot have a key of more than some 2 700 bytes."""
     shown = [asked(bytes([number]) * 100_000, size=100_300) for number in range(4)]
     assert [answered(limits, each)[0] == TOO_MANY for each in shown] == [False, False, True, True]
     assert all(isinstance(name, str) or len(name) == 32 for name in limits._buckets._full_at)
@@ -152,12 +152,16 @@ def test_all_answers_have_a_limit_too(clock: Clock) -> None:
     assert answered(limits, *(asked(number.to_bytes(64)) for number in range(20))).count(TOO_MANY) == 10
 
 
-def test_a_query_about_many_uses_up_nothing_of_those_it_names(limits: OneWorker) -> None:
-    """Two queries a second about a hundred users used to silence all others about them."""
+def test_a_query_that_names_many_keys_is_charged_to_none_of_their_limits(limits: OneWorker) -> None:
+    """Otherwise two queries a second about a hundred users would block all other queries about them."""
     victims = [number.to_bytes(64) for number in range(100)]
     for number in range(10):
-        answered(limits, asked(CAROL, *victims, author=bytes([number]) * 33))  # on the topic of somebody else
-        answered(limits, asked(*victims, author=bytes([number]) * 33, on=BOB))  # on one that it does not name
+        answered(
+            limits, asked(CAROL, *victims, author=bytes([number]) * 33)
+        )  # on the topic of another key in the query
+        answered(
+            limits, asked(*victims, author=bytes([number]) * 33, on=BOB)
+        )  # on the topic of a key that is not in the query
     assert answered(limits, asked(CAROL, author=OTHER)) == [TOO_MANY]
     assert answered(limits, *(asked(victim, author=OTHER) for victim in victims)) == [(victim,) for victim in victims]
 

@@ -1,4 +1,4 @@
-"""Envelopes whose key is still to be derived step aside, and come back when it is there."""
+"""Envelopes with a pending key: they wait in their own state until the key is derived."""
 
 import json
 import os
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db
 
 
 def registered(count):
-    """Content topics of so many key hashes that were registered."""
+    """Register this number of key hashes, and return their content topics."""
     hashes = [number.to_bytes(64) for number in range(count)]
     listen_to(hashes, now=NOW)
     return [topics.content_topic(topics.query_name(public_key_hash)) for public_key_hash in hashes]
@@ -39,7 +39,7 @@ def garbage(content_topic):
 
 
 def process(*hashes):
-    """Process a batch of a new process; what is in the inbox is named for the reader."""
+    """Process a batch in a new process. The arguments only name the envelopes in the inbox."""
     assert set(hashes) <= set(InboundEnvelope.objects.filter(state=State.RECEIVED).values_list("hash", flat=True))
     Process().process_batch(now=NOW)
 
@@ -61,7 +61,7 @@ def states():
     return sorted(InboundEnvelope.objects.values_list("state", flat=True))
 
 
-def test_a_first_query_comes_back_once_its_key_is_made():
+def test_a_first_query_is_processed_once_its_key_is_derived():
     process(*put(registration()))
     hashes = put(query())
     process(*hashes)
@@ -72,8 +72,8 @@ def test_a_first_query_comes_back_once_its_key_is_made():
     assert len(replies_to(EPHEMERAL)) == 1
 
 
-def test_nobody_waits_for_a_key_that_another_needs():
-    """One message on each of many topics asks for seconds of CPU time; a batch spends none of it."""
+def test_no_envelope_waits_for_the_key_of_another():
+    """One message on each of many topics needs seconds of CPU time for keys. A batch spends none of it."""
     flood = [garbage(topic) for topic in registered(60)]
     process(*put(*flood[:30], registration(), *flood[30:]))
     assert len(replies_to(CLIENT)) == 1
@@ -81,7 +81,7 @@ def test_nobody_waits_for_a_key_that_another_needs():
     assert states() == [State.PENDING_KEY] * 60 + [State.PROCESSED]
 
 
-def test_a_flood_gets_only_as_many_keys_as_the_budget_allows():
+def test_a_flood_causes_only_as_many_keys_as_the_budget_allows():
     process(*put(*[garbage(topic) for topic in registered(4 * THREADS)]))
     called_back = call_back(CpuBudget(0, 1e-9))
     assert len(called_back) == TopicKey.objects.filter(key_encrypted__isnull=False).count() == THREADS
@@ -89,7 +89,7 @@ def test_a_flood_gets_only_as_many_keys_as_the_budget_allows():
     assert states() == [State.DROPPED] * THREADS + [State.PENDING_KEY] * 3 * THREADS
 
 
-def test_who_came_last_is_served_first():
+def test_the_newest_envelope_gets_its_key_first():
     [old, new] = registered(2)
     put_old = put(garbage(old), now=NOW)
     put_new = put(garbage(new), now=NOW + timedelta(seconds=1))
@@ -99,7 +99,7 @@ def test_who_came_last_is_served_first():
     assert call_back(limit=1) == []
 
 
-def test_without_a_budget_nobody_is_called_back():
+def test_without_a_budget_no_envelope_is_freed():
     process(*put(garbage(registered(1)[0])))
     assert call_back(CpuBudget(0, 0)) == []
     assert states() == [State.PENDING_KEY]
@@ -115,13 +115,13 @@ def test_an_envelope_that_a_known_key_opens_does_not_wait_for_another_name_of_it
     assert len(replies_to(SENDER)) == 1
 
 
-def test_processing_one_that_has_stepped_aside_again_does_nothing():
+def test_processing_an_envelope_with_a_pending_key_again_does_nothing():
     process(*put(garbage(registered(1)[0])))
     process()
     assert states() == [State.PENDING_KEY]
 
 
-def test_the_background_task_finds_those_whose_task_got_lost():
+def test_the_periodic_task_finds_envelopes_whose_own_task_was_lost():
     process(*put(registration()))
     hashes = put(query())
     process(*hashes)
@@ -129,7 +129,7 @@ def test_the_background_task_finds_those_whose_task_got_lost():
     assert InboundEnvelope.objects.get(hash=hashes[0]).state == State.RECEIVED
 
 
-def test_the_wake_up_of_a_worker_makes_keys_that_are_waited_for_and_no_others():
+def test_the_task_of_a_worker_derives_only_keys_that_envelopes_wait_for():
     process(*put(registration()))
     registered(3)
     [envelope_hash] = put(query())
@@ -140,14 +140,14 @@ def test_the_wake_up_of_a_worker_makes_keys_that_are_waited_for_and_no_others():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_envelope_that_waits_for_a_key_has_it_asked_for(keys_queue):
-    """In a thread: the broker may hang."""
+def test_an_envelope_that_waits_for_a_key_schedules_its_deriving(keys_queue):
+    """The task is scheduled in a thread, because the broker may hang."""
     process(*put(registration()))
     process(*put(query()))
     assert keys_queue() == "waku_bridge.tasks.derive_wanted_keys"
 
 
-def test_the_background_task_makes_keys_before_anybody_asks(monkeypatch):
+def test_the_periodic_task_derives_keys_before_a_message_needs_them(monkeypatch):
     monkeypatch.setattr(tasks, "KEYS_CPU_SHARE", 1e-9)
     registered(3 * THREADS)
     tasks.derive_topic_keys()

@@ -63,7 +63,7 @@ def registered(message: RegistrationMessage | None) -> Decoded:
         (shown(Query((b"h" * 64,))), 1),
     ],
 )
-def test_a_message_costs_what_its_kind_and_its_notifications_cost(decoded: Decoded | None, units: int) -> None:
+def test_the_cost_of_a_message_depends_on_its_kind_and_its_notifications(decoded: Decoded | None, units: int) -> None:
     assert cost(decoded) == units
 
 
@@ -79,7 +79,9 @@ def test_a_message_costs_what_its_kind_and_its_notifications_cost(decoded: Decod
         (request(100), [Named(b"h" * 64, "one", "token")] * MAX_NAMED),
     ],
 )
-def test_a_message_is_about_whom_it_notifies_or_registers(decoded: Decoded | None, names: list[Named]) -> None:
+def test_a_message_is_about_the_installations_that_it_notifies_or_registers(
+    decoded: Decoded | None, names: list[Named]
+) -> None:
     assert named(decoded) == names
 
 
@@ -106,21 +108,21 @@ def test_a_batch_is_decided_whole_within_the_budget_while_the_inbox_is_not_behin
 
 
 def test_the_inbox_stays_behind_until_a_batch_is_not_full(priority: Priority) -> None:
-    """The newest come first meanwhile, so that what a batch holds has not waited."""
+    """The newest envelopes come first meanwhile, so a batch holds envelopes that have hardly waited."""
     full, rest = [1] * BUDGET, [1] * (BUDGET - 1)
     batches = [(full, LATE), (full, timedelta()), (rest, LATE), (full, timedelta())]
     decided = [priority.decides_all(costs, is_full=costs is full, waited=waited) for costs, waited in batches]
     assert decided == [False, False, True, True]
 
 
-def test_what_is_about_a_proven_address_goes_first_and_all_others_get_what_is_left(priority: Priority) -> None:
+def test_messages_about_a_proven_address_go_first_and_others_get_the_rest_of_the_budget(priority: Priority) -> None:
     addresses: list[list[bytes]] = [[]] * (BUDGET + 2)
     addresses[-1] = [PHONE]
     chosen = priority.choose([1] * (BUDGET + 2), addresses)
     assert chosen == ({*range(BUDGET - 1), BUDGET + 1}, {BUDGET - 1, BUDGET})
 
 
-def test_all_others_get_the_share_while_the_inbox_is_behind(behind: Priority) -> None:
+def test_other_messages_get_the_share_while_the_inbox_is_behind(behind: Priority) -> None:
     addresses: list[list[bytes]] = [[]] * BUDGET
     addresses[-1] = [PHONE]
     chosen = behind.choose([1] * BUDGET, addresses)
@@ -128,31 +130,31 @@ def test_all_others_get_the_share_while_the_inbox_is_behind(behind: Priority) ->
     assert chosen.postponed == set(range(SHARE, BUDGET - 1))
 
 
-def test_all_others_get_the_share_also_when_proven_ones_leave_nothing(priority: Priority) -> None:
+def test_other_messages_get_the_share_also_when_proven_ones_use_the_whole_budget(priority: Priority) -> None:
     costs = [BUDGET, 1, SHARE, 1]
     assert priority.choose(costs, [[PHONE], [], [], []]) == ({0, 1, 2, 3}, set())
     assert priority.choose([BUDGET, SHARE, SHARE], [[PHONE], [], []]) == ({0, 1}, {2})
 
 
-def test_what_is_about_proven_addresses_gets_the_budget_and_the_rest_of_it_stays(priority: Priority) -> None:
+def test_messages_about_proven_addresses_beyond_the_budget_stay_in_the_inbox(priority: Priority) -> None:
     costs = [BUDGET - 1, 2, 1, 1]
     assert priority.choose(costs, [[PHONE], [OTHER], [b"third"], []]) == ({0, 1, 3}, set())
 
 
-def test_of_the_others_the_cheapest_go_first_and_then_those_who_came_first() -> None:
+def test_other_messages_go_by_cost_and_then_by_arrival() -> None:
     assert set(cheapest([SHARE, 6, 7, 6], range(4))) == {1, 2, 3}
     assert list(cheapest([SHARE, SHARE, SHARE], range(3))) == [0]
 
 
-def test_what_costs_more_than_the_share_is_decided_alone() -> None:
+def test_a_message_that_costs_more_than_the_share_is_decided_alone() -> None:
     assert list(cheapest([2 * SHARE], [0])) == [0]
 
 
-def test_what_costs_nothing_is_never_postponed(behind: Priority) -> None:
+def test_a_message_that_costs_nothing_is_never_postponed(behind: Priority) -> None:
     assert behind.choose([0, SHARE, 0, SHARE], [[]] * 4) == ({0, 1, 2}, {3})
 
 
-def test_one_address_goes_first_only_as_often_as_it_may_be_woken(behind: Priority, clock: Clock) -> None:
+def test_an_address_goes_first_only_as_often_as_its_token_bucket_allows(behind: Priority, clock: Clock) -> None:
     def goes_first(address: bytes) -> bool:
         return 1 in behind.choose([SHARE, SHARE], [[], [address]]).decided
 
@@ -162,7 +164,7 @@ def test_one_address_goes_first_only_as_often_as_it_may_be_woken(behind: Priorit
     assert [goes_first(PHONE) for _ in range(2)] == [True, False]
 
 
-def test_addresses_that_are_made_up_leave_the_memory_bounded_and_fill_no_bucket(
+def test_made_up_addresses_neither_fill_the_memory_nor_refill_a_bucket(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def goes_first(address: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""The client of a Waku node, and the liberties that nodes take."""
+"""The client of a Waku node, with the different and the invalid answers that nodes give."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ MESSAGE = WakuMessage(b"payload", "/waku/1/0x01020304/rfc26", 1_700_000_000_000_
 
 
 class Node:
-    """A node that answers each path with these answers in turn; the last one is repeated."""
+    """A node that answers each path with these answers in turn, and repeats the last one."""
 
     def __init__(self, **answers: list[httpx.Response | Exception]) -> None:
         paths = {"relay": RELAY, "lightpush": LIGHTPUSH, "subscribe": SUBSCRIBE, "store": "/store/v3/messages"}
@@ -84,11 +84,11 @@ def test_reads_a_page_as_it_came():
 
 
 @pytest.mark.parametrize("nothing", [[], None])
-def test_nothing_new_is_an_empty_page_or_null(nothing):
+def test_both_an_empty_list_and_null_are_an_empty_page(nothing):
     assert read(ok(nothing)) == []
 
 
-def test_a_node_that_forgot_the_shard_says_404():
+def test_a_read_answered_with_404_means_that_the_node_forgot_the_shard():
     with pytest.raises(NotSubscribed):
         read(httpx.Response(404, text="not subscribed"))
 
@@ -139,7 +139,7 @@ def test_an_answer_that_is_no_http_is_a_node_error():
 
 
 @pytest.mark.parametrize("answer", [{"messages": None}, {}, {"statusCode": 200, "messages": []}])
-def test_an_empty_store_has_many_ways_to_say_so(answer):
+def test_every_form_of_an_empty_store_page_is_read(answer):
     assert Node(store=[ok(answer)]).run(lambda node: node.store_page(pageSize=1)) == StorePage()
 
 
@@ -171,14 +171,14 @@ def test_the_stored_messages_themselves():
         (500, "", NodeError),
     ],
 )
-def test_the_store_refuses_in_its_own_words(status, text, error):
+def test_each_refusal_of_the_store_is_its_own_error(status, text, error):
     with pytest.raises(NodeError) as caught:
         ask_store(httpx.Response(status, text=text))
     assert type(caught.value) is error
 
 
 @pytest.mark.parametrize("answer", [None, [], 5, {"statusCode": 500}, {"status_code": 429}, {"messages": {}}])
-def test_what_is_no_page_of_a_store_is_a_node_error(answer):
+def test_an_answer_that_is_no_page_of_a_store_is_a_node_error(answer):
     with pytest.raises(NodeError):
         ask_store(ok(answer))
 
@@ -192,27 +192,27 @@ def test_publishes_by_lightpush():
     assert node.bodies == [{"pubsubTopic": SHARD, "message": to_json(MESSAGE)}]
 
 
-def test_a_node_without_lightpush_relays_and_is_not_asked_again_at_once():
+def test_a_node_without_lightpush_relays_and_lightpush_is_not_attempted_at_once_again():
     node = Node(lightpush=[httpx.Response(404)], relay=[ok()])
     assert publish(node, times=2) == [("POST", LIGHTPUSH), ("POST", RELAY), ("POST", RELAY)]
     assert node.bodies[1] == to_json(MESSAGE)
 
 
-def test_a_node_that_was_starting_is_asked_for_lightpush_again(monkeypatch):
+def test_lightpush_is_attempted_again_at_a_node_that_was_starting(monkeypatch):
     monkeypatch.setattr(client, "LIGHTPUSH_ABSENT_SECONDS", 0.0)
     node = Node(lightpush=[httpx.Response(404), ok({"relayPeerCount": 1})], relay=[ok()])
     assert publish(node, times=2) == [("POST", LIGHTPUSH), ("POST", RELAY), ("POST", LIGHTPUSH)]
 
 
 @pytest.mark.parametrize("answer", [ok({"relayPeerCount": 0}), httpx.Response(505, json={"statusDesc": "no peers"})])
-def test_a_message_that_reached_nobody_is_not_published_and_relay_is_not_asked_to_say_otherwise(answer):
+def test_a_message_that_lightpush_gave_to_no_peer_is_an_error_and_not_relayed(answer):
     node = Node(lightpush=[answer], relay=[ok()])
     with pytest.raises(NoPeers):
         publish(node)
     assert node.calls == [("POST", LIGHTPUSH)]
 
 
-def test_says_which_way_a_message_went():
+def test_publishing_returns_the_way_of_the_message():
     def way(**answers):
         return Node(**answers).run(lambda client: client.publish(SHARD, MESSAGE))
 
@@ -222,7 +222,7 @@ def test_says_which_way_a_message_went():
 
 
 @pytest.mark.parametrize("status", [400, 429, 500, 503])
-def test_what_lightpush_does_not_take_goes_by_relay_and_lightpush_is_tried_again(status):
+def test_a_message_that_lightpush_refuses_is_relayed_and_the_next_one_goes_by_lightpush(status):
     node = Node(lightpush=[httpx.Response(status, json={"statusDesc": "no"})], relay=[ok()])
     assert publish(node, times=2) == [("POST", LIGHTPUSH), ("POST", RELAY)] * 2
 
@@ -234,8 +234,8 @@ def test_subscribes_when_the_node_forgot_the_shard():
     assert node.bodies[2] == [SHARD]
 
 
-def test_a_subscription_that_failed_is_taken_back():
-    """Otherwise nwaku would answer its repetition with OK, every read with an empty page, and receive nothing."""
+def test_a_failed_subscription_is_removed_at_the_node():
+    """Otherwise nwaku would answer the repeated subscription with OK, and every read with an empty page."""
     node = Node(subscribe=[httpx.Response(500, text="Subscribe failed: x"), ok()])
     with pytest.raises(NodeError):
         node.run(lambda node: node.subscribe(SHARD))
@@ -258,7 +258,7 @@ def test_a_message_that_is_too_large_for_the_node(status, text, limit):
 
 
 @pytest.mark.parametrize("answer", [httpx.Response(400, text="too large"), httpx.Response(500), httpx.ReadError("x")])
-def test_what_no_way_takes_is_a_node_error(answer):
+def test_a_message_that_neither_lightpush_nor_relay_takes_is_a_node_error(answer):
     with pytest.raises(NodeError):
         publish(Node(lightpush=[httpx.Response(404)], relay=[answer]))
 

@@ -1,4 +1,4 @@
-"""The watch against a development node with each of its faults, and against servers that answer anything else."""
+"""The config check against a development node with each of its faults, and against servers of other kinds."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -34,7 +34,7 @@ GOOD = Settings(shards=(SHARD,), relay_cache_capacity=1000)
 
 
 class Served:
-    """An application that runs on a thread of its own, as the check blocks this one."""
+    """An application that runs on a thread of its own, because the check blocks the thread of the test."""
 
     def __init__(self, make: Callable[[], web.Application]) -> None:
         self.port = free_port()
@@ -69,7 +69,7 @@ def empty_cache() -> Iterator[None]:
 
 @pytest.fixture
 def serve(settings: LazySettings) -> Iterator[Any]:
-    """Starts an application and makes it the only node of the settings."""
+    """Start an application and make it the only node of the settings."""
     running: list[Served] = []
 
     def start(make: Callable[[], web.Application]) -> Served:
@@ -89,7 +89,7 @@ def devnode(serve: Any, node_settings: Settings = GOOD) -> tuple[str, Node]:
 
 
 def answering(serve: Any, answer: Callable[[web.Request], Awaitable[web.Response]]) -> str:
-    """Return the URL of a server that gives this answer to everything."""
+    """Return the URL of a server that gives this answer to every request."""
 
     def make() -> web.Application:
         app = web.Application()
@@ -108,7 +108,7 @@ def found(url: str, now: datetime = NOW) -> list[str]:
     return [complaint.id for complaint in noted(url, now).complaints]
 
 
-def test_a_development_node_is_as_it_should_be(serve) -> None:
+def test_a_development_node_has_no_complaints(serve) -> None:
     url, _node = devnode(serve)
     notice = noted(url)
     assert notice.complaints == ()
@@ -150,13 +150,13 @@ def test_a_wrong_flag_of_the_node_is_found(serve, node_settings: Settings, ids: 
     assert found(url) == ids
 
 
-def test_the_watch_publishes_nothing(serve) -> None:
+def test_the_config_check_publishes_nothing(serve) -> None:
     _url, node = devnode(serve)
     check_all(now=NOW)
     assert node.counters.published == 0
 
 
-def test_an_operator_may_ask_how_large_messages_may_be(serve) -> None:
+def test_an_operator_can_have_the_limit_of_the_message_size_checked(serve) -> None:
     url, node = devnode(serve, Settings(shards=(SHARD,), max_message_bytes=153_600))
     shown = StringIO()
     call_command("check_node", "--size", stdout=shown)
@@ -170,7 +170,7 @@ def test_an_operator_may_ask_how_large_messages_may_be(serve) -> None:
     assert (left["ring"], left["archived"], left["subscriptions"]) == (0, 0, [SHARD])
 
 
-def test_a_check_without_that_publishes_nothing(serve) -> None:
+def test_a_check_without_the_size_publishes_nothing(serve) -> None:
     url, node = devnode(serve)
     call_command("check_node", stdout=StringIO())
     assert node.counters.published == 0
@@ -205,7 +205,7 @@ def test_a_node_without_the_old_paths_is_read_all_the_same(serve) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"\xff", orjson.dumps({"secret": "<b>"}), b"[" * 5000])
 @pytest.mark.parametrize("status", [200, 302, 404, 500])
-def test_whatever_answers_the_look_ends_well_and_quotes_nothing(serve, status: int, body: bytes) -> None:
+def test_the_config_check_survives_every_answer_and_quotes_none(serve, status: int, body: bytes) -> None:
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(status=status, body=body)
 
@@ -214,7 +214,7 @@ def test_whatever_answers_the_look_ends_well_and_quotes_nothing(serve, status: i
     assert "secret" not in repr(cache.get(NOTICES.cache.key(url)))
 
 
-def test_what_a_look_reads_is_measured(serve) -> None:
+def test_the_findings_of_a_check_are_exported_as_metrics(serve) -> None:
     url, node = devnode(serve)
     node.faults.update({"clock_skew_ms": 30_000, "no_peers": True})
     check_all(now=NOW)
@@ -224,7 +224,7 @@ def test_what_a_look_reads_is_measured(serve) -> None:
     assert NODE_VERSION_TIMESTAMP_SECONDS.labels(host, "nwaku 0.38.1")._value.get() > 0
 
 
-def test_nobody_there_is_unreachable(settings: LazySettings) -> None:
+def test_a_node_that_does_not_listen_is_unreachable(settings: LazySettings) -> None:
     settings.WAKU_NODES = settings.WAKU_STORE_NODES = [f"http://127.0.0.1:{free_port()}"]
     assert found(settings.WAKU_NODES[0]) == ["unreachable"]
 

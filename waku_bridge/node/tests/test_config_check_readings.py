@@ -1,4 +1,4 @@
-"""What nodes say about themselves, read without trusting them."""
+"""Parsers of a node's answers about itself, which trust none of them."""
 
 from base64 import urlsafe_b64encode
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ from waku_bridge.node.config_check.readings import (
     read_version,
 )
 
-# Of a real go-waku v0.10.0, started for /waku/2/rs/16/32.
+# The record of a real go-waku v0.10.0, started for /waku/2/rs/16/32.
 GO_WAKU = (
     "enr:-Jq4QGB3D_2yJ7RMd_KwVBmzVEB9fpRaLY8FIZljL4UZn-NQeepGCsPJqfkG5duifRanYK_QFWtSdHUE72A4SsnzjUeGAaH-XSrvgmlkgnY0gml"
     "whH8AAAGCcnOFABABACCJc2VjcDI1NmsxoQNPNVvct8wK9yjvPM65YV2QaEu1sspfhZqw8LcEB1hxqoN0Y3CC7kmFd2FrdTIN"
@@ -102,17 +102,17 @@ def test_health_of_nwaku():
     assert read_health(body) == Health("READY", "Connected", {"Relay": "NOT_READY", "Store": "READY", "Mix": ""})
 
 
-def test_health_of_nwaku_before_it_told_of_connections():
+def test_health_of_nwaku_before_it_reported_connections():
     assert read_health(b'{"nodeHealth":"SYNCHRONIZING","protocolsHealth":[]}') == Health("SYNCHRONIZING")
 
 
 @pytest.mark.parametrize("body", [b"", b'"Non RLN healthcheck is not implemented"', b"[]", b"READY"])
-def test_what_is_no_health(body):
+def test_an_answer_that_is_no_health_is_none(body):
     assert read_health(body) is None
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"nodeHealth":5,"protocolsHealth":{}}', b'{"nodeHealth":"<b>"}'])
-def test_health_in_no_words_that_we_know(body):
+def test_unknown_words_for_health_are_empty(body):
     assert read_health(body) == Health()
 
 
@@ -159,7 +159,7 @@ def test_peers_in_the_mesh(body, peers):
     [
         ("Sat, 21 Nov 2026 12:00:00 GMT", 0, 0.0),
         ("Sat, 21 Nov 2026 11:59:59 GMT", 0, 0.0),  # it may have been 11:59:59.999
-        ("Sat, 21 Nov 2026 12:00:03 GMT", 4, 0.0),  # it was written some time before we had it
+        ("Sat, 21 Nov 2026 12:00:03 GMT", 4, 0.0),  # it was written some time before we received it
         ("Sat, 21 Nov 2026 12:00:30 GMT", 0, 30.0),
         ("Sat, 21 Nov 2026 12:00:30 GMT", 4, 26.0),
         ("Sat, 21 Nov 2026 11:59:30 GMT", 0, -29.0),
@@ -169,6 +169,6 @@ def test_peers_in_the_mesh(body, peers):
         ("", 0, None),
     ],
 )
-def test_the_clock_of_a_node_is_wrong_by_this_much_at_least(date, seconds_of_the_answer, skew):
+def test_the_skew_of_a_clock_is_the_smallest_that_explains_its_date(date, seconds_of_the_answer, skew):
     answered_at = NOON + timedelta(seconds=seconds_of_the_answer)
     assert read_skew(date, asked_at=NOON, answered_at=answered_at) == skew

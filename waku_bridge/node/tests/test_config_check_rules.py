@@ -69,11 +69,11 @@ def test_a_node_as_documented_does_not_deviate() -> None:
         (replace(GOOD, skew_seconds=None), []),
     ],
 )
-def test_each_fact_that_is_wrong_is_a_complaint_of_its_own(reading: Reading, ids: list[str]) -> None:
+def test_each_wrong_fact_is_a_complaint_of_its_own(reading: Reading, ids: list[str]) -> None:
     assert found(reading) == ids
 
 
-def test_a_node_that_is_only_asked_for_its_store_need_not_be_read() -> None:
+def test_a_node_that_serves_only_its_store_needs_no_relay() -> None:
     store_only = replace(EXPECTED, is_read=False)
     relay_off = Health("READY", "Connected", {"Store": "READY", "Relay": "NOT_MOUNTED", "Lightpush": "NOT_MOUNTED"})
     reading = replace(GOOD, health=relay_off, shards=None, longest_page=LongestPage(50, 9))
@@ -85,7 +85,7 @@ def test_a_node_that_is_only_read_needs_no_store() -> None:
     assert found(without("Store"), replace(EXPECTED, is_store=False)) == []
 
 
-def test_a_text_names_what_is_missing() -> None:
+def test_the_text_of_a_complaint_has_its_numbers() -> None:
     expected = replace(EXPECTED, pubsub_topics=("/waku/2/rs/16/32", "/waku/2/rs/16/0", "/waku/2/rs/16/7"))
     (complaint,) = complaints(GOOD, expected)
     assert complaint.problem == "its record does not name shard 0, 7"

@@ -1,4 +1,4 @@
-"""What nwaku and go-waku write, read into the same values."""
+"""The JSON of nwaku and go-waku, read into the same values."""
 
 import base64
 import contextlib
@@ -56,7 +56,7 @@ def test_fields_that_a_node_leaves_out_are_zero():
     ],
     ids=repr,
 )
-def test_refuses_a_message_that_is_none(raw):
+def test_refuses_an_object_that_is_no_message(raw):
     with pytest.raises(BadNodeMessage):
         from_json(raw)
 
@@ -76,12 +76,12 @@ def test_any_object_is_a_message_or_refused(raw):
         assert from_json(raw).payload == read_base64(raw.get("payload") or "")
 
 
-def test_unknown_fields_of_a_message_mean_nothing():
+def test_unknown_fields_of_a_message_are_ignored():
     assert from_json(to_json(MESSAGE) | {"proof": "", "colour": [1]}) == MESSAGE
 
 
 # The message that a real go-waku v0.10.0 answered a read with: no version and no timestamp, as its sender gave none.
-def test_what_go_waku_leaves_out_or_writes_as_null():
+def test_fields_that_go_waku_leaves_out_or_writes_as_null_are_zero():
     raw = {"payload": "aGFsbG///g==", "contentTopic": "/waku/1/0x75b8b8f6/rfc26", "meta": "bQ==", "ephemeral": None}
     assert from_json(raw) == WakuMessage(b"hallo\xff\xfe", raw["contentTopic"], 0, version=0, meta=b"m")
 
@@ -131,5 +131,5 @@ def test_an_entry_of_the_store_without_a_usable_hash_stays_on_the_page(text):
 
 
 @pytest.mark.parametrize("entry", [None, 5, "x", []])
-def test_an_entry_that_is_none_stays_on_the_page(entry):
+def test_an_entry_that_is_no_object_stays_on_the_page(entry):
     assert read_store_page({"messages": [entry]}).entries == (StoreEntry(b"", "", entry),)

@@ -1,4 +1,4 @@
-"""docs/waku.md and compose.yaml say the same, and the document knows every warning of the watch."""
+"""docs/waku.md and compose.yaml have the same flags, and the document explains every warning of the config check."""
 
 import re
 from pathlib import Path
@@ -24,14 +24,14 @@ def flags(text: str) -> dict[str, str]:
 DOCUMENTED = flags(re.findall(r"```sh\nwakunode2(.*?)```", DOCUMENT, re.DOTALL)[0])
 
 
-def test_compose_does_what_the_document_says() -> None:
+def test_compose_uses_the_flags_of_the_document() -> None:
     of_compose, others = flags(COMPOSE["services"]["nwaku"]["command"]), OF_COMPOSE | OF_SEVERAL
     assert {n: v for n, v in of_compose.items() if n not in others} == {
         n: v for n, v in DOCUMENTED.items() if n not in others
     }
 
 
-def test_the_bridge_in_compose_knows_the_size_of_the_ring() -> None:
+def test_the_bridge_in_compose_has_the_capacity_of_the_nodes_relay_cache() -> None:
     capacity = COMPOSE["x-server"]["environment"]["WAKU_RING_CAPACITY"]
     assert capacity == f"${{WAKU_RING_CAPACITY:-{DOCUMENTED['--rest-relay-cache-capacity']}}}"
 
@@ -40,7 +40,7 @@ def test_the_size_is_spelled_as_nwaku_reads_it() -> None:
     assert re.fullmatch(r"\d+(kib|kb|b)", DOCUMENTED["--max-msg-size"], re.IGNORECASE)
 
 
-def test_the_watch_has_warnings() -> None:
+def test_the_config_check_has_warnings() -> None:
     assert len(IDS) >= 15
 
 

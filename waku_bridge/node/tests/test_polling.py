@@ -1,4 +1,4 @@
-"""The client of the relay cache: what it takes from a node, and what it makes of one that misbehaves."""
+"""The polling client: the answers that it reads, and its errors when a node misbehaves."""
 
 import asyncio
 from contextlib import suppress
@@ -14,7 +14,7 @@ PAGE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"
 
 
 def ask(*answers, times=1, close_after=False, timeout_seconds=5.0, limit=1000, with_uvloop=True):
-    """Return what became of each answer to one request, on the loop of the bridge, and the number of connections."""
+    """Return the result of a request for each answer, on the bridge's event loop, and the number of connections."""
     connections = []
 
     async def serve(reader, writer):
@@ -54,7 +54,7 @@ def ask(*answers, times=1, close_after=False, timeout_seconds=5.0, limit=1000, w
 
 
 @pytest.mark.parametrize("with_uvloop", [False, True])
-def test_asks_again_on_the_same_connection(with_uvloop):
+def test_the_next_request_uses_the_same_connection(with_uvloop):
     assert ask(PAGE, times=3, with_uvloop=with_uvloop) == ([(200, b"[]")] * 3, 1)
 
 
@@ -67,7 +67,7 @@ def test_asks_again_on_the_same_connection(with_uvloop):
     ],
     ids=["in pieces", "chunked", "empty"],
 )
-def test_takes_whatever_http_allows(answers, found):
+def test_reads_every_form_of_answer_that_http_allows(answers, found):
     assert ask(*answers, times=2) == ([found] * 2, 1)
 
 
@@ -84,12 +84,12 @@ ENDLESS = b"x" * 10_000
     ],
     ids=["one header", "many headers", "trailer", "chunks of one byte"],
 )
-def test_what_is_not_the_body_has_an_end(first, more):
+def test_headers_and_chunk_marks_have_a_limit(first, more):
     with pytest.raises(httpx.RemoteProtocolError, match="headers are too large"):
         ask(first, *[more] * 100, limit=10_000_000)
 
 
-def test_a_connection_that_the_node_has_closed_is_made_anew_before_anything_is_asked():
+def test_a_connection_that_the_node_has_closed_is_opened_again_before_the_request():
     assert ask(PAGE, times=2, close_after=True) == ([(200, b"[]")] * 2, 2)
     closing = PAGE.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n")
     assert ask(closing, times=2) == ([(200, b"[]")] * 2, 2)
@@ -107,7 +107,7 @@ def test_a_connection_that_the_node_has_closed_is_made_anew_before_anything_is_a
         ([PAGE], {"limit": 1}, httpx.RemoteProtocolError),
     ],
 )
-def test_an_answer_that_breaks_may_have_drained_the_cache_and_is_not_asked_for_again(answers, options, kind):
+def test_a_request_whose_answer_breaks_is_not_repeated_because_it_may_have_drained_the_cache(answers, options, kind):
     with pytest.raises(kind) as raised:
         ask(*answers, **options)
     assert not was_never_sent(raised.value)
@@ -133,7 +133,7 @@ def test_a_node_that_cannot_be_reached_has_drained_nothing(url):
         ("GET", "http://node/", {"params": {"a": "b"}}),
     ],
 )
-def test_leaves_to_the_other_client_what_is_not_plain(method, url, options):
+def test_requests_other_than_a_plain_get_go_to_the_general_client(method, url, options):
     class Other:
         async def request(self, *asked, **_options):
             return asked

@@ -1,4 +1,4 @@
-"""Real development nodes on this process's event loop, where publishing and confirming run as well."""
+"""Development nodes on this process's event loop, where publishing and confirming run as well."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +25,7 @@ from waku_bridge.outbound import Nodes, Outbox, Reply, outbox
 
 @dataclass
 class DevNode:
-    """``waku`` is the client that the server has for it."""
+    """A development node. ``waku`` is the server's client of it."""
 
     waku: WakuNode
     runner: web.AppRunner
@@ -58,7 +58,7 @@ class DevNode:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., list[DevNode]]]:
-    """``start(2)``: so many development nodes that gossip with each other."""
+    """Return a function that starts development nodes, which gossip with each other: ``start(2)``."""
     client = new_client(timeout_seconds=5)
     running: list[DevNode] = []
 
@@ -84,7 +84,7 @@ async def _serve(settings: Settings, port: int) -> web.AppRunner:
 
 
 class Clock:
-    """What Django and batches take for the time. It stands still until it is moved."""
+    """The clock of Django and of batches. It stands still until a test moves it."""
 
     def __init__(self) -> None:
         self.at = timezone.now()
@@ -101,12 +101,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     own = Clock()
     monkeypatch.setattr(timezone, "now", lambda: own.at)
     monkeypatch.setattr(batches.Clock, "now", lambda _: own.at)
-    monkeypatch.setattr(outbox, "NOTED_WITHIN_SECONDS", 0.0)  # by another clock
+    monkeypatch.setattr(outbox, "NOTED_WITHIN_SECONDS", 0.0)  # it is measured by another clock
     return own
 
 
 class Deciding(BaseStep):
-    """Decides on replies, as what takes requests does."""
+    """A step that decides on replies, like the steps that take requests."""
 
     def __init__(self, replies: list[Reply]) -> None:
         self._replies = replies
@@ -122,7 +122,7 @@ class Deciding(BaseStep):
 
 
 class OutboxProcess:
-    """A worker process, as far as its replies are concerned."""
+    """The part of a worker process that handles replies."""
 
     def __init__(self, nodes: Iterable[Any], stores: Iterable[Any] = ()) -> None:
         self.outbox = Outbox(Nodes(nodes), Nodes(stores), WAKEUP)
@@ -136,7 +136,7 @@ class OutboxProcess:
         """Process batches until nothing is under way and nothing is due, neither in memory nor in the database."""
         deadline, quiet_batches = time.monotonic() + TIMEOUT_SECONDS, 0
         while quiet_batches < 2:
-            assert time.monotonic() < deadline, "something does not end"
+            assert time.monotonic() < deadline, "the process is still busy"
             quiet_batches = 0 if self.process_batch() or self._is_busy() else quiet_batches + 1
             hear()
 

@@ -1,6 +1,6 @@
-"""Replies that a node took are looked for at the stores, and published again only while that can help.
+"""Confirmation: published replies are queried at the stores, and published again only while that can help.
 
-Against real development nodes with real faults, by the batches of a worker process; only its clock is moved.
+The tests use development nodes with real faults, and the batches of a worker process. Only its clock is moved.
 """
 
 import time
@@ -31,7 +31,7 @@ from waku_bridge.outbound.recording import Outgoing
 from waku_bridge.outbound.tests.conftest import OutboxProcess
 
 SECOND_NS = 10**9
-# A reply is asked for 3 seconds after it was published, with all of the last 2.
+# A reply is queried 3 seconds after it was published, together with those of the last 2 seconds.
 ASKED_AFTER = 5
 State = OutboundReply.State
 pytestmark = pytest.mark.django_db
@@ -39,8 +39,9 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def published(clock):
-    """``published(*nodes, stores=nodes)``: a reply that these nodes were given, the first of them first, and the
-    process that did it.
+    """Return a function that publishes a reply through these nodes, in order: ``published(*nodes, stores=nodes)``.
+
+    It returns the reply and the process that published it.
     """
 
     def publish(*devnodes, stores=None, **fields):
@@ -61,7 +62,7 @@ def fresh(reply):
 
 
 def gossiped(source, target, reply):
-    """Wait until the other node has it: gossip is not instantaneous."""
+    """Wait until the other node has the reply, because gossip is not instantaneous."""
     deadline = time.monotonic() + 10
     while not target.has(fresh(reply).message_hash):
         assert time.monotonic() < deadline, "no gossip"
@@ -69,7 +70,7 @@ def gossiped(source, target, reply):
 
 
 def lose_the_next(node):
-    """As nwaku's relay route does when no peer listens: OK, and the message is nowhere."""
+    """Lose the next message, as nwaku's relay route does without peers: it returns OK, and no node has the message."""
     node.fails(lightpush_absent=1, no_peers=1)
 
 
@@ -86,18 +87,18 @@ def lose_the_next(node):
         ({"taker": False}, Verdict.MISSING),
         ({"taker": True, "other": True}, Verdict.CONFIRMED),
         ({"taker": False, "other": True}, Verdict.CONFIRMED),
-        ({"taker": True, "other": False}, Verdict.MISSING),  # it told nobody
+        ({"taker": True, "other": False}, Verdict.MISSING),  # it has forwarded the message to no peer
         ({"other": False, "third": True}, Verdict.CONFIRMED),
     ],
 )
-def test_judges_by_what_stores_say_and_by_the_taker_only_when_it_is_alone(known_by, verdict):
+def test_the_verdict_follows_the_stores_and_the_taker_only_when_no_other_store_answered(known_by, verdict):
     assert judge("taker", known_by) == verdict
 
 
-# What the stores have -------------------------------------------------------------------------------------------------
+# Replies that the stores have -----------------------------------------------------------------------------------------
 
 
-def test_a_reply_that_a_store_has_is_confirmed_and_forgotten(start, clock, published):
+def test_a_reply_that_a_store_has_is_confirmed_and_its_payload_dropped(start, clock, published):
     reply, process = published(*(nodes := start(1)))
     clock.goes(2)
     process.works()
@@ -110,7 +111,7 @@ def test_a_reply_that_a_store_has_is_confirmed_and_forgotten(start, clock, publi
     assert State(row.state).is_terminal
 
 
-def test_another_store_says_that_the_network_has_it(start, clock, published):
+def test_the_store_of_another_node_confirms_a_reply(start, clock, published):
     first, second = start(2)
     reply, process = published(first, second)
     gossiped(first, second, reply)
@@ -120,7 +121,7 @@ def test_another_store_says_that_the_network_has_it(start, clock, published):
 
 
 class Store:
-    """Has everything."""
+    """A store that has every message."""
 
     url = name = "http://store"
 
@@ -132,7 +133,7 @@ class Store:
         return set(hashes)
 
 
-def test_many_replies_are_asked_for_together(clock, monkeypatch):
+def test_many_replies_are_in_one_query(clock, monkeypatch):
     monkeypatch.setattr(confirming, "LIMIT", HASHES_PER_QUERY + 50)
     for number in range(HASHES_PER_QUERY + 50):
         make_reply(state="published", at=clock.at, published_at=clock.at, node="x", message_hash=number.to_bytes(32))
@@ -145,11 +146,11 @@ def test_many_replies_are_asked_for_together(clock, monkeypatch):
     assert len(sent) < HASHES_PER_QUERY  # none for each reply
 
 
-# What they lack -------------------------------------------------------------------------------------------------------
+# Replies that the stores lack -----------------------------------------------------------------------------------------
 
 
-def test_stores_that_are_slower_than_replies_come_are_asked_once_for_each_and_not_for_ever(clock, monkeypatch):
-    """Whatever a process has in its memory it takes up once, also what it is late with."""
+def test_slow_stores_are_queried_once_for_each_reply_and_not_for_ever(clock, monkeypatch):
+    """A process does not take over a reply that is in its own memory, also when it is late with the query."""
     monkeypatch.setattr(confirming, "LIMIT", 3)
     for number in range(5):
         make_reply(state="published", at=clock.at, published_at=clock.at, node="x", message_hash=number.to_bytes(32))
@@ -162,8 +163,8 @@ def test_stores_that_are_slower_than_replies_come_are_asked_once_for_each_and_no
     assert (len(confirmations._due), confirmations.capacity()) == (3, 0)
 
 
-def test_no_more_are_taken_up_than_asked_for_however_postgresql_joins(clock):
-    """A plan that reads the rows to choose once for each row it compares them with may not choose others each time."""
+def test_the_limit_of_replies_to_take_over_holds_for_every_plan_of_postgresql(clock):
+    """A plan may run the subquery once for each row of the table. It must not choose other rows each time."""
     with connection.cursor() as cursor:
         for plan in ("hashjoin", "mergejoin", "hashagg", "sort", "material"):
             cursor.execute(f"SET LOCAL enable_{plan} = off")
@@ -176,7 +177,7 @@ def test_no_more_are_taken_up_than_asked_for_however_postgresql_joins(clock):
     assert give_up(limit=3, now=clock.at) == 3
 
 
-def test_what_waited_for_the_stores_for_so_long_that_no_client_waits_is_closed_unasked(clock):
+def test_a_reply_that_waited_too_long_for_the_stores_is_closed_without_a_query(clock):
     reply = make_reply(state="published", at=clock.at, published_at=clock.at, node="x", message_hash=bytes(32))
     process = OutboxProcess([], [store := Store()])
     late = Checked(reply.pk, bytes(32), "x", 0, clock.at, reply.envelope_hash)
@@ -186,7 +187,7 @@ def test_what_waited_for_the_stores_for_so_long_that_no_client_waits_is_closed_u
     assert (fresh(reply).state, store.asked) == (State.UNCONFIRMED, [])
 
 
-def test_a_reply_that_was_given_the_number_of_another_by_a_fail_over_is_not_closed_for_it(clock):
+def test_a_reply_that_got_the_id_of_another_after_a_fail_over_is_not_closed_for_it(clock):
     reply = make_reply(state="published", at=clock.at, published_at=clock.at, next_attempt_at=clock.at + LATE)
     other = Checked(reply.pk, bytes(32), "x", MAX_REPEATS, clock.at - GIVE_UP_AFTER, bytes(32))
     young = replace(other, repeat_count=0, published_at=clock.at)
@@ -196,7 +197,7 @@ def test_a_reply_that_was_given_the_number_of_another_by_a_fail_over_is_not_clos
     assert (fresh(reply).state, fresh(reply).payload) == (State.PUBLISHED, reply.payload)
 
 
-def test_what_a_node_refused_leaves_alone_what_was_given_its_number(clock):
+def test_a_refused_reply_does_not_change_one_that_got_its_id_after_a_fail_over(clock):
     reply = make_reply(state="pending", at=clock.at, published_at=clock.at)
     refused = Outgoing(reply.pk, "", "", b"", 0, clock.at)
     for envelope_hash, state in ((bytes(32), State.PENDING), (reply.envelope_hash, State.PUBLISHED)):
@@ -221,7 +222,7 @@ def test_a_lost_publication_is_repeated_with_the_same_bytes(start, clock, publis
     assert (fresh(reply).state, fresh(reply).repeat_count) == (State.CONFIRMED, 1)
 
 
-def test_after_the_archive_window_it_is_a_new_message_with_the_same_content(start, clock, published):
+def test_after_the_archive_window_a_repeated_reply_is_a_new_message_with_the_same_content(start, clock, published):
     [node] = start(1)
     lose_the_next(node)
     reply, process = published(node, timestamp_ns=time.time_ns() - 14 * SECOND_NS)
@@ -239,7 +240,7 @@ def test_after_the_archive_window_it_is_a_new_message_with_the_same_content(star
     assert node.stats()["archived"] == 1
 
 
-def test_what_the_taker_kept_for_itself_goes_out_by_another_node(start, clock, published):
+def test_a_reply_that_its_node_did_not_forward_is_published_by_another_node(start, clock, published):
     first, second = start(2)
     first.fails(gossip_lost=1)
     reply, process = published(first, second)
@@ -253,7 +254,7 @@ def test_what_the_taker_kept_for_itself_goes_out_by_another_node(start, clock, p
 
 
 def test_where_every_node_refuses_a_repetition_the_stores_decide(start, clock, published):
-    """A node may say that it reached nobody because everybody has seen it: a store that was late has it then."""
+    """A node may report that it reached no peer because all have seen the message. A late store has it then."""
     [node] = start(1)
     node.fails(archive_delay_ms=300)
     reply, process = published(node)
@@ -268,7 +269,7 @@ def test_where_every_node_refuses_a_repetition_the_stores_decide(start, clock, p
     assert node.stats()["published"] == 1
 
 
-def test_nothing_is_published_again_for_ever(start, clock, published):
+def test_repetitions_of_a_reply_have_a_limit(start, clock, published):
     [node] = start(1)
     node.fails(archive_refuses=True)
     reply, process = published(node)
@@ -283,7 +284,7 @@ def test_nothing_is_published_again_for_ever(start, clock, published):
     assert row.attempt_count == MAX_REPEATS + 1
 
 
-def test_each_repetition_is_given_more_time(start, clock, published):
+def test_each_repetition_waits_longer_for_its_query(start, clock, published):
     [node] = start(1)
     node.fails(archive_refuses=True)
     reply, process = published(node)
@@ -295,7 +296,7 @@ def test_each_repetition_is_given_more_time(start, clock, published):
     assert waits == [3, 6, 12, 24, 48]
 
 
-def test_when_all_is_lost_only_some_go_out_again_at_once(start, clock, monkeypatch):
+def test_a_batch_repeats_a_limited_number_of_lost_replies(start, clock, monkeypatch):
     monkeypatch.setattr(confirming, "MAX_REPEATS_PER_RUN", 2)
     [node] = start(1)
     for number in range(5):
@@ -311,7 +312,7 @@ def test_when_all_is_lost_only_some_go_out_again_at_once(start, clock, monkeypat
     assert repeated == [2, 2, 4, 5, 5]
 
 
-def test_what_finds_no_room_within_a_minute_is_given_up(start, clock, published, monkeypatch):
+def test_a_lost_reply_that_cannot_be_repeated_within_a_minute_is_given_up(start, clock, published, monkeypatch):
     monkeypatch.setattr(confirming, "MAX_REPEATS_PER_RUN", 0)
     [node] = start(1)
     node.fails(archive_refuses=True)
@@ -328,7 +329,7 @@ def test_what_finds_no_room_within_a_minute_is_given_up(start, clock, published,
 
 
 @pytest.mark.parametrize("fault", ["store_no_peer", "store_rate_limited", "store_too_many_requests"])
-def test_a_store_that_refuses_says_nothing_and_nothing_is_repeated(start, clock, published, fault):
+def test_a_store_that_refuses_a_query_leads_to_no_repetition(start, clock, published, fault):
     node, store = start(2)
     store.fails(**{fault: True})
     reply, process = published(node, stores=[store])
@@ -342,7 +343,7 @@ def test_a_store_that_refuses_says_nothing_and_nothing_is_repeated(start, clock,
     assert node.stats()["published"] == 1
 
 
-def test_a_store_that_is_away_says_nothing_and_one_that_is_back_is_believed(start, clock, published):
+def test_an_unreachable_store_leads_to_no_verdict_until_it_is_back(start, clock, published):
     node, store = start(2)
     store.stop()
     reply, process = published(node, stores=[store])
@@ -354,7 +355,7 @@ def test_a_store_that_is_away_says_nothing_and_one_that_is_back_is_believed(star
     assert fresh(reply).state == State.CONFIRMED
 
 
-def test_a_store_that_failed_a_moment_ago_is_left_alone(start, clock, published):
+def test_a_store_that_failed_a_moment_ago_gets_no_query(start, clock, published):
     [node] = start(1)
     node.fails(store_no_peer=1)
     reply, process = published(node)
@@ -364,7 +365,7 @@ def test_a_store_that_failed_a_moment_ago_is_left_alone(start, clock, published)
         assert fresh(reply).state == State.PUBLISHED
 
 
-def test_a_store_that_limits_us_is_left_alone_for_a_minute(monkeypatch):
+def test_a_store_that_limits_our_rate_gets_no_query_for_a_minute(monkeypatch):
     seconds = 1000.0
     monkeypatch.setattr("waku_bridge.node.client.monotonic", lambda: seconds)
     stores = Nodes([Store()])
@@ -385,7 +386,7 @@ def test_without_any_store_replies_are_closed_after_a_minute(start, clock, publi
     assert fresh(reply).state == State.UNCONFIRMED
 
 
-def test_two_stores_are_asked_and_the_taker_only_when_there_are_no_others(start, clock, published):
+def test_two_stores_are_queried_and_the_taker_only_when_there_are_no_others(start, clock, published):
     taker, second, third = start(3)
     reply, process = published(taker, stores=[taker, second, third])
     for other in (second, third):
@@ -394,10 +395,10 @@ def test_two_stores_are_asked_and_the_taker_only_when_there_are_no_others(start,
     clock.goes(ASKED_AFTER)
     process.works()
     assert fresh(reply).state == State.CONFIRMED
-    assert taker.faults()["store_no_peer"] == 1  # nobody met it
+    assert taker.faults()["store_no_peer"] == 1  # no query reached this fault
 
 
-def test_a_fault_of_ours_while_asking_says_nothing(clock):
+def test_a_fault_of_ours_during_a_query_leads_to_no_verdict(clock):
     class Broken(Store):
         async def known(self, hashes):
             if not self.asked:
@@ -438,7 +439,7 @@ def test_a_node_without_peers_has_not_published(start, published):
     assert first.stats()["published"] == 0
 
 
-def test_an_answer_that_got_lost_makes_no_second_message(start, published):
+def test_a_lost_answer_of_a_node_makes_no_second_message(start, published):
     first, second = start(2)
     first.fails(cut_after_publish=1)
     reply, _ = published(first, second)
@@ -450,7 +451,7 @@ def test_an_answer_that_got_lost_makes_no_second_message(start, published):
 # Crashes --------------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_worker_that_published_it_does_not_ask_for_is_asked_for_by_another(start, clock, published):
+def test_another_worker_queries_a_reply_when_its_own_worker_does_not(start, clock, published):
     [node] = start(1)
     reply, _ = published(node)
     other = OutboxProcess([], wakus([node]))
@@ -462,7 +463,7 @@ def test_what_the_worker_that_published_it_does_not_ask_for_is_asked_for_by_anot
     assert fresh(reply).state == State.CONFIRMED
 
 
-def test_a_reply_that_is_asked_for_is_taken_up_by_nobody_else(start, clock, published):
+def test_a_reply_that_its_worker_queries_is_not_taken_over(start, clock, published):
     node, store = start(2)
     store.stop()
     reply, process = published(node, stores=[store])
@@ -486,7 +487,7 @@ def test_a_worker_that_dies_between_node_and_database_repeats_the_same_bytes(sta
     [node] = start(1)
     reply, _ = published(node)
     before = fresh(reply)
-    # As the claim left it: the node has it, and nobody wrote that down.
+    # The state after a claim whose worker died: the node has the message, and the row does not show it.
     OutboundReply.objects.update(state=State.PENDING, published_at=None, message_hash=None, node="")
     OutboundReply.objects.update(next_attempt_at=clock.at + timedelta(seconds=10))
     clock.goes(10)
@@ -495,7 +496,7 @@ def test_a_worker_that_dies_between_node_and_database_repeats_the_same_bytes(sta
     assert node.stats()["archived"] == 1
 
 
-def test_asking_by_two_workers_publishes_once(start, clock, published):
+def test_queries_by_two_workers_lead_to_one_repetition(start, clock, published):
     [node] = start(1)
     lose_the_next(node)
     _, process = published(node)

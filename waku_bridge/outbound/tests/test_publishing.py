@@ -1,4 +1,4 @@
-"""The outbox: replies are published, by another node where one fails, tried again and given up."""
+"""Publication: replies are published, by another node where one fails, attempted again, and given up."""
 
 import secrets
 import time
@@ -30,7 +30,7 @@ State = OutboundReply.State
 
 
 class Node:
-    """Takes every message, or none."""
+    """A node that takes every message, or none."""
 
     def __init__(self, url="http://node", *, error=None):
         self.url, self.name, self.error = url, url.removeprefix("http://"), error
@@ -49,7 +49,7 @@ def deaf(url="http://deaf"):
 
 
 def publish(*nodes):
-    """A new process publishes what is due."""
+    """Have a new process publish the replies that are due."""
     OutboxProcess(nodes).works()
 
 
@@ -58,7 +58,7 @@ def fresh(reply):
 
 
 def decided(process, body=b"m"):
-    """A reply that a batch of this process decides."""
+    """Have a batch of this process decide on a reply."""
     process.replies.append(Reply(secrets.token_bytes(32), PUBSUB_TOPIC, EPHEMERAL.pub33, PushResponse(body)))
 
 
@@ -66,7 +66,7 @@ def decided(process, body=b"m"):
 
 
 @pytest.mark.django_db
-def test_publishes_what_was_decided_and_keeps_it_until_it_is_confirmed(clock):
+def test_a_reply_is_published_after_its_batch_and_kept_until_it_is_confirmed(clock):
     process = OutboxProcess([node := Node()])
     decided(process)
     process.works()
@@ -81,7 +81,7 @@ def test_publishes_what_was_decided_and_keeps_it_until_it_is_confirmed(clock):
 
 
 class Lost(BaseStep):
-    """Meets a server that is out of memory as long as there are replies, which are gone then."""
+    """A step at which PostgreSQL runs out of memory while there are replies, so that their batch is rolled back."""
 
     def __init__(self, process):
         self._process = process
@@ -96,7 +96,7 @@ class Lost(BaseStep):
 
 
 @pytest.mark.django_db
-def test_nothing_goes_out_before_its_commit():
+def test_no_reply_is_published_before_its_commit():
     process = OutboxProcess([node := Node()])
     decided(process)
     process.steps.append(Lost(process))
@@ -105,7 +105,7 @@ def test_nothing_goes_out_before_its_commit():
 
 
 @pytest.mark.django_db(transaction=True)  # what is left behind is counted after the commit
-def test_a_reply_that_its_worker_does_not_publish_is_taken_up_by_another(clock):
+def test_a_reply_that_its_worker_does_not_publish_is_published_by_another(clock):
     before = left_behind()
     record([Reply(b"e" * 32, PUBSUB_TOPIC, EPHEMERAL.pub33, PushResponse(b"m"))], now=clock.at, retry_after=RETRY_AFTER)
     clock.goes(9.9)
@@ -143,8 +143,8 @@ def test_publishes_a_batch_with_as_many_statements_as_one_reply(clock):
 
 
 @pytest.mark.django_db
-def test_neither_log_nor_metric_holds_what_is_secret_in_the_url_of_a_node(clock):
-    """Settings refuse a URL with a password. A path may be one, too."""
+def test_neither_log_nor_metric_holds_the_secret_part_of_a_nodes_url(clock):
+    """Settings refuse a URL with a password. A path may be secret, too."""
     make_reply(at=clock.at)
     client = new_client(timeout_seconds=1)
     node = WakuNode("http://ann:5ecret@127.0.0.1:1/5ecret", client)
@@ -177,7 +177,7 @@ def test_publishing_again_does_nothing(clock):
 
 
 @pytest.mark.django_db
-def test_goes_to_the_first_node_that_takes_it(clock):
+def test_a_reply_is_published_by_the_first_node_that_takes_it(clock):
     reply, other, spare = make_reply(at=clock.at), Node("http://other"), Node()
     publish(deaf(), other, spare)
     assert (len(other.published), len(spare.published), fresh(reply).node) == (1, 0, "http://other")
@@ -185,7 +185,7 @@ def test_goes_to_the_first_node_that_takes_it(clock):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("nodes", [[], [deaf()]], ids=["no node", "a node that refuses"])
-def test_what_no_node_takes_stays_and_is_published_later(nodes, clock):
+def test_a_reply_that_no_node_takes_is_published_later(nodes, clock):
     reply = make_reply(at=clock.at)
     publish(*nodes)
     assert (fresh(reply).state, fresh(reply).attempt_count, fresh(reply).payload) == (State.PENDING, 1, reply.payload)
@@ -216,7 +216,7 @@ def test_a_fault_of_ours_while_publishing_keeps_the_reply_and_stops_no_other(clo
 
 
 @pytest.mark.django_db
-def test_asks_a_node_that_failed_a_moment_ago_last(clock):
+def test_a_node_that_failed_a_moment_ago_comes_last(clock):
     first, second = deaf("http://first"), Node("http://second")
     process = OutboxProcess([first, second])
     for _ in range(3):
@@ -230,7 +230,7 @@ def test_asks_a_node_that_failed_a_moment_ago_last(clock):
 
 
 @pytest.mark.django_db
-def test_one_message_that_is_too_large_costs_no_node_its_place(clock):
+def test_a_message_that_is_too_large_is_no_failure_of_the_node(clock):
     first, second = Node("http://first", error=MessageTooLarge("no", 100)), Node("http://second")
     process = OutboxProcess([first, second])
     make_reply(at=clock.at)
@@ -242,7 +242,7 @@ def test_one_message_that_is_too_large_costs_no_node_its_place(clock):
 
 
 @pytest.mark.django_db
-def test_a_node_that_reaches_nobody_with_what_all_have_seen_keeps_its_place(clock):
+def test_a_repeated_message_without_peers_is_no_failure_of_the_node(clock):
     first, second = Node("http://first", error=NoPeers("no")), Node("http://second")
     process = OutboxProcess([first, second])
     for attempt_count in (1, 0, 0):
@@ -252,7 +252,7 @@ def test_a_node_that_reaches_nobody_with_what_all_have_seen_keeps_its_place(cloc
 
 
 @pytest.mark.django_db
-def test_waits_longer_after_each_time_that_nobody_takes_it(clock):
+def test_the_wait_grows_each_time_that_no_node_takes_a_reply(clock):
     reply, waits = make_reply(at=clock.at), []
     for _ in range(8):
         publish(deaf())
@@ -262,8 +262,8 @@ def test_waits_longer_after_each_time_that_nobody_takes_it(clock):
 
 
 @pytest.mark.django_db
-def test_what_is_published_again_goes_to_another_node_first(clock):
-    """Gossip has shown it to the first one, which drops what it has seen."""
+def test_a_repeated_reply_goes_to_another_node_first(clock):
+    """The first node drops it, because gossip has shown it the message."""
     reply = make_reply(at=clock.at, node="http://first", published_at=clock.at)
     first, second = Node("http://first"), Node("http://second")
     publish(first, second)
@@ -271,8 +271,8 @@ def test_what_is_published_again_goes_to_another_node_first(clock):
 
 
 @pytest.mark.django_db
-def test_what_was_published_and_is_refused_now_is_left_to_the_stores(clock):
-    """Perhaps everybody has seen it: that is no reason to make a new message of it."""
+def test_the_stores_decide_about_a_published_reply_whose_repetition_is_refused(clock):
+    """Perhaps all peers have seen it, which is no reason to publish it as a new message."""
     reply = make_reply(at=clock.at, node="http://node", published_at=clock.at, message_hash=b"h" * 32)
     publish(deaf())
     row = fresh(reply)
@@ -281,8 +281,8 @@ def test_what_was_published_and_is_refused_now_is_left_to_the_stores(clock):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_that_was_overtaken_changes_nothing(clock):
-    """Its node hung so long that another worker published the reply, and a store knew it."""
+def test_a_late_result_does_not_change_a_reply_that_another_worker_published(clock):
+    """The node of the first worker hangs until another worker has published the reply and a store has it."""
     reply = make_reply(at=clock.at)
 
     class Slow(Node):
@@ -298,7 +298,7 @@ def test_a_worker_that_was_overtaken_changes_nothing(clock):
 
 
 @pytest.mark.django_db
-def test_a_reply_just_tried_is_not_tried_by_another_worker_at_the_same_moment(clock):
+def test_a_reply_that_one_worker_publishes_is_not_claimed_by_another(clock):
     make_reply(at=clock.at)
     publish(deaf())
     clock.goes(1)
@@ -331,8 +331,8 @@ def test_gives_up_after_an_hour_and_drops_the_payload(clock):
 
 
 @pytest.mark.django_db
-def test_gives_up_some_at_a_time(clock):
-    """After an hour without nodes there may be more than a statement closes in its time."""
+def test_each_batch_gives_up_a_limited_number_of_replies(clock):
+    """After an hour without nodes there may be more replies than one statement can close within its timeout."""
     for _ in range(5):
         make_reply(at=clock.at)
     clock.goes(3600)
@@ -340,7 +340,7 @@ def test_gives_up_some_at_a_time(clock):
 
 
 @pytest.mark.django_db
-def test_what_was_published_once_and_cannot_be_again_is_unconfirmed_and_not_abandoned(clock):
+def test_a_published_reply_that_cannot_be_repeated_is_unconfirmed_and_not_abandoned(clock):
     reply = make_reply(at=clock.at, node="http://node", published_at=clock.at, attempt_count=1)
     clock.goes(3600)
     publish(node := Node())

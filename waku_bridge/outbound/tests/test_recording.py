@@ -1,4 +1,4 @@
-"""The outbox: replies are encoded, split, and kept once."""
+"""Recording of replies: they are encoded, split, and stored once."""
 
 from datetime import UTC, datetime
 
@@ -37,7 +37,7 @@ def recorded(body, **fields):
 
 
 @pytest.mark.django_db
-def test_seals_a_reply_for_its_receiver_on_the_shard_it_was_asked_on():
+def test_a_reply_is_sealed_for_its_receiver_on_the_shard_of_its_question():
     [outgoing] = recorded(PushResponse(b"m"), pubsub_topic="/waku/2/rs/16/64")
     row = OutboundReply.objects.get(pk=outgoing.id)
     assert row.pubsub_topic == "/waku/2/rs/16/64"
@@ -48,8 +48,8 @@ def test_seals_a_reply_for_its_receiver_on_the_shard_it_was_asked_on():
 
 
 @pytest.mark.django_db
-def test_what_is_published_at_once_is_what_the_row_says():
-    """A worker that finds the row later publishes the same bytes."""
+def test_a_reply_is_published_with_the_bytes_of_its_row():
+    """Another worker that finds the row later publishes the same bytes."""
     [outgoing] = recorded(PushResponse(b"m"))
     [found] = claim_pending(limit=10, now=NOW + RETRY_AFTER)
     assert found == outgoing._replace(attempt_count=2)
@@ -63,13 +63,13 @@ def test_an_envelope_gets_one_reply():
 
 
 @pytest.mark.django_db
-def test_an_envelope_that_is_there_twice_gets_one_reply_and_stops_no_other():
+def test_an_envelope_with_two_replies_in_a_batch_gets_one_and_stops_no_other():
     replies = [reply(PushResponse(b"m"), envelope_hash=envelope_hash) for envelope_hash in (b"e" * 32, b"f" * 32)]
     assert len(record([replies[0], *replies], now=NOW, retry_after=RETRY_AFTER).outgoing()) == 2
 
 
 @pytest.mark.django_db
-def test_a_return_address_is_who_asked_and_on_which_shard():
+def test_a_return_address_is_the_author_and_the_shard():
     answer = Answer("waku", b"e" * 32, return_address(EPHEMERAL.pub33, PUBSUB_TOPIC), b"m", ())
     assert reply_to(answer) == reply(PushResponse(b"m", ()))
 
@@ -102,7 +102,7 @@ def test_a_long_answer_is_split_so_that_every_node_carries_each_part(installatio
 
 
 @pytest.mark.django_db
-def test_one_query_makes_us_publish_only_so_much():
+def test_the_parts_of_an_answer_have_a_limit():
     infos = tuple(info(number, 2000) for number in range(20))
     assert len(recorded(QueryResponse(b"q" * 32, success=True, info=infos))) == MAX_PARTS
 

@@ -1,4 +1,4 @@
-"""Query topics as a bridge hears of them, for tests that are not asynchronous."""
+"""The query topics of a bridge, for tests that are not asynchronous."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from waku_bridge.reading.intake import Session
 
 
 class Listening:
-    """Topics of a session, in a loop of its own that runs only while it is asked something."""
+    """The topics of a session, in an event loop of its own that runs only during calls."""
 
     def __init__(self, on_new=None):
         self.topics = QueryTopics(on_new)
@@ -21,7 +21,7 @@ class Listening:
         return len(self.topics)
 
     def refresh(self):
-        """Any statement brings what was committed before it."""
+        """Take in the topics that were committed before, with any statement."""
         self.runner.run(self.session.execute("SELECT 1"))
 
     def close(self):

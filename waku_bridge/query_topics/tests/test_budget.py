@@ -10,7 +10,7 @@ class Clock:
         return self.now
 
 
-def test_begins_full_and_grows_with_the_clock_but_not_beyond():
+def test_a_budget_begins_full_and_refills_up_to_its_maximum():
     clock = Clock()
     budget = CpuBudget(0.25, 2.0, clock)
     budget.spend(2.0)
@@ -21,7 +21,7 @@ def test_begins_full_and_grows_with_the_clock_but_not_beyond():
     assert budget.left() == 2.0
 
 
-def test_what_was_overdrawn_is_paid_back_first():
+def test_an_overdrawn_budget_refills_from_below_zero():
     clock = Clock()
     budget = CpuBudget(0.5, 1.0, clock)
     budget.spend(3.0)
@@ -31,7 +31,7 @@ def test_what_was_overdrawn_is_paid_back_first():
     assert budget.left() == 0.5
 
 
-def test_without_a_share_it_is_spent_once():
+def test_a_budget_without_a_refill_is_spent_once():
     clock = Clock()
     budget = CpuBudget(0, 1.0, clock)
     budget.spend(1.0)

@@ -1,4 +1,4 @@
-"""The keys of query topics: made once, kept encrypted, out of a budget."""
+"""The keys of query topics: derived once, stored encrypted, within a budget."""
 
 import os
 import threading
@@ -32,19 +32,19 @@ def nothing_left():
 
 
 def for_one_round():
-    """So little that it is overdrawn by the first keys, which are made in parallel."""
+    """Return a budget that the first keys overdraw, which are derived in parallel."""
     return CpuBudget(0, 1e-9)
 
 
 @pytest.mark.django_db
-def test_a_topic_that_nobody_asked_for_yet_misses_its_key():
+def test_a_new_topic_misses_its_key():
     listen_to([CLIENT.key_hash], now=NOW)
     topic = topic_of(CLIENT.key_hash)
     assert load_keys([topic]) == Keys({}, {topic})
 
 
 @pytest.mark.django_db
-def test_makes_a_key_once_and_keeps_it_encrypted(django_assert_num_queries):
+def test_a_key_is_derived_once_and_stored_encrypted(django_assert_num_queries):
     listen_to([CLIENT.key_hash], now=NOW)
     topic = topic_of(CLIENT.key_hash)
     assert derive_keys([topic], budget=enough()) == set()
@@ -56,13 +56,13 @@ def test_makes_a_key_once_and_keeps_it_encrypted(django_assert_num_queries):
     assert keyring().decrypt(Purpose.TOPIC_KEY, sealed) == key
 
 
-def test_keys_are_made_behind_everybody_else_who_wants_a_cpu():
+def test_keys_are_derived_with_the_lowest_priority():
     [priority] = set(keys._pool().map(lambda _: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), range(3)))
     assert priority == keys.LOWEST_PRIORITY > os.getpriority(os.PRIO_PROCESS, 0)
 
 
 @pytest.mark.django_db
-def test_a_kept_key_is_used_as_it_is(django_assert_num_queries):
+def test_a_stored_key_is_not_derived_again(django_assert_num_queries):
     listen_to([CLIENT.key_hash], now=NOW)
     TopicKey.objects.update(key_encrypted=keyring().encrypt(Purpose.TOPIC_KEY, b"k" * 32))
     topic = topic_of(CLIENT.key_hash)
@@ -72,7 +72,7 @@ def test_a_kept_key_is_used_as_it_is(django_assert_num_queries):
 
 
 @pytest.mark.django_db
-def test_a_key_that_no_longer_decrypts_is_made_again():
+def test_a_key_that_no_longer_decrypts_is_derived_again():
     listen_to([CLIENT.key_hash], now=NOW)
     TopicKey.objects.update(key_encrypted=Keyring([b"\x77" * 32]).encrypt(Purpose.TOPIC_KEY, b"k" * 32))
     topic = topic_of(CLIENT.key_hash)
@@ -102,7 +102,7 @@ def test_a_topic_with_one_of_two_keys_gives_that_and_misses_the_other():
 
 
 @pytest.mark.django_db
-def test_topics_that_nobody_registered_have_no_keys(django_assert_num_queries):
+def test_unregistered_topics_have_no_keys(django_assert_num_queries):
     with django_assert_num_queries(0):
         assert load_keys(["/waku/1/nonsense", ""]) == NOTHING
     assert load_keys([topic_of(HASHES[0])]) == NOTHING
@@ -127,7 +127,7 @@ def test_a_budget_that_runs_out_leaves_the_rest_for_later():
 
 
 @pytest.mark.django_db
-def test_a_whole_batch_is_kept_in_one_statement(django_assert_num_queries):
+def test_all_keys_of_a_call_are_stored_in_one_statement(django_assert_num_queries):
     listen_to(HASHES, now=NOW)
     with django_assert_num_queries(2):
         derive_keys([topic_of(public_key_hash) for public_key_hash in HASHES], budget=enough())
@@ -137,7 +137,7 @@ def test_a_whole_batch_is_kept_in_one_statement(django_assert_num_queries):
 
 
 @pytest.mark.django_db
-def test_makes_the_keys_of_the_newest_registrations_first():
+def test_the_keys_of_the_newest_registrations_are_derived_first():
     for n in range(2 * THREADS):
         listen_to([bytes([n]) * 64], now=NOW)
     assert derive_newest(budget=for_one_round()) == THREADS
@@ -149,6 +149,6 @@ def test_makes_the_keys_of_the_newest_registrations_first():
 
 
 @pytest.mark.django_db
-def test_without_a_budget_it_does_not_even_look(django_assert_num_queries):
+def test_without_a_budget_no_statement_is_sent(django_assert_num_queries):
     with django_assert_num_queries(0):
         assert derive_newest(budget=nothing_left()) == 0

@@ -1,4 +1,4 @@
-"""How a bridge learns of query topics in time, and what it tells of them."""
+"""The query topics in a bridge's memory: they are complete in time, and new ones are reported."""
 
 from datetime import UTC, datetime
 
@@ -22,7 +22,7 @@ def topic_of(public_key_hash):
 
 @pytest.fixture
 def reported():
-    """The content topics that were called new, in order."""
+    """Return the content topics that were reported as new, in order."""
     return []
 
 
@@ -39,7 +39,7 @@ def lose_connection(listening):
         listening.refresh()
 
 
-def test_knows_what_was_registered_before_it_started(listening):
+def test_topics_from_before_the_start_are_loaded(listening):
     listen_to(HASHES[:1], now=NOW)
     listening.refresh()
     assert topic_of(HASHES[0]) in listening
@@ -47,13 +47,13 @@ def test_knows_what_was_registered_before_it_started(listening):
     assert len(listening) == 1
 
 
-def test_nothing_that_is_no_topic_is_among_them(listening):
+def test_a_text_that_is_no_topic_is_in_no_set(listening):
     listening.refresh()
     assert "" not in listening
     assert "/waku/1/0xzzzzzzzz/rfc26" not in listening
 
 
-def test_knows_every_topic_that_was_committed_before_it_looks(listening):
+def test_every_topic_committed_before_a_statement_is_taken_in(listening):
     listening.refresh()
     for public_key_hash in HASHES:
         listen_to([public_key_hash], now=NOW)
@@ -61,7 +61,7 @@ def test_knows_every_topic_that_was_committed_before_it_looks(listening):
         assert topic_of(public_key_hash) in listening
 
 
-def test_learns_of_a_large_batch_at_once(listening):
+def test_a_large_batch_of_topics_is_taken_in_at_once(listening):
     listening.refresh()
     hashes = [number.to_bytes(2) * 32 for number in range(2000)]
     listen_to(hashes, now=NOW)
@@ -69,7 +69,7 @@ def test_learns_of_a_large_batch_at_once(listening):
     assert all(topic_of(public_key_hash) in listening for public_key_hash in hashes)
 
 
-def test_does_not_learn_of_what_was_rolled_back(listening):
+def test_a_topic_that_was_rolled_back_is_not_taken_in(listening):
     listening.refresh()
     with transaction.atomic():
         listen_to(HASHES[:1], now=NOW)
@@ -81,7 +81,7 @@ def test_does_not_learn_of_what_was_rolled_back(listening):
 # What is new ----------------------------------------------------------------------------------------------------------
 
 
-def test_tells_what_was_registered_since_it_started_once(listening, reported):
+def test_each_topic_registered_since_the_start_is_reported_once(listening, reported):
     listen_to(HASHES[:1], now=NOW)
     listening.refresh()
     assert reported == []
@@ -92,7 +92,7 @@ def test_tells_what_was_registered_since_it_started_once(listening, reported):
     assert reported == [topic_of(HASHES[1])]
 
 
-def test_a_second_name_on_a_known_topic_is_nothing_new(listening, reported):
+def test_a_second_name_on_a_known_topic_is_not_reported(listening, reported):
     listen_to(HASHES[:1], now=NOW)
     listening.refresh()
     with transaction.atomic(), connection.cursor() as cursor:
@@ -108,7 +108,7 @@ def forget(public_key_hash):
     stop_listening_to(topics.query_name(public_key_hash))
 
 
-def test_a_forgotten_topic_is_dropped_and_new_when_it_is_registered_again(listening, reported):
+def test_a_removed_topic_is_dropped_and_reported_when_it_is_registered_again(listening, reported):
     listen_to(HASHES[:2], now=NOW)
     listening.refresh()
     forget(HASHES[0])
@@ -120,7 +120,7 @@ def test_a_forgotten_topic_is_dropped_and_new_when_it_is_registered_again(listen
     assert reported == [topic_of(HASHES[0])]
 
 
-def test_a_topic_that_was_forgotten_and_registered_again_before_the_next_look_stays(listening):
+def test_a_topic_that_was_removed_and_registered_again_before_the_next_statement_stays(listening):
     listen_to(HASHES[:1], now=NOW)
     listening.refresh()
     forget(HASHES[0])
@@ -129,8 +129,8 @@ def test_a_topic_that_was_forgotten_and_registered_again_before_the_next_look_st
     assert topic_of(HASHES[0]) in listening
 
 
-def test_a_topic_that_somebody_else_came_to_share_stays(listening):
-    """Their registration was announced before ours was forgotten."""
+def test_a_removed_topic_that_another_user_shares_stays(listening):
+    """The other registration was announced before the first one was removed."""
     listen_to(HASHES[:1], now=NOW)
     listening.refresh()
     TopicKey.objects.create(name="ab" * 64, topic=TopicKey.objects.get().topic, created_at=NOW)
@@ -139,7 +139,7 @@ def test_a_topic_that_somebody_else_came_to_share_stays(listening):
     assert topic_of(HASHES[0]) in listening
 
 
-def test_forgetting_that_was_rolled_back_drops_nothing(listening):
+def test_a_removal_that_was_rolled_back_drops_nothing(listening):
     listen_to(HASHES[:1], now=NOW)
     listening.refresh()
     with transaction.atomic():
@@ -152,7 +152,7 @@ def test_forgetting_that_was_rolled_back_drops_nothing(listening):
 # Lost connections -----------------------------------------------------------------------------------------------------
 
 
-def test_after_a_lost_connection_it_knows_and_tells_what_it_missed(listening, reported):
+def test_after_a_lost_connection_missed_topics_are_taken_in_and_reported(listening, reported):
     listen_to(HASHES[:1], now=NOW)
     listening.refresh()
     listen_to(HASHES[1:2], now=NOW)
@@ -163,7 +163,7 @@ def test_after_a_lost_connection_it_knows_and_tells_what_it_missed(listening, re
     assert sorted(reported) == sorted(topic_of(public_key_hash) for public_key_hash in HASHES[1:])
 
 
-def test_while_the_database_is_away_it_knows_what_it_knew(listening):
+def test_while_the_database_is_unreachable_the_topics_stay(listening):
     listen_to(HASHES[:1], now=NOW)
     listening.refresh()
     lose_connection(listening)
@@ -171,7 +171,7 @@ def test_while_the_database_is_away_it_knows_what_it_knew(listening):
     assert len(listening) == 1
 
 
-def test_a_reload_that_breaks_leaves_what_was_known_and_is_repeated(listening, reported):
+def test_a_failed_reload_keeps_the_topics_and_is_repeated(listening, reported):
     listen_to(HASHES[:1], now=NOW)
     listening.refresh()
     lose_connection(listening)
@@ -188,7 +188,7 @@ def test_a_reload_that_breaks_leaves_what_was_known_and_is_repeated(listening, r
     assert reported == [topic_of(HASHES[1])]
 
 
-def test_a_connection_that_the_server_ends_is_made_anew(listening):
+def test_a_connection_that_the_server_ends_is_opened_again(listening):
     listening.refresh()
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s)", [listening.session._connection.info.backend_pid])
@@ -199,7 +199,7 @@ def test_a_connection_that_the_server_ends_is_made_anew(listening):
     assert topic_of(HASHES[0]) in listening
 
 
-def test_rows_that_are_gone_are_forgotten_with_the_next_load(listening):
+def test_removed_rows_leave_the_set_with_the_next_load(listening):
     listen_to(HASHES[:1], now=NOW)
     listening.refresh()
     TopicKey.objects.all().delete()

@@ -1,4 +1,4 @@
-"""New query topics are stored and announced; known ones are not announced again."""
+"""Changes to the query topics: new ones are stored and announced, and known ones are not announced again."""
 
 from datetime import UTC, datetime
 
@@ -24,7 +24,7 @@ def topic_of(public_key_hash):
 
 @pytest.fixture
 def notices(transactional_db):
-    """What is announced from here on, as texts."""
+    """Return a function that returns the announcements since the last call, as texts."""
     with psycopg.connect(**connection.get_connection_params(), autocommit=True) as listening:
         listening.execute(f"LISTEN {CHANNEL}")
 
@@ -48,14 +48,14 @@ def test_announces_a_whole_batch_at_once(notices):
     assert sorted(read_notice(notice)) == sorted(map(topic_of, hashes(200)))
 
 
-def test_what_does_not_fit_into_one_notice_takes_several(notices):
+def test_topics_beyond_one_notice_take_several(notices):
     listen_to(hashes(2000), now=NOW)
     received = notices()
     assert sorted(topic for notice in received for topic in read_notice(notice)) == sorted(map(topic_of, hashes(2000)))
     assert all(len(notice) < MAX_NOTICE_BYTES for notice in received)
 
 
-def test_topics_with_the_most_digits_fit():
+def test_a_full_notice_of_the_longest_topics_fits():
     from waku_bridge.query_topics.registering import _notices
 
     [first, second] = _notices([str(2**32 - 1)] * 701)
@@ -78,7 +78,7 @@ def test_a_name_twice_in_a_batch_is_one_topic(notices):
     assert notices() == [str(topic_of(b"\1" * 64))]
 
 
-def test_nothing_registered_is_nothing_to_do(notices, django_assert_num_queries):
+def test_no_key_hashes_cost_no_statement(notices, django_assert_num_queries):
     with django_assert_num_queries(0):
         listen_to([], now=NOW)
     assert notices() == []

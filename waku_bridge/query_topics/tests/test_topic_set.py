@@ -1,4 +1,4 @@
-"""A set of 4-byte topics behaves as a set does, in a tenth of the memory."""
+"""The compact set of 4-byte topics behaves as a set, in a tenth of the memory."""
 
 import sys
 
@@ -16,7 +16,7 @@ few = settings(max_examples=examples(20))  # going through a set takes some mill
 
 @few
 @given(st.lists(TOPICS), st.lists(TOPICS))
-def test_holds_what_was_added_and_nothing_else(added, others):
+def test_a_set_holds_the_added_topics_and_no_others(added, others):
     topics, expected = TopicSet(), set()
     for topic in added:
         assert topics.add(topic) == (topic not in expected)
@@ -28,7 +28,7 @@ def test_holds_what_was_added_and_nothing_else(added, others):
 
 @few
 @given(st.sets(CROWDED), st.lists(TOPICS))
-def test_what_is_discarded_is_in_no_longer(added, discarded):
+def test_a_discarded_topic_is_not_in_the_set(added, discarded):
     topics = TopicSet()
     for topic in added:
         topics.add(topic)
@@ -38,7 +38,7 @@ def test_what_is_discarded_is_in_no_longer(added, discarded):
     assert len(topics) == len(added.difference(discarded))
 
 
-def test_whoever_asks_while_one_is_discarded_sees_nothing_shrink():
+def test_a_lookup_during_a_removal_does_not_see_an_array_shrink():
     topics = TopicSet()
     topics.add(5)
     asked = topics._lower[0]
@@ -48,7 +48,7 @@ def test_whoever_asks_while_one_is_discarded_sees_nothing_shrink():
 
 @few
 @given(st.sets(CROWDED))
-def test_filled_at_once_it_is_the_same(added):
+def test_a_filled_set_equals_one_of_added_topics(added):
     topics = TopicSet()
     for upper in range(4):
         lower = sorted(topic & 0xFFFF for topic in added if topic >> 16 == upper)
@@ -58,15 +58,15 @@ def test_filled_at_once_it_is_the_same(added):
     assert all(topic in topics for topic in added)
 
 
-def test_filling_again_replaces():
+def test_filling_again_replaces_the_topics():
     topics = TopicSet()
     topics.fill(5, b"\x00\x01\x00\x02")
     topics.fill(5, b"\x00\x03")
     assert (list(topics), len(topics)) == ([5 << 16 | 3], 1)
 
 
-def test_many_topics_in_one_place_take_two_bytes_each():
-    """Whoever makes up names for one array can make it longer, and no more than that."""
+def test_many_topics_in_one_array_take_two_bytes_each():
+    """An attacker who makes up names for one array can make it longer, and no more than that."""
     topics = TopicSet()
     for lower in range(2**16):
         topics.add(lower)

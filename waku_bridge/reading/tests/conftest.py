@@ -1,4 +1,4 @@
-"""A development node in this process, and readers that read it into a real database."""
+"""A development node in this process, and readers that write its messages into a real database."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ RECOVERY = timedelta(hours=48)
 
 
 class World:
-    """One node, and what a bridge would hold. Threads are one, so that its database connection can be closed."""
+    """One node and the parts of a bridge. There is one thread, so that its database connection can be closed."""
 
     def __init__(self, server, client):
         self.url = f"http://127.0.0.1:{server.port}"
@@ -65,13 +65,13 @@ class World:
         return StoreWalker(node or self.node, PUBSUB_TOPIC, self.intake, **options)
 
     def publish(self, *messages):
-        """To relay and store alike; returns the hashes."""
+        """Publish messages to relay and store, and return their hashes."""
         for message in messages:
             self.devnode.publish(PUBSUB_TOPIC, message)
         return [message_hash(PUBSUB_TOPIC, message) for message in messages]
 
     def archive(self, *messages):
-        """Into the store only, whatever their timestamp: as store-sync does it, or as what nobody heard."""
+        """Put messages into the store only, whatever their timestamps, as store-sync does, and return their hashes."""
         hashes = [message_hash(PUBSUB_TOPIC, message) for message in messages]
         for digest, message in zip(hashes, messages, strict=True):
             self.devnode.archive.insert(digest, PUBSUB_TOPIC, message)
@@ -81,14 +81,14 @@ class World:
         self.devnode.faults.update(faults)
 
     async def paths(self):
-        """Which path brought each envelope."""
+        """Return the path that brought each envelope."""
         return await in_thread(
             lambda: {bytes(row[0]): row[1] for row in InboundEnvelope.objects.values_list("hash", "path")}
         )
 
 
 class Remembering(Intake):
-    """An intake that notes the hashes of what was new in the inbox, in the order in which it came."""
+    """An intake that notes the hashes of new envelopes, in order of arrival."""
 
     def __init__(self, session, new, *, keep):
         super().__init__(session, keep=keep)
@@ -101,7 +101,7 @@ class Remembering(Intake):
 
 
 class Watched(WakuNode):
-    """A node that remembers what its store was asked."""
+    """A node that remembers the queries to its store."""
 
     def __init__(self, url, client):
         super().__init__(url, client)
@@ -118,7 +118,7 @@ def message(content_topic=PERSONAL, *, seconds_ago=0.0, payload=None):
 
 
 def messages(count, content_topic=PERSONAL, *, seconds_ago=0.0):
-    """A microsecond apart, oldest first."""
+    """Return messages that are a microsecond apart, oldest first."""
     first = message(content_topic, seconds_ago=seconds_ago)
     return [
         replace(first, payload=os.urandom(20), timestamp_ns=first.timestamp_ns + 1000 * number)
@@ -127,7 +127,7 @@ def messages(count, content_topic=PERSONAL, *, seconds_ago=0.0):
 
 
 def parameters():
-    """Return what a connection of its own to the database of the test needs."""
+    """Return the parameters of a further connection to the database of the test."""
     return {
         name: value
         for name, value in connection.get_connection_params().items()
@@ -137,7 +137,7 @@ def parameters():
 
 @asynccontextmanager
 async def listening():
-    """Hear what workers hear: a list of announcements, each with the backend that made it."""
+    """Collect the announcements that workers receive, each with the backend that sent it."""
     heard = []
     async with await psycopg.AsyncConnection.connect(**parameters(), autocommit=True) as ear:
         await ear.execute(f"LISTEN {CHANNEL}")
@@ -151,20 +151,20 @@ async def listening():
 
 
 async def _hear(ear, heard, ended):
-    """In short spells, as psycopg may not notice that it is cancelled."""
+    """Receive for short periods, because psycopg may not notice that it is cancelled."""
     while not ended.is_set():
         async for notice in ear.notifies(timeout=0.1):
             heard.append(notice)
 
 
 def close_connection():
-    """Close the connection of the thread it runs in."""
+    """Close the database connection of the thread that calls it."""
     connection.close()
 
 
 @pytest.fixture
 def run(transactional_db):
-    """Run a scenario: `run(scenario)` with `async def scenario(world)`. Names after it go into the node's settings."""
+    """Return a function that runs `async def scenario(world)`: `run(scenario)`. Keywords go to the node's settings."""
 
     def run_scenario(scenario, **settings):
         async def main():

@@ -1,4 +1,4 @@
-"""The last minutes of a topic that is new."""
+"""Backfill: the last minutes of a new topic are read."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -40,7 +40,7 @@ async def until(is_so):
 
 
 def test_a_query_that_was_read_before_its_target_was_registered_is_found(run):
-    """The live path and the walker both took it for a stranger's, and the walker does not ask for it again."""
+    """The live path and the walker both took it for a message to others, and the walker does not fetch it again."""
 
     async def scenario(world):
         [query] = world.publish(message(QUERIED))
@@ -54,7 +54,7 @@ def test_a_query_that_was_read_before_its_target_was_registered_is_found(run):
         async with filling(world) as filler:
             world.query_topics._on_new = filler.request
             await asyncio.to_thread(listen_to, [CLIENT.key_hash], now=timezone.now())
-            await world.session.execute("SELECT 1")  # learns of the registration
+            await world.session.execute("SELECT 1")  # it brings the new topic
             await until(lambda: _is_there(world, query))
         assert await world.paths() == {query: "backfill"}
         assert world.new == [query]
@@ -66,7 +66,7 @@ async def _is_there(world, digest):
     return digest in await world.paths()
 
 
-def test_asks_for_ten_topics_at_most_and_for_everything_when_they_are_many(run):
+def test_a_backfill_queries_ten_topics_at_most_and_everything_when_there_are_many(run):
     async def scenario(world):
         async with filling(world) as filler:
             filler.request([of_number(number) for number in range(25)])
@@ -84,7 +84,7 @@ async def _asked(world, count):
     return len(world.node.asked) == count
 
 
-def test_a_store_that_fails_is_asked_again(run):
+def test_a_backfill_that_failed_is_repeated(run):
     async def scenario(world):
         await asyncio.to_thread(listen_to, [CLIENT.key_hash], now=timezone.now())
         ours = world.archive(*messages(120, QUERIED))
@@ -100,7 +100,7 @@ async def _are_there(world, count):
     return len(await world.paths()) == count
 
 
-def test_what_is_older_than_its_reach_stays(run):
+def test_a_message_older_than_the_reach_of_a_backfill_is_not_read(run):
     async def scenario(world):
         await asyncio.to_thread(listen_to, [CLIENT.key_hash], now=timezone.now())
         world.archive(message(QUERIED, seconds_ago=REACH.total_seconds() + 10))
@@ -113,7 +113,7 @@ def test_what_is_older_than_its_reach_stays(run):
     run(scenario)
 
 
-def test_under_a_flood_of_registrations_everything_is_read_now_and_then_and_not_for_each_wave(run):
+def test_under_a_flood_of_registrations_everything_is_read_once_a_period(run):
     async def scenario(world):
         [store] = Backfill([world.node], [PUBSUB_TOPIC], world.intake, reach=REACH)._stores
         wave = [of_number(number) for number in range(backfill.MANY_TOPICS + 1)]
@@ -124,7 +124,7 @@ def test_under_a_flood_of_registrations_everything_is_read_now_and_then_and_not_
             store.request(wave, timezone.now())
             assert 0 < await store._fill(world.term) <= backfill.EVERYTHING_PERIOD_SECONDS
         assert len(world.node.asked) == asked
-        assert not store._waiting  # they are one reading, when its time has come
+        assert not store._waiting  # one reading of everything replaces them
         store._everything_again_at = 0.0
         assert await store._fill(world.term) == 0.0
         assert len(world.node.asked) == 2 * asked

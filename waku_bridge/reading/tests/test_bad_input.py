@@ -1,4 +1,4 @@
-"""Everything bad that a node can hand out, at once and between good messages, on both paths."""
+"""Bad messages of every kind, all at once and between good messages, on both paths."""
 
 import asyncio
 from collections import Counter
@@ -16,7 +16,7 @@ from waku_bridge.reading.tests import conftest
 from waku_bridge.reading.tests.conftest import FOREIGN
 
 DAY_NS = 86_400 * 10**9
-# With the path on which it can come at all: stores are asked for a time, and never for what is of another year.
+# Each with the path on which it can come: a query to a store names a time, so it never returns another year.
 BAD = [
     ("wrong_size", {"payload": b""}, {"live", "store"}),
     ("wrong_size", {"payload": bytes(MAX_ENVELOPE_BYTES + 1)}, {"live", "store"}),
@@ -29,7 +29,7 @@ BAD = [
 
 
 def message(*topic, **options):
-    """As old as a pass over a store wants it to be."""
+    """Return a message of the age that a pass over a store reads."""
     return conftest.message(*topic, seconds_ago=5, **options)
 
 
@@ -46,7 +46,7 @@ async def dead_letters():
 
 
 def put(world, path, each):
-    """As it is, without the checks that a node makes."""
+    """Put a message into the node as it is, without the node's checks."""
     if path == "live":
         world.devnode.ring.add(PUBSUB_TOPIC, each)
     else:
@@ -59,7 +59,7 @@ async def read(world, path, times):
 
 
 @pytest.mark.parametrize("path", ["live", "store"])
-def test_what_is_bad_is_put_aside_and_what_is_good_around_it_is_taken(run, path):
+def test_bad_messages_become_dead_letters_and_good_ones_around_them_are_taken(run, path):
     async def scenario(world):
         await asyncio.to_thread(make_watermark, node=world.url, at=timezone.now())
         largest = message(payload=bytes(MAX_ENVELOPE_BYTES))
@@ -74,7 +74,7 @@ def test_what_is_bad_is_put_aside_and_what_is_good_around_it_is_taken(run, path)
 
 
 def test_one_hash_with_other_metadata_is_one_envelope(run):
-    """Version and ephemeral are no part of the hash; the bad twin comes first."""
+    """Version and ephemeral are no part of the hash. The bad copy comes first."""
 
     async def scenario(world):
         good = message()

@@ -1,4 +1,4 @@
-"""The bound of what waits in the inbox: the bridge keeps it, so no worker has to run."""
+"""The bound of the inbox, which the bridge keeps also without a worker."""
 
 import asyncio
 from dataclasses import replace
@@ -30,7 +30,7 @@ DROPPED = ENVELOPES_PROCESSED.labels("unknown", inbox.OVERLOAD)
 
 
 class Given:
-    """A node that tells when it has given away a page."""
+    """A node that sets an event when it has returned a page."""
 
     skew_seconds = None
 
@@ -46,7 +46,7 @@ class Given:
 
 
 def postpone(count):
-    """Have so many wait that came with one page, and return their hashes, the oldest first."""
+    """Make this number of postponed envelopes from one page, and return their hashes, the oldest first."""
     rows = [
         Envelope(bytes([n % 7, *n.to_bytes(31)]), PUBSUB_TOPIC, replace(message(), timestamp_ns=n))
         for n in range(count)
@@ -56,7 +56,7 @@ def postpone(count):
     return [row.hash for row in rows]
 
 
-def test_while_too_much_waits_unopened_no_page_is_taken_in_and_nothing_is_lost(run):
+def test_above_the_limit_of_unopened_envelopes_no_page_is_taken_in_and_none_is_lost(run):
     async def scenario(world):
         bound = Bound(world.intake, limit=3)
         first = world.publish(*messages(4))
@@ -77,7 +77,7 @@ def test_while_too_much_waits_unopened_no_page_is_taken_in_and_nothing_is_lost(r
     run(scenario)
 
 
-def test_as_many_as_may_wait_are_taken_in(run):
+def test_envelopes_up_to_the_limit_are_taken_in(run):
     async def scenario(world):
         world.publish(*messages(3))
         await read(world, world.live())
@@ -87,7 +87,7 @@ def test_as_many_as_may_wait_are_taken_in(run):
     run(scenario)
 
 
-def test_a_bridge_that_loses_its_lock_does_not_wait_for_room(run):
+def test_a_bridge_that_loses_its_lock_does_not_wait_for_capacity(run):
     async def scenario(world):
         world.publish(*messages(2))
         await read(world, world.live())
@@ -101,7 +101,7 @@ def test_a_bridge_that_loses_its_lock_does_not_wait_for_room(run):
     run(scenario)
 
 
-def test_of_what_was_postponed_the_oldest_beyond_the_bound_are_dropped_and_counted(run):
+def test_the_oldest_postponed_envelopes_beyond_the_bound_are_dropped_and_counted(run):
     async def scenario(world):
         hashes = await in_thread(postpone, MAX_WAITING + 5)
         before = DROPPED._value.get()
@@ -118,8 +118,8 @@ def test_of_what_was_postponed_the_oldest_beyond_the_bound_are_dropped_and_count
     run(scenario)
 
 
-def test_of_what_waits_for_keys_the_oldest_beyond_the_bound_are_dropped_and_counted(run):
-    """Keys are derived far more slowly than strangers fill new topics."""
+def test_the_oldest_envelopes_with_a_pending_key_beyond_the_bound_are_dropped_and_counted(run):
+    """Keys are derived far more slowly than anybody can fill new topics."""
 
     async def scenario(world):
         hashes = await in_thread(postpone, 8)
@@ -138,12 +138,12 @@ def test_of_what_waits_for_keys_the_oldest_beyond_the_bound_are_dropped_and_coun
 
 
 @pytest.mark.parametrize(("processed", "waiting"), [(200, 1), (200, 20)])
-def test_counting_what_waits_reads_indexes_alone_and_locks_nothing_that_stays(db, processed, waiting):
-    """So many rows were there when PostgreSQL made its statistics."""
+def test_the_bound_reads_indexes_alone_and_locks_no_envelope_that_stays(db, processed, waiting):
+    """The parameter is the number of rows at the time of PostgreSQL's statistics."""
     for state in [State.PROCESSED] * processed + [State.RECEIVED, State.POSTPONED] * waiting:
         factories.make_envelope(state=state)
     with connection.cursor() as cursor:
-        # Rows of other tests have left their pages in the indexes, which makes a small one dear.
+        # Rows of other tests have left pages in the indexes, so that a small index looks expensive to the planner.
         cursor.execute("REINDEX TABLE waku_bridge_inboundenvelope_under_way; ANALYZE waku_bridge_inboundenvelope")
         cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
         cursor.execute(
@@ -152,6 +152,6 @@ def test_counting_what_waits_reads_indexes_alone_and_locks_nothing_that_stays(db
         )
         plan = "\n".join(line for (line,) in cursor.fetchall())
     waiting, postponed, pending_key = (index_of(UNDER_WAY, f"envelope_{name}") for name in WAITS)
-    assert plan.count(f"Index Only Scan using {waiting}") == 2, plan  # how many, and since when
+    assert plan.count(f"Index Only Scan using {waiting}") == 2, plan  # the count, and the oldest
     assert plan.count(f"Index Only Scan Backward using {postponed}") == 1, plan
     assert plan.count(f"Index Only Scan Backward using {pending_key}") == 1, plan

@@ -1,4 +1,4 @@
-"""Whole bridges on one node: two of them, killed ones, stopped ones, restarted nodes, a restarted database."""
+"""Whole bridges on one node: two at once, killed and stopped ones, and restarts of the node and the database."""
 
 import asyncio
 import os
@@ -48,7 +48,7 @@ def plan(world):
 
 @asynccontextmanager
 async def bridge(world):
-    """Run one in this process."""
+    """Run a bridge in this process."""
     stopped = asyncio.Event()
     running = asyncio.create_task(Bridge(plan(world), world.client).run(stopped))
     try:
@@ -76,13 +76,13 @@ async def until_all_there(world, hashes):
 
 
 async def until_there_once(world, ours):
-    """All of them, each once, and nothing else."""
+    """Wait until the inbox has exactly these messages, each once."""
     await until_all_there(world, ours)
     assert await asyncio.to_thread(InboundEnvelope.objects.count) == len(ours)
 
 
 async def until_heard_of(heard, bridges):
-    """Each writes on one connection, whose announcements tell where they are from."""
+    """Wait for announcements. Each bridge writes on one connection, which its announcements name."""
 
     async def are_announced():
         return len({notice.pid for notice in heard}) >= bridges
@@ -129,7 +129,7 @@ def test_the_second_bridge_goes_on_where_the_first_was_stopped(run):
     run(scenario)
 
 
-def test_a_restart_of_the_database_loses_nothing(run):
+def test_a_restart_of_the_database_loses_no_message(run):
     async def scenario(world):
         async with bridge(world):
             await until_held()
@@ -149,7 +149,7 @@ def end_all_sessions():
         admin.execute(TERMINATE, [admin.info.backend_pid])
 
 
-def test_restarts_of_the_node_and_lost_replies_lose_nothing(run):
+def test_restarts_of_the_node_and_lost_answers_lose_no_message(run):
     async def scenario(world):
         async with bridge(world):
             await until_held()
@@ -174,11 +174,11 @@ def test_a_bridge_stops_in_the_middle_of_a_backfill_that_takes_long(run, monkeyp
     monkeypatch.setattr(bridge_module, "STOP_SECONDS", 0.5)
 
     async def scenario(world):
-        await asyncio.to_thread(make_watermark, node=world.url)  # else the walker reads as far back
+        await asyncio.to_thread(make_watermark, node=world.url)  # otherwise the walker reads as far back
         world.archive(*messages(500, QUERIED, seconds_ago=200))
         world.break_node(reply_delay_ms=100)
-        async with bridge(world):  # waits for its end, less long than the backfill takes
-            await until_all_there(world, world.publish(message()))  # so it has loaded the topics there are
+        async with bridge(world):  # its end waits for the backfill, but not as long as that takes
+            await until_all_there(world, world.publish(message()))  # then it has loaded all topics
             await asyncio.to_thread(listen_to, [CLIENT.key_hash], now=timezone.now())
             await until(lambda: _is_backfilling(world), "the backfill began")
         assert len(await world.paths()) < 500
@@ -217,8 +217,8 @@ def _host(database):
 
 
 @pytest.mark.parametrize("signal", first_everyday(SIGKILL, SIGTERM), ids=["killed", "stopped"])
-def test_a_standby_takes_over_and_the_page_that_went_down_is_found_in_the_store(run, tmp_path, signal):
-    """The first bridge holds a page that the database does not take: its inbox is locked."""
+def test_a_standby_takes_over_and_finds_the_page_of_the_dead_bridge_in_the_store(run, tmp_path, signal):
+    """The first bridge holds a page that the database does not take, because the inbox is locked."""
 
     async def scenario(world):
         with process(world, tmp_path) as first:
@@ -242,7 +242,7 @@ async def _drained(world):
     return len(world.devnode.ring) == 0
 
 
-def test_what_came_while_no_bridge_ran_is_caught_up_with(run, tmp_path):
+def test_messages_from_before_the_start_of_a_bridge_are_read(run, tmp_path):
     async def scenario(world):
         with process(world, tmp_path):
             await until_held()

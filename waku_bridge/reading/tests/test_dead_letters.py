@@ -1,4 +1,4 @@
-"""What nobody can read is kept, but not all of it."""
+"""Dead letters: unreadable messages are kept, up to limits."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -32,29 +32,29 @@ def keep(letters, *raws, now=NOW):
     letters.keep([Rejected(raw, "malformed", "/waku/1/0x01020304/rfc26") for raw in raws], READER, path="live", now=now)
 
 
-def test_keeps_the_raw_json():
+def test_a_dead_letter_has_the_raw_json():
     keep(DeadLetters(), {"payload": "é\x00", "version": 0})
     letter = DeadLetter.objects.get()
     assert json.loads(letter.raw) == {"payload": "é\x00", "version": 0}
     assert letter.source == READER.node
 
 
-def test_keeps_one_that_both_paths_brought_once():
-    """Relay writes a proof and the store does not."""
+def test_a_letter_of_both_paths_is_kept_once():
+    """Relay writes a ``proof``, and the store does not."""
     letters = DeadLetters()
     keep(letters, {"version": 0, "proof": ""})
     keep(letters, {"version": 0}, {"version": 0})
     assert DeadLetter.objects.count() == 1
 
 
-def test_keeps_only_the_beginning_of_a_large_one():
+def test_only_the_beginning_of_a_large_letter_is_kept():
     keep(DeadLetters(), {"payload": "x" * 1_400_000})
     letter = DeadLetter.objects.get()
     assert len(letter.raw) == MAX_RAW_CHARACTERS
     assert letter.size_bytes > 1_400_000
 
 
-def test_keeps_only_so_many_per_minute():
+def test_the_letters_kept_per_minute_are_limited():
     letters = DeadLetters()
     keep(letters, *range(MAX_PER_MINUTE + 40))
     assert DeadLetter.objects.count() == MAX_PER_MINUTE
@@ -62,8 +62,8 @@ def test_keeps_only_so_many_per_minute():
     assert DeadLetter.objects.count() == MAX_PER_MINUTE + 1
 
 
-def test_those_that_come_again_take_no_room():
-    """Live path and stores bring each of them several times."""
+def test_repeated_letters_take_nothing_of_the_limit():
+    """Live path and stores bring each letter several times."""
     letters = DeadLetters()
     for raw in range(MAX_PER_MINUTE):
         for _ in range(5):
@@ -71,20 +71,20 @@ def test_those_that_come_again_take_no_room():
     assert DeadLetter.objects.count() == MAX_PER_MINUTE
 
 
-def test_those_that_come_dozens_of_times_leave_others_to_be_seen():
+def test_letters_repeated_dozens_of_times_do_not_hide_others():
     letters = DeadLetters()
     keep(letters, *["again"] * 1000, "another")
     assert DeadLetter.objects.count() == 2
 
 
-def test_those_that_another_bridge_has_stored_take_no_room():
-    """A bridge that was started again reads the last minutes, and knows nothing of them."""
+def test_letters_that_another_bridge_has_stored_take_nothing_of_the_limit():
+    """A restarted bridge reads the last minutes again, without the memory of its predecessor."""
     keep(DeadLetters(), *range(MAX_PER_MINUTE))
     keep(DeadLetters(), *range(2 * MAX_PER_MINUTE))
     assert DeadLetter.objects.count() == 2 * MAX_PER_MINUTE
 
 
-def test_only_so_much_is_looked_at_in_a_minute():
+def test_the_characters_compared_per_minute_are_limited():
     letters, large = DeadLetters(), "x" * (MAX_LOOKED_AT_CHARACTERS // 2)
     keep(letters, large, large, "one more")
     assert DeadLetter.objects.count() == 1
@@ -93,11 +93,11 @@ def test_only_so_much_is_looked_at_in_a_minute():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_readers_share_the_room_of_a_minute(monkeypatch):
+def test_readers_share_the_limit_of_a_minute(monkeypatch):
     letters, meeting, store = DeadLetters(), Barrier(2, timeout=0.3), DeadLetter.objects.bulk_create
 
     def store_beside_another(*args, **options):
-        with suppress(BrokenBarrierError):  # nobody else comes as far as here
+        with suppress(BrokenBarrierError):  # the other reader does not reach this line
             meeting.wait()
         return store(*args, **options)
 
@@ -114,7 +114,7 @@ def test_readers_share_the_room_of_a_minute(monkeypatch):
     assert DeadLetter.objects.count() == MAX_PER_MINUTE
 
 
-def test_what_could_not_be_stored_takes_no_room(monkeypatch):
+def test_letters_that_could_not_be_stored_take_nothing_of_the_limit(monkeypatch):
     letters = DeadLetters()
     with monkeypatch.context() as patched:
         patched.setattr(DeadLetter.objects, "bulk_create", Mock(side_effect=OperationalError))
@@ -125,11 +125,11 @@ def test_what_could_not_be_stored_takes_no_room(monkeypatch):
     assert DeadLetter.objects.count() == 1
 
 
-def test_days_of_them_fit_on_any_disk():
+def test_the_letters_of_the_retention_time_fit_on_any_disk():
     assert 3 * 1440 * MAX_PER_MINUTE * MAX_RAW_CHARACTERS < 200_000_000
 
 
-def test_takes_what_is_nested_deeper_than_json_can_be_written():
+def test_a_message_nested_too_deeply_for_json_is_kept():
     raw = []
     for _ in range(100_000):
         raw = [raw]
@@ -151,9 +151,9 @@ LONG = "QUJD" * 40
         ({"messageHash": f"0x{'ab' * 32}"}, f'{{"messageHash": "0x{"ab" * 32}"}}'),
     ],
 )
-def test_people_see_letters_without_payloads(raw: object, shown: str) -> None:
+def test_the_console_shows_letters_without_payloads(raw: object, shown: str) -> None:
     assert without_payloads(json.dumps(raw)) == shown
 
 
-def test_a_payload_that_was_cut_off_is_not_seen_either() -> None:
+def test_a_payload_that_was_cut_off_is_not_shown() -> None:
     assert without_payloads('{"payload": "not base64, and cut of') == '{"payload": (23 characters)'

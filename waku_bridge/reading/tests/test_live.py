@@ -1,4 +1,4 @@
-"""The live path: what a page brings, and how nothing is lost when something breaks."""
+"""The live path: pages are stored, and no message is lost when a node, Redis or the database fails."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ async def read(world, reader, times=1):
 
 
 def failing(world, monkeypatch, *errors):
-    """The database is away as often as there are errors."""
+    """Have the database fail with each of these errors in turn."""
     errors, execute = list(errors), world.session.execute
 
     async def fail(*statement, **options):
@@ -50,7 +50,7 @@ def failing(world, monkeypatch, *errors):
     return errors
 
 
-def test_stores_a_page_of_which_everything_is_new(run):
+def test_all_new_envelopes_of_a_page_are_stored(run):
     async def scenario(world):
         ours = world.publish(*messages(3), message(FOREIGN))[:3]
         pauses = await read(world, world.live(), times=2)
@@ -61,7 +61,7 @@ def test_stores_a_page_of_which_everything_is_new(run):
     run(scenario)
 
 
-def test_announces_a_page_once_and_only_when_something_in_it_is_new(run):
+def test_a_page_is_announced_once_and_only_with_new_envelopes(run):
     async def scenario(world):
         known, last = messages(3), message()
         async with listening() as heard:
@@ -77,7 +77,7 @@ def test_announces_a_page_once_and_only_when_something_in_it_is_new(run):
     run(scenario)
 
 
-def test_takes_a_query_for_somebody_who_registered_before_the_page_was_fetched(run):
+def test_a_query_about_a_user_registered_before_the_page_was_fetched_is_taken(run):
     async def scenario(world):
         await asyncio.to_thread(listen_to, [CLIENT.key_hash], now=timezone.now())
         [query, _] = world.publish(message(QUERIED), message(FOREIGN))
@@ -87,8 +87,8 @@ def test_takes_a_query_for_somebody_who_registered_before_the_page_was_fetched(r
     run(scenario)
 
 
-def test_while_topics_become_ours_a_page_is_stored_once_and_what_is_new_of_it_later(run, monkeypatch):
-    """Strangers can register all the time."""
+def test_a_page_is_selected_again_for_topics_that_become_ours_meanwhile(run, monkeypatch):
+    """Anybody can register at any time."""
 
     async def scenario(world):
         inserted = []
@@ -99,7 +99,7 @@ def test_while_topics_become_ours_a_page_is_stored_once_and_what_is_new_of_it_la
             inserted.append([envelope.hash for envelope in envelopes])
             if len(inserted) == 1:
                 await asyncio.to_thread(listen_to, [CLIENT.key_hash], now=timezone.now())
-            await world.session.execute("SELECT 1")  # hears of it
+            await world.session.execute("SELECT 1")  # it brings the new topic
             return new
 
         monkeypatch.setattr(world.intake, "_insert", register_and_insert)
@@ -122,7 +122,7 @@ def test_while_topics_become_ours_a_page_is_stored_once_and_what_is_new_of_it_la
         (to_json(message()) | {"payload": ""}, "wrong_size"),
     ],
 )
-def test_what_cannot_be_read_becomes_a_dead_letter_and_its_neighbours_are_taken(run, broken, reason):
+def test_an_unreadable_message_becomes_a_dead_letter_and_others_of_its_page_are_taken(run, broken, reason):
     async def scenario(world):
         good = [to_json(each) for each in messages(2)]
         reader = world.live(Answering([good[0], broken, good[1]], [broken]))
@@ -135,7 +135,7 @@ def test_what_cannot_be_read_becomes_a_dead_letter_and_its_neighbours_are_taken(
 
 
 class Answering:
-    """A node that answers reads with these, in turn."""
+    """A node that answers reads with these answers in turn."""
 
     url = "http://127.0.0.1:1"
     skew_seconds = None
@@ -153,7 +153,7 @@ class Answering:
         return None
 
 
-def test_the_watch_learns_how_long_pages_are(run):
+def test_the_lengths_of_pages_are_noted_for_the_config_check(run):
     async def scenario(world):
         reader = world.live(Answering([to_json(message(FOREIGN))] * 50, []))
         await read(world, reader, times=2)
@@ -167,7 +167,7 @@ def test_the_watch_learns_how_long_pages_are(run):
 # What breaks ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_store_is_searched_at_once_for_a_reply_that_was_lost(run):
+def test_the_stores_are_searched_at_once_after_an_answer_was_lost(run):
     async def scenario(world):
         await asyncio.to_thread(make_watermark, node=world.url)
         walker = world.walker(period_seconds=60)
@@ -184,8 +184,8 @@ def test_the_store_is_searched_at_once_for_a_reply_that_was_lost(run):
     run(scenario)
 
 
-def test_what_came_while_the_node_was_away_is_searched_since_the_last_good_read(run):
-    """It restarted, and its cache with it; or it went on without us, and its cache is full."""
+def test_after_an_outage_of_the_node_the_stores_are_searched_since_the_last_good_read(run):
+    """A node that restarted has lost its cache. One that went on without us has a full cache."""
 
     async def scenario(world):
         reader = world.live(Answering(Unreachable("away"), []))
@@ -196,7 +196,7 @@ def test_what_came_while_the_node_was_away_is_searched_since_the_last_good_read(
     run(scenario)
 
 
-def test_a_node_that_breaks_every_answer_is_not_searched_with_every_answer(run):
+def test_searches_for_a_node_that_breaks_every_answer_are_limited(run):
     async def scenario(world):
         await read(world, world.live(Answering(*[NodeError("broken")] * 10)), times=10)
         assert len(world.suspected) == 1
@@ -204,8 +204,8 @@ def test_a_node_that_breaks_every_answer_is_not_searched_with_every_answer(run):
     run(scenario)
 
 
-def test_an_outage_is_searched_once_however_long_a_node_breaks_its_answers(run, monkeypatch):
-    """Each search begins where the one before ended."""
+def test_each_search_during_an_outage_begins_where_the_last_one_ended(run, monkeypatch):
+    """So no time is searched twice while a node breaks its answers."""
     monkeypatch.setattr(live, "SEARCH_PERIOD_SECONDS", 0.0)
 
     async def scenario(world):
@@ -220,7 +220,7 @@ def test_an_outage_is_searched_once_however_long_a_node_breaks_its_answers(run, 
     run(scenario)
 
 
-def test_subscribes_again_when_the_node_forgot_the_shard_and_searches_what_it_forgot(run):
+def test_a_node_that_forgot_the_shard_is_subscribed_again_and_the_stores_are_searched(run):
     async def scenario(world):
         world.devnode.ring.unsubscribe(PUBSUB_TOPIC)
         reader = world.live()
@@ -233,7 +233,7 @@ def test_subscribes_again_when_the_node_forgot_the_shard_and_searches_what_it_fo
     run(scenario)
 
 
-def test_a_subscription_that_fails_is_tried_again(run):
+def test_a_subscription_that_fails_is_repeated(run):
     async def scenario(world):
         world.devnode.ring.unsubscribe(PUBSUB_TOPIC)
         world.break_node(subscribe_fails=1)
@@ -246,7 +246,7 @@ def test_a_subscription_that_fails_is_tried_again(run):
     run(scenario)
 
 
-def test_a_full_cache_is_an_alarm_and_a_search_that_finds_what_was_pushed_out(run):
+def test_a_full_cache_is_logged_and_lost_messages_are_found_in_the_store(run):
     async def scenario(world):
         await asyncio.to_thread(make_watermark, node=world.url)
         walker = world.walker()
@@ -261,7 +261,7 @@ def test_a_full_cache_is_an_alarm_and_a_search_that_finds_what_was_pushed_out(ru
     run(scenario, relay_cache_capacity=RING_CAPACITY)
 
 
-def test_a_node_that_stays_away_is_asked_again_within_half_a_second_for_ever_and_named_once(run):
+def test_an_unreachable_node_is_read_every_half_second_for_ever_and_logged_once(run):
     async def scenario(world):
         reader = world.live(Answering(*[Unreachable("away")] * 40))
         with capture_logs() as logs:
@@ -277,7 +277,7 @@ def test_reads_a_go_waku_node(run):
     async def scenario(world):
         world.break_node(go_waku=True)
         reader = world.live()
-        await read(world, reader)  # null for nothing
+        await read(world, reader)  # an empty page is null
         [ours] = world.publish(message())
         await read(world, reader)
         assert world.new == [ours]
@@ -306,7 +306,7 @@ def test_a_page_survives_the_loss_of_the_lock_that_comes_with_an_outage_of_the_d
     run(scenario)
 
 
-def test_a_page_that_the_database_does_not_take_keeps_no_bridge_from_stopping(run, monkeypatch):
+def test_a_bridge_stops_although_the_database_does_not_take_its_page(run, monkeypatch):
     """The walker finds it in the store."""
 
     async def scenario(world):
@@ -329,7 +329,7 @@ def test_a_page_that_the_database_does_not_take_keeps_no_bridge_from_stopping(ru
     run(scenario)
 
 
-def test_reading_goes_on_while_redis_is_away(run, settings):
+def test_reading_goes_on_while_redis_is_unreachable(run, settings):
     settings.CACHES = {"default": settings.CACHES["default"] | {"LOCATION": "redis://127.0.0.1:1/0"}}
 
     async def scenario(world):
@@ -340,7 +340,7 @@ def test_reading_goes_on_while_redis_is_away(run, settings):
     run(scenario)
 
 
-def test_two_nodes_bring_a_message_once(run):
+def test_a_message_of_two_nodes_is_stored_once(run):
     async def scenario(world):
         page = [to_json(message())]
         for _ in range(2):
@@ -351,8 +351,8 @@ def test_two_nodes_bring_a_message_once(run):
     run(scenario)
 
 
-def test_a_node_that_breaks_some_answers_is_asked_again_soon(run):
-    """Such an order of faults, at pauses of 0.2 s and more, was longer than a ring of 50 holds 20 messages a second."""
+def test_a_node_that_breaks_some_answers_is_read_again_before_its_cache_overflows(run):
+    """With pauses of at least 0.2 s, these faults would take longer than a cache of 50 holds 20 messages a second."""
 
     async def scenario(world):
         broken = [NodeError("500")] * 6 + [Unreachable("reset")] * 4
@@ -364,8 +364,8 @@ def test_a_node_that_breaks_some_answers_is_asked_again_soon(run):
     run(scenario)
 
 
-def test_a_large_page_is_stored_in_parts_of_which_each_stays(run, monkeypatch):
-    """In one statement a page of 180 MB exceeds every timeout, and is tried again for ever."""
+def test_a_large_page_is_stored_in_parts_with_a_commit_each(run, monkeypatch):
+    """In one statement, a page of 180 MB would exceed every timeout and be repeated for ever."""
     monkeypatch.setattr(inbox, "SLICE_BYTES", 300_000)
 
     async def scenario(world):
@@ -392,7 +392,7 @@ def test_a_large_page_is_stored_in_parts_of_which_each_stays(run, monkeypatch):
     run(scenario)
 
 
-def test_what_is_larger_than_a_part_is_a_part(monkeypatch):
+def test_an_envelope_larger_than_a_part_is_a_part_by_itself(monkeypatch):
     monkeypatch.setattr(inbox, "SLICE_BYTES", 8)
     envelopes = [
         inbox.Envelope(bytes([number]) * 32, PUBSUB_TOPIC, replace(message(), payload=bytes(size)))
@@ -405,12 +405,15 @@ def test_what_is_larger_than_a_part_is_a_part(monkeypatch):
 @pytest.mark.parametrize(
     ("skew_seconds", "problems"),
     [
-        (None, ["its clock is 12 s ahead of ours"]),  # the node does not tell the time: the check stands
-        (0.5, []),  # it was mended since the check
+        (
+            None,
+            ["its clock is 12 s ahead of ours"],
+        ),  # the node does not report the time, so the finding of the check stands
+        (0.5, []),  # it was corrected since the check
         (-30.0, ["its clock is 30 s behind ours"]),
     ],
 )
-def test_what_is_read_of_a_clock_is_newer_than_the_check_where_the_node_tells_the_time(skew_seconds, problems):
+def test_the_clock_of_the_last_read_overrides_the_finding_of_the_config_check(skew_seconds, problems):
     cache.clear()
     NOTICES.note(NODE, [about_clock(12.0)], known=None, now=clock.now())
     read = LastRead(clock.now(), skew_seconds)

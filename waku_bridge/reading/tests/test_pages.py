@@ -1,4 +1,4 @@
-"""What of a page is ours, and what is wrong with the others."""
+"""Selection of the messages in a page that are for us, and the faults of rejected ones."""
 
 import time
 from dataclasses import replace
@@ -21,7 +21,7 @@ FOREIGN = "/waku/1/0xffffffff/rfc26"
 SECOND, DAY = 10**9, 86_400 * 10**9
 NOW_NS = time.time_ns()
 MESSAGE = WakuMessage(b"payload", PERSONAL, NOW_NS)
-TOPICS = Topics(own_content_topics(), {QUERIED})  # anything that contains; QueryTopics has tests of its own
+TOPICS = Topics(own_content_topics(), {QUERIED})  # any container: QueryTopics has tests of its own
 
 
 def selected(*page):
@@ -32,18 +32,18 @@ def raw(**fields):
     return to_json(replace(MESSAGE, **fields))
 
 
-def test_listens_to_two_topics_of_its_own():
+def test_the_server_has_two_topics_of_its_own():
     assert own_content_topics() == {PERSONAL, PARTITIONED}
 
 
 @pytest.mark.parametrize("content_topic", [PERSONAL, PARTITIONED, QUERIED])
-def test_takes_what_is_on_a_topic_of_ours_with_its_hash(content_topic):
+def test_a_message_on_a_topic_of_ours_is_selected_with_its_hash(content_topic):
     message = replace(MESSAGE, content_topic=content_topic)
     [envelope] = selected(to_json(message)).envelopes
     assert (envelope.message, envelope.hash) == (message, message_hash(PUBSUB_TOPIC, message))
 
 
-def test_does_not_decode_what_is_on_other_topics():
+def test_messages_on_other_topics_are_not_decoded():
     found = selected({"contentTopic": FOREIGN, "payload": "no base64"}, raw(content_topic=FOREIGN))
     assert (found.envelopes, found.rejected) == ([], [])
 
@@ -72,7 +72,7 @@ def test_does_not_decode_what_is_on_other_topics():
         (raw(timestamp_ns=2**63 - 1), "wrong_time"),
     ],
 )
-def test_a_broken_message_does_not_stop_its_neighbours(broken, reason):
+def test_a_broken_message_does_not_stop_the_rest_of_its_page(broken, reason):
     found = selected(raw(timestamp_ns=NOW_NS - 1), broken, raw(timestamp_ns=NOW_NS - 2))
     assert [envelope.message.timestamp_ns for envelope in found.envelopes] == [NOW_NS - 1, NOW_NS - 2]
     [rejected] = found.rejected
@@ -82,18 +82,18 @@ def test_a_broken_message_does_not_stop_its_neighbours(broken, reason):
 @pytest.mark.parametrize(
     "odd", [{"timestamp_ns": NOW_NS - 3 * DAY}, {"timestamp_ns": NOW_NS + DAY}, {"payload": bytes(MAX_ENVELOPE_BYTES)}]
 )
-def test_what_is_merely_odd_is_taken(odd):
+def test_odd_but_valid_messages_are_selected(odd):
     assert len(selected(raw(**odd)).envelopes) == 1
 
 
-def test_one_hash_with_different_metadata_is_judged_each_time():
-    """Version and ephemeral are not part of the hash: whoever repeats a message with another version cannot hide it."""
+def test_each_message_is_checked_also_when_its_hash_comes_twice():
+    """Version is no part of the hash, so a copy with another version must not hide the real message."""
     found = selected(raw(version=0), raw(version=1), raw(ephemeral=True))
     assert len({envelope.hash for envelope in found.envelopes}) == 1
     assert len(found.envelopes) == 2
     assert [rejected.reason for rejected in found.rejected] == ["wrong_version"]
 
 
-def test_only_a_topic_of_ours_is_named_in_what_was_rejected():
+def test_a_rejected_message_names_its_topic_only_if_it_is_ours():
     found = selected(raw(version=0), {"contentTopic": 5})
     assert [rejected.content_topic for rejected in found.rejected] == [PERSONAL, ""]

@@ -1,4 +1,4 @@
-"""What is still to be read of a store's past stays a short list."""
+"""The progress of a store: the list of its pending windows stays short."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -12,7 +12,7 @@ HOUR = timedelta(hours=1)
 
 
 def missed(number):
-    """A pass before which this hour's first half was missed."""
+    """Return the plan of a pass before which the first half of this hour was missed."""
     window = Window(NOW + number * HOUR, NOW + (number + 0.5) * HOUR)
     return Plan(watermark_at=window.end_at, fresh=window, missed=window)
 
@@ -31,7 +31,7 @@ def test_the_windows_of_a_store_that_comes_and_goes_are_merged(run):
     run(scenario)
 
 
-def test_windows_of_one_reason_leave_those_of_the_other_as_they_are(run):
+def test_windows_of_one_reason_are_merged_without_those_of_the_other(run):
     async def scenario(world):
         store = StoreProgress(world.session, world.url, PUBSUB_TOPIC)
         late = Window(NOW - HOUR, NOW)

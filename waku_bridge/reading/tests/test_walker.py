@@ -24,7 +24,7 @@ from waku_bridge.reading.tests import conftest
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED
 
 HOUR = 3600
-# A pass leaves to the next one what was sent this moment.
+# Age of a message in seconds that a pass reads: younger ones are left to the next pass.
 FRESH = SETTLE.total_seconds() + 2
 
 
@@ -37,7 +37,7 @@ def messages(count, *topic, seconds_ago=FRESH):
 
 
 async def watermark(world, *, seconds_ago=0.0, late_seconds_ago=0.0):
-    """A store that was read before; otherwise the last hour is searched first."""
+    """Note that the store was read before. Otherwise its last hour is searched first."""
     now = timezone.now()
     return await asyncio.to_thread(
         make_watermark,
@@ -56,7 +56,7 @@ async def go(world, walker, times=1):
 
 
 async def go_until_done(world, walker):
-    """Until nothing of the past is left to read."""
+    """Run passes until no window of the past is pending."""
     async with asyncio.timeout(30):
         while True:
             await walker._go_once(world.term)
@@ -64,7 +64,7 @@ async def go_until_done(world, walker):
                 return
 
 
-def test_brings_what_nobody_heard_and_leaves_out_what_is_for_others(run):
+def test_a_pass_brings_missed_messages_and_leaves_out_those_for_others(run):
     async def scenario(world):
         await watermark(world)
         ours = world.archive(*messages(3), *messages(2, seconds_ago=50))
@@ -92,7 +92,7 @@ def test_a_message_of_both_paths_is_taken_once(run):
     run(scenario)
 
 
-def test_what_was_read_live_is_not_asked_for_again_whosever_it_is(run):
+def test_messages_that_were_read_live_are_not_fetched_again_ours_or_not(run):
     async def scenario(world):
         await watermark(world)
         world.publish(*messages(4), *messages(4, FOREIGN))
@@ -116,7 +116,7 @@ def test_two_passes_read_each_message_once(run):
     run(scenario)
 
 
-def test_walks_through_many_pages(run):
+def test_a_pass_reads_all_pages_of_a_window(run):
     async def scenario(world):
         await watermark(world)
         ours = world.archive(*messages(350))
@@ -126,7 +126,7 @@ def test_walks_through_many_pages(run):
     run(scenario)
 
 
-def test_fetches_by_hash_only_what_it_does_not_know(run):
+def test_only_unknown_messages_are_fetched_by_their_hashes(run):
     async def scenario(world):
         await watermark(world)
         world.publish(*messages(49, FOREIGN))
@@ -140,7 +140,7 @@ def test_fetches_by_hash_only_what_it_does_not_know(run):
     run(scenario)
 
 
-def test_never_asks_for_content_topics_and_bounds_its_queries(run):
+def test_queries_name_no_content_topics_and_are_bounded_in_time_and_size(run):
     async def scenario(world):
         await watermark(world)
         world.archive(*messages(99, FOREIGN))
@@ -151,7 +151,7 @@ def test_never_asks_for_content_topics_and_bounds_its_queries(run):
     run(scenario)
 
 
-def test_asks_for_messages_at_once_where_most_are_unknown(run):
+def test_pages_are_requested_with_messages_where_most_are_unknown(run):
     async def scenario(world):
         await watermark(world)
         world.archive(*messages(300, FOREIGN))
@@ -161,8 +161,8 @@ def test_asks_for_messages_at_once_where_most_are_unknown(run):
     run(scenario)
 
 
-def test_what_the_store_inserts_late_is_found_a_minute_after_the_live_path_may_have_lost_it(run):
-    """Behind the place that a cursor would name: older than what was read, and inserted afterwards."""
+def test_a_message_that_the_store_inserts_late_is_found_a_minute_after_a_possible_loss(run):
+    """The message is older than those that were read, and inserted afterwards, so no cursor would find it."""
 
     async def scenario(world):
         await watermark(world)
@@ -179,7 +179,7 @@ def test_what_the_store_inserts_late_is_found_a_minute_after_the_live_path_may_h
     run(scenario)
 
 
-def test_what_only_the_store_had_puts_its_neighbours_in_doubt(run):
+def test_a_message_that_only_the_store_had_has_the_time_around_it_read_again(run):
     async def scenario(world):
         await watermark(world)
         walker = world.walker(period_seconds=0.0)
@@ -196,7 +196,7 @@ def test_what_only_the_store_had_puts_its_neighbours_in_doubt(run):
     run(scenario)
 
 
-def test_as_long_as_nothing_is_late_an_old_message_is_read_once_more(run):
+def test_without_late_messages_an_old_message_is_read_once_more(run):
     async def scenario(world):
         await watermark(world, late_seconds_ago=620)
         [late] = world.archive(message(seconds_ago=70 * 60))
@@ -207,7 +207,7 @@ def test_as_long_as_nothing_is_late_an_old_message_is_read_once_more(run):
     run(scenario)
 
 
-def test_what_other_stores_hand_over_an_hour_late_is_found(run):
+def test_a_message_that_another_store_delivers_an_hour_late_is_found(run):
     async def scenario(world):
         await watermark(world, late_seconds_ago=2 * HOUR)
         [late] = world.archive(message(seconds_ago=HOUR))
@@ -219,7 +219,7 @@ def test_what_other_stores_hand_over_an_hour_late_is_found(run):
     run(scenario)
 
 
-def test_a_store_that_was_never_read_gives_its_last_hour(run):
+def test_the_last_hour_of_a_store_that_was_never_read_is_searched(run):
     async def scenario(world):
         [old] = world.archive(message(seconds_ago=HOUR))
         await go_until_done(world, world.walker())
@@ -231,7 +231,7 @@ def test_a_store_that_was_never_read_gives_its_last_hour(run):
 # Outages --------------------------------------------------------------------------------------------------------------
 
 
-def test_after_an_outage_what_is_fresh_comes_first_and_then_the_rest_newest_first(run):
+def test_after_an_outage_fresh_messages_come_first_and_then_missed_ones_newest_first(run):
     async def scenario(world):
         await watermark(world, seconds_ago=HOUR)
         [old] = world.archive(message(seconds_ago=HOUR))
@@ -258,12 +258,12 @@ def test_catching_up_goes_on_after_a_restart(run):
         await go_until_done(world, world.walker())
         assert len(await world.paths()) == len(ours)
         again = [asked for asked in world.node.asked if asked.get("cursor") == noted.cursor]
-        assert again, "it went on where the other one was"
+        assert again, "the second walker went on where the first one was"
 
     run(scenario)
 
 
-def test_a_gap_is_noted_in_the_moment_in_which_the_watermark_moves(run):
+def test_a_gap_is_noted_in_the_commit_that_moves_the_watermark(run):
     async def scenario(world):
         row = await watermark(world, seconds_ago=HOUR)
         await world.walker()._pass(world.term)
@@ -276,7 +276,7 @@ def test_a_gap_is_noted_in_the_moment_in_which_the_watermark_moves(run):
     run(scenario)
 
 
-def test_what_is_too_old_to_ask_for_is_said(run):
+def test_a_gap_that_is_too_old_to_recover_is_logged(run):
     async def scenario(world):
         await watermark(world, seconds_ago=3 * HOUR)
         with capture_logs() as logs:
@@ -288,7 +288,7 @@ def test_what_is_too_old_to_ask_for_is_said(run):
     run(scenario)
 
 
-def test_a_pass_that_did_not_end_moves_no_watermark(run):
+def test_an_interrupted_pass_moves_no_watermark(run):
     async def scenario(world):
         row = await watermark(world, seconds_ago=100)
         world.archive(*messages(150))
@@ -327,7 +327,7 @@ def test_a_lost_cursor_restarts_the_slice_of_the_past_from_its_beginning(run):
 
 
 @pytest.mark.parametrize("fault", ["store_no_peer", "store_rate_limited", "store_too_many_requests"])
-def test_a_store_that_refuses_is_left_alone_for_a_while_and_then_read(run, fault):
+def test_a_store_that_limits_our_rate_is_read_again_after_a_while(run, fault):
     async def scenario(world):
         await watermark(world)
         [ours] = world.archive(message())
@@ -343,7 +343,7 @@ def test_a_store_that_refuses_is_left_alone_for_a_while_and_then_read(run, fault
     run(scenario)
 
 
-def test_a_store_that_repeats_a_cursor_is_not_followed_for_ever(run):
+def test_a_store_that_repeats_a_cursor_does_not_cause_an_endless_loop(run):
     async def scenario(world):
         await watermark(world)
         ours = world.archive(*messages(250))
@@ -365,7 +365,7 @@ def test_duplicates_on_a_page_are_taken_once(run):
     run(scenario)
 
 
-def test_what_the_database_did_not_take_is_read_again(run, monkeypatch):
+def test_a_page_that_the_database_did_not_take_is_read_again(run, monkeypatch):
     async def scenario(world):
         await watermark(world)
         ours = world.archive(*messages(10))
@@ -385,7 +385,7 @@ async def failing(*_args):
 
 
 class Telling:
-    """A store that answers with these pages, whatever it is asked."""
+    """A store that answers every query with these pages in turn."""
 
     url = "http://127.0.0.1:1"
 
@@ -397,7 +397,7 @@ class Telling:
 
 
 @pytest.mark.parametrize("nonsense", [None, 5, {}, {"contentTopic": None}, {"contentTopic": "x" * 10_000}])
-def test_nonsense_on_a_page_does_not_stop_its_neighbours(run, nonsense):
+def test_invalid_entries_do_not_stop_the_rest_of_a_page(run, nonsense):
     async def scenario(world):
         good = message()
         entries = [
@@ -414,7 +414,7 @@ def test_nonsense_on_a_page_does_not_stop_its_neighbours(run, nonsense):
 
 
 class HalfNameless:
-    """A store of two messages that tells the hash of one of them."""
+    """A store of two messages that returns the hash of one of them."""
 
     url = "http://127.0.0.1:1"
 
@@ -427,8 +427,8 @@ class HalfNameless:
         return StorePage(entries if includeData == "true" else tuple(replace(each, message=None) for each in entries))
 
 
-def test_a_message_without_a_hash_is_not_passed_over(run):
-    """It cannot be fetched by its hash, so its page is asked for again, with all its messages."""
+def test_a_message_without_a_hash_is_taken_in(run):
+    """It cannot be fetched by its hash, so its page is requested again, with all its messages."""
 
     async def scenario(world):
         named, nameless = messages(2)
@@ -440,7 +440,7 @@ def test_a_message_without_a_hash_is_not_passed_over(run):
 
 
 class Misnaming:
-    """A store of one message, which it gives under the hash of another one."""
+    """A store of one message, which it returns under the hash of another one."""
 
     url = "http://127.0.0.1:1"
 
@@ -455,7 +455,7 @@ class Misnaming:
 
 @pytest.mark.parametrize("topic", [conftest.PERSONAL, FOREIGN])
 @pytest.mark.parametrize("with_messages", [True, False])
-def test_what_one_store_misnames_is_taken_from_another_and_asked_of_the_first_once(run, topic, with_messages):
+def test_a_message_under_a_wrong_hash_is_fetched_once_there_and_taken_from_another_store(run, topic, with_messages):
     async def scenario(world):
         await watermark(world)
         real = message()
@@ -474,7 +474,7 @@ def test_what_one_store_misnames_is_taken_from_another_and_asked_of_the_first_on
 
 
 class Sparing(conftest.Watched):
-    """A store that gives ten messages of those that it is asked for, and one of them never."""
+    """A store that returns ten of the requested messages at once, and never a certain one."""
 
     def __init__(self, world, withheld):
         super().__init__(world.url, world.client)
@@ -488,7 +488,7 @@ class Sparing(conftest.Watched):
         return replace(page, entries=tuple(given[:10]))
 
 
-def test_a_store_that_gives_few_at_a_time_is_asked_until_it_gives_nothing_more(run):
+def test_a_store_that_returns_few_messages_at_once_is_queried_until_it_returns_none(run):
     async def scenario(world):
         await watermark(world)
         ours = world.archive(*messages(60))
@@ -527,7 +527,7 @@ def test_the_walker_ends_with_its_term(run):
 
 
 async def fail_over(world, *lost):
-    """End the connection, as a primary that dies does, and be what was promoted without these envelopes."""
+    """End the connection and remove these envelopes, as if a standby without them was promoted."""
     [(pid,)] = await world.session.execute("SELECT pg_backend_pid()")
     async with await psycopg.AsyncConnection.connect(**conftest.parameters(), autocommit=True) as other:
         for table in ("waku_bridge_inboundenvelope", "waku_bridge_envelopehash"):
@@ -537,7 +537,7 @@ async def fail_over(world, *lost):
         await world.session.execute("SELECT 1")
 
 
-def test_what_only_the_old_primary_had_is_read_again(run):
+def test_messages_that_only_the_old_primary_had_are_read_again(run):
     async def scenario(world):
         await watermark(world)
         lost = world.publish(*messages(4))
@@ -552,7 +552,7 @@ def test_what_only_the_old_primary_had_is_read_again(run):
 
 
 class FailingOver(conftest.Watched):
-    """A store during one of whose answers the database fails over."""
+    """A store that makes the database fail over during one of its answers."""
 
     def __init__(self, world, *lost, during=1):
         super().__init__(world.url, world.client)
@@ -597,8 +597,8 @@ def test_after_a_failover_a_walker_goes_back_as_far_as_after_a_start(run):
     run(scenario)
 
 
-def test_what_a_page_brought_before_the_failover_is_not_remembered_after_it(run):
-    """The second answer to a question for hashes comes from another database than the first."""
+def test_the_hashes_of_a_page_before_a_failover_are_not_remembered_after_it(run):
+    """The two queries for hashes are answered before and after the fail-over."""
 
     async def scenario(world):
         await watermark(world, seconds_ago=60)
@@ -613,7 +613,7 @@ def test_what_a_page_brought_before_the_failover_is_not_remembered_after_it(run)
     run(scenario)
 
 
-def test_a_slice_of_the_past_that_began_at_the_old_primary_is_not_crossed_off(run):
+def test_a_slice_of_the_past_that_began_at_the_old_primary_is_not_finished(run):
     """Its first page is lost with the old primary, and its last one is stored in the new one."""
 
     async def scenario(world):

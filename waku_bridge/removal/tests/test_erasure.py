@@ -1,4 +1,4 @@
-"""Privacy: whoever is forgotten is forgotten everywhere."""
+"""Privacy: an erased user is removed from every table."""
 
 from datetime import timedelta
 
@@ -26,7 +26,7 @@ INSTALLATION = "9d1c0f7e-8a24-4c0b-a3a5-6f0f54c7e001"
 
 
 def make_user(key_hash=KEY_HASH, **fields):
-    """Somebody with one of everything."""
+    """Make a user with one row of every kind."""
     registration = factories.make_registration(public_key_hash=key_hash, **fields)
     factories.make_grant(registration)
     factories.make_event(pseudonym=registration.pseudonym)
@@ -55,7 +55,7 @@ def make_push(request, registration):
 
 
 def everything() -> str:
-    """Every row of every table, as text."""
+    """Return every row of every table, as text."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = current_schema()")
         tables = [name for (name,) in cursor.fetchall()]
@@ -66,7 +66,7 @@ def everything() -> str:
     return "\n".join(rows)
 
 
-def test_nothing_that_names_a_forgotten_user_stays_in_any_table():
+def test_no_table_has_a_row_that_identifies_an_erased_user():
     registration = make_user(installation_id=INSTALLATION, device_token=DEVICE_TOKEN, access_token=ACCESS_TOKEN)
     request = NotificationRequest.objects.get()
     name = topics.query_name(KEY_HASH)
@@ -91,7 +91,7 @@ def test_nothing_that_names_a_forgotten_user_stays_in_any_table():
     assert not [what for what, mark in marks.items() if mark in after]
 
 
-def test_only_this_user_is_forgotten():
+def test_erasure_leaves_all_other_users():
     make_user()
     make_user(b"\x08" * 64)
 
@@ -103,7 +103,7 @@ def test_only_this_user_is_forgotten():
     assert [NotificationRequest.objects.count(), OutboundReply.objects.count(), DeadLetter.objects.count()] == [1, 2, 1]
 
 
-def test_a_request_that_was_about_others_too_stays_theirs():
+def test_a_request_that_is_about_other_users_as_well_stays():
     registration, other = make_user(), factories.make_registration()
     request = NotificationRequest.objects.get()
     theirs = make_push(request, other)
@@ -114,7 +114,7 @@ def test_a_request_that_was_about_others_too_stays_theirs():
     assert OutboundReply.objects.filter(envelope_hash=request.source_key).exists()
 
 
-def test_a_request_about_a_forgotten_user_that_is_repeated_is_a_new_one():
+def test_a_repeated_request_about_an_erased_user_counts_as_new():
     make_user()
     [request] = NotificationRequest.objects.all()
     digests = {digest_of(bridge, bytes(request.request_key)): bridge for bridge in ("waku", "xmpp")}
@@ -125,7 +125,7 @@ def test_a_request_about_a_forgotten_user_that_is_repeated_is_a_new_one():
     assert [digests[bytes(row.digest)] for row in RequestDigest.objects.all()] == ["xmpp"]
 
 
-def test_the_history_ends_and_stays_without_anybody_it_could_belong_to():
+def test_the_history_of_an_erased_user_ends_and_stays_anonymous():
     registration, now = make_user(), timezone.now() + timedelta(seconds=1)
 
     forget(KEY_HASH, now=now)
@@ -134,7 +134,7 @@ def test_the_history_ends_and_stays_without_anybody_it_could_belong_to():
     assert list(events) == [(registration.pseudonym, "registered"), (registration.pseudonym, "unregistered")]
 
 
-def test_envelopes_are_recognised_as_before():
+def test_copies_of_an_erased_users_envelopes_are_recognised():
     make_user()
     hashes = set(InboundEnvelope.objects.values_list("hash", flat=True))
 
@@ -144,7 +144,7 @@ def test_envelopes_are_recognised_as_before():
     assert InboundEnvelope.objects.get(reason="forgotten").state == InboundEnvelope.State.DROPPED
 
 
-def test_a_query_topic_that_somebody_else_shares_is_left_to_them():
+def test_a_query_topic_that_another_user_shares_stays():
     make_user()
     own = TopicKey.objects.get()
     TopicKey.objects.create(name="ab" * 64, topic=own.topic, created_at=timezone.now())
@@ -156,7 +156,7 @@ def test_a_query_topic_that_somebody_else_shares_is_left_to_them():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_bridges_no_longer_listen_for_a_forgotten_user():
+def test_bridges_stop_reading_the_topic_of_an_erased_user():
     make_user()
     content_topic, listening = topics.content_topic(topics.query_name(KEY_HASH)), Listening()
     listening.refresh()
@@ -167,7 +167,7 @@ def test_bridges_no_longer_listen_for_a_forgotten_user():
     assert content_topic not in listening
 
 
-def test_forgetting_twice_finds_nothing_the_second_time():
+def test_a_second_erasure_finds_no_rows():
     make_user()
     assert forget(KEY_HASH, now=timezone.now())
     assert not forget(KEY_HASH, now=timezone.now())
@@ -175,7 +175,7 @@ def test_forgetting_twice_finds_nothing_the_second_time():
     assert RegistrationEvent.objects.filter(kind="unregistered").count() == 1
 
 
-def test_an_unregistered_installation_is_forgotten_with_its_version():
+def test_erasure_removes_the_version_of_an_unregistered_installation():
     factories.make_registration(public_key_hash=KEY_HASH, route=None, state="unregistered", pseudonym=None)
     assert forget(KEY_HASH, now=timezone.now()).registrations == 1
     assert not Registration.objects.exists()

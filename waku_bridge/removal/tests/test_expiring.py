@@ -1,4 +1,4 @@
-"""Registrations that nobody keeps up end, and leave what every unregistered one leaves, for a while."""
+"""Expiry: abandoned registrations end, and leave a tombstone for a while, as every unregistered one."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -25,7 +25,7 @@ def expire() -> int:
     return sum(expiring.expire(now=NOW, keep=KEEP))
 
 
-def test_what_was_neither_repeated_nor_reached_for_months_is_unregistered() -> None:
+def test_an_installation_neither_repeated_nor_reached_for_months_is_unregistered() -> None:
     registration = factories.make_registration(at=LONG_AGO, version=7, allowed_key_list=[b"x"])
     factories.make_grant(registration)
 
@@ -38,7 +38,7 @@ def test_what_was_neither_repeated_nor_reached_for_months_is_unregistered() -> N
     assert [(event.kind, event.at) for event in RegistrationEvent.objects.all()] == [("expired", NOW)]
 
 
-def test_what_was_repeated_or_reached_lately_stays() -> None:
+def test_an_installation_repeated_or_reached_lately_stays() -> None:
     factories.make_registration(at=LATELY)
     factories.make_registration(route=factories.make_route(last_success_at=LATELY), at=LONG_AGO)
 
@@ -46,7 +46,7 @@ def test_what_was_repeated_or_reached_lately_stays() -> None:
     assert Registration.objects.filter(state="active").count() == 2
 
 
-def test_pushes_that_wait_for_it_are_withdrawn() -> None:
+def test_waiting_pushes_to_an_expired_installation_are_withdrawn() -> None:
     registration = factories.make_registration(at=LONG_AGO)
     factories.make_notification(
         state="retrying",
@@ -73,7 +73,7 @@ def test_tombstones_are_kept_for_a_while() -> None:
     ]
 
 
-def test_nobody_listens_for_keys_of_which_nothing_is_known() -> None:
+def test_bridges_stop_reading_topics_of_keys_without_a_registration() -> None:
     kept = factories.make_registration(route=None, state="unregistered").public_key_hash
     for public_key_hash in (kept, b"g" * 64):
         factories.make_topic_key(public_key_hash=public_key_hash)
@@ -82,8 +82,8 @@ def test_nobody_listens_for_keys_of_which_nothing_is_known() -> None:
     assert TopicKey.objects.get().name == kept.hex()
 
 
-def test_more_than_a_tenth_waits_for_somebody_and_then_ends() -> None:
-    """A clock that is half a year ahead would end every registration there is."""
+def test_expiry_of_more_than_a_tenth_waits_for_an_operator() -> None:
+    """Otherwise a clock that is half a year ahead would end every registration."""
     for _ in range(20):
         factories.make_registration(at=LONG_AGO)
 

@@ -1,4 +1,4 @@
-"""Whoever removes everything about a client waits for those who write about it, and holds nothing that they need."""
+"""Locks of a removal: it waits for sessions that write about its client, and holds no lock that they need."""
 
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, sleep
@@ -22,7 +22,7 @@ TIMEOUT_SECONDS = 20
 WAITING_FOR_US = """
     SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid)))
 """
-# What they lock of one client, in this order.
+# The rows of one client that other code locks, in this order.
 OTHERS = {
     "processing": (InboundEnvelope, Registration, Route, Notification),
     "recording": (Attempt, Route, Notification),
@@ -31,7 +31,7 @@ OTHERS = {
 
 
 def make_client():
-    """One of everything, of the canary: it can be forgotten like any other."""
+    """Make one row of every kind about the canary, which can be erased like any user."""
     key_hash = canary_identity().key_hash
     registration = factories.make_registration(public_key_hash=key_hash, pseudonym=uuid4())
     request = factories.make_request()
@@ -51,7 +51,7 @@ def remove_canary():
 
 @pytest.mark.parametrize("remove", [forget_canary, remove_canary])
 @pytest.mark.parametrize("models", OTHERS.values(), ids=OTHERS)
-def test_a_removal_holds_nothing_that_those_need_for_whom_it_waits(remove, models):
+def test_a_removal_holds_no_lock_that_the_sessions_need_for_which_it_waits(remove, models):
     make_client()
     first, *others = models
     with ThreadPoolExecutor(1) as pool:

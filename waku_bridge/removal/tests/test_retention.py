@@ -16,7 +16,7 @@ from waku_bridge.removal import retention
 NOW = timezone.now()
 DAY = timedelta(days=1)
 KEEP = timedelta(days=3)
-# The day of what ended before is dropped whole.
+# The partition of an earlier day is dropped as a whole.
 BEGIN = datetime.combine(day_of(NOW - KEEP), datetime.min.time(), UTC)
 OLD = BEGIN - timedelta(seconds=1)
 pytestmark = pytest.mark.django_db
@@ -48,20 +48,20 @@ def test_old_replies_are_removed_unless_they_wait(state: OutboundReply.State, ha
     assert OutboundReply.objects.count() == (1 if state.is_terminal else 2)
 
 
-def test_what_came_long_ago_and_ended_today_stays() -> None:
+def test_an_old_envelope_that_ended_today_stays() -> None:
     factories.make_envelope(state="failed", at=OLD, ended_on=day_of(NOW))
     purge()
     assert InboundEnvelope.objects.exists()
 
 
-def test_hashes_are_known_for_longer_than_a_message_is_accepted() -> None:
+def test_hashes_are_kept_for_longer_than_a_message_is_accepted() -> None:
     for number, at in enumerate((OLD - DAY, BEGIN - DAY, BEGIN)):
         EnvelopeHash.objects.create(hash=bytes([number]) * 32, sent_on=day_of(at))
     purge()
     assert set(EnvelopeHash.objects.values_list("sent_on", flat=True)) == {day_of(BEGIN - DAY), day_of(BEGIN)}
 
 
-def test_the_days_that_come_are_made_before() -> None:
+def test_partitions_are_created_days_ahead() -> None:
     later = NOW + 30 * DAY
     purge(later)
     ahead = day_of(later + MADE_AHEAD * DAY)
@@ -76,7 +76,7 @@ def test_old_dead_letters_are_removed() -> None:
     assert sum(retention.purge(now=NOW, keep=KEEP)) == 1
 
 
-def test_the_tasks_keep_each_table_as_long_as_its_setting_says() -> None:
+def test_the_task_keeps_each_table_for_the_time_of_its_setting() -> None:
     now = timezone.now()
     for days in (2, 4, 31, 401):
         at = now - timedelta(days=days)

@@ -1,4 +1,4 @@
-"""What a sending client asks, whom it asks next, and which answers it believes."""
+"""The sending client: its queries and requests, their order, and the answers that it accepts."""
 
 from dataclasses import replace
 
@@ -71,7 +71,7 @@ def sender() -> SendingClient:
     return _sender()
 
 
-# What it says
+# Messages
 
 
 def test_a_query_shows_the_ephemeral_key_only(sender: SendingClient) -> None:
@@ -94,7 +94,7 @@ def test_a_request_shows_the_ephemeral_key_only(sender: SendingClient, server: M
     assert asked.author != SENDER.pub33
 
 
-def test_no_two_questions_are_signed_by_the_same_key(sender: SendingClient, server: ModelServer) -> None:
+def test_each_query_and_each_request_has_a_key_of_its_own(sender: SendingClient, server: ModelServer) -> None:
     world = _notified(sender, server)
     sender.notify(CLIENT.pub33, sender.one_to_one(), OTHER_ID)
     sender.look_up(CLIENT.pub33)
@@ -108,7 +108,7 @@ def test_a_request_goes_to_the_partitioned_topic_of_its_server(sender: SendingCl
     assert world.sent[-1].content_topic == topics.content_topic(topics.partitioned_name(SERVER.pub33))
 
 
-def test_a_request_says_what_the_sender_means(sender: SendingClient, server: ModelServer) -> None:
+def test_a_request_carries_the_content_of_the_sender(sender: SendingClient, server: ModelServer) -> None:
     _notified(sender, server, content=sender.one_to_one(b"sealed"))
     (asked,) = server.received[-1].body.notifications
     me = author_hash(SENDER.pub33)
@@ -158,7 +158,7 @@ def test_a_token_sealed_for_this_contact_is_found(sender: SendingClient) -> None
     assert events[0].destination.access_token == ACCESS_TOKEN
 
 
-def test_a_token_sealed_for_others_is_not(sender: SendingClient) -> None:
+def test_a_token_sealed_for_others_is_not_found(sender: SendingClient) -> None:
     assert _reasons(_answered(sender, _for_contacts(OUTSIDER))) == [Reason.NO_TOKEN]
 
 
@@ -181,18 +181,18 @@ def test_a_token_sealed_for_others_is_not(sender: SendingClient) -> None:
     ],
     ids=[
         "no grant",
-        "nonsense for a grant",
+        "random bytes for a grant",
         "a grant of somebody else",
         "a grant for another server",
         "a grant for another token",
-        "a token that is none",
+        "a token that is no UUID",
         "no token",
-        "nonsense for sealed tokens",
+        "random bytes for sealed tokens",
         "another client",
-        "nonsense for an installation",
+        "an installation id that is no UUID",
     ],
 )
-def test_what_the_client_did_not_grant_is_not_believed(sender: SendingClient, info: QueryInfo, reason: Reason) -> None:
+def test_an_entry_without_a_valid_grant_is_ignored(sender: SendingClient, info: QueryInfo, reason: Reason) -> None:
     assert _reasons(_answered(sender, info)) == [reason]
     assert sender.destinations(CLIENT.pub33) == ()
 
@@ -202,16 +202,16 @@ def test_bad_entries_do_not_hide_a_good_one(sender: SendingClient) -> None:
     assert [type(event) for event in events[:2]] == [Ignored, Learned]
 
 
-def test_an_endless_answer_is_looked_at_as_far_as_anybody_has_devices(sender: SendingClient) -> None:
+def test_only_the_first_entries_of_an_endless_answer_are_read(sender: SendingClient) -> None:
     events = _answered(sender, *[replace(INFO, grant=b"")] * (MAX_INFOS + 50))
     assert _reasons(events) == [Reason.BAD_GRANT] * MAX_INFOS + [Reason.TOO_MANY]
 
 
-def test_a_server_that_repeats_the_grant_of_another_is_not_believed(sender: SendingClient) -> None:
+def test_an_entry_with_the_grant_of_another_server_is_ignored(sender: SendingClient) -> None:
     assert _reasons(_answered(sender, INFO, server=OUTSIDER)) == [Reason.BAD_GRANT]
 
 
-def test_answers_that_come_in_parts_and_from_several_servers_are_put_together(sender: SendingClient) -> None:
+def test_answers_in_parts_and_from_several_servers_are_merged(sender: SendingClient) -> None:
     tablet = replace(INFO, installation_id=TABLET)
     grant = sign_grant(CLIENT.private_key, SECOND_SERVER.pub33, ACCESS_TOKEN)
     answers = [(INFO, SERVER), (tablet, SERVER), (replace(INFO, grant=grant), SECOND_SERVER)]
@@ -222,13 +222,13 @@ def test_answers_that_come_in_parts_and_from_several_servers_are_put_together(se
     assert found == {(UUID, SERVER.pub33), (TABLET, SERVER.pub33), (UUID, SECOND_SERVER.pub33)}
 
 
-def test_silence_ends_the_question_after_three_seconds(sender: SendingClient) -> None:
+def test_a_query_without_an_answer_ends_after_three_seconds(sender: SendingClient) -> None:
     world, _ = _asked(sender)
     assert world.wait(sender, 2.9) == []
     assert world.wait(sender, 0.1) == [LookedUp(CLIENT.pub33, 0)]
 
 
-def test_a_useful_answer_ends_the_question_a_moment_later() -> None:
+def test_a_useful_answer_ends_the_query_a_moment_later() -> None:
     sender = _sender(timeouts=Timeouts(gather_seconds=0.3))
     world, question = _asked(sender)
     world.report(sender, _answer(question, INFO))
@@ -236,13 +236,13 @@ def test_a_useful_answer_ends_the_question_a_moment_later() -> None:
     assert world.wait(sender, 0.01) == [LookedUp(CLIENT.pub33, 1)]
 
 
-def test_an_answer_of_somebody_who_knows_nothing_does_not_end_it(sender: SendingClient) -> None:
+def test_an_empty_answer_does_not_end_the_query(sender: SendingClient) -> None:
     world, question = _asked(sender)
     world.report(sender, _answer(question, server=OUTSIDER))
     assert sender.is_looking_up(CLIENT.pub33)
 
 
-def test_a_server_that_failed_to_look_is_no_answer_to_believe(sender: SendingClient) -> None:
+def test_an_answer_that_reports_a_failure_is_ignored(sender: SendingClient) -> None:
     world, question = _asked(sender)
     response = QueryResponse(question.message_id, success=False, info=(INFO,))
     assert _reasons(world.report(sender, _sealed(response, question.author))) == [Reason.FAILED_QUERY]
@@ -251,7 +251,7 @@ def test_a_server_that_failed_to_look_is_no_answer_to_believe(sender: SendingCli
 # Contact codes
 
 
-def test_following_asks_the_store_and_listens(sender: SendingClient) -> None:
+def test_following_a_client_reads_the_store_and_subscribes(sender: SendingClient) -> None:
     sender.follow(CLIENT.pub33)
     step = sender.tick(NOW_NS)
     assert step.history == (topics.content_topic(CODE_NAME),)
@@ -259,7 +259,7 @@ def test_following_asks_the_store_and_listens(sender: SendingClient) -> None:
     assert sender.tick(NOW_NS).history == ()
 
 
-def test_what_a_client_advertises_is_used_without_a_query(sender: SendingClient, server: ModelServer) -> None:
+def test_an_advertised_destination_is_used_without_a_query(sender: SendingClient, server: ModelServer) -> None:
     world = World(server)
     (learned,) = _advertised(sender, world, INFO)
     assert learned == Learned(destination(server, CLIENT, UUID), is_advertised=True)
@@ -274,8 +274,8 @@ def test_an_advertisement_for_contacts_is_opened_by_a_contact(sender: SendingCli
     assert learned.destination.access_token == ACCESS_TOKEN
 
 
-def test_the_contact_code_of_somebody_else_on_this_topic_is_not_believed(sender: SendingClient) -> None:
-    """Everybody who knows the client's key can write there."""
+def test_the_contact_code_of_somebody_else_on_this_topic_is_ignored(sender: SendingClient) -> None:
+    """Everybody who has the client's key can write to its topic."""
     assert _reasons(_advertised(sender, World(), INFO, author=OUTSIDER)) == [Reason.WRONG_SIGNER]
     assert sender.destinations(CLIENT.pub33) == ()
 
@@ -297,7 +297,7 @@ def test_an_old_contact_code_does_not_bring_an_old_token_back(sender: SendingCli
     assert [place.access_token for place in sender.destinations(CLIENT.pub33)] == [NEW_TOKEN]
 
 
-def test_an_advertisement_of_yesterday_is_checked_with_the_servers(sender: SendingClient, server: ModelServer) -> None:
+def test_an_advertisement_of_yesterday_is_followed_by_a_query(sender: SendingClient, server: ModelServer) -> None:
     world = World(server)
     _advertised(sender, world, INFO, age_seconds=86_400)
     sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
@@ -305,7 +305,7 @@ def test_an_advertisement_of_yesterday_is_checked_with_the_servers(sender: Sendi
     assert [type(message.body) for message in server.received] == [Query, PushRequest]
 
 
-def test_a_repeated_contact_code_says_that_it_still_holds(sender: SendingClient, server: ModelServer) -> None:
+def test_a_repeated_contact_code_makes_its_destinations_fresh_again(sender: SendingClient, server: ModelServer) -> None:
     world = World(server)
     _advertised(sender, world, INFO)
     world.wait(sender, 80_000)
@@ -340,7 +340,7 @@ def test_a_message_is_notified_about_once(sender: SendingClient, server: ModelSe
     assert sum(server.pushes.values()) == 1
 
 
-def test_asked_for_again_the_same_message_is_not_sent_again(sender: SendingClient, server: ModelServer) -> None:
+def test_a_second_notification_of_the_same_message_sends_nothing(sender: SendingClient, server: ModelServer) -> None:
     world = _notified(sender, server)
     before = len(world.sent)
     sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
@@ -350,7 +350,7 @@ def test_asked_for_again_the_same_message_is_not_sent_again(sender: SendingClien
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
 
-def test_one_server_is_asked_for_each_installation(
+def test_each_installation_is_in_one_request_only(
     sender: SendingClient, server: ModelServer, second: ModelServer
 ) -> None:
     for each in (server, second):
@@ -366,8 +366,8 @@ def test_one_server_is_asked_for_each_installation(
     assert len(requests) == 1  # both installations in one
 
 
-def test_the_newest_registration_of_an_installation_counts(server: ModelServer, second: ModelServer) -> None:
-    sender = _sender(timeouts=Timeouts())  # waits a moment for the answers of others
+def test_a_request_goes_to_the_server_with_the_newest_registration(server: ModelServer, second: ModelServer) -> None:
+    sender = _sender(timeouts=Timeouts())  # waits a moment for the answers of other servers
     second.enrol(CLIENT, UUID, NEW_TOKEN, version=2)
     world = World(server, second)
     sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
@@ -392,7 +392,7 @@ def test_the_most_recently_active_devices_are_notified_first() -> None:
     assert [phone for _, _, phone in server.pushes] == [PHONES[4], PHONES[1], PHONES[2]]
 
 
-def test_more_devices_can_be_asked_for() -> None:
+def test_the_limit_of_devices_can_be_raised() -> None:
     server, sender = ModelServer(SERVER), _sender(max_devices=5)
     for phone in PHONES:
         server.enrol(CLIENT, phone, ACCESS_TOKEN)
@@ -400,7 +400,7 @@ def test_more_devices_can_be_asked_for() -> None:
     assert len(server.pushes) == 5
 
 
-def test_an_unknown_client_is_nobody_to_notify(sender: SendingClient) -> None:
+def test_an_unknown_client_has_no_installation_to_notify(sender: SendingClient) -> None:
     world = World(ModelServer(SERVER))
     sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
     world.run(sender)
@@ -408,14 +408,16 @@ def test_an_unknown_client_is_nobody_to_notify(sender: SendingClient) -> None:
     assert sender.result(CLIENT.pub33, MESSAGE_ID) == Notified(MESSAGE_ID, CLIENT.pub33, ())
 
 
-def test_a_named_installation_that_nobody_knows_is_not_found(sender: SendingClient, server: ModelServer) -> None:
+def test_a_named_installation_that_no_server_knows_is_not_found(sender: SendingClient, server: ModelServer) -> None:
     world = _notified(sender, server, installation_ids=[TABLET])
     world.wait(sender, 3)
     (settled,) = sender.result(CLIENT.pub33, MESSAGE_ID).installations
     assert (settled.outcome, settled.request_count) == (Outcome.NOT_FOUND, 0)
 
 
-def test_after_three_seconds_of_silence_another_server_is_asked(server: ModelServer, second: ModelServer) -> None:
+def test_another_server_gets_the_request_after_three_seconds_without_an_answer(
+    server: ModelServer, second: ModelServer
+) -> None:
     sender, world = _sender(), World(server, second)
     second.enrol(CLIENT, UUID, NEW_TOKEN, version=2)  # so that it is asked first
     sender.look_up(CLIENT.pub33)
@@ -431,7 +433,7 @@ def test_after_three_seconds_of_silence_another_server_is_asked(server: ModelSer
     assert (settled.outcome, settled.server, settled.request_count) == (Outcome.NOTIFIED, SERVER.pub33, 2)
 
 
-def test_when_all_are_silent_the_sender_says_so(sender: SendingClient, server: ModelServer) -> None:
+def test_the_outcome_is_no_answer_when_no_server_answers(sender: SendingClient, server: ModelServer) -> None:
     world = World(server)
     sender.look_up(CLIENT.pub33)
     world.run(sender)
@@ -441,10 +443,10 @@ def test_when_all_are_silent_the_sender_says_so(sender: SendingClient, server: M
     world.wait(sender, 10)
     (settled,) = sender.result(CLIENT.pub33, MESSAGE_ID).installations
     assert settled.outcome is Outcome.NO_ANSWER
-    assert settled.request_count == 1  # the same server is not asked for the same again
+    assert settled.request_count == 1  # the request to the same server is not repeated
 
 
-def test_who_must_not_notify_twice_asks_no_second_server(server: ModelServer, second: ModelServer) -> None:
+def test_without_fail_over_no_second_server_gets_the_request(server: ModelServer, second: ModelServer) -> None:
     sender, world = _sender(fail_over=False), World(server, second)
     sender.look_up(CLIENT.pub33)
     world.run(sender)
@@ -465,10 +467,8 @@ def test_a_success_that_comes_too_late_corrects_the_outcome(sender: SendingClien
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
 
-def test_a_silent_server_that_may_have_notified_is_not_forgotten_by_a_later_failure(
-    server: ModelServer, second: ModelServer
-) -> None:
-    """Otherwise asking once more could notify twice."""
+def test_a_missing_answer_outweighs_a_later_failure_of_another_server(server: ModelServer, second: ModelServer) -> None:
+    """Otherwise another request could notify twice."""
     sender, world = _sender(), World(server, second)
     second.enrol(CLIENT, UUID, NEW_TOKEN, version=2)
     server.errors = [77]
@@ -485,7 +485,7 @@ def test_a_silent_server_that_may_have_notified_is_not_forgotten_by_a_later_fail
     assert len(world.sent) == before
 
 
-def test_a_wrong_token_is_asked_for_and_the_request_repeated_with_the_new_one(
+def test_a_wrong_token_leads_to_a_query_and_a_request_with_the_new_token(
     sender: SendingClient, server: ModelServer
 ) -> None:
     world = World(server)
@@ -498,7 +498,7 @@ def test_a_wrong_token_is_asked_for_and_the_request_repeated_with_the_new_one(
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
 
-def test_a_token_that_stays_wrong_is_given_up(sender: SendingClient, server: ModelServer) -> None:
+def test_a_token_that_stays_wrong_ends_the_attempts(sender: SendingClient, server: ModelServer) -> None:
     server.errors = [ReportError.WRONG_TOKEN] * 9
     world = _notified(sender, server)
     world.wait(sender, 1000)
@@ -507,7 +507,9 @@ def test_a_token_that_stays_wrong_is_given_up(sender: SendingClient, server: Mod
     assert sum(server.pushes.values()) == 0
 
 
-def test_an_internal_error_is_met_with_exponential_backoff(sender: SendingClient, server: ModelServer) -> None:
+def test_after_an_internal_error_attempts_follow_an_exponential_backoff(
+    sender: SendingClient, server: ModelServer
+) -> None:
     server.errors = [ReportError.INTERNAL_ERROR] * 99
     world = _notified(sender, server)
     begin_ns, times = world.now_ns, []
@@ -536,7 +538,7 @@ def test_after_an_internal_error_another_server_is_tried(server: ModelServer, se
     assert sum((server.pushes + second.pushes).values()) == 1
 
 
-def test_a_server_that_lost_the_registration_is_forgotten_and_another_one_asked(
+def test_a_server_that_lost_the_registration_is_replaced_by_another_one(
     server: ModelServer, second: ModelServer
 ) -> None:
     sender, world = _sender(), World(server, second)
@@ -550,7 +552,7 @@ def test_a_server_that_lost_the_registration_is_forgotten_and_another_one_asked(
     assert [place.server for place in sender.destinations(CLIENT.pub33)] == [SERVER.pub33]
 
 
-def test_an_error_from_the_future_is_final_until_somebody_asks_again(
+def test_an_unknown_error_is_final_until_the_user_repeats_the_notification(
     sender: SendingClient, server: ModelServer
 ) -> None:
     server.errors = [77]
@@ -561,7 +563,7 @@ def test_an_error_from_the_future_is_final_until_somebody_asks_again(
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
 
-def test_reports_that_come_in_parts_are_put_together(sender: SendingClient, server: ModelServer) -> None:
+def test_reports_in_parts_are_merged(sender: SendingClient, server: ModelServer) -> None:
     server.enrol(CLIENT, TABLET, ACCESS_TOKEN)
     world, whole = _unanswered(sender, server)
     request = server.received[-1]
@@ -576,14 +578,14 @@ def test_reports_that_come_in_parts_are_put_together(sender: SendingClient, serv
 # Bad input
 
 
-def test_reports_of_a_forged_signer_are_not_believed(sender: SendingClient, server: ModelServer) -> None:
+def test_reports_with_a_forged_signer_are_ignored(sender: SendingClient, server: ModelServer) -> None:
     world, request = _request(sender, server)
     events = world.report(sender, _sealed(_success(), request.author, server=OUTSIDER))
     assert _reasons(events) == [Reason.WRONG_SIGNER]
     assert sender.result(CLIENT.pub33, MESSAGE_ID) is None
 
 
-def test_reports_on_another_message_are_not_believed(sender: SendingClient, server: ModelServer) -> None:
+def test_reports_on_another_message_are_ignored(sender: SendingClient, server: ModelServer) -> None:
     world, request = _request(sender, server)
     events = world.report(sender, _sealed(replace(_success(), message_id=OTHER_ID), request.author))
     assert _reasons(events) == [Reason.UNKNOWN_REQUEST]
@@ -592,7 +594,7 @@ def test_reports_on_another_message_are_not_believed(sender: SendingClient, serv
 @pytest.mark.parametrize(
     ("key_hash", "installation_id"), [(CLIENT.key_hash, TABLET), (OUTSIDER.key_hash, UUID)], ids=["device", "client"]
 )
-def test_reports_on_foreign_installations_are_not_believed(
+def test_reports_on_foreign_installations_are_ignored(
     sender: SendingClient, server: ModelServer, key_hash: bytes, installation_id: str
 ) -> None:
     world, request = _request(sender, server)
@@ -602,20 +604,20 @@ def test_reports_on_foreign_installations_are_not_believed(
     assert sender.result(CLIENT.pub33, MESSAGE_ID) is None
 
 
-def test_an_answer_to_a_query_of_somebody_else_is_not_ours(sender: SendingClient) -> None:
+def test_an_answer_to_the_query_of_another_sender_is_ignored(sender: SendingClient) -> None:
     world, question = _asked(sender)
     response = QueryResponse(b"\x0f" * 32, success=True, info=(INFO,))
     assert _reasons(world.report(sender, _sealed(response, question.author))) == [Reason.UNKNOWN_REQUEST]
 
 
-def test_an_answer_of_the_wrong_kind_is_not_ours(sender: SendingClient, server: ModelServer) -> None:
+def test_an_answer_of_the_wrong_kind_is_ignored(sender: SendingClient, server: ModelServer) -> None:
     world, question = _asked(sender)
     bodies = [PushResponse(MESSAGE_ID), RegistrationResponse(b"\x0f" * 64, success=True)]
     events = [event for body in bodies for event in world.report(sender, _sealed(body, question.author))]
     assert _reasons(events) == [Reason.UNKNOWN_REQUEST, Reason.UNEXPECTED_TYPE]
 
 
-def test_replayed_answers_are_passed_over(sender: SendingClient, server: ModelServer) -> None:
+def test_replayed_answers_are_ignored(sender: SendingClient, server: ModelServer) -> None:
     world, answer = _unanswered(sender, server)
     world.report(sender, answer)
     again = _sealed(_success(), server.received[-1].author)
@@ -624,7 +626,7 @@ def test_replayed_answers_are_passed_over(sender: SendingClient, server: ModelSe
     assert len(sender.result(CLIENT.pub33, MESSAGE_ID).installations) == 1
 
 
-def test_a_server_that_changes_its_mind_is_not_listened_to(sender: SendingClient, server: ModelServer) -> None:
+def test_a_failure_after_a_success_of_the_same_server_is_ignored(sender: SendingClient, server: ModelServer) -> None:
     world, request = _request(sender, server)
     failure = PushResponse(MESSAGE_ID, (Report(CLIENT.key_hash, UUID, success=False, error=ReportError.WRONG_TOKEN),))
     world.report(sender, _sealed(_success(), request.author))
@@ -657,8 +659,8 @@ def test_a_failure_that_comes_too_late_does_not_disturb_the_request_to_another_s
     assert (settled.outcome, settled.server, settled.request_count) == (Outcome.NOTIFIED, SERVER.pub33, 2)
 
 
-def test_a_success_counts_though_the_same_server_said_no_before(sender: SendingClient, server: ModelServer) -> None:
-    """Otherwise the device would be asked for once more."""
+def test_a_success_counts_after_a_failure_of_the_same_server(sender: SendingClient, server: ModelServer) -> None:
+    """Otherwise there would be another request for the device."""
     world, request = _request(sender, server)
     refusal = Report(CLIENT.key_hash, UUID, success=False, error=ReportError.INTERNAL_ERROR)
     world.report(sender, _sealed(PushResponse(MESSAGE_ID, (refusal,)), request.author))
@@ -669,14 +671,14 @@ def test_a_success_counts_though_the_same_server_said_no_before(sender: SendingC
     assert len(world.sent) == before
 
 
-def test_an_answer_that_comes_much_too_late_finds_nobody_listening(sender: SendingClient, server: ModelServer) -> None:
+def test_an_answer_after_a_minute_is_not_read_any_more(sender: SendingClient, server: ModelServer) -> None:
     world, answer = _unanswered(sender, server)
     world.wait(sender, LISTEN_SECONDS + 10)
     assert _reasons(world.report(sender, answer)) == [Reason.FOREIGN_TOPIC]
     assert sender.subscriptions() == {}
 
 
-def test_garbage_is_passed_over_with_a_reason(sender: SendingClient, server: ModelServer) -> None:
+def test_garbage_is_ignored_with_a_reason(sender: SendingClient, server: ModelServer) -> None:
     world, request = _request(sender, server)
     sender.follow(CLIENT.pub33)
     good = _sealed(_success(), request.author)
@@ -698,7 +700,7 @@ def test_garbage_is_passed_over_with_a_reason(sender: SendingClient, server: Mod
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
 
-def test_neither_ids_nor_tokens_are_in_the_repr_of_what_happened(sender: SendingClient, server: ModelServer) -> None:
+def test_the_repr_of_events_has_no_access_token(sender: SendingClient, server: ModelServer) -> None:
     world = _notified(sender, server)
     assert ACCESS_TOKEN not in repr(world.events)
 
@@ -715,7 +717,7 @@ def _notified(sender: SendingClient, *servers: ModelServer, content=None, instal
 
 
 def _asked(sender: SendingClient):
-    """A sender that has asked for the client, and its question."""
+    """Have the sender query for the client, and return the world and the query."""
     world = World()
     sender.look_up(CLIENT.pub33)
     world.run(sender)
@@ -733,7 +735,7 @@ def _answer(question, *info: QueryInfo, server: Identity = SERVER):
 
 
 def _request(sender: SendingClient, server: ModelServer):
-    """A sender that has asked the server to notify, and its request, which the network has kept back."""
+    """Have the sender request a push, and return the world and the request, which has not reached the server."""
     world = World(server)
     sender.look_up(CLIENT.pub33)
     world.run(sender)
@@ -744,7 +746,7 @@ def _request(sender: SendingClient, server: ModelServer):
 
 
 def _unanswered(sender: SendingClient, server: ModelServer):
-    """The same, but the server has got it, and only its answer is on its way."""
+    """Have the sender request a push, and return the world and the server's answer, which has not arrived."""
     world, _ = _request(sender, server)
     (answer,) = server.receive(world.sent[-1], world.now_ns)
     return world, answer
@@ -772,7 +774,7 @@ def _advertised(
     server_key: bytes = SERVER.pub33,
     age_seconds: float = 0,
 ):
-    """What a contact code on the client's topic leads to."""
+    """Return the step that follows a contact code on the client's topic."""
     sender.follow(CLIENT.pub33)
     sender.tick(world.now_ns)
     message = encode(

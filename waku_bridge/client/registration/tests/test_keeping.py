@@ -24,7 +24,7 @@ def test_a_client_is_found_again_as_it_was(tmp_path):
     assert kept.state == phone.state
 
 
-def test_nobody_else_can_read_it(tmp_path):
+def test_only_the_owner_can_read_the_file(tmp_path):
     path = tmp_path / "clients" / "me.json"
     write(path, read_or_new(path))
     write(path, read_or_new(path))
@@ -34,19 +34,19 @@ def test_nobody_else_can_read_it(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"private_key": "ab", "registration": null}', "not json at all"])
-def test_another_file_is_not_taken_for_a_client_and_not_quoted(tmp_path, text):
+def test_another_file_is_refused_without_quoting_it(tmp_path, text):
     path = tmp_path / "me.json"
     path.write_text(text)
     with pytest.raises(KeepingError, match=r"me\.json does not hold a client$"):
         read_or_new(path)
 
 
-def test_a_client_that_never_registered_is_none_to_read(tmp_path):
+def test_a_missing_file_cannot_be_read(tmp_path):
     with pytest.raises(KeepingError, match="cannot be read: No such file"):
         read(tmp_path / "nobody.json")
 
 
-def test_neither_key_nor_token_is_in_its_representation():
+def test_the_repr_of_a_client_has_neither_key_nor_token():
     phone = a_phone()
     shown = repr(Kept(phone.identity, phone.state))
     assert phone.access_token not in shown

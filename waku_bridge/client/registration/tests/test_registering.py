@@ -1,4 +1,4 @@
-"""What a registering client says, when, and which answers it believes."""
+"""The registering client: its registrations, their repetitions, and the answers that it accepts."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -77,7 +77,7 @@ def test_a_registration_goes_to_the_personal_topic_of_its_server(client: Registe
     assert message.content_topic == topics.content_topic(topics.personal_name(SERVER.pub33))
 
 
-def test_the_client_listens_where_it_is_answered(client: RegisteringClient) -> None:
+def test_the_client_reads_the_topic_of_its_answers(client: RegisteringClient) -> None:
     topic = topics.content_topic(topics.partitioned_name(CLIENT.pub33))
     assert client.subscriptions() == {topic: (CLIENT,)}
 
@@ -96,7 +96,7 @@ def test_versions_go_on_from_where_an_earlier_run_stopped() -> None:
     assert _shown(client).version == 42
 
 
-def test_a_repeat_says_the_same_to_the_byte_in_another_envelope(client: RegisteringClient) -> None:
+def test_a_repetition_has_the_same_bytes_in_another_envelope(client: RegisteringClient) -> None:
     client.change(ADDRESS, FRIENDS)
     (first,) = client.tick(NOW_NS).messages
     (second,) = client.tick(client.deadline_ns).messages
@@ -104,7 +104,7 @@ def test_a_repeat_says_the_same_to_the_byte_in_another_envelope(client: Register
     assert first.payload != second.payload
 
 
-def test_silence_is_met_with_exponential_backoff_and_has_an_end(client: RegisteringClient) -> None:
+def test_attempts_without_an_answer_follow_an_exponential_backoff_and_end(client: RegisteringClient) -> None:
     client.change(ADDRESS)
     world = World(ModelServer(SERVER))
     world.mute = {SERVER.pub33}
@@ -120,7 +120,7 @@ def test_silence_is_met_with_exponential_backoff_and_has_an_end(client: Register
     assert client.is_settled
 
 
-def test_what_was_given_up_is_said_again_on_request(client: RegisteringClient, server: ModelServer) -> None:
+def test_a_version_that_was_given_up_is_sent_again_on_request(client: RegisteringClient, server: ModelServer) -> None:
     world = _silent_world(client, server)
     world.wait(client, 2_000_000)
     world.mute.clear()
@@ -135,14 +135,14 @@ def test_contacts_alone_can_open_the_access_token(client: RegisteringClient) -> 
     assert find_access_token(entries, SERVER.private_key, CLIENT.pub33) is None
 
 
-def test_open_to_all_means_that_no_contact_is_named(client: RegisteringClient) -> None:
+def test_a_registration_open_to_all_names_no_contact(client: RegisteringClient) -> None:
     client.change(ADDRESS, Preferences(contacts=(SENDER.pub33,)))
     shown = _shown(client)
     assert shown.allowed_key_list == ()
     assert not shown.allow_from_contacts_only
 
 
-def test_what_the_phone_wishes_is_what_the_server_reads(client: RegisteringClient) -> None:
+def test_the_server_reads_the_preferences_of_the_phone(client: RegisteringClient) -> None:
     wishes = Preferences(
         enabled=False,
         block_mentions=True,
@@ -159,7 +159,7 @@ def test_what_the_phone_wishes_is_what_the_server_reads(client: RegisteringClien
     assert shown.allowed_mentions_chat_list == wishes.mention_chats
 
 
-def test_a_new_device_token_keeps_the_wishes_and_the_access_token(client: RegisteringClient) -> None:
+def test_a_new_device_token_keeps_the_preferences_and_the_access_token(client: RegisteringClient) -> None:
     client.change(ADDRESS, Preferences(block_mentions=True))
     token = client.access_token
     client.change(replace(ADDRESS, device_token=apn_token("device-token-2")))
@@ -178,9 +178,9 @@ def test_a_new_device_token_keeps_the_wishes_and_the_access_token(client: Regist
         (FRIENDS, replace(FRIENDS, contacts_only=False), False),
         (FRIENDS, FRIENDS, False),
     ],
-    ids=["other wishes", "closed", "closed no more, and no contacts", "one is gone", "one more", "opened", "the same"],
+    ids=["other preferences", "closed", "open again, no contacts", "contact removed", "contact added", "open", "same"],
 )
-def test_the_access_token_changes_when_some_must_not_use_it_any_more(
+def test_the_access_token_changes_when_somebody_must_not_use_it_any_more(
     before: Preferences, after: Preferences, expected: bool
 ) -> None:
     assert needs_new_token(before, after) is expected
@@ -191,7 +191,7 @@ def test_the_access_token_changes_when_some_must_not_use_it_any_more(
     assert (client.access_token != token) is expected
 
 
-def test_unregistering_tells_no_token(client: RegisteringClient) -> None:
+def test_an_unregistration_has_no_token(client: RegisteringClient) -> None:
     client.change(ADDRESS)
     client.unregister()
     shown = _shown(client)
@@ -199,7 +199,7 @@ def test_unregistering_tells_no_token(client: RegisteringClient) -> None:
     assert (shown.device_token, shown.access_token, shown.grant) == ("", "", b"")
 
 
-def test_before_the_first_version_there_is_nothing_to_say(client: RegisteringClient) -> None:
+def test_before_the_first_version_the_client_sends_nothing(client: RegisteringClient) -> None:
     assert client.tick(NOW_NS).messages == ()
     assert client.deadline_ns is None
 
@@ -217,7 +217,7 @@ def test_an_accepted_registration_is_advertised_at_once_with_a_grant_for_each_se
     assert {info.version for info in code.info} == {1}
 
 
-def test_an_advertisement_for_contacts_hands_the_token_out_sealed(
+def test_an_advertisement_for_contacts_has_the_token_only_sealed(
     client: RegisteringClient, server: ModelServer
 ) -> None:
     world = World(server)
@@ -236,8 +236,8 @@ def test_the_contact_code_is_repeated_every_six_hours(client: RegisteringClient,
     assert events == [Advertised(1, (SERVER.pub33,))] * 2
 
 
-@pytest.mark.parametrize("wishes", [Preferences(enabled=False)], ids=["wants no pushes"])
-def test_who_wants_no_pushes_advertises_nobody(
+@pytest.mark.parametrize("wishes", [Preferences(enabled=False)], ids=["pushes switched off"])
+def test_a_device_with_pushes_switched_off_advertises_no_server(
     client: RegisteringClient, server: ModelServer, wishes: Preferences
 ) -> None:
     world = World(server)
@@ -255,7 +255,9 @@ def test_after_unregistering_nothing_is_advertised(client: RegisteringClient, se
     assert client.deadline_ns is None
 
 
-def test_until_a_server_has_the_new_version_it_is_not_advertised(server: ModelServer, second: ModelServer) -> None:
+def test_a_server_is_not_advertised_until_it_has_accepted_the_new_version(
+    server: ModelServer, second: ModelServer
+) -> None:
     client, world = _client(SERVER, OUTSIDER), World(server, second)
     client.change(ADDRESS)
     world.run(client)
@@ -267,7 +269,7 @@ def test_until_a_server_has_the_new_version_it_is_not_advertised(server: ModelSe
     assert world.events[-1] == Advertised(2, (SERVER.pub33,))
 
 
-def test_a_server_that_is_left_is_told_to_forget_and_a_new_one_to_remember(
+def test_the_client_unregisters_from_a_server_it_leaves_and_registers_with_the_new_one(
     client: RegisteringClient, server: ModelServer, second: ModelServer
 ) -> None:
     world = World(server, second)
@@ -283,7 +285,9 @@ def test_a_server_that_is_left_is_told_to_forget_and_a_new_one_to_remember(
 
 
 @pytest.mark.parametrize("error", [RegistrationError.MALFORMED_MESSAGE, RegistrationError.UNSUPPORTED_TOKEN_TYPE])
-def test_what_is_wrong_is_not_said_again(client: RegisteringClient, server: ModelServer, error: int) -> None:
+def test_a_registration_that_was_refused_finally_is_not_repeated(
+    client: RegisteringClient, server: ModelServer, error: int
+) -> None:
     world = World(server)
     server.registration_errors = [error]
     client.change(ADDRESS)
@@ -293,7 +297,7 @@ def test_what_is_wrong_is_not_said_again(client: RegisteringClient, server: Mode
 
 
 @pytest.mark.parametrize("error", [RegistrationError.INTERNAL_ERROR, 77], ids=["known", "from the future"])
-def test_an_internal_error_is_met_with_exponential_backoff(
+def test_after_an_internal_error_attempts_follow_an_exponential_backoff(
     client: RegisteringClient, server: ModelServer, error: int
 ) -> None:
     world = World(server)
@@ -313,7 +317,7 @@ def test_a_refusal_without_a_reason_is_a_refusal(client: RegisteringClient) -> N
     assert events == [Refused(SERVER.pub33, 1, RegistrationError.INTERNAL_ERROR, is_final=False)]
 
 
-def test_a_client_that_lost_its_memory_raises_its_version_until_the_server_takes_it(server: ModelServer) -> None:
+def test_a_client_that_lost_its_state_raises_its_version_until_the_server_accepts_it(server: ModelServer) -> None:
     world = World(server)
     old = _client(SERVER, version=5)
     old.change(ADDRESS)
@@ -336,8 +340,8 @@ def test_a_version_is_not_raised_for_ever(server: ModelServer) -> None:
     assert len(world.sent) == 4
 
 
-def test_a_success_that_was_overtaken_by_a_refusal_of_the_repeat_still_counts(client: RegisteringClient) -> None:
-    """A strict server refuses the repeat of a version that it has; its first answer may come later."""
+def test_a_success_counts_after_a_refusal_of_the_repetition(client: RegisteringClient) -> None:
+    """A strict server refuses the repetition of a version that it has. Its first answer may come later."""
     world, request_id = _asked(client)
     (repeat,) = client.tick(client.deadline_ns).messages
     server = ModelServer(SERVER)
@@ -349,7 +353,7 @@ def test_a_success_that_was_overtaken_by_a_refusal_of_the_repeat_still_counts(cl
     assert client.version == 1
 
 
-def test_a_stored_state_is_the_same_client_again(server: ModelServer) -> None:
+def test_a_stored_state_restores_the_same_client(server: ModelServer) -> None:
     world = World(server)
     client = _client(SERVER)
     client.change(ADDRESS, FRIENDS)
@@ -363,7 +367,7 @@ def test_a_stored_state_is_the_same_client_again(server: ModelServer) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "servers": 3}', "null"])
-def test_something_else_than_a_state_is_a_value_error(text: str) -> None:
+def test_any_other_text_than_a_state_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         load_state(text)
 
@@ -374,8 +378,8 @@ def test_neither_token_is_in_the_repr_of_a_state(client: RegisteringClient) -> N
     assert client.access_token not in repr(client.state)
 
 
-def test_in_anonymous_mode_nothing_shows_the_chat_key(server: ModelServer) -> None:
-    """Everything that leaves the phone is opened as far as anybody could, and the chat key is in none of it."""
+def test_in_anonymous_mode_no_message_shows_the_chat_key(server: ModelServer) -> None:
+    """All messages of the phone are opened as far as anybody could, and the chat key is in none of them."""
     anonymous = new_identity(repeatable())
     client = RegisteringClient(anonymous, new_state(SERVER.pub33, random_bytes=repeatable()), repeatable())
     world = World(server)
@@ -391,7 +395,7 @@ def test_in_anonymous_mode_nothing_shows_the_chat_key(server: ModelServer) -> No
     assert find_access_token(info.allowed_key_list, SENDER.private_key, anonymous.pub33) == client.access_token
 
 
-def test_a_server_that_is_left_and_knows_a_newer_version_forgets_all_the_same(
+def test_the_client_unregisters_also_from_a_server_with_a_newer_version(
     client: RegisteringClient, server: ModelServer, second: ModelServer
 ) -> None:
     world = World(server, second)
@@ -407,7 +411,7 @@ def test_a_server_that_is_left_and_knows_a_newer_version_forgets_all_the_same(
     assert client.standing(OUTSIDER.pub33).standing is Standing.ACCEPTED
 
 
-def test_who_asks_again_for_days_remembers_the_last_questions_only(client: RegisteringClient) -> None:
+def test_a_client_that_retries_for_days_keeps_the_last_request_ids_only(client: RegisteringClient) -> None:
     client.change(ADDRESS)
     for _ in range(MAX_REQUEST_IDS + 5):
         client.retry()
@@ -420,7 +424,7 @@ def test_who_asks_again_for_days_remembers_the_last_questions_only(client: Regis
 # Bad input
 
 
-def test_a_forged_signer_is_not_believed(client: RegisteringClient) -> None:
+def test_an_answer_with_a_forged_signer_is_ignored(client: RegisteringClient) -> None:
     world, request_id = _asked(client)
     forged = ModelServer(OUTSIDER).seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, world.now_ns)
     (ignored,) = world.report(client, forged)
@@ -438,14 +442,14 @@ def test_one_server_cannot_answer_for_another() -> None:
     assert client.standing(OUTSIDER.pub33).standing is Standing.PENDING
 
 
-def test_an_unknown_request_id_is_not_believed(client: RegisteringClient) -> None:
+def test_an_answer_with_an_unknown_request_id_is_ignored(client: RegisteringClient) -> None:
     world, _ = _asked(client)
     response = RegistrationResponse(b"\x0f" * 64, success=True)
     (ignored,) = world.report(client, ModelServer(SERVER).seal(response, CLIENT.pub33, world.now_ns))
     assert ignored.reason is Reason.UNKNOWN_REQUEST
 
 
-def test_an_answer_to_an_older_version_is_out_of_date(client: RegisteringClient) -> None:
+def test_an_answer_to_an_older_version_is_ignored(client: RegisteringClient) -> None:
     world, request_id = _asked(client)
     client.change(ADDRESS)
     answer = ModelServer(SERVER).seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, world.now_ns)
@@ -454,7 +458,7 @@ def test_an_answer_to_an_older_version_is_out_of_date(client: RegisteringClient)
     assert client.standing(SERVER.pub33).standing is Standing.PENDING
 
 
-def test_a_replayed_answer_is_passed_over(client: RegisteringClient) -> None:
+def test_a_replayed_answer_is_ignored(client: RegisteringClient) -> None:
     world, request_id = _asked(client)
     server = ModelServer(SERVER)
     answer = server.seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, world.now_ns)
@@ -477,13 +481,13 @@ def test_a_refusal_after_the_success_changes_nothing(client: RegisteringClient) 
     assert client.standing(SERVER.pub33).standing is Standing.ACCEPTED
 
 
-def test_another_kind_of_message_is_no_answer(client: RegisteringClient) -> None:
+def test_a_message_of_another_kind_is_ignored(client: RegisteringClient) -> None:
     world, _ = _asked(client)
     (ignored,) = world.report(client, ModelServer(SERVER).seal(PushResponse(b"\x0a" * 32), CLIENT.pub33, NOW_NS))
     assert ignored.reason is Reason.UNEXPECTED_TYPE
 
 
-def test_garbage_on_its_topics_is_passed_over_with_a_reason(client: RegisteringClient) -> None:
+def test_garbage_on_the_clients_topics_is_ignored_with_a_reason(client: RegisteringClient) -> None:
     world, request_id = _asked(client)
     server = ModelServer(SERVER)
     good = server.seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, world.now_ns)
@@ -532,7 +536,7 @@ def _contact_code(message, client: Identity = CLIENT) -> ContactCodeAdvertisemen
 
 
 def _asked(client: RegisteringClient) -> tuple[World, bytes]:
-    """A client that waits for the answer to its first version."""
+    """Return a client that waits for the answer to its first version."""
     world = World(now_ns=NOW_NS)
     client.change(ADDRESS)
     (message,) = client.tick(NOW_NS).messages

@@ -1,4 +1,4 @@
-"""When the clients try again, by the reference's own numbers."""
+"""The times of repeated attempts, by the reference client's own numbers."""
 
 import json
 from pathlib import Path

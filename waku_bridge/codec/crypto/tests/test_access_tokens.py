@@ -16,16 +16,16 @@ def test_a_contact_finds_the_token_among_entries_for_others():
     assert find_access_token(entries, SENDER.private_key, CLIENT.pub33) == ACCESS_TOKEN
 
 
-def test_a_stranger_learns_nothing():
+def test_a_sender_without_an_entry_finds_no_token():
     assert find_access_token([entry_for(SENDER)], OUTSIDER.private_key, CLIENT.pub33) is None
 
 
-def test_passes_over_an_entry_that_holds_no_uuid():
+def test_skips_an_entry_that_holds_no_uuid():
     entries = [entry_for(SENDER, "not a uuid"), entry_for(SENDER)]
     assert find_access_token(entries, SENDER.private_key, CLIENT.pub33) == ACCESS_TOKEN
 
 
-def test_passes_over_an_entry_that_holds_no_text():
+def test_skips_an_entry_that_holds_no_text():
     shared = shared_key(CLIENT.private_key, parse_public_key(SENDER.pub33))
     entries = [seal_body(b"\xff" * 36, shared, repeatable()), entry_for(SENDER)]
     assert find_access_token(entries, SENDER.private_key, CLIENT.pub33) == ACCESS_TOKEN
