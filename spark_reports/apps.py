@@ -4,4 +4,3 @@ from django.apps import AppConfig
 class SparkReportsConfig(AppConfig):
     name = "spark_reports"
     verbose_name = "Reports"
-    default_auto_field = "django.db.models.BigAutoField"

@@ -23,11 +23,6 @@ LABELS = {"platform": "Platform", "app_topic": "App topic", "bridge": "Bridge", 
 MAX_TEXT = 200
 
 
-def date_widget() -> UnfoldAdminTextInputWidget:
-    """Return a field with the browser's own day picker, which needs no script."""
-    return UnfoldAdminTextInputWidget(attrs={"type": "date"})
-
-
 class DaysForm(forms.Form):
     """A range of days. ``from`` and ``to`` are included in it, and either may be left out."""
 
@@ -37,7 +32,8 @@ class DaysForm(forms.Form):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for name in self.days:
-            self.fields[name] = forms.DateField(label=name.capitalize(), required=False, widget=date_widget())
+            day_picker = UnfoldAdminTextInputWidget(attrs={"type": "date"})  # the browser's own, without a script
+            self.fields[name] = forms.DateField(label=name.capitalize(), required=False, widget=day_picker)
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data

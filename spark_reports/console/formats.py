@@ -1,6 +1,5 @@
 """Formats of figures on pages and in mails. CSV files have unformatted figures."""
 
-from datetime import date
 from math import sqrt
 
 NOTHING = "-"
@@ -55,10 +54,6 @@ def score(value: float | None) -> str:
 
 def seconds(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
-
-
-def short_day(day: date) -> str:
-    return f"{day:%m-%d}"
 
 
 def wilson(events: int, total: int) -> tuple[float, float] | tuple[None, None]:

@@ -28,8 +28,8 @@ class RequestRun(Operation):
     replace = forms.BooleanField(
         label="Export again",
         required=False,
-        help_text="Read the facts from the database once more, instead of the files that are in the lake already. "
-        "For files that are damaged or incomplete; only as long as the facts are kept.",
+        help_text="Export the facts from the database again, also for days that are in the lake already. "
+        "For damaged or incomplete files, while the database still has the facts.",
         widget=UnfoldBooleanSwitchWidget(),
     )
 
@@ -41,16 +41,16 @@ class RequestRun(Operation):
         if present:
             yield f"{present} of these days have reports: replaced when the run succeeds, kept when it fails."
         yield (
-            "Days after them are compared with them. Where facts are exported again, the reports of the thirty days "
-            "after them are stale until nights have made them again."
+            "Later days are compared with these days. If facts are exported again, the reports of the thirty days "
+            "after them are stale until the nightly runs have made them again."
         )
         if lack := missing():
-            yield f"This machine lacks something, and the worker may, too: {lack}"
+            yield f"A part is missing on this machine, and may be missing for the worker, too: {lack}"
 
     def run(self, rows: Sequence[PublishedDay], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         first, last = rows[0].day, rows[-1].day
         if not on_demand.ask(first, last, replace=self.cleaned_data["replace"], now=database_now()):
-            return Done("Already asked for, and not over yet: nothing was changed.", is_change=False)
+            return Done("Already requested, and not over yet: nothing was changed.", is_change=False)
         # Without this message, the worker would find the request within five minutes.
         transaction.on_commit(lambda: current_app.send_task(MAKE_REPORTS), robust=True)
-        return Done(f"Asked for the reports of {first} to {last}.")
+        return Done(f"Requested the reports of {first} to {last}.")

@@ -88,7 +88,7 @@ def _chart(title: str, labels: Sequence[str], series: Sequence[Series], show: Ca
 
 
 def _day_labels(choice: Choice) -> list[str]:
-    return [f.short_day(day) for day in choice.days]
+    return [f"{day:%m-%d}" for day in choice.days]
 
 
 # Error rates ----------------------------------------------------------------------------------------------------------
@@ -337,10 +337,6 @@ def _anomalies(figure: str, choice: Choice) -> QuerySet[Any]:
     return choice.rows(Anomaly).filter(figure=figure)
 
 
-def _heavy_actors(choice: Choice) -> QuerySet[Any]:
-    return choice.rows(HeavyActor)
-
-
 def anomaly_table(rows: Iterable[Anomaly]) -> Table:
     """Return the table of anomalies with the figures behind them."""
     columns = (
@@ -403,7 +399,7 @@ PAGES = {
             LoadProfile,
             (),
             load_profile,
-            {"heavy-actors": _heavy_actors},
+            {"heavy-actors": lambda choice: choice.rows(HeavyActor)},
         ),
     )
 }

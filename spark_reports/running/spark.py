@@ -310,7 +310,7 @@ def _killed_by(code: int) -> str:
     """Return a sentence about the signal that ended Java, or an empty text if none did."""
     if code <= 128:
         return ""
-    hint = ", mostly for want of memory: SPARK_DRIVER_MEMORY must be below what the container has"
+    hint = ", usually because memory ran out: SPARK_DRIVER_MEMORY must be below the memory of the container"
     name = Signals(code - 128).name if code - 128 in set(Signals) else f"signal {code - 128}"
     return f"Java was ended by {name}{hint if name == 'SIGKILL' else ''}."
 
@@ -323,4 +323,4 @@ def _reason(log: Iterable[str]) -> str:
     lines = [line.strip() for line in log if line.strip() and not line.startswith("{") and " WARN " not in line]
     causes = [found for line in lines if (found := _CAUSE.fullmatch(line))]
     deepest = [cause for cause in causes if cause[0].startswith("Caused by: ")] or causes
-    return deepest[-1][1] if deepest else (lines or ["it said nothing"])[-1]
+    return deepest[-1][1] if deepest else (lines or ["its log is empty"])[-1]

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-# Compile quickly rather than well, collect garbage in one thread, and do not verify the JARs of Spark. A transform then
-# takes a seventh of the time.
+# Compile quickly and not well, collect garbage in one thread, and do not verify Spark's JARs. A transform then takes
+# a seventh of the time.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 CONF = f"""
 spark.driver.extraJavaOptions {QUICK_JAVA}

@@ -502,15 +502,27 @@ def test_the_parts_of_a_day_cover_the_whole_day() -> None:
         assert all(one.end_at == other.start_at for one, other in pairwise(parts))
 
 
-def test_large_tables_are_read_in_parts_into_files_of_bounded_size(
+@pytest.fixture
+def whole(
     lake_url: str, day: date, export: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each row arrives once, for any division into parts."""
+) -> dict[str, list[str]]:
+    """Export a day, and have later exports read it in parts of ten rows. Return its rows by table."""
     History(seed=4).add_day(day, events=60, requests=60)
-    whole = {table.name: in_order(lake_url, export(), table.name) for table in EVENT_TABLES}
+    manifest = export()
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
     monkeypatch.setattr(sessions, "ROWS_PER_PART", 10)
+    return all_in_order(lake_url, manifest)
+
+
+def test_large_tables_are_read_in_parts_into_files_of_bounded_size(
+    lake_url: str,
+    day: date,
+    export: Callable[..., Manifest],
+    whole: dict[str, list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each row arrives once, for any division into parts."""
     monkeypatch.setattr(sessions, "SESSIONS", 3)
     monkeypatch.setattr(copying, "CHUNK_SIZE", 200)
     monkeypatch.setattr(copying, "FULL_FILE", 3000)
@@ -518,7 +530,7 @@ def test_large_tables_are_read_in_parts_into_files_of_bounded_size(
     manifest = export(replace=True)
 
     assert len(manifest.tables["attempts"]) > 6 > len(manifest.tables["registration_events"]) > 1
-    assert {table.name: in_order(lake_url, manifest, table.name) for table in EVENT_TABLES} == whole
+    assert all_in_order(lake_url, manifest) == whole
     assert (
         max(file.size_bytes for files in manifest.tables.values() for file in files) < 3000 + 9000
     )  # data, and the footer
@@ -526,24 +538,23 @@ def test_large_tables_are_read_in_parts_into_files_of_bounded_size(
 
 
 def test_the_small_files_of_a_day_are_merged_into_one(
-    lake_url: str, day: date, export: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
+    lake_url: str, day: date, export: Callable[..., Manifest], whole: dict[str, list[str]]
 ) -> None:
-    History(seed=4).add_day(day, events=60, requests=60)
-    whole = {table.name: in_order(lake_url, export(), table.name) for table in EVENT_TABLES}
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE")
-    monkeypatch.setattr(sessions, "ROWS_PER_PART", 10)
     manifest = export(replace=True)
 
-    assert {table.name: in_order(lake_url, manifest, table.name) for table in EVENT_TABLES} == whole
+    assert all_in_order(lake_url, manifest) == whole
     assert {len(files) for files in manifest.tables.values()} == {1}
     assert len(list(Path(lake_url).glob(f"facts/*/day={day}/*"))) == len(EVENT_TABLES)
     Lake(lake_url).verify(Kind.FACTS, day, manifest)
 
 
-def in_order(lake_url: str, manifest: Manifest, table: str) -> list[str]:
-    files = [pq.read_table(f"{lake_url}/{file.path}", partitioning=None) for file in manifest.tables[table]]
-    return sorted(map(str, pa.concat_tables(files).to_pylist()))
+def all_in_order(lake_url: str, manifest: Manifest) -> dict[str, list[str]]:
+    """Return the rows of each table as text, sorted."""
+    rows = {}
+    for name, files in manifest.tables.items():
+        parts = [pq.read_table(f"{lake_url}/{file.path}", partitioning=None) for file in files]
+        rows[name] = sorted(map(str, pa.concat_tables(parts).to_pylist()))
+    return rows
 
 
 def test_all_sessions_of_an_export_see_one_moment(

@@ -28,6 +28,7 @@ from django.utils import timezone
 from kit.processes.leader import REPORTS
 from spark_reports.export import export_day, last_closed_day
 from spark_reports.jobs import tables
+from spark_reports.jobs.plan import Plan
 from spark_reports.jobs.tables import REPORT_TABLES, SCHEMA_VERSION
 from spark_reports.lake import File, Kind, Lake, LakeError, Manifest, arrow_schema
 from spark_reports.models import ErrorRate, PublishedDay, ReportRun
@@ -287,17 +288,21 @@ def no_lake(settings: LazySettings, tmp_path: Path) -> None:
     settings.REPORTS_LAKE = str(tmp_path / "file" / "lake")
 
 
+def plan_of(lake: Lake, day: date) -> Plan:
+    """Return the plan of a run of this day, whose facts a failed run exports."""
+    failing(day)
+    manifest = lake.manifest(Kind.FACTS, day)
+    assert manifest is not None
+    return make_plan(lake, {day: manifest}, "incoming/x")
+
+
 def test_a_missing_day_is_a_finding_of_every_figure_that_looked_back_to_it(
     lake: Lake, day: date, no_java: None
 ) -> None:
     """Survival has no such finding, because each day has the whole history of its tokens."""
     for days in (9, 4, 3, 1):
         publish(lake, day - timedelta(days=days), [RATE])
-    failing(day)
-    manifest = lake.manifest(Kind.FACTS, day)
-    assert manifest is not None
-
-    history = make_plan(lake, {day: manifest}, "incoming/x").history
+    history = plan_of(lake, day).history
 
     assert {report: tuple(by_day[day.isoformat()]) for report, by_day in history.items() if report != SURVIVAL} == {
         "error_rates": (7, 3),
@@ -310,10 +315,7 @@ def test_a_missing_day_is_a_finding_of_every_figure_that_looked_back_to_it(
 
 
 def test_days_before_the_first_reports_are_not_expected_as_history(lake: Lake, day: date, no_java: None) -> None:
-    failing(day)
-    manifest = lake.manifest(Kind.FACTS, day)
-    assert manifest is not None
-    history = make_plan(lake, {day: manifest}, "incoming/x").history
+    history = plan_of(lake, day).history
     assert {tuple(history[name][day.isoformat()]) for name in ("error_rates", "failure_signatures")} == {(0, 0)}
 
 
@@ -324,22 +326,14 @@ def test_a_lake_that_was_lost_is_a_finding_of_every_figure_that_looked_back(
     for days in (3, 2, 1):
         publish(lake, day - timedelta(days=days), [RATE])
     shutil.rmtree(lake.url)
-    failing(day)
-    manifest = lake.manifest(Kind.FACTS, day)
-    assert manifest is not None
-
-    history = make_plan(lake, {day: manifest}, "incoming/x").history
+    history = plan_of(lake, day).history
     assert {tuple(by_day[day.isoformat()]) for report, by_day in history.items() if report != SURVIVAL} == {(3, 0)}
 
 
 def test_made_up_days_are_not_expected_as_history_of_a_real_one(lake: Lake, day: date, no_java: None) -> None:
     publish(lake, day - timedelta(days=3), [RATE], is_made_up=True)
     shutil.rmtree(lake.url)  # made-up days have a lake of their own
-    failing(day)
-    manifest = lake.manifest(Kind.FACTS, day)
-    assert manifest is not None
-
-    history = make_plan(lake, {day: manifest}, "incoming/x").history
+    history = plan_of(lake, day).history
     assert {tuple(by_day[day.isoformat()]) for report, by_day in history.items() if report != SURVIVAL} == {(0, 0)}
 
 
@@ -347,10 +341,7 @@ def test_survival_of_cohorts_from_before_retention_is_a_finding(
     lake: Lake, day: date, no_java: None, settings: LazySettings
 ) -> None:
     settings.EVENT_RETENTION_DAYS = 30
-    failing(day)
-    manifest = lake.manifest(Kind.FACTS, day)
-    assert manifest is not None
-    plan = make_plan(lake, {day: manifest}, "incoming/x")
+    plan = plan_of(lake, day)
     assert date.fromisoformat(plan.history_from[day.isoformat()]) == timezone.now().date() - timedelta(days=29)
     assert plan.history[SURVIVAL][day.isoformat()][1] == 29
 
@@ -406,15 +397,12 @@ def test_earlier_days_of_an_older_schema_are_not_compared_with(lake: Lake, day: 
     yesterday = day - timedelta(days=1)
     publish(lake, yesterday, [RATE])
     failing(yesterday)
-    failing(day)
-    manifest = lake.manifest(Kind.FACTS, day)
-    assert manifest is not None
-    plan = make_plan(lake, {day: manifest}, "incoming/x")
+    plan = plan_of(lake, day)
     assert (len(plan.reports["error_rates"]), len(plan.facts["unknown_errors"])) == (1, 2)
 
     age(lake, Kind.REPORTS, yesterday)
     age(lake, Kind.FACTS, yesterday)
-    plan = make_plan(lake, {day: manifest}, "incoming/x")
+    plan = plan_of(lake, day)
     assert (len(plan.reports["error_rates"]), list(plan.facts["unknown_errors"])) == (0, [day.isoformat()])
 
 

@@ -362,7 +362,7 @@ def test_a_request_of_an_operator_is_logged_with_its_reason(
     with django_capture_on_commit_callbacks(execute=True):
         answer = client.post(REQUEST, SENT | {"replace": "on"}, follow=True)
 
-    assert "Asked for the reports of 2026-11-19 to 2026-11-20." in answer.content.decode()
+    assert "Requested the reports of 2026-11-19 to 2026-11-20." in answer.content.decode()
     assert list(RequestedRun.objects.values_list("from_day", "to_day", "replace")) == [(*days(19, 20), True)]
     entries = LogEntry.objects.order_by("object_id").values_list("user__username", "object_id", "change_message")
     assert [(user, day) for user, day, _ in entries] == [("operator", "2026-11-19"), ("operator", "2026-11-20")]
@@ -373,7 +373,7 @@ def test_a_request_of_an_operator_is_logged_with_its_reason(
 def test_a_second_request_of_the_same_range_changes_nothing(admin_client: Client) -> None:
     admin_client.post(REQUEST, SENT)
     again = admin_client.post(REQUEST, SENT, follow=True)
-    assert "Already asked for" in again.content.decode()
+    assert "Already requested" in again.content.decode()
     assert (RequestedRun.objects.count(), LogEntry.objects.count()) == (1, 2)
 
 

@@ -53,13 +53,13 @@ def test_the_deepest_cause_is_named() -> None:
 
     assert _reason(CAUSE.splitlines()) == "java.io.FileNotFoundException: File part-0.parquet does not exist"
     assert _reason(["Error: bad option"]) == "Error: bad option"
-    assert _reason([]) == "it said nothing"
+    assert _reason([]) == "its log is empty"
 
 
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (137, "Java was ended by SIGKILL, mostly for want of memory"),
+        (137, "Java was ended by SIGKILL, usually because memory ran out"),
         (143, "Java was ended by SIGTERM."),
         (1, ""),
     ],

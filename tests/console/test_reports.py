@@ -153,7 +153,7 @@ def test_a_night_is_asked_for_again_with_a_reason(operator: Page) -> None:
     operator.get_by_label("Why").fill("the disk was cleared")
     operator.get_by_role("button", name="Make reports").click()
 
-    expect(operator.locator("#main")).to_contain_text("Asked for the reports of 2026-11-20")
+    expect(operator.locator("#main")).to_contain_text("Requested the reports of 2026-11-20")
     request = RequestedRun.objects.get()
     assert (request.from_day, request.to_day) == (DAY, DAY)
     operator.goto(ROOT)

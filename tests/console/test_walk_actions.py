@@ -178,7 +178,7 @@ def test_a_report_is_made_again(visitor: Page) -> None:
     visitor.get_by_role("link", name="Run again").click()
     expect(visitor.locator("#touched")).to_contain_text("The reports of 1 day are computed")
     confirm(visitor, "Make reports", WHY)
-    expect(visitor.locator("#main")).to_contain_text(f"Asked for the reports of {day} to {day}.")
+    expect(visitor.locator("#main")).to_contain_text(f"Requested the reports of {day} to {day}.")
 
     assert RequestedRun.objects.get().from_day == day
     entry = LogEntry.objects.get()

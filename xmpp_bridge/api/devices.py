@@ -139,11 +139,8 @@ class Commanding(Guarded, generics.GenericAPIView[Any]):
             case "busy":
                 return TooManyDevices()
         name, _, hint = refused.error.text.partition(": ")
-        return ValidationError({_name_here(name): [hint]})
-
-
-def _name_here(name: str) -> str:
-    return {theirs: ours for ours, theirs in NAMES.items()}.get(name, name)
+        own_names = {theirs: ours for ours, theirs in NAMES.items()}
+        return ValidationError({own_names.get(name, name): [hint]})
 
 
 def _note(request: Request, done: Done) -> None:

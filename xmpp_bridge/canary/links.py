@@ -42,10 +42,6 @@ class XmppCanary(Canary[CanaryRun]):
         return bool(settings.CANARY_PERIOD_SECONDS and settings.XMPP_COMPONENT_JID)
 
 
-def _new_account() -> str:
-    return f"canary-{uuid4().hex}"
-
-
 @dataclass(slots=True)
 class Talk:
     """Sender of the canary's stanzas, under an account at the component's own ``domain``.
@@ -56,7 +52,7 @@ class Talk:
 
     domain: str
     timeout_seconds: float
-    name: str = field(default_factory=_new_account)
+    name: str = field(default_factory=lambda: f"canary-{uuid4().hex}")
 
     @property
     def account(self) -> str:

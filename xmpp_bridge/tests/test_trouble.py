@@ -194,7 +194,6 @@ def test_only_permanent_errors_are_a_cancel() -> None:
     """Ejabberd removes a route at the first cancel."""
     cancels = {verdict for verdict, error in ANSWERS.items() if error and error.type == "cancel"}
     assert cancels == {Verdict.UNKNOWN, Verdict.IGNORED, Verdict.GONE, Verdict.GONE_BEFORE, Verdict.REFUSED}
-    assert ANSWERS.keys() == set(Verdict)
 
 
 def test_the_bridge_does_not_start_before_keys_and_tables_fit(
