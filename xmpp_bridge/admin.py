@@ -114,7 +114,7 @@ class DeviceAdmin(Operated, FactAdmin):
         return Q(pk=UUID(term))
 
 
-# `registrations` knows no bridge, so the link from a route's page to its device is added here.
+# `registrations` imports no bridge, so the link from a route's page to its device is added here.
 RouteAdmin.shown = RouteAdmin.shown | {
     "Address": (
         *RouteAdmin.shown["Address"],

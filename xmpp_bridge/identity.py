@@ -1,8 +1,8 @@
 """Keys of the XMPP bridge, derived from the server's own key: of client strings, of secrets, and of hashes of JIDs.
 
-They do not rotate with the keys of database fields, because the credentials of an app must stay valid, and a device
-must be found by its hash. While the server's own key is being changed, values derived from the old or the new key are
-recognised, and new values are derived from the new key. See docs/backup.md, "Changing the server's key".
+They do not rotate with the keys of database fields: the credentials of an app must stay valid, and a device must be
+found by its hash. While the server's own key is being changed, values derived from the old or the new key are
+recognised. New values are derived from the new key. See docs/backup.md, "Changing the server's key".
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Queries of the export, one for each table of the lake, with columns in the order of `jobs.tables`.
 
-Facts from other tables (the platform of a notification, the state of an installation before an event) are joined here,
-so that a job never has to look back further than its day.
+Facts from other tables are joined here, so that a job never has to look back further than its day. Examples are the
+platform of a notification, and the state of an installation before an event.
 
 Times are rounded down to the minute, and to the hour where no report needs more. Durations are whole microseconds, as
 the database has them. Pseudonyms are in a table of their own (`actors`) without times and durations. So nobody who

@@ -1,7 +1,7 @@
 """The plan of one run: the files that it reads, verified by the server before Spark starts, and its output folder.
 
-A plan is a JSON file on the driver's machine. Jobs read the files that it lists and no others, so that files of a
-broken export, or of a second export of the same day, are never counted. Plain Python.
+A plan is a JSON file on the driver's machine. Jobs read only the files that it lists. So they never count the files of
+a broken export, or of a second export of the same day. Plain Python.
 """
 
 import json

@@ -174,8 +174,8 @@ def is_remote(master: str) -> bool:
 def _for_s3(lake: str) -> Iterable[str]:
     """Yield the options for a lake on S3.
 
-    They name the connector, which Spark downloads once, the endpoint of an S3 other than Amazon's, the region, and the
-    providers of keys if these are in a file.
+    They name the connector, which Spark downloads once, and the region. An S3 other than Amazon's needs its endpoint,
+    and keys in a file need their providers.
     """
     if not lake.startswith("s3a://"):
         return

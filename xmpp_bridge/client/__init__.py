@@ -1,8 +1,8 @@
 """Reference clients of the XMPP push service: an app that registers its device, and a user's server that notifies it.
 
-The cores do no I/O: `registering` (commands), `pushing` (requests of an app to its own server), `notifying` (the three
-dialects) and `UserServer` (the duties of a server, by the draft of Push 2.0). `Account` and `Component` are streams of
-slixmpp. `NotifyingServer` runs a `UserServer` over a component.
+The cores do no I/O. `registering` has the commands of an app, and `pushing` its requests to its own server. `notifying`
+writes the three dialects. `UserServer` has the duties of a server, by the draft of Push 2.0. `Account` and `Component`
+are streams of slixmpp. `NotifyingServer` runs a `UserServer` over a component.
 
     device = Device(Platform.FCM, token, device_id, app="messenger")
     async with Account("juliet@capulet.test/phone", password, host, port) as juliet:

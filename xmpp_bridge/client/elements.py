@@ -1,8 +1,8 @@
 """XML as the clients handle it: element trees whose stanza has no namespace of its own.
 
-The namespace of the stream (`jabber:client` for a user, `jabber:component:accept` for a component) is removed from
-received stanzas and left out of sent ones, so that the cores do not depend on the transport. A child of a stanza in any
-other namespace keeps it. So an `<error/>` without a namespace here arrived in the stream's own.
+The namespace of a stream is `jabber:client` for a user, and `jabber:component:accept` for a component. It is removed
+from received stanzas and left out of sent ones, so that the cores do not depend on the transport. A child of a stanza
+in any other namespace keeps it. So an `<error/>` without a namespace here arrived in the stream's own.
 """
 
 from collections.abc import Mapping
