@@ -87,6 +87,10 @@ class Manifest:
         return {name: sum(file.rows for file in files) for name, files in self.tables.items()}
 
     @property
+    def row_count(self) -> int:
+        return sum(self.rows.values())
+
+    @property
     def paths(self) -> dict[str, list[str]]:
         return {name: [file.path for file in files] for name, files in self.tables.items()}
 
@@ -145,9 +149,7 @@ class Lake:
 
     def days(self, kind: Kind, first: date, last: date) -> Iterator[tuple[date, Manifest]]:
         """Yield the complete days within the range, oldest first."""
-        # A killed publication leaves a draft, whose name does not end in .json.
-        names = {Path(info.path).stem for info in self._list(f"manifests/{kind}") if info.path.endswith(".json")}
-        for name in sorted(names):
+        for name in self._names(kind):
             if first.isoformat() <= name <= last.isoformat():
                 day = date.fromisoformat(name)
                 manifest = self.manifest(kind, day)
@@ -156,8 +158,12 @@ class Lake:
 
     def first_day(self, kind: Kind) -> date | None:
         """Return the oldest day that was ever completed."""
-        names = [Path(info.path).stem for info in self._list(f"manifests/{kind}") if info.path.endswith(".json")]
-        return date.fromisoformat(min(names)) if names else None
+        names = self._names(kind)
+        return date.fromisoformat(names[0]) if names else None
+
+    def _names(self, kind: Kind) -> list[str]:
+        """Return the names of the days with a manifest, oldest first. Other files are drafts of killed publications."""
+        return sorted(Path(info.path).stem for info in self._list(f"manifests/{kind}") if info.path.endswith(".json"))
 
     def publish(self, kind: Kind, day: date, manifest: Manifest) -> None:
         """Publish a day: write its manifest, then remove all other files of the day.

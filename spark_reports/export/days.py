@@ -57,7 +57,7 @@ def export_day(day: date, lake: Lake, *, now: datetime, on_rows: OnRows, replace
     )
     PublishedDay.objects.filter(day=day).update(renewed_at=now)
     lake.publish(Kind.FACTS, day, manifest)
-    log.info("day_exported", day=day.isoformat(), key_id=key.id, rows=sum(manifest.rows.values()))
+    log.info("day_exported", day=day.isoformat(), key_id=key.id, rows=manifest.row_count)
     return manifest
 
 

@@ -134,7 +134,7 @@ def _published(day: date, facts: Manifest, run: ReportRun, renewed_at: datetime,
     return PublishedDay(
         day=day,
         run=run,
-        event_count=sum(facts.rows.values()),
+        event_count=facts.row_count,
         published_at=now,
         renewed_at=renewed_at,
         facts_digest=facts.digest,

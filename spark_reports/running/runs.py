@@ -98,15 +98,8 @@ class Source:
     is_made_up: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """The verified facts of a run's days."""
-
-    manifests: Mapping[date, Manifest]
-
-    @property
-    def event_counts(self) -> dict[date, int]:
-        return {day: sum(manifest.rows.values()) for day, manifest in self.manifests.items()}
+# The verified facts of a run, by day.
+Facts = Mapping[date, Manifest]
 
 
 def run_reports(first: date, last: date, *, progress: Progress, replace: bool = False) -> list[ReportRun]:
@@ -176,7 +169,7 @@ def _run(source: Source, days: Sequence[date], progress: Progress) -> ReportRun:
     return run
 
 
-def _carry_out(source: Source, run: ReportRun, days: Sequence[date], progress: Progress) -> _Facts:
+def _carry_out(source: Source, run: ReportRun, days: Sequence[date], progress: Progress) -> Facts:
     lake = Lake(source.lake)
     name = f"{run.pk}-{secrets.token_hex(4)}"
     output = f"incoming/{name}"
@@ -189,8 +182,8 @@ def _carry_out(source: Source, run: ReportRun, days: Sequence[date], progress: P
             run.log_excerpt = _excerpt(_compute(run, lake, facts, output, progress))
         with _step(run, Step.PUBLISH, progress):
             results = read_results(lake, output, days)
-            publish_in_lake(lake, results, facts.manifests, name, now=database_now())
-            load(results, facts.manifests, run, now=database_now())
+            publish_in_lake(lake, results, facts, name, now=database_now())
+            load(results, facts, run, now=database_now())
     finally:
         lake.remove_folder(output)
     _finish(run, State.SUCCEEDED, step=Step.DONE)
@@ -208,22 +201,25 @@ def _step(run: ReportRun, step: ReportRun.Step, progress: Progress) -> Iterator[
     setattr(run, f"{step}_seconds", round(monotonic() - started, 3))
 
 
-def _export(source: Source, run: ReportRun, lake: Lake, days: Sequence[date], progress: Progress) -> _Facts:
-    manifests = {}
+def _export(source: Source, run: ReportRun, lake: Lake, days: Sequence[date], progress: Progress) -> Facts:
+    facts = {}
     for day in days:
 
         def on_rows(table: str, number: int, day: date = day) -> None:
             progress.rows(day, table, number)
 
-        manifests[day] = source.bring(day, lake, now=database_now(), on_rows=on_rows)
-        lake.verify(Kind.FACTS, day, manifests[day])
+        facts[day] = source.bring(day, lake, now=database_now(), on_rows=on_rows)
+        lake.verify(Kind.FACTS, day, facts[day])
         _beat(run)
-    facts = _Facts(manifests)
-    run.event_count = sum(facts.event_counts.values())
+    run.event_count = _row_count(facts)
     return facts
 
 
-def _compute(run: ReportRun, lake: Lake, facts: _Facts, output: str, progress: Progress) -> str:
+def _row_count(facts: Facts) -> int:
+    return sum(manifest.row_count for manifest in facts.values())
+
+
+def _compute(run: ReportRun, lake: Lake, facts: Facts, output: str, progress: Progress) -> str:
     def on_line(line: str) -> None:
         _beat(run)
         progress.beat()
@@ -233,15 +229,15 @@ def _compute(run: ReportRun, lake: Lake, facts: _Facts, output: str, progress: P
     return submit(_submission(lake, facts, output, on_line))
 
 
-def _submission(lake: Lake, facts: _Facts, output: str, on_line: Callable[[str], None]) -> Submission:
+def _submission(lake: Lake, facts: Facts, output: str, on_line: Callable[[str], None]) -> Submission:
     return Submission(
         master=settings.SPARK_MASTER,
         driver_memory=settings.SPARK_DRIVER_MEMORY,
         lake=lake.url,
-        plan=make_plan(lake, facts.manifests, output).to_json(),
+        plan=make_plan(lake, facts, output).to_json(),
         scratch=scratch_in(settings.DATA_DIR),
         timeout_seconds=SPARK_TIMEOUT_SECONDS,
-        rows=sum(facts.event_counts.values()),
+        rows=_row_count(facts),
         on_line=on_line,
         classes=_classes(),
     )
@@ -259,13 +255,13 @@ def _forget_old_days() -> None:
         log.warning("old_days_not_removed", error=in_one_line(error))
 
 
-def _keep_classes(facts: _Facts, progress: Progress) -> None:
+def _keep_classes(facts: Facts, progress: Progress) -> None:
     """Compute a night of few rows once more, to write the archive of classes for later runs.
 
     The archive is written by a Java process of its own, so that its failure does not affect the run.
     """
     archive = _classes()
-    if archive is None or archive.exists() or sum(facts.event_counts.values()) >= MANY_ROWS:
+    if archive is None or archive.exists() or _row_count(facts) >= MANY_ROWS:
         return
     lake = Lake(settings.REPORTS_LAKE)
     try:
@@ -278,7 +274,7 @@ def _keep_classes(facts: _Facts, progress: Progress) -> None:
         lake.remove_folder("incoming/classes")
 
 
-def make_plan(lake: Lake, manifests: Mapping[date, Manifest], output: str) -> Plan:
+def make_plan(lake: Lake, manifests: Facts, output: str) -> Plan:
     """Return the plan of a run. Raises LakeError when a file of an earlier day that the run reads is broken."""
     first = min(manifests)
     facts: dict[str, dict[str, Sequence[str]]] = {table.name: {} for table in tables.EVENT_TABLES}
@@ -324,7 +320,7 @@ def _looked_back(
     return history
 
 
-def _survival_days(manifests: Mapping[date, Manifest]) -> dict[str, tuple[int, int]]:
+def _survival_days(manifests: Facts) -> dict[str, tuple[int, int]]:
     """Return by day how many days of events the survival of its cohorts needs, and how many of them are complete."""
     found = {}
     for day, manifest in manifests.items():
@@ -334,7 +330,7 @@ def _survival_days(manifests: Mapping[date, Manifest]) -> dict[str, tuple[int, i
     return found
 
 
-def _expected_rows(manifests: Mapping[date, Manifest]) -> dict[str, dict[str, int]]:
+def _expected_rows(manifests: Facts) -> dict[str, dict[str, int]]:
     """Return the row counts of the run's own days. The runs of earlier days have checked theirs."""
     return {
         table.name: {day.isoformat(): manifest.rows[table.name] for day, manifest in manifests.items()}

@@ -60,8 +60,8 @@ def serve(settings: LazySettings) -> Iterator[Serve]:
 def is_served(service: Service, device: Registered, *, sender: str = "capulet.test") -> bool:
     """Return whether a device gets pushes by Push 2.0 and by XEP-0357."""
     ciphertext = b64encode(device.client.encode()).decode()
-    is_set = service.say(push2(device.client, encrypted(ciphertext), sender=sender)) is not None
-    answer = service.say(publish(device.node, device.secret, sender=sender))
+    is_set = service.receive(push2(device.client, encrypted(ciphertext), sender=sender)) is not None
+    answer = service.receive(publish(device.node, device.secret, sender=sender))
     assert answer is not None
     is_known = answer.get("type") == "result"
     assert is_known != is_set
@@ -84,13 +84,13 @@ def test_the_server_changes_its_key_and_no_device_is_cut_off(serve: Serve) -> No
     assert (new_juliet.node, Device.objects.count()) == (juliet.node, 2)
     assert new_juliet.client != juliet.client
     assert is_served(service, new_juliet)
-    assert is_served(service, juliet)  # her server still uses the old client string
+    assert is_served(service, juliet)  # her server does not have the new client string yet
     new_romeo = service.register(sender=ROMEO)
 
     service = serve(NEW)  # every app has the new key
     assert is_served(service, new_juliet)
     assert is_served(service, new_romeo, sender="montague.example")
-    assert error_of(service.say(push2(juliet.client))) == ("cancel", "item-not-found")
+    assert error_of(service.receive(push2(juliet.client))) == ("cancel", "item-not-found")
 
 
 def test_the_app_of_a_canary_with_the_old_key_is_offered_to_nobody_and_removed(serve: Serve) -> None:
@@ -121,7 +121,7 @@ def test_an_end_is_announced_by_the_client_string_that_the_app_was_given(serve: 
     make_app()
     service = serve(OLD)
     juliet = service.register()
-    service.say(push2(juliet.client))
+    service.receive(push2(juliet.client))
     serve(NEW, OLD)
     route = Route.objects.get()
     disable_dead(route.pk, route.generation, route.address_digest, "dead", now=timezone.now())

@@ -1,7 +1,7 @@
 """A user's server towards the push service, with the duties that the draft of Push 2.0 gives it. A core without I/O.
 
 It sends notifications along the routes that its users have enabled. After a `wait` it repeats the notification, with
-growing pauses and at most MAX_ATTEMPTS times. It repeats nothing else. It forgets a route when the push service of that
+growing pauses, up to MAX_ATTEMPTS attempts. It repeats nothing else. It forgets a route when the push service of that
 route declares it gone. A message has no answer when all is well, so only its refusal is reported.
 """
 

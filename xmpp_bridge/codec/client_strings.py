@@ -1,11 +1,12 @@
 """Credentials of a device, which its app passes to its user's server, and which prove that a push is for the device.
 
-    client string   b64url(version (1) ‖ route id (16) ‖ HMAC-SHA-256(key of client strings, route id) (16))  Push 2.0
-    node            b64url(route id (16))                                                                     XEP-0357
-    secret          b64url(HMAC-SHA-256(key of secrets, route id) (18))
+    client string   b64url(version (1) ‖ device id (16) ‖ HMAC-SHA-256(key of client strings, device id) (16))  Push 2.0
+    node            b64url(device id (16))                                                                      XEP-0357
+    secret          b64url(HMAC-SHA-256(key of secrets, device id) (18))                                        XEP-0357
 
-All of them are computed from the route id, so none is stored, and a forged one is recognised without a database query.
-While the server's key is being changed, credentials made with the old or the new key are valid.
+The device id is the UUID of the device's row, and not the id that its app sends. All credentials are computed from it,
+so none is stored, and a forged one is recognised without a database query. While the server's key is being changed,
+credentials made with the old or the new key are valid.
 """
 
 import binascii
@@ -39,31 +40,31 @@ class Credentials:
     secret: str = field(repr=False)
 
 
-def issue(route_id: UUID, keys: ClientKeys) -> Credentials:
-    """Return the credentials of a route. They are the same each time."""
-    client = bytes([VERSION]) + route_id.bytes + _mac(route_id, keys)
-    return Credentials(_encode(client), _encode(route_id.bytes), _secret(route_id, keys))
+def issue(device_id: UUID, keys: ClientKeys) -> Credentials:
+    """Return the credentials of a device. They are the same each time."""
+    client = bytes([VERSION]) + device_id.bytes + _mac(device_id, keys)
+    return Credentials(_encode(client), _encode(device_id.bytes), _secret(device_id, keys))
 
 
 def verify_client(client: str, known: Iterable[ClientKeys]) -> UUID | None:
-    """Return the id of the route that a client string names, or None if none of the known keys made the string."""
+    """Return the id of the device that a client string names, or None if none of the known keys made the string."""
     data = _decode(client)
     if len(data) != CLIENT_BYTES or data[0] != VERSION:
         return None
-    route_id = UUID(bytes=data[1:17])
-    return route_id if any(hmac.compare_digest(data[17:], _mac(route_id, keys)) for keys in known) else None
+    device_id = UUID(bytes=data[1:17])
+    return device_id if any(hmac.compare_digest(data[17:], _mac(device_id, keys)) for keys in known) else None
 
 
 def verify_node(node: str, secret: str, known: Iterable[ClientKeys]) -> UUID | None:
-    """Return the id of the route that a node names, or None if none of the known keys made its secret."""
-    route_id, given = read_node(node), secret.encode()
-    if route_id is None:
+    """Return the id of the device that a node names, or None if none of the known keys made its secret."""
+    device_id, given = read_node(node), secret.encode()
+    if device_id is None:
         return None
-    return route_id if any(hmac.compare_digest(given, _secret(route_id, keys).encode()) for keys in known) else None
+    return device_id if any(hmac.compare_digest(given, _secret(device_id, keys).encode()) for keys in known) else None
 
 
 def read_node(node: str) -> UUID | None:
-    """Return the id of the route that a node names, or None for a text that is no node.
+    """Return the id of the device that a node names, or None for a text that is no node.
 
     A node alone proves nothing: anybody can make one up.
     """
@@ -71,12 +72,12 @@ def read_node(node: str) -> UUID | None:
     return UUID(bytes=data) if len(data) == 16 else None
 
 
-def _mac(route_id: UUID, keys: ClientKeys) -> bytes:
-    return hmac.digest(keys.of_clients, route_id.bytes, "sha256")[:MAC_BYTES]
+def _mac(device_id: UUID, keys: ClientKeys) -> bytes:
+    return hmac.digest(keys.of_clients, device_id.bytes, "sha256")[:MAC_BYTES]
 
 
-def _secret(route_id: UUID, keys: ClientKeys) -> str:
-    return _encode(hmac.digest(keys.of_secrets, route_id.bytes, "sha256")[:SECRET_BYTES])
+def _secret(device_id: UUID, keys: ClientKeys) -> str:
+    return _encode(hmac.digest(keys.of_secrets, device_id.bytes, "sha256")[:SECRET_BYTES])
 
 
 def _encode(data: bytes) -> str:

@@ -9,8 +9,8 @@ MAX_SECONDS = 60.0
 # Errors that only an operator can correct: another component of our name, a wrong secret, a name that the server does
 # not have. Frequent attempts do not help.
 HOPELESS = frozenset({"conflict", "not-authorized", "host-unknown"})
-# Conflicts in a row before a conflict counts as hopeless. The process that held the lock before may take 15 s to notice
-# that it has lost it.
+# Failed connections in a row from which a conflict counts as hopeless. At a handover, the process that held the lock
+# before may need 15 s to notice that it has lost it.
 CONFLICTS_OF_HANDOVER = 4
 
 

@@ -59,7 +59,7 @@ class Address:
 
 
 class ConnectionEnded(Exception):  # noqa: N818 - says what happened
-    """The connection is over. ``end`` is the condition of the server's stream error, or a key of `status.WORDS`."""
+    """The connection is over. ``end`` is the condition of the server's stream error, or one of this module's words."""
 
     def __init__(self, end: str) -> None:
         super().__init__(end)
@@ -81,13 +81,17 @@ class Connection:
         self._waiting: asyncio.Queue[Arrived] = asyncio.Queue()
         self._unanswered_bytes = 0
         self._answered = asyncio.Event()
-        self._heard_at = monotonic()
+        self._received_at = monotonic()
         self._writer: asyncio.StreamWriter | None = None
         self._is_closed = False  # our side of the stream
         self._is_paused = False  # nothing is read, because too many stanzas wait
 
     async def run(self, stopped: asyncio.Event) -> str:
-        """Connect, and serve until the connection ends or ``stopped`` is set. Return how it ended, as in `status`."""
+        """Connect, and serve until the connection ends or ``stopped`` is set.
+
+        Return how it ended: the condition of the server's stream error, or `refused`, `lost`, `silent`, `closed`,
+        `broken` or `stopped`.
+        """
         address = self._address
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -157,7 +161,7 @@ class Connection:
         while True:
             try:
                 data = await reader.read(READ_BYTES)
-                self._heard_at = monotonic()
+                self._received_at = monotonic()
                 for event in self._stream.feed(data):
                     await self._take(event)
             except OSError:
@@ -229,10 +233,10 @@ class Connection:
                 await asyncio.sleep(PING_SECONDS)
                 # Earlier stanzas may have filled the buffers of a dead connection, so sending may block. While reading
                 # is paused, a completed send is the only sign of life.
-                is_heard = self._heard_at >= asked_at or (self._is_paused and sending.done())
+                is_alive = self._received_at >= asked_at or (self._is_paused and sending.done())
             finally:
                 sending.cancel()
-            if not is_heard:
+            if not is_alive:
                 raise ConnectionEnded("silent")
 
     async def _announce(self) -> None:

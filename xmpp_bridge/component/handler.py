@@ -100,14 +100,16 @@ class StanzaHandler:
     def answer(self, batch: Sequence[Arrived]) -> tuple[list[bytes], list[Arrived]]:
         """Return the answers to a batch, and the stanzas that the caller passes in again with the next one.
 
-        Pushes are answered first, in any order of arrival. All other stanzas get OTHERS_SECONDS. At most MAX_OTHERS of
-        them wait for the next batch, because they fill the memory, and the pushes behind them are not read. The method
-        never raises, so that every request gets an answer.
+        Pushes are answered first, also if they arrived after other stanzas. All other stanzas get OTHERS_SECONDS. At
+        most MAX_OTHERS of them wait for the next batch, because they fill the memory, and the pushes behind them are
+        not read. The method never raises, so that every request gets an answer.
         """
-        heard = [(arrived, _decode(arrived)) for arrived in batch]
-        pushes = [(arrived.at, event_read) for arrived, event_read in heard if isinstance(event_read, PushNotification)]
+        decoded = [(arrived, _decode(arrived)) for arrived in batch]
+        pushes = [
+            (arrived.at, event_read) for arrived, event_read in decoded if isinstance(event_read, PushNotification)
+        ]
         others = deque(
-            (arrived, event_read) for arrived, event_read in heard if not isinstance(event_read, PushNotification)
+            (arrived, event_read) for arrived, event_read in decoded if not isinstance(event_read, PushNotification)
         )
         answers = self._answer_pushes([push for _, push in pushes])
         times, until = [at for at, _ in pushes], monotonic() + OTHERS_SECONDS

@@ -11,7 +11,6 @@ from registrations.models import Route
 from xmpp_bridge.console import operator_actions
 from xmpp_bridge.models import Device
 
-ALREADY = "Already done: nothing was changed."
 State = Route.State
 
 
@@ -32,8 +31,7 @@ class DisableDevice(Operation):
         yield "A device is active again when an operator enables it, or when its app registers again by itself."
 
     def run(self, rows: Sequence[Device], *, by: str) -> Done:
-        count = operator_actions.disable([row.pk for row in rows], now=database_now())
-        return Done(f"Disabled {_devices(count)}.") if count else Done(ALREADY, is_change=False)
+        return _done("Disabled", operator_actions.disable([row.pk for row in rows], now=database_now()))
 
 
 class EnableDevice(Operation):
@@ -53,8 +51,7 @@ class EnableDevice(Operation):
         yield "Servers that have forgotten a device do not push to it until its app enables pushes there again."
 
     def run(self, rows: Sequence[Device], *, by: str) -> Done:
-        count = operator_actions.enable([row.pk for row in rows], now=database_now())
-        return Done(f"Enabled {_devices(count)}.") if count else Done(ALREADY, is_change=False)
+        return _done("Enabled", operator_actions.enable([row.pk for row in rows], now=database_now()))
 
 
 class RemoveDevice(Operation):
@@ -74,8 +71,7 @@ class RemoveDevice(Operation):
         yield "When the app registers again, as apps do by themselves, it gets a new device."
 
     def run(self, rows: Sequence[Device], *, by: str) -> Done:
-        count = operator_actions.remove([row.pk for row in rows], now=database_now())
-        return Done(f"Removed {_devices(count)}.") if count else Done(ALREADY, is_change=False)
+        return _done("Removed", operator_actions.remove([row.pk for row in rows], now=database_now()))
 
 
 def _withdrawn(route_ids: Iterable[int]) -> str:
@@ -83,5 +79,7 @@ def _withdrawn(route_ids: Iterable[int]) -> str:
     return f"Waiting notifications that are withdrawn: {waiting.count()}."
 
 
-def _devices(count: int) -> str:
-    return counted(count, "device")
+def _done(verb: str, count: int) -> Done:
+    if not count:
+        return Done("Already done: nothing was changed.", is_change=False)
+    return Done(f"{verb} {counted(count, 'device')}.")

@@ -25,7 +25,7 @@ class Verdict(StrEnum):
         "unknown"  # the client does not exist, is forged, or is of another domain; the answer is the same for each
     )
     IGNORED = "ignored"  # unknown, beyond the limit of unknown clients
-    GONE = "gone"  # the device has ended, or its route is disabled
+    GONE = "gone"  # the device has ended, its route is disabled, or its app is retired
     GONE_BEFORE = "gone_before"  # as above, and answered so within the last minute
     FORBIDDEN = "forbidden"  # sent by a client and not by a server
     REFUSED = "refused"  # a forwarded message, for an app that refuses them

@@ -38,7 +38,7 @@ class Service(StanzaHandler):
         self.limits = Limits(rates or Rates())
         super().__init__(SERVICE, self.limits, domains or Domains())
 
-    def hear(self, *stanzas: str) -> list[Element]:
+    def receive_all(self, *stanzas: str) -> list[Element]:
         """Return the answers to these stanzas, which arrive in one batch."""
         answers, waiting = self.answer([arrived(stanza) for stanza in stanzas])
         while waiting:
@@ -46,14 +46,14 @@ class Service(StanzaHandler):
             answers += more
         return [parse(answer) for answer in answers]
 
-    def say(self, stanza: str) -> Element | None:
+    def receive(self, stanza: str) -> Element | None:
         """Return the answer to one stanza, or None if it has none."""
-        answers = self.hear(stanza)
+        answers = self.receive_all(stanza)
         assert len(answers) <= 1
         return answers[0] if answers else None
 
     def command(self, node: str, fields: dict[str, str] | None, **attributes: str) -> Element:
-        answer = self.say(command(node, fields, **attributes))
+        answer = self.receive(command(node, fields, **attributes))
         assert answer is not None
         return answer
 

@@ -137,7 +137,7 @@ def test_a_removed_device_leaves_no_address_and_its_server_gets_gone() -> None:
 
     waiting.refresh_from_db()
     assert (waiting.state, Route.objects.exists()) == ("withdrawn", False)
-    assert error_of(service.say(push2(phone.client))) == ("cancel", "gone")
+    assert error_of(service.receive(push2(phone.client))) == ("cancel", "gone")
     assert operator_actions.remove([device.pk], now=T0) == 0
 
 
@@ -153,7 +153,7 @@ def test_a_removed_device_that_registers_again_gets_another_row() -> None:
 
 def test_a_disabled_device_is_announced_and_enabled_it_is_announced_once_more_when_it_ends() -> None:
     service, phone, device = registered()
-    assert service.say(push2(phone.client)) is None  # sets the address that announces its end
+    assert service.receive(push2(phone.client)) is None  # sets the address that announces its end
 
     ends = []
     for _ in range(2):
@@ -164,7 +164,7 @@ def test_a_disabled_device_is_announced_and_enabled_it_is_announced_once_more_wh
         assert operator_actions.enable([device.pk], now=T0) == 1
 
     assert ends == [1, 1]
-    assert service.say(push2(phone.client, stanza_id="another")) is None
+    assert service.receive(push2(phone.client, stanza_id="another")) is None
 
 
 def test_a_disabled_device_is_enabled_when_its_app_registers_again() -> None:

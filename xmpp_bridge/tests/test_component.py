@@ -140,8 +140,8 @@ def test_a_connection_without_an_answer_to_pings_is_closed(monkeypatch: pytest.M
         server = XmppServer()
         async with connected(server):
             await until(lambda: ready("silent"))
-        assert [each.get("type") for each in server.heard] == ["get"]
-        assert server.heard[0].get("to") == SERVICE
+        assert [each.get("type") for each in server.received] == ["get"]
+        assert server.received[0].get("to") == SERVICE
 
     uvloop.run(story())
 
@@ -154,8 +154,8 @@ def test_a_connection_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch
         server = XmppServer()
         async with connected(server):
             for number in range(3):
-                await server.until(lambda number=number: len(server.heard) > number)
-                server.say(write_ping("back", sender=SERVICE, to=SERVICE))
+                await server.until(lambda number=number: len(server.received) > number)
+                server.send(write_ping("back", sender=SERVICE, to=SERVICE))
             assert server.connections == 1
 
     uvloop.run(story())
@@ -199,11 +199,11 @@ def test_stanzas_that_were_read_are_answered_before_the_component_stops() -> Non
 
         async with connected(server, IdleHandler(slowly)) as stopped:
             await until(ready)
-            server.say("<message id='question'/>")
+            server.send("<message id='question'/>")
             await answering.wait()
             stopped.set()
             await server.until(lambda: server.ends)
-        assert [each.get("id") for each in server.heard] == ["answer"]
+        assert [each.get("id") for each in server.received] == ["answer"]
         assert server.ends == ["closed"]
 
     uvloop.run(story())
@@ -214,8 +214,8 @@ def test_stanzas_that_arrive_during_a_batch_are_answered_together() -> None:
         server, idle = XmppServer(), IdleHandler(lambda batch: [b"<message/>"] * len(batch))
         async with connected(server, idle):
             await until(ready)
-            server.say("<message id='x'/>" * 300)
-            await server.until(lambda: len(server.heard) == 300)
+            server.send("<message id='x'/>" * 300)
+            await server.until(lambda: len(server.received) == 300)
         assert len(idle.batches) < 100
         assert max(idle.batches) <= connection.MAX_BATCH
 
@@ -248,8 +248,8 @@ def test_stanzas_that_were_read_are_stored_before_the_connection_ends(end: str, 
         server, idle = XmppServer(), IdleHandler(slowly)
         async with connected(server, idle):
             await until(ready)
-            server.say("".join(f"<message id='{number}'/>" for number in range(400)))
-            server.say(ENDS[end])
+            server.send("".join(f"<message id='{number}'/>" for number in range(400)))
+            server.send(ENDS[end])
             if not is_reset:
                 server.hang_up()
             await asyncio.sleep(0.1)  # by then all stanzas have arrived, in any pieces
@@ -279,14 +279,14 @@ def test_waiting_stanzas_are_bounded_in_bytes_and_in_number(
         server = XmppServer()
         async with connected(server, IdleHandler(lambda batch: [b"<message/>"] * len(batch) * is_back.wait(20))):
             await until(ready)
-            server.say(stanza * count)
+            server.send(stanza * count)
             await asyncio.sleep(0.5)  # no event reports that reading has paused
             in_hand = connection.MAX_BATCH
             assert sum(taken) <= connection.MAX_WAITING_BYTES + connection.READ_BYTES + MAX_STANZA_BYTES
             assert len(taken) <= connection.MAX_WAITING + in_hand + connection.READ_BYTES // len(stanza) + 1
-            assert not server.heard
+            assert not server.received
             is_back.set()
-            await server.until(lambda: len(server.heard) == count)
+            await server.until(lambda: len(server.received) == count)
 
     uvloop.run(story())
 
@@ -342,9 +342,9 @@ def test_pushes_are_answered_over_the_wire_and_nothing_breaks_the_stream() -> No
         server = XmppServer()
         async with connected(server, Service()):
             await until(ready)
-            server.say("".join(stanzas))
-            await server.until(lambda: len(server.heard) == 5)
-            reported = {each.get("id"): each for each in server.heard}
+            server.send("".join(stanzas))
+            await server.until(lambda: len(server.received) == 5)
+            reported = {each.get("id"): each for each in server.received}
             assert reported.keys() == {"huge", "good", "unknown", "version", "ping"}
             assert {reported["good"].get("type"), reported["ping"].get("type")} == {"result"}
             assert server.connections == 1

@@ -85,7 +85,7 @@ def deliver(gorush: Gorush) -> list[dict[str, Any]]:
 
 def test_a_ciphertext_arrives_bit_by_bit(service: Service, phone: Registered) -> None:
     text = "QUJD" * 984  # the largest payload of mod_push2
-    service.say(push2(phone.client, rfc8291(text)))
+    service.receive(push2(phone.client, rfc8291(text)))
     [sent] = deliver(Gorush())
     assert sent["data"]["e"] == text
     assert (sent["tokens"], sent["topic"], sent["push_type"]) == ([APN_TOKEN], "org.example.chat", "alert")
@@ -93,7 +93,7 @@ def test_a_ciphertext_arrives_bit_by_bit(service: Service, phone: Registered) ->
 
 
 def test_a_payload_that_is_too_large_becomes_a_wake_up_with_a_marker(service: Service, phone: Registered) -> None:
-    service.say(push2(phone.client, rfc8291("QUJD" * 1024)))
+    service.receive(push2(phone.client, rfc8291("QUJD" * 1024)))
     [sent] = deliver(Gorush())
     assert (sent["data"]["k"], sent["data"]["x"]) == ("wake", "truncated")
     assert "e" not in sent["data"]
@@ -102,7 +102,7 @@ def test_a_payload_that_is_too_large_becomes_a_wake_up_with_a_marker(service: Se
 def test_a_call_goes_to_the_token_for_calls_and_when_that_is_dead_to_the_other(
     service: Service, phone: Registered
 ) -> None:
-    service.say(push2(phone.client, encrypted(voip=True), attributes="priority='high'"))
+    service.receive(push2(phone.client, encrypted(voip=True), attributes="priority='high'"))
     gorush = Gorush(lambda sent: refusing("Unregistered")(sent) if sent["push_type"] == "voip" else TAKEN)
     first, second = deliver(gorush)
     assert (first["tokens"], first["topic"]) == ([CALL_TOKEN], "org.example.chat.voip")
@@ -118,7 +118,7 @@ def test_devices_of_one_domain_outlive_a_wrong_environment(service: Service, wro
     def push_to_all(gorush: Gorush, **fields: str) -> None:
         for token in phones:
             device = service.register(token=token, sender=f"{token[-2:]}@capulet.test/phone", **fields)
-            service.say(push2(device.client, encrypted("QUJD" * next(_COUNTED))))
+            service.receive(push2(device.client, encrypted("QUJD" * next(_COUNTED))))
         deliver(gorush)
 
     push_to_all(Gorush())
@@ -135,14 +135,14 @@ def test_a_phone_counts_once_with_all_of_its_registrations(service: Service) -> 
 
 
 def test_a_payload_that_apple_refuses_is_left_out_and_the_route_stays(service: Service, phone: Registered) -> None:
-    service.say(push2(phone.client, encrypted()))
+    service.receive(push2(phone.client, encrypted()))
     gorush = Gorush(lambda sent: refusing("PayloadTooLarge")(sent) if "e" in sent["data"] else TAKEN)
     assert [sent["data"]["k"] for sent in deliver(gorush)] == ["msg", "wake"]
     assert Route.objects.get().state == "active"
 
 
 def test_a_dead_token_is_announced_and_then_answers_each_later_push(service: Service, phone: Registered) -> None:
-    service.say(push2(phone.client, to=f"5891b5b522@{SERVICE}"))
+    service.receive(push2(phone.client, to=f"5891b5b522@{SERVICE}"))
     deliver(Gorush(refusing("Unregistered")))
     assert Route.objects.get().state == "disabled"
     ended = service.find_ended()
@@ -152,7 +152,7 @@ def test_a_dead_token_is_announced_and_then_answers_each_later_push(service: Ser
     assert (error_of(announcement), disabled_client(announcement)) == (("cancel", "gone"), phone.client)
     service.note_announced(ended)
     assert service.find_ended() == []
-    answer = service.say(push2(phone.client, encrypted()))
+    answer = service.receive(push2(phone.client, encrypted()))
     assert answer is not None
     assert disabled_client(answer) == phone.client
 
@@ -160,15 +160,15 @@ def test_a_dead_token_is_announced_and_then_answers_each_later_push(service: Ser
 def test_a_server_that_pushes_by_xep_0357_gets_the_end_with_its_next_push_only(
     service: Service, phone: Registered
 ) -> None:
-    service.say(publish(phone.node, phone.secret))
+    service.receive(publish(phone.node, phone.secret))
     deliver(Gorush(refusing("Unregistered")))
     ended = find_ended()
     assert (len(ended), service.write_ends(ended)) == (1, [])
-    assert error_of(service.say(publish(phone.node, phone.secret))) == ("cancel", "item-not-found")
+    assert error_of(service.receive(publish(phone.node, phone.secret))) == ("cancel", "item-not-found")
 
 
 def test_an_end_that_is_not_recorded_as_announced_is_announced_again(service: Service, phone: Registered) -> None:
-    service.say(push2(phone.client))
+    service.receive(push2(phone.client))
     Route.objects.update(state="disabled")
     assert len(service.write_ends(service.find_ended())) == len(service.write_ends(service.find_ended())) == 1
 
@@ -176,7 +176,7 @@ def test_an_end_that_is_not_recorded_as_announced_is_announced_again(service: Se
 def test_a_route_that_fails_for_72_hours_beside_others_that_work_is_disabled_and_announced(
     service: Service, phone: Registered
 ) -> None:
-    service.say(push2(phone.client))
+    service.receive(push2(phone.client))
     route, now = Route.objects.get(), timezone.now()
     for _ in range(14):
         now += timedelta(hours=6)
@@ -186,7 +186,7 @@ def test_a_route_that_fails_for_72_hours_beside_others_that_work_is_disabled_and
 
 
 def test_an_outage_of_the_provider_disables_nobody(service: Service, phone: Registered) -> None:
-    service.say(push2(phone.client))
+    service.receive(push2(phone.client))
     route, start = Route.objects.get(), timezone.now()
     for hours in range(0, 24 * 10, 6):
         disabling.note_failure([route.pk], channel_success_at=start, now=start + timedelta(hours=hours, seconds=1))
@@ -195,7 +195,7 @@ def test_an_outage_of_the_provider_disables_nobody(service: Service, phone: Regi
 
 def test_fewer_than_eight_failures_never_disable(service: Service, phone: Registered) -> None:
     """At most six hours count between two failures, so that 72 hours take thirteen failures."""
-    service.say(push2(phone.client))
+    service.receive(push2(phone.client))
     route, now = Route.objects.get(), timezone.now()
     for _ in range(8):
         now += timedelta(hours=30)
@@ -204,7 +204,7 @@ def test_fewer_than_eight_failures_never_disable(service: Service, phone: Regist
 
 
 def test_a_wrong_set_up_pauses_the_app_and_counts_against_no_route(service: Service, phone: Registered) -> None:
-    service.say(push2(phone.client))
+    service.receive(push2(phone.client))
     deliver(Gorush(refusing("InvalidProviderToken")))
     route = Route.objects.get()
     assert (route.state, route.failing_since) == ("active", None)
@@ -216,14 +216,14 @@ def test_a_device_that_nobody_uses_for_90_days_expires_and_is_forgotten_later(
     service: Service, phone: Registered
 ) -> None:
     used = service.register(device_id="used")
-    service.say(push2(used.client))
+    service.receive(push2(used.client))
     now, keep = timezone.now(), timedelta(days=90)
     Device.objects.update(registered_at=now - timedelta(days=91))
     assert sum(retention.expire(now=now, keep=keep)) == 1
     assert sorted(Device.objects.values_list("state", flat=True)) == ["active", "expired"]
     assert Route.objects.count() == 1
-    answer = service.say(push2(phone.client))
+    answer = service.receive(push2(phone.client))
     assert answer is not None
     assert disabled_client(answer) == phone.client
     assert sum(retention.purge(now=now + timedelta(days=91), keep=keep)) == 1
-    assert error_of(service.say(push2(phone.client))) == ("cancel", "item-not-found")
+    assert error_of(service.receive(push2(phone.client))) == ("cancel", "item-not-found")

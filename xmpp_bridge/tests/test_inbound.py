@@ -73,7 +73,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch, **time: float) -> None:
 
 
 def test_a_push_is_stored_and_a_message_has_no_answer(service: Service, phone: Registered) -> None:
-    assert service.say(push2(phone.client)) is None
+    assert service.receive(push2(phone.client)) is None
     [notification] = stored()
     assert (notification.state, notification.grade, notification.report) == ("pending", "normal", "success")
     assert (notification.request.bridge, notification.request.state) == ("xmpp", "answered")
@@ -95,7 +95,7 @@ def test_a_push_without_an_id_keeps_its_key_when_it_is_stored_again(phone: Regis
 
 
 def test_an_iq_is_answered_with_a_result_once_it_is_stored(service: Service, phone: Registered) -> None:
-    answer = service.say(publish(phone.node, phone.secret, summary(last_message_body="x"), stanza_id="a+/=@-" * 20))
+    answer = service.receive(publish(phone.node, phone.secret, summary(last_message_body="x"), stanza_id="a+/=@-" * 20))
     assert answer is not None
     assert (answer.get("type"), answer.get("id"), len(answer)) == ("result", "a+/=@-" * 20, 0)
     assert (answer.get("from"), answer.get("to")) == (SERVICE, SERVER)
@@ -117,11 +117,11 @@ def unknown_messages(phone: Registered, other: Registered) -> dict[str, str]:
 
 def test_a_sender_that_is_not_allowed_learns_nothing(service: Service, phone: Registered) -> None:
     other = service.register(device_id="other")
-    answers = {name: service.say(stanza) for name, stanza in unknown_messages(phone, other).items()}
+    answers = {name: service.receive(stanza) for name, stanza in unknown_messages(phone, other).items()}
     assert {name: error_of(answer) for name, answer in answers.items()} == dict.fromkeys(answers, NOT_FOUND)
     assert [disabled_client(answer) for answer in answers.values() if answer is not None] == [None] * len(answers)
     Device.objects.all().delete()
-    again = {name: service.say(stanza) for name, stanza in unknown_messages(phone, other).items()}
+    again = {name: service.receive(stanza) for name, stanza in unknown_messages(phone, other).items()}
     assert {name: error_of(answer) for name, answer in again.items()} == dict.fromkeys(answers, NOT_FOUND)
     assert stored() == []
 
@@ -129,47 +129,50 @@ def test_a_sender_that_is_not_allowed_learns_nothing(service: Service, phone: Re
 @pytest.mark.parametrize("domains", [Domains(denied={SERVER}), Domains(allowed={"montague.test"})])
 def test_a_domain_that_is_not_served_learns_nothing_either(phone: Registered, domains: Domains) -> None:
     service = Service(domains=domains)
-    assert error_of(service.say(push2(phone.client))) == NOT_FOUND
-    assert error_of(service.say(publish(phone.node, phone.secret))) == NOT_FOUND
+    assert error_of(service.receive(push2(phone.client))) == NOT_FOUND
+    assert error_of(service.receive(publish(phone.node, phone.secret))) == NOT_FOUND
 
 
 def test_a_client_may_not_push(service: Service, phone: Registered) -> None:
-    assert error_of(service.say(push2(phone.client, sender="romeo@capulet.test/desk"))) == ("auth", "forbidden")
-    assert error_of(service.say(publish(phone.node, phone.secret, sender="capulet.test/x"))) == ("auth", "forbidden")
+    assert error_of(service.receive(push2(phone.client, sender="romeo@capulet.test/desk"))) == ("auth", "forbidden")
+    assert error_of(service.receive(publish(phone.node, phone.secret, sender="capulet.test/x"))) == (
+        "auth",
+        "forbidden",
+    )
     assert stored() == []
 
 
 def test_a_server_may_push_in_the_name_of_an_account_and_in_any_spelling_of_its_domain(
     service: Service, phone: Registered
 ) -> None:
-    assert service.say(push2(phone.client, encrypted("AAAA"), sender="juliet@capulet.test")) is None
-    assert service.say(push2(phone.client, encrypted("BBBB"), sender="CAPULET.test.")) is None
+    assert service.receive(push2(phone.client, encrypted("AAAA"), sender="juliet@capulet.test")) is None
+    assert service.receive(push2(phone.client, encrypted("BBBB"), sender="CAPULET.test.")) is None
     assert len(stored()) == 2
 
 
 def test_an_answer_comes_from_the_address_that_was_written_to(service: Service) -> None:
-    answer = service.say(push2("nope", to=f"5891b5b522@{SERVICE}", stanza_id="n-unknown"))
+    answer = service.receive(push2("nope", to=f"5891b5b522@{SERVICE}", stanza_id="n-unknown"))
     assert answer is not None
     assert (answer.get("from"), answer.get("id")) == (f"5891b5b522@{SERVICE}", "n-unknown")
 
 
 def test_a_malformed_push_is_a_bad_request(service: Service, phone: Registered) -> None:
-    assert error_of(service.say(push2(phone.client, encrypted("not base64")))) == ("modify", "bad-request")
-    assert error_of(service.say(publish("", phone.secret))) == ("modify", "bad-request")
+    assert error_of(service.receive(push2(phone.client, encrypted("not base64")))) == ("modify", "bad-request")
+    assert error_of(service.receive(publish("", phone.secret))) == ("modify", "bad-request")
 
 
 def test_too_many_unknown_clients_of_a_domain_get_no_answer_for_an_hour(
     service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = Service(Rates(unknown_per_hour=2))
-    answers = [service.say(push2(f"nope{n}")) for n in range(4)]
+    answers = [service.receive(push2(f"nope{n}")) for n in range(4)]
     assert [answer is not None for answer in answers] == [True, True, False, False]
-    assert error_of(service.say(publish("nope", "x"))) == NOT_FOUND
-    assert error_of(service.say(push2("nope", sender="montague.test"))) == NOT_FOUND
-    assert service.say(push2(phone.client)) is None
+    assert error_of(service.receive(publish("nope", "x"))) == NOT_FOUND
+    assert error_of(service.receive(push2("nope", sender="montague.test"))) == NOT_FOUND
+    assert service.receive(push2(phone.client)) is None
     assert len(stored()) == 1
     pass_time(monkeypatch, minutes=61)
-    assert error_of(service.say(push2("nope"))) == NOT_FOUND
+    assert error_of(service.receive(push2("nope"))) == NOT_FOUND
 
 
 # Routes that are gone -------------------------------------------------------------------------------------------------
@@ -192,16 +195,16 @@ def test_a_server_gets_the_error_gone_once_a_minute(
     service: Service, phone: Registered, end, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end(service)
-    answer = service.say(push2(phone.client))
+    answer = service.receive(push2(phone.client))
     assert answer is not None
     assert (error_of(answer), disabled_client(answer)) == (("cancel", "gone"), phone.client)
-    assert service.say(push2(phone.client)) is None
-    assert error_of(service.say(publish(phone.node, phone.secret))) == NOT_FOUND
+    assert service.receive(push2(phone.client)) is None
+    assert error_of(service.receive(publish(phone.node, phone.secret))) == NOT_FOUND
     pass_time(monkeypatch, seconds=61)
-    answer = service.say(push2(phone.client))
+    answer = service.receive(push2(phone.client))
     assert answer is not None
     assert disabled_client(answer) == phone.client
-    assert error_of(service.say(push2(phone.client, sender="montague.test"))) == NOT_FOUND
+    assert error_of(service.receive(push2(phone.client, sender="montague.test"))) == NOT_FOUND
     assert stored() == []
 
 
@@ -210,41 +213,41 @@ def test_a_server_gets_the_error_gone_once_a_minute(
 
 def test_a_repeated_stanza_is_answered_like_the_first_and_stored_once(service: Service, phone: Registered) -> None:
     repeated = publish(phone.node, phone.secret, summary(last_message_body="x"), stanza_id="one")
-    answers = service.hear(repeated, repeated) + service.hear(repeated)
+    answers = service.receive_all(repeated, repeated) + service.receive_all(repeated)
     assert [answer.get("type") for answer in answers] == ["result"] * 3
     assert len(stored()) == 1
 
 
 def test_a_repeated_stanza_is_known_to_another_process_too(service: Service, phone: Registered) -> None:
     repeated = push2(phone.client, encrypted(), stanza_id="one")
-    service.say(repeated)
-    assert Service().say(repeated) is None
+    service.receive(repeated)
+    assert Service().receive(repeated) is None
     assert len(stored()) == 1
 
 
 def test_a_stanza_id_may_be_used_again_after_ten_minutes(
     service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service.say(push2(phone.client, encrypted("AAAA"), stanza_id="one"))
+    service.receive(push2(phone.client, encrypted("AAAA"), stanza_id="one"))
     pass_time(monkeypatch, minutes=11)
-    service.say(push2(phone.client, encrypted("BBBB"), stanza_id="one"))
+    service.receive(push2(phone.client, encrypted("BBBB"), stanza_id="one"))
     assert len(stored()) == NotificationRequest.objects.count() == 2
 
 
 @pytest.mark.parametrize("inside", ["", encrypted("AAAA"), rfc8291("AAAA"), "<voip/>"])
 def test_three_identical_pushes_at_once_are_one_delivery(service: Service, phone: Registered, inside: str) -> None:
-    assert service.hear(*(push2(phone.client, inside) for _ in range(3))) == []
+    assert service.receive_all(*(push2(phone.client, inside) for _ in range(3))) == []
     assert len(stored()) == 1
 
 
 def test_wake_ups_are_merged_into_one_at_once_and_one_for_all_that_follow(
     service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service.say(push2(phone.client))
+    service.receive(push2(phone.client))
     Notification.objects.update(state="delivered")  # the wake-up has gone to the device
     for seconds in (2.5, 3, 3.5):
         pass_time(monkeypatch, seconds=2.5 if seconds == 2.5 else 0.5)
-        assert service.say(push2(phone.client)) is None
+        assert service.receive(push2(phone.client)) is None
     first, trailing = stored()
     assert (first.state, trailing.state) == ("delivered", "retrying")
     assert trailing.next_attempt_at is not None
@@ -255,10 +258,10 @@ def test_wake_ups_are_merged_into_one_at_once_and_one_for_all_that_follow(
 def test_a_wake_up_that_waits_serves_later_ones_and_lives_as_long_as_they_do(
     service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service.say(push2(phone.client))
+    service.receive(push2(phone.client))
     [waiting] = stored()
     pass_time(monkeypatch, minutes=30)
-    assert service.say(push2(phone.client)) is None
+    assert service.receive(push2(phone.client)) is None
     [same] = stored()
     assert same.expires_at - waiting.expires_at >= timedelta(minutes=30)
 
@@ -267,11 +270,11 @@ def test_a_wake_up_that_is_about_to_expire_serves_no_later_one(
     service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker may be closing it at this moment."""
-    service.say(push2(phone.client))
+    service.receive(push2(phone.client))
     [waiting] = stored()
     left = waiting.expires_at - waiting.created_at
     pass_time(monkeypatch, seconds=left.total_seconds() - 30)
-    assert service.say(push2(phone.client)) is None
+    assert service.receive(push2(phone.client)) is None
     old, later = stored()
     assert (old.expires_at, old.collapse_id) == (waiting.expires_at, later.collapse_id)
 
@@ -279,12 +282,12 @@ def test_a_wake_up_that_is_about_to_expire_serves_no_later_one(
 def test_a_wake_up_that_may_have_reached_its_device_before_serves_no_later_one(
     service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service.say(push2(phone.client))
+    service.receive(push2(phone.client))
     Notification.objects.update(state="ambiguous")
     pass_time(monkeypatch, seconds=20)
-    service.say(push2(phone.client))
+    service.receive(push2(phone.client))
     pass_time(monkeypatch, seconds=20)
-    service.say(push2(phone.client))
+    service.receive(push2(phone.client))
     is_ambiguous, later = stored()
     assert (is_ambiguous.state, later.state) == ("ambiguous", "pending")
     assert is_ambiguous.collapse_id == later.collapse_id
@@ -294,10 +297,10 @@ def test_a_wake_up_that_was_planned_and_sent_early_serves_no_later_one(
     service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(2):
-        service.say(push2(phone.client))
+        service.receive(push2(phone.client))
         Notification.objects.update(state="delivered")  # an operator sent the second one early
         pass_time(monkeypatch, seconds=2.1)
-    service.say(push2(phone.client))
+    service.receive(push2(phone.client))
     first, early, later = stored()
     assert (early.state, later.state) == ("delivered", "retrying")
     assert later.next_attempt_at is not None
@@ -305,27 +308,27 @@ def test_a_wake_up_that_was_planned_and_sent_early_serves_no_later_one(
 
 
 def test_a_background_wake_up_serves_none_that_is_to_be_shown(service: Service, phone: Registered) -> None:
-    service.say(publish(phone.node, phone.secret, summary()))
-    service.say(publish(phone.node, phone.secret, summary(last_message_body="x")))
+    service.receive(publish(phone.node, phone.secret, summary()))
+    service.receive(publish(phone.node, phone.secret, summary(last_message_body="x")))
     assert [n.grade for n in stored()] == ["low", "normal"]
     assert len({n.collapse_id for n in stored()}) == 2
 
 
 def test_ciphertexts_are_never_merged(service: Service, phone: Registered) -> None:
-    service.hear(*(push2(phone.client, encrypted(b64encode(bytes([n])).decode())) for n in range(5)))
+    service.receive_all(*(push2(phone.client, encrypted(b64encode(bytes([n])).decode())) for n in range(5)))
     assert len({n.collapse_id for n in stored()}) == 5
 
 
 def test_beyond_the_limit_a_ciphertext_is_a_wake_up(service: Service, phone: Registered) -> None:
     service = Service(Rates(payloads_per_minute=2))
     pushes = [push2(phone.client, encrypted(b64encode(bytes([n])).decode())) for n in range(5)]
-    assert service.hear(*pushes) == []
+    assert service.receive_all(*pushes) == []
     assert [bool(n.message) for n in stored()] == [True, True, False, False][: len(stored())]
     assert [content(n).data["k"] for n in stored()] == ["msg", "msg", "wake", "wake"][: len(stored())]
 
 
 def test_a_payload_that_is_too_large_is_not_stored(service: Service, phone: Registered) -> None:
-    service.say(push2(phone.client, encrypted(b64encode(bytes(3 * MAX_CONTENT_BYTES)).decode())))
+    service.receive(push2(phone.client, encrypted(b64encode(bytes(3 * MAX_CONTENT_BYTES)).decode())))
     [notification] = stored()
     assert notification.message is None
     assert content(notification).data == {"v": "1", "k": "wake", "a": content(notification).data["a"], "x": "truncated"}
@@ -334,7 +337,7 @@ def test_a_payload_that_is_too_large_is_not_stored(service: Service, phone: Regi
 def test_an_app_of_conversations_gets_no_text_either(service: Service) -> None:
     App.objects.update(passes_texts=True, style="conversations")
     phone = service.register()
-    service.say(push2(phone.client, FORWARDED))
+    service.receive(push2(phone.client, FORWARDED))
     [notification] = stored()
     assert notification.message is None
     assert b"Wherefore" not in (notification.wake or b"")
@@ -343,17 +346,17 @@ def test_an_app_of_conversations_gets_no_text_either(service: Service) -> None:
 def test_a_call_is_never_merged_and_beyond_its_limit_the_server_waits(service: Service, phone: Registered) -> None:
     service = Service(Rates(calls_per_minute=2))
     calls = [push2(phone.client, encrypted(b64encode(bytes([n])).decode(), voip=True)) for n in range(3)]
-    assert [error_of(answer) for answer in service.hear(*calls)] == [BUSY]
+    assert [error_of(answer) for answer in service.receive_all(*calls)] == [BUSY]
     assert [n.grade for n in stored()] == ["voip", "voip"]
 
 
 def test_a_push_that_was_answered_with_wait_may_come_again(service: Service, phone: Registered, monkeypatch) -> None:
     service = Service(Rates(calls_per_minute=1))
     first, second = (push2(phone.client, encrypted(text, voip=True), stanza_id=text) for text in ("AAAA", "BBBB"))
-    service.say(first)
-    assert error_of(service.say(second)) == BUSY
+    service.receive(first)
+    assert error_of(service.receive(second)) == BUSY
     pass_time(monkeypatch, seconds=61)
-    assert service.say(second) is None
+    assert service.receive(second) is None
     assert len(stored()) == 2
 
 
@@ -363,15 +366,15 @@ def test_a_domain_beyond_its_limit_is_answered_with_wait_and_others_are_not(
     other = service.register(sender="romeo@montague.test/x")
     service = Service(Rates(domain_burst=2, domain_per_second=1))
     pushes = [push2(phone.client, encrypted(b64encode(bytes([n])).decode())) for n in range(3)]
-    assert [error_of(answer) for answer in service.hear(*pushes)] == [BUSY]
-    assert service.say(push2(other.client, sender="montague.test")) is None
+    assert [error_of(answer) for answer in service.receive_all(*pushes)] == [BUSY]
+    assert service.receive(push2(other.client, sender="montague.test")) is None
 
 
 def test_pushes_without_valid_credentials_use_up_no_limit_of_their_domain(service: Service, phone: Registered) -> None:
     service = Service(Rates(domain_burst=2, domain_per_second=1))
-    forged = [error_of(service.say(push2(f"nope{number}"))) for number in range(4)]
+    forged = [error_of(service.receive(push2(f"nope{number}"))) for number in range(4)]
     assert forged == [NOT_FOUND, NOT_FOUND, BUSY, BUSY]
-    assert service.say(push2(phone.client)) is None
+    assert service.receive(push2(phone.client)) is None
     assert len(stored()) == 1
 
 
@@ -379,7 +382,7 @@ def test_while_the_queue_is_full_pushes_are_answered_with_wait(
     service: Service, phone: Registered, monkeypatch
 ) -> None:
     monkeypatch.setattr("xmpp_bridge.inbound.own_admission", Full)
-    assert error_of(service.say(push2(phone.client, encrypted()))) == BUSY
+    assert error_of(service.receive(push2(phone.client, encrypted()))) == BUSY
     assert stored() == []
 
 
@@ -396,8 +399,8 @@ class Full:
 
 def test_a_ciphertext_goes_on_as_it_came(service: Service, phone: Registered) -> None:
     text = b64encode(bytes(range(256))).decode()
-    service.say(push2(phone.client, encrypted(text)))
-    service.say(push2(phone.client, rfc8291("AAAA" + text)))
+    service.receive(push2(phone.client, encrypted(text)))
+    service.receive(push2(phone.client, rfc8291("AAAA" + text)))
     first, second = stored()
     tag = route_tag(Device.objects.get().pk).hex()
     assert content(first).data == {"v": "1", "k": "msg", "a": tag, "e": text, "f": "j", "i": "ZGVmZ2hpamtsbW5v"}
@@ -419,7 +422,7 @@ def test_a_ciphertext_goes_on_as_it_came(service: Service, phone: Registered) ->
 def test_grade_and_time_to_live(
     service: Service, phone: Registered, inside: str, attributes: str, grade: str, seconds: int
 ) -> None:
-    service.say(push2(phone.client, inside, attributes=attributes))
+    service.receive(push2(phone.client, inside, attributes=attributes))
     [notification] = stored()
     assert notification.grade == grade
     assert abs((notification.expires_at - notification.created_at).total_seconds() - seconds) < 1
@@ -429,7 +432,7 @@ def test_an_app_may_have_calls_shown_as_messages(service: Service) -> None:
     App.objects.update(calls_as_alerts=True)
     apple = service.register(voip_token=CALL_TOKEN)
     google = service.register(platform="fcm", device_id="another")
-    service.hear(push2(apple.client, "<voip/>"), push2(google.client, "<voip/>"))
+    service.receive_all(push2(apple.client, "<voip/>"), push2(google.client, "<voip/>"))
     assert sorted(n.grade for n in stored()) == ["high", "voip"]
 
 
@@ -444,7 +447,7 @@ def test_an_app_may_have_calls_shown_as_messages(service: Service) -> None:
 )
 def test_payload_styles(service: Service, phone: Registered, style: str, keys: set[str]) -> None:
     App.objects.update(style=style)
-    service.say(push2(phone.client, encrypted("AAAA")))
+    service.receive(push2(phone.client, encrypted("AAAA")))
     [notification] = stored()
     assert content(notification).data.keys() == keys
     assert content(notification).text == "New message"
@@ -454,7 +457,7 @@ def test_payload_styles(service: Service, phone: Registered, style: str, keys: s
 
 
 def test_a_forwarded_message_is_a_wake_up_and_counted(service: Service, phone: Registered) -> None:
-    service.say(push2(phone.client, FORWARDED))
+    service.receive(push2(phone.client, FORWARDED))
     [notification] = stored()
     assert notification.message is None
     assert content(notification).data["k"] == "wake"
@@ -462,30 +465,30 @@ def test_a_forwarded_message_is_a_wake_up_and_counted(service: Service, phone: R
 
 def test_an_app_may_have_texts_passed_on_or_refused(service: Service, phone: Registered) -> None:
     App.objects.update(passes_texts=True)
-    service.say(push2(phone.client, FORWARDED))
+    service.receive(push2(phone.client, FORWARDED))
     [notification] = stored()
     assert (content(notification).text, content(notification).data["b"]) == ("Wherefore art thou?",) * 2
     App.objects.update(passes_texts=False, refuses_texts=True)
-    assert error_of(service.say(push2(phone.client, FORWARDED))) == ("cancel", "policy-violation")
+    assert error_of(service.receive(push2(phone.client, FORWARDED))) == ("cancel", "policy-violation")
 
 
 def test_the_row_of_a_device_keeps_the_announcing_address_and_no_account(service: Service, phone: Registered) -> None:
     def remembered() -> str | None:
         return Device.objects.get().announced_from
 
-    service.say(push2(phone.client, encrypted("AAAA"), to=f"5891b5b522@{SERVICE}"))
+    service.receive(push2(phone.client, encrypted("AAAA"), to=f"5891b5b522@{SERVICE}"))
     assert remembered() == "5891b5b522"
-    service.say(push2(phone.client, encrypted("BBBB")))
+    service.receive(push2(phone.client, encrypted("BBBB")))
     assert remembered() == ""
-    service.say(push2(phone.client, encrypted("CCCC"), sender="juliet@capulet.test"))
+    service.receive(push2(phone.client, encrypted("CCCC"), sender="juliet@capulet.test"))
     assert remembered() is None
     assert Device.objects.get().pushed_at >= timezone.now() - timedelta(minutes=1)
 
 
 def test_a_batch_takes_a_handful_of_statements_whatever_its_size(service: Service, phone: Registered) -> None:
     pushes = [push2(phone.client, encrypted(b64encode(bytes([n])).decode())) for n in range(50)]
-    service.say(pushes[0])
+    service.receive(pushes[0])
     with statements() as sent:
-        service.hear(*pushes[1:])
+        service.receive_all(*pushes[1:])
     assert len(stored()) == 50
     assert len([each for each in sent if "SAVEPOINT" not in each]) <= 7

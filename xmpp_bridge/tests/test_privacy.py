@@ -42,7 +42,7 @@ def test_no_user_is_in_tables_logs_metrics_or_pushes(caplog, capsys) -> None:
     with caplog.at_level(logging.DEBUG):
         phone = service.register(device_id="name-of-the-phone", voip_token=CALL_TOKEN)
         reported = summary(last_message_body=TEXT, last_message_sender="romeo@capulet.test/desk")
-        service.hear(
+        service.receive_all(
             push2(phone.client, FORWARDED, sender="juliet@capulet.test"),
             push2(phone.client, encrypted(CIPHERTEXT)),
             publish(phone.node, phone.secret, reported),

@@ -16,7 +16,7 @@ def test_a_push_and_its_retry_are_one_trace(settings, monkeypatch: pytest.Monkey
     service = Service()
     phone = service.register()
     with collected(settings, monkeypatch) as collector:
-        service.say(push2(phone.client))
+        service.receive(push2(phone.client))
         deliverer = DeliveryProcess(RecordingGateway(fail_once))
         deliverer.work_off()
         Notification.objects.update(next_attempt_at=timezone.now())

@@ -86,13 +86,13 @@ def test_while_the_database_is_away_requests_are_answered_with_wait_and_later_su
     phone = service.register()
     with away():
         asked = [push2(phone.client, encrypted(), stanza_id="one"), publish(phone.node, phone.secret, stanza_id="two")]
-        answers = service.hear(*asked)
+        answers = service.receive_all(*asked)
         assert [(answer.get("id"), error_of(answer)) for answer in answers] == [("one", TROUBLE), ("two", TROUBLE)]
         fields = {"token": APN_TOKEN, "device-id": "phone"}
         assert error_of(service.command("register-push-apns", fields)) == TROUBLE
         assert service.find_ended() == []
-    assert service.say(push2(phone.client, encrypted(), stanza_id="one")) is None
-    answer = service.say(publish(phone.node, phone.secret, stanza_id="two"))
+    assert service.receive(push2(phone.client, encrypted(), stanza_id="one")) is None
+    answer = service.receive(publish(phone.node, phone.secret, stanza_id="two"))
     assert answer is not None
     assert answer.get("type") == "result"
     assert Notification.objects.count() == 2
@@ -102,7 +102,7 @@ def test_a_database_that_is_away_holds_up_half_of_the_time_at_most(service: Serv
     """With a host that drops packets, each attempt takes seconds, and one thread answers every stanza."""
     phone = service.register()
     with away(clock) as tried:
-        answers = service.hear(*(push2(phone.client, encrypted(), stanza_id=name) for name in ("one", "two")))
+        answers = service.receive_all(*(push2(phone.client, encrypted(), stanza_id=name) for name in ("one", "two")))
         assert [error_of(answer) for answer in answers] == [TROUBLE, TROUBLE]
         assert error_of(service.command("register-push-apns", {"token": APN_TOKEN})) == TROUBLE
         assert (service.find_ended(), len(tried)) == ([], 1)
@@ -113,7 +113,9 @@ def test_a_database_that_is_away_holds_up_half_of_the_time_at_most(service: Serv
 def test_a_database_that_hangs_costs_a_batch_one_statement(service: Service) -> None:
     phone = service.register()
     with hanging() as ended:
-        answers = service.hear(*(push2(phone.client, encrypted(), stanza_id=str(number)) for number in range(20)))
+        answers = service.receive_all(
+            *(push2(phone.client, encrypted(), stanza_id=str(number)) for number in range(20))
+        )
         assert [error_of(answer) for answer in answers] == [TROUBLE] * 20
         assert len(ended) == 1
 
@@ -129,23 +131,23 @@ def test_a_device_whose_row_another_session_holds_delays_no_other_push(
         answer = service.command("register-push-apns", {"token": APN_TOKEN[::-1], "device-id": "phone"})
         assert error_of(answer) == TROUBLE
         pushes = [push2(each.client, encrypted()) for each in (phone, tablet)]
-        assert service.hear(*pushes) == [], "at once, also to the phone"
+        assert service.receive_all(*pushes) == [], "at once, also to the phone"
     assert service.register() == phone
 
 
 def test_pings_and_malformed_pushes_are_answered_while_the_database_is_away(service: Service) -> None:
     with away():
         ping = "<ping xmlns='urn:xmpp:ping'/>"
-        answer = service.say(f"<iq type='get' id='1' from='a.test' to='push.montague.test'>{ping}</iq>")
+        answer = service.receive(f"<iq type='get' id='1' from='a.test' to='push.montague.test'>{ping}</iq>")
         assert answer is not None
         assert answer.get("type") == "result"
-        assert error_of(service.say(push2("", stanza_id="x"))) == ("modify", "bad-request")
+        assert error_of(service.receive(push2("", stanza_id="x"))) == ("modify", "bad-request")
 
 
 def test_a_broken_database_connection_is_replaced_and_every_push_accepted(service: Service) -> None:
     phone = service.register()
     connection.connection.close()
-    assert service.say(push2(phone.client, encrypted("AAAA"))) is None
+    assert service.receive(push2(phone.client, encrypted("AAAA"))) is None
     connection.connection.close()
     assert service.register() == phone
     assert Notification.objects.count() == 1
@@ -156,7 +158,7 @@ def test_a_database_connection_that_broke_between_batches_is_replaced(service: S
     phone = service.register()
     service._clock_set_at = float("-inf")
     connection.connection.close()
-    assert service.say(push2(phone.client, encrypted("AAAA"))) is None
+    assert service.receive(push2(phone.client, encrypted("AAAA"))) is None
 
 
 def test_a_push_that_raises_does_not_stop_the_others(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +172,7 @@ def test_a_push_that_raises_does_not_stop_the_others(service: Service, monkeypat
 
     monkeypatch.setattr(Inbound, "_decide", trip)
     pushes = [push2(phone.client, encrypted(text), stanza_id=name) for name, text in (("a", "AAAA"), ("bad", "BBBB"))]
-    [answer] = service.hear(*pushes, push2(phone.client, encrypted("CCCC"), stanza_id="c"))
+    [answer] = service.receive_all(*pushes, push2(phone.client, encrypted("CCCC"), stanza_id="c"))
     assert (answer.get("id"), error_of(answer)) == ("bad", TROUBLE)
     assert Notification.objects.count() == 2
 
@@ -178,13 +180,13 @@ def test_a_push_that_raises_does_not_stop_the_others(service: Service, monkeypat
 def test_no_word_of_an_error_is_in_the_log(service: Service, caplog, capsys) -> None:
     phone = service.register()
     with away():
-        service.say(push2(phone.client, encrypted()))
+        service.receive(push2(phone.client, encrypted()))
     logged = caplog.text + "".join(capsys.readouterr())
     assert "not_stored" in logged
     assert [word for word in ("juliet", "secret text", phone.client) if word in logged] == []
 
 
-def test_two_processes_that_register_the_same_device_at_once_agree(service: Service) -> None:
+def test_two_processes_that_register_the_same_device_store_one(service: Service) -> None:
     first = service.register()
     assert Service().register() == first
     assert Device.objects.count() == 1

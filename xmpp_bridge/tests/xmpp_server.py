@@ -1,6 +1,6 @@
 """Double of an XMPP server, in the process of the test: the side of a component's connection (XEP-0114).
 
-It sends the data that a test passes to `say`, and keeps the stanzas that it receives.
+It sends the data that a test passes to `send`, and keeps the stanzas that it receives.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class XmppServer:
         self.refuse = ""
         self.does_route = False
         self.connections = 0
-        self.heard: list[Element] = []
+        self.received: list[Element] = []
         self.ends: list[str] = []
         self.changed = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
@@ -46,7 +46,7 @@ class XmppServer:
             self.drop()
             await asyncio.gather(*self._handlers)
 
-    def say(self, data: str | bytes) -> None:
+    def send(self, data: str | bytes) -> None:
         assert self._writer is not None
         self._writer.write(data.encode() if isinstance(data, str) else data)
 
@@ -81,7 +81,7 @@ class XmppServer:
         try:
             while data := await reader.read(65536):
                 for event in stream.feed(data):
-                    self._hear(event, stream_id, writer)
+                    self._receive(event, stream_id, writer)
                 self.changed.set()
         except ConnectionError:
             pass
@@ -94,7 +94,7 @@ class XmppServer:
 
     _closed = False
 
-    def _hear(self, event: Event, stream_id: str, writer: asyncio.StreamWriter) -> None:
+    def _receive(self, event: Event, stream_id: str, writer: asyncio.StreamWriter) -> None:
         match event:
             case Opened():
                 self._closed = False
@@ -106,7 +106,7 @@ class XmppServer:
                 if self.refuse == "host-unknown":
                     self._refuse(writer)
             case Received(stanza):
-                self.heard.append(stanza)
+                self.received.append(stanza)
                 if self.does_route and stanza.get("to", "").partition("/")[0].endswith(SERVICE):
                     writer.write(tostring(stanza))
             case Closed():  # real servers close their side at once

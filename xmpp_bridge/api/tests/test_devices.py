@@ -63,7 +63,7 @@ def test_a_device_registered_over_http_gets_pushes(post: Post) -> None:
     assert (response.status_code, reported["outcome"], reported["id"]) == (200, "registered", str(device.pk))
     assert (reported["jid"], device.domain) == (SERVICE, "capulet.test")
     assert "no-store" in response.headers["Cache-Control"]
-    assert Service().say(push2(reported["client"])) is None  # accepted
+    assert Service().receive(push2(reported["client"])) is None  # accepted
     assert device.route.app_topic == "org.example.chat"
 
 

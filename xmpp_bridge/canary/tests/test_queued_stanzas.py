@@ -27,7 +27,7 @@ def send_and_receive(service: Service, answer: str) -> CanaryStanza:
     """Have the service send a queued stanza and receive this answer to it. Return the row of the stanza."""
     queued_stanzas.queue("queued-1", "<iq/>")
     assert service.take_queued() == [b"<iq/>"]
-    assert service.say(answer) is None
+    assert service.receive(answer) is None
     return CanaryStanza.objects.get()
 
 
@@ -63,7 +63,7 @@ def test_an_answer_from_another_sender_is_not_recorded() -> None:
 
 def test_an_answer_to_a_stanza_that_was_not_sent_is_not_recorded() -> None:
     queued_stanzas.queue("queued-1", "<iq/>")
-    Service().say(answer())
+    Service().receive(answer())
     assert CanaryStanza.objects.get().answered_at is None
 
 
@@ -85,7 +85,7 @@ def test_the_canary_registers_in_no_other_app() -> None:
     make_app("chat")
     service, account = Service(), Talk(SERVICE, 1).account
     stanza = write_command("c", REGISTER, FIELDS | {"app": "chat"}, account=account, service=SERVICE)
-    assert error_of(service.say(stanza)) == ("cancel", "item-not-found")
+    assert error_of(service.receive(stanza)) == ("cancel", "item-not-found")
 
 
 def test_the_canary_registers_more_often_than_an_account_may() -> None:
@@ -94,7 +94,7 @@ def test_the_canary_registers_more_often_than_an_account_may() -> None:
     for _ in range(service.limits.rates.commands_per_hour + 1):
         fields = FIELDS | {"app": canary_apps()[0]}
         stanza = write_command("c", REGISTER, fields, account=Talk(SERVICE, 1).account, service=SERVICE)
-        shown = service.say(stanza)
+        shown = service.receive(stanza)
         assert shown is not None
         assert result_of(shown)["secret"]
 
@@ -102,6 +102,6 @@ def test_the_canary_registers_more_often_than_an_account_may() -> None:
 def test_the_form_does_not_offer_the_app_of_the_canary() -> None:
     make_app()
     traces.make_app()
-    shown = Service().say(command(REGISTER, None))
+    shown = Service().receive(command(REGISTER, None))
     assert shown is not None
     assert canary_apps()[0] not in "".join(shown.itertext())

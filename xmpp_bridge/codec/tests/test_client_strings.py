@@ -9,32 +9,32 @@ from xmpp_bridge.codec.client_strings import ClientKeys, issue, verify_client, v
 
 OLD, NEW = (ClientKeys(name, name * 32, name.upper() * 32) for name in (b"o", b"n"))
 KEYS = (NEW, OLD)
-ROUTE = UUID("00112233-4455-6677-8899-aabbccddeeff")
+DEVICE = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 
-def test_a_client_string_has_44_characters_and_names_its_version_and_route() -> None:
-    given_out = issue(ROUTE, NEW)
+def test_a_client_string_has_44_characters_and_names_its_version_and_device() -> None:
+    given_out = issue(DEVICE, NEW)
     assert len(given_out.client) == 44
-    assert urlsafe_b64decode(given_out.client)[:17] == b"\1" + ROUTE.bytes
+    assert urlsafe_b64decode(given_out.client)[:17] == b"\1" + DEVICE.bytes
     assert (len(given_out.node), len(given_out.secret)) == (22, 24)
-    assert issue(ROUTE, NEW) == given_out
+    assert issue(DEVICE, NEW) == given_out
 
 
 def test_credentials_that_we_issued_are_verified_also_those_of_an_older_key() -> None:
-    new, old = issue(ROUTE, NEW), issue(ROUTE, OLD)
+    new, old = issue(DEVICE, NEW), issue(DEVICE, OLD)
     assert (new.client != old.client, new.secret != old.secret) == (True, True)
     for given_out in (new, old):
-        assert verify_client(given_out.client, KEYS) == verify_node(given_out.node, given_out.secret, KEYS) == ROUTE
+        assert verify_client(given_out.client, KEYS) == verify_node(given_out.node, given_out.secret, KEYS) == DEVICE
     assert verify_client(new.client, [OLD]) is verify_node(new.node, new.secret, [OLD]) is None
 
 
 @given(st.data())
 def test_no_other_string_is_accepted(data: st.DataObject) -> None:
-    client = issue(ROUTE, NEW).client
+    client = issue(DEVICE, NEW).client
     at = data.draw(st.integers(0, len(client) - 1))
     letter = data.draw(st.sampled_from("ABCxyz019-_=+/ é"))
     other = client[:at] + letter + client[at + 1 :]
-    assert verify_client(other, KEYS) == (ROUTE if other == client else None)
+    assert verify_client(other, KEYS) == (DEVICE if other == client else None)
 
 
 @pytest.mark.parametrize("client", ["", "nope", "=" * 44, "é" * 44, "A" * 44, "A" * 1024])
@@ -44,13 +44,13 @@ def test_nonsense_is_no_client_string(client: str) -> None:
 
 
 def test_a_node_needs_its_own_secret() -> None:
-    mine, other = issue(ROUTE, NEW), issue(uuid4(), NEW)
+    mine, other = issue(DEVICE, NEW), issue(uuid4(), NEW)
     assert verify_node(mine.node, other.secret, KEYS) is None
     assert verify_node(mine.node, "", KEYS) is None
 
 
 def test_nothing_secret_is_in_a_repr() -> None:
-    given_out = issue(ROUTE, NEW)
+    given_out = issue(DEVICE, NEW)
     assert given_out.client not in repr(given_out)
     assert given_out.secret not in repr(given_out)
     assert "nnnn" not in repr(KEYS).lower()

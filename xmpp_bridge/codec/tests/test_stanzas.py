@@ -27,16 +27,16 @@ IV = "ZGVmZ2hpamtsbW5v"
 DATA_FORM = "<x xmlns='jabber:x:data' type='submit'>%s</x>"
 
 
-def say(xml: str) -> object:
+def decoded(xml: str) -> object:
     return decode(parse(xml.encode()))
 
 
 def message(inside: str, attributes: str = "from='a.test' to='push.test' id='1'") -> object:
-    return say(f"<message {attributes}>{inside}</message>")
+    return decoded(f"<message {attributes}>{inside}</message>")
 
 
 def iq(inside: str, attributes: str = "type='set' from='a.test' to='push.test' id='1'") -> object:
-    return say(f"<iq {attributes}>{inside}</iq>")
+    return decoded(f"<iq {attributes}>{inside}</iq>")
 
 
 def push2(inside: str, attributes: str = "") -> object:
@@ -204,12 +204,12 @@ def test_a_request_that_we_do_not_serve_is_answered(iq_type: str, inside: str, c
     ],
 )
 def test_a_stanza_that_needs_no_answer_is_ignored(xml: str) -> None:
-    assert isinstance(say(xml), Ignored)
+    assert isinstance(decoded(xml), Ignored)
 
 
 @pytest.mark.parametrize("shown", ["type='odd'", ""])
 def test_an_iq_of_no_type_is_a_bad_request(shown: str) -> None:
-    assert isinstance(say(f"<iq {shown} from='a.test' to='push.test' id='1'/>"), Malformed)
+    assert isinstance(decoded(f"<iq {shown} from='a.test' to='push.test' id='1'/>"), Malformed)
 
 
 @pytest.mark.parametrize(("iq_type", "is_error"), [("result", False), ("error", True)])

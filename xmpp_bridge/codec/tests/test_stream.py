@@ -58,10 +58,10 @@ def known_as(events: list[Event]) -> list[object]:
 @pytest.mark.parametrize("entry", STREAMS, ids=named)
 def test_a_recorded_opening_is_understood(entry: dict[str, Any]) -> None:
     lines = transcript(entry["file"])
-    heard = "".join(shown for who, shown in lines if who == "S").encode()
+    received = "".join(shown for who, shown in lines if who == "S").encode()
     condition = next(c for name, c in CONDITIONS.items() if entry["file"].endswith(f"{name}.txt"))
     ends: list[Event] = [Ready()] if condition is None else [Failed(condition), Closed()]
-    assert feed(heard) == feed(heard, *range(len(heard))) == [Opened(entry["stream_id"]), *ends]
+    assert feed(received) == feed(received, *range(len(received))) == [Opened(entry["stream_id"]), *ends]
 
 
 @pytest.mark.parametrize("entry", [e for e in STREAMS if "handshake" in e], ids=named)
@@ -279,10 +279,10 @@ def test_made_up_names_are_not_kept_in_memory() -> None:
 
 
 def test_events_before_a_fault_are_reported() -> None:
-    heard: list[Event] = []
+    received: list[Event] = []
     with pytest.raises(BrokenStream):
-        heard.extend(Stream().feed(HEADER + b"<a id='1'/><b id='2'></b><!-- --><e id='4'/>"))
-    assert known_as(heard) == [Opened("abc"), "1", "2"]
+        received.extend(Stream().feed(HEADER + b"<a id='1'/><b id='2'></b><!-- --><e id='4'/>"))
+    assert known_as(received) == [Opened("abc"), "1", "2"]
 
 
 def test_a_tag_that_never_ends_breaks_the_stream() -> None:

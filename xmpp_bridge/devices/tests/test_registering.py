@@ -111,7 +111,7 @@ def test_unregistering_forgets_the_address_and_a_new_registration_has_another_cl
     make_app()
     service = Service()
     first = service.register()
-    service.say(push2(first.client))
+    service.receive(push2(first.client))
     assert result_of(service.command("unregister-push-apns", {"device-id": "phone"})) == {}
     assert Route.objects.count() == 0
     assert Notification.objects.get().state == "withdrawn"
