@@ -19,7 +19,7 @@ def signed(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a share in percent with at least two significant digits where they matter: 12.3 %, 0.12 %, 0.0034 %."""
+    """Return a share in percent, with more digits for a small share: 12.3 %, 0.12 %, 0.0034 %."""
     if value is None:
         return NOTHING
     size = abs(value) * 100

@@ -159,7 +159,7 @@ def envelopes(hours: Hours) -> str:
 
 
 def notifications(hours: Hours) -> str:
-    """Select the notifications of a day, without their durations (`notification_times`) and their people (`actors`).
+    """Select the notifications of a day, without their durations (`notification_times`) and actors (`actors`).
 
     A notification whose installation has unregistered has lost its route, and with it its platform.
     """

@@ -61,7 +61,7 @@ class Export:
     sessions: list[Session] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)  # paths of all files, complete or not
     files: dict[Part, list[File]] = field(default_factory=dict)
-    telling: Lock = field(default_factory=Lock)
+    progress_lock: Lock = field(default_factory=Lock)
 
     def run(self) -> dict[str, list[File]]:
         """Write all files of the day, and return them by table. If anything fails, all of them are removed."""
@@ -98,7 +98,7 @@ class Export:
 
     def _copy(self, session: Session, part: Part) -> list[File]:
         def on_rows(number: int) -> None:
-            with self.telling:
+            with self.progress_lock:
                 self.on_rows(part.table.name, number)
 
         written = copy_table(session, part.query, part.table, self.lake, partial(self._begin, part.table), on_rows)
