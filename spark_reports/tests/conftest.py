@@ -3,14 +3,16 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import LazySettings
+from django.utils import timezone
 
 from spark_reports.nights import closing
+from spark_reports.nights.closing import last_closed_day
 from spark_reports.tests.cluster import Cluster
 from spark_reports.tests.quick import QUICK_JAVA, write_quick_conf
 
@@ -21,6 +23,17 @@ NO_JAVA = "there is no Java: `make test` installs it as root, or names its packa
 def closed_at_midnight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Close a day at midnight. Otherwise tests with the real clock would fail in the minutes after midnight."""
     monkeypatch.setattr(closing, "CLOSED_AFTER", timedelta(0))
+
+
+@pytest.fixture
+def day() -> date:
+    return last_closed_day(timezone.now())
+
+
+@pytest.fixture
+def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
 
 
 @pytest.fixture(scope="session")

@@ -40,6 +40,10 @@ REPLIES = [
 ]
 
 
+def midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
+
+
 def _places_of(bridge: str) -> list[Place]:
     return [place for place in PLACES if place[2] == bridge]
 
@@ -83,15 +87,13 @@ class History:
     ) -> None:
         """Add a day. ``tries`` are the possible numbers of attempts of a push, each with equal probability."""
         self.tries = tries
-        midnight = datetime.combine(day, time(), UTC)
-        moments = sorted(
-            midnight + timedelta(microseconds=self.random.randrange(86_400 * 10**6)) for _ in range(events)
-        )
+        start = midnight(day)
+        moments = sorted(start + timedelta(microseconds=self.random.randrange(86_400 * 10**6)) for _ in range(events))
         RegistrationEvent.objects.bulk_create(self._event(at) for at in moments)
         for _ in range(requests):
-            self._request(midnight + timedelta(milliseconds=self.random.randrange(86_400_000)))
+            self._request(start + timedelta(milliseconds=self.random.randrange(86_400_000)))
         for _ in range(requests // 4):
-            self._push_of_xmpp(midnight + timedelta(milliseconds=self.random.randrange(86_400_000)))
+            self._push_of_xmpp(start + timedelta(milliseconds=self.random.randrange(86_400_000)))
 
     def register(self, at: datetime, number: int) -> list[UUID]:
         """Register installations of the first place without further events, and return their pseudonyms."""

@@ -41,22 +41,13 @@ from spark_reports.jobs.tables import ACTORS, CROWD, EVENT_TABLES, HEAVIEST, Col
 from spark_reports.lake import Kind, Lake, LakeError, Manifest, arrow_schema, folder_of
 from spark_reports.models import PseudonymSeed
 from spark_reports.nights.seeds import destroy_seeds
-from spark_reports.tests.history import History
+from spark_reports.tests.history import History, midnight
 from tests import factories
 from waku_bridge.identity import canary_identities
 from xmpp_bridge.console.operator_actions import command as xmpp_command
 
 Kinds = RegistrationEvent.Kind
 SECRET = bytes(range(32))
-
-
-def midnight(day: date) -> datetime:
-    return datetime.combine(day, datetime.min.time(), UTC)
-
-
-@pytest.fixture
-def day() -> date:
-    return last_closed_day(timezone.now())
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
@@ -26,7 +26,7 @@ from django.db import connection
 from django.utils import timezone
 
 from kit.processes.leader import REPORTS
-from spark_reports.export import export_day, last_closed_day
+from spark_reports.export import export_day
 from spark_reports.jobs import tables
 from spark_reports.jobs.plan import Plan
 from spark_reports.jobs.tables import REPORT_TABLES, SCHEMA_VERSION
@@ -37,7 +37,7 @@ from spark_reports.running import runs
 from spark_reports.running.loading import load, publish_in_lake, read_results
 from spark_reports.running.runs import SURVIVAL, Progress, RunError, make_plan, run_reports
 from spark_reports.running.spark import Submission, scratch_in
-from spark_reports.tests.history import History
+from spark_reports.tests.history import History, midnight
 from tests import factories
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("closed_at_midnight")]
@@ -48,11 +48,6 @@ RATE = {
     "is_failure": True, "events": 1, "total": 2, "rate": 0.5, "rate_low": 0.1, "rate_high": 0.9,
     "usual_rate": None, "change": None, "z_score": None, "usual_days": 0,
 }  # fmt: skip
-
-
-@pytest.fixture
-def day() -> date:
-    return last_closed_day(timezone.now())
 
 
 @pytest.fixture
@@ -252,16 +247,6 @@ def test_a_run_whose_process_was_killed_is_closed_by_the_next(lake_url: str, day
 
     killed.refresh_from_db()
     assert (killed.state, killed.error) == (State.FAILED, "Its process was killed.")
-
-
-@pytest.fixture
-def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    remove_java(monkeypatch, tmp_path)
-
-
-def remove_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
 
 
 def test_a_missing_java_is_reported_in_one_line_and_old_reports_stay(lake: Lake, day: date, no_java: None) -> None:
@@ -518,10 +503,6 @@ def test_columns_and_fields_of_a_later_version_are_not_read(lake: Lake, day: dat
     assert lake.read_table(tables.ATTEMPTS, file.path).column_names == tables.ATTEMPTS.column_names
 
 
-def midnight(day: date) -> datetime:
-    return datetime.combine(day, datetime.min.time(), UTC)
-
-
 # Spark itself ---------------------------------------------------------------------------------------------------------
 def test_a_failing_spark_names_its_cause_and_publishes_nothing(
     lake: Lake, day: date, settings: LazySettings, spark_conf: Path
@@ -549,7 +530,13 @@ submit(Submission("local[2]", "1g", lake, Path(plan).read_text(), Path(scratch),
 
 
 def test_temporary_files_of_a_killed_run_are_private_and_removed_by_the_next(
-    lake: Lake, day: date, settings: LazySettings, spark_conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Lake,
+    day: date,
+    settings: LazySettings,
+    spark_conf: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     """After SIGKILL, Spark's shuffle files remain, with pseudonyms in them. All of them are in one folder."""
     settings.DATA_DIR, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
@@ -571,7 +558,7 @@ def test_temporary_files_of_a_killed_run_are_private_and_removed_by_the_next(
     assert list(scratch.glob("blockmgr-*/*/*"))
     assert not list(elsewhere.iterdir())
     assert scratch.stat().st_mode & 0o777 == 0o700
-    remove_java(monkeypatch, tmp_path)
+    request.getfixturevalue("no_java")
     assert failing(day).startswith("Java")
     assert not scratch.exists()
 

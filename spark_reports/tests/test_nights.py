@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -245,12 +244,6 @@ def test_the_watch_saves_the_status_for_the_indicator() -> None:
 
 
 # Making reports -------------------------------------------------------------------------------------------------------
-@pytest.fixture
-def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-
 def test_without_pyspark_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PACKAGES", {"no_such_package": "PySpark"})
     assert parts.missing() == "PySpark is not installed: no reports. `make install-reports` brings them, and Java."

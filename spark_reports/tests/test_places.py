@@ -15,12 +15,10 @@ from pathlib import Path
 import pytest
 from django.conf import LazySettings
 from django.db import connection
-from django.utils import timezone
 
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import EmbeddedPostgres
 from embedded.supervisor.processes import PROJECT
-from spark_reports.export import last_closed_day
 from spark_reports.lake import Kind, Lake
 from spark_reports.models import DataQuality, ErrorRate, PublishedDay
 from spark_reports.running.runs import Progress, run_reports
@@ -30,11 +28,6 @@ from spark_reports.tests.history import History
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.nightly]
 START_SECONDS = 120
-
-
-@pytest.fixture
-def day() -> date:
-    return last_closed_day(timezone.now())
 
 
 def add_history(day: date) -> None:

@@ -1,6 +1,6 @@
 """Whole runs: PostgreSQL → lake → spark-submit → lake and PostgreSQL, compared with figures computed in SQL."""
 
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from spark_reports.models import (
 )
 from spark_reports.running import spark
 from spark_reports.running.runs import Progress, run_reports
-from spark_reports.tests.history import History
+from spark_reports.tests.history import History, midnight
 from tests.budget import first_everyday
 
 State = ReportRun.State
@@ -36,10 +36,6 @@ def sql(query: str, *values: Any) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(query, values)
         return cursor.fetchall()
-
-
-def midnight(day: date) -> datetime:
-    return datetime.combine(day, time(), UTC)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from django.utils import timezone
 
 from registrations.models import RegistrationEvent
-from spark_reports.export import export_day, last_closed_day
+from spark_reports.export import export_day
 from spark_reports.lake import Lake
 from spark_reports.running.runs import make_plan
 from tests import factories
@@ -34,11 +34,6 @@ class Life:
     began_on: date
     last_day: date
     has_ended: bool
-
-
-@pytest.fixture
-def day() -> date:
-    return last_closed_day(timezone.now())
 
 
 def survival_by_spark(spark: Any, lake_url: str, day: date) -> list[Any]:
