@@ -240,7 +240,7 @@ def test_a_notification_decided_at_once_is_exported_from_its_request(
     assert sorted(times, key=repr) == [(None, 1_000_000), (None, None)]
 
 
-def test_a_reply_that_went_out_again_has_no_time_of_its_first_publication(
+def test_a_reply_that_was_published_again_has_no_duration(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
     for repeats in (0, 1):
@@ -379,7 +379,7 @@ def test_texts_with_quotes_commas_and_line_breaks_survive(
     assert [row["signature"] for row in rows_of(lake_url, manifest, "unknown_errors")] == [signature]
 
 
-def test_counters_are_no_facts_of_a_day_that_is_exported_late(
+def test_counters_are_not_exported_for_a_day_that_is_exported_late(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
     factories.make_unknown_error(first_seen_at=midnight(day) - timedelta(days=9))
@@ -406,7 +406,7 @@ def former_key(settings: LazySettings) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_nothing_of_the_canary_is_exported_whichever_key_it_was_made_of(
+def test_nothing_of_the_canary_is_exported_for_any_key_of_the_server(
     day: date, export: Callable[..., Manifest], former_key: None, number: int
 ) -> None:
     at, key_hash = midnight(day), canary_identities()[number].key_hash
@@ -914,7 +914,7 @@ def cut_manifest(lake_url: str, day: date) -> None:
     path.write_bytes(path.read_bytes()[:50])
 
 
-def test_a_manifest_cut_in_half_is_named_and_mended_as_it_says(
+def test_a_manifest_cut_in_half_is_named_and_repaired_by_the_named_command(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
     export()
@@ -941,7 +941,7 @@ def test_a_lake_that_cannot_be_opened_is_named(settings: LazySettings) -> None:
         call_command("export_events")
 
 
-def test_the_command_exports_a_range_and_tells_the_rows(
+def test_the_command_exports_a_range_and_prints_the_rows(
     lake_url: str, day: date, capsys: pytest.CaptureFixture[str]
 ) -> None:
     factories.make_envelope(at=midnight(day))

@@ -152,7 +152,7 @@ def test_an_unfinished_report_publishes_nothing(lake: Lake, day: date) -> None:
         read_results(lake, "incoming/1-a", [day])
 
 
-def test_a_null_where_none_may_be_publishes_nothing(lake: Lake, day: date) -> None:
+def test_a_null_in_a_required_column_publishes_nothing(lake: Lake, day: date) -> None:
     write_results(lake, "incoming/1-a", day, [RATE | {"total": None}])
 
     with pytest.raises(LakeError, match="total is null in 1 rows"):
@@ -469,7 +469,7 @@ def test_a_lake_from_before_a_column_was_added_is_read_and_the_column_is_null(
     assert (row.number, row.queued_us) == (1, None)
 
 
-def test_a_file_without_a_column_that_is_always_there_is_refused(lake: Lake, day: date) -> None:
+def test_a_file_without_a_required_column_is_refused(lake: Lake, day: date) -> None:
     manifest = without_column(lake, day, "outcome")
     with pytest.raises(LakeError, match="other columns than attempts"):
         lake.verify(Kind.FACTS, day, manifest)

@@ -291,7 +291,7 @@ def test_without_pyspark_the_page_says_the_one_command(
     assert "<code>make run</code> then shows two weeks" in html_of(admin_client, "")
 
 
-# Hand-made addresses --------------------------------------------------------------------------------------------------
+# Wrong addresses ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("slug", "query"),
     combinations(
@@ -310,14 +310,14 @@ def test_without_pyspark_the_page_says_the_one_command(
         ],
     ),
 )
-def test_a_hand_made_address_is_no_fault(admin_client: Client, slug: str, query: dict[str, Any]) -> None:
+def test_a_wrong_value_in_an_address_is_no_error(admin_client: Client, slug: str, query: dict[str, Any]) -> None:
     rows.make_night(DAY)
     assert admin_client.get(f"{REPORTS}{slug}/", query).status_code == 200
     assert admin_client.get(f"{REPORTS}{slug}.csv", query).status_code == 200
 
 
 @pytest.mark.parametrize("day", ["nonsense", "0001-01-01", "9999-12-31", "2026-02-30", ""])
-def test_the_night_of_a_hand_made_day_is_no_fault(admin_client: Client, day: str) -> None:
+def test_a_wrong_day_in_an_address_is_no_error(admin_client: Client, day: str) -> None:
     assert admin_client.get(REPORTS, {"day": day}).status_code == 200
 
 

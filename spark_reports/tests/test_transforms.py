@@ -306,9 +306,7 @@ def test_survival_is_that_of_the_textbook(spark: Any) -> None:
 
 
 @pytest.mark.parametrize(("end", "survival"), [("ended", 0.0), ("alive", 1.0)])
-def test_where_all_or_none_have_ended_the_interval_is_the_survival_itself(
-    spark: Any, end: str, survival: float
-) -> None:
+def test_the_interval_is_the_survival_itself_if_all_or_none_have_ended(spark: Any, end: str, survival: float) -> None:
     """The log-log scale has no value there, and the interval must not become NaN."""
     from spark_reports.jobs.reports import token_lifetime
 
@@ -582,7 +580,7 @@ def test_a_report_with_too_few_days_of_history_is_a_finding(spark: Any) -> None:
 
 
 @pytest.mark.parametrize(("odd", "is_ok"), [(1, True), (2, False)])
-def test_a_finding_is_one_only_above_its_threshold(spark: Any, odd: int, is_ok: bool) -> None:
+def test_a_check_fails_only_above_its_threshold(spark: Any, odd: int, is_ok: bool) -> None:
     """One of a thousand rows or tokens may be odd."""
     from spark_reports.jobs.reports import data_quality
 

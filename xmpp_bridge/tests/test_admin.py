@@ -151,7 +151,7 @@ def test_a_removed_device_that_registers_again_gets_another_row() -> None:
     assert Device.objects.filter(state="active").exclude(pk=device.pk).count() == 1
 
 
-def test_a_disabled_device_is_announced_and_enabled_it_is_announced_once_more_when_it_ends() -> None:
+def test_each_end_of_a_device_that_was_enabled_again_is_announced() -> None:
     service, phone, device = registered()
     assert service.receive(push2(phone.client)) is None  # sets the address that announces its end
 

@@ -27,7 +27,7 @@ def unregister(service: Service, platform: str = "apns") -> None:
     service.command(f"unregister-push-{platform}", {"device-id": "phone"})
 
 
-def test_each_registration_and_the_end_are_recorded_under_one_random_name() -> None:
+def test_each_registration_and_the_end_are_recorded_under_one_pseudonym() -> None:
     make_app()
     service = Service()
     service.register()
@@ -53,7 +53,7 @@ def test_each_registration_and_the_end_are_recorded_under_one_random_name() -> N
     assert not Route.objects.exists()  # so that nothing leads from the pseudonym to the device any more
 
 
-def test_a_device_that_registers_again_after_its_end_is_another_one() -> None:
+def test_a_device_that_registers_again_after_its_end_gets_another_pseudonym() -> None:
     make_app()
     service = Service()
     service.register()
@@ -64,7 +64,7 @@ def test_a_device_that_registers_again_after_its_end_is_another_one() -> None:
     assert RegistrationEvent.objects.values("pseudonym").distinct().count() == 2
 
 
-def test_a_token_that_died_is_recorded_and_its_revival_too() -> None:
+def test_the_death_and_the_revival_of_a_token_are_recorded() -> None:
     make_app()
     service = Service()
     service.register()
@@ -78,7 +78,7 @@ def test_a_token_that_died_is_recorded_and_its_revival_too() -> None:
     assert [kind for kind, *_ in history()] == ["registered", "token_died", "revived", "token_died", "refreshed"]
 
 
-def test_a_device_that_nobody_uses_expires() -> None:
+def test_the_expiry_of_an_unused_device_is_recorded() -> None:
     make_app()
     Service().register()
     registered_at = Device.objects.get().registered_at
@@ -88,7 +88,7 @@ def test_a_device_that_nobody_uses_expires() -> None:
     assert [kind for kind, *_ in history()] == ["registered", "expired"]
 
 
-def test_a_device_that_is_older_than_its_history_begins_it_with_its_next_registration() -> None:
+def test_a_device_without_history_begins_one_with_its_next_registration() -> None:
     make_app()
     service = Service()
     service.register(platform="fcm")
