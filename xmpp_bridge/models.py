@@ -32,37 +32,38 @@ class App(models.Model):
     slug = models.TextField(
         unique=True,
         validators=[RegexValidator(r"\A[a-z0-9][a-z0-9-]{0,62}\Z", "Letters a-z, digits and hyphens.")],
-        help_text="Names the app in its devices' registrations and in SLUG@ our JID. It can never be changed.",
+        help_text="The name of the app in registrations of devices, and in the address SLUG@ our JID. It cannot be "
+        "changed.",
     )
     app_topic = models.TextField(
         "Apple's bundle id",
         blank=True,
-        help_text="Empty: no devices of Apple's. Devices keep the one that they registered with until they register "
-        "again.",
+        help_text="Empty: the app has no Apple devices. After a change, a device keeps the former id until it "
+        "registers again.",
     )
     takes_firebase = models.BooleanField("has devices at Firebase", default=True)
     style = models.TextField(
         "payload style",
         choices=Style.choices,
         default=Style.GENERIC,
-        help_text="How the data of a push are named, as the app expects it. conversations never gets a payload.",
+        help_text="The naming of a push's data that the app expects. An app with conversations never gets a payload.",
     )
     text = models.TextField(
         default="New message",
         validators=[MaxLengthValidator(MAX_TEXT_CHARACTERS)],
-        help_text="What Apple shows unless the app changes it.",
+        help_text="The text that Apple's devices show unless the app changes it.",
     )
     sound = models.TextField(
         default="default",
         blank=True,
         validators=[MaxLengthValidator(MAX_TEXT_CHARACTERS)],
-        help_text="What Apple plays. Empty: nothing.",
+        help_text="The sound that Apple's devices play. Empty: none.",
     )
     calls_as_alerts = models.BooleanField(
         "show calls as messages",
         default=False,
-        help_text="At Apple. mod_push2 does not tell a call that ends from one that begins, and Apple stops apps that "
-        "do not ring each time.",
+        help_text="For Apple's devices. mod_push2 sends the same push when a call begins and when it ends, and Apple "
+        "stops apps that do not ring for each call push.",
     )
     passes_texts = models.BooleanField(
         "pass on what users wrote",
@@ -78,7 +79,8 @@ class App(models.Model):
     is_retired = models.BooleanField(
         "retired",
         default=False,
-        help_text="Every device of the app is gone: none can register, and servers are told so with their next push.",
+        help_text="Every device of the app counts as gone: none can register, and users' servers get an error for their "
+        "next push.",
     )
     created_at = models.DateTimeField()
 
