@@ -56,7 +56,7 @@ class PeerPage:
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """A list of rows in a section of the menu. ``model`` is its label in lower case, such as `registrations.registration`."""
+    """A list of rows in a section of the menu. ``model`` is a label such as `registrations.registration`."""
 
     section: str
     title: str
