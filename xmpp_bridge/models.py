@@ -79,8 +79,8 @@ class App(models.Model):
     is_retired = models.BooleanField(
         "retired",
         default=False,
-        help_text="Every device of the app counts as gone: none can register, and users' servers get an error for their "
-        "next push.",
+        help_text="Every device of the app counts as gone: none can register, and users' servers get an error for "
+        "their next push.",
     )
     created_at = models.DateTimeField()
 
