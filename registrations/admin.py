@@ -175,7 +175,7 @@ class RegistrationEventAdmin(FactAdmin):
     list_filter = (("kind", WordFilter),)
     ordering = ("-at",)
     shown: ClassVar[Any] = {
-        "What happened": (
+        "Event": (
             *(state("kind"), "token", word("app_topic", "app"), word("bridge", "bridge")),
             *("pseudonym", moment("at", "time")),
         )

@@ -56,7 +56,7 @@ class ReportRunAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has 
             "duration",
             "parts",
         ),
-        "What it read and wrote": ("events", "results", number("finding_count", "findings about data quality"), "log"),
+        "Input and output": ("events", "results", number("finding_count", "findings about data quality"), "log"),
     }
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:

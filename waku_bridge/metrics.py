@@ -43,7 +43,7 @@ DEAD_LETTERS = Counter(
 )
 RING_FILL_RATIO = BatchHistogram(
     "pushserver_bridge_ring_fill_ratio",
-    "How full the node's relay cache was when it was read: messages of a page to --rest-relay-cache-capacity. "
+    "Fill level of the node's relay cache when it was read: messages of a page to --rest-relay-cache-capacity. "
     "When it moves: above 0.5 raise --rest-relay-cache-capacity; at 1 messages are missing until a store brings them.",
     ["node"],
     buckets=(0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0),
@@ -83,7 +83,7 @@ STORE_WATERMARK_TIMESTAMP_SECONDS = Gauge(
 )
 STORE_WINDOW_SECONDS = BatchHistogram(
     "pushserver_bridge_store_window_seconds",
-    "How long it took to search one window of the store; loop is fast, urgent, settle, slow or backfill. "
+    "Time to search one window of the store; loop is fast, urgent, settle, slow or backfill. "
     "When it moves: the node's database is slow (nwaku #4106: index bloat), or the window covers an outage.",
     ["node", "loop"],
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
@@ -222,7 +222,7 @@ PUBLISH_SECONDS = BatchHistogram(
 # The canary -----------------------------------------------------------------------------------------------------------
 CANARY_LINK_SECONDS = StoredGauge(
     "pushserver_canary_link_seconds",
-    "How long each link of the chain took in the canary's last round trip; links that it did not reach are missing. "
+    "Time of each link of the chain in the canary's last round trip; links that it did not reach are missing. "
     "When it moves: the links are explained in docs/canary.md; the canary waits at most ten seconds for one.",
     ("link",),
     sql=gauges.link_seconds(

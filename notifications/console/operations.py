@@ -76,8 +76,8 @@ class TryNow(Operation):
 
     def touched(self, rows: Sequence[Notification]) -> Iterable[str]:
         waiting = [row for row in rows if row.state in DUE]
-        yield f"Notifications that wait, and would be tried within seconds: {len(waiting)} of {len(rows)}."
-        yield "What waits for a halted channel goes on waiting. What is over cannot be tried: its content is gone."
+        yield f"Notifications that wait, and would be sent within seconds: {len(waiting)} of {len(rows)}."
+        yield "Notifications of a halted channel go on waiting. One that is over cannot be sent: its content is gone."
 
     def run(self, rows: Sequence[Notification], *, by: str) -> Done:
         count = operator_actions.try_now([row.pk for row in rows], now=database_now())

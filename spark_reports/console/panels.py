@@ -250,7 +250,7 @@ def _percentile(choice: Choice, rows: Iterable[Latency], column: str) -> list[Se
 def _latency_table(rows: Sequence[Latency]) -> Table:
     figures: Sequence[Shown] = ("events", *PERCENTILES, ("max_us", "longest"), "within_deadline")
     columns = ("day", "stage", *TOGETHER, *figures)
-    note = "What each stage measures is in docs/figures.md; only answer and reply have a deadline."
+    note = "The stages are explained in docs/figures.md. Only answer and reply have a deadline."
     return table_of("Latency by day and stage", columns, _newest_first(rows, attrgetter("day")), note)
 
 

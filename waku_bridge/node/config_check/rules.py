@@ -180,7 +180,7 @@ def _ring(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
         yield Complaint(
             "small_ring",
             f"{page.times} pages held exactly {page.size} messages, and none held more",
-            "That is the default capacity of its relay cache. In a burst the cache drops messages: they come late, "
+            "This is the default capacity of its relay cache. In a burst the cache drops messages: they come late, "
             "from the store, and ephemeral ones not at all.",
             f"Start it with --rest-relay-cache-capacity of {MIN_RING} at least; 10000 is better.",
         )

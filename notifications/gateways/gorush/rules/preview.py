@@ -64,7 +64,7 @@ class Preview:
         return f"It would have matched {attempts} and {routes} in the last 24 h{among}."
 
 
-NOT_KNOWN = "How much it would have matched is unknown: the database takes too long to answer."
+NOT_KNOWN = "The number of matches is not known: the database takes too long to answer."
 
 
 def preview(rule: GatewayErrorRule, *, now: datetime) -> str:
