@@ -89,7 +89,7 @@ def test_registrations_notifications_and_letters(visitor: Page) -> None:
     do(
         visitor,
         "Try now",
-        "Notifications that wait, and would be tried within seconds: 1 of 1.",
+        "Notifications that wait, and would be sent within seconds: 1 of 1.",
         "1 notification due now.",
     )
     assert Notification.objects.get(pk=waiting[0].pk).next_attempt_at < later
