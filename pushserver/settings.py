@@ -168,8 +168,8 @@ WAKU_STORE_NODES = env.urls("WAKU_STORE_NODES") or WAKU_NODES
 WAKU_PUBSUB_TOPICS = env.items("WAKU_PUBSUB_TOPICS", "/waku/2/rs/16/32")
 if not all(topic.startswith("/waku/2/rs/") for topic in WAKU_PUBSUB_TOPICS):
     env.report("bad_pubsub_topic", "WAKU_PUBSUB_TOPICS holds a name that is no shard.", "Example: /waku/2/rs/16/32")
-# The value of --rest-relay-cache-capacity on the nodes: a page of half that size is an alarm. Nodes have 50 unless they
-# are told otherwise; the development node is told what stands here.
+# The value of --rest-relay-cache-capacity on the nodes: a page of half that size is an alarm. The default of
+# nodes is 50; the development node is started with the value given here.
 USUAL_RING = 50 if env.text("WAKU_NODES") else 10_000
 WAKU_RING_CAPACITY = env.count("WAKU_RING_CAPACITY", USUAL_RING, minimum=1, maximum=1_000_000)
 
@@ -243,9 +243,9 @@ ROUTE_LIMITS = env.limits("ROUTE_LIMITS", "30/10,600/3600")
 SENDER_LIMITS = env.limits("SENDER_LIMITS", "1000/10,20000/3600")
 GLOBAL_LIMITS = env.limits("GLOBAL_LIMITS", "30000/10,7200000/3600")
 
-# Canary: a round trip through all of it, every so many seconds (0: never) ---------------------------------------------
+# Canary: a round trip through all of it, by this period in seconds (0: never) -------------------------------------
 CANARY_PERIOD_SECONDS = env.number("CANARY_PERIOD_SECONDS", 60.0, minimum=0, maximum=86_400)
-# A phone of the operator's own that is notified each time. Without one, gorush is told to drop the canary's pushes.
+# A phone of the operator's own that is notified each time. Without one, gorush drops the canary's pushes (dry runs).
 CANARY_DEVICE_TOKEN = env.secret("CANARY_DEVICE_TOKEN")
 CANARY_APP_TOPIC = env.text("CANARY_APP_TOPIC")  # of the app on it; none: it is an Android phone
 if CANARY_APP_TOPIC and not CANARY_DEVICE_TOKEN:
@@ -474,7 +474,7 @@ MIDDLEWARE = [
     "kit.api.problems.ProblemPages",
     "axes.middleware.AxesMiddleware",  # last: it answers for who is locked out
 ]
-# No form takes a file: what a stranger sends as one is passed over, and not kept on the disk.
+# No form takes a file. A file that is sent all the same is skipped, and not kept on the disk.
 FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.MemoryFileUploadHandler"]
 TEMPLATES = [
     {
@@ -510,7 +510,7 @@ REST_FRAMEWORK = {
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Push server",
-    "DESCRIPTION": "What monitoring and support tools may know, and registering devices of XMPP for their users.",
+    "DESCRIPTION": "Status and records for tools of monitoring and support, and registration of XMPP devices.",
     "VERSION": "1",
     "OAS_VERSION": "3.1.1",
     "SCHEMA_PATH_PREFIX": "/api/v[0-9]",
@@ -549,10 +549,10 @@ SESSION_COOKIE_AGE = 60 * env.count("SESSION_IDLE_MINUTES", 60, minimum=5, maxim
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = IS_BEHIND_HTTPS_PROXY or not IS_LOOPBACK
 # Browsers that came by https once come by nothing else for so long.
 SECURE_HSTS_SECONDS = 86_400 * 365 if IS_BEHIND_HTTPS_PROXY else 0
-# What is told after an operation stays on the server, not in a cookie that is only signed.
+# The message after an operation stays on the server, not in a cookie that is only signed.
 MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
 SESSION_COOKIE_HTTPONLY = True
-# However much somebody works, there is a login so often.
+# Longest time without a login, also for somebody who works without a pause.
 SESSION_MAX_SECONDS = 3600 * env.count("SESSION_MAX_HOURS", 12, minimum=1, maximum=720)
 if SESSION_COOKIE_SECURE:  # browsers take such names from this host over https only, and give them to no other
     SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-sessionid", "__Host-csrftoken"

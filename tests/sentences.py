@@ -1,4 +1,4 @@
-"""Finder of docstrings, comments and test names that a reader has to read twice: `python -m tests.sentences kit`."""
+"""Finder of docstrings, comments, test names and labels that are read twice: `python -m tests.sentences kit`."""
 
 import ast
 import io
@@ -69,12 +69,33 @@ def in_comments(file: str, text: str) -> Iterator[Finding]:
                 yield Finding(file, token.start[0], f"says {found.group()!r}", token.string[:110])
 
 
+def in_labels(file: str, text: str) -> Iterator[Finding]:
+    """Find texts for people that begin with a clause. A question may: it ends with a question mark."""
+    tree = ast.parse(text)
+    bodies = (node.body for node in ast.walk(tree) if isinstance(node, DEFINITIONS))
+    docstrings = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
+    for node in ast.walk(tree):
+        label = node.value if isinstance(node, ast.Constant) and id(node) not in docstrings else None
+        if isinstance(label, str) and re.match(f"{CLAUSE} ", label) and not label.endswith("?"):
+            yield Finding(file, node.lineno, "label is a clause", label[:100])
+
+
+def in_headings() -> Iterator[Finding]:
+    """Find headings of the console that begin with a clause."""
+    for path in sorted((ROOT / "templates").rglob("*.html")):
+        for found in re.finditer(rf"<(?:h\d|dt|th|summary)\b[^>]*>({CLAUSE}[^<]*)", path.read_text(encoding="utf-8")):
+            yield Finding(str(path.relative_to(ROOT)), 1, "heading is a clause", found.group(1))
+
+
 def findings(*folders: str) -> Iterator[Finding]:
     """Find every sentence to mend in the repository, or in folders of it."""
     for file in sources(*folders):
         text = (ROOT / file).read_text(encoding="utf-8")
         yield from in_docstrings(file, text)
         yield from in_comments(file, text)
+        if "tests" not in Path(file).parts:
+            yield from in_labels(file, text)
+    yield from in_headings()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What operators do to routes and notifications.
+"""Operator actions on routes and notifications.
 
-Each action is safe to repeat, and by two people at once: it changes only what is still as it was, and returns how much
-that is.
+Each action may be repeated, also by two people at once: it changes only rows that are still as they were, and returns
+their number.
 """
 
 from collections.abc import Collection
@@ -18,36 +18,36 @@ from registrations.models import RegistrationEvent, Route
 
 log = structlog.get_logger(__name__)
 State = Notification.State
-# What is due this soon counts as due: of two operators who press the button at once, the later clock may be behind.
+# A notification that is due within this time counts as due. The clock of a second operator may be a little behind.
 A_MOMENT = timedelta(seconds=1)
 
 
 @transaction.atomic
 def disable_routes(route_ids: Collection[int], *, now: datetime) -> int:
-    """Send nothing to these routes until somebody enables them or their clients register again, and return how many.
+    """Disable routes until an operator enables them or their clients register again. Return their number.
 
-    Senders are told that nobody is registered, and a client that registers is told of success and gets its pushes. No
-    event is stored: this says nothing about the token, so reports go on counting it.
+    Senders get the report `not_registered`. A client that registers gets success, and its pushes. No event is stored:
+    this is no fact about the token, so reports go on counting it.
     """
     ids = _lock(route_ids, Route.State.ACTIVE)
     Route.objects.filter(pk__in=ids).update(state=Route.State.DISABLED, disabled_reason=BY_OPERATOR, disabled_at=now)
     withdrawn = end(Notification.objects.filter(route__in=ids), State.WITHDRAWN, now=now)
-    log.info("routes_disabled_by_hand", count=len(ids), withdrawn=withdrawn)
+    log.info("routes_disabled_on_demand", count=len(ids), withdrawn=withdrawn)
     return len(ids)
 
 
 @transaction.atomic
 def enable_routes(route_ids: Collection[int], *, now: datetime) -> int:
-    """Send to these routes again, for whatever reason they were disabled, and return how many.
+    """Enable routes, whatever disabled them, and return their number.
 
-    A route that is dead indeed is disabled again with the next push.
+    A route whose token is dead is disabled again with the next push.
     """
     ids = _lock(route_ids, Route.State.DISABLED)
     disabled = Route.objects.filter(pk__in=ids)
     ended = list(disabled.exclude(disabled_reason=BY_OPERATOR).values_list("pk", flat=True))
     disabled.update(state=Route.State.ACTIVE, disabled_reason="", disabled_at=None, failing_since=None)
     record_events(ended, RegistrationEvent.Kind.REVIVED, now=now)
-    log.info("routes_enabled_by_hand", count=len(ids))
+    log.info("routes_enabled_on_demand", count=len(ids))
     return len(ids)
 
 

@@ -1,18 +1,17 @@
-"""What an app's own sends say about it: that its set-up is wrong, and whether deaths of its tokens are believed.
+"""Circuit breakers of apps: they trip an app whose set-up is wrong, and decide whether its dead tokens are believed.
 
-Breakers judge errors of configuration, for which an operator must act. They read the newest sends of the app since a
-halt of it ended last, those of all workers together, and only when a result gives reason to. So a fleet that works pays
-nothing for them. Failures that a few senders asked for, or that a few addresses met, say nothing. Apps that nothing was
-delivered to share their queue, and have no breaker.
+A breaker judges errors of configuration, for which an operator must act. It reads the newest sends of the app since its
+last halt, those of all workers together, and only when a result gives reason to. So a fleet that works pays nothing for
+it. Failures of a few senders or a few addresses do not count. Apps without any delivery share a queue and have no
+breaker.
 
-Dead tokens trip nothing. A wrong set-up makes Apple and Google refuse tokens that are fine as dead. When too many
-different proven tokens of an app are refused so, none is believed any more: routes stay, and their pushes are sent
-again later. Nothing is halted, so that an app whose set-up is right again needs nobody. It ends when the share of
-refused tokens falls, which the pushes that are sent again bring about. While nothing was delivered to an app, all its
-tokens count.
+Dead tokens trip nothing. With a wrong set-up, Apple and Google refuse good tokens as dead. When too many different
+proven tokens of an app are refused as dead, no death is believed: the routes stay active, and their pushes are sent
+again later. The app is not halted, so that it recovers without an operator. Deaths are believed again when the share of
+refused tokens falls, as the repeated pushes show. Until the first delivery to an app, all its tokens count.
 
-Anybody can register made-up tokens and have them sent to. So only proven addresses count, and of deaths each token
-once: a stranger has as many of these as phones.
+Anybody can register made-up tokens and have pushes sent to them. So only proven addresses count, and each dead token
+counts once: an attacker has as many proven tokens as phones.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,16 +31,17 @@ from registrations.models import Route
 
 log = structlog.get_logger(__name__)
 
-# A channel is tripped when so many sends within this time were refused for its set-up, in a row or half of the newest.
+# A channel is tripped when this number of sends within this time were refused for its set-up, in a row or as half of
+# the newest.
 CONFIG_TRIP_COUNT = 5
 CONFIG_TRIP_WITHIN = timedelta(minutes=5)
-# When more of an app's proven tokens are refused as dead within an hour, it is not believed.
+# When a larger share of an app's proven tokens is refused as dead within an hour, deaths are not believed.
 DEAD_TOKEN_SHARE = 0.2
 CONFIG_SAMPLE = 100
-# Of so many times the sample the sends that count are picked, so that a flood of others costs no more than that.
+# The sends that count are picked among this multiple of the sample, which bounds the cost of a flood of others.
 LOOKED_THROUGH = 5
 DEATHS_WINDOW = timedelta(hours=1)
-# Of an app that sends more within the window the newest sends are looked through.
+# The number of newest sends that are read of an app that sends more within the window.
 DEATHS_LOOKED_THROUGH = 10_000
 
 

@@ -64,7 +64,7 @@ def remove(device_ids: Collection[UUID], *, now: datetime) -> int:
     devices = list(active.select_related("route").order_by("pk").select_for_update(of=("self",)))
     for device in devices:
         end(device, State.UNREGISTERED, now=now)
-    log.info("devices_removed_by_hand", count=len(devices))
+    log.info("devices_removed_on_demand", count=len(devices))
     return len(devices)
 
 

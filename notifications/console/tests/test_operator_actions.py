@@ -1,4 +1,4 @@
-"""What operators do by hand to routes and notifications."""
+"""Operator actions on routes and notifications."""
 
 from datetime import timedelta
 
@@ -34,7 +34,7 @@ def test_a_disabled_route_says_why_and_what_waited_for_it_is_withdrawn():
     assert fresh(notification).message is None
 
 
-def test_what_a_worker_holds_already_is_left_to_it():
+def test_a_notification_in_flight_is_left_to_its_worker():
     notification = make_due(state=State.IN_FLIGHT)
     operator_actions.disable_routes([notification.route_id], now=NOW)
     assert fresh(notification).state == State.IN_FLIGHT
@@ -50,7 +50,7 @@ def test_of_two_operators_the_later_one_changes_nothing(change):
 @pytest.mark.parametrize(
     ("reason", "events"), [("operator", []), ("device_gone", ["revived"]), ("failing", ["revived"])]
 )
-def test_reports_are_told_of_a_token_that_lives_again(reason, events):
+def test_reviving_a_dead_token_stores_an_event_for_reports(reason, events):
     route = disabled_route(reason)
     assert operator_actions.enable_routes([route.pk], now=NOW) == 1
     assert (fresh(route).state, fresh(route).disabled_reason) == ("active", "")
@@ -63,7 +63,7 @@ def test_undoing_a_mass_invalidation_leaves_alone_what_an_operator_disabled():
     assert (fresh(by_operator).state, fresh(dead).state) == ("disabled", "active")
 
 
-def test_what_waits_for_a_retry_can_be_tried_at_once():
+def test_a_retry_can_be_made_due_at_once():
     now = timezone.now()
     later = make_due(state=State.RETRYING, next_attempt_at=now + timedelta(hours=1))
     over = make_notification(state=State.DELIVERED, next_attempt_at=None)
@@ -73,7 +73,7 @@ def test_what_waits_for_a_retry_can_be_tried_at_once():
     assert due_ids(now=now) == [later.pk]
 
 
-def test_what_is_dropped_is_never_sent():
+def test_a_dropped_notification_is_never_sent():
     waiting, held = make_due(state=State.RETRYING), make_due(state=State.IN_FLIGHT)
 
     assert [operator_actions.drop([waiting.pk, held.pk], now=NOW) for _ in "12"] == [1, 0]

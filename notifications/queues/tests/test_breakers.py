@@ -1,4 +1,4 @@
-"""What trips an app by itself: refusals for the set-up, and nothing else."""
+"""Circuit breakers: refusals for the set-up trip an app, and nothing else does."""
 
 import re
 import secrets
