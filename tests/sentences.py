@@ -75,9 +75,13 @@ def in_labels(file: str, text: str) -> Iterator[Finding]:
     bodies = (node.body for node in ast.walk(tree) if isinstance(node, DEFINITIONS))
     docstrings = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
     for node in ast.walk(tree):
-        label = node.value if isinstance(node, ast.Constant) and id(node) not in docstrings else None
-        if isinstance(label, str) and re.match(f"{CLAUSE} ", label) and not label.endswith("?"):
-            yield Finding(file, node.lineno, "label is a clause", label[:100])
+        if isinstance(node, ast.Constant) and id(node) not in docstrings and _is_clause(node.value):
+            yield Finding(file, node.lineno, "label is a clause", str(node.value)[:100])
+
+
+def _is_clause(value: object) -> bool:
+    """Return whether a constant is a text that begins with a clause, and no question."""
+    return isinstance(value, str) and bool(re.match(f"{CLAUSE} ", value)) and not value.endswith("?")
 
 
 def in_headings() -> Iterator[Finding]:
