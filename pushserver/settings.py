@@ -69,7 +69,6 @@ if not SECRET_KEY:
     )
     SECRET_KEY = "only-to-let-the-checks-run"  # noqa: S105 - nothing starts while a check fails
 SERVER_PRIVATE_KEY = env.private_key("SERVER_PRIVATE_KEY", _generate)
-# Further keys by which clients know this server, while its key is being changed; see docs/backup.md.
 OTHER_SERVER_PRIVATE_KEYS = env.private_keys("OTHER_SERVER_PRIVATE_KEYS")
 FIELD_ENCRYPTION_KEYS = env.field_keys("FIELD_ENCRYPTION_KEYS", _generate)
 
@@ -168,8 +167,7 @@ WAKU_STORE_NODES = env.urls("WAKU_STORE_NODES") or WAKU_NODES
 WAKU_PUBSUB_TOPICS = env.items("WAKU_PUBSUB_TOPICS", "/waku/2/rs/16/32")
 if not all(topic.startswith("/waku/2/rs/") for topic in WAKU_PUBSUB_TOPICS):
     env.report("bad_pubsub_topic", "WAKU_PUBSUB_TOPICS holds a name that is no shard.", "Example: /waku/2/rs/16/32")
-# The value of --rest-relay-cache-capacity on the nodes: a page of half that size is an alarm. The default of
-# nodes is 50; the development node is started with the value given here.
+# Nodes have 50 without an option; the development node gets this value as its option.
 USUAL_RING = 50 if env.text("WAKU_NODES") else 10_000
 WAKU_RING_CAPACITY = env.count("WAKU_RING_CAPACITY", USUAL_RING, minimum=1, maximum=1_000_000)
 
@@ -191,7 +189,6 @@ if XMPP_COMPONENT_JID and not is_near(XMPP_COMPONENT_HOST) and not env.flag("XMP
         "XMPP_COMPONENT_HOST is another machine, and nothing on the link to it is encrypted.",
         "Lead it through a tunnel of your own, and say so with XMPP_COMPONENT_TUNNELLED=1.",
     )
-# Domains whose servers and users are served: all but these, or only those.
 XMPP_DENIED_DOMAINS = env.domains("XMPP_DENIED_DOMAINS")
 XMPP_ALLOWED_DOMAINS = env.domains("XMPP_ALLOWED_DOMAINS")
 XMPP_MAX_DEVICES = env.count("XMPP_MAX_DEVICES", 2_000_000, minimum=100, maximum=1_000_000_000)
@@ -200,10 +197,7 @@ XMPP_GATEWAY = "gorush"
 
 # What we promise to clients -------------------------------------------------------------------------------------------
 STRICT_VERSION_CHECK = env.flag("STRICT_VERSION_CHECK")
-# Device tokens that Apple or Firebase cannot have made are refused. To be switched off should they begin to look
-# different before this server knows it.
 CHECK_DEVICE_TOKENS = env.flag("CHECK_DEVICE_TOKENS", default=True)
-# How much may be registered of what nobody knew before, and in all.
 NEW_INSTALLATIONS_PER_MINUTE = env.count("NEW_INSTALLATIONS_PER_MINUTE", 1200, minimum=1, maximum=10_000_000)
 MAX_REGISTRATIONS = env.count("MAX_REGISTRATIONS", 2_000_000, minimum=100, maximum=1_000_000_000)
 REPLY_DEADLINE_SECONDS = env.number("REPLY_DEADLINE_SECONDS", 2.0, minimum=0.1, maximum=60)
@@ -215,7 +209,6 @@ STATUS_GATEWAY = "gorush"
 # gorush ---------------------------------------------------------------------------------------------------------------
 GORUSH_URLS = env.urls("GORUSH_URL", EMBEDDED.get("GORUSH_URL", ""))
 GORUSH_TIMEOUT_SECONDS = env.number("GORUSH_TIMEOUT_SECONDS", 65.0, minimum=1, maximum=600)
-# The operator confirms that only this server reaches gorush, though it listens on every interface (docs/gorush.md).
 GORUSH_SHIELDED = env.flag("GORUSH_SHIELDED")
 # The secret opens /hooks/gorush. As part of a header in gorush's settings it can hold neither colon nor space.
 GORUSH_HOOK_SECRET = env.secret("GORUSH_HOOK_SECRET")
@@ -229,25 +222,22 @@ if GORUSH_HOOK_SECRET and not re.fullmatch(r"[A-Za-z0-9_-]{32,200}", GORUSH_HOOK
 # How long a worker may hold a notification before the worker counts as dead and the push as ambiguous: for longer than
 # a push takes with waiting for a connection and making it, see connections.py.
 DELIVERY_LEASE_SECONDS = 1.2 * GORUSH_TIMEOUT_SECONDS + 12
-# Pushes of one queue (an app on its platform, to addresses that are proven or not) under way in one process, whose 256
-# connections are shared by all.
+# All queues of a process share its 256 connections.
 CHANNEL_IN_FLIGHT = env.count("CHANNEL_IN_FLIGHT", 128, minimum=1, maximum=256)
-# How much may wait: altogether, by default what comes at 100 a second until it expires; and for one address.
+# By default what comes at 100 a second until it expires.
 MAX_OPEN_NOTIFICATIONS = env.count(
     "MAX_OPEN_NOTIFICATIONS", min(100 * NOTIFICATION_TTL_SECONDS, 100_000_000), minimum=1, maximum=100_000_000
 )
 MAX_OPEN_PER_ROUTE = env.count("MAX_OPEN_PER_ROUTE", 50, minimum=1, maximum=10_000)
-# How often an address is woken, a sender is served, and anything is sent at all: at once, and in the long run. Mentions
-# and requests of people have limits of their own.
+# Mentions, contact requests and join requests have limits of their own, see `notifications.acceptance`.
 ROUTE_LIMITS = env.limits("ROUTE_LIMITS", "30/10,600/3600")
 SENDER_LIMITS = env.limits("SENDER_LIMITS", "1000/10,20000/3600")
 GLOBAL_LIMITS = env.limits("GLOBAL_LIMITS", "30000/10,7200000/3600")
 
-# Canary: a round trip through all of it, by this period in seconds (0: never) -------------------------------------
+# Canary: a round trip through the whole server ------------------------------------------------------------------------
 CANARY_PERIOD_SECONDS = env.number("CANARY_PERIOD_SECONDS", 60.0, minimum=0, maximum=86_400)
-# A phone of the operator's own that is notified each time. Without one, gorush drops the canary's pushes (dry runs).
 CANARY_DEVICE_TOKEN = env.secret("CANARY_DEVICE_TOKEN")
-CANARY_APP_TOPIC = env.text("CANARY_APP_TOPIC")  # of the app on it; none: it is an Android phone
+CANARY_APP_TOPIC = env.text("CANARY_APP_TOPIC")  # none: it is an Android phone
 if CANARY_APP_TOPIC and not CANARY_DEVICE_TOKEN:
     env.report("missing_canary_token", "CANARY_APP_TOPIC is set, but no CANARY_DEVICE_TOKEN.", "Set both, or neither.")
 CANARY_DRY_RUN_TOKEN = token_of(SERVER_PRIVATE_KEY)
@@ -259,9 +249,7 @@ CANARY_DRY_RUN_TOPIC = "canary." + hmac.digest(SERVER_PRIVATE_KEY, b"canary dry 
 ENVELOPE_RETENTION_DAYS = env.count("ENVELOPE_RETENTION_DAYS", 3, minimum=3, maximum=60)
 NOTIFICATION_RETENTION_DAYS = env.count("NOTIFICATION_RETENTION_DAYS", 30, minimum=2, maximum=120)
 EVENT_RETENTION_DAYS = env.count("EVENT_RETENTION_DAYS", 400, minimum=2, maximum=3650)
-# A registration ends when it was neither repeated nor reached by a push for so long.
 REGISTRATION_EXPIRY_DAYS = env.count("REGISTRATION_EXPIRY_DAYS", 180, minimum=30, maximum=3650)
-# Records of which staff member or program looked at which user.
 ACCESS_LOG_RETENTION_DAYS = env.count("ACCESS_LOG_RETENTION_DAYS", 400, minimum=7, maximum=3650)
 
 # Reports --------------------------------------------------------------------------------------------------------------
@@ -276,19 +264,15 @@ if not re.match(r"(local(\[.+\])?$|yarn$|spark://|k8s://|sc://)", SPARK_MASTER):
 SPARK_DRIVER_MEMORY = env.text("SPARK_DRIVER_MEMORY", "2g")
 if not re.fullmatch(r"[1-9]\d{0,5}[mg]", SPARK_DRIVER_MEMORY):
     env.report("bad_driver_memory", "SPARK_DRIVER_MEMORY is no size as Java reads it.", "Example: 2g")
-# How long a pseudonym in the lake stays the same: day, week, month or year.
 REPORTS_PSEUDONYM_PERIOD = env.text("REPORTS_PSEUDONYM_PERIOD", "month")
 if REPORTS_PSEUDONYM_PERIOD not in {"day", "week", "month", "year"}:
     env.report(
         "bad_pseudonym_period", "REPORTS_PSEUDONYM_PERIOD is none of day, week, month, year.", "The default is month."
     )
     REPORTS_PSEUDONYM_PERIOD = "month"
-# Reports are made every night from this hour (UTC) on.
 REPORTS_NIGHTLY = env.flag("REPORTS_NIGHTLY", default=True)
 REPORTS_HOUR = env.count("REPORTS_HOUR", 1, minimum=0, maximum=23)
-# The recipients of each night's summary by mail; a mail server is needed as well.
 REPORT_RECIPIENTS = env.items("REPORT_RECIPIENTS")
-# Who is alerted when an indicator gets bad: mail addresses, and URLs of webhooks, which are secret.
 ALERTS_TO = env.targets("ALERTS_TO")
 EMAIL_HOST = env.text("EMAIL_HOST")
 EMAIL_PORT = env.count("EMAIL_PORT", 587, minimum=1, maximum=65535)
@@ -401,11 +385,9 @@ OTLP_SERVICE = env.text("OTEL_SERVICE_NAME", "pushserver")
 OTLP_RESOURCE = env.headers("OTEL_RESOURCE_ATTRIBUTES")
 OTLP_VERSION = VERSION if OTLP_URL else ""
 TRACES = TRACES_ERRORS = bool(OTLP_URL)
-# The share of messages that are traced.
 TRACES_SHARE = env.number("OTEL_TRACES_SAMPLER_ARG", 0.1, minimum=0, maximum=1)
 # Ids of traces are digests with this key: the same in all processes, and nobody else can tell what they are of.
 TRACES_KEY = hmac.digest(SERVER_PRIVATE_KEY, b"ids of traces", "sha256")
-# Where people look at a trace: its id replaces {trace_id}.
 TRACE_PAGE = env.text("TRACE_PAGE")
 if TRACE_PAGE and not (TRACE_PAGE.startswith(("http://", "https://")) and "{trace_id}" in TRACE_PAGE):
     env.report(
@@ -547,12 +529,11 @@ IS_BEHIND_HTTPS_PROXY = env.flag("BEHIND_HTTPS_PROXY")
 REQUIRE_SECOND_FACTOR = env.flag("REQUIRE_SECOND_FACTOR")
 SESSION_COOKIE_AGE = 60 * env.count("SESSION_IDLE_MINUTES", 60, minimum=5, maximum=1440)
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = IS_BEHIND_HTTPS_PROXY or not IS_LOOPBACK
-# Browsers that came by https once come by nothing else for so long.
+# A browser that came by https comes by nothing else for this time.
 SECURE_HSTS_SECONDS = 86_400 * 365 if IS_BEHIND_HTTPS_PROXY else 0
 # The message after an operation stays on the server, not in a cookie that is only signed.
 MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
 SESSION_COOKIE_HTTPONLY = True
-# Longest time without a login, also for somebody who works without a pause.
 SESSION_MAX_SECONDS = 3600 * env.count("SESSION_MAX_HOURS", 12, minimum=1, maximum=720)
 if SESSION_COOKIE_SECURE:  # browsers take such names from this host over https only, and give them to no other
     SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-sessionid", "__Host-csrftoken"

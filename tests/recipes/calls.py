@@ -9,6 +9,7 @@ import yaml
 from django.core.management import CommandError, get_commands, load_command_class
 from django.urls import Resolver404, resolve
 
+from pushserver.config.page import readings
 from tests.recipes.blocks import ROOT
 from tests.recipes.stage import Call
 
@@ -16,7 +17,7 @@ COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
 VALUES = yaml.safe_load((ROOT / "deploy/chart/values.yaml").read_text(encoding="utf-8"))
 VERSION = (ROOT / "VERSION").read_text(encoding="ascii").strip()
 UNITS = {path.name for path in (ROOT / "deploy/systemd").iterdir()} | {"postgresql.service", "redis-server.service"}
-SETTINGS = set(re.findall(r'env\.\w+\(\s*"([A-Z_]+)"', (ROOT / "pushserver/settings.py").read_text(encoding="utf-8")))
+SETTINGS = set(readings())
 
 
 def check_make(call: Call) -> Iterator[str]:

@@ -8,6 +8,7 @@ is not.
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -26,6 +27,12 @@ INSTALLED = (".venv/bin/pre-commit", ".venv/bin/python", ".peers/gorush")
 # What recipes find on the machine: files of the operator, and of Debian's packages.
 GIVEN = ("path/of/apns_key.p8", "path/of/fcm_key.json", "etc/redis/redis.conf", "mnt/")
 ABSOLUTE = re.compile(r"(?<![\w.:/}*-])/(?=(?:etc|mnt|opt|path|run|srv|usr|var)/)")
+# To the shell these lines are a command, to Python a text: the path of the interpreter may hold blanks.
+STARTED_BY_SHELL = f"""#!/bin/sh
+''':'
+exec {shlex.quote(sys.executable)} -IS "$0" "$@"
+'''
+"""
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
 
@@ -85,7 +92,7 @@ class Stage:
             found = sys.executable if name == "python3" else f"/usr/bin/{name}"
             (self._programs / name).symlink_to(found if Path(found).exists() else f"/bin/{name}")
         stand_in = self.root / "stand-in"
-        stand_in.write_text(f"#!{sys.executable} -IS\n" + STAND_IN.read_text(encoding="utf-8"), encoding="utf-8")
+        stand_in.write_text(STARTED_BY_SHELL + STAND_IN.read_text(encoding="utf-8"), encoding="utf-8")
         stand_in.chmod(0o755)
         for path in [self._programs / name for name in STAND_INS] + [self.checkout / name for name in INSTALLED]:
             path.parent.mkdir(parents=True, exist_ok=True)
