@@ -32,7 +32,7 @@ CREATE TEMPORARY VIEW own_notifications AS
     LEFT JOIN registrations_route route ON route.id = n.route_id
     WHERE n.installation_id NOT IN (SELECT device FROM canary_devices);
 
--- What was decided at once: two bytes for each place, the verdict and the type.
+-- Decisions without a notification: two bytes for each place of a request, the verdict and the type.
 CREATE TEMPORARY VIEW decided AS
     SELECT r.received_at, r.answered_at, r.reply_due_at, r.bridge, r.sender_digest, place, verdict.state, verdict.report
     FROM requests r CROSS JOIN generate_series(0, length(r.decided) / 2 - 1) AS place
@@ -82,8 +82,8 @@ CREATE TEMPORARY VIEW counted AS
     FROM outcomes JOIN asked ON at >= starts_at AND at < ends_at
     GROUP BY GROUPING SETS ((1, 2, 3, 4, 5, 6, 7, 8), (1, 3, 4, 5, 6, 7, 8));
 
--- Usual: the median of the rates of the seven days before, of which a day with events in the cell and none of this outcome
--- counts as 0. The scale is 1.4826 × the median absolute deviation, and at least what chance gives with half an event added.
+-- The usual rate is the median of the seven days before. A day with events in the cell and none of this outcome counts as
+-- 0. The scale is 1.4826 × the median absolute deviation, and at least the chance deviation with half an event added.
 CREATE TEMPORARY VIEW again_error_rates AS
     WITH rates AS (
         SELECT *, sum(events) OVER (PARTITION BY day, hour, stage, platform, app_topic, bridge) AS total FROM counted
@@ -167,7 +167,7 @@ CREATE TEMPORARY VIEW again_token_churn AS
         active_at_end - active_at_start AS net_growth
     FROM sums, asked;
 
--- Each token once: from its first event to the first one that ends it or takes it out of sight.
+-- One row a token: from its first event to the first event that ends it or ends its observation.
 CREATE TEMPORARY VIEW lives AS
     WITH born AS (
         SELECT DISTINCT ON (pseudonym, token) pseudonym, token, at AS began_at, kind, platform, app_topic, bridge
@@ -266,7 +266,7 @@ CREATE TEMPORARY VIEW again_load_profile AS
         (sum(attempts) / nullif(sum(tried), 0))::float AS retry_amplification
     FROM placed GROUP BY 1, 2;
 
--- Of actors with as many notifications which has which rank is not said: pseudonyms are not made again here.
+-- Actors with equally many notifications may have their ranks in any order, as pseudonyms are not computed here.
 CREATE TEMPORARY VIEW again_heavy_actors AS
     SELECT * FROM (
         SELECT day, role, row_number() OVER (PARTITION BY role ORDER BY notifications DESC) AS rank, notifications,
@@ -275,14 +275,14 @@ CREATE TEMPORARY VIEW again_heavy_actors AS
     ) AS ranked WHERE rank <= 20;
 
 -- Failures --------------------------------------------------------------------------------------------------------------
--- The gateway's codes. Texts that no rule knows have counters, of which the lake keeps what they were each night.
+-- Only the gateway's codes. Texts without a rule have counters, whose values the lake keeps each night.
 CREATE TEMPORARY VIEW again_failure_signatures AS
     SELECT day, 'code' AS source, platform, code AS signature, sum(events)::bigint AS events FROM again_error_rates
     WHERE hour IS NULL AND stage = 'dispatch' AND is_failure GROUP BY 1, 2, 3, 4;
 
 -- Anomalies -----------------------------------------------------------------------------------------------------------
--- All failures of a stage whatever their code, and the tokens that were lost, against the same figure of the seven days
--- before: the median of the days that have it, of which there must be three.
+-- All failures of a stage, of any code, and lost tokens, each against its usual figure: the median of those of the seven
+-- days before that have the figure, at least three.
 CREATE TEMPORARY VIEW again_anomalies AS
     WITH failing AS (
         SELECT day, stage, platform, app_topic, bridge, total, events, is_failure
