@@ -42,7 +42,7 @@ LOCK_TIMEOUT = "100ms"
 # At most this many rows of the default partition are read and moved under a lock, in a second or two.
 MAX_MOVED = 100_000
 EXCLUDED = "nothing_of_this_day"
-# For reading a large default partition without a lock.
+# For reading a large default partition without blocking other sessions.
 MAKING = Timeouts(statement_seconds=600, lock_seconds=1)
 STORAGE: LiteralString = "fillfactor = 80"  # so that a changed row fits on the page of its old version
 # Rows that have ended do not change any more, so the first vacuum should freeze all of them. A month has more

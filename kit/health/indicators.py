@@ -164,7 +164,10 @@ def dated(indicators: Sequence[Indicator], since: Mapping[str, datetime]) -> lis
 
 
 def explained(indicators: Sequence[Indicator]) -> list[Indicator]:
-    """Return the indicators. Each bad one gets as ``cause`` the id of the first indicator that explains it."""
+    """Return the indicators. Each bad one gets as ``cause`` the id of the first one that explains it.
+
+    If that one has itself a cause, both get the same.
+    """
     found: dict[str, Indicator] = {}
     for indicator in indicators:
         known = (other for other in found.values() if other.state == State.RED and other.kind.explains(indicator.kind))

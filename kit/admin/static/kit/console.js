@@ -1,5 +1,5 @@
 "use strict";
-// What the theme draws to be clicked, a keyboard reaches as well, and what it says with an icon alone gets a name.
+// Keyboard access to the clickable elements of the theme, and names for elements that show only an icon.
 
 const CLICKED = [
   ["[x-on\\:click^='sidebarDesktopOpen'], [x-on\\:click^='sidebarMobileOpen']", "Menu"],
@@ -18,7 +18,7 @@ function makeButton(element, name) {
   });
 }
 
-// The sheet of filters lies behind the list in the order of the page.
+// Moves the focus into the sheet of filters, which follows the list in the order of the page.
 function followFilters() {
   const opener = document.querySelector("[x-on\\:click='filterOpen = true']");
   const sheet = document.getElementById("changelist-filter");
@@ -27,24 +27,25 @@ function followFilters() {
   sheet.addEventListener("keydown", (event) => event.key === "Escape" && opener.focus());
 }
 
-// Where there is no clipboard (plain http), the text is selected, and its reader copies it.
+// Without a clipboard (plain http) the text is only selected, and the operator copies it.
 async function copy(button) {
   const source = document.getElementById(button.dataset.copies);
-  const told = document.getElementById("copied");
+  const message = document.getElementById("copied");
   try {
     await navigator.clipboard.writeText(source.textContent);
-    told.textContent = "Copied.";
+    message.textContent = "Copied.";
   } catch {
     window.getSelection().selectAllChildren(source);
-    told.textContent = "Selected: copy it with the keyboard.";
+    message.textContent = "Selected: copy it with the keyboard.";
   }
 }
 
-// On a phone rows are cards: the server sends pages of 25 of them. A list that came before it knew is loaded again, once.
-function tellWidth() {
+// Reports the width to the server by a cookie. On a phone rows are cards, and a page has 25 of them. A longer list that was
+// loaded before the cookie existed is loaded again, once.
+function saveWidth() {
   const isNarrow = window.matchMedia("(width < 40rem)").matches;
-  const wasTold = document.cookie.split("; ").includes("narrow=1");
-  if (isNarrow === wasTold) return;
+  const wasNarrow = document.cookie.split("; ").includes("narrow=1");
+  if (isNarrow === wasNarrow) return;
   document.cookie = `narrow=1; path=/; samesite=strict; max-age=${isNarrow ? 31536000 : 0}`;
   if (isNarrow && document.querySelectorAll("#result_list .data-row").length > 25) window.location.reload();
 }
@@ -57,12 +58,12 @@ function giveNames() {
 }
 
 window.addEventListener("load", () => setTimeout(() => {
-  // Drawn by Django's script for choosing several, once everything is loaded.
+  // Django's script for multiple selection creates these tooltips after the page has loaded.
   for (const tooltip of document.querySelectorAll(".help-tooltip[aria-label]")) tooltip.setAttribute("role", "img");
 }));
 
 document.addEventListener("DOMContentLoaded", () => {
-  tellWidth();
+  saveWidth();
   for (const button of document.querySelectorAll("[data-copies]")) button.addEventListener("click", () => copy(button));
   giveNames();
   for (const icon of document.querySelectorAll(".material-symbols-outlined")) icon.setAttribute("aria-hidden", "true");
