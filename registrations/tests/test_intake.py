@@ -427,7 +427,7 @@ def test_a_batch_that_collides_over_a_new_installation_finds_it_when_it_is_repea
 
     results = in_two_threads(lambda: take_in(1), lambda: take_in(2))
     failed = [number for number, result in enumerate(results) if isinstance(result, IntegrityError)]
-    assert len(failed) <= 1  # none when one had committed before the other looked again
+    assert len(failed) <= 1  # none if one batch committed before the other one read the rows
     for number in failed:
         assert register(submission(version=number + 1)) in ([Acceptance.REGISTER], [Refusal.STALE_VERSION])
     assert Registration.objects.get().version == 2
@@ -457,7 +457,7 @@ def test_a_batch_that_waited_for_another_one_uses_the_route_as_that_one_left_it(
         with transaction.atomic():
             register(submission(version=2, device_token=firebase_token("device-token-2")))
             locked.set()
-            threading.Event().wait(0.3)  # until the other one stands at the lock
+            threading.Event().wait(0.3)  # until the other batch waits for the lock
         waited.append(True)
 
     in_two_threads(earlier, later)

@@ -57,7 +57,7 @@ def test_decisions_about_registrations_of_new_installations(fields, decision):
     ("token", "is_one"),
     [
         (APN_TOKEN, True),
-        ("0a" * 100, True),  # the longest; those of simulators have 160 characters
+        ("0a" * 100, True),  # the longest accepted; tokens of simulators have 160 characters
         ("0a" * 100 + "0", False),
         ("0a" * 31 + "0", False),
         ("e", False),
@@ -76,7 +76,7 @@ def test_only_a_possible_token_of_apple_is_accepted(token, is_one):
     ("token", "is_one"),
     [
         (FIREBASE_TOKEN, True),
-        ("APA91b" + "x" * 134, True),  # as before 2019, without an id of the installation
+        ("APA91b" + "x" * 134, True),  # the format before 2019, without an installation id
         ("x" * 100, True),
         ("x" * 4096, True),
         ("x" * 99, False),

@@ -22,8 +22,8 @@ def test_every_form_of_google_uuid_is_accepted(text):
         "{" + UUID.replace("-", "") + "}",
         "urn:uuid:" + UUID.replace("-", ""),
         "urn:uuid:{" + UUID + "}",
-        "é" + UUID + "}",  # two bytes: 39 in all
-        "é" + UUID[1:] + "}",  # 38 bytes, but not one byte and then the 36
+        "é" + UUID + "}",  # é has two bytes, so it is 39 bytes long
+        "é" + UUID[1:] + "}",  # 38 bytes, but the first two are one character
         "urn:uu\u0131d:" + UUID,  # a dotless i is another letter
         UUID.replace("1", "\u0661", 1),  # an Arabic digit is not ASCII
         "{" + UUID + "}\n",

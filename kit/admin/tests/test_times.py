@@ -17,7 +17,7 @@ from kit.admin import times
         (timedelta(hours=1, minutes=59), "1 h ago"),
         (timedelta(hours=47), "1 d ago"),
         (timedelta(days=400), "400 d ago"),
-        (timedelta(seconds=-0.4), "0 s ago"),  # clocks of two processes
+        (timedelta(seconds=-0.4), "0 s ago"),  # the clocks of two processes differ
         (-timedelta(seconds=90.5), "in 1 min"),
         (-timedelta(days=2, seconds=1), "in 2 d"),
     ],

@@ -269,7 +269,7 @@ def test_the_leader_saves_the_marks_for_statements_that_count_waiting_rows():
     leader, other = Worker([step], Wakeup()), Worker([TimedRows()], Wakeup())
     other._find_oldest(timezone.now())
     assert not StepMark.objects.exists()
-    for _ in range(2):  # in the first it becomes the leader
+    for _ in range(2):  # the first poll makes it the leader
         leader._poll(timezone.now())
     assert StepMark.objects.get(step="TimedRows").nothing_before == long_ago
     assert fetch(f"SELECT {since('TimedRows')} = %s, {since('Nobody')} = '-infinity'", [long_ago]) == [(True, True)]
@@ -640,7 +640,7 @@ def test_an_announcement_of_rows_wakes_at_once(running):
 @in_threads
 @pytest.mark.usefixtures("without_polling")
 def test_an_announced_row_is_found_at_once_however_old_it_is(running, monkeypatch):
-    monkeypatch.setattr("kit.batches.batch.OLDEST_SHARE", 1000)  # on a busy machine a search takes a while
+    monkeypatch.setattr("kit.batches.batch.OLDEST_SHARE", 1000)  # a search takes long on a busy machine
     worker, _ = running(TimedRows())
     eventually(lambda: worker._is_leader and worker._poll_at > monotonic() + 500)
     for age in (timedelta(), timedelta(days=3)):
@@ -655,7 +655,7 @@ def test_an_announced_row_is_found_at_once_however_old_it_is(running, monkeypatc
 @pytest.mark.usefixtures("without_polling")
 def test_rows_that_a_long_batch_writes_are_found_at_once(running, monkeypatch):
     """Meanwhile the marks may have passed the time that the batch writes into its rows."""
-    monkeypatch.setattr("kit.batches.batch.OLDEST_SHARE", 1000)  # on a busy machine a search takes a while
+    monkeypatch.setattr("kit.batches.batch.OLDEST_SHARE", 1000)  # a search takes long on a busy machine
     began = timezone.now() - timedelta(days=3)
 
     def add_old_row(_number):
@@ -685,7 +685,7 @@ def test_frequent_announcements_cause_no_search_for_the_oldest_row(monkeypatch):
             worker.process_batch(now=timezone.now())
         assert asked == []
         other.execute("SELECT pg_notify(%s, %s)", [CHANNEL, OLD])
-    worker._oldest_not_before = monotonic() + 1000  # it took long the last time
+    worker._oldest_not_before = monotonic() + 1000  # as after a long search
     worker._read_notifications()
     worker.process_batch(now=timezone.now())
     assert asked == []
@@ -750,7 +750,7 @@ class ForOne(BaseStep):
     is_for_leader = True
     count = 0
 
-    def work(self, batch):  # noqa: ARG002 - as steps do
+    def work(self, batch):  # noqa: ARG002 - the signature of a step
         self.count += 1
         return Work(None)
 

@@ -49,7 +49,7 @@ def in_thread(function: Any) -> Any:
     def run() -> None:
         try:
             found.append(function())
-        except Exception as error:  # noqa: BLE001 - handed on
+        except Exception as error:  # noqa: BLE001 - returned to the test
             found.append(error)
         finally:
             connection.close()
