@@ -72,9 +72,7 @@ class Definition:
 
 
 def chat_keys(prefix: str = "bench user") -> list[bytes]:
-    """Return the compressed public keys of the first users. With another prefix, return keys of people who are not
-    users.
-    """
+    """Return the compressed public keys of the first users, or with another prefix keys of no users."""
     secrets = [sha256(f"{prefix} {number}".encode()).digest() for number in range(KNOWN_USERS)]
     return [PrivateKey(secret).public_key.format() for secret in secrets]
 

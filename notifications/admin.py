@@ -141,9 +141,7 @@ class NotificationRequestAdmin(FactAdmin):
 
     @admin.display(description="verdicts, by position in the request")
     def decided_at_once(self, request: NotificationRequest) -> str:
-        """Return the verdicts of notifications without a row, each with the positions that it is about, counted from
-        0.
-        """
+        """Return the verdicts of notifications without a row, each with its positions, counted from 0."""
         places: defaultdict[str, list[int]] = defaultdict(list)
         for decided in reports.unpack(request.decided):
             places[decided.verdict].append(decided.position)

@@ -11,8 +11,7 @@ from notifications.queues import halts
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """The state of a canary's push: whether it has an attempt, the outcome of that, and our code for the gateway's
-    answer.
+    """The state of a canary's push: whether it has an attempt, its outcome, and our code for the gateway's answer.
 
     ``is_drained`` says that an operator stopped delivery.
     """

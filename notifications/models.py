@@ -293,9 +293,7 @@ class Attempt(models.Model):
 
 
 class Channel(models.Model):
-    """One app on one platform that something was delivered to. Operators pause it, and a breaker trips it: see
-    `Halt`.
-    """
+    """One app on one platform that has had a delivery. Operators pause it, and a breaker trips it: see `Halt`."""
 
     token_type = models.PositiveSmallIntegerField(choices=token_types.choices)
     app_topic = models.TextField(blank=True)  # empty for Firebase, where it means nothing
@@ -316,8 +314,7 @@ class Channel(models.Model):
 
 
 class Queue(models.Model):
-    """The pushes that wait and are sent together: through one gateway, to one app, to proven addresses or to unproven
-    ones.
+    """The pushes that wait and are sent together: through one gateway, to one app, to proven addresses or to others.
 
     A queue is open unless a halt covers it. Apps that nothing was delivered to yet share one queue on each platform,
     because anybody can make up apps.

@@ -30,8 +30,8 @@ _PURGE_DIGESTS: LiteralString = f"""
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """Drop the days that ended ``keep`` ago, and create the coming ones. Yield the number of rows that each step
-    removed, where it is known.
+    """Drop the days that ended ``keep`` ago, and create the coming ones. Yield the rows that each step removed, if
+    known.
 
     Rows under way belong to no day. A request is kept for as long as a notification of it.
     """
@@ -45,7 +45,7 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
 
 
 def _oldest(sql: LiteralString) -> list[datetime]:
-    """Return a time at least a day before the oldest notification. The order of ids differs from the clock by
+    """Return a time a day before the oldest notification, because the order of ids differs from the clock by
     seconds.
     """
     return [created_at - DAY for (created_at,) in fetch(sql)]

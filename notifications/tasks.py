@@ -99,9 +99,7 @@ def close_exports(**_kwargs: object) -> None:
 
 @shared_task(base=MessageTask, autoretry_for=())  # not retried, because the next run comes soon
 def purge() -> None:
-    """Remove what is older than the settings promise. Rows that are left when the time is over wait for the next
-    run.
-    """
+    """Remove what is older than the settings promise. Rows that are left at the end wait for the next run."""
     keep = timedelta(days=settings.NOTIFICATION_RETENTION_DAYS)
     keep_keys = max(keep, KEYS_KEPT)  # the key alone identifies a request
     now = database_now()

@@ -1,6 +1,4 @@
-"""Benchmark of the export of a day from PostgreSQL, and of most figures of the reports by plain SQL on the same
-rows.
-"""
+"""Benchmark of the export of a day from PostgreSQL, and of most figures of the reports by plain SQL."""
 
 import time
 from datetime import UTC, date, datetime

@@ -54,9 +54,7 @@ def run() -> dict[str, object]:
 
 
 def minimum_of(rounds: int, postgres: psutil.Process) -> dict[str, float]:
-    """Return the minimum CPU milliseconds of each part of a request over some rounds, 0 for a part that was not
-    needed.
-    """
+    """Return the minimum CPU milliseconds of each part of a request over some rounds, 0 for an unneeded part."""
     measured = [_measure_round(postgres) for _ in range(rounds)]
     parts = dict.fromkeys(part for times in measured for part in times)
     return {part: min(times.get(part, 0.0) for times in measured) for part in parts}

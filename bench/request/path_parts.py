@@ -119,8 +119,7 @@ class Parts:
         ).message
 
     def _process_until_done(self) -> float:
-        """Process batches until every push has ended and every reply is noted. The worker sleeps while it has nothing
-        to do.
+        """Process batches until every push has ended and every reply is noted. An idle worker sleeps.
 
         Return the CPU seconds of PostgreSQL until then. They are read before the worker closes its connection, because
         the time of a session that is just ending cannot be read.

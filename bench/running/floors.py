@@ -44,9 +44,7 @@ class Floor:
 
 
 def measure() -> Floor:
-    """Measure the floors. Each is the minimum of several rounds, because other tenants of the machine only add to
-    it.
-    """
+    """Measure the floors. Each is the minimum of several rounds, because other tenants only add to it."""
     results: dict[str, Any] = codec.run()
     crypto_ms = float(results["decode request"]["floor_us"] + results["encode response"]["floor_us"]) / 1000
     with servers.node() as node_url, servers.gorush() as gorush_url:

@@ -59,9 +59,7 @@ def make_reports() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The devices of these days. Their events follow from the day, so each day begins with the tokens that the last one
-    left.
-    """
+    """The devices of these days. Their events follow from the day, so each day begins as the last one ended."""
 
     days: Sequence[date]
 

@@ -1,5 +1,4 @@
-"""The actions of the people of the demonstration: they register, look each other up, notify each other, leave and
-return.
+"""The actions of the people of the demonstration: register, look each other up, notify, leave and return.
 
 Every line of the log has the two people, the server's answer and the milliseconds until it came. None has a token.
 """

@@ -1,6 +1,4 @@
-"""Two users of a real server. One goes offline and the other writes, so that the phone gets a push and its owner
-returns.
-"""
+"""Two users of a real server. One writes while the other is offline, so that the phone gets a push."""
 
 import asyncio
 import random

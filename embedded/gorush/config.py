@@ -1,6 +1,4 @@
-"""The answer of gorush 1.22 at `/api/config`: all its keys, with the values that we recommend and with secrets
-redacted.
-"""
+"""The answer of gorush 1.22 at `/api/config`: all its keys, with the recommended values and redacted secrets."""
 
 CONFIG = """core:
   enabled: true

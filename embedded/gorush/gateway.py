@@ -1,6 +1,4 @@
-"""The gateway behind the HTTP interface: it sends notifications to an imitated Apple or Google, and counts and records
-them.
-"""
+"""The gateway behind the HTTP interface: it sends to an imitated Apple or Google, and counts and records."""
 
 import asyncio
 import time
@@ -28,9 +26,7 @@ MAX_COLLAPSE_ID_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings: `data` is the SQLite file of the recorded pushes. `hide_token` is gorush's own switch, on by
-    default.
-    """
+    """The settings: `data` is the SQLite file of the recorded pushes. `hide_token` is gorush's own switch."""
 
     data: Path | None = None
     hide_token: bool = False

@@ -100,16 +100,13 @@ class Refusal(Enum):
         return (ios if platform is Platform.IOS else android).strip().replace("{token}", as_shown(token))
 
     def sends(self, platform: Platform) -> int:
-        """Return how often gorush sends one push. The Firebase SDK repeats such failures, and no setting prevents
-        that.
-        """
+        """Return how often gorush sends one push. The Firebase SDK repeats such failures, without a setting for it."""
         return FIREBASE_SENDS if platform is Platform.ANDROID and self in REPEATED_BY_FIREBASE else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of one push. `is_sent` says whether it reaches Apple or Google, `error` is their answer (empty:
-    accepted).
+    """The outcome of one push. `is_sent`: it reaches Apple or Google. `error`: their answer (empty: accepted).
 
     A refused push reaches them `sends` times.
     """

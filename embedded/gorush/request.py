@@ -120,9 +120,7 @@ def _collapse_id(known: Mapping[str, Any], platform: int) -> str:
 
 
 def is_enabled(notification: Notification) -> bool:
-    """Return whether gorush handles the platform. Notifications for others are dropped before they are counted. Huawei
-    is off here.
-    """
+    """Return whether gorush handles the platform. It drops others before counting. Huawei is off here."""
     return notification.platform in (Platform.IOS, Platform.ANDROID)
 
 
@@ -138,9 +136,7 @@ def addressed_tokens(notification: Notification) -> tuple[str, ...]:
 
 
 def is_unaddressed(notification: Notification) -> bool:
-    """Return whether gorush drops a notification because it has no address, or too many. Only Android has this
-    check.
-    """
+    """Return whether gorush drops a notification without an address, or with too many. Only Android has this check."""
     tokens = addressed_tokens(notification)
     is_android = notification.platform == Platform.ANDROID
     return is_android and (not (tokens or notification.topic) or len(tokens) > MAX_ANDROID_TOKENS)

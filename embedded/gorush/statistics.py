@@ -88,9 +88,7 @@ class Responses:
 
 @web.middleware
 async def count_response(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Count a response. Those to /dev/ are left out, and so are redirects, which gin sends before gorush's own code
-    runs.
-    """
+    """Count a response, unless it is for /dev/ or a redirect: gin redirects before gorush's own code runs."""
     started = time.monotonic()
     response = await handler(request)
     if not request.path.startswith("/dev/") and response.status != HTTPStatus.TEMPORARY_REDIRECT:

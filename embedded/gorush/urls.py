@@ -1,6 +1,4 @@
-"""Go's reading of a device token that gorush writes into the URL of a request to Apple, unescaped. The module is
-pure.
-"""
+"""Go's reading of a device token that gorush writes unescaped into the URL of a request to Apple. Pure."""
 
 import json
 import re

@@ -20,9 +20,7 @@ class Arrivals:
 
 
 def arrivals(due_ns: Mapping[Id, int], arrived: Sequence[tuple[Id, int]]) -> Arrivals:
-    """Return the arrivals of these messages, given when each was due (Unix nanoseconds). All other arrivals are left
-    out.
-    """
+    """Return the arrivals of these messages, given when each was due (Unix nanoseconds), and of no others."""
     first: dict[Id, int] = {}
     doubled: set[Id] = set()
     for identifier, at_ns in sorted(arrived, key=lambda arrival: arrival[1]):

@@ -70,8 +70,9 @@ class Archive:
         self._connection.execute(f"INSERT OR IGNORE INTO message ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def find(self, query: StoreQuery) -> Page:
-        """Return one page in the order (timestamp, hash); paging backward leads to older ones. Raises
-        QueryRefusedError.
+        """Return one page in the order (timestamp, hash); paging backward leads to older ones.
+
+        Raises QueryRefusedError.
         """
         where, values = self._conditions(query)
         order = "ASC" if query.is_forward else "DESC"

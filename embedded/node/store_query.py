@@ -20,9 +20,7 @@ class InvalidQueryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StoreQuery:
-    """A query. Times are inclusive nanoseconds. `cursor` is the hash of the last message of the previous page,
-    exclusive.
-    """
+    """A query. Times are inclusive nanoseconds. `cursor` is the hash of the previous page's last message, exclusive."""
 
     include_data: bool = False
     pubsub_topic: str = ""

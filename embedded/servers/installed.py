@@ -26,9 +26,7 @@ def chosen(environment: Mapping[str, str] = os.environ) -> Release:
 
 
 def installed(folder: Path = DEBIAN) -> Release:
-    """Return the newest release below the folder in which Debian keeps all of them. Raises StartError when there is
-    none.
-    """
+    """Return the newest release below the folder in which Debian keeps all of them. Raises StartError without one."""
     programs = [each.parent for each in folder.glob("*/bin/postgres")]
     if not programs:
         raise StartError("PostgreSQL is not installed (on Debian: apt-get install postgresql).")

@@ -168,9 +168,7 @@ class EmbeddedPostgres:
             raise StartError(f"{program} failed: {'; '.join(output)}")
 
     def _link(self) -> None:
-        """Link to the data folder. Raises StartError where the link belongs to another account, which could answer in
-        our place.
-        """
+        """Link to the data folder. Raises StartError for a link of another account, which could answer in our place."""
         with suppress(FileExistsError):
             self.socket_dir.symlink_to(self.data_dir)
         if self.socket_dir.lstat().st_uid != os.geteuid() or self.socket_dir.resolve() != self.data_dir.resolve():

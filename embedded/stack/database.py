@@ -23,9 +23,7 @@ START_SECONDS = 60.0
 
 
 def bring_up_to_date(embedded: EmbeddedPostgres | None) -> None:
-    """Wait for the database, migrate it if needed, load this version's rows, and compare the keys with the stored
-    data.
-    """
+    """Wait for the database, migrate it if needed, load this version's rows, and check the keys."""
     if embedded is not None:
         _wait_for(embedded)
     try:

@@ -1,6 +1,4 @@
-"""A lock that allows one `manage.py up` per DATA_DIR. The kernel releases it when the process exits, also after
-SIGKILL.
-"""
+"""A lock that allows one `manage.py up` per DATA_DIR. The kernel releases it with the process, even after SIGKILL."""
 
 import fcntl
 import os

@@ -80,9 +80,7 @@ def _signals(supervisor: Supervisor) -> asyncio.Event:
 
 
 async def _replace_when_asked(plan: Plan, supervisor: Supervisor, starting: "asyncio.Task[None]") -> None:
-    """Replace all processes at every SIGUSR1, for another version of our code. The new processes import it
-    themselves.
-    """
+    """Replace all processes at every SIGUSR1. The new processes import the code anew, so it may be another version."""
     asked = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(SIGUSR1, asked.set)
     await asyncio.wait({starting})
@@ -119,9 +117,7 @@ async def _replace_all(plan: Plan, supervisor: Supervisor) -> None:
 
 
 async def _start(plan: Plan, supervisor: Supervisor, private_key: bytes) -> None:
-    """Start all processes without dependencies at once. Meanwhile import the modules that the other processes will
-    share.
-    """
+    """Start all processes without dependencies at once. Meanwhile import the modules that the others will share."""
     embedded = [part.spec for part in plan.embedded]
     supervisor.print_line(f"Starting {', '.join(spec.name for spec in [*embedded, plan.web, *plan.services])}.")
     async with _reminders(supervisor) as awaited:

@@ -59,9 +59,7 @@ class Lines(asyncio.Protocol):
         self.ended.set()
 
     def _give(self, line: bytes) -> None:
-        """Pass a line on, unless it is empty. Some programs decorate their output with empty lines, which only lengthen
-        the log.
-        """
+        """Pass a line on, unless it is empty. Some programs decorate their output with empty lines."""
         text = line.decode(errors="replace").rstrip()
         if text:
             self._take(text)

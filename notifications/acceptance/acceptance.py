@@ -241,9 +241,7 @@ def accept(bridge: str, batch: Sequence[Incoming], *, sending: Sending, now: dat
 
 
 def _choose_fresh(batch: Sequence[Incoming], known: Known) -> dict[bytes, Incoming]:
-    """Return the new requests by their keys. Of two copies in one batch the first counts, and its sender gets the
-    answer.
-    """
+    """Return the new requests by their keys. Of two copies in one batch the first counts and is answered."""
     fresh: dict[bytes, Incoming] = {}
     for incoming in batch:
         key = incoming.request_key
@@ -255,7 +253,7 @@ def _choose_fresh(batch: Sequence[Incoming], known: Known) -> dict[bytes, Incomi
 def withdraw(route_ids: Collection[int], *, now: datetime) -> None:
     """Withdraw the notifications that wait for these routes, because the routes are removed.
 
-    Notifications that ended keep the number of the removed route.
+    Notifications that ended keep the id of the removed route.
     """
     if route_ids:
         end(Notification.objects.filter(route__in=route_ids), State.WITHDRAWN, now=now)
@@ -364,9 +362,7 @@ def _is_token_right(notification: PushNotification, addressee: Addressee) -> boo
 
 
 def _limit(requests: Sequence[_Request], *, now: datetime) -> None:
-    """Hold back the notifications beyond a limit. Each address keeps one wake-up, which goes out when the limit allows
-    it.
-    """
+    """Hold back the notifications beyond a limit. Each address keeps one wake-up, due when the limit allows it."""
     wanted: dict[bytes, BucketLimits] = {}
     asked = [(request, draft, _buckets_of(request, draft, wanted)) for request in requests for draft in request.stored]
     counts = Counter(key for _, _, keys in asked for key in keys)
@@ -400,9 +396,7 @@ def _addressee(draft: _Draft) -> Addressee:
 
 
 def _buckets_of(request: _Request, draft: _Draft, wanted: dict[bytes, BucketLimits]) -> tuple[bytes, ...]:
-    """Return the keys of the buckets that a notification counts for, its route's first, and add their limits to
-    ``wanted``.
-    """
+    """Return the keys of the buckets of a notification, its route's first. Add their limits to ``wanted``."""
     is_apart = draft.notification.type in APART
     route_key = b"r%d/%d" % (_addressee(draft).route_id, is_apart)
     sender_key = b"s" + request.sender_digest

@@ -45,7 +45,7 @@ _FIND_WAKE_UPS = f"""
 def find_wake_ups(route_ids: Collection[int], *, still_at: datetime) -> set[tuple[int, bool]]:
     """Return the routes with a waiting wake-up that does not expire before ``still_at``.
 
-    Each comes with whether that wake-up is for the types in `APART`.
+    The second item says whether the wake-up is for the types in `APART`.
     """
     rows = fetch(_FIND_WAKE_UPS, {"routes": list(route_ids), "still_at": still_at})
     return {(route_id, type_ in APART) for route_id, type_ in rows}

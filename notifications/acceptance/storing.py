@@ -135,7 +135,7 @@ _STORE = """
 
 
 class Ids(NamedTuple):
-    """Ids of rows that are to be stored, in the order in which the rows are handed over."""
+    """Ids of rows that are to be stored, in the order in which the rows are passed."""
 
     requests: Sequence[int]
     notifications: Sequence[int]
@@ -154,8 +154,8 @@ def ids_for(requests: int, notifications: int, attempts: int) -> Statement:
 def store(bridge: str, requests: Sequence[NewRequest], free: Ids, *, now: datetime, reply_due_at: datetime) -> Ids:
     """Store requests of one bridge with their notifications and attempts, and return the ids that they took.
 
-    The rows take the first ids of ``free``. The caller opens the transaction. It raises IntegrityError when another
-    process has stored one of the requests meanwhile; `find_known` then finds that request.
+    The rows take the first ids of ``free``. The caller opens the transaction. The statement raises IntegrityError
+    when another process has stored one of the requests meanwhile; `find_known` then finds that request.
     """
     notifications = [notification for request in requests for notification in request.notifications]
     attempts = [notification.attempt for notification in notifications if notification.attempt]

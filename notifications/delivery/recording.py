@@ -121,9 +121,7 @@ def _proves(result: Result) -> bool:
 
 
 def _believe(channel: ChannelKey, result: Result, distrusted: set[ChannelKey]) -> Result:
-    """Return the result that the server acts on. While deaths of an app's tokens are distrusted, a dead token counts as
-    a wrong set-up.
-    """
+    """Return the result to act on. While an app's deaths are distrusted, a dead token counts as a wrong set-up."""
     is_distrusted = breakers.is_guarded_death(result) and channel in distrusted
     return replace(result, outcome=Outcome.CONFIG) if is_distrusted else result
 

@@ -98,7 +98,7 @@ class WaitingRequests:
                 self._ready[request.request_id] = request
 
     def mark_ambiguous(self, request_ids: Iterable[int]) -> None:
-        """Settle these requests from what is stored, because their copy in memory may be wrong."""
+        """Mark requests to be settled from what is stored, because their copy in memory may be wrong."""
         for request_id in request_ids:
             if request_id in self._by_id:
                 self._by_id[request_id].is_open = True

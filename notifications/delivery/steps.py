@@ -39,9 +39,7 @@ USABLE_PART_OF_LEASE = 0.9  # the rest is for recording
 
 
 class PushSends(InFlight[Done]):
-    """The sender of claims. Each goes through the gateway of its route, and its result is kept until a batch has
-    recorded it.
-    """
+    """The sender of claims, each through the gateway of its route. It keeps results until a batch has recorded them."""
 
     def __init__(
         self, gateway_for: Callable[[str], Gateway], wakeup: Wakeup, limits: ConcurrencyLimits, *, lease: timedelta
@@ -112,9 +110,7 @@ def _attributes(claim: Claim, result: Result) -> dict[str, object]:
 
 
 class Delivery:
-    """The state that the steps of a process share: pushes under way, their limits, and requests that wait for an
-    answer.
-    """
+    """The state that the steps of a process share: pushes under way, their limits, and waiting requests."""
 
     def __init__(
         self, gateway_for: Callable[[str], Gateway], wakeup: Wakeup, *, lease: timedelta, limits: ConcurrencyLimits

@@ -1,6 +1,4 @@
-"""The interface of a gateway: delivery calls a client (I/O), which uses a pure `build_request` and a pure
-`read_response`.
-"""
+"""The interface of a gateway: a client (I/O) around a pure `build_request` and a pure `read_response`."""
 
 from datetime import datetime
 from typing import Protocol

@@ -1,3 +1,1 @@
-"""Queues: waiting notifications, the halts that cover them, admission, and the claims of workers. See
-docs/delivery.md.
-"""
+"""Queues: waiting notifications, halts that cover them, admission, and workers' claims. See docs/delivery.md."""

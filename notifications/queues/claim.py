@@ -79,8 +79,8 @@ class Claimed:
 
 
 class Due(NamedTuple):
-    """A notification that may be sent now, with its route. The route's columns are None when the recipient
-    unregistered.
+    """A notification that may be sent now, with its route. An unregistered recipient has None in the route's
+    columns.
     """
 
     notification_id: int
@@ -181,8 +181,7 @@ def claim(
 
 
 def postpone_first(*, limits: ConcurrencyLimits, now: datetime, nothing_before: datetime = LONG_AGO) -> None:
-    """Postpone the notification that `claim` takes first with a limit of one. It cannot be claimed, and must not stop
-    the others.
+    """Postpone the notification that `claim` takes first with a limit of one, because it cannot be claimed.
 
     That is a probe where one is due. If the probe was not to blame, none is due at the next call.
     """
@@ -197,9 +196,7 @@ def postpone_first(*, limits: ConcurrencyLimits, now: datetime, nothing_before: 
 
 
 def _budgets(known: Queues, limits: ConcurrencyLimits, limit: int) -> dict[int, int]:
-    """Return the capacity of each open queue. An unsorted notification takes capacity in the queue that it belongs
-    to.
-    """
+    """Return the capacity of each open queue. An unsorted notification takes capacity in its own queue."""
     return {queue_id: limits.backlog_budget(queue_id) for queue_id in known.open_ids} | {UNSORTED: limit}
 
 
@@ -276,9 +273,7 @@ class _Sorting:
         return key
 
     def prepare(self, due: Due, key: QueueKey, slot: Slot, *, is_probe: bool = False) -> Claimable | None:
-        """Return what is needed to send a notification, or None when its address cannot be read or there is no
-        capacity.
-        """
+        """Return all that a push needs, or None when its address cannot be read or there is no capacity."""
         address = open_address(due.address_encrypted, due.route_id)
         if address is None:
             self._unreadable.append(due.notification_id)
@@ -304,8 +299,7 @@ def _app(due: Due) -> ChannelKey:
 
 
 def _probes(sorting: _Sorting, limit: int, *, now: datetime) -> Iterator[Claimable]:
-    """Yield one push for each halt that may be probed: the oldest that waits for a proven address, or else the oldest
-    of all.
+    """Yield one push for each halt that may be probed: the oldest for a proven address, or else the oldest of all.
 
     A notification in a wrong queue is moved and not taken. So nobody can use up the probes with changed addresses.
     """

@@ -91,9 +91,7 @@ class ConcurrencyLimits:
         return max(0, min(limit - self._taken[queue_id], _half(limit) - self._backlog[queue_id]))
 
     def note_crowded(self, queue_ids: Collection[int]) -> None:
-        """Note which queues have more due than their limits allow. These count as crowded from now on, and no
-        others.
-        """
+        """Note which queues have more due than their limits allow. Only these count as crowded from now on."""
         self._crowded = set(queue_ids)
 
     def has_capacity_again(self) -> bool:

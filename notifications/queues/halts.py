@@ -70,9 +70,7 @@ def resume(app: ChannelKey, *, by: str, now: datetime) -> bool:
 
 
 def trip(app: ChannelKey, *, reason: str, by: str = "", now: datetime) -> bool:
-    """Stop sending to an app, because its pushes fail or do harm. Probes test from time to time whether the halt can
-    end.
-    """
+    """Stop sending to an app whose pushes fail or do harm. Probes test whether the halt can end."""
     if not _begin_at_app(Kind.TRIPPED, app, by=by, reason=reason, now=now, next_probe_at=now + _pause(Kind.TRIPPED)):
         return False
     log.error("channel_tripped", **app._asdict(), reason=reason)

@@ -215,9 +215,7 @@ def create(keys: Collection[QueueKey]) -> None:
 
 
 def note_success(apps: Iterable[ChannelKey], known: Queues, *, now: datetime) -> None:
-    """Write the time of a delivery to these apps, unless a recent one is stored. Most of the time nothing is
-    written.
-    """
+    """Write the time of a delivery to these apps, unless a recent one is stored. Mostly nothing is written."""
     stale = [app for app in sorted(set(apps)) if _is_stale(known.delivered.get(app), now)]
     new = [Channel(**app._asdict(), last_success_at=now) for app in stale if app not in known.delivered]
     Channel.objects.bulk_create(new, ignore_conflicts=True)

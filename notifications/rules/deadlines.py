@@ -23,9 +23,7 @@ def expires_at(accepted_at: datetime) -> datetime:
 
 
 def stands_for_others_until(now: datetime) -> datetime:
-    """Return the earliest expiry of a waiting wake-up that may stand for later ones, so that it is still tried for
-    them.
-    """
+    """Return the earliest expiry of a waiting wake-up that may stand for later ones."""
     return now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS / 2)
 
 

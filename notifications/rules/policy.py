@@ -193,9 +193,7 @@ def is_left_alone(ambiguous_count: int) -> bool:
 
 
 def ambiguous_retry_at(now: datetime, ambiguous_count: int, *, jitter: float, after_seconds: float = 0) -> datetime:
-    """Return when to send a push again that may have arrived: after 10, 20 and 40 seconds, plus up to a fifth by
-    ``jitter``.
-    """
+    """Return when to send an ambiguous push again: after 10, 20 and 40 seconds, plus up to a fifth by ``jitter``."""
     pause = FIRST_AMBIGUOUS_PAUSE_SECONDS * 2 ** (ambiguous_count - 1) * (1 + jitter / 5)
     return now + timedelta(seconds=max(pause, after_seconds))
 
@@ -219,9 +217,7 @@ def report_error(*, is_token_dead: bool) -> ReportError:
 
 
 def may_help_to_drop_payload(push: Push, result: Result) -> bool:
-    """Return whether a push that can never be sent may still be sent without its ciphertext, which is most of its
-    size.
-    """
+    """Return whether a push that can never be sent may still be sent without its ciphertext, most of its size."""
     can_be_shortened = bool(push.message) or (bool(push.wake) and not push.is_payload_dropped)
     return can_be_shortened and not result.is_untried
 

@@ -1,6 +1,4 @@
-"""The load requests. They are sealed and dated before the first is sent, so that sending is cheap and costs the same
-each time.
-"""
+"""The load requests. They are sealed and dated before the first is sent, so that sending is cheap."""
 
 import os
 import time
@@ -24,8 +22,7 @@ MARGIN_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LoadRequests:
-    """The load requests. Request ``n`` is about Status message ``message_ids[n]``, due and dated at ``due_ns[n]`` (Unix
-    time).
+    """The load requests. Request ``n`` is about message ``message_ids[n]``, due and dated at ``due_ns[n]`` (Unix time).
 
     The message id is also the payload for the phone, so that a push can be traced. ``build_seconds`` is CPU time.
     """

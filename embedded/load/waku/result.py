@@ -29,7 +29,7 @@ class Generator:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a load. ``pushes`` is None when gorush keeps no record, and ``failed`` counts answers without
+    """The result of a load. ``pushes`` is None when gorush keeps no record. ``failed`` counts answers without
     success.
     """
 

@@ -1,6 +1,4 @@
-"""`manage.py load`: register devices, request notifications at a steady rate, and show latencies, losses and
-duplicates.
-"""
+"""`manage.py load`: register devices, request notifications at a steady rate, and measure the results."""
 
 import asyncio
 import json

@@ -1,6 +1,4 @@
-"""`manage.py up`: run the whole server in one terminal, with an embedded stand-in for everything that is not
-configured.
-"""
+"""`manage.py up`: run the whole server in one terminal, with embedded stand-ins for unconfigured servers."""
 
 import os
 import sys

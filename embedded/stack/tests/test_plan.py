@@ -1,6 +1,4 @@
-"""Tests of the processes of `manage.py up` and of compose.yaml: every queue has its worker, every address is
-reachable.
-"""
+"""Tests of the processes of `manage.py up` and compose.yaml: each queue has its worker, each address is reachable."""
 
 import re
 from itertools import chain

@@ -446,9 +446,7 @@ def test_the_replacement_is_restarted_and_the_replaced_process_is_not(monkeypatc
 
 @pytest.mark.parametrize("announces_ready", [True, False])
 def test_a_process_replaced_while_it_waits_for_its_restart_is_not_restarted(monkeypatch, announces_ready):
-    """A process that crashes repeatedly is nearly always in that pause, and replacing it is the purpose of an
-    upgrade.
-    """
+    """A process that crashes repeatedly is nearly always in that pause. An upgrade is meant to replace it."""
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 1.0)
 
     async def scenario():

@@ -117,9 +117,7 @@ def test_an_accepted_notification_is_stored_with_its_first_attempt():
 
 @pytest.mark.django_db
 def test_a_claim_at_acceptance_equals_the_claim_of_any_worker():
-    """One claim goes to the gateway straight from acceptance. The other is read from the table after its lease ran
-    out.
-    """
+    """One claim goes to the gateway from acceptance. The other is read from the table after its lease ran out."""
     registration = make_recipient(route=make_route(token_type=1, app_topic=APP, device_token="device"))
     [straight] = accept([incoming(push(chat_id=b"chat", type=99))], now=NOW).claims
     take_up_lost(now=NOW + LEASE, limit=10)

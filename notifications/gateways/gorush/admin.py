@@ -111,9 +111,7 @@ class GatewayErrorRuleAdmin(LoggedEdits, Narrowed, ModelAdmin):  # type: ignore[
         return f"{rule.match}: {rule.text}" if rule.text else f"{rule.match} (no text)"
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """Put a new rule at the end, unless the link to the form says otherwise: an unknown error passed all other
-        rules.
-        """
+        """Put a new rule at the end, unless the link says otherwise: an unknown error passed all other rules."""
         last = GatewayErrorRule.objects.aggregate(last=Max("position"))["last"] or 0
         return {"position": last + POSITION_STEP, **super().get_changeform_initial_data(request)}
 

@@ -1,6 +1,4 @@
-"""The health indicators of gorush: each server, the way of the workers to it, and errors without a rule. They are
-pure.
-"""
+"""The health indicators of gorush: each server, the workers' way to it, and errors without a rule. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

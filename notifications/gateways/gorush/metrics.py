@@ -1,6 +1,4 @@
-"""The metrics of this gateway, in addition to those that delivery has for every gateway. ``platform`` is ios or
-android.
-"""
+"""The metrics of this gateway, beside those of every gateway. ``platform`` is ios or android."""
 
 from prometheus_client import Counter
 

@@ -102,9 +102,7 @@ class GatewayErrorRule(models.Model):
 
 
 class UnknownGatewayError(models.Model):
-    """An error that no rule matches, and how often it came. The signature is the error without any data of one
-    device.
-    """
+    """An error that no rule matches, and how often it came. Its signature contains no data of one device."""
 
     platform = models.TextField(choices=GatewayPlatform.choices)
     signature = models.TextField(blank=True)

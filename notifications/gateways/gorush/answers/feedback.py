@@ -106,9 +106,7 @@ def _attempt(entry: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def note(failure: Failure, *, now: datetime) -> None:
-    """Write the error's code beside the attempt, if the attempt is recent enough. A code that is there already
-    stays.
-    """
+    """Write the error's code beside the attempt, if it is recent enough and has no such code yet."""
     if failure.attempt is None or failure.token_type is None:
         return
     notification_id, number = failure.attempt

@@ -4,9 +4,7 @@ MARK = 10
 
 
 def mask(token: str) -> str:
-    """Mask a short token entirely. Of a longer one, mask the first and last ten characters and every repetition of
-    them.
-    """
+    """Mask a short token entirely, and of a longer one the first and last ten characters wherever they occur."""
     if len(token) < 2 * MARK:
         return "*" * len(token)
     first, last = token[:MARK], token[-MARK:]

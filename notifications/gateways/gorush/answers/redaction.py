@@ -46,9 +46,7 @@ def without_token(error: str, device_token: str, *, min_length: int = MIN_SECRET
 
 
 def signature(error: str, device_token: str) -> str:
-    """Return the common part of errors of this kind, at most 200 characters, or nothing when it may still show the
-    token.
-    """
+    """Return the common part of errors of this kind (200 characters at most), or nothing if it may show the token."""
     return signature_of(without_token(error, device_token), device_token)
 
 

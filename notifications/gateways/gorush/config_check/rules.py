@@ -1,5 +1,4 @@
-"""The rules of the config check: how a gorush deviates from what our delivery needs, and what an operator does about
-it.
+"""The rules of the config check: how a gorush deviates from what our delivery needs, and what to do about it.
 
 The module is pure. A missing value is no complaint, except for the values that everything depends on. The texts contain
 our names and numbers and gorush's numbers, never its texts: a configuration contains secrets, and `/readyz` is public.
@@ -25,7 +24,7 @@ ANY_ADDRESS = ("", "0.0.0.0", "::", "[::]")  # noqa: S104 - looked for, not boun
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """Our side of the comparison. ``concurrency`` is the number of pushes that one worker process has in flight at
+    """Our side of the comparison. ``concurrency`` is the number of pushes that a worker process has in flight at
     gorush.
 
     ``failures`` counts our failed attempts on each platform, since shortly before ``previous`` was counted.

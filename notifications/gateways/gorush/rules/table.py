@@ -32,9 +32,7 @@ Rules = tuple[ErrorRule, ...]
 
 
 def load_rules() -> Rules:
-    """Return the rules of the table, read in one query. An empty table is not loaded yet, so the rules of the file
-    apply.
-    """
+    """Return the rules of the table, read in one query, or those of the file while the table is empty."""
     rows = list(GatewayErrorRule.objects.order_by("position", "pk").only("is_enabled", *MATCHED_COLUMNS))
     return tuple(rule_of(row) for row in rows if row.is_enabled) if rows else shipped_rules()
 
@@ -119,9 +117,7 @@ def _write(model: Any, wanted: dict[str, dict[str, Any]], rows: dict[str, Any], 
 
 
 def _add(model: Any, key: str, values: dict[str, Any]) -> int:
-    """Add a rule of the file and return 1, or return 0 when an operator has a rule about the same error, which comes
-    first.
-    """
+    """Add a rule of the file and return 1, or return 0 when an operator has a rule about the same error."""
     same = {name: values[name] for name in ("platform", "match", "text")}
     if model.objects.filter(**same).exists():
         return 0

@@ -22,8 +22,9 @@ from registrations.routes.addresses import read_address
 
 @dataclass(frozen=True, slots=True)
 class Presentation:
-    """The look and sound of a push on the phone. Keys of the texts: message, mention, request_to_join,
-    contact_request.
+    """The look and sound of a push on the phone.
+
+    The keys of the texts are message, mention, request_to_join and contact_request.
     """
 
     texts: Mapping[str, str]
@@ -132,9 +133,7 @@ def _address_apple(notification: dict[str, Any], push: Push, presentation: Prese
 
 
 def _address_firebase(notification: dict[str, Any], push: Push) -> None:
-    """Add the fields for Firebase only. There is no `topic`: for Firebase it means all subscribers, in addition to the
-    token.
-    """
+    """Add the fields for Firebase only. There is no `topic`: for Firebase it addresses all subscribers, too."""
     notification["android"] = {"collapse_key": push.collapse_id, "notification": {"tag": push.collapse_id}}
 
 

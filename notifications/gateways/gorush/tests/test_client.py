@@ -155,9 +155,7 @@ def test_an_unknown_error_is_counted_without_the_device_token():
 
 
 def sent_to(handler, *, timeout_seconds=5.0, unreachable_first=False):
-    """Send to an aiohttp server with the client of production. Return the result and the number of requests
-    received.
-    """
+    """Send to an aiohttp server with the client of production. Return the result and the number of requests."""
     seen = []
 
     async def counted(request):
