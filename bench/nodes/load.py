@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.running import servers
-from embedded.load.waku import ReplyReader, Sent, build, distribution, publish_on_time
+from embedded.load.waku import ReplyReader, Sent, build, publish_on_time
+from kit.figures import distribution
 from kit.http.connections import new_client
 from waku_bridge.client import RegisteringClient, Session, new_identity, new_state
 from waku_bridge.client.registration.addresses import android

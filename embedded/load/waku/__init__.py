@@ -11,16 +11,13 @@ from embedded.load.waku.requests import LoadRequests, build
 from embedded.load.waku.result import Result, evaluate
 from embedded.load.waku.sender import Sent, publish_on_time
 from embedded.load.waku.target import is_loopback
-from kit.figures import Distribution, distribution
 
 __all__ = [
-    "Distribution",
     "LoadRequests",
     "ReplyReader",
     "Result",
     "Sent",
     "build",
-    "distribution",
     "evaluate",
     "is_loopback",
     "publish_on_time",

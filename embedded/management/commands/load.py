@@ -17,7 +17,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from embedded.load.waku import (
-    Distribution,
     LoadRequests,
     ReplyReader,
     Result,
@@ -29,6 +28,7 @@ from embedded.load.waku import (
     register_devices,
     unregister_devices,
 )
+from kit.figures import Distribution
 from kit.http.connections import PlainClient, new_client
 from waku_bridge.client import Session, SessionError
 from waku_bridge.codec.errors import CodecError

@@ -14,12 +14,12 @@ from embedded.load.waku import (
     LoadRequests,
     ReplyReader,
     Sent,
-    distribution,
     evaluate,
     is_loopback,
     publish_on_time,
     pushes_recorded,
 )
+from kit.figures import distribution
 from kit.http.connections import new_client
 from notifications.messages import Report
 from waku_bridge.client.core import new_identity
