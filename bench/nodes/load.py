@@ -100,7 +100,7 @@ def _print(result: dict[str, object]) -> None:
     lags = result["lag_ms"]
     if isinstance(lags, dict):
         table.add_row(
-            "too late by, ms: p50, p99, max", ", ".join(f"{lags[name]:.1f}" for name in ("p50", "p99", "max"))
+            "delay of sending, ms: p50, p99, max", ", ".join(f"{lags[name]:.1f}" for name in ("p50", "p99", "max"))
         )
     Console().print(table, f"Target: {TARGET:g} per second on one core")
 

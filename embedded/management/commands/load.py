@@ -218,19 +218,19 @@ def _show(job: Job, result: Result, console: Console) -> None:
             table.add_row(name, *map(str, counts), *_cells(arrivals.latency_ms))
     generator = result.generator
     table.add_section()
-    table.add_row("generator: too late by", "", "", "", *_cells(generator.lag_ms))
+    table.add_row("generator: delay of sending", "", "", "", *_cells(generator.lag_ms))
     table.add_row("generator: publishing", "", "", "", *_cells(generator.publish_ms))
     console.print(table)
     for name, arrivals in (("request → gorush", result.pushes), ("request → reply", result.replies)):
         if arrivals and arrivals.latency_ms:
             _show_histogram(name, arrivals.latency_ms, console)
     console.print(
-        f"The generator sent {generator.sent_per_second:g} requests per second with "
-        f"{generator.share_of_core:.0%} of a core ({generator.cpu_ms_per_request:g} ms each, answers noted; "
-        f"{generator.build_cpu_ms_per_request:g} ms each to build before), at most {generator.max_in_flight} at once."
+        f"The generator sent {generator.sent_per_second:g} requests per second with {generator.share_of_core:.0%} of a "
+        f"core, at most {generator.max_in_flight} at once. Sending a request and noting its answer cost "
+        f"{generator.cpu_ms_per_request:g} ms of CPU time, and building it {generator.build_cpu_ms_per_request:g} ms."
     )
     if result.failed or generator.refused_by_node:
-        console.print(f"[red]No success: {result.failed}. Not taken by the node: {generator.refused_by_node}[/red]")
+        console.print(f"[red]Failed: {result.failed}. Refused by the node: {generator.refused_by_node}[/red]")
 
 
 def _cells(figures: Distribution | None) -> tuple[str, ...]:
