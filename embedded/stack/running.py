@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -12,6 +11,7 @@ from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1
 
 from embedded.servers.parts import EmbeddedPart
 from embedded.servers.ports import is_free
+from embedded.servers.private import write_private
 from embedded.servers.probing import fetch
 from embedded.stack.children import preload, read_settings_again
 from embedded.stack.plan import Plan
@@ -47,7 +47,7 @@ async def _run(plan: Plan, supervisor: Supervisor, private_key: bytes) -> None:
     signalled = _signals(supervisor)
     starting = asyncio.create_task(_start(plan, supervisor, private_key))
     waiting = asyncio.create_task(signalled.wait())
-    replacing = asyncio.create_task(_replace_when_asked(plan, supervisor, starting))
+    replacing = asyncio.create_task(_replace_at_signal(plan, supervisor, starting))
     following = asyncio.create_task(_run_afterwards(plan, supervisor, starting))
     try:
         await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -79,7 +79,7 @@ def _signals(supervisor: Supervisor) -> asyncio.Event:
     return signalled
 
 
-async def _replace_when_asked(plan: Plan, supervisor: Supervisor, starting: "asyncio.Task[None]") -> None:
+async def _replace_at_signal(plan: Plan, supervisor: Supervisor, starting: "asyncio.Task[None]") -> None:
     """Replace all processes at every SIGUSR1. The new processes import the code anew, so it may be another version."""
     asked = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(SIGUSR1, asked.set)
@@ -198,9 +198,7 @@ def _noted(parts: Sequence[EmbeddedPart], file: Path) -> Iterator[None]:
     The file contains a password, so its mode is 600.
     """
     draft = file.with_name(f"{file.name}.new")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
-        json.dump({part.variable: part.url for part in parts}, stream, indent=1)
+    write_private(draft, json.dumps({part.variable: part.url for part in parts}, indent=1))
     draft.replace(file)
     try:
         yield

@@ -105,9 +105,9 @@ class FaultyNode(Node):
             raise NoPeersError
         super().publish(pubsub_topic, message)
 
-    def _hear(self, pubsub_topic: str, message: WakuMessage) -> None:
+    def _add_to_ring(self, pubsub_topic: str, message: WakuMessage) -> None:
         if pubsub_topic not in self._deaf:
-            super()._hear(pubsub_topic, message)
+            super()._add_to_ring(pubsub_topic, message)
 
     def _store(self, digest: bytes, pubsub_topic: str, message: WakuMessage) -> None:
         if self.faults.strikes("archive_refuses"):
