@@ -70,7 +70,7 @@ def servers_of_one_process() -> Iterator[psutil.Process]:
         gorush_url = stack.enter_context(servers.gorush())
         _set_up_django(folder, database_url, node_url, gorush_url)
         yield database
-        _close_connections()
+        servers.close_connections()
 
 
 def _set_up_django(folder: Path, database_url: str, node_url: str, gorush_url: str) -> None:
@@ -90,12 +90,6 @@ def _set_up_django(folder: Path, database_url: str, node_url: str, gorush_url: s
     from django.core.management import call_command  # noqa: PLC0415 - once Django is set up
 
     call_command("migrate", verbosity=0)
-
-
-def _close_connections() -> None:
-    from django.db import connections  # noqa: PLC0415
-
-    connections.close_all()
 
 
 def _measure_round(postgres: psutil.Process) -> dict[str, float]:

@@ -140,6 +140,13 @@ def process(command: Sequence[str], **arguments: Any) -> Iterator[subprocess.Pop
             running.terminate()
 
 
+def close_connections() -> None:
+    """Close the connections, because PostgreSQL waits for that before it ends."""
+    from django.db import connections  # noqa: PLC0415 - Django is set up only now
+
+    connections.close_all()
+
+
 def wait_until(is_true: Callable[[], bool], seconds: float = 30, *, every: float = 0.02) -> None:
     """Wait until ``is_true`` returns true, and check every ``every`` seconds. Raises TimeoutError."""
     deadline = time.monotonic() + seconds

@@ -82,7 +82,7 @@ def run(requests: int = REQUESTS, minutes: int = MINUTES) -> dict[str, object]:
         with _a_closed_queue(running, waiting):
             closed = _measured(running, phones, "queue closed")
         opened = _measured(running, phones, "queue open again")
-        retention.close_connections()
+        servers.close_connections()
     figures = {"at first": first, "alone": alone, "at last": last, "without autovacuum": unvacuumed}
     figures |= {"queue closed": closed, "queue open again": opened}
     _print(figures, requests=requests, minutes=minutes)
@@ -220,7 +220,7 @@ def _a_closed_queue(running: Fleet, waiting: int) -> Iterator[None]:
     from notifications.messages import QueueKey  # noqa: PLC0415 - as above
     from notifications.queues import halts, queues  # noqa: PLC0415 - as above
 
-    retention.close_connections()  # the forked export has closed them
+    servers.close_connections()  # the forked export has closed them
     halts.pause(CLOSED, by="bench", why="a closed queue", now=timezone.now())
     queues.create({QueueKey("gorush", *CLOSED, is_proven=True)})
     channel = "INSERT INTO notifications_channel (token_type, app_topic, last_success_at) VALUES (%s, %s, now())"

@@ -66,7 +66,7 @@ def run() -> dict[str, object]:
         folder = Path(name)
         url, database = stack.enter_context(servers.postgres(folder, max_wal_size="4GB"))
         set_up_django(folder, url)
-        stack.callback(close_connections)
+        stack.callback(servers.close_connections)
         result = _measure(database)
     _print(result)
     return result
@@ -85,13 +85,6 @@ def set_up_django(folder: Path, url: str) -> None:
     from django.core.management import call_command  # noqa: PLC0415 - Django is set up only now
 
     call_command("migrate", verbosity=0)
-
-
-def close_connections() -> None:
-    """Close the connections, because PostgreSQL waits for that before it ends."""
-    from django.db import connections  # noqa: PLC0415 - Django is set up only now
-
-    connections.close_all()
 
 
 def _measure(database: psutil.Process) -> dict[str, object]:
