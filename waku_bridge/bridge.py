@@ -65,5 +65,4 @@ def _journal() -> InFlightJournal:
 
 
 def register() -> None:
-    """Make Waku known as a bridge."""
     bridges.register(BRIDGE, open_bridge)

@@ -56,8 +56,8 @@ class Envelope:
 class Registration:
     """A REGISTRATION whose body decrypted under the author's shared key.
 
-    ``content`` is the decrypted body, compared to recognise a retransmission; ``registration`` is None when it does not
-    parse. ``request_id`` (64 bytes) is SHAKE-256 of the encrypted body.
+    ``content`` is the decrypted body, which is compared to recognise a retransmission. ``registration`` is None when
+    the body does not parse. ``request_id`` (64 bytes) is SHAKE-256 of the encrypted body.
     """
 
     request_id: bytes

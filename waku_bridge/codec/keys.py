@@ -144,7 +144,7 @@ def parse_public_key(public_key: bytes) -> PublicKey:
 def parse_chat_key(text: str) -> bytes:
     """Return the compressed key of a text, in any form that people paste.
 
-    The forms are hex of a key of 33 or 65 bytes, with or without ``0x``, and Status' short form ``zQ3sh…``, which is
+    One form is hex of a key of 33 or 65 bytes, with or without ``0x``. The other is Status' short form ``zQ3sh…``:
     multibase base58btc of the varint e7 01 and the compressed key. Raises BadPublicKey for anything else.
     """
     encoded = _from_multibase(text) if text.startswith("z") else _from_hex(text.removeprefix("0x"))

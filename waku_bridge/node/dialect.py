@@ -48,7 +48,7 @@ class StoreEntry:
 class StorePage:
     """One page of a store.
 
-    ``cursor`` is sent back to the same node unchanged; empty means that nothing more matched.
+    ``cursor`` is sent back to the same node unchanged. It is empty on the last page.
     """
 
     entries: tuple[StoreEntry, ...] = ()

@@ -51,7 +51,7 @@ CLOCK_TOLERANCE = timedelta(seconds=2)
 
 
 class Verdict(Enum):
-    """The result of asking the stores for a reply."""
+    """The result of querying the stores for a reply."""
 
     CONFIRMED = auto()
     MISSING = auto()

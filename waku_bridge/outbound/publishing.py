@@ -40,8 +40,8 @@ State = OutboundReply.State
 
 # Five seconds less than the archive window, for transport and for clocks that differ.
 FRESH_NS = 15 * 10**9
-# A reply that no node takes is offered again after this time, then after twice and three times as long, and so on up
-# to `MAX_RETRIES_APART` times as long.
+# A reply that no node takes is offered again after this time. The wait grows by the same time with each attempt, up to
+# `MAX_RETRIES_APART` times as long.
 RETRY_AFTER = timedelta(seconds=10)
 MAX_RETRIES_APART = 6
 # Clients repeat a registration for days, but none waits an hour for one answer.

@@ -66,7 +66,7 @@ class DeadLetters:
         self._buckets.keep()
 
     def _unknown(self, letters: Iterator[DeadLetter]) -> Iterator[DeadLetter]:
-        """Yield the letters that this process does not know, while the limits allow."""
+        """Yield the letters that this process has not stored before, while the limits allow."""
         while self._may_store() and (letter := next(letters, None)):
             characters = max(letter.size_bytes, MAX_RAW_CHARACTERS)  # comparing a short letter has a cost, too
             self._buckets.spend(CHARACTERS, characters, now=self._now)

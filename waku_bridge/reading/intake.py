@@ -2,8 +2,8 @@
 
 A page costs one statement for each `inbox.SLICE_BYTES` of it, its commit, and one notice that wakes a worker. A node
 that has both a relay cache and a store delivers every message twice. So the bridge remembers the hashes of all messages
-that it read, also of those that are not for us, and does not fetch them from a store. It computes these hashes itself,
-because the hash that a store gives for a message is only a claim.
+that it read, for us or not, to leave them out when it reads a store. It computes these hashes itself, because the hash
+that a store gives for a message is only a claim.
 
 The bridge has an asynchronous database connection of its own. Every statement runs in autocommit, with values that the
 server binds in binary, and with prepared plans. With each answer PostgreSQL delivers the topics that were registered

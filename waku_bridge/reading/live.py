@@ -120,7 +120,7 @@ class LiveReader:
             await asyncio.sleep(pause)  # it is too short to need an interruption
 
     async def _read_once(self, term: Term) -> float:
-        """Read and store one page; return how long to wait for the next, in seconds."""
+        """Read and store one page, and return the pause before the next, in seconds."""
         try:
             page = await self._node.read(self.reader.pubsub_topic)
         except NotSubscribed:

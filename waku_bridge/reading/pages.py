@@ -18,7 +18,7 @@ from waku_bridge.node.dialect import from_json
 from waku_bridge.node.errors import BadNodeMessage
 
 WAKU_VERSION = 1
-# A phone with a wrong time zone is accepted; a clock that is further ahead is not.
+# How far ahead a sender's clock may be: a phone with a wrong time zone is accepted.
 MAX_AHEAD_NS = 86_400 * 10**9
 
 

@@ -1,7 +1,7 @@
 """Directory of a sender: the verified destinations at which clients can be notified.
 
-A destination needs a grant of the client for its server and its access token, whether it comes from a server's answer
-or from the client's own contact code.
+Each destination needs a grant of the client for its server and its access token. That holds for a server's answers as
+well as for the client's own contact code.
 """
 
 from collections.abc import Collection, Iterable

@@ -37,8 +37,8 @@ class Phase(StrEnum):
 class Device:
     """One installation. ``asked`` is the destination of its last request, and ``request_key`` (33 bytes) its key.
 
-    ``spent`` holds server and access token of requests that must not be repeated, ``silent`` the keys of requests
-    without an answer, and ``tries`` the number of requests by server. ``failure`` is the last failure.
+    ``spent`` holds server and access token of requests that must not be repeated. ``silent`` holds the keys of requests
+    without an answer. ``tries`` is the number of requests by server, and ``failure`` the last failure.
     """
 
     installation_id: str

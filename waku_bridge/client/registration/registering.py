@@ -86,8 +86,8 @@ class RegisteringClient:
     def change(self, address: Address, preferences: Preferences | None = None) -> None:
         """Start the next version: registered at this address, with the former preferences unless others are given.
 
-        A new access token is drawn when there was none, when a contact was removed, or when contacts-only has just been
-        switched on, because senders have the old token. Raises BadPublicKey for a contact that is no key.
+        A new access token is drawn when there was none, and when senders who have the old one must not use it any more:
+        see `needs_new_token`. Raises BadPublicKey for a contact that is no key.
         """
         wishes = self.state.preferences if preferences is None else preferences
         token = self.state.access_token

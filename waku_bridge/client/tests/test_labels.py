@@ -17,7 +17,7 @@ def test_every_refusal_and_every_outcome_has_a_text():
     [
         (Accepted(SERVER, 3, is_registered=True), "version 3 accepted by 02ababababab…: registered"),
         (Refused(SERVER, 3, 99, is_final=False), "version 3 refused by 02ababababab…: error 99"),
-        (Ignored(Reason.BAD_GRANT, "/t", SERVER), "not believed: bad_grant signed by 02ababababab…"),
+        (Ignored(Reason.BAD_GRANT, "/t", SERVER), "not accepted: bad_grant signed by 02ababababab…"),
         (LookedUp(SERVER, 1), ""),
     ],
 )

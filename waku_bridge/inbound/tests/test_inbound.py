@@ -230,7 +230,7 @@ def test_the_check_of_device_tokens_can_be_switched_off(settings):
 
 @pytest.mark.django_db
 def test_a_query_finds_a_registration_of_the_same_batch():
-    say(registration())  # the topic has to be known before a query can be read at all
+    say(registration())  # the topic must be registered before a query on it can be opened
     say(query(), registration(version=2))
     [answer] = bodies(EPHEMERAL)
     assert isinstance(answer, QueryResponse)
@@ -579,8 +579,8 @@ def test_a_poisoned_envelope_costs_its_batch_few_transactions(django_assert_max_
 
 
 @pytest.mark.django_db
-def test_the_envelope_that_caused_the_failure_is_quarantined():
-    """The envelope counts also when another worker has locked it by then."""
+def test_no_other_envelope_is_quarantined_for_the_one_that_failed():
+    """So it is also when another worker has locked the failed one by then."""
     poisoned, good = put(poison(), now=NOW), put(registration(), now=NOW + timedelta(seconds=1))
     process = Process()
     step, _ = process.bridge.intake()

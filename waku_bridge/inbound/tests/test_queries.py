@@ -109,7 +109,7 @@ def test_a_verdict_that_is_not_committed_takes_no_tokens(limits: OneWorker) -> N
 
 
 def test_a_short_answer_is_given_while_the_bucket_of_long_ones_is_empty(limits: OneWorker, clock: Clock) -> None:
-    limits.take([], 60 * EXCESS_BYTES_PER_SECOND)  # somebody else's
+    limits.take([], 60 * EXCESS_BYTES_PER_SECOND)  # of another query
     assert reported(limits, info(100), info(100)) == 2
     assert reported(limits, info(278)) == 1  # 64 times 300 bytes
     assert reported(limits, info(290)) == 0

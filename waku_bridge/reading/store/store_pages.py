@@ -112,7 +112,7 @@ class StorePages:
         return bool(message_hash) and any(message_hash in memory for memory in memories)
 
     async def _fetch(self, unknown: Sequence[StoreEntry]) -> None:
-        """Fetch the messages that the inbox does not know, by their hashes, and take them in."""
+        """Fetch the messages that are not in the inbox, by their hashes, and take them in."""
         hashes = [entry.message_hash for entry in unknown]
         known = await self._intake.known(hashes)
         for batch in _batches([each for each in hashes if each not in known]):

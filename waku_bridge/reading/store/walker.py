@@ -39,7 +39,7 @@ BUSY_SECONDS = 60.0
 # Longest pause between two attempts to read an unreachable store. It is short because only that store has some of the
 # messages.
 MAX_SECONDS = 5.0
-# Attempts to read a window whose cursor the store does not know any more. After these it counts as a failure.
+# Attempts to read a window when the store refuses a cursor. After these it counts as a failure.
 ATTEMPTS = 3
 LOOPS = {Reason.OUTAGE: "backfill", Reason.LATE: "slow"}
 
@@ -65,8 +65,8 @@ class StoreWalker:
         self._is_first = True
         self._connection = 0  # the number of the connection that the last pass began on
         self._next_pass = 0.0
-        # The window to search now, the window to read for the last time later, and when the store was last found to
-        # lack a message that it should have had.
+        # The window to search now, and the one to read for the last time later. ``_late_at`` is when the store was last
+        # found to lack a message that it should have had.
         self._urgent: Window | None = None
         self._suspect: Window | None = None
         self._late_at: datetime | None = None
@@ -196,7 +196,7 @@ class StoreWalker:
     async def _read_whole(self, window: Window, term: Term, *, loop: str) -> int:
         """Read a window, unless the term ends meanwhile, and return how many of its envelopes were new.
 
-        When the store does not know the cursor any more, the window is read from its beginning.
+        When the store refuses a cursor because its message is gone, the window is read from its beginning.
         """
         found = self._pages.found
         with STORE_WINDOW_SECONDS.labels(self.reader.name, loop).time():
