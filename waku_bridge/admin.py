@@ -103,7 +103,7 @@ class InboundEnvelopeAdmin(Operated, FactAdmin):
     linked_by = ("fault__id__exact",)
 
     def matching(self, term: str) -> Q:
-        """Return the condition for envelopes. A message id is searched in requests, because envelopes have no index."""
+        """Return the condition for envelopes. A message id is searched in requests: envelopes have no index of it."""
         digits = hash_digits(term)
         asked_by = by_hash(digits, (("request_key", HASH_BYTES),)) if digits else Q()
         if not asked_by:

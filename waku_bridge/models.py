@@ -60,7 +60,7 @@ class InboundEnvelope(models.Model):
     class State(models.TextChoices):
         RECEIVED = "received"
         POSTPONED = "postponed"  # opened, and about no proven address while the inbox was behind: see `steps`
-        PENDING_KEY = "pending_key", "Pending key"  # until the key of its topic is derived; reports show this state
+        PENDING_KEY = "pending_key", "Pending key"  # until the key of its topic is derived; exported by this name
         PROCESSED = "processed"
         DROPPED = "dropped"  # not answered, with a `reason`
         FAILED = "failed"  # by a fault of ours; the payload is kept so that it can be processed again

@@ -40,7 +40,7 @@ class Core(Protocol):
         ...
 
     def tick(self, now_ns: int) -> Step:
-        """Do all work that is due. It may be called at any time, and is delayed by a late call."""
+        """Do all work that is due. An early call is harmless, and a late call delays the work."""
         ...
 
     def receive(self, message: WakuMessage, now_ns: int) -> Step:

@@ -51,7 +51,7 @@ class Bridge:
     def __init__(self, plan: Plan, client: HttpClient) -> None:
         self._plan = plan
         stores = [WakuNode(url, client) for url in dict.fromkeys(plan.store_nodes)]
-        session = Session(QueryTopics(self._want))
+        session = Session(QueryTopics(self._backfill_new))
         self._session = session
         intake = Intake(session, keep=plan.keep)
         self._bound = Bound(intake, limit=plan.max_waiting)
@@ -100,7 +100,7 @@ class Bridge:
 
         return suspect
 
-    def _want(self, content_topics: Sequence[str]) -> None:
+    def _backfill_new(self, content_topics: Sequence[str]) -> None:
         self._backfill.request(content_topics)
 
 

@@ -5,7 +5,7 @@ neither: the next message of that client counts as new, also an old one that som
 
 Three things stay, and none of them identifies the user. The history of installations has random pseudonyms, which only
 registrations connect to a user. The hashes of envelopes prevent that a copy from another node is taken for new. Other
-users keep their own registrations.
+users keep the rows that they stored for themselves.
 """
 
 from collections.abc import Collection

@@ -39,7 +39,6 @@ LATE_AGE = timedelta(minutes=65)
 LATE_REACH = LATE_AGE + LATE_PERIOD
 LATE_UNTIL = timedelta(minutes=1)
 SLICE = timedelta(seconds=60)
-NANOSECONDS = 10**9
 MICROSECOND = timedelta(microseconds=1)
 EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 

@@ -15,7 +15,6 @@ from waku_bridge.models import DeadLetter
 from waku_bridge.reading.tests import conftest
 from waku_bridge.reading.tests.conftest import FOREIGN
 
-DAY_NS = 86_400 * 10**9
 # Each with the path on which it can come: a query to a store names a time, so it never returns another year.
 BAD = [
     ("wrong_size", {"payload": b""}, {"live", "store"}),
