@@ -108,7 +108,7 @@ def _is_ours(amm: ApplicationMetadataMessage) -> bool:
 
 
 def _fault(amm: ApplicationMetadataMessage | None) -> CodecError:
-    """Return the reason why an AMM is not a push message, for the operator's statistics."""
+    """Return the reason why an AMM cannot be used, for the operator's statistics."""
     if amm is None:
         return MalformedMessage()
     if amm.type not in _MESSAGE_TYPES:

@@ -79,7 +79,7 @@ class Tried(NamedTuple):
 
 
 class Publisher(InFlight[Tried]):
-    """Publishes replies on the loop of this process, and keeps the results until a batch has recorded them."""
+    """Publisher of replies on the event loop of this process. It keeps the results until a batch has recorded them."""
 
     def __init__(self, nodes: Nodes, wakeup: Wakeup) -> None:
         super().__init__(wakeup)

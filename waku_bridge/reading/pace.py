@@ -26,7 +26,7 @@ ALARM_FILL = 0.5
 class Ring:
     """A node's relay cache.
 
-    Its capacity is the one of the settings. Once a page is larger, twice the size of that page is assumed.
+    Its capacity comes from the settings. Once a page is larger, twice the size of that page is assumed.
     """
 
     capacity: int

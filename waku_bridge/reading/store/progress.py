@@ -113,7 +113,7 @@ class StoreProgress:
     async def load(self) -> Progress:
         """Return how far the store was read.
 
-        For a store that was never read, the whole past is searched for late messages first.
+        A store that was never read counts as never searched for late messages, so the next pass requests that search.
         """
         found = await self._session.execute(LOAD, self._name)
         if not found:

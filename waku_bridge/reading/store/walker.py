@@ -133,7 +133,7 @@ class StoreWalker:
             log.info("store_back", node=self.reader.name, failures=self._backoff.failures)
         self._backoff.reset()
 
-    # What is fresh, or in doubt -------------------------------------------------------------------------------------
+    # Fresh and suspect windows ----------------------------------------------------------------------------------------
 
     async def _search_urgently(self, term: Term) -> None:
         self._wanted.clear()
@@ -228,7 +228,7 @@ class StoreWalker:
         gauge = STORE_WATERMARK_TIMESTAMP_SECONDS.labels(self.reader.name, self.reader.pubsub_topic)
         gauge.set(windows.searched_until(plan.watermark_at, missed).timestamp())
 
-    # What is past -----------------------------------------------------------------------------------------------------
+    # Windows of the past ----------------------------------------------------------------------------------------------
 
     async def _catch_up(self, pending: Sequence[Pending]) -> Sequence[Pending]:
         """Read one page of the first of these windows, and return the windows that are still pending."""
