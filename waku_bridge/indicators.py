@@ -63,7 +63,7 @@ LOST_REPLIES_SHARE = 0.05
 FEW_REPLIES = 5
 MANY_DEAD_LETTERS = 20
 MANY_FAILED = 20
-FEW_FAILED = 5  # failures in a minute that are many where no more requests were taken
+FEW_FAILED = 5  # failures in a minute that are red, unless more requests were taken in it
 ABOUT_NODES = PeerKind(
     NODE,
     "is read",
@@ -174,7 +174,7 @@ def failed(found: Failed) -> Indicator:
     """Judge the envelopes that failed by a fault of ours, which only a person can repair.
 
     A few are yellow: anybody can make an envelope that a bug fails on, and that must not wake an operator each night.
-    They are red when many failed in the last hour, or when they outnumber the requests of the last minute.
+    They are red when many failed in the last hour, or when more failed in the last minute than requests were taken.
     """
     if not found.count:
         return Indicator(FAILED, State.GREEN, "none")

@@ -128,12 +128,12 @@ class Inbox(InboxStep):
         is_full = taken.is_more_left and not batch.is_part
         if self._intake.priority.decides_all(costs, is_full=is_full, waited=waited):
             return Chosen(set(range(len(items))), set())
-        names = list(_named_by_news(items))
+        names = list(_named_without_repeats(items))
         found = find_proven_addresses({name for each in names for name in each})
         return self._intake.priority.choose(costs, [[found[name] for name in each if name in found] for each in names])
 
 
-def _named_by_news(items: Sequence[Item]) -> Iterator[list[Named]]:
+def _named_without_repeats(items: Sequence[Item]) -> Iterator[list[Named]]:
     """Yield the installations that each message is about, and none for a repeated request.
 
     Anybody may have recorded a request and repeat it, so a repetition must not take the tokens of a proven address.
