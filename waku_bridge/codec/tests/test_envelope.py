@@ -63,7 +63,7 @@ def assert_dropped(payload, error, keys=(SERVER,)):
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
-def test_decodes_what_it_encodes_to_a_key(body):
+def test_a_message_encoded_to_a_key_is_decoded_as_the_same(body):
     encoded = sent(body)
     decoded = decode(encoded.message.payload)
     assert (decoded.author, decoded.message_id) == (CLIENT.pub33, encoded.message_id)
@@ -73,7 +73,7 @@ def test_decodes_what_it_encodes_to_a_key(body):
 @pytest.mark.parametrize(
     "body", [body for body in BODIES if body is not REGISTRATION], ids=lambda body: type(body).__name__
 )
-def test_decodes_what_it_encodes_on_a_topic(body):
+def test_a_message_encoded_on_a_topic_is_decoded_as_the_same(body):
     encoded = sent(body, recipient=None, topic_key=TOPIC_KEY)
     decoded = decode(encoded.message.payload, [TOPIC_KEY])
     assert (decoded.author, decoded.message_id, decoded.body) == (CLIENT.pub33, encoded.message_id, body)
@@ -98,7 +98,7 @@ def test_drops_a_payload_that_no_key_opens(keys):
     assert_dropped(sent(REQUEST).message.payload, errors.NotDecryptable, keys)
 
 
-def test_never_opens_anything_with_a_key_of_zeros():
+def test_a_key_of_zeros_opens_no_payload():
     payload = symmetric.AESGCM(bytes(32)).encrypt(bytes(12), b"frame", None) + bytes(12)
     assert_dropped(payload, errors.NotDecryptable, [bytes(32)])
 
@@ -149,7 +149,7 @@ def test_drops_a_protocol_message_with_something_else_inside():
     assert_dropped(framed(metadata.wrap(foreign, UUID)), errors.UnknownType)
 
 
-def test_does_not_unwrap_twice():
+def test_a_protocol_message_is_not_unwrapped_twice():
     amm, _ = metadata.build(bodies.serialize(REQUEST)[1], MessageType.REQUEST, CLIENT)
     assert_dropped(framed(metadata.wrap(metadata.wrap(amm, UUID), UUID)), errors.CodecError)
 
@@ -268,7 +268,7 @@ class TestRegistration:
     def test_does_not_verify_the_grant_of_an_unregistration(self):
         assert not self.opened(replace(REGISTRATION, unregister=True)).grant_verified
 
-    def test_drops_a_body_sealed_for_somebody_else(self):
+    def test_drops_a_body_sealed_for_another_server(self):
         content = bodies.serialize(REGISTRATION)[1]
         shared = shared_key(CLIENT.private_key, parse_public_key(OUTSIDER.pub33))
         payload = sent_payload(symmetric.seal_body(content, shared, repeatable()), MessageType.REGISTRATION)
@@ -408,11 +408,11 @@ class TestEncode:
         _, outer = frame.parse(ecies.unseal(encoded.message.payload, SERVER.private_key))
         assert outer.format() == SENDER.pub33
 
-    def test_needs_somebody_to_encrypt_to(self):
+    def test_encoding_needs_a_recipient_or_a_topic_key(self):
         with pytest.raises(ValueError, match="neither a recipient nor a topic key"):
             sent(REQUEST, recipient=None)
 
-    def test_needs_a_server_to_seal_a_registration_for(self):
+    def test_encoding_a_registration_needs_a_server(self):
         with pytest.raises(ValueError, match="sealed for one server"):
             sent(REGISTRATION, recipient=None, topic_key=TOPIC_KEY)
 

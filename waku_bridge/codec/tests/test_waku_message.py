@@ -63,7 +63,7 @@ def test_hash_depends_on_the_pubsub_topic():
         replace(STATUS_MESSAGE, version=0, ephemeral=True),
     ],
 )
-def test_reads_what_it_writes(message):
+def test_a_written_message_is_read_as_the_same(message):
     assert waku_message.parse(waku_message.serialize(message)) == message
 
 

@@ -364,7 +364,7 @@ def test_a_push_under_way_while_its_client_unregisters_is_not_repeated():
 
 
 @pytest.mark.django_db
-def test_processing_again_does_nothing():
+def test_a_processed_batch_leaves_nothing_to_a_later_one():
     process = say(registration(), registration(OUTSIDER))
     assert OutboundReply.objects.count() == 2
     assert inbound.take(10) == inbound.Taken([], is_more_left=False)
@@ -373,7 +373,7 @@ def test_processing_again_does_nothing():
 
 
 @pytest.mark.django_db
-def test_the_same_new_installation_twice_in_a_batch_needs_no_second_try(caplog):
+def test_the_same_new_installation_twice_in_a_batch_needs_no_second_attempt(caplog):
     say(registration(), registration(version=2))
     assert OutboundReply.objects.count() == 2
     assert "batch_" not in caplog.text
@@ -381,7 +381,7 @@ def test_the_same_new_installation_twice_in_a_batch_needs_no_second_try(caplog):
 
 
 @pytest.mark.django_db
-def test_the_same_request_in_two_envelopes_of_a_batch_needs_no_second_try(caplog):
+def test_the_same_request_in_two_envelopes_of_a_batch_needs_no_second_attempt(caplog):
     say(registration())
     twins = [request(push(), timestamp_ns=number) for number in (1, 2)]  # signatures repeat, so ids do
     process = say(*twins)

@@ -23,7 +23,7 @@ def store(*envelopes, source="http://one"):
 
 
 @pytest.mark.django_db
-def test_keeps_an_envelope_as_it_came():
+def test_an_envelope_is_stored_as_it_came():
     assert store(envelope(1, timestamp_ns=-(2**63))) == [b"\x01" * 32]
     row = InboundEnvelope.objects.get()
     assert (bytes(row.hash), row.pubsub_topic, row.content_topic) == (b"\x01" * 32, SHARD, "/waku/1/0x01020304/rfc26")

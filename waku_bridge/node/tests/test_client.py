@@ -108,7 +108,7 @@ def test_a_read_answered_with_404_means_that_the_node_forgot_the_shard():
     ],
     ids=repr,
 )
-def test_anything_else_is_a_node_error(answer):
+def test_any_other_answer_to_a_read_is_a_node_error(answer):
     with pytest.raises(NodeError) as caught:
         read(answer)
     assert not isinstance(caught.value, NotSubscribed)
@@ -147,12 +147,12 @@ def ask_store(answer: httpx.Response) -> StorePage:
     return Node(store=[answer]).run(lambda node: node.store_page(pageSize=1))
 
 
-def test_a_page_of_the_store():
+def test_a_page_of_the_store_is_read():
     page = {"messages": [{"messageHash": "0x" + "ab" * 32}], "paginationCursor": "0x" + "ab" * 32}
     assert ask_store(ok(page)) == StorePage((StoreEntry(b"\xab" * 32),), "0x" + "ab" * 32)
 
 
-def test_the_stored_messages_themselves():
+def test_the_messages_of_a_store_page_are_returned():
     raw = {"contentTopic": "t"}
     node = Node(store=[ok({"messages": [{"messageHash": "0x" + "ab" * 32, "message": raw}]})])
     assert node.run(lambda node: node.stored(pageSize=1)) == [raw]
@@ -186,7 +186,7 @@ def test_an_answer_that_is_no_page_of_a_store_is_a_node_error(answer):
 # Publishing -----------------------------------------------------------------------------------------------------------
 
 
-def test_publishes_by_lightpush():
+def test_a_message_is_published_by_lightpush():
     node = Node(lightpush=[ok({"relayPeerCount": 3})])
     assert publish(node) == [("POST", LIGHTPUSH)]
     assert node.bodies == [{"pubsubTopic": SHARD, "message": to_json(MESSAGE)}]
@@ -227,7 +227,7 @@ def test_a_message_that_lightpush_refuses_is_relayed_and_the_next_one_goes_by_li
     assert publish(node, times=2) == [("POST", LIGHTPUSH), ("POST", RELAY)] * 2
 
 
-def test_subscribes_when_the_node_forgot_the_shard():
+def test_publishing_subscribes_a_node_that_forgot_the_shard():
     not_subscribed = httpx.Response(400, text="Failed to publish: not subscribed to topic")
     node = Node(lightpush=[httpx.Response(404)], relay=[not_subscribed, ok()], subscribe=[ok()])
     assert publish(node)[1:] == [("POST", RELAY), ("POST", SUBSCRIBE), ("POST", RELAY)]
@@ -251,7 +251,7 @@ def test_a_failed_subscription_is_removed_at_the_node():
         (413, "", 0),
     ],
 )
-def test_a_message_that_is_too_large_for_the_node(status, text, limit):
+def test_the_refusal_of_a_large_message_has_the_limit_of_the_node(status, text, limit):
     with pytest.raises(MessageTooLarge) as caught:
         publish(Node(lightpush=[httpx.Response(404)], relay=[httpx.Response(status, text=text)]))
     assert caught.value.limit_bytes == limit

@@ -52,7 +52,7 @@ def record(**pairs: bytes) -> str:
     return "enr:" + urlsafe_b64encode(bytes([0xF8, len(body)]) + body).decode().rstrip("=")
 
 
-def test_many_shards_are_bits():
+def test_a_record_of_many_shards_is_read_from_bits():
     bits = bytearray(128)
     for shard in (0, 9, 32, 1023):
         bits[shard // 8] |= 1 << shard % 8
@@ -84,19 +84,19 @@ def test_any_bytes_are_a_record_or_none(data):
     read_shards("enr:" + urlsafe_b64encode(data).decode())
 
 
-def test_info_holds_the_record():
+def test_the_record_in_info_is_read():
     assert read_info(b'{"listenAddresses":[],"enrUri":"%s"}' % GO_WAKU.encode()) == Shards(16, frozenset({32}))
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"5", b"{}", b'{"enrUri":5}', b'{"enrUri":"x"}'])
-def test_info_without_a_record(body):
+def test_info_without_a_record_has_no_shards(body):
     assert read_info(body) is None
 
 
 # Health and version ---------------------------------------------------------------------------------------------------
 
 
-def test_health_of_nwaku():
+def test_the_health_of_nwaku_is_read():
     body = b"""{"nodeHealth":"READY","connectionStatus":"Connected","colour":1,
         "protocolsHealth":[{"Relay":"NOT_READY","desc":"No peers"},{"Store":"READY"},{"Mix":"what is this"},5]}"""
     assert read_health(body) == Health("READY", "Connected", {"Relay": "NOT_READY", "Store": "READY", "Mix": ""})
@@ -132,7 +132,7 @@ def test_unknown_words_for_health_are_empty(body):
         (b"x" * 200, None),
     ],
 )
-def test_versions(body, version):
+def test_a_version_is_read_in_every_form(body, version):
     assert read_version(body) == version
 
 
@@ -147,7 +147,7 @@ def test_versions(body, version):
         (b'{"peers":5}', None),
     ],
 )
-def test_peers_in_the_mesh(body, peers):
+def test_the_peers_of_a_mesh_are_counted(body, peers):
     assert read_mesh(body) == peers
 
 

@@ -20,7 +20,7 @@ DIGEST = bytes(
 STANDARD, URL_SAFE = base64.b64encode(DIGEST).decode(), base64.urlsafe_b64encode(DIGEST).decode()
 
 
-def test_reads_what_it_writes():
+def test_a_written_message_is_read_as_the_same():
     assert from_json(to_json(MESSAGE)) == MESSAGE
 
 

@@ -122,7 +122,7 @@ def left_behind():
 
 
 @pytest.mark.django_db
-def test_publishes_a_batch_with_as_many_statements_as_one_reply(clock):
+def test_a_batch_of_replies_costs_as_many_statements_as_one_reply(clock):
     numbers = []
     for replies in (1, 64):
         process = OutboxProcess([Node()])
@@ -168,7 +168,7 @@ def test_neither_log_nor_metric_holds_the_secret_part_of_a_nodes_url(clock):
 
 
 @pytest.mark.django_db
-def test_publishing_again_does_nothing(clock):
+def test_a_published_reply_is_not_published_by_a_later_batch(clock):
     make_reply(at=clock.at)
     publish(node := Node())
     clock.goes(3)
@@ -322,7 +322,7 @@ def test_store_nodes_get_a_timestamp_that_they_accept(age_seconds, is_fresh, clo
 
 
 @pytest.mark.django_db
-def test_gives_up_after_an_hour_and_drops_the_payload(clock):
+def test_a_reply_is_given_up_after_an_hour_and_its_payload_dropped(clock):
     old, young = make_reply(at=clock.at), make_reply(at=clock.at + timedelta(minutes=1))
     clock.goes(3600)
     publish(node := Node())

@@ -210,7 +210,7 @@ def test_removed_rows_leave_the_set_with_the_next_load(listening):
     assert len(listening) == 0
 
 
-def test_closing_twice_is_harmless(listening):
+def test_closing_a_session_twice_is_harmless(listening):
     listening.refresh()
     listening.runner.run(listening.session.close())
     listening.runner.run(listening.session.close())

@@ -522,7 +522,7 @@ def test_after_an_internal_error_attempts_follow_an_exponential_backoff(
     assert (settled.outcome, settled.request_count) == (Outcome.INTERNAL_ERROR, 6)
 
 
-def test_after_an_internal_error_another_server_is_tried(server: ModelServer, second: ModelServer) -> None:
+def test_after_an_internal_error_another_server_gets_the_request(server: ModelServer, second: ModelServer) -> None:
     sender, world = _sender(), World(server, second)
     server.errors = second.errors = [ReportError.INTERNAL_ERROR]
     sender.look_up(CLIENT.pub33)
