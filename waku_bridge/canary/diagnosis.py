@@ -1,4 +1,4 @@
-"""Diagnosis of a missing answer, from how far its question got in the tables. It does no I/O.
+"""Diagnosis of a missing answer, from how far its question got in the tables.
 
 The facts are judged in the order of the chain, so that the diagnosis names the first fault and not its consequences.
 """
