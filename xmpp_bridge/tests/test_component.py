@@ -1,14 +1,16 @@
 """The component, connected to a server in this process: handshake, answers, errors of the stream, ends.
 
-The tests use the event loop of `run_xmpp_bridge`, uvloop, whose closed transports behave differently from asyncio's.
+The tests run on uvloop, as `run_xmpp_bridge` does, because its closed transports behave differently from asyncio's.
 """
 
 import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any, ParamSpec
 
 import pytest
 import uvloop
@@ -25,8 +27,31 @@ from xmpp_bridge.component.handler import MAX_OTHERS, Arrived, StanzaHandler
 from xmpp_bridge.component.running import Component
 from xmpp_bridge.rules.decisions import Domains
 from xmpp_bridge.rules.limits import Limits, Rates
-from xmpp_bridge.tests.talking import SERVER, SERVICE, Service, arrived, command, error_of, make_app, publish, push2
+from xmpp_bridge.tests.talking import (
+    SERVER,
+    SERVICE,
+    Registered,
+    Service,
+    arrived,
+    command,
+    error_of,
+    make_app,
+    publish,
+    push2,
+)
 from xmpp_bridge.tests.xmpp_server import XmppServer
+
+P = ParamSpec("P")
+
+
+def on_uvloop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Make a test run on the event loop of `run_xmpp_bridge`."""
+
+    @wraps(test)
+    def run(*args: P.args, **named: P.kwargs) -> None:
+        uvloop.run(test(*args, **named))
+
+    return run
 
 
 class IdleHandler(StanzaHandler):
@@ -81,145 +106,126 @@ def _clear() -> None:
     cache.delete(status.END.key())
 
 
-def test_the_component_proves_the_secret_and_is_saved_as_connected() -> None:
-    async def story() -> None:
-        server = XmppServer()
-        async with connected(server):
-            await until(ready)
-            assert not status.read_fault()
-        assert server.ends == ["closed"]
-
-    uvloop.run(story())
+@on_uvloop
+async def test_the_component_proves_the_secret_and_is_saved_as_connected() -> None:
+    server = XmppServer()
+    async with connected(server):
+        await until(ready)
+        assert not status.read_fault()
+    assert server.ends == ["closed"]
 
 
 @pytest.mark.parametrize("condition", sorted(HOPELESS))
-def test_an_error_that_only_an_operator_can_correct_is_reported_and_seldom_retried(condition: str) -> None:
-    async def story() -> None:
-        server = XmppServer()
-        server.refuse = condition
-        async with connected(server):
-            await until(lambda: ready(condition))
-            assert status.read_fault() == status.WORDS[condition]
-            assert server.connections == 1
-
-    uvloop.run(story())
+@on_uvloop
+async def test_an_error_that_only_an_operator_can_correct_is_reported_and_seldom_retried(condition: str) -> None:
+    server = XmppServer()
+    server.refuse = condition
+    async with connected(server):
+        await until(lambda: ready(condition))
+        assert status.read_fault() == status.WORDS[condition]
+        assert server.connections == 1
 
 
-def test_the_component_connects_again_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_uvloop
+async def test_the_component_connects_again_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xmpp_bridge.component.backoff.FIRST_SECONDS", 0.01)
 
-    async def story() -> None:
-        server = XmppServer()
-        async with connected(server):
-            for number in (1, 2, 3):
-                await server.until(lambda number=number: server.connections == number)
-                await until(ready)
-                cache.delete(status.END.key())
-                server.drop()
-
-    uvloop.run(story())
+    server = XmppServer()
+    async with connected(server):
+        for number in (1, 2, 3):
+            await server.until(lambda number=number: server.connections == number)
+            await until(ready)
+            cache.delete(status.END.key())
+            server.drop()
 
 
-def test_a_server_that_cannot_be_reached_is_reported_as_refused() -> None:
-    async def story() -> None:
-        stopped = asyncio.Event()
-        component = Component(connection.Address("127.0.0.1", 1, SERVICE, "x"), IdleHandler())
-        work = asyncio.create_task(component.run(stopped))
-        await until(lambda: ready("refused"))
-        stopped.set()
-        await work
-
-    uvloop.run(story())
+@on_uvloop
+async def test_a_server_that_cannot_be_reached_is_reported_as_refused() -> None:
+    stopped = asyncio.Event()
+    component = Component(connection.Address("127.0.0.1", 1, SERVICE, "x"), IdleHandler())
+    work = asyncio.create_task(component.run(stopped))
+    await until(lambda: ready("refused"))
+    stopped.set()
+    await work
 
 
-def test_a_connection_without_an_answer_to_pings_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_uvloop
+async def test_a_connection_without_an_answer_to_pings_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "PING_EVERY_SECONDS", 0.05)
     monkeypatch.setattr(connection, "PING_SECONDS", 0.1)
 
-    async def story() -> None:
-        server = XmppServer()
-        async with connected(server):
-            await until(lambda: ready("silent"))
-        assert [each.get("type") for each in server.received] == ["get"]
-        assert server.received[0].get("to") == SERVICE
-
-    uvloop.run(story())
+    server = XmppServer()
+    async with connected(server):
+        await until(lambda: ready("silent"))
+    assert [each.get("type") for each in server.received] == ["get"]
+    assert server.received[0].get("to") == SERVICE
 
 
-def test_a_connection_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_uvloop
+async def test_a_connection_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "PING_EVERY_SECONDS", 0.02)
     monkeypatch.setattr(connection, "PING_SECONDS", 0.2)
 
-    async def story() -> None:
-        server = XmppServer()
-        async with connected(server):
-            for number in range(3):
-                await server.until(lambda number=number: len(server.received) > number)
-                server.send(write_ping("back", sender=SERVICE, to=SERVICE))
-            assert server.connections == 1
-
-    uvloop.run(story())
+    server = XmppServer()
+    async with connected(server):
+        for number in range(3):
+            await server.until(lambda number=number: len(server.received) > number)
+            server.send(write_ping("back", sender=SERVICE, to=SERVICE))
+        assert server.connections == 1
 
 
-def test_a_server_that_sends_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_uvloop
+async def test_a_server_that_sends_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HANDSHAKE_SECONDS", 0.05)
 
-    async def story() -> None:
-        hung_up = asyncio.Event()
+    hung_up = asyncio.Event()
 
-        async def send_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(-1)
-            writer.close()
-            await writer.wait_closed()
-            hung_up.set()
+    async def send_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+        writer.close()
+        await writer.wait_closed()
+        hung_up.set()
 
-        silent = await asyncio.start_server(send_nothing, "127.0.0.1", 0)
-        address = connection.Address("127.0.0.1", silent.sockets[0].getsockname()[1], SERVICE, "x")
-        stopped = asyncio.Event()
-        work = asyncio.create_task(Component(address, IdleHandler()).run(stopped))
-        await until(lambda: ready("silent"))
-        stopped.set()
-        await work
-        await hung_up.wait()
-        silent.close()
-
-    uvloop.run(story())
+    silent = await asyncio.start_server(send_nothing, "127.0.0.1", 0)
+    address = connection.Address("127.0.0.1", silent.sockets[0].getsockname()[1], SERVICE, "x")
+    stopped = asyncio.Event()
+    work = asyncio.create_task(Component(address, IdleHandler()).run(stopped))
+    await until(lambda: ready("silent"))
+    stopped.set()
+    await work
+    await hung_up.wait()
+    silent.close()
 
 
-def test_stanzas_that_were_read_are_answered_before_the_component_stops() -> None:
+@on_uvloop
+async def test_stanzas_that_were_read_are_answered_before_the_component_stops() -> None:
     answering = asyncio.Event()
+    loop, server = asyncio.get_running_loop(), XmppServer()
 
-    async def story() -> None:
-        loop, server = asyncio.get_running_loop(), XmppServer()
+    def slowly(batch: Sequence[Arrived]) -> list[bytes]:
+        loop.call_soon_threadsafe(answering.set)
+        time.sleep(0.2)
+        return [b"<message id='answer'/>"] * len(batch)
 
-        def slowly(batch: Sequence[Arrived]) -> list[bytes]:
-            loop.call_soon_threadsafe(answering.set)
-            time.sleep(0.2)
-            return [b"<message id='answer'/>"] * len(batch)
-
-        async with connected(server, IdleHandler(slowly)) as stopped:
-            await until(ready)
-            server.send("<message id='question'/>")
-            await answering.wait()
-            stopped.set()
-            await server.until(lambda: server.ends)
-        assert [each.get("id") for each in server.received] == ["answer"]
-        assert server.ends == ["closed"]
-
-    uvloop.run(story())
+    async with connected(server, IdleHandler(slowly)) as stopped:
+        await until(ready)
+        server.send("<message id='question'/>")
+        await answering.wait()
+        stopped.set()
+        await server.until(lambda: server.ends)
+    assert [each.get("id") for each in server.received] == ["answer"]
+    assert server.ends == ["closed"]
 
 
-def test_stanzas_that_arrive_during_a_batch_are_answered_together() -> None:
-    async def story() -> None:
-        server, idle = XmppServer(), IdleHandler(lambda batch: [b"<message/>"] * len(batch))
-        async with connected(server, idle):
-            await until(ready)
-            server.send("<message id='x'/>" * 300)
-            await server.until(lambda: len(server.received) == 300)
-        assert len(idle.batches) < 100
-        assert max(idle.batches) <= connection.MAX_BATCH
-
-    uvloop.run(story())
+@on_uvloop
+async def test_stanzas_that_arrive_during_a_batch_are_answered_together() -> None:
+    server, idle = XmppServer(), IdleHandler(lambda batch: [b"<message/>"] * len(batch))
+    async with connected(server, idle):
+        await until(ready)
+        server.send("<message id='x'/>" * 300)
+        await server.until(lambda: len(server.received) == 300)
+    assert len(idle.batches) < 100
+    assert max(idle.batches) <= connection.MAX_BATCH
 
 
 ENDS = {
@@ -231,7 +237,8 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("end", "is_reset"), [*((end, False) for end in ENDS), ("lost", True)])
-def test_stanzas_that_were_read_are_stored_before_the_connection_ends(end: str, is_reset: bool) -> None:
+@on_uvloop
+async def test_stanzas_that_were_read_are_stored_before_the_connection_ends(end: str, is_reset: bool) -> None:
     """A message has no acknowledgement, so its sender would not repeat it.
 
     A server that is killed resets the connection, so that no answer can be sent.
@@ -244,30 +251,28 @@ def test_stanzas_that_were_read_are_stored_before_the_connection_ends(end: str, 
         stored.extend(each.event.stanza.get("id") for each in batch if isinstance(each.event, Received))
         return [b"<message id='answer'/>"] * len(batch)
 
-    async def story() -> None:
-        server, idle = XmppServer(), IdleHandler(slowly)
-        async with connected(server, idle):
-            await until(ready)
-            server.send("".join(f"<message id='{number}'/>" for number in range(400)))
-            server.send(ENDS[end])
-            if not is_reset:
-                server.hang_up()
-            await asyncio.sleep(0.1)  # by then all stanzas have arrived, in any pieces
-            if is_reset:
-                server.reset()
-                await asyncio.sleep(0.1)
-            is_read.set()
-            await until(lambda: ready(end))
-            await server.until(lambda: server.connections == 2)
-        assert stored == [str(number) for number in range(400)]
-
-    uvloop.run(story())
+    server, idle = XmppServer(), IdleHandler(slowly)
+    async with connected(server, idle):
+        await until(ready)
+        server.send("".join(f"<message id='{number}'/>" for number in range(400)))
+        server.send(ENDS[end])
+        if not is_reset:
+            server.hang_up()
+        await asyncio.sleep(0.1)  # by then all stanzas have arrived, in any pieces
+        if is_reset:
+            server.reset()
+            await asyncio.sleep(0.1)
+        is_read.set()
+        await until(lambda: ready(end))
+        await server.until(lambda: server.connections == 2)
+    assert stored == [str(number) for number in range(400)]
 
 
 @pytest.mark.parametrize(
     ("stanza", "count"), [(f"<message><body>{'x' * 60_000}</body></message>", 400), ("<message id='1'/>", 20_000)]
 )
-def test_waiting_stanzas_are_bounded_in_bytes_and_in_number(
+@on_uvloop
+async def test_waiting_stanzas_are_bounded_in_bytes_and_in_number(
     stanza: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the database stalls, the server keeps further stanzas, and none is lost."""
@@ -275,20 +280,17 @@ def test_waiting_stanzas_are_bounded_in_bytes_and_in_number(
     taken: list[int] = []
     monkeypatch.setattr(connection, "Arrived", lambda *of: (taken.append(of[2]), Arrived(*of))[1])
 
-    async def story() -> None:
-        server = XmppServer()
-        async with connected(server, IdleHandler(lambda batch: [b"<message/>"] * len(batch) * is_back.wait(20))):
-            await until(ready)
-            server.send(stanza * count)
-            await asyncio.sleep(0.5)  # no event reports that reading has paused
-            in_hand = connection.MAX_BATCH
-            assert sum(taken) <= connection.MAX_WAITING_BYTES + connection.READ_BYTES + MAX_STANZA_BYTES
-            assert len(taken) <= connection.MAX_WAITING + in_hand + connection.READ_BYTES // len(stanza) + 1
-            assert not server.received
-            is_back.set()
-            await server.until(lambda: len(server.received) == count)
-
-    uvloop.run(story())
+    server = XmppServer()
+    async with connected(server, IdleHandler(lambda batch: [b"<message/>"] * len(batch) * is_back.wait(20))):
+        await until(ready)
+        server.send(stanza * count)
+        await asyncio.sleep(0.5)  # no event reports that reading has paused
+        in_hand = connection.MAX_BATCH
+        assert sum(taken) <= connection.MAX_WAITING_BYTES + connection.READ_BYTES + MAX_STANZA_BYTES
+        assert len(taken) <= connection.MAX_WAITING + in_hand + connection.READ_BYTES // len(stanza) + 1
+        assert not server.received
+        is_back.set()
+        await server.until(lambda: len(server.received) == count)
 
 
 @pytest.mark.django_db
@@ -323,10 +325,15 @@ def test_commands_that_come_faster_than_they_are_carried_out_are_answered_with_w
     assert len(decoded) == 10 * 200
 
 
-@pytest.mark.django_db(transaction=True)
-def test_pushes_are_answered_over_the_wire_and_nothing_breaks_the_stream() -> None:
+@pytest.fixture
+def phone() -> Registered:
     make_app()
-    phone = Service().register()
+    return Service().register()
+
+
+@pytest.mark.django_db(transaction=True)
+@on_uvloop
+async def test_pushes_are_answered_over_the_wire_and_nothing_breaks_the_stream(phone: Registered) -> None:
     huge = f"<message id='huge' from='{SERVER}' to='{SERVICE}'><body>{'x' * MAX_STANZA_BYTES}</body></message>"
     stanzas = [
         huge,
@@ -338,18 +345,15 @@ def test_pushes_are_answered_over_the_wire_and_nothing_breaks_the_stream() -> No
         f"<iq type='get' id='ping' from='{SERVER}' to='{SERVICE}'><ping xmlns='urn:xmpp:ping'/></iq>",
     ]
 
-    async def story() -> None:
-        server = XmppServer()
-        async with connected(server, Service()):
-            await until(ready)
-            server.send("".join(stanzas))
-            await server.until(lambda: len(server.received) == 5)
-            reported = {each.get("id"): each for each in server.received}
-            assert reported.keys() == {"huge", "good", "unknown", "version", "ping"}
-            assert {reported["good"].get("type"), reported["ping"].get("type")} == {"result"}
-            assert server.connections == 1
-
-    uvloop.run(story())
+    server = XmppServer()
+    async with connected(server, Service()):
+        await until(ready)
+        server.send("".join(stanzas))
+        await server.until(lambda: len(server.received) == 5)
+        reported = {each.get("id"): each for each in server.received}
+        assert reported.keys() == {"huge", "good", "unknown", "version", "ping"}
+        assert {reported["good"].get("type"), reported["ping"].get("type")} == {"result"}
+        assert server.connections == 1
 
 
 def test_backoff() -> None:
