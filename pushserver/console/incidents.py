@@ -14,6 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.widgets import UnfoldAdminSelectWidget
 
+from kit.admin.commands import with_code
 from kit.admin.facts import FactAdmin
 from kit.admin.lists.columns import NOTHING, moment, word
 from kit.admin.lists.filters import OnlyFilter, RecentValuesFilter
@@ -102,12 +103,12 @@ class IncidentAdmin(Operated, FactAdmin):
     change_form_template = "console/incident.html"
     operations: ClassVar[Any] = {"acknowledge": Acknowledge, "snooze": Snooze, "note": AddNote}
     list_display = (
-        *("name", "colour", "began", "ended", "lasted", word("sentence", "what happened")),
+        *("name", "colour", "began", "ended", "lasted", "happened"),
         *(word("cause", "follows from"), word("acknowledged_by", "taken care of by")),
     )
     list_filter = (GoesOnFilter, OwnCauseFilter, ("indicator", RecentValuesFilter))
     shown: ClassVar[Any] = {
-        "Incident": ("name", "colour", word("sentence", "what happened"), word("cause", "follows from"), "lasted"),
+        "Incident": ("name", "colour", "happened", word("cause", "follows from"), "lasted"),
         "Times": (
             moment("incident_at", "green until"),
             moment("began_at", "began"),
@@ -135,6 +136,10 @@ class IncidentAdmin(Operated, FactAdmin):
     def colour(self, incident: Incident) -> SafeString:
         family = LOOKS[State(incident.state)][0]
         return format_html('<span class="state-word {}">{}</span>', family, incident.state)
+
+    @admin.display(description="what happened")
+    def happened(self, incident: Incident) -> SafeString:
+        return with_code(incident.sentence)
 
     @admin.display(description="from")
     def began(self, incident: Incident) -> str:

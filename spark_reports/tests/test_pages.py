@@ -284,7 +284,7 @@ def test_without_pyspark_the_page_says_the_one_command(
     admin_client: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parts, "PACKAGES", {"no_such_package": "PySpark"})
-    assert "`make install-reports` brings them" in html_of(admin_client, "")
+    assert "<code>make install-reports</code> brings them" in html_of(admin_client, "")
     assert "make run" not in html_of(admin_client, "")
 
     settings.DEMONSTRATION = True

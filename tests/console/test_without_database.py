@@ -60,7 +60,7 @@ def test_an_open_page_becomes_the_page_of_the_outage(admin_client: Client, asked
     response = admin_client.get("/admin/", headers={"HX-Request": "true"})
 
     assert response["HX-Refresh"] == "true"
-    assert "Run manage.py migrate." in response.content.decode()
+    assert "Run <code>manage.py migrate</code>." in response.content.decode()
 
 
 @pytest.fixture

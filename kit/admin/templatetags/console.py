@@ -11,10 +11,12 @@ from django.utils.safestring import SafeString
 
 from kit.admin import labels, times
 from kit.admin.changes import changes_url, newest_changes, subjects_of
+from kit.admin.commands import with_code
 from kit.admin.lists.columns import NOTHING
 from kit.admin.operations import id_of
 
 register = template.Library()
+register.filter(with_code)
 
 
 @register.filter

@@ -7,8 +7,6 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
 
 from kit.admin.labels import Family
 from kit.admin.times import span
@@ -58,12 +56,6 @@ class Shown:
     @property
     def icon(self) -> str:
         return LOOKS[self.indicator.state][1]
-
-    @property
-    def first_step(self) -> SafeString:
-        """Return the first step as HTML. Commands and names of queues stand between backticks in the text."""
-        parts = enumerate(self.indicator.first_step.split("`"))
-        return format_html_join("", "{}", ((format_html("<code>{}</code>", p) if n % 2 else p,) for n, p in parts))
 
     @property
     def runbook(self) -> str:

@@ -123,7 +123,7 @@ def _page(request: HttpRequest, found: str) -> HttpResponse:
     known = {
         "headline": indicator.headline,
         "since": database_watch().since,
-        "first_step": indicator.first_step.replace("`", ""),
+        "first_step": indicator.first_step,
         "again_seconds": AGAIN_SECONDS,
     }
     html = render_to_string("console/without_database.html", known)
