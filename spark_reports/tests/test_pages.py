@@ -184,7 +184,7 @@ def test_without_any_report_a_page_says_so_and_when_the_first_comes(admin_client
 def test_a_day_without_events_is_not_a_missing_day(admin_client: Client, slug: str) -> None:
     rows.publish(DAY)
     html = html_of(admin_client, f"{slug}/", **{"from": DAY, "to": DAY})
-    assert "have nothing that fits" in html
+    assert "have no rows for these filters" in html
     assert "have no reports" not in html
 
 

@@ -568,7 +568,7 @@ def test_the_beginning_and_the_end_of_a_halt_are_steps_of_a_timeline(admin_clien
     positions = [text.find(step) for step in steps]
     assert -1 not in positions
     assert positions == sorted(positions)
-    assert "What happened, in 5 min" in text  # without the time before it
+    assert "Timeline: 5 min" in text  # without the time before it
     line = first_line(admin_client, f"/admin/timelines/{notification.pk}/")
     assert "delivery was stopped by ann, its app was paused by ann" in line
 

@@ -374,7 +374,7 @@ def test_every_page_shows_to_logged_in_staff_that_delivery_is_stopped() -> None:
     make_drain()
     client = staff("support")
     for page in ("/admin/", "/admin/find/", f"/admin/{REGISTRATION}/"):
-        assert "Delivery is stopped since" in client.get(page).content.decode()
+        assert "Delivery has been stopped since" in client.get(page).content.decode()
     assert "Delivery is stopped" not in Client().get("/admin/login/").content.decode()
 
 

@@ -157,5 +157,5 @@ def test_a_night_is_asked_for_again_with_a_reason(operator: Page) -> None:
     request = RequestedRun.objects.get()
     assert (request.from_day, request.to_day) == (DAY, DAY)
     operator.goto(ROOT)
-    expect(operator.locator(".reports")).to_contain_text("Asked for and not over yet")
+    expect(operator.locator(".reports")).to_contain_text("Requested and not finished yet")
     show(operator, "reports-waiting")

@@ -192,7 +192,7 @@ def test_an_admin_makes_a_token_for_the_api_and_revokes_it(visitor: Page) -> Non
     visitor.get_by_label("Name").fill("status page")
     visitor.get_by_label("status: reads whether").check()
     visitor.get_by_role("button", name="Save", exact=True).click()
-    expect(visitor.locator("body")).to_contain_text("The token, shown this once")
+    expect(visitor.locator("body")).to_contain_text("The token, shown only now")
     (text,) = re.findall(r"psk_[\w-]{43}", visitor.content())
     works = caller(text)
     assert works()

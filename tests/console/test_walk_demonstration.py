@@ -38,7 +38,7 @@ def test_every_page_shows_that_faults_are_staged_and_find_leads_to_each_person(
         factories.make_registration(public_key_hash=key_hash(person.public_key))
     log_in(visitor, "support")
     expect(visitor.locator("#demonstration")).to_contain_text("staged")
-    visitor.get_by_role("link", name="Who they are").click()
+    visitor.get_by_role("link", name="People of the demonstration").click()
     listed = visitor.locator("#people li")
     expect(listed).to_have_count(len(NAMES))
     show(visitor, "demonstration")

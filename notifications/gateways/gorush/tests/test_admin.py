@@ -266,7 +266,7 @@ def test_each_permission_allows_its_own(actions: tuple[str, ...], statuses: tupl
     ("platform", "error", "verdict"),
     [
         ("ios", "Unregistered", "exact 'Unregistered' → dead"),
-        ("android", "Unregistered", "No rule knows this text"),
+        ("android", "Unregistered", "No rule matches this text"),
         ("ios", "", "exact '' → transient (empty)"),
         ("ios", 'Post "https://api.push.apple.com/3/device/x509:": EOF', "contains 'EOF' → ambiguous"),
         ("android", "max capacity reached", "any: contains"),
@@ -281,7 +281,7 @@ def test_an_error_text_can_be_tried(admin_client: Client, platform: str, error: 
 def test_trying_a_text_uses_the_present_table(admin_client: Client) -> None:
     GatewayErrorRule.objects.filter(text="Unregistered").update(is_enabled=False)
     html = admin_client.post(f"{RULES}try/", {"platform": "ios", "error": "Unregistered"}).content.decode()
-    assert "No rule knows this text" in html
+    assert "No rule matches this text" in html
 
 
 def test_the_list_links_to_the_page_for_trying_a_text(admin_client: Client) -> None:
