@@ -1,4 +1,4 @@
-"""The page "Alerts": the targets, whether each took its last alert, which indicators alert, and a test."""
+"""The page "Alerts": the targets with the result of their last alert, the indicators that alert, and a test."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,6 +19,7 @@ from kit.admin.operations import Done, Operation, OperationPage, confirm
 from kit.health.indicators import Kind
 from pushserver.alerts import messages, planning, sending
 from pushserver.alerts.targets import targets
+from pushserver.console import labels
 from pushserver.console.frame.menu import may_see_incidents
 from pushserver.indicators.judging import all_kinds
 from pushserver.models import Alert, AlertLevel
@@ -27,7 +28,7 @@ PERMISSION = "pushserver.operate_incident"
 
 
 class ChooseLevel(Operation):
-    """Choose when one kind of indicator alerts."""
+    """Choose the state from which one kind of indicator alerts."""
 
     label = "Change"
     permission = PERMISSION
@@ -35,12 +36,12 @@ class ChooseLevel(Operation):
     level = forms.ChoiceField(label="Alerts", choices=AlertLevel.Level.choices, widget=UnfoldAdminRadioSelectWidget)
 
     def touched(self, rows: Sequence[AlertLevel]) -> Iterable[str]:
-        yield f"Until now it alerts {AlertLevel.Level(rows[0].level).label}."
+        yield labels.LEVEL_UNTIL_NOW.format(level=AlertLevel.Level(rows[0].level).label)
 
     def run(self, rows: Sequence[AlertLevel], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         level = AlertLevel.Level(self.cleaned_data["level"])
         AlertLevel.objects.update_or_create(kind=rows[0].kind, defaults={"level": level})
-        return Done(f"It alerts {level.label}.")
+        return Done(labels.LEVEL_CHOSEN.format(level=level.label))
 
 
 class SendTest(Operation):
@@ -50,13 +51,13 @@ class SendTest(Operation):
     permission = PERMISSION
 
     def touched(self, rows: Sequence[AlertLevel]) -> Iterable[str]:  # noqa: ARG002 - it is about no row
-        yield f"A test is sent to {', '.join(targets()) or 'nobody: ALERTS_TO is empty'}."
+        yield labels.TEST_EFFECT.format(targets=", ".join(targets()) or "nobody: ALERTS_TO is empty")
 
     def run(self, rows: Sequence[AlertLevel], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         message = messages.test_message(timezone.now())
-        answers = {label: sending.send(target, message) for label, target in targets().items()}
-        taken = [f"{label}: {error or 'taken'}" for label, error in answers.items()]
-        return Done(f"{'; '.join(taken) or 'Nothing was sent: ALERTS_TO is empty'}.", is_change=bool(taken))
+        answers = {name: sending.send(target, message) for name, target in targets().items()}
+        results = [f"{name}: {error or 'accepted'}" for name, error in answers.items()]
+        return Done(f"{'; '.join(results) or labels.NO_TARGETS}.", is_change=bool(results))
 
 
 @require_safe
@@ -90,7 +91,7 @@ def send_test(request: HttpRequest) -> HttpResponse:
 
 
 def _cell(kind: Kind, level: AlertLevel.Level, *, may_change: bool) -> SafeString | str:
-    """Return when a kind of indicator alerts, with the link to change it for people who may."""
+    """Return when a kind of indicator alerts, as a link for people who may change it."""
     if not may_change:
         return level.label
     return format_html('<a href="{}">{}</a>', reverse("alert_level", args=[kind.id]), level.label)

@@ -10,6 +10,6 @@ class ConsoleConfig(AdminConfig):
     def ready(self) -> None:
         super().ready()
         from pushserver.console.accounts import logins  # noqa: F401, PLC0415 - connects itself, possible once apps are loaded
-        from pushserver.console.labels import name_things  # noqa: PLC0415 - as above
+        from pushserver.console.labels import name_tables  # noqa: PLC0415 - as above
 
-        name_things()
+        name_tables()

@@ -10,17 +10,18 @@ from kit.admin.times import exact
 from kit.db.clock import database_now
 from notifications.models import Halt
 from notifications.queues import halts
+from pushserver.console import labels
 
 DRAIN_ID = "drained"
 
 
 class DrainOperation(Operation):
-    """An operation on the one switch of the server."""
+    """An operation on the drain, the one switch of the server."""
 
     permission = "notifications.operate_drain"
 
     def logged_as(self, row: Halt) -> tuple[str, str]:
-        """Return one name for every drain: a later one is another row."""
+        """Return one id for all drains, because each drain is a new row."""
         return DRAIN_ID, str(row)
 
 
@@ -31,12 +32,11 @@ class StartDraining(DrainOperation):
     is_destructive = True
 
     def touched(self, rows: Sequence[Halt]) -> Iterable[str]:  # noqa: ARG002 - there is one switch
-        yield "No worker takes a notification any more, from its next batch on. What is being sent is sent."
-        yield "Messages are still read, accepted and answered. Notifications wait, at most their time to live."
+        return labels.STOP_EFFECTS
 
     def run(self, rows: Sequence[Halt], *, by: str) -> Done:  # noqa: ARG002 - there is one switch
         is_change = halts.start_draining(by=by, why=self.cleaned_data["why"], now=database_now())
-        return Done("Delivery is stopped.") if is_change else Done("Delivery was stopped already.", is_change=False)
+        return Done(labels.STOPPED) if is_change else Done(labels.STOPPED_ALREADY, is_change=False)
 
 
 class StopDraining(DrainOperation):
@@ -47,12 +47,12 @@ class StopDraining(DrainOperation):
     def touched(self, rows: Sequence[Halt]) -> Iterable[str]:  # noqa: ARG002 - there is one switch
         drain = halts.drain()
         if drain:
-            yield f"{drain.by} stopped delivery at {exact(drain.since)}: {drain.reason}"
-        yield "What waits is sent, in each queue what was due first."
+            yield labels.STOPPED_BY.format(drain=drain, since=exact(drain.since))
+        yield labels.START_EFFECT
 
     def run(self, rows: Sequence[Halt], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         is_change = halts.stop_draining()
-        return Done("Delivery runs again.") if is_change else Done("Delivery ran already.", is_change=False)
+        return Done(labels.STARTED) if is_change else Done(labels.STARTED_ALREADY, is_change=False)
 
 
 OPERATIONS: dict[str, type[Operation]] = {"start": StartDraining, "stop": StopDraining}

@@ -1,4 +1,4 @@
-"""Incidents: when each health indicator was not green, for how long, what explains it, and who takes care of it."""
+"""List and pages of incidents: when an indicator was not green, its cause, and the person who takes care of it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
@@ -23,11 +23,11 @@ from kit.admin.times import exact
 from kit.db.clock import database_now
 from kit.figures import counted
 from kit.health.indicators import State, duration
+from pushserver.console import labels
 from pushserver.console.dashboard.showing import LOOKS
 from pushserver.models import Incident, ServerStart
 
-ALREADY = "Already done: nothing was changed."
-# What changed so long before an incident may be its reason.
+# A change in this time before an incident may be its reason.
 BEFORE = timedelta(hours=1)
 MAX_CHANGES = 20
 
@@ -44,13 +44,15 @@ class Acknowledge(IncidentOperation):
         return row.ended_at is None and row.acknowledged_at is None
 
     def touched(self, rows: Sequence[Incident]) -> Iterable[str]:
-        yield f"Incidents that go on and are not acknowledged yet: {sum(map(self.fits, rows))} of {len(rows)}."
-        yield "Everybody sees that you take care of it. Nobody is reminded of it any more."
+        yield labels.ACKNOWLEDGE_EFFECT.format(count=sum(map(self.fits, rows)), total=len(rows))
+        yield labels.ACKNOWLEDGED_EFFECT
 
     def run(self, rows: Sequence[Incident], *, by: str) -> Done:
         chosen = Incident.objects.filter(pk__in=[row.pk for row in rows], ended_at=None, acknowledged_at=None)
         count = chosen.update(acknowledged_by=by, acknowledged_at=database_now())
-        return Done(f"Acknowledged {counted(count, 'incident')}.") if count else Done(ALREADY, is_change=False)
+        return (
+            Done(f"Acknowledged {counted(count, 'incident')}.") if count else Done(labels.ALREADY_DONE, is_change=False)
+        )
 
 
 class Snooze(IncidentOperation):
@@ -65,8 +67,8 @@ class Snooze(IncidentOperation):
 
     def touched(self, rows: Sequence[Incident]) -> Iterable[str]:
         names = ", ".join(dict.fromkeys(row.name for row in rows))
-        yield f"Nobody is alerted by {names} for this time, also when it is fine and gets bad again."
-        yield "The dashboard shows it as before."
+        yield labels.SNOOZE_EFFECT.format(names=names)
+        yield labels.SNOOZE_IS_SILENT
 
     def run(self, rows: Sequence[Incident], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         until = database_now() + timedelta(hours=self.cleaned_data["hours"])
@@ -78,7 +80,7 @@ class AddNote(IncidentOperation):
     label = "Add a note"
 
     def touched(self, rows: Sequence[Incident]) -> Iterable[str]:  # noqa: ARG002 - the same for all
-        yield "What you write is shown on the page of the incident, and kept in the log of changes."
+        yield labels.NOTE_EFFECT
 
     def run(self, rows: Sequence[Incident], *, by: str) -> Done:  # noqa: ARG002 - it is only logged
         return Done("Noted.")
@@ -157,14 +159,14 @@ class IncidentAdmin(Operated, FactAdmin):
 
 
 def _notes(incident: Incident) -> list[LogEntry]:
-    """Return what staff did about an incident, and wrote, the newest first."""
+    """Return the staff actions and notes on an incident, newest first."""
     own = ContentType.objects.get_for_model(Incident)
     entries = LogEntry.objects.filter(content_type=own, object_id=str(incident.pk)).select_related("user")
     return list(entries.order_by("-action_time")[:MAX_CHANGES])
 
 
 def _before(incident: Incident, *, may_read: bool) -> Iterator[tuple[str, str]]:
-    """Yield when and what changed shortly before an incident: starts of workers, and what staff did."""
+    """Yield time and text of each change shortly before an incident: starts of workers, and staff actions."""
     span = (incident.incident_at - BEFORE, incident.began_at)
     for start in ServerStart.objects.filter(started_at__range=span).order_by("-started_at")[:MAX_CHANGES]:
         yield exact(start.started_at), f"A worker of version {start.version} started."

@@ -7,7 +7,7 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from structlog.testing import capture_logs
 
-from pushserver.console.accounts import refusals
+from pushserver.console import labels
 
 TYPED = "zQ3shSomethingSomebodyTyped"
 pytestmark = pytest.mark.django_db
@@ -41,7 +41,7 @@ def reported(response) -> tuple[int, list[str]]:
 def test_a_page_that_is_not_for_somebody_says_why_and_keeps_the_menu(support: Client, path: str, status: int) -> None:
     response = support.get(path)
 
-    assert reported(response) == (status, [refusals.WORDS[status]])
+    assert reported(response) == (status, [labels.REFUSED[status]])
     assert 'id="nav-sidebar"' in response.content.decode()
 
 
@@ -58,17 +58,17 @@ def test_a_refused_page_is_logged_without_its_query(support: Client) -> None:
 def test_a_form_from_before_the_login_says_that_nothing_was_done(support: Client) -> None:
     response = support.post("/admin/find/", {"q": TYPED, "csrfmiddlewaretoken": "x" * 64})
 
-    assert reported(response) == (403, [refusals.STALE_FORM])
+    assert reported(response) == (403, [labels.STALE_FORM])
 
 
 def test_outside_of_the_console_a_sentence_is_enough(client: Client) -> None:
     response = client.get(f"/{TYPED}")
 
-    assert (response.status_code, response.content.decode()) == (404, refusals.WORDS[404])
+    assert (response.status_code, response.content.decode()) == (404, labels.REFUSED[404])
 
 
 @pytest.mark.parametrize("host", ["elsewhere.example", "x" * 300, "{{1}}"])
 def test_a_foreign_host_name_is_refused_without_a_fault(client: Client, host: str) -> None:
     response = client.get("/admin/", headers={"host": host})
 
-    assert (response.status_code, response.content.decode()) == (400, refusals.OTHER_HOST)
+    assert (response.status_code, response.content.decode()) == (400, labels.OTHER_HOST)

@@ -589,7 +589,7 @@ def test_a_halt_that_the_server_began_is_a_step_while_it_lasts(admin_client: Cli
 
 def test_an_attempt_while_the_breaker_was_open_shows_that(admin_client: Client) -> None:
     notification = make_story()
-    as_probe = "as a probe: the breaker of its app was open, or its gateway was away"
+    as_probe = "as a probe: the breaker of its app was open, or its gateway was unreachable"
     assert as_probe not in timeline(admin_client, notification)
     notification.attempts.filter(number=2).update(is_probe=True)
     assert f"Attempt 2 started at gorush, {as_probe}" in timeline(admin_client, notification)

@@ -128,7 +128,7 @@ def test_an_operator_finds_a_change_by_word_person_and_user_and_reads_none_about
         ({"state": "disabled", "disabled_reason": "Unregistered"}, "as its token is dead (Unregistered)"),
         ({"state": "disabled", "disabled_reason": "failing"}, "every push had failed for too long"),
         ({"state": "disabled", "disabled_reason": "operator"}, "disabled by an operator 3 min ago"),
-        ({"failing_since": timezone.now() - timedelta(hours=2)}, "Pushes fail since 2 h ago"),
+        ({"failing_since": timezone.now() - timedelta(hours=2)}, "Pushes fail: the first failure was 2 h ago"),
     ],
 )
 def test_the_page_of_a_user_names_the_reason_that_stops_pushes(route: dict[str, object], shown: str) -> None:

@@ -19,7 +19,7 @@ from notifications.messages import Outcome, Result
 from notifications.models import Notification
 from notifications.rules.policy import Verdict
 from notifications.rules.reports import WISH_CODES
-from pushserver.console.support.labels import CLASSES, ENDS, VERDICTS, WISHES
+from pushserver.console.labels import CLASSES, ENDS, VERDICTS, WISHES
 from registrations.messages import TokenType
 from registrations.models import Registration
 from tests import factories

@@ -1,4 +1,4 @@
-"""The lists of staff: accounts, roles, second factors, failed logins, and who opened and changed what."""
+"""Lists about staff: accounts, roles, second factors, failed logins, the access log and the log of changes."""
 
 from typing import Any, ClassVar
 
@@ -21,26 +21,24 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminR
 from kit.admin.facts import FactAdmin, FactPage, Narrowed, ReadOnly
 from kit.admin.lists.columns import NOTHING, age, link, moment, word, yes_no
 from kit.admin.lists.search import by_hash, hash_digits, is_id, spellings
+from pushserver.console.labels import ROLES, SEARCH_CHANGES
 from pushserver.models import AccessRecord
 from registrations.admin import RegistrationAdmin
 from registrations.models import Registration
 
-# Written as the index over the log is: `pushserver/migrations/0001_initial.py`.
+# The expression of the index over the log: `pushserver/migrations/0001_initial.py`.
 WORDS = SearchVector("change_message", config="simple")
-# More registrations than this begin with the same digits only when hardly any digits were typed.
+# Limit of registrations in one search. Only a few typed digits match more.
 MAX_REGISTRATIONS = 100
 
 for model in (User, Group, TOTPDevice):
     admin.site.unregister(model)
 
 
-ROLES = "support may look; operator may also act; admin may also manage accounts."
-
-
 class NewAccountForm(UserCreationForm):  # type: ignore[misc]  # unfold has no types
-    """All that a new account needs: a name, a role and a password."""
+    """Form for a new account: name, role and password."""
 
-    usable_password = None  # Django offers accounts without one, which nobody could log in with
+    usable_password = None  # Django offers accounts without a password, with which nobody could log in
     role = forms.ModelChoiceField(
         queryset=Group.objects.order_by("pk"),
         empty_label=None,
@@ -63,7 +61,7 @@ ACCOUNT: list[Any] = [
 
 @admin.register(User)
 class AccountAdmin(Narrowed, UserAdmin, ModelAdmin):  # type: ignore[misc, type-arg]  # unfold has no types
-    """Accounts. A person who manages them can neither become a superuser nor take over the account of one."""
+    """Accounts. Admins can neither make themselves superusers nor take over the account of one."""
 
     form = UserChangeForm
     add_form = NewAccountForm
@@ -88,21 +86,21 @@ class AccountAdmin(Narrowed, UserAdmin, ModelAdmin):  # type: ignore[misc, type-
         return ", ".join(group.name for group in account.groups.all()) or NOTHING
 
     def get_fieldsets(self, request: HttpRequest, obj: User | None = None) -> Any:
-        """Return the page by what people look for. Single permissions are for superusers only: there are roles."""
+        """Return the sections of the page. Only superusers see single permissions, because roles replace them."""
         if obj is None:
             return self.add_fieldsets
         single = [("Single permissions, beyond the role", {"fields": ("user_permissions",)})]
         return ACCOUNT + (single if request.user.is_superuser else [])
 
     def formfield_for_manytomany(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Offer the roles as boxes to tick, under their name. There are few, and Django calls them groups."""
+        """Offer the roles as checkboxes under the label "Role". There are few, and Django calls them groups."""
         if db_field.name != "groups":
             return super().formfield_for_manytomany(db_field, request, **kwargs)
         boxes = UnfoldAdminCheckboxSelectMultipleWidget()
         return db_field.formfield(queryset=Group.objects.order_by("pk"), widget=boxes, label="Role", help_text=ROLES)
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
-        """Let a new account into the console. What it may do there is said by its role."""
+        """Let a new account into the console, where its role decides what it may do."""
         obj.is_staff = obj.is_staff or not change
         super().save_model(request, obj, form, change)
 
@@ -112,7 +110,7 @@ class AccountAdmin(Narrowed, UserAdmin, ModelAdmin):  # type: ignore[misc, type-
             form.instance.groups.set([form.cleaned_data["role"]])
 
     def response_add(self, request: HttpRequest, obj: User, post_url_continue: str | None = None) -> HttpResponse:
-        """Lead to the list: everything was asked for on one page, where Django shows a second one."""
+        """Redirect to the list. The form had all fields on one page, where Django shows a second page."""
         return super(UserAdmin, self).response_add(request, obj, post_url_continue)
 
     def get_readonly_fields(self, request: Any, obj: Any = None) -> Any:
@@ -132,11 +130,11 @@ def _may_touch(person: Any, account: User | None) -> bool:
 
 @admin.register(Group)
 class RoleAdmin(Narrowed, GroupAdmin, ModelAdmin):  # type: ignore[misc]  # unfold has no types
-    """The three roles of `pushserver.roles`, and any others."""
+    """Roles: the three of `pushserver.roles`, and others that admins add."""
 
 
 class RemovableOnly(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no types
-    """Rows that can be viewed and removed, and neither added nor changed."""
+    """Rows that staff can view and remove, and neither add nor change."""
 
     def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
         return bool(super(ReadOnly, self).has_delete_permission(request, obj))
@@ -144,9 +142,9 @@ class RemovableOnly(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has n
 
 @admin.register(TOTPDevice)
 class SecondFactorAdmin(RemovableOnly):
-    """Second factors, removed for people who lost theirs; a superuser's is removed by another superuser.
+    """Second factors. Admins remove them for people who lost theirs; only a superuser removes that of a superuser.
 
-    The key is shown to its owner only, once.
+    Only the owner sees the key, once.
     """
 
     list_display = ("user", yes_no("confirmed"), age("created_at", "since"), age("last_used_at", "last used"))
@@ -175,7 +173,7 @@ class FailedLoginAdmin(RemovableOnly):
 
 @admin.register(AccessRecord)
 class AccessRecordAdmin(FactAdmin):
-    """Which staff member opened the page of which row."""
+    """The access log: which staff member opened the page of which row."""
 
     list_display = (word("username", "who"), "page", "object_id", age("at", "when"))
     ordering = ("-at",)
@@ -187,7 +185,7 @@ def _view(model: type[Model]) -> str:
 
 
 def subject_url(entry: LogEntry) -> str:
-    """Return the address of the row that an entry is about, or an empty text where it has no page, or is gone."""
+    """Return the URL of the row that an entry is about, or an empty text if the row has no page or was deleted."""
     kind = entry.content_type
     model = kind.model_class() if kind and entry.object_id else None
     if kind is None or model is None or not admin.site.is_registered(model):
@@ -203,7 +201,7 @@ def _key(model: type[Model], text: str) -> Any:
 
 @admin.register(LogEntry)
 class ChangeAdmin(FactAdmin):
-    """Which staff member changed what, as far as a person may see the rows that it is about."""
+    """The log of changes: which staff member changed which row. People see entries about rows that they may view."""
 
     list_display = (
         word("user", "who"),
@@ -213,7 +211,7 @@ class ChangeAdmin(FactAdmin):
         age("action_time", "when"),
     )
     list_select_related = ("user", "content_type")
-    # The key grows with time and has an index.
+    # The primary key grows with time, and has an index.
     ordering = ("-pk",)
     shown: ClassVar[Any] = {
         "Who changed what": (
@@ -227,22 +225,22 @@ class ChangeAdmin(FactAdmin):
         )
     }
     linked_by = ("content_type__id__exact", "object_id__exact")
-    search_help_text = (
-        "Words of a change or its reason, whose it was, or whom it is about: chat key, key hash, installation id"
-    )
+    search_help_text = SEARCH_CHANGES
     takes_words = True
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the entries about rows that this person may see: those about accounts are for who manages accounts."""
+        """Return the entries about rows that this person may view. So only admins see the entries about accounts."""
         rows = super().get_queryset(request)
-        if request.user.is_superuser or not self.has_view_permission(request):  # who may see none is refused elsewhere
+        if request.user.is_superuser or not self.has_view_permission(
+            request
+        ):  # people without the permission are refused elsewhere
             return rows
         seen = [model for model in admin.site._registry if request.user.has_perm(_view(model))]  # noqa: SLF001
         kinds = ContentType.objects.get_for_models(*seen).values()
         return rows.filter(content_type__in=[kind.pk for kind in kinds])
 
     def matching(self, term: str) -> Q:
-        """Return the condition for entries that have this word, are by this person, or about this user."""
+        """Return the condition for entries with this word, by this staff member, or about this user."""
         owned = self._about(term)
         if owned:
             return owned
@@ -251,7 +249,7 @@ class ChangeAdmin(FactAdmin):
         return has_word | Q(user__in=list(writers))
 
     def _about(self, term: str) -> Q:
-        """Return the condition for entries about the registrations that a hash or an id means, if it means any."""
+        """Return the condition for entries about the registrations with this hash or id. Without any, it is empty."""
         owners = RegistrationAdmin.search_hashes
         digits = hash_digits(term)
         condition = by_hash(digits, owners) if digits else Q()

@@ -1,4 +1,4 @@
-"""API tokens in the console. People with the permission make them; a token is shown once, and can be revoked."""
+"""API tokens in the console: the list, the form for a new one, and the operation that revokes. A token is shown once."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
@@ -17,9 +17,8 @@ from kit.admin.facts import Narrowed
 from kit.admin.lists.columns import age, moment, word
 from kit.admin.operations import Done, Operated, Operation
 from pushserver.api import tokens
+from pushserver.console.labels import ALREADY_REVOKED, REVOKE_EFFECT, REVOKE_IS_FINAL
 from pushserver.models import ApiToken
-
-ALREADY = "Already revoked: nothing was changed."
 
 
 @admin.display(description="scopes")
@@ -30,9 +29,9 @@ def scope_names(token: ApiToken) -> str:
 
 @admin.display(description="scopes")
 def scope_meanings(token: ApiToken) -> str:
-    """Return what a token may do, in words."""
+    """Return the scopes of a token, each with its meaning."""
     known = dict(ApiToken.Scope.choices)
-    return "; ".join(f"{scope}: {known.get(scope, 'not known any more')}" for scope in token.scopes)
+    return "; ".join(f"{scope}: {known.get(scope, 'no longer a scope')}" for scope in token.scopes)
 
 
 class Revoke(Operation):
@@ -44,16 +43,16 @@ class Revoke(Operation):
 
     def touched(self, rows: Sequence[ApiToken]) -> Iterable[str]:
         alive = [row for row in rows if row.revoked_at is None]
-        yield f"{len(alive)} of {len(rows)} tokens are not revoked yet. Programs that use them get no answers any more."
-        yield "This cannot be undone; make a new token instead."
+        yield REVOKE_EFFECT.format(count=len(alive), total=len(rows))
+        yield REVOKE_IS_FINAL
 
     def run(self, rows: Sequence[ApiToken], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         count = tokens.revoke([row.pk for row in rows], now=timezone.now())
-        return Done(f"Revoked tokens: {count}.") if count else Done(ALREADY, is_change=False)
+        return Done(f"Revoked tokens: {count}.") if count else Done(ALREADY_REVOKED, is_change=False)
 
 
 class NewTokenForm(forms.ModelForm):  # type: ignore[type-arg]  # only generic for the type checker
-    """The facts of a new token."""
+    """Form for a new token."""
 
     scopes = forms.MultipleChoiceField(
         choices=[(scope.value, f"{scope.value}: {scope.label}") for scope in ApiToken.Scope],
@@ -96,7 +95,7 @@ class ApiTokenAdmin(Operated, Narrowed, ModelAdmin):  # type: ignore[misc]  # un
         return self.shown if obj else ()
 
     def add_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """Make a token. A form that was sent twice makes one token, and says so."""
+        """Make a token. A form that is sent twice makes one token, and the second answer reports that."""
         try:
             return super().add_view(request, *args, **kwargs)
         except tokens.NameTakenError as error:
@@ -104,7 +103,7 @@ class ApiTokenAdmin(Operated, Narrowed, ModelAdmin):  # type: ignore[misc]  # un
             return HttpResponseRedirect(reverse("admin:pushserver_apitoken_changelist"))
 
     def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: bool) -> None:  # noqa: ARG002
-        """Issue the token and show its text, this once."""
+        """Issue the token, and keep its text for the one page that shows it."""
         asked = form.cleaned_data
         row, text = tokens.issue(
             asked["name"],
@@ -119,7 +118,7 @@ class ApiTokenAdmin(Operated, Narrowed, ModelAdmin):  # type: ignore[misc]  # un
         obj.text = text
 
     def response_add(self, request: HttpRequest, obj: ApiToken, post_url_continue: str | None = None) -> HttpResponse:  # noqa: ARG002
-        """Show the token in the answer itself: so it is stored nowhere, neither in a session nor in a cookie."""
+        """Show the token in this answer, so that it is stored neither in a session nor in a cookie."""
         context = {**self.admin_site.each_context(request), "title": "The new API token", "token": obj}
         context["meanings"] = scope_meanings(obj).split("; ")
         response = TemplateResponse(request, "console/api_token.html", context)

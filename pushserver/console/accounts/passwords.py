@@ -1,10 +1,11 @@
-"""Passwords that anybody would guess who knows what this server is."""
+"""Refusal of passwords that are easy to guess for somebody who has seen this server."""
 
 from typing import Any
 
 from django.core.exceptions import ValidationError
 
 from kit.operations import parts
+from pushserver.console.labels import PASSWORD_RULE
 
 # The words of V6.1.2 in docs/asvs.md, beside the names of gateways and bridges.
 WORDS = (
@@ -17,15 +18,15 @@ WORDS = (
     "password",
     "operator",
 )
-# So much of a password has to be something else.
+# Characters of a password that are no part of these words, at least.
 REST_CHARACTERS = 8
 
 
 class NoWordOfOurs:
-    """Refuses passwords that are little more than words of this server, whatever case they are in."""
+    """Validator that refuses passwords that are little more than words of this server, in any case."""
 
     def validate(self, password: str, user: Any = None) -> None:  # noqa: ARG002 - the signature of a validator
-        """Raise ValidationError when too little is left without the words."""
+        """Raise ValidationError when fewer than REST_CHARACTERS are left without the words."""
         rest = password.casefold()
         for word in (*WORDS, *(part.name for part in parts())):
             rest = rest.replace(word, "")
@@ -33,5 +34,4 @@ class NoWordOfOurs:
             raise ValidationError(self.get_help_text(), code="word_of_ours")
 
     def get_help_text(self) -> str:
-        """Return what is asked for."""
-        return f"Beside the name of this server and of its parts, a password has {REST_CHARACTERS} characters at least."
+        return PASSWORD_RULE.format(count=REST_CHARACTERS)

@@ -1,7 +1,6 @@
 """The second factor of staff: codes of an authenticator app (TOTP, RFC 6238).
 
-A person who has set one up is asked for it at every login. With REQUIRE_SECOND_FACTOR everybody has to set one up
-first.
+Each login of a person with a second factor asks for a code. With REQUIRE_SECOND_FACTOR everybody must set one up first.
 """
 
 import io
@@ -31,13 +30,14 @@ from django_otp.qr import write_qrcode_image
 from unfold.forms import AuthenticationForm
 from unfold.widgets import UnfoldAdminTextInputWidget
 
+from pushserver.console import labels
+
 KEY_IN_SESSION = "second_factor_key"
-NOT_ACCEPTED = "This code is not the one your authenticator shows now."
 CODE = {"inputmode": "numeric", "autocomplete": "one-time-code", "maxlength": 6}
 
 
 def is_missing(request: HttpRequest) -> bool:
-    """Return whether this person has a second factor that was not asked for in this session."""
+    """Return whether this person has a second factor, and gave no code in this session."""
     if request.user.is_anonymous:
         return False
     if DEVICE_ID_SESSION_KEY in request.session:
@@ -48,7 +48,7 @@ def is_missing(request: HttpRequest) -> bool:
 def _has_factor(user: Any) -> bool:
     """Return whether the user has a second factor.
 
-    It is looked up once per request, because several parts of a page ask.
+    The database is read once per request, because several parts of a page need it.
     """
     if not hasattr(user, "has_second_factor"):
         user.has_second_factor = factor_of(user) is not None
@@ -56,7 +56,7 @@ def _has_factor(user: Any) -> bool:
 
 
 def is_verified(request: HttpRequest) -> bool:
-    """Return whether the code was asked for in this session. The method is added by django-otp's middleware."""
+    """Return whether this session began with a code. The middleware of django-otp adds the method."""
     user: Any = request.user
     return bool(user.is_verified())
 
@@ -67,12 +67,12 @@ def factor_of(user: Any) -> TOTPDevice | None:
 
 
 class LoginForm(AuthenticationForm):  # type: ignore[misc]  # unfold has no types
-    """Asks for the code together with the password, so that a wrong answer does not tell which of the two was wrong."""
+    """Login with password and code on one page, so that a refusal does not show which of the two was wrong."""
 
     code = forms.CharField(
         required=False,
         label="Code",
-        help_text="From your authenticator, if you set one up.",
+        help_text=labels.CODE_AT_LOGIN,
         widget=UnfoldAdminTextInputWidget(attrs=CODE),
     )
 
@@ -90,7 +90,7 @@ class LoginForm(AuthenticationForm):  # type: ignore[misc]  # unfold has no type
     def _count_as_failed(self, user: Any) -> None:
         """Report a wrong code as a failed login.
 
-        Django reports wrong passwords only; django-axes listens, and then locks out people who guess codes as well.
+        Django reports wrong passwords only. With this report django-axes also locks out people who guess codes.
         """
         credentials = {"username": user.get_username()}
         user_login_failed.send(sender=__name__, credentials=credentials, request=self.request)
@@ -99,7 +99,7 @@ class LoginForm(AuthenticationForm):  # type: ignore[misc]  # unfold has no type
 def _accepts(device: TOTPDevice, code: str) -> bool:
     """Return whether the code is right now.
 
-    Each code works once and is checked more slowly after wrong ones: the device counts, under its lock.
+    Each code works once, and wrong codes slow down the next check. The row of the device counts them under its lock.
     """
     with transaction.atomic():
         locked = TOTPDevice.objects.select_for_update().get(pk=device.pk)
@@ -108,7 +108,7 @@ def _accepts(device: TOTPDevice, code: str) -> bool:
 
 
 class SetUpForm(forms.Form):
-    """Asks for a code, which proves that the authenticator works before it is relied on."""
+    """Form for the first code, which proves that the authenticator app works."""
 
     code = forms.CharField(max_length=6, label="Code", widget=UnfoldAdminTextInputWidget(attrs=CODE))
 
@@ -121,7 +121,7 @@ class SetUpForm(forms.Form):
         totp = TOTP(self.device.bin_key, self.device.step, self.device.t0, self.device.digits, self.device.drift)
         totp.time = time.time()
         if not (code.isdecimal() and totp.verify(int(code), self.device.tolerance, self.device.last_t + 1)):
-            raise ValidationError(NOT_ACCEPTED)
+            raise ValidationError(labels.CODE_REFUSED)
         self.device.last_t = totp.t()  # each code works once
         return code
 
@@ -129,9 +129,9 @@ class SetUpForm(forms.Form):
 @never_cache
 @sensitive_post_parameters("code")
 def set_up(request: HttpRequest) -> HttpResponse:
-    """Show a key to scan, and ask for a code that proves it. A person with a second factor gets a page that says so.
+    """Show a key to scan, and a form for the first code. A person with a second factor sees that it is set up.
 
-    Until it is proven, the key is in the session only, so that opening the page makes no second factor.
+    Until the first code, the key is in the session only. So opening the page makes no second factor.
     """
     if isinstance(request.user, AnonymousUser) or factor_of(request.user):
         return _page(request, {})
@@ -148,7 +148,7 @@ def set_up(request: HttpRequest) -> HttpResponse:
     device.save()
     del request.session[KEY_IN_SESSION]
     remember_device(request, device)
-    messages.success(request, "Your second factor is set up: the next login asks for it.")
+    messages.success(request, labels.SECOND_FACTOR_SET_UP)
     return redirect("admin:index")
 
 
@@ -158,14 +158,14 @@ def _page(request: HttpRequest, facts: dict[str, Any]) -> TemplateResponse:
 
 
 def _drawn(url: str) -> str:
-    """Return the QR code as the address of a picture, because its XML has prefixes that HTML does not understand."""
+    """Return the QR code as a data URL, because its XML has prefixes that HTML does not allow."""
     drawing = io.BytesIO()
     write_qrcode_image(url, drawing)
     return f"data:image/svg+xml;base64,{b64encode(drawing.getvalue()).decode()}"
 
 
 class SecondFactorMiddleware(MiddlewareMixin):
-    """With REQUIRE_SECOND_FACTOR, redirects everybody without a second factor to the page that sets one up."""
+    """With REQUIRE_SECOND_FACTOR, redirects people without a second factor to the page that sets one up."""
 
     def process_request(self, request: HttpRequest) -> HttpResponse | None:
         if not settings.REQUIRE_SECOND_FACTOR or not request.path.startswith(reverse("admin:index")):

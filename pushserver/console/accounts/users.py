@@ -1,4 +1,4 @@
-"""The page of one user: what is known about a key hash, and the operation that forgets it."""
+"""The page of one user: all rows about a key hash, and the operation that deletes them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ from kit.admin.operations import Done, Operation, OperationPage, confirm
 from kit.db.clock import database_now
 from notifications.admin import timeline_url, type_name
 from notifications.models import Notification
+from pushserver.console import labels
 from pushserver.console.frame.links import user_url
 from pushserver.console.support.reach import NOBODY, reach_of
 from pushserver.models import AccessRecord
@@ -32,18 +33,17 @@ from waku_bridge.removal import erasure
 
 VIEW = "registrations.view_registration"
 VIEW_NOTIFICATIONS = "notifications.view_notification"
-NO_SUCH_USER = "Nothing is known about such a user."
-# The limit of rows of each kind: a client that registers thousands of installations must not make this page slow.
+# Limit of rows of each kind, so that a client with thousands of installations does not make this page slow.
 MAX_ROWS = 50
-# What is shown without a click, on a phone as well.
+# Rows that are shown without a click, on a phone as well.
 OPEN_LINES, OPEN_INSTALLATIONS, OPEN_NOTIFICATIONS = 5, 3, 5
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table of the page, newest rows first, or the words in its place when it has none.
+    """A table of the page, newest rows first, with ``nothing`` as the text in place of an empty table.
 
-    ``open_rows`` of its rows are shown at once, the others on demand: on a phone each is a card.
+    ``open_rows`` of its rows are shown at once and the others on demand, because on a phone each row is a card.
     """
 
     title: str
@@ -69,7 +69,7 @@ def key_hash_from(text: str) -> bytes | None:
 
 @require_safe
 def show_user(request: HttpRequest, object_id: str) -> HttpResponse:
-    """Show what is known about a user."""
+    """Show all rows about a user."""
     if not request.user.has_perm(VIEW):
         raise PermissionDenied
     key_hash = key_hash_from(object_id)
@@ -77,7 +77,7 @@ def show_user(request: HttpRequest, object_id: str) -> HttpResponse:
     sections = _sections(request, key_hash, registrations) if key_hash else []
     topic = TopicKey.objects.filter(name=object_id).first() if key_hash else None
     if not topic and not any(section.rows for section in sections):
-        messages.warning(request, NO_SUCH_USER)
+        messages.warning(request, labels.NO_SUCH_USER)
         return HttpResponseRedirect(reverse("find"))
     may_forget = request.user.has_perm(ForgetUser.permission)
     context = {
@@ -101,7 +101,7 @@ def _registrations(key_hash: bytes) -> list[Registration]:
 
 
 def _reach(registrations: Sequence[Registration]) -> list[tuple[str, FirstLine]]:
-    """Return whether the user can be reached: installation by installation, where there are several."""
+    """Return whether the user can be reached: a line for each installation, or one line for a single one."""
     lines = reach_of(registrations)
     if len(lines) < 2:
         return [("", line) for line in lines or [NOBODY]]
@@ -147,13 +147,13 @@ def _installations(registrations: Sequence[Registration]) -> Section:
             ]
             for row in registrations
         ],
-        "None: nobody registered with this key, or it was forgotten.",
+        labels.NO_INSTALLATIONS,
         open_rows=OPEN_INSTALLATIONS,
     )
 
 
 def _route(registration: Registration) -> str:
-    """Return the state of the route, and why it is not active."""
+    """Return the state of the route, and the reason if it is not active."""
     if registration.route is None:
         return NOTHING
     return format_html("{} {}", label(registration.route.state), registration.route.disabled_reason)
@@ -179,7 +179,7 @@ def _notifications(key_hash: bytes) -> Section:
             ]
             for row in rows.order_by("-pk")[:MAX_ROWS]
         ],
-        "None is kept.",
+        labels.NO_NOTIFICATIONS,
         open_rows=OPEN_NOTIFICATIONS,
         more=Link("All notifications", everything),
     )
@@ -195,7 +195,7 @@ def _grants(registrations: Sequence[Registration]) -> Section:
             [as_digits(names[row.registration_id]), short_hash("server_public_key")(row), age("granted_at")(row)]
             for row in rows.only("registration_id", "server_public_key", "granted_at")
         ],
-        "None: no server may be pushed through.",
+        labels.NO_GRANTS,
     )
 
 
@@ -215,7 +215,7 @@ def _history(registrations: Sequence[Registration]) -> Section:
             ]
             for row in rows
         ],
-        "None: of an unregistered installation no history is known.",
+        labels.NO_EVENTS,
     )
 
 
@@ -224,7 +224,7 @@ def _link(text: str, url: str) -> str:
 
 
 class ForgetUser(Operation):
-    """Delete everything about a user. The log records that it happened, and not to whom."""
+    """Delete everything about a user. The log records the deletion without the user."""
 
     label = "Forget this user"
     permission = "registrations.forget_registration"
@@ -234,25 +234,21 @@ class ForgetUser(Operation):
         return "", "a forgotten user"
 
     def touched(self, rows: Sequence[Registration]) -> Iterable[str]:
-        yield f"Removed for good: {erasure.find_traces(rows[0].public_key_hash)}. This cannot be undone."
-        yield "Senders are told that nobody is registered. A push that is being sent at this moment may still arrive."
-        yield (
-            "Not even the version of a registration is kept: if the client registers again, or somebody repeats an old "
-            "registration of it, it counts as new."
-        )
+        yield labels.FORGET_EFFECT.format(traces=erasure.find_traces(rows[0].public_key_hash))
+        yield from labels.FORGET_EFFECTS
 
     def run(self, rows: Sequence[Registration], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         key_hash = rows[0].public_key_hash
         found = erasure.forget(key_hash, now=database_now())
         AccessRecord.objects.filter(page="user", object_id=key_hash.hex()).update(object_id="forgotten")
-        return Done(f"Forgot a user: {found}.") if found else Done("Nobody was there any more.", is_change=False)
+        return Done(f"Forgot a user: {found}.") if found else Done(labels.FORGOTTEN_ALREADY, is_change=False)
 
 
 def forget_user(request: HttpRequest, key_hash_hex: str) -> HttpResponse:
     """Confirm and run the operation "Forget this user"."""
     key_hash = key_hash_from(key_hash_hex)
     if key_hash is None:
-        messages.warning(request, NO_SUCH_USER)
+        messages.warning(request, labels.NO_SUCH_USER)
         return HttpResponseRedirect(reverse("find"))
     page = OperationPage("Forget a user", request.path, back=user_url(key_hash_hex), after=reverse("find"))
     return confirm(request, ForgetUser, [Registration(public_key_hash=key_hash)], page)

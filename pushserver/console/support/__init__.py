@@ -1,1 +1,1 @@
-"""Support: from what somebody reports to the user or notification that it is about."""
+"""Support: search boxes, pages of users and timelines, for somebody who handles a report of a user."""

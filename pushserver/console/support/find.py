@@ -1,7 +1,7 @@
-"""The search box of every page, which leads from what somebody reports to the user or notification that it is about.
+"""The search box of every page: it leads from a reported key, hash, id or number to its user or notification.
 
-As in `search`, a chat key arrives in the body of a POST, and only its hash is used from there on; so does what a bridge
-calls a secret, of which only an id is. Every look-up has an index, and ends after a few rows.
+As in `search`, a chat key arrives in the body of a POST, and only its hash is used after that. A secret of a bridge is
+replaced by an id in the same way. Every look-up has an index, and ends after a few rows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,8 @@ from notifications.admin import ID_BYTES, request_timeline_url, timeline_url, ty
 from notifications.models import Notification, NotificationRequest
 from pushserver.console.frame.links import user_url
 from pushserver.console.frame.menu import ENVELOPES, NOTIFICATIONS, USERS, may_find
-from pushserver.console.support.search import NOT_UNDERSTOOD, NotUnderstoodError, for_url
+from pushserver.console.labels import NOT_UNDERSTOOD, NOTHING_FOUND
+from pushserver.console.support.search import NotUnderstoodError, for_url
 from pushserver.start.demonstration import Person, people
 from registrations.admin import KEY_HASH_BYTES
 from registrations.models import Registration, TopicKey
@@ -30,10 +31,6 @@ from waku_bridge.codec.keys import key_hash as chat_key_hash
 from waku_bridge.models import InboundEnvelope
 
 MAX_HITS = 20
-NOTHING_FOUND = (
-    "Nothing was found. Users are known while they are registered or were notified lately; envelopes are kept for some "
-    "days, notifications for some weeks."
-)
 
 
 @sensitive_post_parameters("q")
@@ -53,13 +50,13 @@ def find(request: HttpRequest) -> HttpResponse:
 
 
 def _people() -> list[tuple[Person, str]]:
-    """Return the people of the demonstration with their pages, and nobody where there is none."""
+    """Return the people of the demonstration with the URLs of their pages. A real server has none."""
     return [(person, user_url(hex_of(chat_key_hash(person.public_key)))) for person in people()]
 
 
 @require_safe
 def found(request: HttpRequest, term: str) -> HttpResponse:
-    """Redirect to the one thing that was found, or show a choice of several."""
+    """Redirect to a single hit, or show a choice of several."""
     _refuse_who_may_see_nothing(request)
     if not _may_stand_in_a_url(term):
         messages.error(request, NOT_UNDERSTOOD)
@@ -81,7 +78,7 @@ def _refuse_who_may_see_nothing(request: HttpRequest) -> None:
 
 
 def _may_stand_in_a_url(term: str) -> bool:
-    """Return whether the term holds no chat key. Somebody may have typed a URL with one in it."""
+    """Return whether the term has no chat key. Somebody may have typed a URL that has one."""
     try:
         return found_by(term) == term
     except NotUnderstoodError:
@@ -89,7 +86,7 @@ def _may_stand_in_a_url(term: str) -> bool:
 
 
 def found_by(term: str) -> str:
-    """Return the term as it may stand in a URL: also the number of a notification is one, which lists do not take.
+    """Return the term in its form for URLs. The number of a notification is a term here, but not in lists.
 
     Raises NotUnderstoodError.
     """
@@ -97,7 +94,7 @@ def found_by(term: str) -> str:
 
 
 def hits_for(term: str) -> list[Found]:
-    """Return what matches ``term``: a hash, the first digits of one, or the id of an installation or a device."""
+    """Return the hits for ``term``: a hash or its first digits, a number, or the id of an installation or a device."""
     digits = hash_digits(term)
     hits = list(_installations(term)) if is_id(term) else []
     hits += [found for part in parts() for found in part.find(term)]
@@ -116,7 +113,7 @@ def _installations(term: str) -> Iterator[Found]:
 
 
 def _numbered(term: str) -> Iterator[Found]:
-    """Yield the notification with this number, which every page about it shows."""
+    """Yield the notification with this number."""
     rows = Notification.objects.filter(pk=int(term)).values_list("pk", "type", "state", "installation_id")
     for pk, type_, state, installation_id in rows:
         yield _notification_hit(pk, type_, state, installation_id)
@@ -128,9 +125,7 @@ def _notification_hit(pk: int, type_: int, state: str, installation_id: str) -> 
 
 
 def _user(key_hash: bytes) -> Iterator[Found]:
-    """Yield the user with this key hash, also one who is no longer registered, or was notified without ever
-    registering.
-    """
+    """Yield the user with this key hash, who may have unregistered, or had notifications without a registration."""
     own = {"public_key_hash": key_hash}
     is_known = Registration.objects.filter(**own).exists() or Notification.objects.filter(**own).exists()
     if is_known or TopicKey.objects.filter(name=key_hash.hex()).exists():
@@ -148,9 +143,9 @@ def _user_hit(key_hash: bytes) -> Found:
 
 
 def _messages(digits: str) -> Iterator[Found]:
-    """Yield what belongs to the id of a Status message or of a metadata message.
+    """Yield the notifications and requests of a Status message or a metadata message.
 
-    They are two queries because one condition for both could use neither index.
+    There are two queries, because one condition for both ids could use neither index.
     """
     for field in ("message_id", "request_key"):
         requests = NotificationRequest.objects.filter(by_hash(digits, ((field, ID_BYTES),)))

@@ -1,4 +1,4 @@
-"""Whether a user can be reached, and if not since when, by whom and why: the first line of the pages about users."""
+"""First line of the pages about users: whether a user can be reached, and if not since when, by whom and why."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -17,16 +17,17 @@ from notifications.messages import ChannelKey, channel_key
 from notifications.models import Channel, Halt
 from notifications.queues.disabling import BY_OPERATOR, FAILING
 from notifications.queues.halts import halted_apps
+from pushserver.console import labels
 from registrations.models import Registration, Route
 
-# The entry of the log is written in the transaction that disables, by a clock that was read a little later.
+# The log entry is written in the transaction that disables a route, but its clock is read a little later.
 A_MOMENT = timedelta(seconds=5)
-NOBODY = FirstLine("Cannot be reached: nobody registered with this key, or it was forgotten.", Family.CAUTION)
+NOBODY = FirstLine(labels.UNREACHABLE, Family.CAUTION)
 Halted = Mapping[ChannelKey, Halt]
 
 
 def reach_of(registrations: Sequence[Registration]) -> list[FirstLine]:
-    """Return whether each of these registrations can be reached. It takes two queries, however many they are."""
+    """Return whether each of these registrations can be reached, with two queries for all of them."""
     entries = _disablings(Registration, {str(row.pk): row.route for row in registrations})
     halted = halted_apps()
     return [_of_registration(row, entries.get(str(row.pk)), halted) for row in registrations]
@@ -38,7 +39,7 @@ def reach_of_registration(registration: Registration) -> FirstLine:
 
 
 def reach_of_owner(owner: Any) -> FirstLine:
-    """Return whether a row can be reached that owns a route, and is no registration."""
+    """Return whether a row that owns a route, but is no registration, can be reached."""
     if owner.route is None:
         return FirstLine(format_html("Cannot be reached: {} {}.", owner.state, _ago(owner.ended_at)), Family.QUIET)
     entries = _disablings(type(owner), {str(owner.pk): owner.route})
@@ -46,7 +47,7 @@ def reach_of_owner(owner: Any) -> FirstLine:
 
 
 def owners() -> list[type[Model]]:
-    """Return the models whose rows own a route beside registrations."""
+    """Return the models other than registrations whose rows own a route."""
     return [model for part in parts() for model in part.owners()]
 
 
@@ -56,7 +57,7 @@ for _model in owners():
 
 @acted_on_through(Route)
 def owners_of_route(route: Route) -> dict[type[Model], list[str]]:
-    """Return the registration, or what else leads to a route."""
+    """Return the ids of the registrations and other owners of a route, by model."""
     models: list[type[Model]] = [Registration, *owners()]
     return {
         model: [str(pk) for pk in model._default_manager.filter(route=route).values_list("pk", flat=True)]  # noqa: SLF001 - documented
@@ -72,7 +73,7 @@ def reach_of_route(route: Route) -> FirstLine:
 
 
 def _disablings(model: type[Model], routes: Mapping[str, Route | None]) -> dict[str, LogEntry]:
-    """Return the entries of the log by which operators disabled the routes of these rows."""
+    """Return the log entries by which operators disabled the routes of these rows."""
     disabled = {name: route for name, route in routes.items() if route and route.disabled_reason == BY_OPERATOR}
     since = min((route.disabled_at for route in disabled.values() if route.disabled_at), default=None)
     if since is None:
@@ -87,7 +88,7 @@ def _of_registration(registration: Registration, entry: LogEntry | None, halted:
             format_html("Cannot be reached: it unregistered {}.", _ago(registration.updated_at)), Family.QUIET
         )
     if registration.route.state == Route.State.ACTIVE and not registration.enabled:
-        return FirstLine("Is not notified: its user switched notifications off.", Family.QUIET)
+        return FirstLine(labels.SWITCHED_OFF, Family.QUIET)
     return _of_route(registration.route, entry, halted)
 
 
@@ -98,13 +99,13 @@ def _of_route(route: Route, entry: LogEntry | None, halted: Halted) -> FirstLine
     if app in halted:
         return FirstLine(_why_waiting(app, halted[app]), Family.CAUTION)
     if route.failing_since:
-        return FirstLine(format_html("Pushes fail since {}.", relative(route.failing_since)), Family.CAUTION)
+        return FirstLine(
+            format_html("Pushes fail: the first failure was {}.", relative(route.failing_since)), Family.CAUTION
+        )
     if route.is_proven and route.last_success_at:
         known = format_html("Can be reached: something was delivered {}.", relative(route.last_success_at))
         return FirstLine(known, Family.GOOD)
-    return FirstLine(
-        "Can be reached, as far as is known: nothing was delivered to its current token yet.", Family.WAITING
-    )
+    return FirstLine(labels.UNPROVEN, Family.WAITING)
 
 
 def _why_disabled(route: Route, entry: LogEntry | None) -> str:
@@ -113,8 +114,8 @@ def _why_disabled(route: Route, entry: LogEntry | None) -> str:
         who = entry.user.get_username() if entry else "an operator"
         return format_html("disabled by {} {}{}", who, ago, f": {reason_of(entry)}" if entry else ".")
     if route.disabled_reason == FAILING:
-        return format_html("disabled {}, as every push had failed for too long.", ago)
-    return format_html("disabled {}, as its token is dead ({}).", ago, route.disabled_reason)
+        return format_html("disabled {}, because every push had failed for too long.", ago)
+    return format_html("disabled {}, because its token is dead ({}).", ago, route.disabled_reason)
 
 
 def _why_waiting(app: ChannelKey, halt: Halt) -> str:

@@ -1,8 +1,8 @@
-"""The search box of every list: it takes what people paste and redirects to a URL that holds no chat key.
+"""The search box of every list: it reads a pasted term, and redirects to a URL without a chat key.
 
-A chat key identifies a person. It arrives in the body of a POST, is hashed here, and is neither stored nor logged; the
-address bar, and whatever keeps it, sees the hash. In the same way what a bridge calls a secret becomes the id of what
-it is of. A term of no known form might be a mistyped chat key, so it is refused without being repeated anywhere.
+A chat key identifies a person. It arrives in the body of a POST, is hashed here, and is neither stored nor logged. The
+URL, and everything that keeps it, has the hash. In the same way a bridge replaces a secret by the id of its owner. A
+term of no known form may be a mistyped chat key, so it is refused and repeated nowhere.
 """
 
 import re
@@ -24,6 +24,7 @@ from kit.figures import counted
 from kit.operations import parts
 from notifications.admin import ID_BYTES
 from notifications.models import Notification, NotificationRequest
+from pushserver.console.labels import KEY_CUT_OFF, NOT_UNDERSTOOD
 from registrations.admin import KEY_HASH_BYTES
 from registrations.models import Registration
 from waku_bridge.codec.errors import BadPublicKey
@@ -34,17 +35,11 @@ from waku_bridge.models import InboundEnvelope
 _PROFILE_LINK = re.compile(
     r"(https?://)?(www\.)?(status\.app|join\.status\.im)/u/?([^\s#]*#)?(?P<key>(zQ3|0x|0[234])\w+)", re.IGNORECASE
 )
-NOT_UNDERSTOOD = (
-    "Nothing was searched: this is no chat key (0x04…, zQ3sh… or compressed hex), no hash, no id and no client "
-    "string. Of a hash at least the first 8 digits are needed, of a chat key all of it."
-)
 
-
-# How long a chat key is by how it begins: both forms in hexadecimal digits, and Status' short form.
+# Length of a chat key by its first characters: both hexadecimal forms, and the short form of Status.
 _LENGTHS = {"04": 130, "02": 66, "03": 66, "zQ3sh": 49}
-# A key with this number of digits missing was copied badly; with more missing it is no key.
+# Digits that a badly copied key lacks at most. A term that lacks more is no key.
 MAX_MISSING = 12
-MISSING = "Nothing was searched: this looks like a chat key with {missing} missing. All of it is needed."
 _HEX = re.compile("[0-9a-fA-F]+")
 # The hashes that can be searched for, with their sizes in bytes.
 _HASHES: tuple[tuple[type[Model], str, int], ...] = (
@@ -57,7 +52,7 @@ _HASHES: tuple[tuple[type[Model], str, int], ...] = (
 
 
 class NotUnderstoodError(Exception):
-    """A term has no known form. The error says so and does not repeat it, as it might be a mistyped chat key."""
+    """A term has no known form. The error does not repeat the term, because it may be a mistyped chat key."""
 
     def __init__(self, words: str = NOT_UNDERSTOOD) -> None:
         super().__init__(words)
@@ -71,7 +66,7 @@ def search_facts(request: HttpRequest, app_label: str, model_name: str) -> HttpR
     if not facts.has_view_permission(request):
         raise PermissionDenied
     query = request.GET.copy()
-    for outdated in ("q", OLDER, NEWER, "e"):  # the term, the page, the error flag of the list it comes from
+    for outdated in ("q", OLDER, NEWER, "e"):  # the term, the page, and the error flag of the list
         query.pop(outdated, None)
     try:
         terms = [_searched(term, facts) for term in request.POST.get("q", "").split()]
@@ -88,7 +83,7 @@ def _searched(term: str, facts: FactAdmin) -> str:
 
 
 def for_url(term: str) -> str:
-    """Return the term, or the hash of a chat key or what a bridge has in place of a secret.
+    """Return the hash of a chat key, the id that a bridge has in place of a secret, or else the term itself.
 
     Raises NotUnderstoodError for anything else.
     """
@@ -99,7 +94,7 @@ def for_url(term: str) -> str:
     missing = missing_of_a_chat_key(term)
     if missing and not _is_known(hash_digits(term)):
         count = counted(missing, "digit")
-        raise NotUnderstoodError(MISSING.format(missing=count))
+        raise NotUnderstoodError(KEY_CUT_OFF.format(missing=count))
     if is_id(term) or (hash_digits(term) and not _looks_like_part_of_a_chat_key(term)):
         return term
     for part in parts():
@@ -109,7 +104,7 @@ def for_url(term: str) -> str:
 
 
 def missing_of_a_chat_key(term: str) -> int:
-    """Return how many digits are missing of what looks like the beginning of a chat key, and 0 for anything else."""
+    """Return the number of digits that a term lacks to be a chat key, or 0 if it does not look like one."""
     digits = term.removeprefix("0x")
     length = next((length for begin, length in _LENGTHS.items() if digits.startswith(begin)), 0)
     is_hex = _HEX.fullmatch(digits) is not None
@@ -118,19 +113,19 @@ def missing_of_a_chat_key(term: str) -> int:
 
 
 def _is_known(digits: str) -> bool:
-    """Return whether a hash that is stored begins with these digits. A hash may begin as a chat key does."""
-    # One column at a time, as each has an index of its own.
+    """Return whether a stored hash begins with these digits. A hash may begin like a chat key."""
+    # One query per column, because each column has its own index.
     return bool(digits) and any(
         model._default_manager.filter(by_hash(digits, ((column, size_bytes),))).exists()  # noqa: SLF001 - documented
         for model, column, size_bytes in _HASHES
-        if len(digits) <= 2 * size_bytes  # the condition of a longer term would be none
+        if len(digits) <= 2 * size_bytes  # a longer term would make no condition
     )
 
 
 def _key_in(term: str) -> str:
     """Return the chat key of a link to a profile, or the term itself.
 
-    The newer links have the key behind `#`, and before it a description of the user; the older end with the key.
+    Newer links have the key after `#`, and a description of the user before it. Older links end with the key.
     """
     link = _PROFILE_LINK.fullmatch(term)
     return link["key"] if link else term

@@ -1,4 +1,4 @@
-"""The rows that are kept of one notification, as its timeline needs them, with what halted it and what staff did."""
+"""Story of one notification: all rows that its timeline needs, with its halts and the staff actions on it."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,23 +14,24 @@ from notifications.messages import channel_key
 from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest
 from notifications.queues import halts
 from pushserver.console.drain import DRAIN_ID
+from pushserver.console.labels import STARTED, STOPPED
 from registrations.admin import ROUTE_SECRETS
 from registrations.models import Registration, Route
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
-# A disabling ends what waits in the same transaction, and is logged a moment later.
+# Disabling a route ends its waiting notifications in the same transaction, and is logged a moment later.
 A_MOMENT = timedelta(seconds=5)
 MAX_STEPS = 50
-# What the log says when staff begin a halt, with its kind, and when they end one.
-HALT_BEGINS = {"Delivery is stopped.": "drained", "Paused.": "paused", "Tripped.": "tripped"}
-HALT_ENDS = ("Delivery runs again.", "Resumed.", "Closed the breaker.")
+# First words of the log entries by which staff begin a halt, with its kind, and of those by which they end one.
+HALT_BEGINS = {STOPPED: "drained", "Paused.": "paused", "Tripped.": "tripped"}
+HALT_ENDS = (STARTED, "Resumed.", "Closed the breaker.")
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """All rows that are kept of one notification. Envelopes and replies are deleted sooner than notifications.
+    """All rows about one notification. Envelopes and replies are deleted sooner than notifications.
 
-    ``staff`` has what staff did during its life, and before that the beginning of each halt that it was born into.
+    ``staff`` has the staff actions during its life. The beginnings of halts that covered its creation come first.
     """
 
     notification: Notification
@@ -45,7 +46,7 @@ class Story:
 
 
 def load_story(notification_id: int) -> Story | None:
-    """Load all rows of a notification, with a dozen look-ups by index however long its story is."""
+    """Load all rows of a notification, with a dozen look-ups by index."""
     rows = Notification.objects.defer("chat_id", "message", "dedup_key", "collapse_id", "request__reply_address")
     notification = rows.select_related("request").filter(pk=notification_id).first()
     if notification is None:
@@ -80,13 +81,13 @@ def _channel_of(route: Route | None) -> Channel | None:
 
 
 def _staff(notification: Notification, channel: Channel | None) -> list[LogEntry]:
-    """Return what staff did during the life of a notification, and the beginnings of halts that it was born into."""
+    """Return the beginnings of halts that covered the creation of a notification, then staff actions during its life."""
     during = staff_actions(_subjects(notification, channel), notification.created_at, notification.finished_at)
     return [*_begun_before(notification.created_at, channel), *during]
 
 
 def _subjects(notification: Notification, channel: Channel | None) -> dict[type[Model], list[str]]:
-    """Return the rows on which staff may have acted in a way that changed the course of a notification."""
+    """Return the rows on which a staff action may have changed the course of a notification."""
     owners = Registration.objects.filter(
         public_key_hash=notification.public_key_hash, installation_id=notification.installation_id
     )
@@ -103,7 +104,7 @@ def _subjects(notification: Notification, channel: Channel | None) -> dict[type[
 def staff_actions(
     subjects: Mapping[type[Model], Collection[str]], since: datetime, until: datetime | None
 ) -> list[LogEntry]:
-    """Return what staff did to these rows within a time, found by the index over subjects."""
+    """Return the staff actions on these rows between two times, found by the index over subjects."""
     condition = Q(pk=None)
     for model, ids in subjects.items():
         condition |= Q(content_type=ContentType.objects.get_for_model(model), object_id__in=ids)
@@ -113,8 +114,8 @@ def staff_actions(
 
 
 def _begun_before(at: datetime, channel: Channel | None) -> Iterator[LogEntry]:
-    """Yield the entry of the drain and of the pause that lasted at a time, as far as staff began them."""
-    yield from _lasting(Halt, DRAIN_ID, "Delivery is stopped.", "Delivery runs again.", at)
+    """Yield the log entries by which staff began the drain and the pause that were in force at a time."""
+    yield from _lasting(Halt, DRAIN_ID, STOPPED, STARTED, at)
     if channel:
         yield from _lasting(Channel, str(channel.pk), "Paused.", "Resumed.", at)
 
@@ -127,5 +128,5 @@ def _lasting(model: type[Model], object_id: str, begin: str, end: str, at: datet
 
 
 def halt_of(entry: LogEntry) -> str:
-    """Return the kind of the halt that an entry of the log says staff began, or an empty text."""
+    """Return the kind of the halt that staff began by this log entry, or an empty text for any other entry."""
     return next((kind for begin, kind in HALT_BEGINS.items() if entry.change_message.startswith(begin)), "")

@@ -1,7 +1,6 @@
-"""The timelines of notifications and requests: from the envelope to the answer that the sender got, and what comes
-next.
+"""Timelines of notifications and requests, from the envelope to the answer to the sender, with the next steps.
 
-What is decided at once has no row of its own, so that its story is the one of its request.
+A push that was decided at once has no row of its own, so the timeline of its request shows it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,12 +31,12 @@ from notifications.admin import notification_url, request_url, timeline_url, typ
 from notifications.models import Attempt, Notification, NotificationRequest
 from notifications.rules.reports import unpack
 from pushserver.console.frame.links import links_to_recipient
-from pushserver.console.support.labels import CLASSES
+from pushserver.console.labels import CLASSES, NO_SUCH_NOTIFICATION, NOTHING_LEFT
 from pushserver.console.support.outlook import (
     line_of,
     line_of_request,
-    what_comes_next,
-    what_comes_of_answer,
+    next_steps,
+    next_steps_of_answer,
     why_decided,
     why_ended,
 )
@@ -55,14 +54,13 @@ from waku_bridge.admin import envelope_url
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 State = Notification.State
-NO_SUCH_NOTIFICATION = "There is no such notification, or it is kept no longer."
-MAX_ID_LENGTH = 19  # of digits: a number of the database has fewer
+MAX_ID_LENGTH = 19  # digits: a number of the database has fewer
 MAX_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the timeline. ``state`` is its outcome. ``is_before`` marks what began before all of it."""
+    """One step of the timeline. ``state`` is its outcome. ``is_before`` marks a halt that began before the request."""
 
     at: datetime
     heading: str
@@ -80,7 +78,7 @@ def show_timeline(request: HttpRequest, object_id: str) -> HttpResponse:
     if story is None:
         messages.warning(request, NO_SUCH_NOTIFICATION)
         return HttpResponseRedirect(reverse("find"))
-    own = {"facts": _facts(story), "links": list(_links(story)), "next": list(what_comes_next(story))}
+    own = {"facts": _facts(story), "links": list(_links(story)), "next": list(next_steps(story))}
     title = f"Timeline of notification {story.notification.pk}"
     return _page(request, title, list(steps_of(story, request)), {"line": line_of(story), **own})
 
@@ -93,7 +91,7 @@ def _page(request: HttpRequest, title: str, steps: Sequence[Step], own: dict[str
 
 @require_safe
 def show_request_timeline(request: HttpRequest, object_id: str) -> HttpResponse:
-    """Show the timeline of a request, with what was decided at once about each of its places."""
+    """Show the timeline of a request, with the decisions that were made at once about its places."""
     if not request.user.has_perm("notifications.view_notification"):
         raise PermissionDenied
     pk = int(object_id) if object_id.isdecimal() and len(object_id) < MAX_ID_LENGTH else 0
@@ -124,13 +122,13 @@ def _links_of_request(asked: NotificationRequest, envelope: InboundEnvelope | No
 
 
 def _rest_of(asked: NotificationRequest) -> Iterator[str]:
-    yield from what_comes_of_answer(asked, [])
+    yield from next_steps_of_answer(asked, [])
     if asked.state != NotificationRequest.State.WAITING:
-        yield "Nothing for what was decided at once; each notification has a timeline of its own."
+        yield NOTHING_LEFT
 
 
 def steps_of(story: Story, request: HttpRequest) -> Iterator[Step]:
-    """Yield the steps by time. Steps of the same moment stay in the order of their causes."""
+    """Yield the steps by time. Steps of the same moment stay in causal order."""
     created = Step(story.notification.created_at, "Notification created", _kind(story.notification))
     asked = [*_arrival(story.envelope, story.request), created, *_decided(story.request)]
     answer = _answer(story.request, story.replies, story.notification)
@@ -151,14 +149,14 @@ def _arrival(envelope: InboundEnvelope | None, request: NotificationRequest) -> 
 
 
 def _decided(request: NotificationRequest) -> Iterator[Step]:
-    """Yield what was decided at once about places of the request, and by which check or wish."""
+    """Yield each decision that was made at once about a place of the request, with its check or wish."""
     for one in unpack(request.decided):
         about = f"place {one.position} of the request, {type_name(one.type)}. " if one.type else ""
         yield Step(request.received_at, "Decided at once:", f"{about}{why_decided(one)}", one.verdict)
 
 
 def _halted(story: Story) -> Iterator[Step]:
-    """Yield the beginning of each halt that lasts and that the server began itself."""
+    """Yield the beginning of each current halt that the server began itself."""
     for halt in story.halts:
         if not halt.by:
             is_before = halt.since < story.request.received_at
@@ -166,7 +164,7 @@ def _halted(story: Story) -> Iterator[Step]:
 
 
 def _acted(staff: Sequence[LogEntry], request: HttpRequest, since: datetime) -> Iterator[Step]:
-    """Yield what staff did, linked to the log of changes for those who may read it. Halts are said to begin and end."""
+    """Yield the staff actions, linked to the log of changes for people who may read it. Halts have their own headings."""
     may_read = request.user.has_perm("admin.view_logentry")
     for entry in staff:
         begun, ended = halt_of(entry), entry.change_message.startswith(HALT_ENDS)
@@ -178,16 +176,16 @@ def _acted(staff: Sequence[LogEntry], request: HttpRequest, since: datetime) -> 
 
 
 def _kind(notification: Notification) -> str:
-    """Return the type of a notification, or the grade where the bridge knows grades instead."""
+    """Return the type of a notification, or its grade if its bridge has grades."""
     return f"grade {notification.grade}" if notification.grade else type_name(notification.type)
 
 
-# What attempts have in common that are one step of a timeline.
+# Attempts with these fields in common are one step of a timeline.
 ALIKE = attrgetter("gateway", "outcome", "code", "error", "late_code", "is_probe")
 
 
 def _attempts(story: Story) -> Iterator[Step]:
-    """Yield each attempt, but those that failed as the one before them as one step, at the time of the last."""
+    """Yield each attempt. Attempts that failed like the one before them become one step, at the time of the last."""
     for _, alike in groupby(story.attempts, ALIKE):
         first, *again = alike
         yield Step(first.started_at, f"Attempt {first.number} started", f"at {first.gateway}{_as_probe(first)}")
@@ -195,7 +193,7 @@ def _attempts(story: Story) -> Iterator[Step]:
             continue
         took = timedelta(milliseconds=first.latency_ms or 0)
         late = f"; the gateway reported later: {first.late_code}" if first.late_code else ""
-        known = f"after {in_words(took)}" if first.latency_ms is not None else "nobody knows when"
+        known = f"after {in_words(took)}" if first.latency_ms is not None else "after an unknown time"
         detail = format_html("{}{}{}. {}", known, _error(first, story), late, CLASSES[first.outcome])
         yield Step(first.started_at + took, f"Attempt {first.number}:", detail, first.outcome)
         if again:
@@ -205,11 +203,11 @@ def _attempts(story: Story) -> Iterator[Step]:
 
 
 def _as_probe(attempt: Attempt) -> str:
-    return ", as a probe: the breaker of its app was open, or its gateway was away" if attempt.is_probe else ""
+    return ", as a probe: the breaker of its app was open, or its gateway was unreachable" if attempt.is_probe else ""
 
 
 def _error(attempt: Attempt, story: Story) -> str:
-    """Return the code of an attempt, what the gateway said, and the rule by which it was read."""
+    """Return the code of an attempt, the error text of the gateway, and a link to the rule that classified it."""
     if not attempt.code:
         return ""
     message = format_html(", “{}”", attempt.error) if attempt.error else ""
@@ -228,21 +226,21 @@ def _end(story: Story) -> Iterator[Step]:
 def _answer(
     request: NotificationRequest, replies: Sequence[OutboundReply], notification: Notification | None = None
 ) -> Iterator[Step]:
-    report = f"the sender is told {notification.report}" if notification and notification.report else ""
+    report = f"the answer to the sender is {notification.report}" if notification and notification.report else ""
     if notification and notification.grade:
-        yield Step(request.received_at, "Answered", "the user's server is told that it is stored")
+        yield Step(request.received_at, "Answered", "the user's server gets the answer that it is stored")
     elif request.answered_at:
         yield Step(request.answered_at, "Reply recorded", report)
     for reply in replies:
         if reply.published_at:
-            tries = "" if reply.attempt_count == 1 else f", with try {reply.attempt_count}"
+            tries = "" if reply.attempt_count == 1 else f", at try {reply.attempt_count}"
             yield Step(reply.published_at, "Reply published", f"by {host_of(reply.node)}{tries}")
         if reply.confirmed_at:
             yield Step(reply.confirmed_at, "Reply confirmed", "a store has it")
 
 
 def _table(steps: Sequence[Step]) -> dict[str, object]:
-    """Return the table of the steps, each with the time since the one before."""
+    """Return the table of the steps. Each row has the time since the step before."""
     gaps = [timedelta(0), *(later.at - earlier.at for earlier, later in pairwise(steps))]
     return {
         "headers": ["time (UTC)", "since the last", "event", "detail"],
@@ -285,7 +283,7 @@ def _ids(request: NotificationRequest) -> list[tuple[str, object]]:
 
 
 def _trace(request: NotificationRequest) -> Iterator[tuple[str, object]]:
-    """Yield the trace of a request, if it is traced: its id, linked to where people look at it."""
+    """Yield the id of the trace of a request, if it is traced, linked to its page in the tracing tool."""
     trace = trace_of(bytes(request.source_key))
     if trace is None:
         return
