@@ -30,9 +30,9 @@ from pushserver.api import tokens
 from pushserver.models import ApiToken
 from pushserver.tests.test_deploy import COMMON, given_by_compose, given_by_systemd, problems, unit
 from tests.drills.backups import Backups
-from tests.recipes.blocks import PAGES, ROOT, blocks, shell_blocks
+from tests.recipes.blocks import PAGES, ROOT, blocks, commands_in_sentences, shell_blocks
 from tests.recipes.calls import COMPOSE, SETTINGS, faults, parser_of, read_curl, unknown_values
-from tests.recipes.stage import STAND_INS, Call, Rehearsal, Stage, rehearse
+from tests.recipes.stage import INSTALLED, STAND_INS, Call, Rehearsal, Stage, rehearse
 from xmpp_bridge.tests.talking import APN_TOKEN, SERVICE, make_app
 
 TOKEN = "psk_of_this_test"
@@ -119,6 +119,20 @@ def test_each_option_of_a_command_in_a_sentence_exists(page: Path) -> None:
     named = INLINE.findall(page.read_text(encoding="utf-8"))
     options = {(name, option) for name, rest in named for option in re.findall(r"(?<=\s)--[a-z][a-z-]*", rest)}
     assert {(n, o) for n, o in options if o not in parser_of(n)._option_string_actions} == set()
+
+
+IN_SENTENCES = {str(page.relative_to(ROOT)): commands_in_sentences(page, [*STAND_INS, *INSTALLED]) for page in PAGES}
+
+
+@pytest.mark.parametrize("page", [page for page, commands in IN_SENTENCES.items() if commands])
+def test_a_command_in_a_sentence_names_what_exists(tmp_path: Path, page: str) -> None:
+    """It may leave out arguments, which a recipe may not."""
+    stage = Stage(tmp_path)
+    stage.prepare()
+    for command in IN_SENTENCES[page]:
+        rehearsal = stage.run(command)
+        found = [rehearsal.fault, *(fault for call in rehearsal.calls for fault in faults(call))]
+        assert [fault for fault in found if fault and "arguments are required" not in fault] == [], command.text
 
 
 # What is carried out --------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Fenced blocks of the documents."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -63,3 +63,11 @@ def anchor(title: str) -> str:
 def shell_blocks(page: Path) -> list[Block]:
     """Return those that people paste into a shell."""
     return [block for block in blocks(page) if block.language in SHELL]
+
+
+def commands_in_sentences(page: Path, programs: Iterable[str]) -> list[Block]:
+    """Return what stands between backticks and calls one of these programs. A command with "…" is shortened."""
+    prose = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    texts = [text for text in re.findall(r"`([^`\n]+)`", prose) if "…" not in text]
+    commands = dict.fromkeys(text for text in texts if " " in text and text.split()[0] in programs)
+    return [Block(str(page.relative_to(ROOT)), "", number, "sh", f"{text}\n") for number, text in enumerate(commands)]

@@ -16,7 +16,8 @@ from tests.recipes.stage import Call
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
 VALUES = yaml.safe_load((ROOT / "deploy/chart/values.yaml").read_text(encoding="utf-8"))
 VERSION = (ROOT / "VERSION").read_text(encoding="ascii").strip()
-UNITS = {path.name for path in (ROOT / "deploy/systemd").iterdir()} | {"postgresql.service", "redis-server.service"}
+OF_DEBIAN = ("postgresql.service", "redis-server.service", "systemd-timesyncd.service")
+UNITS = {path.name for path in (ROOT / "deploy/systemd").iterdir()} | set(OF_DEBIAN)
 SETTINGS = set(readings())
 
 
@@ -35,6 +36,8 @@ def check_manage(call: Call) -> Iterator[str]:
     if command not in get_commands():
         yield f"no command {command}"
         return
+    if {"-h", "--help"} & {*arguments}:
+        return
     try:
         parser_of(command).parse_args(arguments)
     except CommandError as error:
@@ -42,8 +45,13 @@ def check_manage(call: Call) -> Iterator[str]:
 
 
 def check_python(call: Call) -> Iterator[str]:
-    assert call.arguments[0] == "manage.py"
-    yield from check_manage(Call("manage.py", call.arguments[1:]))
+    """It runs manage.py, or a module or a script of the repository."""
+    first, *rest = call.arguments
+    if first == "manage.py":
+        yield from check_manage(Call(first, tuple(rest)))
+    else:
+        name = rest[0].replace(".", "/") if first == "-m" else first
+        yield from [] if any((ROOT / f"{name}{end}").exists() for end in ("", ".py")) else [f"no {name}"]
 
 
 def after_options(words: tuple[str, ...], with_value: set[str]) -> tuple[list[tuple[str, str]], list[str]]:
@@ -60,10 +68,10 @@ def check_compose(words: tuple[str, ...]) -> Iterator[str]:
     options, (command, *rest) = after_options(words, {"--profile", "-f"})
     profiles = {profile for service in COMPOSE["services"].values() for profile in service.get("profiles", ())}
     yield from (f"no profile {value}" for name, value in options if name == "--profile" and value not in profiles)
-    if command not in {"build", "exec", "logs", "ps", "pull", "restart", "stop", "up"}:
+    if command not in {"build", "exec", "logs", "ps", "pull", "restart", "run", "stop", "up"}:
         yield f"compose {command} is not known here"
     _, services = after_options(tuple(rest), {"-u", "--user", "--scale"})
-    services = services[:1] if command == "exec" else [word for word in services if not word.startswith("-")]
+    services = services[:1] if command in {"exec", "run"} else [word for word in services if not word.startswith("-")]
     yield from (f"no service {name}" for name in services if name not in COMPOSE["services"])
 
 
@@ -114,15 +122,17 @@ def unknown_values(given: Mapping[str, Any], known: Any = VALUES, path: str = ""
 
 
 def check_kubectl(call: Call) -> Iterator[str]:
-    _, words = after_options(call.arguments, {"-n"})
-    if words[:1] == ["exec"]:
-        release, _, process = words[1].removeprefix("deployment/").partition("-")
-        yield from [] if release == "push" and process in VALUES["processes"] else [f"no {words[1]}"]
-    elif words[:3] == ["create", "secret", "generic"]:
+    """The deployment is one of the chart, and the secret has its keys."""
+    _, (verb, *rest) = after_options(call.arguments, {"-n"})
+    _, words = after_options(tuple(rest), {"--tail"})
+    if verb in {"exec", "logs"}:
+        release, _, process = words[0].removeprefix("deployment/").partition("-")
+        yield from [] if release == "push" and process in VALUES["processes"] else [f"no {words[0]}"]
+    elif (verb, *words[:2]) == ("create", "secret", "generic"):
         keys = {word.removeprefix("--from-file=") for word in words if word.startswith("--from-file=")}
-        yield from [] if (words[3], keys) == (VALUES["secret"]["name"], {*VALUES["secret"]["keys"]}) else [str(keys)]
-    elif words[:2] != ["create", "namespace"]:
-        yield f"kubectl {words[0]} is not known here"
+        yield from [] if (words[2], keys) == (VALUES["secret"]["name"], {*VALUES["secret"]["keys"]}) else [str(keys)]
+    elif (verb, words[0]) not in {("create", "namespace"), ("rollout", "restart")}:
+        yield f"kubectl {verb} {words[0]} is not known here"
 
 
 def check_systemctl(call: Call) -> Iterator[str]:
@@ -134,7 +144,9 @@ def check_systemctl(call: Call) -> Iterator[str]:
 
 
 def check_curl(call: Call) -> Iterator[str]:
-    """The path leads somewhere, and options are those that `request` below understands."""
+    """A path of this server leads somewhere. Other servers are not asked."""
+    if not any(re.match(r"https?://(127\.0\.0\.1:8000|push\.example\.org)/", word) for word in call.arguments):
+        return
     _, path, _, _ = read_curl(call)
     try:
         resolve(path.partition("?")[0])
