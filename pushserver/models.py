@@ -40,7 +40,7 @@ class ApiToken(models.Model):
         REPORTS = "reports", "reads the figures of the nightly reports"
         DEVICES = "devices", "registers and removes devices of a bridge: the only one that changes anything"
 
-    name = models.CharField(max_length=100, help_text="What it is for.")
+    name = models.CharField(max_length=100, help_text="Purpose of the token.")
     prefix = models.CharField(max_length=12, editable=False)  # of the token, so that people can tell which one it is
     digest = BytesField(unique=True, editable=False)  # SHA-256, 32 bytes: the token is random and long, so no salt
     scopes = models.JSONField(default=list)  # of `Scope`

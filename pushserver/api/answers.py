@@ -147,9 +147,9 @@ class IndicatorAnswer(serializers.Serializer[Any]):
 
     id = serializers.CharField()
     state = serializers.ChoiceField(choices=[(state.value, state.name.lower()) for state in State])
-    since = serializers.DateTimeField(allow_null=True, help_text="Since when it is bad, where that is known.")
-    sentence = serializers.CharField(help_text="What happens.")
-    first_step = serializers.CharField(allow_blank=True, help_text="What to do first; empty while it is fine.")
+    since = serializers.DateTimeField(allow_null=True, help_text="The time since when it is bad, where that is known.")
+    sentence = serializers.CharField(help_text="The state in words.")
+    first_step = serializers.CharField(allow_blank=True, help_text="The first step; empty while it is fine.")
     cause = serializers.CharField(
         allow_blank=True, help_text="The id of the indicator that explains why this one is bad, where one does."
     )

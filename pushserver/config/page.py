@@ -48,7 +48,7 @@ VALUES = {
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the settings read one variable. ``default`` is None where it is no constant."""
+    """Reading of one variable by the settings. ``default`` is None where it is no constant."""
 
     kind: str
     default: Any

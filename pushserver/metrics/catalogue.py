@@ -15,7 +15,7 @@ from pushserver.metrics import names
 
 SOURCES = {
     "Requests and delivery": notifications.metrics,
-    "What waits to be delivered": notifications.gauges,
+    "Backlog of delivery": notifications.gauges,
     "Registrations and queries": registrations.metrics,
     "Servers and queues": names,
 }

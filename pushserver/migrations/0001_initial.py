@@ -41,7 +41,7 @@ class Migration(migrations.Migration):
             name='ApiToken',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(help_text='What it is for.', max_length=100)),
+                ('name', models.CharField(help_text='Purpose of the token.', max_length=100)),
                 ('prefix', models.CharField(editable=False, max_length=12)),
                 ('digest', kit.db.fields.BytesField(unique=True)),
                 ('scopes', models.JSONField(default=list)),

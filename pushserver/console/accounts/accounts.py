@@ -177,7 +177,7 @@ class AccessRecordAdmin(FactAdmin):
 
     list_display = (word("username", "who"), "page", "object_id", age("at", "when"))
     ordering = ("-at",)
-    shown: ClassVar[Any] = {"Who looked at what": (word("username", "who"), "page", "object_id", moment("at", "when"))}
+    shown: ClassVar[Any] = {"Opened page": (word("username", "who"), "page", "object_id", moment("at", "when"))}
 
 
 def _view(model: type[Model]) -> str:
@@ -214,7 +214,7 @@ class ChangeAdmin(FactAdmin):
     # The primary key grows with time, and has an index.
     ordering = ("-pk",)
     shown: ClassVar[Any] = {
-        "Who changed what": (
+        "Change": (
             word("user", "who"),
             word("content_type__name", "what"),
             link(subject_url, "which", "the row itself"),

@@ -1,4 +1,4 @@
-"""API tokens in the console: the list, the form for a new one, and the operation that revokes. A token is shown once."""
+"""API tokens in the console: the list, the form for a new one, and revoking. A token is shown once."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
