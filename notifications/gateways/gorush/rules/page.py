@@ -1,4 +1,4 @@
-"""Page of the error rules: `manage.py error_rules_catalogue > docs/error-rules.md`. Pure."""
+"""The page of the error rules: `manage.py error_rules_catalogue > docs/error-rules.md`. The module is pure."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ without a rule is `transient`, and listed under *Unknown errors*.
 
 ## What to do about a code
 
-A code that is not in this table asks nothing of an operator: the token is dead, or the push can never be sent.
+A code that is not in this table needs no operator: the token is dead, or the push can never be sent.
 
 | codes | what to do |
 | --- | --- |
