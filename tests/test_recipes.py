@@ -58,10 +58,10 @@ FOLLOWED = {
         "tests/test_systemd_host.py::test_an_upgrade_brings_the_units_and_the_command_of_the_new_version"
     ],
     "docs/migration.md#moving-from-status-gos-push-server": [
-        "waku_bridge/tests/test_moving.py::test_a_dry_run_writes_nothing_and_says_what_is_not_carried_over"
+        "waku_bridge/tests/test_moving.py::test_a_dry_run_writes_nothing_and_shows_the_rows_that_are_not_imported"
     ],
     "docs/waku.md#the-flags": [
-        "waku_bridge/node/tests/test_documented_flags.py::test_compose_does_what_the_document_says"
+        "waku_bridge/node/tests/test_documented_flags.py::test_compose_uses_the_flags_of_the_document"
     ],
 }
 OnStage = Callable[[str], tuple[Stage, list[Rehearsal]]]
