@@ -20,7 +20,7 @@ UNANSWERED = {"push": Push(has_attempt=True)}
         (Link.REGISTER_ANSWER, DECIDED, Link.REGISTER_ANSWER, Cause.WORKER, "no answer was written"),
         (Link.REGISTER_ANSWER, {**DECIDED, "reply": "pending"}, Link.REGISTER_ANSWER, Cause.REPLY, "outbox"),
         (Link.REGISTER_ANSWER, {**DECIDED, "reply": "published"}, Link.REGISTER_ANSWER, Cause.REPLY, "no store has it"),
-        (Link.REQUEST_ANSWER, DECIDED, Link.GATEWAY, Cause.WORKER, "nobody tries"),
+        (Link.REQUEST_ANSWER, DECIDED, Link.GATEWAY, Cause.WORKER, "no worker tries"),
         (
             Link.REQUEST_ANSWER,
             {**DECIDED, **UNANSWERED},
