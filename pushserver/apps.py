@@ -16,16 +16,17 @@ class PushserverConfig(AppConfig):
         from pushserver.roles import seed_roles  # noqa: PLC0415 - as above
         from pushserver.start import checks  # noqa: F401, PLC0415 - registers the system checks, possible once apps are loaded
 
-        # Permissions are rows, made app by app after each migration: with the last app they are all there.
-        # Django sends these signals for apps with models only.
+        # Django adds the rows of permissions app by app after each migration, so all exist after the last app.
+        # It sends these signals for apps with models only.
         first, *_, last = [app for app in apps.get_app_configs() if app.models_module]
         pre_migrate.connect(_before_migrations, sender=first, dispatch_uid="before_migrations")
         post_migrate.connect(seed_roles, sender=last, dispatch_uid="roles")
 
 
 def _before_migrations(**_kwargs: object) -> None:
-    """Refuse a database of a version before 0.2.0. Let migrations take their time, but not let them wait for locks with
-    everybody behind them.
+    """Refuse a database of a version before 0.2.0, and set the timeouts of migrations.
+
+    Migrations may take long, but may not wait for locks, because all later statements would wait behind them.
     """
     if BEFORE_0_2 in MigrationRecorder(connection).applied_migrations():
         raise CommandError(f"The database is {NO_WAY_UP}.")

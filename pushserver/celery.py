@@ -23,10 +23,10 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "pushserver.settings")
 BATCHES = "batches"
 QUEUES = (BATCHES, "maintenance", "keys", "canary", "reports")
 HEARTBEAT_KEY = "worker:{queue}"
-# Workers beat every 2 to 5 seconds: one that hangs for a moment is not gone.
+# Workers beat every 2 to 5 seconds. A worker that hangs for a moment keeps its heartbeat.
 HEARTBEAT_TTL_SECONDS = 15
 CHECKS_AFTER_SECONDS = 8
-# Seconds between two looks of a worker for free children. A message that is older has expired.
+# Seconds between two searches of a worker for free children, and until their messages expire.
 START_EVERY_SECONDS = 5.0
 
 app = Celery("pushserver")
@@ -38,8 +38,8 @@ app.conf.task_queues = [Queue(name) for name in QUEUES]
 class StartBatches(bootsteps.StartStopStep):
     """Sends `process_batches` for each free child of the worker: at each connection to the broker, and every 5 seconds.
 
-    The task never ends by itself, so that a busy child is one that processes batches. Each worker asks for itself, as
-    nobody else knows how many of its children are free.
+    The task never ends by itself, so a busy child is one that processes batches. Each worker sends its own tasks,
+    because only the worker can count its free children.
     """
 
     requires = ("celery.worker.consumer:Tasks",)
@@ -62,7 +62,7 @@ class StartBatches(bootsteps.StartStopStep):
     def _send(self, consumer: Any) -> None:
         from celery.worker.state import reserved_requests  # noqa: PLC0415 - other processes need no worker's modules
 
-        with contextlib.suppress(OperationalError):  # the broker is away again: the next connection starts anew
+        with contextlib.suppress(OperationalError):  # the broker is away again: the next connection repeats it
             for _ in range(consumer.pool.num_processes - len(reserved_requests)):
                 app.send_task("notifications.tasks.process_batches", expires=START_EVERY_SECONDS, retry=False)
 
@@ -72,20 +72,21 @@ app.steps["consumer"].add(StartBatches)
 
 @signals.setup_logging.connect
 def keep_our_logging(**_kwargs: Any) -> None:
-    """Keep the logging of `settings`: Celery sets up its own only while nothing is connected here."""
+    """Keep the logging of `settings`. Celery sets up its own unless a receiver is connected to this signal."""
 
 
 @signals.worker_init.connect
 def refuse_without_role(**_kwargs: Any) -> None:
-    """Refuse to run a worker as a command, whose statements never end and which imports all pages."""
+    """Refuse a worker in the role of a command, which has no statement timeout and imports all pages."""
     if settings.ROLE is Role.COMMAND:
         sys.exit("A worker needs its role: start it as `celery --app=pushserver.worker worker`.")
 
 
 @signals.worker_init.connect
 def refuse_other_work(sender: Any, **_kwargs: Any) -> None:
-    """Refuse to serve `batches` beside another queue, whose tasks would never get a process, or in threads, which would
-    share what each process has once.
+    """Refuse a worker that serves `batches` together with another queue, or in threads.
+
+    Tasks of the other queue would never get a process, and threads would share state that each process has once.
     """
     served = set(app.amqp.queues.consume_from)
     is_apart = len(served) == 1 and get_implementation(sender.pool_cls) is get_implementation("prefork")
@@ -95,7 +96,7 @@ def refuse_other_work(sender: Any, **_kwargs: Any) -> None:
 
 @signals.worker_init.connect
 def begin_when_fit(**_kwargs: Any) -> None:
-    """Take no message, and call nobody, before database, keys and code fit each other."""
+    """Take no message, and call no server, before database, keys and code fit each other."""
     from kit.processes.starting import wait_until_fit  # noqa: PLC0415 - possible once apps are loaded
 
     wait_until_fit()
@@ -103,7 +104,7 @@ def begin_when_fit(**_kwargs: Any) -> None:
 
 @signals.worker_ready.connect
 def start_threads(**_kwargs: Any) -> None:
-    """Run beat and the watch beside what beat calls for. They end first, as what beat sends then would have to wait."""
+    """Run beat and the watch in the worker for maintenance. They end first, so that no task of theirs has to wait."""
     if _serves_maintenance():
         from kit.processes.beat import Beat  # noqa: PLC0415 - possible once apps are loaded
 
@@ -118,14 +119,14 @@ def _serves_maintenance() -> bool:
 
 @signals.worker_ready.connect
 def check_at_start(**_kwargs: Any) -> None:
-    """Check the servers behind gateways and bridges soon after the start, as beat does so only minutes later.
+    """Check the servers behind gateways and bridges soon after the start. Beat does so minutes later.
 
-    The checks wait some seconds because those servers and the workers for batches may be starting, too.
+    The checks wait CHECKS_AFTER_SECONDS: those servers and the workers for batches may be starting, too.
     """
     from kit.operations import parts  # noqa: PLC0415 - possible once apps are loaded
 
     if _serves_maintenance():
-        with contextlib.suppress(OperationalError):  # the broker is away again: beat will ask
+        with contextlib.suppress(OperationalError):  # the broker is away again: beat runs the checks later
             scheduled = {entry["task"] for entry in app.conf.beat_schedule.values()}
             for task in (task for part in parts() for task in part.checks if task in scheduled):
                 app.send_task(task, countdown=CHECKS_AFTER_SECONDS, expires=60)
@@ -133,9 +134,7 @@ def check_at_start(**_kwargs: Any) -> None:
 
 @signals.worker_ready.connect
 def serve_metrics(**_kwargs: Any) -> None:
-    """Serve metrics on METRICS_PORT. The children of a worker count in files beside their parent's, so the parent tells
-    the figures of all of them.
-    """
+    """Serve metrics on METRICS_PORT, also those that the children of this worker count in files."""
     from kit.metrics import port  # noqa: PLC0415 - counts in files only when it is imported after the settings
 
     port.serve()
@@ -143,20 +142,18 @@ def serve_metrics(**_kwargs: Any) -> None:
 
 @signals.worker_ready.connect
 def take_over(**_kwargs: Any) -> None:
-    """Tell the supervisor that this worker is ready, so that it stops the worker of the same name that is being
-    replaced.
-    """
+    """Announce to the supervisor that this worker is ready, so that it stops the worker that this one replaces."""
     announce_ready()
 
 
 @signals.heartbeat_sent.connect
 def note_heartbeat(**_kwargs: Any) -> None:
-    """Tell `/readyz` which queues this worker serves: those of -Q, else all.
+    """Note for `/readyz` which queues this worker serves: those of -Q, or all queues without it.
 
-    Sent by the loop that also fetches tasks, whatever the pool. A worker started with --without-heartbeat stays unseen.
+    In every pool the loop that fetches tasks sends the heartbeat. A worker with --without-heartbeat stays unseen.
     """
     now = timezone.now().isoformat()
     beats = {HEARTBEAT_KEY.format(queue=queue): now for queue in app.amqp.queues.consume_from}
-    # While the broker is away the worker reconnects and says so itself, and so does `/readyz`.
+    # While the broker is away, the worker logs its reconnection, and `/readyz` reports it.
     with contextlib.suppress(RedisError):
         cache.set_many(beats, HEARTBEAT_TTL_SECONDS)

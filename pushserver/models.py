@@ -12,7 +12,7 @@ from kit.db.fields import BytesField
 
 
 class AccessRecord(models.Model):
-    """A staff member opened the page of a row. It is kept as text, as the row may be gone by the time somebody asks."""
+    """Entry of the access log: a staff member opened the page of a row. It is text, because rows may be deleted."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, db_index=False)
     username = models.TextField()
@@ -29,8 +29,8 @@ class AccessRecord(models.Model):
 
 
 class ApiToken(models.Model):
-    """A token with which a program calls the API. Its text is shown once to the person who makes it; only a digest is
-    kept.
+    """A token with which a program calls the API. Its text is shown once to the person who makes it. The database has
+    only a digest.
     """
 
     class Scope(models.TextChoices):
@@ -41,7 +41,7 @@ class ApiToken(models.Model):
         DEVICES = "devices", "registers and removes devices of a bridge: the only one that changes anything"
 
     name = models.CharField(max_length=100, help_text="Purpose of the token.")
-    prefix = models.CharField(max_length=12, editable=False)  # of the token, so that people can tell which one it is
+    prefix = models.CharField(max_length=12, editable=False)  # first characters: people recognise it by them
     digest = BytesField(unique=True, editable=False)  # SHA-256, 32 bytes: the token is random and long, so no salt
     scopes = models.JSONField(default=list)  # of `Scope`
     created_by = models.TextField(editable=False)
@@ -49,7 +49,7 @@ class ApiToken(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True, help_text="UTC. Empty: never.")
     revoked_at = models.DateTimeField(null=True, editable=False)
     last_used_at = models.DateTimeField(null=True, editable=False)  # to the minute
-    text = ""  # of a token that was just made: it is no column
+    text = ""  # of a new token; no column
 
     class Meta:
         verbose_name = "API token"
@@ -64,24 +64,24 @@ class ApiToken(models.Model):
         return f"{self.name} ({self.prefix}…)"
 
     def note_opened(self, page: str, object_ids: Iterable[str], *, at: datetime) -> None:
-        """Note which rows about people a program has read or changed, as staff are noted in the console."""
+        """Note in the access log which rows about people a program has read or changed."""
         caller = f"API token {self}"
         rows = [AccessRecord(username=caller, page=page, object_id=object_id, at=at) for object_id in object_ids]
         AccessRecord.objects.bulk_create(rows)
 
 
 class TrafficMinute(models.Model):
-    """The figures of one minute, so that the dashboard reads sixty rows and no large table (see `traffic`)."""
+    """The figures of one minute, so that the dashboard reads sixty rows and no large table (see `history.traffic`)."""
 
     begin_at = models.DateTimeField(primary_key=True)
     counted_at = models.DateTimeField()
-    request_count = models.PositiveIntegerField()  # taken up
+    request_count = models.PositiveIntegerField()  # accepted
     reply_count = models.PositiveIntegerField()  # sent by a bridge
-    # The time from accepting a request to sending the first push of a notification. A graded push is left out, as it
-    # may be planned for later, to wake the device for several at once.
+    # Time from accepting a request to sending the first push of a notification. Graded pushes are left out, because
+    # they may wait until one push wakes the device for several.
     dispatch_p50_ms = models.PositiveIntegerField(null=True)
     dispatch_p95_ms = models.PositiveIntegerField(null=True)
-    # The time from what brought a request until its bridge had sent the reply.
+    # Time from the arrival of a request until its bridge had sent the reply.
     reply_p50_ms = models.PositiveIntegerField(null=True)
     reply_p95_ms = models.PositiveIntegerField(null=True)
 
@@ -107,7 +107,7 @@ class BridgeMinute(models.Model):
 
 
 class TrafficHour(models.Model):
-    """Sum of one flow in one whole hour, kept for five weeks to tell what is usual at an hour of the day."""
+    """Sum of one flow in one whole hour. Sums are kept for five weeks, as the usual figures of each hour of the day."""
 
     begin_at = models.DateTimeField()
     flow = models.TextField()  # see `history.hours`
@@ -123,8 +123,10 @@ class TrafficHour(models.Model):
 
 
 class AttemptMinute(models.Model):
-    """Number of attempts of one minute with this outcome and code. Codes are our words, so their number is limited, and
-    so is that of channels: apps that nothing was delivered to are counted together.
+    """Number of attempts of one minute with this outcome and code.
+
+    The number of codes is limited, because they are ours. The number of channels is limited, because all apps without
+    a delivery are counted together.
     """
 
     begin_at = models.DateTimeField()
@@ -145,8 +147,8 @@ class AttemptMinute(models.Model):
 
 
 class NotificationMinute(models.Model):
-    """Number of notifications that ended in this state in one minute. Delivered ones are counted in the minute of the
-    attempt that did it.
+    """Number of notifications that ended in this state in one minute. A delivered one counts in the minute of its last
+    attempt.
     """
 
     begin_at = models.DateTimeField()
@@ -163,24 +165,24 @@ class NotificationMinute(models.Model):
 
 
 class Incident(models.Model):
-    """For how long one health indicator was red, or yellow, see `indicators.incidents`.
+    """Period in which one health indicator was red, or yellow. See `indicators.incidents`.
 
-    An indicator that turns from one to the other gets a second row, and both have the same ``incident_at``.
+    A change between yellow and red makes a second row. Both rows have the same ``incident_at``.
     """
 
     indicator = models.TextField()  # its id
     name = models.TextField()
     state = models.TextField()  # the word of `kit.health.indicators.State`
-    sentence = models.TextField()  # what happened when it began
-    incident_at = models.DateTimeField()  # when the indicator was green the last time
+    sentence = models.TextField()  # sentence of the indicator at the beginning
+    incident_at = models.DateTimeField()  # last time at which the indicator was green
     began_at = models.DateTimeField(db_index=True)
     ended_at = models.DateTimeField(null=True)
-    # The id of the indicator that explained it last.
+    # The id of the last indicator that explained it.
     cause = models.TextField(blank=True, default="", db_default="")
-    # The member of the staff who takes care of it, so that nobody else is alerted again.
+    # The staff member who takes care of it. No more reminders are sent then.
     acknowledged_by = models.TextField(blank=True, default="", db_default="")
     acknowledged_at = models.DateTimeField(null=True)
-    # Nobody is alerted by its indicator before that.
+    # Its indicator sends no alert before this time.
     snoozed_until = models.DateTimeField(null=True)
 
     class Meta:
@@ -200,7 +202,7 @@ class Incident(models.Model):
 
 
 class AlertLevel(models.Model):
-    """From which state on a kind of indicator alerts, where that is not `RED`."""
+    """The mildest state from which a kind of indicator alerts, if it is not `RED`."""
 
     class Level(models.TextChoices):
         RED = "red", "when somebody has to act now"
@@ -225,12 +227,12 @@ class Alert(models.Model):
     incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="alerts")
     event = models.TextField(choices=Event.choices)
     number = models.PositiveIntegerField(default=0)  # of the reminder
-    target = models.TextField()  # its label, as URLs of webhooks are secret
+    target = models.TextField()  # its label, because URLs of webhooks are secret
     planned_at = models.DateTimeField(auto_now_add=True)
     next_attempt_at = models.DateTimeField()
     attempt_count = models.PositiveIntegerField(default=0)
     sent_at = models.DateTimeField(null=True)
-    error = models.TextField(blank=True, default="")  # why it was not taken the last time
+    error = models.TextField(blank=True, default="")  # reason of the last refusal
 
     class Meta:
         constraints: ClassVar = [
@@ -245,7 +247,7 @@ class Alert(models.Model):
 
 
 class ServerStart(models.Model):
-    """When workers of this server started, and which version, to tell what changed before an incident."""
+    """Start of a worker with its version, as a change that may explain an incident."""
 
     version = models.TextField()
     started_at = models.DateTimeField(db_index=True)

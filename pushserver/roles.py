@@ -1,7 +1,7 @@
 """Three roles: `support` may view, `operator` may also act, and `admin` may also manage accounts.
 
-Operators and admins may read what staff did. The roles are groups, brought up to date after every
-migration. Accounts may have further groups; these three belong to us.
+Operators and admins may read the log of changes. The roles are groups, and each migration updates their permissions.
+Accounts may have further groups.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from kit.operations import parts
 
 OUR_APPS = ("registrations", "notifications", "spark_reports")
 ACCOUNT_APPS = ("auth", "otp_totp", "axes")
-# Operators may add, change and delete rows of these models only; all others are recorded by the server.
+# Operators may add, change and delete rows of these models only. The server records all others.
 EDITED_MODELS = ("gatewayerrorrule", "app")
 _READS_INCIDENTS = Q(content_type__app_label="pushserver", codename="view_incident")
 _TAKES_CARE = _READS_INCIDENTS | Q(content_type__app_label="pushserver", codename="operate_incident")
@@ -23,7 +23,7 @@ _MANAGES = Q(content_type__app_label__in=ACCOUNT_APPS) | Q(content_type__app_lab
 
 
 def roles() -> dict[str, Q]:
-    """Return by role which permissions it has, also over what bridges store."""
+    """Return a condition for the permissions of each role, including those over rows of bridges."""
     is_ours = Q(content_type__app_label__in=[*OUR_APPS, *(part.app_label for part in parts() if part.app_label)])
     looks = is_ours & Q(codename__startswith="view_") | _READS_INCIDENTS
     acts = is_ours & (~_EDITS | Q(content_type__model__in=EDITED_MODELS)) | _TAKES_CARE
@@ -31,7 +31,7 @@ def roles() -> dict[str, Q]:
 
 
 def seed_roles(**_migrated: Any) -> None:
-    """Give each role exactly the permissions it should have. It is safe to run again."""
+    """Give each role exactly its permissions. Running it again changes nothing."""
     for name, may in roles().items():
         role, _ = Group.objects.get_or_create(name=name)
         role.permissions.set(permissions(may))

@@ -13,9 +13,9 @@ from pushserver.history import hours, retention, traffic
 log = structlog.get_logger(__name__)
 
 
-@shared_task(base=MessageTask, autoretry_for=())  # the next one comes in five minutes
+@shared_task(base=MessageTask, autoretry_for=())  # beat sends the next one in five minutes
 def purge_visits() -> None:
-    """Delete what visits to the console leave behind, for as long as one task may run."""
+    """Delete old rows of visits to the console, for as long as one task may run."""
     now = database_now()
     keep = timedelta(days=settings.ACCESS_LOG_RETENTION_DAYS)
     removed = {
@@ -28,8 +28,8 @@ def purge_visits() -> None:
         log.info("visits_purged", **removed)
 
 
-@shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment
+@shared_task(base=MessageTask, autoretry_for=())  # beat sends the next one within seconds
 def count_traffic() -> None:
-    """Count the minutes that are over, and the hours."""
+    """Count the minutes that have ended, and add up the hours."""
     run_for_a_while(traffic.count_owed(now=database_now()))
     hours.add_up(now=database_now())

@@ -1,7 +1,7 @@
 """Text and JSON of an alert, for mails and webhooks.
 
-A webhook gets JSON. Its ``text`` is what chats show that take simple webhooks, such as Slack, Mattermost and Google
-Chat; its ``id`` is the same whenever the same alert is sent again.
+A webhook gets JSON. Chats with simple webhooks, such as Slack, Mattermost and Google Chat, show its ``text``. Its
+``id`` stays the same when an alert is sent again.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from typing import Any
 from kit.admin.times import exact
 from pushserver.models import Alert, Incident
 
-TEST = "A test. Alerts about the indicators of the push server arrive here."
+TEST = "This is a test. Alerts about the indicators of the push server arrive here."
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Message:
 
 
 def about(incident: Incident, event: str, number: int = 0) -> Message:
-    """Return the message that an incident began, still goes on, or ended."""
+    """Return the message about the beginning, a reminder or the end of an incident."""
     facts = {
         "indicator": incident.indicator,
         "name": incident.name,
@@ -45,7 +45,7 @@ def about(incident: Incident, event: str, number: int = 0) -> Message:
 
 
 def test_message(now: datetime) -> Message:
-    """Return what a test says."""
+    """Return the message of a test."""
     return Message(f"test-{now:%Y%m%dT%H%M%S}", "test", "Push server: test", TEST, {})
 
 

@@ -1,7 +1,8 @@
 """Decide which target gets an alert about which incident, as rows of `Alert`.
 
-An incident alerts after half a minute, and again every four hours while somebody has to act, unless another one
-explains it or somebody has acknowledged it. Its end alerts a minute later, once for all rows of the same incident.
+An incident alerts after 30 seconds, and again every four hours while somebody has to act. It does not alert while
+another incident explains it, or after somebody has acknowledged it. Its end alerts a minute later, once for all rows of
+the same incident.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ Level, Event = AlertLevel.Level, Alert.Event
 
 
 def plan(*, now: datetime) -> None:
-    """Add a row for each alert that a target is to get now."""
+    """Add a row for each alert that is due to a target now."""
     if labels := list(targets()):
         known = [*_begun(now), *_ended(now)]
         rows = [
@@ -33,13 +34,13 @@ def plan(*, now: datetime) -> None:
 
 
 def level_of(indicator: str, levels: dict[str, str]) -> str:
-    """Return the mildest state in which an indicator alerts. Its id begins with that of its kind."""
+    """Return the mildest state from which an indicator alerts. Its id begins with the id of its kind."""
     own = [kind.id for kind in all_kinds() if indicator == kind.id or indicator.startswith(f"{kind.id}-")]
     return levels.get(max(own, key=len, default=""), Level.RED)
 
 
 def levels() -> dict[str, str]:
-    """Return the levels that were chosen, by the id of a kind of indicator."""
+    """Return the chosen levels by the id of a kind of indicator."""
     return dict(AlertLevel.objects.values_list("kind", "level"))
 
 
@@ -59,7 +60,7 @@ def _is_wanted(incident: Incident, level: str) -> bool:
 
 
 def _ended(now: datetime) -> Iterator[tuple[Incident, str, int]]:
-    """Yield the incidents that are over. Of one that was yellow and red, only its newest row is given."""
+    """Yield the incidents that ended. An incident that was yellow and red has two rows, and only the newest counts."""
     goes_on = Incident.objects.filter(indicator=OuterRef("indicator"), ended_at=None)
     alerted = Alert.objects.filter(incident=OuterRef("pk")).exclude(event=Event.ENDED)
     same = {"incident__indicator": OuterRef("indicator"), "incident__incident_at": OuterRef("incident_at")}

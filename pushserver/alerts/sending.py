@@ -1,4 +1,4 @@
-"""Send alerts, and repeat those that were not taken."""
+"""Sending of alerts, and repetition of those that a target refused."""
 
 import json
 from datetime import datetime, timedelta
@@ -21,14 +21,14 @@ log = structlog.get_logger(__name__)
 TIMEOUT_SECONDS = 5.0
 MAX_ANSWER_BYTES = 16_384
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=10)
-# An alert that was refused for this long is given up, because it is no news any more.
+# An alert that was refused for this long is deleted, because it is out of date.
 GIVEN_UP_AFTER = timedelta(days=1)
-# A mail server that hangs delays the next snapshot of the watch. Alerts that are due after this time wait for that.
+# Budget of one pass: a mail server that hangs delays the next snapshot of the watch. Later alerts wait for that.
 IN_A_ROW_SECONDS = 5.0
 
 
 def send_due(*, now: datetime) -> None:
-    """Send the alerts that are due, those that failed often last. Each row is locked, and other workers skip it."""
+    """Send the due alerts, those with the fewest failures first. Each row is locked, and other workers skip it."""
     until = monotonic() + IN_A_ROW_SECONDS
     Alert.objects.filter(sent_at=None, planned_at__lt=now - GIVEN_UP_AFTER).delete()
     due = Alert.objects.filter(sent_at=None, next_attempt_at__lte=now).order_by("attempt_count", "pk")
@@ -45,7 +45,7 @@ def _send_row(pk: int, now: datetime) -> None:
     if alert is None:
         return
     target = targets().get(alert.target)
-    if target is None:  # it was taken out of ALERTS_TO
+    if target is None:  # removed from ALERTS_TO
         alert.delete()
         return
     alert.error = send(target, messages.about(alert.incident, alert.event, alert.number))
@@ -58,7 +58,7 @@ def _send_row(pk: int, now: datetime) -> None:
 
 
 def send(target: Target, message: Message) -> str:
-    """Send one message. Return why it was refused, without an address, or an empty text."""
+    """Send one message. Return the reason of a refusal, without an address, or an empty text."""
     error = _post(target, message) if target.is_webhook else _mail(target, message)
     if error:
         log.warning("alert_not_sent", target=target.label, reason=error)

@@ -10,7 +10,7 @@ from kit.http.urls import host_of
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A mail address or the URL of a webhook. The URL may hold a secret, so that only ``label`` is stored and shown."""
+    """A mail address or the URL of a webhook. The URL may hold a secret, so only ``label`` is stored and shown."""
 
     address: str
 
@@ -20,7 +20,7 @@ class Target:
 
     @property
     def label(self) -> str:
-        """Return the mail address, or the host of the webhook with what tells it from others there."""
+        """Return the mail address, or the host of the webhook with the first digits of the hash of its URL."""
         if not self.is_webhook:
             return self.address
         return f"{host_of(self.address)} ({hashlib.sha256(self.address.encode()).hexdigest()[:8]})"

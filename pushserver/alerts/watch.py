@@ -1,6 +1,6 @@
 """The watch: a thread of each worker for maintenance that takes snapshots.
 
-Incidents are noted and alert somebody also while no page of the console is open.
+So incidents are noted and alert also while no page of the console is open.
 """
 
 from datetime import datetime
@@ -19,15 +19,15 @@ from pushserver.indicators.snapshot import Snapshot, is_bad_at_a_glance, take_sn
 from pushserver.models import Alert, Incident, ServerStart
 from pushserver.start.release import version
 
-# A glance asks the servers around us and reads no table. A snapshot costs the database some ten statements.
+# Periods in seconds. A glance asks the servers around us and reads no table. A snapshot takes some ten statements.
 GLANCE_SECONDS = 5.0
 SNAPSHOT_SECONDS = 15.0
-# Meanwhile other processes start, too, and run their first checks.
+# Pause before the first snapshot, while other processes start and run their first checks.
 START_SECONDS = 15.0
 
 
 class Watch(RestartingThread):
-    """Takes a snapshot every 15 seconds, and every five while a server around us is away or somebody has to act."""
+    """Takes a snapshot every 15 seconds, and every 5 while a server around us is away or somebody has to act."""
 
     def __init__(self) -> None:
         super().__init__("watch")
@@ -45,7 +45,7 @@ class Watch(RestartingThread):
             self.stopped.wait(GLANCE_SECONDS)
 
     def look(self, now: datetime) -> bool:
-        """Take a snapshot, note what began and ended, and send alerts. Return whether somebody has to act."""
+        """Take a snapshot, note new and ended incidents, and send alerts. Return whether somebody has to act."""
         seen = take_snapshot(now=now)
         if seen.facts.stored:
             self._note_start()
@@ -57,7 +57,7 @@ class Watch(RestartingThread):
         return any(indicator.state == State.RED for indicator in seen.indicators)
 
     def _note_start(self) -> None:
-        """Store when this version started: the page of an incident shows the starts in the hour before it."""
+        """Store the start of this version. The page of an incident shows the starts in the hour before it."""
         if not self._is_start_noted:
             ServerStart.objects.create(version=version(), started_at=self._started_at)
             self._is_start_noted = True
@@ -73,7 +73,7 @@ class Watch(RestartingThread):
 
 
 class Absence:
-    """A time in which PostgreSQL is of no use, so that no row says what was sent."""
+    """A period without PostgreSQL, in which no row can record the sent alerts."""
 
     def __init__(self, found: str, began_at: datetime) -> None:
         self._indicator = server.database(found)
@@ -81,13 +81,13 @@ class Absence:
         self._is_alerted = False
 
     def alert(self, now: datetime) -> None:
-        """Alert every target, once it has lasted as long as other incidents have to."""
+        """Alert every target after the same delay as for other incidents."""
         if not self._is_alerted and now - self._began_at >= planning.SETTLED:
             self._send(Alert.Event.BEGAN, None)
             self._is_alerted = True
 
     def end(self, now: datetime) -> None:
-        """Note the incident, and send its end if its beginning was sent."""
+        """Note the incident. Send its end if its beginning was sent."""
         incidents.note_past(self._indicator, self._began_at, now)
         if self._is_alerted:
             self._send(Alert.Event.ENDED, now)

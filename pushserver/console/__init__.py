@@ -1,4 +1,4 @@
-"""The parts of the console that know all apps: which rows belong together, and how a chat key is looked up.
+"""The parts of the console that combine all apps: dashboard, menu, search, timelines, accounts and alerts.
 
 See docs/console.md.
 """

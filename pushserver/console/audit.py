@@ -1,4 +1,4 @@
-"""Record which staff member opened the page of which user or row, before the page is shown."""
+"""Access log: it records which staff member opened the page of which user or row, before the page is shown."""
 
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
@@ -9,7 +9,7 @@ from django.utils.deprecation import MiddlewareMixin
 from pushserver.models import AccessRecord
 
 PAGE_OF_A_ROW = "_change"
-# Pages about one user or one notification that are not pages of a row.
+# Pages about one user, notification or request that are not pages of a row.
 OTHER_PAGES = ("user", "timeline", "request_timeline")
 MAX_ID_LENGTH = 200
 
@@ -18,7 +18,7 @@ class AuditMiddleware(MiddlewareMixin):
     """Records opened pages of all apps. When a record cannot be written, the page is not shown."""
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
-        """Record the page, if it shows somebody's row and was answered with status 200."""
+        """Record the page if it shows a row and has status 200."""
         match = request.resolver_match
         page = _page_of(match) if match and response.status_code == HttpResponse.status_code else ""
         if match and page and isinstance(request.user, User):
@@ -33,7 +33,7 @@ class AuditMiddleware(MiddlewareMixin):
 
 
 def _page_of(match: ResolverMatch) -> str:
-    """Return the name of the page where it shows somebody's row, else an empty text."""
+    """Return the name of a page that shows a row, or an empty text for any other page."""
     name = match.url_name or ""
     if not match.kwargs.get("object_id"):
         return ""

@@ -1,4 +1,4 @@
-"""The documentation inside of the console: the pages of `docs/`, as they belong to this version of the server."""
+"""Documentation inside of the console: the pages of `docs/` of this version of the server."""
 
 import re
 from functools import lru_cache
@@ -24,7 +24,7 @@ DECISIONS = "decisions"
 INSTALLATION = "installation"
 MONITORING = "monitoring"
 RUNBOOKS = "runbooks"
-# What an operator looks for first; the rest follows by name.
+# Pages at the top of the list. The others follow by name.
 FIRST = (
     "README",
     "console",
@@ -63,7 +63,7 @@ def show_documentation(request: HttpRequest, name: str = "") -> HttpResponse:
 
 @lru_cache
 def contents() -> list[tuple[str, list[Page]]]:
-    """Return the pages by part: those about the server, its installation, the runbooks, and the decisions."""
+    """Return the pages by part: the server, its installation, the runbooks, and the decisions."""
     names = {file.stem for file in FOLDER.glob("*.md")} | set(_names(MONITORING))
     parts = {
         "The server": [name for name in FIRST if name in names] + sorted(names - set(FIRST)),
@@ -80,7 +80,7 @@ def _names(folder: str) -> list[str]:
 
 @lru_cache
 def read_page(name: str) -> Page | None:
-    """Return a page, or None where there is none. Names are checked, as they come from an address."""
+    """Return a page, or None if there is none. The name comes from a URL, so it is checked."""
     file = FOLDER / f"{name}.md"
     if not _PAGE.fullmatch(name) or not file.is_file():
         return None
@@ -102,7 +102,7 @@ def _prepare(token: Token, following: Token | None, name: str) -> None:
 
 
 def _address(target: str, name: str) -> str:
-    """Return where a link leads inside of the console. Files that are no pages are named by their page's list."""
+    """Return the URL of a link inside of the console. A link to a file that is no page leads to the list of pages."""
     path, _, anchor = target.partition("#")
     anchor = f"#{anchor}" if anchor else ""
     if not path or _ELSEWHERE.match(path):

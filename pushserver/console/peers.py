@@ -1,7 +1,6 @@
-"""The pages about the servers behind gateways and bridges: whether each answers, what the config checks found, why it
-matters and what to do.
+"""Pages about the servers behind gateways and bridges: their indicators, and the findings of the config checks.
 
-Whether a peer answers is read from its indicator, as on the dashboard, so that the two never contradict each other.
+The state of a peer is that of its indicator, as on the dashboard, so that the two never contradict each other.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,7 @@ from pushserver.indicators.snapshot import take_snapshot
 class Row:
     """One peer with its indicators, which are those of the dashboard.
 
-    ``looked_at`` is None when no check of its configuration reached it lately; ``facts`` are what it said of itself.
+    ``looked_at`` is None if no config check reached it recently. ``facts`` are what the peer reports about itself.
     """
 
     host: str
@@ -40,9 +39,9 @@ class Row:
 
 
 def show_peers(request: HttpRequest, page: PeerPage) -> TemplateResponse:
-    """Show the indicators and the complaints of each server of this page, and what it says of itself.
+    """Show the indicators, complaints and facts of each server of this page.
 
-    Everybody in the console may open it, as it names hosts and settings and no user's data.
+    Everybody in the console may open it, because it has hosts and settings, and no data of users.
     """
     seen = {"title": page.title, "rows": list(_rows(request, page)), "nothing": page.nothing}
     return TemplateResponse(request, "admin/peer_configuration.html", admin.site.each_context(request) | seen)

@@ -1,7 +1,7 @@
-"""Add up the minutes of each whole hour, to tell what is usual at an hour of the day: how many requests come by each
-bridge, and how many pushes are delivered to each kind of device.
+"""Sums of each whole hour, as the usual figures of an hour of the day: requests of each bridge, and delivered pushes to
+each kind of device.
 
-A flow is named by what it counts: `requests waku`, `pushes iPhone`.
+The name of a flow is what it counts: `requests waku`, `pushes iPhone`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ from registrations import token_types
 
 HOUR = timedelta(hours=1)
 KEPT = timedelta(weeks=5)
-# The last minute of an hour is counted for the second time by then.
+# After this time the last minute of an hour has been counted twice.
 SETTLED_AFTER = timedelta(minutes=5)
-# An hour is left out in which some minutes were not counted: what came meanwhile is not known.
+# An hour with minutes that were not counted is left out, because its sum is unknown.
 _ADD_UP: LiteralString = f"""
     WITH hours AS (
         SELECT date_trunc('hour', begin_at, 'UTC') AS hour_at FROM pushserver_trafficminute
@@ -57,7 +57,7 @@ def pushes_to(devices: str) -> str:
 
 
 def kinds_of_devices() -> Mapping[str, Sequence[str]]:
-    """Return the kinds of devices, as people call them, with the names of the kinds of tokens that they have."""
+    """Return the kinds of devices, each with the names of its kinds of tokens."""
     found: dict[str, list[str]] = {}
     for kind in token_types.kinds():
         found.setdefault(token_types.devices_of(kind.number), []).append(kind.name)
@@ -65,7 +65,7 @@ def kinds_of_devices() -> Mapping[str, Sequence[str]]:
 
 
 def add_up(*, now: datetime) -> None:
-    """Store the sums of the whole hours whose minutes have all been counted. Delete those that are no longer kept."""
+    """Store the sums of whole hours whose minutes have all been counted. Delete sums older than KEPT."""
     bridges = [part for part in parts_in_use() if part.is_bridge]
     kinds = [(devices, name) for devices, names in kinds_of_devices().items() for name in names]
     write(
@@ -82,7 +82,7 @@ def add_up(*, now: datetime) -> None:
 
 
 def read_usual(at: datetime) -> Mapping[str, Sequence[int]]:
-    """Return for each flow how much it was in this hour of each other day, in ascending order."""
+    """Return the sums of each flow in this hour of the other days, in ascending order."""
     begin_at = at.replace(minute=0, second=0, microsecond=0)
     days = range(1, KEPT // timedelta(days=1) + 1)
     return dict(fetch(_USUAL, {"hours": [begin_at - timedelta(days=day) for day in days]}))

@@ -1,4 +1,4 @@
-"""Delete what visits to the console leave behind."""
+"""Retention of rows about visits to the console: access log, incidents, sessions and failed logins."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -18,8 +18,8 @@ def purge_access_log(*, now: datetime, keep: timedelta) -> Iterator[int]:
 
 
 def purge_incidents(*, now: datetime) -> Iterator[int]:
-    """Delete incidents that are over and older than they are kept, and starts of that time. Yields how many rows each
-    step deleted.
+    """Delete incidents that ended before INCIDENTS_KEPT, and starts of that time. Yields how many rows each step
+    deleted.
     """
     yield from delete_in_chunks(Incident.objects.filter(ended_at__lt=now - INCIDENTS_KEPT).order_by("ended_at"))
     yield from delete_in_chunks(ServerStart.objects.filter(started_at__lt=now - INCIDENTS_KEPT).order_by("started_at"))

@@ -1,7 +1,7 @@
-"""Count once what happened in each of the last minutes, so that pages read these rows however large the tables are.
+"""Counts of the last minutes, so that pages read a few small rows and no large table.
 
-A minute is counted when it is over, and once more when no push that began in it can still be under way. Minutes that
-were missed are counted later, the newest first.
+A minute is counted after its end, and once more when no push that began in it can still be in flight. Missed minutes
+are counted later, the newest first.
 """
 
 from collections.abc import Iterator
@@ -24,8 +24,8 @@ KEPT = DAY + SHOWN + timedelta(minutes=10)
 # A push may take as long as the timeout of its gateway, 65 s by default.
 SETTLED_AFTER = timedelta(seconds=90)
 
-# `LATERAL` finds each row by its key. With a join PostgreSQL reads all that is under way for each row of the minute, if
-# it has analyzed that table while it was empty.
+# `LATERAL` finds each row by its key. With a join PostgreSQL reads all open notifications for each row of the minute,
+# if it has analyzed that table while it was empty.
 COUNT_TRAFFIC = f"""
     WITH requests AS (
         SELECT bridge, count(*) AS number FROM notifications_notificationrequest
@@ -90,10 +90,7 @@ COUNT_ENDS = f"""
 
 
 def count_owed(*, now: datetime) -> Iterator[int]:
-    """Count each minute that has to be counted, and yield 1 for each.
-
-    Then delete minutes that are shown nowhere any more.
-    """
+    """Count each minute that is owed, and yield 1 for each. Then delete minutes older than KEPT."""
     for begin_at in _owed(now):
         count(begin_at, now=now)
         yield 1
@@ -105,13 +102,15 @@ def count_owed(*, now: datetime) -> Iterator[int]:
 def count(begin_at: datetime, *, now: datetime) -> None:
     """Count one whole minute.
 
-    Counting again replaces the figures; the row of the minute makes concurrent counts take turns.
+    Counting again replaces the figures. The row of the minute makes concurrent counts wait for each other.
     """
-    day = day_of(begin_at)  # whose partition is read; nothing ended long before, unless the clock was set back
+    day = day_of(
+        begin_at
+    )  # the partition that is read; nothing of the minute ended before it, unless the clock was set back
     values = {"begin": begin_at, "end": begin_at + MINUTE, "now": now, "day": day, "since": day - DAY}
     with connection.cursor() as cursor:
         cursor.execute(with_days(_count_traffic(), begin_at), values)
-        # The outcome of an attempt may have changed: a late answer may have come after its worker was lost.
+        # The outcome of an attempt may have changed, by a late answer after the loss of its worker.
         AttemptMinute.objects.filter(begin_at=begin_at).delete()
         cursor.execute(_count_attempts(), values)
         NotificationMinute.objects.filter(begin_at=begin_at).delete()
@@ -131,13 +130,13 @@ def _count_attempts() -> str:
 
 
 def minutes(now: datetime) -> list[datetime]:
-    """Return when each of the last sixty complete minutes began, the oldest first."""
+    """Return the beginnings of the last sixty complete minutes, oldest first."""
     end = now.replace(second=0, microsecond=0)
     return [end - number * MINUTE for number in range(SHOWN // MINUTE, 0, -1)]
 
 
 def _owed(now: datetime) -> list[datetime]:
-    """Return the minutes that have to be counted, the newest first."""
+    """Return the minutes that are not counted yet, or have to be counted again, newest first."""
     born_at = _born_at(now)
     shown = [begin_at for begin_at in minutes(now) if begin_at + MINUTE > born_at]
     if not shown:
@@ -148,10 +147,10 @@ def _owed(now: datetime) -> list[datetime]:
 
 
 def _born_at(now: datetime) -> datetime:
-    """Return since when there is something to count. Before that nothing was not zero, but nobody there."""
+    """Return the time of the first request or count. Minutes before it are unknown, and not zero."""
     counted = TrafficMinute.objects.order_by("begin_at").values_list("begin_at", flat=True).first()
     if counted and counted <= now - SHOWN:
-        return counted  # without reading what an old snapshot keeps of the requests
+        return counted  # without a read of requests, which an old snapshot can make slow
     asked = NotificationRequest.objects.order_by("received_at").values_list("received_at", flat=True).first()
     return min(counted or now - MINUTE, asked or now - MINUTE)
 

@@ -1,7 +1,7 @@
-"""Questions to the servers around us, with the heartbeats in the cache. All answers are there within seconds.
+"""Checks of the servers around us, and of the heartbeats in the cache. All answers are there within seconds.
 
-The answers are those of `/readyz`, which is open to anybody: they name queues, but no user, password, path or exception
-text, and hosts as subjects only, which it leaves out.
+`/readyz`, which is open to anybody, shows the answers. So they have no user, password, path or exception text, and
+hosts as subjects only, which `/readyz` leaves out.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -37,9 +37,9 @@ SilentSeconds = Sequence[float] | None  # None: not known
 
 
 def ask() -> Reached:
-    """Ask all servers side by side, so that together they take as long as the slowest.
+    """Ask all servers at the same time, so that together they take as long as the slowest.
 
-    The cache is read by this thread, because each thread would make a connection of its own to it.
+    This thread reads the cache, because each thread would make its own connection to it.
     """
     parts = parts_in_use()
     with ThreadPoolExecutor(len(parts) + 2) as pool:
@@ -47,7 +47,7 @@ def ask() -> Reached:
         asked = [pool.submit(part.ask) for part in parts]
         beats = _fresh(_queue_keys().values())
         (database, incidents, silent_seconds), broker = asked_database.result(), asked_broker.result()
-    is_blind = bool(broker)  # each question to Redis would take its time-out
+    is_blind = bool(broker)  # each request to Redis would take its full timeout
     return Reached(
         database=database,
         broker=broker,
@@ -58,16 +58,18 @@ def ask() -> Reached:
     )
 
 
-# Seconds for which the answers of the servers are kept. The dashboard, the API, `/metrics` and `/readyz`, which is open
-# to anybody, may be asked more often.
+# Seconds for which the answers of the servers are reused. The dashboard, the API, `/metrics` and `/readyz` may be
+# requested more often, the last one by anybody.
 KEPT_SECONDS = 1.0
 RECENT = Recent(ask, lambda: KEPT_SECONDS)
 
 
 # PostgreSQL and Redis -------------------------------------------------------------------------------------------------
 def ask_database() -> tuple[str, Incidents, SilentSeconds]:
-    """Return why PostgreSQL is of no use, or nothing when it answers and all migrations are applied; since when
-    indicators are bad, as far as it is noted; and for how long each process of `batches` has asked it nothing.
+    """Return the reason why PostgreSQL cannot be used, the open incidents, and the silence of each process of
+    `batches`.
+
+    The reason is empty if PostgreSQL answers with all migrations applied.
     """
     if _is_marked_unready():
         return "PostgreSQL is not ready", {}, None
@@ -85,26 +87,29 @@ def ask_database() -> tuple[str, Incidents, SilentSeconds]:
 
 
 def _is_marked_unready() -> bool:
-    """Return whether the embedded PostgreSQL says in its own file that it takes no connections.
+    """Return whether the embedded PostgreSQL is not ready, according to its own file.
 
-    It starts beside the web server, which answers probes meanwhile. A database of the operator's is always asked.
+    It starts at the same time as the web server, which answers probes meanwhile. A database of the operator has no such
+    file, and is always asked.
     """
     is_embedded = settings.EMBEDDED.get("DATABASE_URL") == settings.DATABASE_URL
     return is_embedded and not is_marked_ready(settings.EMBEDDED_POSTGRES_DIR)
 
 
 def _connect() -> psycopg.Connection[Any]:
-    """Open a connection: an open one would hide that no new one can be made, and may hang."""
+    """Open a new connection. An existing one may hang, and would hide that PostgreSQL accepts no new one."""
     parameters = connection.get_connection_params() | {"connect_timeout": TIMEOUT_SECONDS}
     own = TimedConnection.connect(**parameters)
-    own.timeout_seconds = 2 * TIMEOUT_SECONDS  # the server may freeze before it hears of its own timeout
+    own.timeout_seconds = 2 * TIMEOUT_SECONDS  # the server may freeze before its own timeout
     own.execute(f"SET LOCAL statement_timeout = '{TIMEOUT_SECONDS}s'")
     return own
 
 
 def _applied_migrations(own: psycopg.Connection[Any]) -> frozenset[Migration]:
-    """Return what is applied. A query of a table that is not there yet would leave an error in PostgreSQL's log at each
-    first start.
+    """Return the applied migrations.
+
+    A query of a missing table would leave an error in PostgreSQL's log at each first start, so its existence is
+    checked.
     """
     if own.execute("SELECT to_regclass('django_migrations')").fetchone() == (None,):
         return frozenset()
@@ -113,16 +118,16 @@ def _applied_migrations(own: psycopg.Connection[Any]) -> frozenset[Migration]:
 
 @cache
 def _known_migrations() -> frozenset[Migration]:
-    """Return the migrations of the code. They are read once, as they change only with a restart.
+    """Return the migrations of the code. They are read once, because they change only with a restart.
 
-    Django's loader finds no migrations that depend on those of the console where that is not installed: in workers,
-    which ask for the indicators, too.
+    Workers need them, too, but do not install the console. There Django's loader finds no migration that depends on the
+    migrations of the console.
     """
     return frozenset(known_migrations())
 
 
 def ask_broker() -> str:
-    """Return why Redis is of no use, or nothing when it answers."""
+    """Return the reason why Redis cannot be used, or an empty text if it answers."""
     options = {"socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS}
     try:
         with closing(redis.Redis.from_url(settings.REDIS_URL, **options)) as client:
@@ -137,7 +142,7 @@ def _fresh(keys: Collection[str]) -> set[str]:
     try:
         return set(shared_cache.get_many(keys))
     except redis.RedisError:
-        return set()  # the indicator of Redis says why
+        return set()  # the indicator of Redis has the reason
 
 
 # Workers --------------------------------------------------------------------------------------------------------------
@@ -146,8 +151,8 @@ def _queue_keys() -> dict[str, str]:
 
 
 def _queues(beats: Collection[str]) -> Iterator[Queue]:
-    """Yield the queues that need a worker, or whose work is wanted by the settings. The processes of `batches` show
-    themselves.
+    """Yield the queues that need a worker, and those that the settings switch on. PostgreSQL reports the processes of
+    `batches`.
     """
     is_wanted = {"reports": settings.REPORTS_NIGHTLY, "canary": bool(settings.CANARY_PERIOD_SECONDS)}
     for queue, key in _queue_keys().items():

@@ -1,4 +1,4 @@
-"""Probes: `/healthz` says that this process runs, `/readyz` whether a message would make it through, and if not, why.
+"""Probes: `/healthz` shows that this process runs, and `/readyz` whether the server processes messages, or why not.
 
 Both are open to anybody. `/readyz` shows the indicators that decide readiness, with numbers in place of hosts, and no
 user, password, path or exception text. The API shows all of them, with hosts.
@@ -23,6 +23,6 @@ def healthz(_request: HttpRequest) -> HttpResponse:
 def readyz(_request: HttpRequest) -> HttpResponse:
     indicators = readiness()
     response = JsonResponse(to_json(without_hosts(indicators)), status=200 if is_ready(indicators) else 503)
-    # Django logs a 503 as an error of the server, but this one is a regular answer, repeated every few seconds.
+    # Django would log this 503 as an error every few seconds, but it is a regular answer.
     setattr(response, "_has_been_logged", True)  # noqa: B010 - undeclared, hence unknown to type checkers
     return response

@@ -1,4 +1,4 @@
-"""Read the last hour by the minute, as `traffic` has counted it: two queries, a few hundred small rows."""
+"""Reader of the last hour by the minute, as `history.traffic` has counted it, in a few queries over small rows."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,13 +14,13 @@ from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, T
 
 DELIVERED = Attempt.Outcome.DELIVERED
 Tries = Mapping[tuple[str, str], int]
-# A minute is counted some seconds after its end: the newest one may be missing, and the one before it, but not more.
+# A minute is counted some seconds after its end, so at most the two newest minutes may be missing.
 NOT_YET_COUNTED = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Yesterday:
-    """An hour of yesterday: attempts by outcome and code, and notifications by the state they ended in."""
+    """An hour of yesterday: attempts by outcome and code, and notifications by their final state."""
 
     tries: Tries
     ended: Mapping[str, int]
@@ -28,13 +28,11 @@ class Yesterday:
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """The last hour, minute by minute, the oldest first. ``counted`` has no entry for minutes that were not counted
-    (yet).
+    """The last hour, minute by minute, oldest first. ``counted`` has no entry for minutes that are not counted.
 
     ``tries`` counts the attempts of each minute by outcome and code, and ``by_channel`` by channel, outcome and code.
-    ``by_bridge`` has what came and went by each bridge in each minute.
-    ``ended`` counts the notifications of the hour by the state they ended in. ``yesterday`` is the same hour a day ago,
-    and None when nothing was counted then.
+    ``by_bridge`` has the requests and replies of each bridge in each minute. ``ended`` counts the notifications of the
+    hour by their final state. ``yesterday`` is the same hour a day ago, or None if nothing was counted then.
     """
 
     begins_at: Sequence[datetime]
@@ -47,7 +45,7 @@ class Hour:
 
     @property
     def span(self) -> tuple[datetime, datetime]:
-        """Return from when until when these minutes are."""
+        """Return the beginning of the first minute and the end of the last."""
         return self.begins_at[0], self.begins_at[-1] + traffic.MINUTE
 
     @property
@@ -56,19 +54,19 @@ class Hour:
         return max(self.counted) + traffic.MINUTE if self.counted else None
 
     def column(self, name: str) -> list[float | None]:
-        """Return one of the figures of `TrafficMinute` for each minute; None where it is not known."""
+        """Return one figure of `TrafficMinute` for each minute, and None where it is unknown."""
         return [getattr(self.counted.get(begin_at), name, None) for begin_at in self.begins_at]
 
     def requests_by(self, bridge: str) -> list[float | None]:
-        """Return for each minute how many requests came by a bridge; None where it was not counted."""
+        """Return the number of requests of a bridge for each minute, and None for a minute that was not counted."""
         return [
             found.request_count if (found := self.by_bridge.get((at, bridge))) else 0 if at in self.counted else None
             for at in self.begins_at
         ]
 
     def delivered_to(self, kinds: Sequence[str]) -> list[float | None]:
-        """Return for each minute how many pushes were delivered to these kinds of tokens; None where it was not
-        counted.
+        """Return the number of pushes delivered to these kinds of tokens for each minute, and None for a minute that
+        was not counted.
         """
         return [
             sum(
@@ -83,16 +81,16 @@ class Hour:
 
     @property
     def requests(self) -> Counter[str]:
-        """Return how many requests of the hour came by each bridge."""
+        """Return the number of requests of each bridge in the hour."""
         return _sum((bridge, row.request_count) for (_, bridge), row in self.by_bridge.items())
 
     @property
     def replies(self) -> Counter[str]:
-        """Return how many replies each bridge sent in the hour."""
+        """Return the number of replies that each bridge sent in the hour."""
         return _sum((bridge, row.reply_count) for (_, bridge), row in self.by_bridge.items())
 
     def tried(self, *, delivered: bool) -> list[float | None]:
-        """Return for each minute how many attempts were, or were not, delivered; None where it was not counted."""
+        """Return the number of attempts that were, or were not, delivered for each minute, and None as above."""
         return [
             sum(
                 number for (outcome, _), number in self.tries.get(at, {}).items() if (outcome == DELIVERED) == delivered

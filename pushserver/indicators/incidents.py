@@ -1,7 +1,7 @@
-"""Remember since when an indicator is not green, and for how long it was not: the incidents of the last thirty days.
+"""Incidents of the last thirty days: periods in which an indicator was not green.
 
-Every snapshot updates them: those of the watch, dashboards, the API and `/metrics`. They are taken at different
-moments, so an indicator that is bad again within a minute has never been well.
+Every snapshot updates them: those of the watch, dashboards, the API and `/metrics`. These snapshots interleave. So an
+indicator that is bad again within WELL_AFTER continues its incident.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,37 +15,37 @@ from kit.db.statements import fetch
 from kit.health.indicators import Indicator, State, dated
 from pushserver.models import Incident
 
-# An indicator has to be green for so long before it has been well.
+# An indicator has recovered after it was green for this time.
 WELL_AFTER = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The incidents that go on or ended a moment ago, the newest of each indicator."""
+    """The newest incident of each indicator that goes on, or ended within WELL_AFTER."""
 
     newest: Mapping[str, Incident]
 
     @property
     def states(self) -> dict[str, State]:
-        """Return the states of the indicators that were bad in the last snapshot."""
+        """Return the state of each indicator that was bad in the last snapshot."""
         return {indicator: State(row.state) for indicator, row in self.newest.items() if row.ended_at is None}
 
     def owner_of(self, indicator: Indicator) -> str:
-        """Return who takes care of what is bad, or nothing."""
+        """Return the name of the person who takes care of a bad indicator, or an empty text."""
         row = self.newest.get(indicator.id)
         return row.acknowledged_by if row and indicator.is_bad and row.state == indicator.state else ""
 
 
 def recall(*, now: datetime) -> Memory:
-    """Read what is known of the indicators, in one query."""
+    """Read the recent incidents, in one query."""
     recent = Incident.objects.filter(Q(ended_at=None) | Q(ended_at__gt=now - WELL_AFTER))
     return Memory({row.indicator: row for row in recent.order_by("began_at", "pk")})
 
 
 def remember(indicators: Sequence[Indicator], memory: Memory, *, now: datetime) -> list[Indicator]:
-    """Return the indicators with the time at which they were green the last time, and note what changed.
+    """Note begun and ended incidents. Return the indicators with the last time at which each was green.
 
-    An indicator that nothing is known about neither begins nor ends anything.
+    An unknown (grey) indicator neither begins nor ends an incident.
     """
     known = {indicator.id: indicator for indicator in indicators}
     over = [row for row in memory.newest.values() if row.ended_at is None and _is_over(row, known.get(row.indicator))]
@@ -67,7 +67,7 @@ def _has_begun(indicator: Indicator, memory: Memory) -> bool:
 
 
 def _begun(indicator: Indicator, before: Incident | None, now: datetime) -> Incident:
-    """Return the row of what begins: the one before, where it was the same and ended only a moment ago."""
+    """Return the row of an incident that begins: the row before it, if that has the same state and ended just now."""
     if before and before.ended_at and before.state == indicator.state:
         return before
     return Incident(
@@ -83,7 +83,7 @@ def _begun(indicator: Indicator, before: Incident | None, now: datetime) -> Inci
 
 @transaction.atomic
 def _note(over: Sequence[Incident], begun: Sequence[Incident], *, now: datetime) -> None:
-    """Write what changed. Of two who saw the same, the second one writes nothing."""
+    """Write the changes. If two processes saw the same change, the second one writes nothing."""
     Incident.objects.filter(pk__in=[row.pk for row in over], ended_at=None).update(ended_at=now)
     Incident.objects.bulk_create([row for row in begun if row.pk is None], ignore_conflicts=True)
     is_open = Incident.objects.filter(ended_at=None).values("indicator")
@@ -92,7 +92,7 @@ def _note(over: Sequence[Incident], begun: Sequence[Incident], *, now: datetime)
 
 
 def _note_causes(memory: Memory, known: Mapping[str, Indicator]) -> None:
-    """Keep what explained each incident last, also when that has been put right before it."""
+    """Store the last cause of each incident, which stays when the cause recovers first."""
     for indicator, row in memory.newest.items():
         cause = known[indicator].cause if row.ended_at is None and indicator in known else ""
         if cause not in ("", row.cause):
@@ -101,7 +101,7 @@ def _note_causes(memory: Memory, known: Mapping[str, Indicator]) -> None:
 
 @transaction.atomic
 def note_past(indicator: Indicator, began_at: datetime, ended_at: datetime) -> None:
-    """Note an incident that could not be noted while it went on, unless another process has done so."""
+    """Note an incident that could not be noted in time, unless another process has done so."""
     fetch("SELECT pg_advisory_xact_lock(hashtext('past incidents'))")
     known = Incident.objects.filter(indicator=indicator.id, began_at__lt=ended_at + WELL_AFTER)
     if known.filter(Q(ended_at=None) | Q(ended_at__gt=began_at - WELL_AFTER)).exists():

@@ -1,7 +1,7 @@
-"""The one list of health indicators, made of the facts of all apps. The module does no I/O: facts in, indicators out.
+"""The list of all health indicators, made from the facts of all apps. The module does no I/O: facts in, indicators out.
 
-Readiness is judged by what the servers around us answered and the cache holds (`Reached`) alone, so that `/readyz`
-answers within seconds whatever state the database is in.
+Readiness depends only on the answers of the servers around us and on the cache (`Reached`). So `/readyz` answers within
+seconds in every state of the database.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,12 +34,11 @@ OWN_KINDS: tuple[Kind, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Answers of the servers around us, and the heartbeats in the cache. ``database`` and ``broker`` say why each
-    cannot be used, and are empty where it can.
+    """Answers of the servers around us, and the heartbeats in the cache.
 
-    ``silent_seconds`` are how long each process of `batches` has done nothing, and None while PostgreSQL tells nothing.
-    ``parts`` has what each gateway and bridge reached, and ``incidents`` since when each indicator is bad, as far as it
-    was noted.
+    ``database`` and ``broker`` have the reason why each cannot be used, or are empty. ``silent_seconds`` has the
+    seconds without work of each process of `batches`, and is None while PostgreSQL does not answer. ``parts`` has the
+    answers for each gateway and bridge, and ``incidents`` the beginning of each open incident by indicator.
     """
 
     database: str = ""
@@ -52,7 +51,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Facts read from the database. It is slow where counting the backlog took too long. ``parts`` has the facts of
+    """Facts from the database. ``is_slow`` is true if counting the backlog took too long. ``parts`` has the facts of
     each gateway and bridge.
     """
 
@@ -76,7 +75,7 @@ class Facts:
 
 
 def all_kinds() -> list[Kind]:
-    """Return every kind that there may be, causes before effects: an earlier one may be the reason for a later one."""
+    """Return all kinds of indicators, causes before effects."""
     return _in_order([*OWN_KINDS, *(kind for part in parts() for kind in part.kinds)])
 
 
@@ -112,7 +111,7 @@ def from_reached(reached: Reached) -> Iterator[Indicator]:
 
 
 def _unknown(found: Sequence[Indicator], reached: Reached) -> Iterator[Indicator]:
-    """Yield the indicators that only the database could tell."""
+    """Yield a grey indicator for each kind that only the database can judge."""
     known = {indicator.kind for indicator in found}
     for kind in (*OWN_KINDS, *(kind for part in reached.parts for kind in part.kinds)):
         if kind not in known:
@@ -137,5 +136,5 @@ def _from_database(stored: Stored, facts: Facts) -> Iterator[Indicator]:
 
 
 def _advice(code: str) -> str:
-    """Return the advice of the first part that knows the code."""
+    """Return the advice of the first gateway or bridge that has one for the code."""
     return next(filter(None, (part.advice(code) for part in parts())), "")

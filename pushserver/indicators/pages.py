@@ -1,4 +1,4 @@
-"""The pages of the console to which indicators lead, by the names of their URLs."""
+"""Pages of the console to which indicators lead, by the names of their URLs."""
 
 from kit.health.indicators import Page, rows
 

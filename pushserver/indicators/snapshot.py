@@ -31,9 +31,9 @@ class Snapshot:
 
 
 def take_snapshot(*, now: datetime) -> Snapshot:
-    """Ask the servers, read the database, judge, and note what began and what ended.
+    """Ask the servers, read the database, judge, and note begun and ended incidents.
 
-    While the database does not answer in time, nothing is noted: what only it knows is not known then.
+    While the database does not answer in time, nothing is noted, and the indicators from its facts are unknown.
     """
     reached = asking.RECENT.get()
     if not reached.database:
@@ -54,11 +54,11 @@ def _with_database(reached: Reached, now: datetime) -> Snapshot:
 
 
 def readiness() -> list[Indicator]:
-    """Return the indicators that decide readiness. They are judged without waiting for the database."""
+    """Return the indicators that decide readiness, without waiting for the database."""
     reached = asking.RECENT.get()
     return dated(judging.readiness(reached), reached.incidents)
 
 
 def is_bad_at_a_glance() -> bool:
-    """Return whether a server around us, or a worker, is of no use. No table is read for it."""
+    """Return whether a server around us or a worker is bad, without reading a table."""
     return any(found.is_bad for found in judging.from_reached(asking.RECENT.get()))

@@ -1,6 +1,6 @@
-"""Read from the database what the indicators are judged by, from the same statements as the metrics.
+"""Reader of the facts in the database by which indicators are judged. It uses the statements of the metrics.
 
-A database that does not answer in time is a fact as well: nobody who asks how the server is waits for it.
+A database that does not answer in time is a fact as well: no reader of indicators waits for it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,9 +38,9 @@ from spark_reports.nights.status import SAVED, State, status
 
 log = structlog.get_logger(__name__)
 
-# `/metrics` waits no longer either.
+# `/metrics` has the same timeout.
 TIMEOUTS = Timeouts(statement_seconds=2, lock_seconds=2)
-# Gauges count rows; several people may have the dashboard open, which asks every few seconds.
+# Seconds for which counts are reused. Several dashboards may be open, each of which reads them every few seconds.
 KEPT_SECONDS = 2.0
 MAX_ANOMALIES = 5
 OWN_GAUGES = (
@@ -51,8 +51,10 @@ OWN_GAUGES = (
 
 
 def read(hour: Hour, before: Mapping[str, str], *, now: datetime, is_blind: bool) -> Stored:
-    """Return what the database knows. ``hour`` is what was counted in the last hour; ``before`` has the states of what
-    was bad a moment ago. Without Redis (``is_blind``) nothing is known of config checks.
+    """Return the facts in the database.
+
+    ``hour`` has the counts of the last hour, and ``before`` the states of the indicators that were bad in the last
+    snapshot. Without Redis (``is_blind``) the results of config checks are unknown.
     """
     counted = COUNTED.get()
     return Stored(
@@ -126,10 +128,9 @@ def gauges() -> list[StoredGauge]:
 
 
 def _count() -> dict[str, float] | None:
-    """Return the values of the gauges of `/metrics` by name, in one query. A gauge with labels gives the sum of its
-    values.
+    """Return the values of the gauges by name, in one query, or None if the database takes too long.
 
-    Return None where the database takes too long.
+    The value of a gauge with labels is the sum of its values.
     """
     asked = gauges()
     try:
@@ -149,7 +150,7 @@ def _as_column(gauge: StoredGauge) -> str:
 
 
 def _reports(now: datetime, *, is_blind: bool) -> ReportsFacts:
-    """Return the state of the reports as a worker noted it, or judge it here when none has since the start."""
+    """Return the state of the reports as a worker saved it. If none has since the start, judge it here."""
     known = None if is_blind else SAVED.read()
     found = known or status(now)
     return ReportsFacts(

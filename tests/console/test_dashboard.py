@@ -471,7 +471,7 @@ def test_the_page_reports_that_nothing_was_counted_yet(admin_client: Client) -> 
 
     html = admin_client.get("/admin/").content.decode()
 
-    assert html.count("Nothing was counted in the last hour.") == 4
+    assert html.count("No minute of the last hour was counted.") == 4
     assert "No push was attempted." in html
 
 

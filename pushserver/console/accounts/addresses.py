@@ -1,4 +1,4 @@
-"""Find where a login comes from. django-axes locks out people who guess passwords there."""
+"""Addresses of logins, by which django-axes locks out people who guess passwords."""
 
 from ipaddress import IPv6Address, ip_address, ip_network
 
@@ -6,12 +6,12 @@ from django.http import HttpRequest
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
-# What one customer has of IPv6, and may change addresses in.
+# Prefix of the IPv6 network of one customer, who may use all addresses in it.
 IPV6_PREFIX_BITS = 64
 
 
 def client_network(request: HttpRequest) -> str | None:
-    """Return the address that failed logins are counted by: of IPv6 the first one of its network of 64 bits."""
+    """Return the address under which failed logins are counted: for IPv6 the first address of its /64 network."""
     address = client_address(request)
     parsed = ip_address(address) if address else None
     if not isinstance(parsed, IPv6Address):
@@ -22,18 +22,17 @@ def client_network(request: HttpRequest) -> str | None:
 
 
 def client_address(request: HttpRequest) -> str | None:
-    """Return the address of the client as the API finds it: behind our proxy what the proxy says, never what was said
-    to it.
+    """Return the address of the client, as the API finds it. Behind our proxy only the proxy's own entry counts, never
+    the entries that a client sent.
 
-    Where the proxy says nothing useful, return the address of the proxy: all logins through it then share one count of
-    failures.
+    Without a usable entry, return the address of the proxy. All logins through it then share one count of failures.
     """
     address: str | None = BaseThrottle().get_ident(Request(request))
     return _address(address) or _address(request.META.get("REMOTE_ADDR"))
 
 
 def _address(address: str | None) -> str | None:
-    """Return the address in the form that a database column takes, or None when it is not one."""
+    """Return the address in a form that fits the database column, or None if it is not an address."""
     try:
         return str(ip_address(_without_port(address or "").partition("%")[0]))
     except ValueError:
@@ -41,7 +40,7 @@ def _address(address: str | None) -> str | None:
 
 
 def _without_port(address: str) -> str:
-    """Remove the port that some proxies add, and the brackets that they then put around an IPv6 address."""
+    """Remove the port that some proxies add, and the brackets around an IPv6 address with a port."""
     if address.startswith("["):
         return address[1:].partition("]")[0]
     return address.partition(":")[0] if address.count(":") == 1 else address

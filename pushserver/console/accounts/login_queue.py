@@ -1,11 +1,11 @@
-"""One login at a time: checking a password takes a core for a good part of a second, and anybody may send many.
+"""Queue of logins: each web process checks one password at a time, because a check needs a core for half a second.
 
-    a network that somebody logged in from lately ──▶ has a place of its own ──┐
-    any other: one form of each, two in all ──▶ has a place ──▶ it is read ────┴▶ waits for its turn ──▶ is checked
-    no place ──▶ is refused
+    network with a recent login ──▶ the reserved slot ────────────────────────┐
+    any other network: one form each, two in all ──▶ a slot ──▶ form is read ─┴▶ waits ──▶ password is checked
+    no free slot ──▶ refused
 
-So somebody who guesses from many networks, or sends forms that never end, holds three threads of each web process at
-most, and keeps out no network that its process saw log in; a login from elsewhere may have to be sent again meanwhile.
+An attacker with many networks, or with forms that never end, holds at most three threads of each web process. Networks
+with a recent login in the same process still get in; a login from another network may have to be sent again.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,11 +21,11 @@ from pushserver.console.accounts.refusals import too_many_logins
 MAX_ANONYMOUS = 2
 MAX_REMEMBERED = 100
 TIMEOUT_SECONDS = 5.0
-SAFE = {"GET", "HEAD", "OPTIONS"}  # they have no form
+SAFE = {"GET", "HEAD", "OPTIONS"}  # requests without a form
 
 
 class LoginQueue:
-    """The logins that this process checks, by the networks that they come from."""
+    """Slots for the logins that this process reads and checks, by network."""
 
     def __init__(self) -> None:
         self._here: set[str] = set()
@@ -34,7 +34,7 @@ class LoginQueue:
         self._checking = Lock()
 
     def remember(self, network: str) -> None:
-        """Note that somebody has logged in from a network."""
+        """Note a successful login from a network."""
         with self._lock:
             self._known.pop(network, None)
             self._known[network] = None
@@ -43,7 +43,7 @@ class LoginQueue:
 
     @contextmanager
     def slot(self, network: str) -> Iterator[bool]:
-        """Take a place for what somebody of this network sends, and tell whether there was one."""
+        """Hold a slot for a form from this network. Yield whether one was free."""
         slot = self._enter(network)
         try:
             yield slot is not None
@@ -54,7 +54,7 @@ class LoginQueue:
 
     @contextmanager
     def wait(self) -> Iterator[bool]:
-        """Wait for the turn of a login that has a place, and tell whether it came."""
+        """Wait until no other login is checked. Yield whether that happened within TIMEOUT_SECONDS."""
         is_ours = self._checking.acquire(timeout=TIMEOUT_SECONDS)
         try:
             yield is_ours
@@ -63,7 +63,7 @@ class LoginQueue:
                 self._checking.release()
 
     def _enter(self, network: str) -> str | None:
-        """Return the place that a login has got, or None."""
+        """Take a slot and return its name, or None if no slot is free."""
         with self._lock:
             slots = {KNOWN: network in self._known, network: len(self._here - {KNOWN}) < MAX_ANONYMOUS}
             slot = next((slot for slot, is_free in slots.items() if is_free and slot not in self._here), None)
@@ -72,14 +72,15 @@ class LoginQueue:
             return slot
 
 
-KNOWN = "known"  # the place of those that are remembered: no network is written so
+KNOWN = "known"  # slot of all remembered networks; no network has this name
 LOGINS = LoginQueue()
 
 
 class AnonymousFormsMiddleware:
-    """Reads what somebody who is not logged in sends only when there is a place for it, to whichever page: Django reads
-    a form to check it against forgeries before the page refuses it. Pages of programs are exempt from that check, and
-    refuse who shows no secret before they read anything.
+    """Middleware that reads a form without a login only in a free slot, whichever page it is for.
+
+    Django reads each form to check it against forgeries, before the page can refuse it. Pages for programs are exempt
+    from that check, and refuse a request without a secret before they read its body.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:

@@ -1,6 +1,6 @@
-"""Log who logs in and out, and that somebody failed to.
+"""Log entries of logins, logouts and failed logins.
 
-What was typed as a name at a failed login is not logged: some people type their password there. *Failed logins* has it.
+The name of a failed login is not logged, because some people type their password there. *Failed logins* has it.
 """
 
 from typing import Any
@@ -18,18 +18,18 @@ log = structlog.get_logger(__name__)
 
 @receiver(signals.user_logged_in, dispatch_uid="log_login")
 def log_login(request: HttpRequest, user: Any, **_rest: object) -> None:
-    """Log a login, and note where it came from."""
+    """Log a login, and remember its network."""
     LOGINS.remember(client_network(request) or "")
     log.info("login", user_id=user.pk, address=client_address(request))
 
 
 @receiver(signals.user_logged_out, dispatch_uid="log_logout")
 def log_logout(request: HttpRequest, user: Any, **_rest: object) -> None:
-    """Log a logout, also one of ours."""
+    """Log a logout, also one by `WorkingSessionMiddleware`."""
     log.info("logout", user_id=user and user.pk, address=client_address(request))
 
 
 @receiver(signals.user_login_failed, dispatch_uid="log_failed_login")
 def log_failed_login(request: HttpRequest | None = None, **_rest: object) -> None:
-    """Log that somebody did not get in."""
+    """Log a failed login."""
     log.warning("login_failed", address=request and client_address(request))

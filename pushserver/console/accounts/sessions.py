@@ -1,6 +1,6 @@
-"""End sessions in which nobody works, and those that have lasted for long enough; leave nothing of them in a browser.
+"""Ends of sessions: idle and old sessions end, and nothing of them stays in a browser.
 
-Pages that refresh themselves do not count as work, and say so when their session is over.
+A page that refreshes itself does not keep a session alive, and leads to the login when its session has ended.
 """
 
 import time
@@ -10,16 +10,16 @@ from django.contrib.auth import logout
 from django.http import HttpRequest, HttpResponse
 from django.utils.deprecation import MiddlewareMixin
 
-REFRESH_HEADER = "HX-Request"  # sent by what a page loads on its own
-BEGAN_AT = "began_at"  # in the session: Unix time of its login
+REFRESH_HEADER = "HX-Request"  # sent by requests that a page makes on its own
+BEGAN_AT = "began_at"  # key of the session: Unix time of its login
 LOGOUT = "admin:logout"
 
 
 class WorkingSessionMiddleware(MiddlewareMixin):
-    """Starts the time of a session anew with each request that a person makes, and ends it when it is too old."""
+    """Extends a session with each request of a person, and ends it after SESSION_MAX_SECONDS."""
 
     def process_request(self, request: HttpRequest) -> None:
-        """End a session that is too old. Its request is then one without a login."""
+        """End a session that is too old. The request continues without a login."""
         if request.user.is_authenticated:
             began_at = request.session.setdefault(BEGAN_AT, time.time())
             if time.time() - began_at > settings.SESSION_MAX_SECONDS:
@@ -27,12 +27,12 @@ class WorkingSessionMiddleware(MiddlewareMixin):
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         if REFRESH_HEADER not in request.headers and request.user.is_authenticated:
-            request.session.modified = True  # starts its time anew
+            request.session.modified = True  # extends it
         return response
 
 
 class NothingKeptMiddleware(MiddlewareMixin):
-    """Has browsers and proxies keep no answer, unless a page says otherwise, and clear what they have at the logout."""
+    """Forbids browsers and proxies to store answers, unless a page allows it, and clears their storage at logout."""
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         if not response.has_header("Cache-Control"):
@@ -43,10 +43,9 @@ class NothingKeptMiddleware(MiddlewareMixin):
 
 
 class WholePageMiddleware(MiddlewareMixin):
-    """Redirects the whole page where a part of it was asked for and the answer is a redirect, for instance to the
-    login.
+    """Redirects the whole page if the answer for a part of it is a redirect, for instance to the login.
 
-    Otherwise a browser would follow on its own, and show the login within the page.
+    Otherwise the browser would follow the redirect, and show the login inside of the page.
     """
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:

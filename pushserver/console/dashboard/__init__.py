@@ -1,5 +1,4 @@
-"""The dashboard, landing page of the console: which link of the chain works, how fast messages go, and what to do
-first.
+"""The dashboard, landing page of the console: state of each link of the chain, first steps, and the last hour.
 
 `pushserver.indicators` judges this; `figures` draws the last hour.
 """

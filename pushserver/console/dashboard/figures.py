@@ -1,4 +1,4 @@
-"""Draw the last hour in four small charts, and list what was not delivered in it."""
+"""Figures of the last hour: four small charts, and the classes of failed attempts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Column = Sequence[float | None]
 class Figure:
     """One chart.
 
-    ``newest`` gives the figures of the last minute in words; ``chart`` is None when there is nothing to draw.
+    ``newest`` has the figures of the last minute in words. ``chart`` is None without figures.
     """
 
     title: str
@@ -35,8 +35,8 @@ class ErrorClass:
 
 
 def figures(hour: Hour, bridges: Mapping[str, str]) -> list[Figure]:
-    """Return the four charts. Where there are several bridges, by name and label, they show how many of the requests
-    came by each.
+    """Return the four charts. ``bridges`` has the labels of bridges by name. With several bridges, the first chart
+    shows the requests of each.
     """
     shown = bridges if len(bridges) > 1 else {}
     return [
@@ -78,13 +78,13 @@ def _figure(hour: Hour, title: str, columns: dict[str, Column], show: Callable[[
 
 
 def brief(value: float | None) -> str:
-    """Return a time in words. What takes no whole millisecond takes some time, too."""
+    """Return a time in words. Less than a millisecond is not shown as zero."""
     return "less than 1 ms" if value is not None and value < 1 else milliseconds(value)
 
 
 def _newest(hour: Hour, columns: dict[str, Column], show: Callable[[float | None], str]) -> str:
     if not hour.counted:
-        return "Nothing was counted in the last hour."
+        return "No minute of the last hour was counted."
     last = max(hour.counted)
     position = hour.begins_at.index(last)
     say = brief if show is milliseconds else show

@@ -1,4 +1,4 @@
-"""Compose the dashboard, and the part of it that it loads again every few seconds."""
+"""Content of the dashboard. The page loads its changing part again every REFRESH_SECONDS."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ from spark_reports.console.formats import count, percent
 
 REFRESH_SECONDS = 2
 MAX_ERROR_CLASSES = 10
-# The states that notifications end in, as people ask for them.
+# Final states of notifications, in the order of the table.
 ENDS = ("delivered", "dead_token", "undeliverable", "unconfirmed", "expired", "withdrawn", "coalesced")
 DELIVERED = "delivered"
-# The columns stand side by side where there is room.
+# Groups by column. Columns stand side by side on a wide screen.
 COLUMNS = ((Group.SERVER, Group.WATCH), (Group.IN,), (Group.OUT,))
-# The colour and the picture beside each word.
+# Colour and icon of each state.
 LOOKS = {
     State.RED: (Family.BAD, "error"),
     State.YELLOW: (Family.CAUTION, "warning"),
@@ -39,8 +39,8 @@ LOOKS = {
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An indicator as one person sees it, with the one that explains it and those that it explains. ``url`` is empty
-    when there is no page that this person may open.
+    """An indicator as one person sees it, with its cause and its effects. ``url`` is empty if this person may open no
+    page about it.
     """
 
     indicator: Indicator
@@ -59,7 +59,7 @@ class Shown:
 
     @property
     def runbook(self) -> str:
-        """Return the name of the page of the documentation that says what to do step by step."""
+        """Return the name of the runbook page in the documentation."""
         return f"{RUNBOOKS}/{self.indicator.kind.runbook}"
 
     @property
@@ -73,7 +73,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class ShownTile:
-    """The age of the oldest row of a queue, and how many rows there are."""
+    """The age of the oldest row of a queue, and the number of its rows."""
 
     id: str
     title: str
@@ -85,7 +85,7 @@ class ShownTile:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
-    """An error class with its figures in words and the address of its attempts."""
+    """An error class with formatted figures and the URL of its attempts."""
 
     found: ErrorClass
     number: str
@@ -96,7 +96,7 @@ class ErrorRow:
 
 @dataclass(frozen=True, slots=True)
 class EndRow:
-    """The number of notifications that ended in a state, in words, and the address of the list of the last hour."""
+    """The formatted number of notifications that ended in a state, and the URL of their list."""
 
     state: str
     number: str
@@ -113,7 +113,7 @@ def url_of(page: Page | None, user: Any, **query: str) -> str:
 
 
 def shown_to(user: Any, indicators: Sequence[Indicator]) -> list[Shown]:
-    """Return these indicators as this person sees them."""
+    """Return these indicators as this user may see them."""
     by_id = {found.id: found for found in indicators}
     return [
         Shown(
@@ -128,13 +128,13 @@ def shown_to(user: Any, indicators: Sequence[Indicator]) -> list[Shown]:
 
 
 def _url(indicator: Indicator, user: Any) -> str:
-    """Return the address of the page of an indicator, where a list shows what its sentence counts."""
+    """Return the URL of the page of an indicator. A list shows the period that the sentence of the indicator counts."""
     during = {"during": span(*indicator.during)} if indicator.during else {}
     return url_of(indicator.page, user, **during)
 
 
 def status_page(user: Any) -> dict[str, Any]:
-    """Return what the template shows to this person."""
+    """Return the context of the template for this user."""
     seen = take_snapshot(now=timezone.now())
     shown = shown_to(user, seen.indicators)
     state, sentence = verdict(seen.indicators)
@@ -163,7 +163,7 @@ def _of_group(group: Group, shown: Sequence[Shown]) -> list[Shown]:
 
 
 def _tiles(seen: Snapshot, user: Any) -> Iterator[ShownTile]:
-    """Yield a tile for each queue. Nothing is known of it while PostgreSQL does not count in time."""
+    """Yield a tile for each queue. The figures are unknown while PostgreSQL does not count in time."""
     stored = seen.facts.stored
     due = stored.delivery.due if stored else None
     own = Tile(DELIVERY, "Longest due notification", due, "open", state_of_due(due), pages.OPEN)
@@ -176,7 +176,7 @@ def _tiles(seen: Snapshot, user: Any) -> Iterator[ShownTile]:
 
 
 def _errors(seen: Snapshot, user: Any) -> Iterator[ErrorRow]:
-    """Yield a row for each error class. Its list has the attempts that were counted, and no others."""
+    """Yield a row for each error class. Its link leads to exactly the attempts that were counted."""
     for found in error_classes(seen.hour)[:MAX_ERROR_CLASSES]:
         query = {"outcome__exact": found.outcome, "during": span(*seen.hour.span)}
         query |= {"code__exact": found.code} if found.code else {}
@@ -187,7 +187,7 @@ def _errors(seen: Snapshot, user: Any) -> Iterator[ErrorRow]:
 
 
 def _ends(seen: Snapshot, user: Any) -> Iterator[EndRow]:
-    """Yield a row for each state that notifications ended in, now or yesterday, and for delivered in any case."""
+    """Yield a row for each state that notifications ended in today or yesterday, and always one for delivered."""
     before = seen.hour.yesterday.ended if seen.hour.yesterday else None
     hour = span(*seen.hour.span)
     for state in ENDS:

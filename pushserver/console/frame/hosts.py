@@ -1,4 +1,4 @@
-"""The names under which the web server is asked: any for what machines ask, those of ALLOWED_HOSTS for people."""
+"""Host names of requests: probes and metrics accept any name, and all other pages those of ALLOWED_HOSTS."""
 
 from collections.abc import Callable
 
@@ -8,9 +8,9 @@ PATHS = {"/healthz", "/readyz", "/metrics"}
 
 
 class AnyHostMiddleware:
-    """Answers probes and Prometheus whatever they call this server, such as the address of a pod.
+    """Accepts every Host from probes and Prometheus, such as the address of a pod.
 
-    Their answers hold no links, so that a made-up Host misleads nobody. It stands before whatever asks for the Host.
+    Their answers have no links, so a forged Host misleads nobody. It stands before the middleware that reads the Host.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:

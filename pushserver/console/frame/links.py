@@ -1,4 +1,4 @@
-"""Define which rows belong together: each page of a row links to the others that tell its story, without a query."""
+"""Links between the pages of related rows. They are made from the columns of a row, without a query."""
 
 from collections.abc import Iterable
 
@@ -18,7 +18,7 @@ from waku_bridge.models import InboundEnvelope, OutboundReply
 
 
 def user_url(key_hash_hex: str) -> str:
-    """Return the address of the page of a user."""
+    """Return the URL of the page of a user."""
     return reverse("user", args=[key_hash_hex])
 
 
@@ -75,7 +75,7 @@ def from_notification(notification: Notification) -> Iterable[Link]:
 
 
 def links_to_recipient(notification: Notification) -> Iterable[Link]:
-    """Yield the link to whom a notification is for. What has no key hash, its bridge knows."""
+    """Yield the link to the recipient of a notification. Without a key hash its bridge makes the link."""
     if notification.public_key_hash:
         yield Link("User", user_url(hex_of(notification.public_key_hash)))
     yield from filter(None, (part.recipient_link(notification) for part in operations.parts()))

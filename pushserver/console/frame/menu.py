@@ -1,4 +1,4 @@
-"""The menu of the console, as unfold asks for it: what every server has, and the pages of gateways and bridges."""
+"""The menu of the console, as unfold reads it: the pages of every server, and those of gateways and bridges."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from django.urls import reverse_lazy
 
 from kit.operations import parts
 
-# The permissions to see each kind of what Find finds.
+# Permissions for each kind of hit of Find.
 USERS, NOTIFICATIONS, ENVELOPES = (
     "registrations.view_registration",
     "notifications.view_notification",
@@ -16,13 +16,13 @@ USERS, NOTIFICATIONS, ENVELOPES = (
 
 
 def may_find(user: Any) -> bool:
-    """Return whether a person may see anything of what Find finds."""
+    """Return whether a user may see any kind of hit of Find."""
     found = {permission for part in parts() for permission in part.found_permissions}
     return any(user.has_perm(permission) for permission in (USERS, NOTIFICATIONS, ENVELOPES, *found))
 
 
 def may_see_incidents(request: HttpRequest) -> bool:
-    """Return whether a person may see incidents, and who is alerted."""
+    """Return whether a user may see incidents and the targets of alerts."""
     return request.user.has_perm("pushserver.view_incident")
 
 
@@ -47,14 +47,14 @@ def _report(title: str, icon: str, model: str, slug: str = "") -> dict[str, Any]
         "title": title,
         "icon": icon,
         "link": link,
-        # By default unfold marks every item whose address the current one begins with.
+        # By default unfold marks each item whose URL is the beginning of the current URL.
         "active": lambda request: request.path == str(link),
         "permission": lambda request: request.user.has_perm(f"spark_reports.view_{model}"),
     }
 
 
-# By task. A section is open on its own pages and for those who have the permission ``opened_by``; it opens with a click
-# for everybody else.
+# Sections by task. A section is open on its own pages, and for users with the permission ``opened_by``. For others it
+# opens with a click.
 EVERYBODY, NOBODY = "", "-"
 OPERATORS, ADMINS = "notifications.operate_drain", "auth.view_user"
 DELIVERY, REPORTS, RARELY = "Delivery", "Reports", "Rarely used"
@@ -138,7 +138,7 @@ MENU: list[dict[str, Any]] = [
 
 
 def menu(request: HttpRequest) -> list[dict[str, Any]]:
-    """Return the menu, with the pages of gateways and bridges: in a section that there is, or in one of their own."""
+    """Return the menu with the pages of gateways and bridges, in an existing section or one of their own."""
     sections = [{**section, "items": [*section["items"]]} for section in MENU]
     for part in parts():
         if page := part.peer_page:
@@ -150,7 +150,7 @@ def menu(request: HttpRequest) -> list[dict[str, Any]]:
 
 
 def _items_of(sections: list[dict[str, Any]], title: str) -> list[dict[str, Any]]:
-    """Return the items of a section. One that is not there yet is made before the reports."""
+    """Return the items of a section. A new section is inserted before the reports."""
     titles = [section.get("title") for section in sections]
     if title not in titles:
         sections.insert(titles.index(REPORTS), {"title": title, "opened_by": NOBODY, "items": []})

@@ -1,4 +1,4 @@
-"""The admin site itself: who is let in, and what every page shows."""
+"""The admin site: access to the console, and the context of every page."""
 
 from typing import Any, cast
 
@@ -17,20 +17,20 @@ from pushserver.console.frame.menu import may_find
 
 
 class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
-    """Django's admin with the dashboard as its first page and a second factor at its door."""
+    """Django's admin with the dashboard as its first page, and with second factors."""
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
-        """Add to every page that delivery is stopped, and the box of Find for people who may see what it finds."""
+        """Add to every page whether delivery is stopped, and the search box for people who may see its hits."""
         may_know = self.has_permission(request)
         own = {"drain": halts.drain() if may_know else None, "may_find": may_know and may_find(request.user)}
         return {**super().each_context(request), **own, "is_demonstration": may_know and settings.DEMONSTRATION}
 
     def search(self, *_arguments: Any, **_named: Any) -> HttpResponse:
-        """Refuse the theme's search, which puts what is typed into the URL, where a chat key must not stand."""
+        """Refuse the theme's search, which puts the typed text into the URL, where a chat key must not stand."""
         raise Http404
 
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
-        """Show the dashboard, or only its changing part when the page refreshes itself."""
+        """Show the dashboard, or only its changing part for a page that refreshes itself."""
         if REFRESH_HEADER in request.headers:
             return TemplateResponse(request, "console/dashboard/board.html", status_page(request.user))
         request.current_app = self.name
@@ -43,12 +43,12 @@ class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
         return TemplateResponse(request, "admin/index.html", context)
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Check a password when it is its turn."""
+        """Check a password when no other one is checked."""
         if request.method != "POST":
             return cast(HttpResponse, super().login(request, extra_context))
         with LOGINS.wait() as is_ours:
             return cast(HttpResponse, super().login(request, extra_context)) if is_ours else too_many_logins(request)
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """Let in people with permission. A password alone opens nothing for those who have set up a second factor."""
+        """Let in people with the permission. A person with a second factor also needs its code."""
         return super().has_permission(request) and not is_missing(request)

@@ -1,10 +1,10 @@
-"""The look of the console, as unfold reads it from the settings. Imports no model, as settings must not."""
+"""Theme of the console, as unfold reads it from the settings. It imports no model, because settings must not."""
 
 from typing import Any
 
 from django.templatetags.static import static
 
-# The icon is in the page itself, as browsers would request it from the login page, too.
+# The icon is part of the page, so that the login page needs no second request for it.
 ICON = (
     "data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'>"
     "<rect width='16' height='16' rx='4' fill='%23155dfc'/><circle cx='8' cy='8' r='3' fill='white'/></svg>"

@@ -1,7 +1,7 @@
-"""The console without its database: every request is answered within two seconds, from memory.
+"""The console without its database: it answers every request within two seconds, from memory.
 
-Sessions are in the database, so that nobody is known meanwhile. The page is for everybody who reaches the console, and
-says what is down, since when and what to do, and nothing else.
+Sessions are in the database, so meanwhile no user is known. Everybody who reaches the console sees the page. It shows
+what is down, since when, and what to do, and nothing else.
 """
 
 import sys
@@ -24,7 +24,7 @@ from pushserver.console.accounts.sessions import REFRESH_HEADER
 from pushserver.indicators import asking, incidents
 from pushserver.indicators.kinds import server
 
-# A page is opened without a question when PostgreSQL has just answered another one.
+# A page opens without a check of PostgreSQL for this time after the last good answer.
 FRESH_SECONDS = 0.5
 ANSWER_SECONDS = 1.5
 AGAIN_SECONDS = 5
@@ -32,7 +32,7 @@ PREFIX = "/admin/"
 
 
 class Absence(NamedTuple):
-    """Why the database was of no use, from when until when."""
+    """A period without the database: its reason, its beginning and its end."""
 
     found: str
     began_at: datetime
@@ -40,19 +40,19 @@ class Absence(NamedTuple):
 
 
 class DatabaseWatch:
-    """State of the database as this process knows it. Threads that ask at the same time share one answer."""
+    """State of the database as this process last saw it. Concurrent threads share one check."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="database-watch")
         self._lock = Lock()
         self._asked: Future[str] | None = None
         self._answered_at = float("-inf")
-        self.since: datetime | None = None  # is away, by the clock of this machine
-        self.found = ""  # while it is away: why
+        self.since: datetime | None = None  # beginning of the absence, by the clock of this machine
+        self.found = ""  # reason of the absence
         self._over: list[Absence] = []
 
     def check(self) -> str:
-        """Return why the database is of no use, or nothing."""
+        """Return the reason why the database cannot be used, or an empty text."""
         if monotonic() - self._answered_at < FRESH_SECONDS:
             return ""
         try:
@@ -63,7 +63,7 @@ class DatabaseWatch:
         return found
 
     def note(self, found: str) -> None:
-        """Note why the database is of no use, or that it answered."""
+        """Note the reason why the database cannot be used, or with an empty text that it answered."""
         with self._lock:
             if found:
                 self._answered_at = float("-inf")
@@ -74,7 +74,7 @@ class DatabaseWatch:
             self._answered_at, self.since = monotonic(), None
 
     def take_over(self) -> list["Absence"]:
-        """Return the times that are over and were not noted yet."""
+        """Return the absences that ended and were not noted as incidents yet."""
         with self._lock:
             over, self._over = self._over, []
         return over
@@ -93,7 +93,7 @@ def database_watch() -> DatabaseWatch:
 
 
 class WithoutDatabaseMiddleware:
-    """Answers for the console while the database does not. It stands before whatever reads the session."""
+    """Answers in place of the console while the database is away. It stands before the middleware of sessions."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
@@ -110,7 +110,7 @@ class WithoutDatabaseMiddleware:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Answer for a fault; Django calls this. One of the database during a request has the page that later ones get."""
+    """Answer for an unhandled exception; Django calls this. A failure of the database gets the page above."""
     error = sys.exc_info()[1]
     if not request.path.startswith(PREFIX) or error is None or not is_closed(error):
         return defaults.server_error(request)
@@ -130,5 +130,5 @@ def _page(request: HttpRequest, found: str) -> HttpResponse:
     headers = {"Retry-After": str(AGAIN_SECONDS), "Cache-Control": "no-store"}
     response = HttpResponse(html, status=HTTPStatus.SERVICE_UNAVAILABLE, headers=headers)
     if REFRESH_HEADER in request.headers:
-        response.headers["HX-Refresh"] = "true"  # the page that is open becomes this one
+        response.headers["HX-Refresh"] = "true"  # htmx then reloads the whole page
     return response

@@ -81,7 +81,7 @@ def _channel_of(route: Route | None) -> Channel | None:
 
 
 def _staff(notification: Notification, channel: Channel | None) -> list[LogEntry]:
-    """Return the beginnings of halts that covered the creation of a notification, then staff actions during its life."""
+    """Return the beginnings of halts that covered the creation of a notification, then staff actions in its life."""
     during = staff_actions(_subjects(notification, channel), notification.created_at, notification.finished_at)
     return [*_begun_before(notification.created_at, channel), *during]
 

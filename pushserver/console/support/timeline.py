@@ -164,7 +164,7 @@ def _halted(story: Story) -> Iterator[Step]:
 
 
 def _acted(staff: Sequence[LogEntry], request: HttpRequest, since: datetime) -> Iterator[Step]:
-    """Yield the staff actions, linked to the log of changes for people who may read it. Halts have their own headings."""
+    """Yield the staff actions, linked to the log of changes for people who may read it. Halts have own headings."""
     may_read = request.user.has_perm("admin.view_logentry")
     for entry in staff:
         begun, ended = halt_of(entry), entry.change_message.startswith(HALT_ENDS)

@@ -1,1 +1,1 @@
-"""The indicators of the server itself, each kind with its facts and the decision about them."""
+"""Indicators of the server itself: each kind with its facts and its judgement."""

@@ -1,4 +1,4 @@
-"""Judge delivery: whether pushes are sent, apps, what is due, and requests that wait for their answer."""
+"""Indicators of delivery: sending, due notifications, channels, dead tokens and waiting answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,8 +33,8 @@ TRIPPED, PAUSED = "tripped", "paused"
 class DeliveryFacts:
     """Facts about delivery from the database. ``due`` and ``overdue_seconds`` are None where counting took too long.
 
-    ``switches`` are the drain and the channels; ``deaths_distrusted`` has the channels whose dead tokens are not
-    believed, with since when.
+    ``switches`` are the drain and the channels. ``deaths_distrusted`` has the channels whose dead tokens are ignored,
+    with the time since when.
     """
 
     switches: Sequence[Switch] = ()
@@ -50,7 +50,7 @@ class DeliveryFacts:
 
 
 def sending(facts: DeliveryFacts) -> Indicator:
-    """Judge whether any push is sent. It is red also where an operator stopped delivery: the next one has to see at
+    """Judge whether pushes are sent. It is red also if an operator stopped delivery, so that the next operator sees at
     once that nobody is notified.
     """
     stopped = stops(facts.switches)
@@ -75,7 +75,7 @@ def _each(switches: Sequence[Switch]) -> str:
 
 
 def delivery(due: Waiting | None, now: datetime) -> Indicator:
-    """Judge delivery by the age of the longest due notification. What waits behind a halt is not due."""
+    """Judge delivery by the age of the longest due notification. A notification behind a halt is not due."""
     state = state_of_due(due)
     if due is None:
         return Indicator(DELIVERY, state, DATABASE_SILENT)
@@ -95,7 +95,7 @@ def state_of_due(due: Waiting | None) -> State:
 
 
 def channels(facts: DeliveryFacts, now: datetime) -> Indicator:
-    """Judge the channels by the worst that is halted, and name each."""
+    """Judge the channels by the worst halted one, and name each halted channel."""
     if facts.halted:
         return replace(_halted(facts.halted), headline=stopped_words(facts.switches, now=now))
     running = sum(switch.is_on for switch in facts.switches)
@@ -119,7 +119,7 @@ def _halted(halted: Sequence[Switch]) -> Indicator:
 
 
 def dead_tokens(distrusted: Mapping[str, datetime]) -> Indicator:
-    """Judge whether it is believed that tokens are dead: not where a wrong set-up must be the reason."""
+    """Judge whether dead tokens are disabled. Where a wrong set-up must be the reason, they are not."""
     if not distrusted:
         return Indicator(DEAD_TOKENS, State.GREEN, "dead tokens are disabled")
     names = listed(sorted(distrusted))
@@ -132,7 +132,7 @@ def dead_tokens(distrusted: Mapping[str, datetime]) -> Indicator:
 
 
 def answers(overdue_seconds: float | None, now: datetime) -> Indicator:
-    """Judge requests by how long the oldest has waited for its answer beyond its time."""
+    """Judge answers by the time for which the oldest one is overdue."""
     if overdue_seconds is None:
         return Indicator(ANSWERS, State.GREY, DATABASE_SILENT)
     state = above(overdue_seconds, red=OVERDUE_RED, yellow=OVERDUE_YELLOW)

@@ -1,4 +1,4 @@
-"""Judge the nightly reports, and what they say of the newest night. The module is pure."""
+"""Indicators of the nightly reports, and of the anomalies and findings of the newest night. The module is pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class ReportsFacts:
 
 
 def reports(facts: ReportsFacts) -> Indicator:
-    """Judge whether the reports of the last night are here."""
+    """Judge whether the reports of the last night exist."""
     if facts.is_missing:
         first_step = (
             "Repair the fault that the run names. The night is then repeated by itself, or on demand from Last night."

@@ -1,4 +1,4 @@
-"""Judge what became of the pushes in each channel, by the share of failures in the last minutes. The module is pure."""
+"""Indicator of the results of pushes: the share of failures of each channel in the last minutes. The module is pure."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from pushserver.indicators import pages
 RESULTS = Kind("results", Group.OUT, "Results of pushes", "PushServerPushesFail", pages.FAILED_ATTEMPTS)
 KINDS = (RESULTS,)
 FAILING_RED, FAILING_YELLOW = 0.5, 0.1
-# Where it was failing, it still is above this share of the limit.
+# A channel that was failing still is, above this share of the limit.
 STILL_FAILING = 0.5
 JUDGED_MINUTES = 3
 FEW_TRIES = 20
@@ -25,9 +25,10 @@ ChannelTries = Mapping[tuple[str, str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class ResultFacts:
-    """Counts of attempts. ``tries`` counts those of the last minutes by channel, outcome and code, and
-    ``newest_tries`` those of the newest of them; ``counted_until`` is when beat last counted. ``before`` has the states
-    of the indicators that were bad a moment ago.
+    """Counts of attempts by channel, outcome and code.
+
+    ``tries`` counts the last JUDGED_MINUTES, and ``newest_tries`` the newest of them. ``counted_until`` is the end of
+    the newest counted minute. ``before`` has the states of the indicators that were bad in the last snapshot.
     """
 
     tries: ChannelTries = field(default_factory=dict)
@@ -37,7 +38,7 @@ class ResultFacts:
 
 
 def results(facts: ResultFacts, advice: Callable[[str], str]) -> Indicator:
-    """Judge each channel. ``advice`` says what to do about the code that most of the failures have."""
+    """Judge each channel. ``advice`` returns the first step for the most frequent code of failures."""
     green = Indicator(RESULTS, State.GREEN, NOTHING_TRIED, during=_judged(facts))
     bad = [(state, channel) for channel in _channels(facts.tries) if (state := _failing(channel, facts)) in BAD]
     if not bad:
@@ -60,9 +61,9 @@ def _channels(tries: ChannelTries) -> list[str]:
 
 
 def _failures(tries: ChannelTries, only: str = "") -> tuple[int, Counter[tuple[str, str]]]:
-    """Return how many tries there were, and those that failed by outcome and code, in all channels or in one.
+    """Return the number of attempts, and the failed ones by outcome and code, in all channels or in one.
 
-    Those of the canary that its gateway dropped say nothing about anybody else.
+    Attempts of the canary that its gateway dropped do not count, because they say nothing about real pushes.
     """
     failed: Counter[tuple[str, str]] = Counter()
     total = 0
@@ -82,8 +83,8 @@ def _share(tries: ChannelTries, channel: str) -> float:
 def _failing(channel: str, facts: ResultFacts) -> State:
     """Return the state of one channel.
 
-    It gets worse when the last minutes are bad and the newest of them still is, and better as soon as the newest one is
-    clearly below the limit. So neither a moment of failures nor a moment without any changes it.
+    It gets worse if the last minutes and the newest of them are above the limit. It gets better as soon as the newest
+    minute is clearly below the limit. So neither a moment of failures nor a moment without any changes it.
     """
     before = facts.before.get(RESULTS.id, State.GREEN)
     is_enough = _failures(facts.tries, channel)[0] >= FEW_TRIES

@@ -1,4 +1,4 @@
-"""Judge the server itself: PostgreSQL, Redis, workers and beat. The module is pure."""
+"""Indicators of the server itself: PostgreSQL, Redis, batches, workers and beat. The module is pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,16 +18,13 @@ BATCHES = Kind(
 WORKERS = Kind("workers", Group.SERVER, "Workers", "PushServerQueueWithoutWorker", decides_readiness=True)
 BEAT = Kind("beat", Group.WATCH, "Beat", "IndicatorBeat", follows=(Group.SERVER, BROKER, WORKERS))
 KINDS = (DATABASE, DATABASE_SPEED, BROKER, BATCHES, WORKERS, BEAT)
-HANGS_SECONDS = 3.0  # a batch takes less than one
+HANGS_SECONDS = 3.0  # a batch takes less than one second
 BEAT_GONE = timedelta(minutes=3)  # a minute is counted within 15 s of its end
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue of Celery.
-
-    ``is_needed`` tells that messages or their answers are not processed without a worker for it.
-    """
+    """A queue of Celery. ``is_needed`` is true if messages or their answers need a worker for it."""
 
     name: str
     has_worker: bool
@@ -35,7 +32,7 @@ class Queue:
 
 
 def database(reason: str) -> Indicator:
-    """Judge whether PostgreSQL answers, with all migrations; ``reason`` says why not."""
+    """Judge whether PostgreSQL answers with all migrations applied. ``reason`` is empty, or says why not."""
     if reason:
         is_old = reason.startswith("migrations")
         first_step = "Run `manage.py migrate`." if is_old else "Start PostgreSQL, or correct DATABASE_URL."
@@ -44,7 +41,7 @@ def database(reason: str) -> Indicator:
 
 
 def database_speed(reason: str, *, is_slow: bool) -> Indicator:
-    """Judge whether PostgreSQL counts in time what waits."""
+    """Judge whether PostgreSQL counts the backlog in time."""
     if reason:
         return Indicator(DATABASE_SPEED, State.GREY, DATABASE_SILENT)
     if is_slow:
@@ -54,7 +51,7 @@ def database_speed(reason: str, *, is_slow: bool) -> Indicator:
 
 
 def broker(reason: str) -> Indicator:
-    """Judge whether Redis answers; ``reason`` says why not."""
+    """Judge whether Redis answers. ``reason`` is empty, or says why not."""
     if reason:
         first_step = (
             "Start Redis, or correct REDIS_URL. Messages are processed meanwhile, but a process of `batches` that "
@@ -65,7 +62,7 @@ def broker(reason: str) -> Indicator:
 
 
 def batches(silent_seconds: Sequence[float] | None) -> Indicator:
-    """Judge the processes that make batches by when each last asked PostgreSQL something: it does so every second."""
+    """Judge the processes of batches by their last statements. A working process runs one every second."""
     if silent_seconds is None:
         return Indicator(BATCHES, State.GREY, "not known while PostgreSQL does not answer")
     if not silent_seconds:
@@ -78,7 +75,7 @@ def batches(silent_seconds: Sequence[float] | None) -> Indicator:
     processes = counted(len(silent_seconds), "process", "processes")
     have = "has" if len(hanging) == 1 else "have"
     sentence = f"{len(hanging)} of {processes} {have} done nothing for {duration(max(hanging))}"
-    first_step = "Restart the worker of `batches`: its processes are stopped, or wait without an end."
+    first_step = "Restart the worker of `batches`: its processes are stopped, or wait endlessly."
     if len(hanging) < len(silent_seconds):
         return Indicator(BATCHES, State.YELLOW, sentence, first_step)
     headline = f"Nothing is processed: the workers have hung for {duration(min(hanging))}"
@@ -86,7 +83,7 @@ def batches(silent_seconds: Sequence[float] | None) -> Indicator:
 
 
 def workers(queues: Sequence[Queue], *, is_redis_down: bool) -> Indicator:
-    """Judge whether each queue has a worker. A missing one is red where messages need its queue."""
+    """Judge whether each queue has a worker. A missing one is red if messages need its queue."""
     if is_redis_down:
         return Indicator(WORKERS, State.GREY, REDIS_DOWN)
     away = [queue for queue in queues if not queue.has_worker]
@@ -95,12 +92,12 @@ def workers(queues: Sequence[Queue], *, is_redis_down: bool) -> Indicator:
     state = State.RED if any(queue.is_needed for queue in away) else State.YELLOW
     names = [queue.name for queue in away]
     commands = listed([f"`celery -A pushserver.worker worker -Q {name}`" for name in names])
-    first_step = f"Start {commands}. The log of the worker that ended says why."
+    first_step = f"Start {commands}. The log of the ended worker has the reason."
     return Indicator(WORKERS, state, f"no worker for {listed(names)}", first_step)
 
 
 def beat(counted_until: datetime | None, queues: Sequence[Queue], now: datetime) -> Indicator:
-    """Judge beat by what it last counted, because it has no heartbeat."""
+    """Judge beat by the newest minute that was counted, because beat has no heartbeat."""
     if counted_until is None:
         return Indicator(BEAT, State.GREY, "has counted nothing yet")
     if now - counted_until <= BEAT_GONE:

@@ -1,6 +1,6 @@
-"""Judge whether as much comes and goes as is usual at this hour of the day. The module is pure.
+"""Indicator of traffic: whether requests and pushes are as many as usual at this hour. The module is pure.
 
-Usual is what a quarter of the days of five weeks stayed below, so that a weekend is no silence.
+The usual number is the lower quartile of the days of five weeks, so that a weekend does not count as silence.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ TRAFFIC = Kind(
 )
 KINDS = (TRAFFIC,)
 FEW_DAYS = 5
-# An absence is judged over a time in which this number is usual. By chance it happens less than once in millions of
-# times.
+# An absence is judged over a period in which this number is usual. By chance it happens less than once in
+# millions of periods.
 EXPECTED = 40
 MIN_MINUTES, MAX_MINUTES = 3, 60
-FEW = 3  # in a minute: fewer are no sign that it is over
+FEW = 3  # per minute: fewer are no sign of a recovery
 SILENT_SHARE, QUIET_SHARE = 0.05, 0.25
 # A minute is counted within 15 s of its end.
 NOT_COUNTED = timedelta(minutes=3)
@@ -48,19 +48,20 @@ class Flow:
 
     @property
     def judged_minutes(self) -> int:
-        """Return the number of minutes in which `EXPECTED` are usual, or 0 where too little is known."""
+        """Return the number of minutes in which `EXPECTED` are usual, or 0 if too little is known."""
         needed = ceil(EXPECTED / self.usual_per_minute) if self.usual_per_minute else MAX_MINUTES + 1
         return max(needed, MIN_MINUTES) if needed <= MAX_MINUTES else 0
 
     @property
     def silent_minutes(self) -> int:
-        """Return the number of minutes without any, up to the newest. It is at most the number of counted minutes."""
+        """Return the number of newest minutes without any. It is at most the number of counted minutes."""
         return next((n for n, number in enumerate(reversed(self.minutes)) if number), len(self.minutes))
 
     @property
     def share(self) -> float:
-        """Return which share of what is usual there was in the minutes that are judged. It is 1 where too little is
-        known, and as soon as the newest minute is like others.
+        """Return the share of the usual number in the judged minutes.
+
+        It is 1 if too little is known, and as soon as the newest minute has a usual number.
         """
         if not 0 < self.judged_minutes <= len(self.minutes):
             return 1.0
@@ -75,7 +76,7 @@ class Flow:
 
     @property
     def words(self) -> str:
-        """Return what is missing, and what is usual."""
+        """Return the missing flow, with its usual rate."""
         usual = f"usual is {_rate(self.usual_per_minute)}"
         if self.silent_minutes >= MIN_MINUTES:
             return f"No {self.one} for {self.silent_minutes} min; {usual}"
@@ -85,14 +86,14 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class TrafficFacts:
-    """All flows. ``days`` is how many days are known at this hour, of those that are compared."""
+    """All flows. ``days`` is the number of known days at this hour."""
 
     flows: Sequence[Flow] = ()
     days: int = 0
 
 
 def traffic(facts: TrafficFacts, counted_until: datetime | None, now: datetime) -> Indicator:
-    """Judge all flows by what was counted until a moment ago: the quietest tells the state."""
+    """Judge all flows by the counted minutes. The quietest flow decides the state."""
     if facts.days < FEW_DAYS:
         return Indicator(TRAFFIC, State.GREY, f"not known yet: {facts.days} of {FEW_DAYS} days to compare with")
     if counted_until is None or now - counted_until > NOT_COUNTED:

@@ -16,12 +16,12 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
-        create = actions.add_parser("create", help="make one; it is shown this once")
-        create.add_argument("name", help="what it is for")
+        create = actions.add_parser("create", help="make a token and show it, this once")
+        create.add_argument("name", help="purpose of the token")
         create.add_argument("--scope", action="append", required=True, choices=ApiToken.Scope.values)
-        create.add_argument("--days", type=int, help="how long it is good for; without: until it is revoked")
-        actions.add_parser("list", help="show those that work")
-        actions.add_parser("revoke", help="end one").add_argument("id", type=int)
+        create.add_argument("--days", type=int, help="days until it expires (default: never)")
+        actions.add_parser("list", help="list tokens that are not revoked")
+        actions.add_parser("revoke", help="revoke a token").add_argument("id", type=int)
 
     def handle(self, *_arguments: Any, action: str, **options: Any) -> None:
         getattr(self, f"_{action}")(**options)
@@ -42,5 +42,5 @@ class Command(BaseCommand):
 
     def _revoke(self, *, id: int, **_options: Any) -> None:  # noqa: A002 - the name of the argument
         if not tokens.revoke([id], now=timezone.now()):
-            raise CommandError(f"There is no token {id} that works.")
+            raise CommandError(f"There is no token {id} that is not revoked.")
         self.stdout.write(f"Token {id} is revoked.")

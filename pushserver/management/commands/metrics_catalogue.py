@@ -1,4 +1,4 @@
-"""`manage.py metrics_catalogue`: print docs/metrics.md from what the apps say about their metrics."""
+"""`manage.py metrics_catalogue`: print docs/metrics.md from the help texts of the metrics."""
 
 from typing import Any
 

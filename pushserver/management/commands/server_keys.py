@@ -1,4 +1,4 @@
-"""`manage.py server_keys`: by which keys clients know this server, and how many know it by which.
+"""`manage.py server_keys`: print the keys of this server, each with the number of clients that depend on it.
 
 A key may be taken out of OTHER_SERVER_PRIVATE_KEYS once no client depends on it. See
 docs/backup.md.
@@ -16,10 +16,10 @@ from waku_bridge.identity import server_identities, server_identity
 class Command(BaseCommand):
     """Print a line for each identity and each kind of clients."""
 
-    help = "show by which keys clients know this server, and how many clients depend on each"
+    help = "print the keys of this server, each with the number of clients that depend on it"
 
     def handle(self, *args: Any, **options: Any) -> None:  # noqa: ARG002 - the signature of a command
-        """Print the public keys only: this output may be pasted anywhere."""
+        """Print public keys only, so that people may paste the output anywhere."""
         names = [f"{chat_key(each.pub33)}  {_setting(each == server_identity())}" for each in server_identities()]
         for use in filter(None, (part.key_use() for part in parts())):
             self._print(use, names)

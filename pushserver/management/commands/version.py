@@ -15,7 +15,7 @@ from pushserver.start.release import version
 
 class Command(BaseCommand):
     help = "Print the version of the server, of Python and Django, and whether the database fits."
-    requires_system_checks = ()  # it tells the version also where something is configured wrong
+    requires_system_checks = ()  # the version is printed also with a wrong configuration
 
     def handle(self, *_args: Any, **_options: Any) -> None:
         self.stdout.write(f"pushserver {version()}")

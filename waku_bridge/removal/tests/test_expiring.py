@@ -88,7 +88,7 @@ def test_expiry_of_more_than_a_tenth_waits_for_an_operator() -> None:
         factories.make_registration(at=LONG_AGO)
 
     assert expire() == 0
-    with pytest.raises(CommandError, match="No devices wait for that"):
+    with pytest.raises(CommandError, match="No devices wait for this permission"):
         call_command("allow_expiry", "devices")
     [shown] = [each for each in take_snapshot(now=NOW).indicators if each.id == "registrations"]
     assert (shown.state, shown.sentence) == (
