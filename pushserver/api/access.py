@@ -16,7 +16,7 @@ KEYWORD = b"bearer"
 
 
 class Program:
-    """A program that calls the API. It has the attributes of a user that Django's own parts ask for."""
+    """A program that calls the API, with the attributes of a user that Django needs."""
 
     is_authenticated = True
     is_anonymous = is_staff = False
@@ -30,7 +30,7 @@ class Program:
 
 
 class BearerAuthentication(BaseAuthentication):
-    """Accept `Authorization: Bearer <token>` where the token exists, has not expired and was not revoked."""
+    """Accepts `Authorization: Bearer <token>` if the token exists, has not expired and was not revoked."""
 
     def authenticate(self, request: Request) -> tuple[Program, ApiToken] | None:
         """Return the program and its token, or None without a bearer token. Raises AuthenticationFailed."""
@@ -55,7 +55,7 @@ class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
 
 
 class HasScope(BasePermission):
-    """Allow a request whose token has the scope that the view names in ``scope``."""
+    """Allows a request whose token has the ``scope`` of the view."""
 
     message = "The token lacks the required scope."
 

@@ -1,4 +1,4 @@
-"""The fields that the API shows of each kind of row. No token, key or payload is among them, nor a digest of one."""
+"""Fields of each kind of row in the API. None is a token, key or payload, or a digest of one."""
 
 from typing import Any, ClassVar
 

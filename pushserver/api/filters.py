@@ -1,4 +1,4 @@
-"""The filters of each list. Each one is answered by an index."""
+"""Filters of the lists. Each filter has an index."""
 
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from waku_bridge.models import CanaryRun
 
 
 def hex_filter(field_name: str, digits: int, label: str) -> django_filters.CharFilter:
-    """Return a filter over a field of bytes that takes all of its hex digits."""
+    """Return a filter for a field of bytes by all of its hex digits."""
     return django_filters.CharFilter(
         field_name=field_name,
         method="by_bytes",

@@ -1,4 +1,4 @@
-"""The schema of the API, which anybody may read. It is the same for all, so that each process makes it once."""
+"""The schema of the API, which anybody may read. It is the same for all, so each process makes it once."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""Issue, recognise and revoke the tokens of the API."""
+"""Tokens of the API: issuing, recognising and revoking them."""
 
 import hashlib
 import secrets
@@ -10,14 +10,14 @@ from django.db.models import Q
 
 from pushserver.models import ApiToken
 
-MARK = "psk_"  # so that scanners for leaked secrets know one when they see it
+MARK = "psk_"  # by which scanners for leaked secrets recognise a token
 SECRET_BYTES = 32
-PREFIX_LENGTH = 12  # enough to tell one from the other, and nothing to guess the rest by
+PREFIX_LENGTH = 12  # enough to tell tokens apart, and no help to guess the rest
 USE_IS_NOTED_EVERY = timedelta(minutes=1)
 
 
 class NameTakenError(ValueError):
-    """A token of this name exists and was not revoked. Probably the same form was sent twice."""
+    """A token of this name exists and was not revoked. The form may have been sent twice."""
 
     def __init__(self) -> None:
         super().__init__("There is a token of this name already. Revoke it first, or choose another name.")
@@ -26,7 +26,7 @@ class NameTakenError(ValueError):
 def issue(
     name: str, scopes: Collection[str], *, by: str, now: datetime, expires_at: datetime | None = None
 ) -> tuple[ApiToken, str]:
-    """Store a new token and return its row and its text, which cannot be read again.
+    """Store a new token. Return its row and its text, which is stored nowhere.
 
     Raises ValueError for a scope that does not exist, and NameTakenError.
     """
@@ -57,10 +57,9 @@ def digest_of(text: str) -> bytes:
 
 
 def recognise(text: str, *, now: datetime) -> ApiToken | None:
-    """Return the token with this text, or None when there is none that may still be used.
+    """Return the token with this text, or None if no usable token has it.
 
-    The token is looked up by its digest. The time this takes depends on the digest only, from which the token cannot be
-    found.
+    The look-up is by digest. Its time depends on the digest only, and the token cannot be found from its digest.
     """
     token = ApiToken.objects.filter(_usable(now), digest=digest_of(text)).first()
     if token and (token.last_used_at is None or now - token.last_used_at > USE_IS_NOTED_EVERY):

@@ -1,4 +1,4 @@
-"""The endpoints of the API that tell something. `devices` has those that change something."""
+"""Endpoints of the API that read. Those that change something are in `xmpp_bridge.api`."""
 
 from typing import Any
 
@@ -23,16 +23,16 @@ from waku_bridge.models import CanaryRun
 
 Scope = ApiToken.Scope
 UNREAD = ("dedup_key", "collapse_id", "chat_id", "message", "request__reply_address")
-# The columns that are read of a route; its encrypted token is not among them.
+# Columns of a route, without its encrypted token.
 ROUTE_COLUMNS = [
     *("id", "token_type", "app_topic", "state", "disabled_reason", "disabled_at", "failing_since", "last_success_at"),
 ]
 
 
 def needs_one_of(request: Request, filterset: type[filters.BytesFilters]) -> None:
-    """Refuse a list of people's rows that is not narrowed down by at least one filter.
+    """Refuse a list of rows about people without at least one filter. Raises ValidationError.
 
-    What counts is what a filter makes of its parameter: a space is none, and would narrow nothing down.
+    A parameter counts only after cleaning: a space becomes empty, and would filter nothing.
     """
     asked = filterset(request.query_params)
     if asked.is_valid() and not any(asked.form.cleaned_data.values()):
@@ -40,7 +40,7 @@ def needs_one_of(request: Request, filterset: type[filters.BytesFilters]) -> Non
 
 
 class Noted:
-    """Rows about people: who read them is noted, as in the console."""
+    """Mixin for rows about people: the access log records each read, as in the console."""
 
     def finalize_response(self, request: Request, response: Response, *arguments: Any, **named: Any) -> Response:
         rows = self._rows(response) if isinstance(request.auth, ApiToken) and response.status_code == 200 else []
@@ -117,11 +117,11 @@ class ReportList(mixins.ListModelMixin, Reading):
 
 
 def report(model: Any, answer: Any, *narrowed_by: str) -> Any:
-    """Return the view of one nightly report, which is filtered by day and by some of its columns."""
+    """Return the view of one nightly report, with filters by day and by some of its columns."""
     meta = type("Meta", (), {"model": model, "fields": list(narrowed_by)})
     filterset = type(f"{model.__name__}Filters", (filters.ReportFilters,), {"Meta": meta})
     made_up = PublishedDay.objects.filter(is_made_up=True).values("day")
-    real = model.objects.exclude(day__in=made_up)  # a program sees no label
+    real = model.objects.exclude(day__in=made_up)  # a program cannot see the banner of made-up reports
     details = {"serializer_class": answer, "filterset_class": filterset, "queryset": real}
     view = type(f"{model.__name__}s", (ReportList,), details | {"__doc__": answer.__doc__})
     return extend_schema_view(list=describe(answer(many=True)))(view)

@@ -1,4 +1,4 @@
-"""The metrics of all apps in the form that Prometheus collects, and the page that documents them.
+"""Metrics of all apps in the format of Prometheus, and the page that documents them.
 
 See docs/metrics.md.
 """

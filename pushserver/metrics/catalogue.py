@@ -1,4 +1,4 @@
-"""List all metrics of all apps for their page: `python manage.py metrics_catalogue > docs/metrics.md`."""
+"""Catalogue of the metrics of all apps: `python manage.py metrics_catalogue > docs/metrics.md`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ What `/metrics` says, and what an operator does when it moves. This page is made
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One metric under the name that Prometheus uses, in which counters end in _total."""
+    """One metric under its name in Prometheus, where counters end in _total."""
 
     name: str
     kind: str
@@ -40,7 +40,7 @@ class Entry:
 
 
 def sources() -> dict[str, object]:
-    """Return the modules with metrics by their heading, those of gateways and bridges first."""
+    """Return the modules with metrics by heading, those of gateways and bridges first."""
     own = {title: import_module(path) for part in parts() for title, path in part.metric_modules.items()}
     return {**own, **SOURCES}
 
@@ -62,7 +62,7 @@ def _entry(name: str, kind: str, documentation: str, labels: tuple[str, ...]) ->
 
 
 def stored_gauges() -> list[StoredGauge]:
-    """Return the gauges of all apps that a query of the database answers."""
+    """Return the gauges of all apps that are read from the database."""
     return [gauge for source in sources().values() for gauge in vars(source).values() if isinstance(gauge, StoredGauge)]
 
 

@@ -1,4 +1,4 @@
-"""Answer `/metrics` of the web server: what the processes of this machine counted, and what the servers hold."""
+"""`/metrics` of the web server: the counts of the processes of this machine, and the gauges of database and queues."""
 
 import hmac
 
@@ -19,13 +19,13 @@ from pushserver.metrics.stock import Stock
 def metrics(request: HttpRequest) -> HttpResponse:
     """Answer with all metrics.
 
-    Without a token in the settings there is no such page, except on a developer's machine.
+    Without METRICS_TOKEN there is no such page, except with DEBUG.
     """
     if not settings.METRICS_TOKEN and not settings.DEBUG:
         raise Http404
     if settings.METRICS_TOKEN and not _is_authentic(request):
         return HttpResponse(status=401, headers={"WWW-Authenticate": "Bearer"})
-    # Only the newer of Prometheus' two formats has exemplars; who collects says which one it reads.
+    # Only the newer of the two formats of Prometheus has exemplars. The collector names its format in the header.
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return HttpResponse(encode(_everything()), content_type=content_type)
 

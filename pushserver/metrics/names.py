@@ -1,4 +1,4 @@
-"""The metrics of the server as a whole. `waku_bridge/metrics.py` explains the rules for them."""
+"""Metrics of the server as a whole. `waku_bridge/metrics.py` explains the rules for metrics."""
 
 from kit.metrics.kinds import AskedGauge
 

@@ -1,7 +1,6 @@
-"""Ask the database and the queues for gauges when metrics are collected, at most every few seconds.
+"""Gauges from the database and the queues, read when metrics are collected, at most every KEPT_SECONDS.
 
-The connections are opened for this only and give up soon: while a server hangs, metrics must report it and not hang as
-well.
+Each read opens its own connections with short timeouts. While a server hangs, metrics report that and do not hang too.
 """
 
 from collections.abc import Iterable, Iterator
@@ -52,16 +51,16 @@ def _indicators() -> Metric:
 
 
 def _ask_database() -> Iterator[Metric]:
-    """Yield the gauges that the database knows. Its indicator says why they are missing."""
+    """Yield the gauges from the database. The indicator of PostgreSQL has the reason if they are missing."""
     parameters = connection.get_connection_params() | {"connect_timeout": TIMEOUT_SECONDS, "cursor_factory": None}
-    # Each query is asked by itself, so that one that fails does not prevent the others.
+    # Without a transaction, so that a failed query does not prevent the others.
     with suppress(psycopg.Error), closing(psycopg.connect(**parameters, autocommit=True)) as own:
         own.execute(f"SET statement_timeout = '{TIMEOUT_SECONDS}s'")
         yield from list(_ask_gauges(own))
 
 
 def _ask_gauges(own: psycopg.Connection) -> Iterator[Metric]:
-    """Yield the gauges that the database can tell, up to the first that takes too long, as the next ones would, too."""
+    """Yield the gauges up to the first that takes too long, because the next ones would take too long as well."""
     for gauge in stored_gauges():
         try:
             yield gauge.family(own.execute(gauge.sql.encode()))

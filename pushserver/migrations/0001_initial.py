@@ -5,8 +5,8 @@ import kit.db.fields
 from django.conf import settings
 from django.db import migrations, models
 
-# The log of changes belongs to Django, whose index over it is by account and by kind of row only. These find what was
-# done to one row, and in which reasons a word stands.
+# The log of changes belongs to Django, which has indexes by account and by kind of row only. These indexes find the entries
+# about one row, and the entries with a word.
 BY_SUBJECT = 'CREATE INDEX log_entry_subject ON django_admin_log (content_type_id, object_id, id)'
 BY_WORD = """
     CREATE INDEX log_entry_word ON django_admin_log

@@ -1,4 +1,4 @@
-"""Start: what must fit together before the first message, the version, and the system checks.
+"""Start of a process: checks before the first message, the version, and the system checks.
 
 See docs/installation/README.md.
 """

@@ -1,4 +1,4 @@
-"""System checks: report each wrong value of the configuration with an id and a hint."""
+"""System checks: each reports a wrong value of the configuration with an id and a hint."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,14 +14,14 @@ from registrations.rules import DEVICE_TOKENS
 
 @register()
 def configuration_is_usable(app_configs: Sequence[Any] | None, **_kwargs: object) -> list[CheckMessage]:  # noqa: ARG001
-    """Report what `pushserver.config.environment` found wrong while the settings were read."""
+    """Report the problems that `pushserver.config.environment` found while the settings were read."""
     problems: list[Problem] = settings.CONFIGURATION_PROBLEMS
     return [Error(problem.message, hint=problem.hint, id=problem.id) for problem in problems]
 
 
 @register()
 def canary_can_register(app_configs: Sequence[Any] | None, **_kwargs: object) -> list[CheckMessage]:  # noqa: ARG001
-    """Report a device token of the operator's that the server would refuse when the canary registers it."""
+    """Report a CANARY_DEVICE_TOKEN that the server would refuse when the canary registers it."""
     token = settings.CANARY_DEVICE_TOKEN
     kind = TokenType.APN if settings.CANARY_APP_TOPIC else TokenType.FIREBASE
     if not token or not settings.CHECK_DEVICE_TOKENS or DEVICE_TOKENS[kind].fullmatch(token):
@@ -37,8 +37,8 @@ def field_keys_fit_the_database(
     databases: Sequence[str] | None = None,
     **_kwargs: object,
 ) -> list[CheckMessage]:
-    """Report field keys that open nothing of what is stored. `manage.py migrate` asks, before anything is started."""
-    from pushserver.start.fitting import foreign_field_keys  # noqa: PLC0415 - only who asks for it imports the codec
+    """Report field keys that open no stored address. `manage.py migrate` runs this check before anything starts."""
+    from pushserver.start.fitting import foreign_field_keys  # noqa: PLC0415 - imports the codec, for this check only
 
     try:
         found = list(foreign_field_keys()) if databases else []
@@ -53,7 +53,7 @@ def sessions_begin_as_asked(
     databases: Sequence[str] | None = None,
     **_kwargs: object,
 ) -> list[CheckMessage]:
-    """Report settings that a pooler keeps from our sessions. Without them we are slow, but not wrong."""
+    """Warn about session settings that a pooler does not pass on. Without them the server is slow, but correct."""
     from pushserver.start.fitting import odd_session  # noqa: PLC0415 - as above
 
     return [Warning(problem, id="pushserver.odd_session") for problem in (odd_session() if databases else ())]

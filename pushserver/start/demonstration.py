@@ -1,4 +1,4 @@
-"""The people of `manage.py demo`, who are registered by the program that plays them. All of them are made up."""
+"""Made-up people of `manage.py demo`, for pages of the console. The program that plays them registers them here."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from django.conf import settings
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """One person with one phone. ``fault`` names the fault that is staged, and is empty where nothing is wrong."""
+    """One person with one phone. ``fault`` names the staged fault, and is empty without one."""
 
     name: str
     device: str
@@ -22,10 +22,10 @@ _registered: list[Callable[[], Sequence[Person]]] = []
 
 
 def register(people: Callable[[], Sequence[Person]]) -> None:
-    """Have pages show these people while the server is a demonstration."""
+    """Register the function that returns the people."""
     _registered[:] = [people]
 
 
 def people() -> list[Person]:
-    """Return the people to show, and nobody where there is no demonstration."""
+    """Return the people of the demonstration, and none on a real server."""
     return [person for each in _registered for person in each()] if settings.DEMONSTRATION else []

@@ -1,8 +1,8 @@
-"""Whether database, secrets and clocks fit this version and each other. Asked before the first message.
+"""Checks before the first message: whether database, secrets and clocks fit this version and each other.
 
-On tables that were not migrated every message would fail. A server with other field keys would read no address and
-write rows that the right ones do not open. One with another private key would be unknown to every client. Only the
-newest rows are asked about, so while keys are being changed those that are listed are enough.
+On tables that were not migrated every message would fail. With other field keys a server would read no address, and
+write rows that the right keys do not open. With another private key it would be unknown to every client. The checks
+read only the newest rows, so during a change of keys the listed keys are enough.
 """
 
 from collections.abc import Iterator
@@ -23,38 +23,38 @@ from registrations.models import Route
 
 NEWEST = 20
 OTHER_FIELD_KEYS = (
-    "FIELD_ENCRYPTION_KEYS do not open what is stored: add the key that the server ran with before, "
-    "or nobody is reached."
+    "FIELD_ENCRYPTION_KEYS do not open the stored addresses: add the earlier key of the server, "
+    "or no push reaches anybody."
 )
 OTHER_PRIVATE_KEY = (
-    "SERVER_PRIVATE_KEY is not the one that clients registered with: list the one of before in "
-    "OTHER_SERVER_PRIVATE_KEYS, or they must all register anew."
+    "SERVER_PRIVATE_KEY is not the key that clients registered with: list the earlier key in "
+    "OTHER_SERVER_PRIVATE_KEYS, or all clients must register again."
 )
-# Stores refuse what is dated 20 seconds from their clock.
+# Stores refuse messages that are dated 20 seconds from their clock.
 MAX_SKEW_SECONDS = 20
-# A page that looks at all days takes some 20 locks for each, and 16 threads may show one at once. As measured, there is
-# room for five times as many locks as PostgreSQL promises.
+# A page over all days takes some 20 locks for each day, and 16 threads may show one at the same time. Measured, there
+# is space for five times as many locks as PostgreSQL guarantees.
 LOCKS_PER_DAY = 64
 _LOCK_CAPACITY = """
     SELECT current_setting('max_locks_per_transaction')::integer * current_setting('max_connections')::integer
 """
-# Left behind by an index that was interrupted while it was made, or is being made right now.
+# An invalid index: its creation was interrupted, or is in progress.
 _UNFINISHED = """
     SELECT class.relname FROM pg_index AS index JOIN pg_class AS class ON class.oid = index.indexrelid
     WHERE NOT index.indisvalid AND class.relnamespace = current_schema()::regnamespace ORDER BY 1
 """
 
-# What this session began with, and whose it is.
+# Initial settings of this session, and its role.
 _BEGUN_WITH = "SELECT quote_ident(current_user), name, reset_val FROM pg_settings WHERE name = ANY (%s)"
 
 
 def schema() -> Schema:
-    """Return how the database stands to the migrations of this version."""
+    """Compare the database with the migrations of this version."""
     return compare(known_migrations(), set(MigrationRecorder(connection).applied_migrations()))
 
 
 def unfit_schema() -> Iterator[str]:
-    """Yield what is wrong when migrations of this version were not applied, all of them or the last ones."""
+    """Yield the fault of a database that lacks migrations of this version."""
     found = schema()
     if found.is_too_old:
         yield f"The database is {found.words}."
@@ -63,7 +63,7 @@ def unfit_schema() -> Iterator[str]:
 
 
 def odd_schema() -> Iterator[str]:
-    """Yield what an operator should know of a database that can be used."""
+    """Yield oddities of a database that can be used: newer migrations, and unfinished indexes."""
     found = schema()
     if found.newer:
         yield f"The database was {found.words}. Go back to that version soon."
@@ -72,14 +72,14 @@ def odd_schema() -> Iterator[str]:
 
 
 def untried_version() -> Iterator[str]:
-    """Yield what an operator should know of a PostgreSQL that is newer than this version of ours."""
+    """Yield a line if PostgreSQL is newer than the versions that this server was tested with."""
     connection.ensure_connection()
     if words := untried(connection.connection.info.server_version):
         yield words
 
 
 def odd_session() -> Iterator[str]:
-    """Yield a line when our sessions begin with other settings than we ask for, as behind a pooler that drops them."""
+    """Yield a line for each session setting that a pooler does not pass on to PostgreSQL."""
     begun_with = fetch(_BEGUN_WITH, [list(EVERY_SESSION)])
     for user, name, value in begun_with:
         if value != EVERY_SESSION[name]:
@@ -90,7 +90,7 @@ def odd_session() -> Iterator[str]:
 
 
 def few_locks() -> Iterator[str]:
-    """Yield a line when pages that look at all days may leave PostgreSQL without room for anybody's locks."""
+    """Yield a line if pages over all days may use up the locks of PostgreSQL."""
     capacity, wanted = fetch(_LOCK_CAPACITY)[0][0], LOCKS_PER_DAY * settings.NOTIFICATION_RETENTION_DAYS
     if capacity < wanted:
         yield (
@@ -100,7 +100,7 @@ def few_locks() -> Iterator[str]:
 
 
 def clocks_apart() -> Iterator[str]:
-    """Yield a line when the clock of this machine and that of PostgreSQL's are apart."""
+    """Yield a line if the clocks of this machine and of PostgreSQL differ too much."""
     ours = timezone.now()
     [(theirs,)] = fetch("SELECT clock_timestamp()")
     ahead = (ours - theirs).total_seconds()
@@ -110,9 +110,9 @@ def clocks_apart() -> Iterator[str]:
 
 
 def foreign_field_keys() -> Iterator[str]:
-    """Yield what is wrong when none of the newest addresses can be opened. Nothing may start then.
+    """Yield a fault if the field keys open none of the newest addresses. No process may start then.
 
-    Asking a table that is not there yet would leave an error in PostgreSQL's log at each first start.
+    A query of a missing table would leave an error in PostgreSQL's log at each first start.
     """
     [(is_there,)] = fetch("SELECT to_regclass('registrations_route') IS NOT NULL")
     if not is_there:
@@ -132,13 +132,13 @@ def _opens(sealed: bytes) -> bool:
 
 
 def foreign_private_key() -> Iterator[str]:
-    """Yield what is odd when none of the newest clients of a bridge registered with us. An operator may want that,
-    after a key has leaked.
+    """Yield an oddity if none of the newest clients of a bridge registered with our keys. It is no fault, because an
+    operator may have replaced a leaked key.
     """
     if not all(part.knows_newest_clients(NEWEST) for part in parts()):
         yield OTHER_PRIVATE_KEY
 
 
-# Findings that keep a process from its work, and findings that it logs at its start.
+# Checks whose findings stop the start of a process, and checks whose findings it only logs.
 FAULTS = (unfit_schema, foreign_field_keys)
 ODDITIES = (untried_version, odd_session, odd_schema, few_locks, clocks_apart, foreign_private_key)

@@ -1,4 +1,4 @@
-"""Which version this is, and how it stands to the migrations of a database."""
+"""Version of this code, and its migrations compared with those of a database."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ NO_WAY_UP = "of a version before 0.2.0, from which there is no way up: set DATAB
 
 
 def version() -> str:
-    """Return the version of this code, which `VERSION` holds."""
+    """Return the version of this code, from the file `VERSION`."""
     return (PROJECT / "VERSION").read_text(encoding="ascii").strip()
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Migrations that this version has and the database lacks, and the other way round."""
+    """Migrations that the database lacks (``missing``), and migrations that this version lacks (``newer``)."""
 
     missing: tuple[Migration, ...]
     newer: tuple[Migration, ...]
@@ -37,13 +37,13 @@ class Schema:
         if self.missing:
             return f"not up to date: {len(self.missing)} migrations are missing, the first is {_name(self.missing[0])}"
         if self.newer:
-            return f"migrated by a newer version: {_name(self.newer[-1])} is not known to {version()}"
+            return f"migrated by a newer version: {_name(self.newer[-1])} is not part of {version()}"
         return "up to date"
 
 
 def compare(known: AbstractSet[Migration], applied: AbstractSet[Migration]) -> Schema:
-    """Compare the migrations of this version with those of the database. Apps that are not ours any more do not count,
-    and neither do migrations that somebody squashed away.
+    """Compare the migrations of this version with those of the database. Removed apps and squashed migrations do not
+    count.
     """
     newest = dict(sorted(known))
     newer = sorted(one for one in applied - known if one[1] > newest.get(one[0], "~"))
@@ -57,7 +57,7 @@ def _name(migration: Migration) -> str:
 def known_migrations() -> set[Migration]:
     """Return app and name of every migration of the whole server.
 
-    They are found as files, which is faster than importing them.
+    They are listed as files, because importing them takes longer.
     """
     apps = {*settings.INSTALLED_APPS, *settings.PAGE_APPS, "django.contrib.admin"}
     return {(name.rpartition(".")[2], file.stem) for name in apps for file in _migrations_of(name)}

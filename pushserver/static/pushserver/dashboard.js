@@ -1,4 +1,4 @@
-// What the dashboard says about its own refreshing: whether it works, and what has changed.
+// Refreshing of the dashboard: a warning when it fails, an announcement of a new verdict, and the state in the tab.
 "use strict";
 
 document.addEventListener("DOMContentLoaded", () => {
@@ -6,9 +6,9 @@ document.addEventListener("DOMContentLoaded", () => {
   const stale = document.getElementById("stale");
   const asOf = () => document.getElementById("as-of");
   const verdict = () => document.getElementById("verdict").textContent;
-  let told = verdict();
+  let announced = verdict();
 
-  // The tab tells the state, too, for who works in another one.
+  // The title and icon of the tab show the state, for people who work in another tab.
   const title = document.title;
   const colours = { good: "008236", doubt: "ca3500", bad: "c10007", quiet: "6a7282" };
   const signs = {
@@ -18,7 +18,7 @@ document.addEventListener("DOMContentLoaded", () => {
     quiet: "<path d='M5 8h6'/>",
   };
 
-  function tellTab() {
+  function showInTab() {
     const state = document.querySelector(".verdict").dataset;
     document.title = state.word ? `${state.word}: ${title}` : title;
     const icon = document.querySelector("link[rel='icon']");
@@ -28,7 +28,7 @@ document.addEventListener("DOMContentLoaded", () => {
       `${signs[state.family]}</svg>`;
     icon.dataset.family = state.family;
   }
-  tellTab();
+  showInTab();
 
   function failed() {
     document.getElementById("stale-since").textContent = asOf().textContent;
@@ -39,11 +39,11 @@ document.addEventListener("DOMContentLoaded", () => {
   function refreshed() {
     stale.hidden = true;
     board.classList.remove("old");
-    tellTab();
-    // For screen readers, and only when it is news: the board as a whole changes all the time.
-    if (verdict() !== told) {
-      told = verdict();
-      document.getElementById("announced").textContent = told;
+    showInTab();
+    // For screen readers, and only when it changes: the board as a whole changes at each refresh.
+    if (verdict() !== announced) {
+      announced = verdict();
+      document.getElementById("announced").textContent = announced;
     }
   }
 
@@ -52,7 +52,7 @@ document.addEventListener("DOMContentLoaded", () => {
   }
   board.addEventListener("htmx:afterSwap", refreshed);
 
-  // Nobody looks: nobody asks. Who comes back sees at once what is the case.
+  // A hidden page does not refresh. It refreshes at once when it is shown again.
   board.addEventListener("htmx:beforeRequest", (event) => {
     if (document.hidden) event.preventDefault();
   });
