@@ -1,4 +1,4 @@
-"""Two workers with a beat: one works, the other says so and follows it. Both are real, and so is the database."""
+"""Two real workers with beat: one sends tasks, the other logs that it waits, and takes over later."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -92,7 +92,7 @@ def test_the_lock_is_asked_for_once_for_all_that_is_due(app: Celery, settings: L
 
 @pytest.mark.django_db(transaction=True)
 def test_a_rare_task_is_sent_soon_after_a_start(app: Celery, settings: LazySettings) -> None:
-    """When it was done last is not known, and servers that are started anew each hour have to forget, too."""
+    """The time of its last run is unknown, and a server that restarts every hour must purge, too."""
     app.conf.beat_schedule["rare"] = {**app.conf.beat_schedule["0"], "schedule": 21_600.0}
     beat = OneBeat(app)
     beat.tick()
@@ -104,7 +104,7 @@ def test_a_rare_task_is_sent_soon_after_a_start(app: Celery, settings: LazySetti
 
 @pytest.mark.django_db(transaction=True)
 def test_a_task_noted_in_the_future_is_sent_again_after_its_period(app: Celery, settings: LazySettings) -> None:
-    """The clock of a machine was ahead by months, and was put right."""
+    """The clock of a machine was ahead by months, and was corrected."""
     beat = OneBeat(app)
     _pass(beat, -180 * 86_400)
     beat.tick()

@@ -23,7 +23,7 @@ def change(client: Client, account: User, **fields: str) -> int:
     return client.post(reverse("admin:auth_user_change", args=[account.pk]), form).status_code
 
 
-def test_cannot_make_itself_a_superuser_or_give_itself_permissions(client: Client, manager: User) -> None:
+def test_an_admin_cannot_make_itself_a_superuser_or_give_itself_permissions(client: Client, manager: User) -> None:
     everything = str(Permission.objects.get(codename="delete_user").pk)
 
     status = change(client, manager, is_superuser="on", user_permissions=everything, first_name="Maria")
@@ -35,7 +35,7 @@ def test_cannot_make_itself_a_superuser_or_give_itself_permissions(client: Clien
 
 
 @pytest.mark.parametrize("page", ["change", "delete", "password"])
-def test_cannot_take_over_the_account_of_a_superuser(client: Client, manager: User, page: str) -> None:
+def test_an_admin_cannot_take_over_the_account_of_a_superuser(client: Client, manager: User, page: str) -> None:
     root = User.objects.create_superuser("root", password="a long one of its own")
     address = reverse("admin:auth_user_change", args=[root.pk])
     pages = {"change": address, "delete": reverse("admin:auth_user_delete", args=[root.pk])}
@@ -57,7 +57,7 @@ def remove_factor(client: Client, device: TOTPDevice, *, from_list: bool) -> int
 
 @pytest.mark.parametrize("from_list", [False, True])
 @pytest.mark.parametrize(("is_superuser", "status"), [(True, 403), (False, 302)])
-def test_removes_the_second_factor_of_anybody_but_a_superuser(
+def test_an_admin_removes_the_second_factor_of_anybody_but_a_superuser(
     client: Client, manager: User, from_list: bool, is_superuser: bool, status: int
 ) -> None:
     owner = User.objects.create_user("otto", is_staff=True, is_superuser=is_superuser)

@@ -1,4 +1,4 @@
-"""Lockout after wrong logins: of the address that they came from, not of everybody behind the same proxy."""
+"""Lockout after wrong logins: it covers the address of the logins, and nobody else behind the same proxy."""
 
 import time
 from collections.abc import Iterator
@@ -87,7 +87,7 @@ def test_an_unreadable_forwarded_address_counts_as_that_of_the_proxy(shown: str,
     assert AccessAttempt.objects.get().ip_address == address
 
 
-def test_without_a_proxy_nobody_can_say_that_it_comes_from_elsewhere() -> None:
+def test_without_a_proxy_a_forwarded_address_is_ignored() -> None:
     assert guess(x_forwarded_for="203.0.113.66") == 429
     assert AccessAttempt.objects.get().ip_address == PROXY
 
@@ -113,7 +113,7 @@ def queue(monkeypatch: Any) -> LoginQueue:
 
 @contextmanager
 def logging_in(queue: LoginQueue, network: str) -> Iterator[bool]:
-    """Log in from a network, and tell whether it has its turn."""
+    """Log in from a network, and yield whether its password is checked."""
     with queue.slot(network) as has_slot, queue.wait() if has_slot else nullcontext(False) as is_ours:
         yield is_ours
 
@@ -121,7 +121,7 @@ def logging_in(queue: LoginQueue, network: str) -> Iterator[bool]:
 @pytest.mark.usefixtures("proxy", "queue")
 @pytest.mark.parametrize("page", ["/admin/login/", "/admin/find/", "/", "/healthz", "/readyz", "/api/schema"])
 def test_forms_that_never_end_hold_few_threads_and_none_of_who_is_logged_in(page: str) -> None:
-    """Django reads the form to check it against forgeries, before any view is asked."""
+    """Django reads the form to check it against forgeries, before it calls a view."""
     reading = Barrier(3)
     is_over = Event()
 
@@ -167,7 +167,7 @@ def test_a_known_address_logs_in_while_many_others_guess(queue: LoginQueue) -> N
     assert log_in(x_forwarded_for="203.0.113.66") == 302
     with ThreadPoolExecutor(1) as pool, logging_in(queue, "one"), ExitStack() as stack:
         stack.enter_context(patch.object(login_queue, "TIMEOUT_SECONDS", 0.01))
-        assert not stack.enter_context(logging_in(queue, "two"))  # it has a place, and waits in vain
+        assert not stack.enter_context(logging_in(queue, "two"))  # it has a slot, and waits in vain
         assert [log_in(x_forwarded_for=f"198.51.100.{number}") for number in range(3)] == [429] * 3
         entered = pool.submit(queue._enter, "203.0.113.66").result(timeout=10)
         assert entered == KNOWN
@@ -195,7 +195,7 @@ def test_a_few_networks_wait_for_their_turn_and_no_more(queue: LoginQueue) -> No
     assert checked[-1] == ("one", True)
 
 
-def test_so_many_networks_are_remembered(queue: LoginQueue) -> None:
+def test_the_number_of_remembered_networks_is_limited(queue: LoginQueue) -> None:
     for number in range(MAX_REMEMBERED + 1):
         queue.remember(str(number))
         queue.remember("ours")

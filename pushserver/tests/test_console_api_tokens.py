@@ -15,7 +15,7 @@ FORM = {"name": "status page", "scopes": ["status"], "expires_at_0": "", "expire
 
 @pytest.fixture
 def shown(admin_client: Client) -> str:
-    """The text of a token that was made in the console."""
+    """The text of a token from the console."""
     response = admin_client.post(ADD, FORM)
     assert response.status_code == 200
     assert "no-store" in response["Cache-Control"]

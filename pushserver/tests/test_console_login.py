@@ -77,7 +77,9 @@ def test_a_second_factor_is_set_up_by_proving_it(client: Client, person: User) -
     device = TOTPDevice(key=client.session[KEY_IN_SESSION])
     assert not TOTPDevice.objects.exists()
     assert b'src="data:image/svg+xml;base64,' in page.content
-    assert b32encode(device.bin_key) in page.content  # for who cannot scan it; it is never shown again
+    assert (
+        b32encode(device.bin_key) in page.content
+    )  # for people who cannot scan the code; the page never shows it again
 
     assert b"not the one" in client.post(reverse("second_factor"), {"code": "abcdef"}).content
     assert client.post(reverse("second_factor"), {"code": code_of(device)}).status_code == 302
@@ -185,7 +187,7 @@ def test_a_password_is_more_than_the_name_of_the_server(password: str, is_refuse
         validator.validate(password)
 
 
-def test_logins_are_logged_and_never_what_was_typed_at_one_that_failed(client: Client, person: User) -> None:
+def test_logins_are_logged_and_never_the_name_of_a_failed_one(client: Client, person: User) -> None:
     with capture_logs() as logged:
         log_in(client, "a wrong password")
         log_in(client)

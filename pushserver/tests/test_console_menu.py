@@ -1,4 +1,4 @@
-"""The menu: by task, short at first sight for each role, and with every page in one place."""
+"""The menu: sections by task, few of them open for each role, and each page in one section."""
 
 from collections import Counter
 

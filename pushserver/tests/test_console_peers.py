@@ -1,4 +1,4 @@
-"""The console's pages "gorush configuration" and "Waku nodes", and the looks that are taken when a worker starts."""
+"""The pages "gorush configuration" and "Waku nodes" of the console, and the checks at the start of a worker."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -43,7 +43,7 @@ def text_of(client: Client) -> str:
     return response.content.decode()
 
 
-def test_shows_each_complaint_with_its_reason_and_what_to_do(admin_client: Client) -> None:
+def test_the_page_shows_each_complaint_with_its_reason_and_what_to_do(admin_client: Client) -> None:
     NOTICES.save(Notice(URL, NOW, (COMPLAINT,), {"not_sync": NOW}, None))
 
     text = text_of(admin_client)
@@ -54,21 +54,21 @@ def test_shows_each_complaint_with_its_reason_and_what_to_do(admin_client: Clien
     assert "path-key" not in text
 
 
-def test_says_so_when_everything_is_as_it_should_be(admin_client: Client) -> None:
+def test_the_page_reports_a_configuration_without_complaints(admin_client: Client) -> None:
     NOTICES.save(Notice(URL, NOW, (), {}, None))
     assert "as it should be" in text_of(admin_client)
 
 
-def test_says_so_when_nobody_looked(admin_client: Client) -> None:
+def test_the_page_reports_a_missing_check(admin_client: Client) -> None:
     assert "was not checked lately" in text_of(admin_client)
 
 
-def test_says_so_when_there_is_no_gorush(admin_client: Client, settings: LazySettings) -> None:
+def test_the_page_reports_that_there_is_no_gorush(admin_client: Client, settings: LazySettings) -> None:
     settings.GORUSH_URLS = []
     assert "No gorush is configured" in text_of(admin_client)
 
 
-def test_a_cache_that_is_away_is_like_nobody_having_looked(
+def test_without_the_cache_the_page_reports_a_missing_check(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_arguments: Any) -> None:
@@ -113,13 +113,13 @@ def test_a_value_missing_from_an_answer_of_a_node_is_shown_as_unknown(
         assert unsaid in text
 
 
-def test_says_so_when_there_is_no_node(admin_client: Client, settings: LazySettings) -> None:
+def test_the_page_reports_that_there_is_no_node(admin_client: Client, settings: LazySettings) -> None:
     settings.WAKU_NODES = settings.WAKU_STORE_NODES = []
     assert "No Waku node is configured" in admin_client.get(NODES_PAGE).content.decode()
 
 
 @pytest.mark.parametrize("page", [PAGE, NODES_PAGE])
-def test_is_for_people_of_the_console_only(client: Client, page: str) -> None:
+def test_the_page_is_for_people_of_the_console_only(client: Client, page: str) -> None:
     assert client.get(page).status_code == 302
 
 
@@ -170,7 +170,7 @@ def test_the_task_looks_at_every_node_of_the_settings(settings: LazySettings) ->
 
 
 @pytest.mark.parametrize("task", [check_gorush, check_nodes])
-def test_beat_knows_the_tasks(settings: LazySettings, task: Any) -> None:
+def test_beat_schedules_the_checks(settings: LazySettings, task: Any) -> None:
     entry = settings.CELERY_BEAT_SCHEDULE[task.name.rpartition(".")[2]]
     assert (entry["task"], entry["schedule"]) == (task.name, CHECK_EVERY_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Refusals of the console: the page has a clear sentence, and nothing of what they asked for."""
+"""Refusals of the console: the page has a clear sentence, and repeats nothing of the request."""
 
 import re
 

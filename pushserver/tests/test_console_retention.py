@@ -40,7 +40,7 @@ def test_sessions_that_ended_are_removed_and_others_go_on(client: Client) -> Non
     assert not Session.objects.filter(session_key="old").exists()
 
 
-def test_failed_logins_are_removed_once_they_keep_nobody_out() -> None:
+def test_failed_logins_are_removed_once_they_lock_nobody_out() -> None:
     for name in ("old", "young"):
         Client().post("/admin/login/", {"username": name, "password": "wrong", "code": "123456"})
     cooloff = settings.AXES_COOLOFF_TIME
@@ -52,7 +52,7 @@ def test_failed_logins_are_removed_once_they_keep_nobody_out() -> None:
 
 
 def test_neither_password_nor_code_is_kept_or_logged_with_a_failed_login(caplog: pytest.LogCaptureFixture) -> None:
-    """A password that was typed into the wrong field is not kept either."""
+    """A password in the wrong field is not stored either."""
     Client().post("/admin/login/", {"username": "swordfish", "password": "hunter2-hunter2", "code": "918273"})
 
     reported = AccessAttempt.objects.get().post_data + caplog.text
@@ -60,6 +60,6 @@ def test_neither_password_nor_code_is_kept_or_logged_with_a_failed_login(caplog:
     assert [typed for typed in ("swordfish", "hunter2", "918273") if typed in reported] == []
 
 
-def test_beat_has_it_done() -> None:
+def test_beat_schedules_the_purge() -> None:
     scheduled = {entry["task"] for entry in settings.CELERY_BEAT_SCHEDULE.values()}
     assert tasks.purge_visits.name in scheduled

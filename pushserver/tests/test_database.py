@@ -1,4 +1,4 @@
-"""The database before anything uses it."""
+"""The database before the first process uses it: migrations, the first user, and faults in one line."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from pushserver.start.release import PROJECT, known_migrations
 
 
 def test_the_files_are_the_migrations_that_django_finds():
-    """Migrations of the console and its packages are among them, though processes that ask have not installed these."""
+    """They include the migrations of the console and its packages, which workers do not install."""
     assert known_migrations() == set(MigrationLoader(None).disk_migrations)
 
 
@@ -37,7 +37,7 @@ def test_a_migrated_database_gets_what_this_version_brings_and_a_first_user(capf
 
 @pytest.mark.django_db
 def test_a_database_of_a_newer_version_is_named_in_one_line_and_used(capfd):
-    """An upgrade can be taken back: an older version runs on a database that a newer one migrated."""
+    """A downgrade is possible: an older version runs on a database that a newer one migrated."""
     MigrationRecorder(connection).record_applied("notifications", "9999_later")
     database.bring_up_to_date(None)
     shown = capfd.readouterr().err.splitlines()

@@ -33,7 +33,7 @@ EVERYTHING = yaml.safe_load((ROOT / "deploy/chart/ci/everything.yaml").read_text
 COMMON = (ROOT / "deploy/systemd/push-server-.service.d/common.conf").read_text(encoding="utf-8")
 OURS = ("migrate", "bridge", "xmpp", "batches", "tasks", "reports")
 SECRETS = [Path(value).name for name, value in SERVICES["web"]["environment"].items() if name.endswith("_FILE")]
-# Those that not everybody has.
+# Services that are optional.
 OPTIONAL = {"xmpp_component_secret", "other_server_private_keys", "alerts_to", "email_password"}
 XMPP_JID, MAIL = {"XMPP_COMPONENT_JID": "push.example.org"}, {"EMAIL_HOST": "mail.example.org"}
 GIVEN = {
@@ -57,7 +57,7 @@ def unit(name: str) -> str:
 
 
 def started_by_unit(name: str) -> list[str]:
-    """The program and its arguments as compose names them. The web server's port is that of the machine."""
+    """Return the program of a unit and its arguments as in compose. The web server has the port of the machine."""
     (command,) = re.findall(r"^ExecStart=(.+)$", unit(name), re.MULTILINE)
     inner = re.sub(r"^/bin/sh -c 'until (.+); do sleep 5; done'$", r"\1", command)
     return shlex.split(inner.replace("/opt/push-server/.venv/bin/", "").replace("%%", "%"))
@@ -92,7 +92,7 @@ def test_every_process_of_compose_is_in_the_chart_and_in_the_target() -> None:
     target = (ROOT / "deploy/systemd/push-server.target").read_text(encoding="utf-8")
     of_all = set(re.findall(r"push-server-(\w+)\.service", target))
     assert of_all == ours - {"migrate", "xmpp", "reports"}
-    # What the target wants by itself, `systemctl disable` does not keep from starting.
+    # `systemctl disable` does not stop units that the target itself wants.
     assert all("\nWantedBy=push-server.target\n" in unit(name) for name in of_all | {"xmpp", "reports"})
 
 
@@ -132,14 +132,14 @@ def test_each_command_named_in_deploy_exists() -> None:
     texts = "\n".join(path.read_text(encoding="utf-8") for path in files)
     named = set(re.findall(r"python manage\.py (\w+)", texts))
     assert {"migrate", "first_admin"} <= named <= set(get_commands())
-    assert "createsuperuser" not in texts  # it is Django's; ours makes up the password, and says it once
+    assert "createsuperuser" not in texts  # Django's own command; ours generates the password, and prints it once
 
 
-# What the server's own checks say of what it is given -----------------------------------------------------------------
+# System checks of the server with the configuration of each deployment -----------------------------------------------
 
 
 def problems(environment: Mapping[str, str], folder: Path) -> list[str]:
-    """The ids of what `manage.py check` finds wrong in an environment."""
+    """Return the ids of the problems that `manage.py check` finds in an environment."""
     ours = {"PATH": os.environ["PATH"], "DATA_DIR": str(folder / "data"), "METRICS_DIR": str(folder / "metrics")}
     command = [sys.executable, str(ROOT / "manage.py"), "check"]
     ended = subprocess.run(
@@ -150,7 +150,7 @@ def problems(environment: Mapping[str, str], folder: Path) -> list[str]:
 
 
 def written(folder: Path, names: Iterable[str], texts: Mapping[str, str]) -> Path:
-    """Write secrets into a folder. One without a text is an error, as it is for systemd and Kubernetes."""
+    """Write secrets into a folder. An empty secret is an error, as it is for systemd and Kubernetes."""
     (secrets := folder / "secrets").mkdir(parents=True)
     for name in names:
         (secrets / name).write_text(texts[name] + "\n", encoding="ascii")
@@ -169,7 +169,7 @@ def given_by_systemd(text: str, folder: Path, texts: Mapping[str, str], **settin
 
 @pytest.mark.parametrize("name", ["migrate", "xmpp", "reports"])
 def test_units_start_with_few_secrets_and_with_all(name: str, tmp_path: Path) -> None:
-    """With XMPP as docs/xmpp.md has it: the JID stands in the one environment file, so all of them need the secret."""
+    """With XMPP as in docs/xmpp.md: all units read the environment file with the JID, so all need the secret."""
     text = COMMON + unit(name)
     assert problems(given_by_systemd(text, tmp_path / "few", GIVEN), tmp_path) == []
     assert problems(given_by_systemd(text, tmp_path / "all", GIVEN_ALL, **XMPP_JID, **MAIL), tmp_path) == []
@@ -178,7 +178,7 @@ def test_units_start_with_few_secrets_and_with_all(name: str, tmp_path: Path) ->
 
 
 def given_by_compose(service: str, secrets: Path, **dot_env: str) -> dict[str, str]:
-    """Variables of .env stand in for those that compose.yaml names, and are given as they are besides."""
+    """Return the environment of a container: the variables of .env, and those that compose.yaml makes from them."""
     named = {name: str(value) for name, value in SERVICES[service]["environment"].items()}
     filled = {
         name: re.sub(r"\$\{(\w+):-(.*?)\}", lambda found: dot_env.get(found[1]) or found[2], value)
@@ -203,13 +203,13 @@ def test_the_chart_with_everything_passes_the_check_of_its_migration(tmp_path: P
     assert problems({**VALUES["settings"], **EVERYTHING["settings"], **files}, tmp_path) == []
 
 
-# What the chart makes -------------------------------------------------------------------------------------------------
+# Objects of the chart -------------------------------------------------------------------------------------------------
 Rendered = Callable[[str], dict[tuple[str, str], Any]]
 
 
 @pytest.fixture
 def rendered(require_or_skip: Callable[[bool, str], None]) -> Rendered:
-    """Return ``rendered(values)``, which returns what Helm makes, by kind and name."""
+    """Return the function ``rendered(values)``, which returns the objects of the chart by kind and name."""
     helm = ROOT / ".tools" / "helm"
     require_or_skip(helm.exists(), "there is no Helm: `make check-deploy` builds it")
 
@@ -223,7 +223,7 @@ def rendered(require_or_skip: Callable[[bool, str], None]) -> Rendered:
 
 
 def goes_out(made: dict[tuple[str, str], Any], process: str) -> set[int]:
-    """The ports that the pods of a process may connect to, by all policies about them."""
+    """Return the ports that the pods of a process may connect to, by all policies about them."""
     labels = {
         "app.kubernetes.io/name": "push-server",
         "app.kubernetes.io/instance": "push",
@@ -294,7 +294,7 @@ def test_the_archive_is_kept_as_the_drill_keeps_it() -> None:
 
 
 def test_the_image_of_the_reports_can_have_the_connector_to_s3() -> None:
-    """It is what `make install-reports S3=1` installs, with the same checksums, in the build of the image."""
+    """The build of the image installs the packages of `make install-reports S3=1`, with the same checksums."""
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     stage = dockerfile.split("AS build-reports")[1].split("\nFROM")[0]
     assert re.search(r'ARG S3=""\nCOPY requirements/s3.sh /build/\nRUN if \[ -n "\$S3" \]', stage)
@@ -310,7 +310,7 @@ def test_the_image_holds_every_package_of_ours() -> None:
     assert ours <= kept
 
 
-# What is kept of logs -------------------------------------------------------------------------------------------------
+# Retention of logs ----------------------------------------------------------------------------------------------------
 
 
 def test_no_container_fills_the_disk_of_the_database_with_its_log() -> None:
@@ -319,7 +319,7 @@ def test_no_container_fills_the_disk_of_the_database_with_its_log() -> None:
         assert (kept["driver"], kept["options"]) == ("local", {"max-size": "50m", "max-file": "5"}), name
 
 
-# Who reaches what is stored -------------------------------------------------------------------------------------------
+# Access to the stores -------------------------------------------------------------------------------------------------
 
 COMPOSED = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
 STORES = ("postgres", "valkey")
@@ -344,7 +344,7 @@ def test_peers_that_read_foreign_bytes_share_no_network_with_the_stores() -> Non
 
 
 def test_valkey_wants_a_password_that_stands_in_a_secret_alone(tmp_path: Path, guard: Guard) -> None:
-    """The command of compose.yaml, with the program of the wheel and a folder in place of the container's."""
+    """The test runs the command of compose.yaml, with the program of the wheel and its own folder."""
     (tmp_path / "valkey.conf").write_text("requirepass of-this-test\n", encoding="ascii")
     shell, option, command = SERVICES["valkey"]["command"]
     server = EmbeddedValkey(tmp_path / "data", port := free_port())

@@ -58,7 +58,7 @@ def all_well(
     LAST_READ.save(LastRead(NOW), NODE_URL)
     for queue in NEEDED_QUEUES:
         cache.set(HEARTBEAT_KEY.format(queue=queue), "2026-01-01T00:00:00+00:00", 60)
-    monkeypatch.setattr(server, "HANGS_SECONDS", 600.0)  # this one asks nothing
+    monkeypatch.setattr(server, "HANGS_SECONDS", 600.0)  # this probe checks no server
     with a_batch_worker():
         yield
     cache.clear()
@@ -73,7 +73,7 @@ def test_healthz_answers_without_touching_anything(client: Client, settings: Laz
 
 
 @pytest.mark.usefixtures("all_well")
-def test_is_ready_when_every_part_is(client: Client) -> None:
+def test_the_server_is_ready_when_every_part_is(client: Client) -> None:
     response = client.get("/readyz")
 
     assert response.status_code == 200, response.content
@@ -93,7 +93,7 @@ def test_is_ready_when_every_part_is(client: Client) -> None:
         (None, component.MISSING),
     ],
 )
-def test_says_what_is_wrong_with_the_xmpp_component_where_there_is_one(
+def test_readyz_names_the_fault_of_the_xmpp_component(
     client: Client, settings: LazySettings, end: str | None, sentence: str
 ) -> None:
     settings.XMPP_COMPONENT_JID = "push.montague.test"
@@ -114,7 +114,7 @@ def test_no_probe_is_cached(client: Client) -> None:
 @pytest.mark.django_db
 @pytest.mark.parametrize("host", ["web:8000", "10.1.2.3:8000", "push.elsewhere.example", "no_name/of any"])
 def test_probes_and_metrics_answer_under_any_host_name(client: Client, settings: LazySettings, host: str) -> None:
-    """A pod is asked by its address, a container by the name of its service."""
+    """Probes call a pod by its address, and a container by the name of its service."""
     settings.METRICS_TOKEN = "0123456789abcdef"
     paths = ("/healthz", "/readyz", "/metrics", "/admin/login/")
     statuses = [client.get(path, headers={"host": host}).status_code for path in paths]
@@ -122,7 +122,7 @@ def test_probes_and_metrics_answer_under_any_host_name(client: Client, settings:
 
 
 @pytest.mark.usefixtures("all_well")
-def test_however_often_it_is_asked_the_servers_behind_are_asked_once(
+def test_concurrent_probes_ask_the_servers_behind_once(
     client: Client, monkeypatch: pytest.MonkeyPatch, gorush: ThreadingHTTPServer
 ) -> None:
     client.get("/readyz")
@@ -146,7 +146,7 @@ def test_browsers_that_came_by_https_are_told_to_come_by_nothing_else(client: Cl
 
 
 @pytest.mark.usefixtures("all_well")
-def test_a_table_that_fills_is_to_be_looked_at(settings: LazySettings) -> None:
+def test_a_table_that_fills_makes_its_indicator_yellow(settings: LazySettings) -> None:
     settings.XMPP_COMPONENT_JID = "push.montague.test"
     for _ in range(4):
         factories.make_registration()
@@ -159,7 +159,7 @@ def test_a_table_that_fills_is_to_be_looked_at(settings: LazySettings) -> None:
 
 
 @pytest.mark.usefixtures("all_well")
-def test_names_a_database_that_does_not_answer(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readyz_names_a_database_that_does_not_answer(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
     monkeypatch.setitem(connection.settings_dict, "PORT", free_port())
 
@@ -167,7 +167,7 @@ def test_names_a_database_that_does_not_answer(client: Client, monkeypatch: pyte
 
 
 @pytest.mark.django_db(transaction=True)
-def test_names_migrations_that_are_missing(client: Client, all_well: None) -> None:
+def test_readyz_names_migrations_that_are_missing(client: Client, all_well: None) -> None:
     recorder = MigrationRecorder(connection)
     recorder.record_unapplied("registrations", "0001_initial")
     try:
@@ -177,7 +177,7 @@ def test_names_migrations_that_are_missing(client: Client, all_well: None) -> No
 
 
 @pytest.mark.usefixtures("all_well")
-def test_names_a_broker_that_does_not_answer(client: Client, settings: LazySettings) -> None:
+def test_readyz_names_a_broker_that_does_not_answer(client: Client, settings: LazySettings) -> None:
     settings.REDIS_URL = f"redis://:secret-of-redis@127.0.0.1:{free_port()}/0"
 
     assert failing(client) == {"broker": "Redis does not answer"}
@@ -202,7 +202,9 @@ def test_one_node_that_is_read_is_enough(client: Client, settings: LazySettings)
     [(["http://127.0.0.2:8645"], "was not read for 3 seconds"), ([], "no node is configured")],
     ids=["not read", "none configured"],
 )
-def test_names_nodes_that_are_not_read(client: Client, settings: LazySettings, nodes: list[str], sentence: str) -> None:
+def test_readyz_names_nodes_that_are_not_read(
+    client: Client, settings: LazySettings, nodes: list[str], sentence: str
+) -> None:
     settings.WAKU_NODES = nodes
 
     assert failing(client).popitem()[1] == sentence
@@ -223,14 +225,14 @@ def test_a_gorush_without_that_path_still_answers(client: Client, gorush: Thread
 
 
 @pytest.mark.usefixtures("all_well")
-def test_names_a_gorush_that_is_broken(client: Client, gorush: ThreadingHTTPServer) -> None:
+def test_readyz_names_a_gorush_that_is_broken(client: Client, gorush: ThreadingHTTPServer) -> None:
     gorush.RequestHandlerClass.status = 502
 
     assert list(failing(client).values()) == ["does not answer"]
 
 
 @pytest.mark.usefixtures("all_well")
-def test_names_a_gorush_that_does_not_listen(client: Client, settings: LazySettings) -> None:
+def test_readyz_names_a_gorush_that_does_not_listen(client: Client, settings: LazySettings) -> None:
     settings.GORUSH_URLS = [f"http://127.0.0.1:{free_port()}"]
 
     assert list(failing(client).values()) == ["does not answer"]
@@ -238,17 +240,17 @@ def test_names_a_gorush_that_does_not_listen(client: Client, settings: LazySetti
 
 @pytest.mark.usefixtures("all_well")
 @pytest.mark.parametrize("queue", NEEDED_QUEUES)
-def test_names_a_queue_without_a_worker(client: Client, queue: str) -> None:
+def test_readyz_names_a_queue_without_a_worker(client: Client, queue: str) -> None:
     cache.delete(HEARTBEAT_KEY.format(queue=queue))
 
     assert failing(client) == {"workers": f"no worker for {queue}"}
 
 
 @pytest.mark.django_db(transaction=True)
-def test_processes_of_batches_are_judged_by_what_they_do(
+def test_processes_of_batches_are_judged_by_their_statements(
     client: Client, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stopped child of a worker keeps its sessions, and its parent goes on."""
+    """A stopped child of a worker keeps its sessions, and its parent continues."""
     monkeypatch.setattr(server, "HANGS_SECONDS", 2.5)
     assert of_batches(client) == (State.RED, "no worker processes batches")
     command = [sys.executable, "-m", "celery", "--app=pushserver.worker", "worker", "--queues=batches"]
@@ -268,7 +270,7 @@ def test_processes_of_batches_are_judged_by_what_they_do(
 
 @pytest.mark.usefixtures("all_well")
 @pytest.mark.django_db(transaction=True)
-def test_a_postgresql_that_tracks_no_activities_speaks_against_no_worker(
+def test_a_postgresql_that_tracks_no_activities_makes_no_worker_look_silent(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "HANGS_SECONDS", 0.0)
@@ -318,7 +320,7 @@ def test_not_being_ready_is_not_logged_as_an_error(
     ids=["prefork", "threads"],
 )
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_tells_which_queues_it_serves(
+def test_a_worker_reports_which_queues_it_serves(
     arguments: list[str], queues: set[str], postgres: EmbeddedPostgres
 ) -> None:
     cache.clear()
@@ -344,7 +346,7 @@ def becomes_true(condition: Callable[[], bool], *, seconds: float) -> bool:
 
 
 def failing(client: Client) -> dict[str, str]:
-    """Return what makes the server unready."""
+    """Return the indicators that make the server unready."""
     response = client.get("/readyz")
     assert response.status_code == 503, response.content
     assert response.json()["status"] == "not ready"
@@ -356,12 +358,12 @@ def indicators() -> dict[str, Indicator]:
     return {found.id: found for found in take_snapshot(now=datetime.now(UTC)).indicators}
 
 
-# What is bad although messages make it through -----------------------------------------------------------------------
+# Faults with which messages are still processed -----------------------------------------------------------------------
 PEERS = [(GORUSH_NOTICES, "GORUSH_URLS", "gorush"), (NODE_NOTICES, "WAKU_NODES", "node")]
 
 
 def shown(client: Client, indicator_id: str) -> tuple[str, str]:
-    """Return what an answer that is ready shows of an indicator."""
+    """Return the state and sentence of an indicator in an answer that is ready."""
     response = client.get("/readyz")
     assert response.status_code == 200
     [found] = [found for found in response.json()["indicators"] if found["id"] == indicator_id]
@@ -413,7 +415,7 @@ def test_a_canary_that_is_switched_off_is_not_missed(settings: LazySettings) -> 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("all_well")
-def test_while_delivery_is_stopped_only_those_who_may_know_learn_by_whom_and_why(client: Client) -> None:
+def test_readyz_shows_no_reason_while_delivery_is_stopped(client: Client) -> None:
     halts.start_draining(by="ann", why="a word for colleagues", now=NOW)
 
     assert indicators()["sending"].sentence.startswith("stopped by ann since 2026-11-21 12:00:00 UTC: a word")
@@ -449,8 +451,8 @@ def test_readyz_says_since_when_as_far_as_it_was_noted(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("all_well")
-def test_a_database_that_went_away_is_no_fault_of_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It went between the moment it was asked whether it is there and the moment it was asked for the facts."""
+def test_a_database_that_goes_away_during_a_snapshot_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes away after the check whether it answers, and before the facts are read."""
     RECENT.get()
     monkeypatch.setattr("pushserver.indicators.stored.read", lose_connection)
 
@@ -461,7 +463,7 @@ def test_a_database_that_went_away_is_no_fault_of_whoever_asks(monkeypatch: pyte
 
 
 class FreezingProxy(SilentProxy):
-    """Falls silent at the first statement of a connection."""
+    """A proxy that falls silent at the first statement of a connection."""
 
     def passed_on(self, data: bytes) -> bytes:
         if b"statement_timeout" in data:

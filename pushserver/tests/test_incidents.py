@@ -20,7 +20,7 @@ def at(seconds: float) -> datetime:
 
 
 def see(state: State, seconds: float, memory: Memory | None = None) -> datetime | None:
-    """See one indicator in this state, and return since when it is not green."""
+    """Remember one indicator in this state, and return since when it is not green."""
     indicator = Indicator(BROKER, state, f"is {state}")
     known = memory or recall(now=at(seconds))
     [seen] = remember([indicator], known, now=at(seconds))
@@ -54,7 +54,7 @@ def test_while_nothing_is_known_an_incident_neither_ends_nor_begins() -> None:
     assert rows() == [("act now", at(5), None)]
 
 
-def test_two_who_see_the_same_note_it_once() -> None:
+def test_two_processes_that_see_the_same_change_note_it_once() -> None:
     first = recall(now=at(0))
     assert [see(RED, 0, first), see(RED, 1, first)] == [at(0), at(1)]
     before = recall(now=at(2))

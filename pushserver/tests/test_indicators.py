@@ -1,4 +1,4 @@
-"""Indicators: the sentence of each for its facts, and the one list that dashboard, API and metrics share."""
+"""Indicators: the sentence of each for its facts, and the list that dashboard, API and metrics share."""
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
@@ -45,7 +45,7 @@ WAS_RED, WAS_YELLOW = {"results": RED}, {"results": YELLOW}
 
 
 def tried(channel: str = "APN app", **counts: int) -> dict[tuple[str, str, str], int]:
-    """Attempts of one channel by outcome, with a code where they did not deliver."""
+    """Return the attempts of one channel by outcome, with a code for those that did not deliver."""
     return {(channel, outcome, "" if outcome == "delivered" else "x"): number for outcome, number in counts.items()}
 
 
@@ -88,7 +88,7 @@ WELL = Facts(
 
 
 def change(whole: Any, **changes: Any) -> Any:
-    """Return facts with some of them changed, in whichever part they stand."""
+    """Return facts with some of them changed, in any part."""
     if isinstance(whole, dict):
         return {name: change(part, **changes) for name, part in whole.items()}
     if not hasattr(whole, "__dataclass_fields__"):
@@ -98,7 +98,7 @@ def change(whole: Any, **changes: Any) -> Any:
 
 
 def facts(**changes: Any) -> Facts:
-    """Return the facts when all is well but for these. With a ``component`` there is XMPP."""
+    """Return facts of a healthy server with these changes. With a ``component`` there is XMPP."""
     assert changes.keys() <= known_names(WELL) | XMPP_NAMES
     found: Facts = change(WELL, **changes)
     if "component" not in changes:
@@ -169,7 +169,7 @@ def test_each_kind_has_a_case_in_which_it_is_bad() -> None:
     assert bad == set(judging.all_kinds())
 
 
-def test_readiness_is_decided_without_what_only_the_database_knows() -> None:
+def test_readiness_is_decided_without_facts_of_the_database() -> None:
     for _, _, _, changes in CASES:
         known = facts(**changes)
         deciding = [replace(found, cause="") for found in judge(known) if found.kind.decides_readiness]
@@ -178,7 +178,7 @@ def test_readiness_is_decided_without_what_only_the_database_knows() -> None:
         assert [replace(found, cause="") for found in without if found.kind.decides_readiness] == deciding
 
 
-def test_while_the_database_does_not_answer_what_only_it_knows_is_not_known() -> None:
+def test_while_the_database_does_not_answer_indicators_of_its_facts_are_unknown() -> None:
     for changes in ({}, {"component": ""}):
         without = replace(facts(**changes), stored=None)
         assert {found.kind for found in judge(without)} == {found.kind for found in indicators(**changes)}
@@ -187,7 +187,7 @@ def test_while_the_database_does_not_answer_what_only_it_knows_is_not_known() ->
     assert is_ready(judge(replace(WELL, stored=None)))
 
 
-# What is known without the database.
+# Facts without the database.
 REACHED = {"database", "broker", "batches", "workers", "node", "gorush", "xmpp", "canary", "xmpp-canary"}
 
 
@@ -309,7 +309,7 @@ CASES = [
      {"tries": tried(transient=20, delivered=80) | tried("Firebase", transient=60)}),
     ("results", GREEN, "0 of 30 attempts failed",
      {"tries": tried(delivered=30) | {("APN x", "delivered", "dry_run"): 3}}),
-    # The newest minute decides whether it still is so.
+    # The newest minute decides whether the fault still exists.
     ("results", GREEN, "60 of 100", {"tries": tried(transient=60, delivered=40), "newest_tries": tried(delivered=30)}),
     ("results", RED, "60 of 100", {"tries": tried(transient=60, delivered=40), "newest_tries": tried(transient=3)}),
     ("results", RED, "60 of 100",
@@ -376,7 +376,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("indicator", "state", "words", "known"), CASES)
-def test_an_indicator_says_what_is_the_case(indicator: str, state: State, words: str, known: dict[str, Any]) -> None:
+def test_the_sentence_of_an_indicator_fits_its_facts(
+    indicator: str, state: State, words: str, known: dict[str, Any]
+) -> None:
     found = one(indicator, **known)
     assert (found.state, words in found.sentence) == (state, True), found
 
@@ -406,7 +408,7 @@ def test_an_indicator_says_what_is_the_case(indicator: str, state: State, words:
         ("traffic", pages.NEWEST_REQUESTS, {"flows": [flow(0, 0, 0)]}),
     ],
 )
-def test_an_indicator_leads_to_where_it_is_put_right(indicator: str, page: Page, known: dict[str, Any]) -> None:
+def test_an_indicator_leads_to_the_page_for_its_repair(indicator: str, page: Page, known: dict[str, Any]) -> None:
     assert one(indicator, **known).page == page
 
 
@@ -426,7 +428,7 @@ def test_an_indicator_leads_to_where_it_is_put_right(indicator: str, page: Page,
         ("inbox", None, {"inbox": Waiting(3, 1)}),
     ],
 )
-def test_an_indicator_knows_since_when_where_the_facts_do(
+def test_an_indicator_has_its_beginning_where_the_facts_have_it(
     indicator: str, since: datetime, known: dict[str, Any]
 ) -> None:
     assert one(indicator, **known).since == since
@@ -463,7 +465,7 @@ BROKEN = CanaryFacts(last=RoundTrip(NOW, is_broken=True, words="the worker", tot
         ({"canary": "sending"}, {"switches": [DRAIN], "canary": BROKEN}),
         ({"traffic": "node-a:1"}, {"nodes": [DOWN], "flows": [flow(0, 0, 0)]}),
         ({"beat": "workers"}, {"queues": [Queue("keys", False)], "counted_until": ago(181)}),
-        # One of several nodes, an app that a breaker stopped, and the other bridge explain nothing.
+        # One of several nodes, a tripped app, and the other bridge are no causes.
         ({}, {"nodes": [DOWN, OTHER], "canary": BROKEN}),
         ({}, {"switches": [TRIPPED, RUNNING], "canary": BROKEN}),
         ({}, {"component": "the XMPP server cannot be reached", "canary": BROKEN}),

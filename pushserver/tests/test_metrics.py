@@ -1,4 +1,4 @@
-"""`/metrics`: who may read it, what it says while a server is away, and that asking is cheap however much waits."""
+"""`/metrics`: access by token, answers while a server is away, and cheap queries with a large backlog."""
 
 import re
 from datetime import timedelta
@@ -25,7 +25,7 @@ TOKEN = "a-token-of-the-tests-0123456789"
 
 @pytest.fixture(autouse=True)
 def no_memory(monkeypatch):
-    """Have every test ask again what was asked a moment ago."""
+    """Reuse no answer of an earlier test."""
     monkeypatch.setattr(stock, "KEPT_SECONDS", 0)
     stored.COUNTED.forget()
     asking.RECENT.forget()
@@ -86,7 +86,7 @@ def test_the_page_is_only_read(client, settings):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_tells_what_waits_and_for_how_long(reported):
+def test_metrics_report_the_backlog_and_its_age(reported):
     now = timezone.now()
     make_notification(at=now - timedelta(seconds=90))
     make_notification(state=Notification.State.RETRYING, next_attempt_at=now + timedelta(hours=1))
@@ -125,7 +125,7 @@ def test_an_idle_server_has_nothing_old(reported):
 
 
 @pytest.mark.django_db
-def test_tells_which_queues_have_a_worker(reported):
+def test_metrics_report_which_queues_have_a_worker(reported):
     cache.delete(HEARTBEAT_KEY.format(queue="maintenance"))
     cache.set(HEARTBEAT_KEY.format(queue="keys"), "2026-11-21T12:00:00+00:00", 60)
 
@@ -136,7 +136,7 @@ def test_tells_which_queues_have_a_worker(reported):
 
 
 @pytest.mark.django_db
-def test_says_that_the_database_is_away_and_tells_the_rest(reported, monkeypatch):
+def test_metrics_report_that_the_database_is_away_and_the_rest(reported, monkeypatch):
     monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
     monkeypatch.setitem(connection.settings_dict, "PORT", free_port())
 
@@ -174,7 +174,7 @@ def test_a_gauge_that_hangs_ends_the_queries_and_the_database_counts_as_up(repor
 
 
 @pytest.mark.django_db
-def test_says_that_the_broker_is_away_and_tells_the_rest(reported, settings):
+def test_metrics_report_that_the_broker_is_away_and_the_rest(reported, settings):
     settings.REDIS_URL = f"redis://127.0.0.1:{free_port()}/0"
 
     found = reported()
@@ -201,7 +201,7 @@ SMALL_TABLES = {
 @pytest.mark.django_db
 @pytest.mark.parametrize("gauge", stored_gauges(), ids=lambda gauge: gauge.name)
 def test_no_gauge_scans_a_table_that_grows(gauge):
-    """With sequential scans made as expensive as can be, one is left only where no index would serve."""
+    """With very expensive sequential scans, a plan has one only if no index can serve."""
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")
         cursor.execute(f"EXPLAIN {gauge.sql}")

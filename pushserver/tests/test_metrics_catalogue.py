@@ -1,4 +1,6 @@
-"""Every metric is explained, named as Prometheus wants it, and bounded; alerts and dashboard name what exists."""
+"""Every metric has an explanation, a name after the rules of Prometheus, and few label values. Alerts and dashboard use
+existing metrics only.
+"""
 
 import re
 from itertools import chain
@@ -16,7 +18,7 @@ ENTRIES = list(chain.from_iterable(map(entries, sources().values())))
 ALERTS = yaml.safe_load((DOCS / "monitoring" / "alerts.yml").read_text(encoding="utf-8"))
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 DASHBOARD = orjson.loads((DOCS / "monitoring" / "dashboard.json").read_bytes())
-# Why each label has few values. A label that is not here may have any number of them.
+# Reason why each label has few values. A label that is not here may have any number.
 BOUNDED_LABELS = {
     "a part of the configuration": {"node", "pubsub_topic", "queue", "gateway"},
     "a word of ours": {
@@ -40,7 +42,7 @@ BOUNDED_LABELS = {
     "what our own nodes say they are": {"version"},
 }
 UNITS = ("_seconds", "_ratio")
-# Gauges that count things are named after them.
+# Gauges that count things have the name of these things.
 THINGS = (
     "_routes",
     "_gateways",

@@ -1,4 +1,4 @@
-"""Each alert and each indicator has its runbook, and each runbook says the same four things."""
+"""Each alert and each indicator has its runbook, and each runbook has the same four parts."""
 
 import re
 
@@ -13,7 +13,7 @@ PAGES = {file.stem: file.read_text(encoding="utf-8") for file in (DOCS / "runboo
 GROUPS = yaml.safe_load((DOCS / "monitoring" / "alerts.yml").read_text(encoding="utf-8"))["groups"]
 ALERTS = {rule["alert"]: rule for group in GROUPS for rule in group["rules"]}
 OF_INDICATORS = {kind.runbook for kind in all_kinds()}
-# Alerts with pages of their own about what the page of an indicator has among other things.
+# Alerts with their own page, although the page of an indicator covers the same fault.
 ALSO = {
     "PushServerNotScraped": "PushServerDatabaseDown",
     "PushServerCanaryMissing": "PushServerCanaryBroken",

@@ -76,7 +76,7 @@ def test_a_reply_takes_from_reading_the_envelope_to_the_node_that_took_it() -> N
         factories.make_reply(envelope_hash=envelope.hash, at=NOON + ms(1), published_at=NOON + ms(number))
     again = factories.make_envelope(at=NOON)
     factories.make_reply(envelope_hash=again.hash, at=NOON, published_at=NOON + MINUTE, repeat_count=1)
-    factories.make_reply(at=NOON, published_at=NOON + MINUTE)  # of an envelope that is gone
+    factories.make_reply(at=NOON, published_at=NOON + MINUTE)  # of an envelope that was deleted
     factories.make_reply(at=NOON)  # no node has taken it
 
     traffic.count(NOON, now=NOON + MINUTE)
@@ -86,7 +86,7 @@ def test_a_reply_takes_from_reading_the_envelope_to_the_node_that_took_it() -> N
 
 
 def rows_read_under_way() -> int:
-    """Return how many rows of what is under way this transaction has read, through an index or not."""
+    """Return how many rows of open notifications this transaction has read, through an index or not."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables "
@@ -96,7 +96,7 @@ def rows_read_under_way() -> int:
 
 
 def test_each_row_is_read_once_though_the_tables_were_analyzed_while_they_were_empty() -> None:
-    """To PostgreSQL such a table has no rows, however many come: any index looks as good as that of the keys."""
+    """PostgreSQL still estimates no rows for such a table, so any index looks as good as the primary key."""
 
     def push_and_reply() -> None:
         factories.make_attempt(factories.make_notification(at=NOON), started_at=NOON + ms(1))
@@ -160,7 +160,7 @@ def test_a_try_whose_outcome_changed_is_counted_once() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_who_count_a_minute_at_once_count_it_once() -> None:
+def test_two_processes_that_count_a_minute_at_once_count_it_once() -> None:
     factories.make_attempt(factories.make_notification(at=NOON), outcome="delivered")
     start = threading.Barrier(2, timeout=10)
 
@@ -177,7 +177,7 @@ def test_two_who_count_a_minute_at_once_count_it_once() -> None:
 
 
 def test_nothing_is_counted_of_the_time_before_the_server_was_there() -> None:
-    """A chart would show zeros for it, as if nobody had asked for anything."""
+    """A chart would show zeros for that time, as if there had been no requests."""
     assert count_all(NOON) == 1
     assert count_all(NOON + MINUTE) == 1
     assert TrafficMinute.objects.earliest("begin_at").begin_at == NOON - MINUTE
@@ -194,7 +194,7 @@ def test_each_minute_is_counted_when_it_is_over_and_once_more_when_its_pushes_ar
 
 
 def test_the_first_request_is_looked_for_until_an_hour_was_counted() -> None:
-    """An old snapshot makes it expensive."""
+    """An old snapshot makes that query slow."""
     first = 'SELECT "notifications_notificationrequest"."received_at"'
     factories.make_request(at=NOON - timedelta(days=1))
     looked_for = []

@@ -37,7 +37,7 @@ def at(seconds: float) -> datetime:
 
 
 class Hook(ThreadingHTTPServer):
-    """Takes what is posted, and answers with the next of ``answers``, in the end 200."""
+    """A webhook: it stores each request, and answers with the next of ``answers``, then with 200."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Posted)
@@ -59,7 +59,7 @@ class _Posted(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_arguments: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def make_incident(
 
 
 def planned(*seconds: float) -> list[tuple[str, int]]:
-    """Plan at each of these moments, and return what was planned in all."""
+    """Plan at each of these moments, and return all planned alerts."""
     for moment in seconds:
         planning.plan(now=at(moment))
     return list(Alert.objects.order_by("pk").values_list("event", "number"))
@@ -154,7 +154,7 @@ def test_an_incident_that_was_yellow_and_red_ends_with_one_alert(hook: Hook) -> 
     assert [event for event, _ in planned(460, 500, 600)].count("ended") == 1
 
 
-def test_snoozing_holds_for_what_gets_bad_again(hook: Hook) -> None:
+def test_snoozing_holds_when_the_indicator_gets_bad_again(hook: Hook) -> None:
     make_incident(ended=100, snoozed_until=at(3600))
     make_incident(began=200)
     assert planned(300) == []
@@ -178,7 +178,7 @@ def test_an_incident_keeps_its_cause_after_its_end() -> None:
     assert Incident.objects.get().cause == "database"
 
 
-def test_a_webhook_gets_what_happened_and_its_url_is_shown_to_nobody(hook: Hook) -> None:
+def test_a_webhook_gets_the_facts_of_an_incident_and_its_url_is_shown_to_nobody(hook: Hook) -> None:
     make_incident()
     planning.plan(now=at(30))
     with capture_logs() as logs:
@@ -286,7 +286,7 @@ def test_the_watch_notes_alerts_and_keeps_when_it_started(hook: Hook) -> None:
 
 
 class CountingWatch(Watch):
-    """Counts its looks, and finds nothing to act on."""
+    """A watch that counts its snapshots, which are all good."""
 
     looks = 0
 

@@ -1,4 +1,4 @@
-"""The API as programs see it: over the whole stack of middleware, with real rows."""
+"""The API as programs use it: through the whole stack of middleware, with real rows."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -47,7 +47,7 @@ def _nobody_called_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def caller(*scopes: str, **details: Any) -> Api:
-    """Calls the API with a token of its own."""
+    """Return a function that calls the API with a new token."""
     now = timezone.now()
     name = f"test {ApiToken.objects.count()}"
     _, text = tokens.issue(name, scopes or ApiToken.Scope.values, by="anna", now=now, **details)
@@ -75,7 +75,7 @@ def test_a_token_opens_what_its_scope_names_and_nothing_else(path: str) -> None:
 
 @every_endpoint
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer psk_wrong", "Token x", "Bearer \x00é", "Basic YTpi"])
-def test_without_a_token_there_is_nothing(path: str, header: str) -> None:
+def test_a_call_without_a_token_is_refused(path: str, header: str) -> None:
     response = Client(headers={"authorization": header} if header else {}).get(f"{V1}/{path}")
 
     assert is_problem(response, 401)
@@ -114,7 +114,7 @@ def test_a_token_needs_scopes_that_exist(scopes: list[str]) -> None:
         tokens.issue("test", scopes, by="anna", now=timezone.now())
 
 
-def test_the_registrations_of_a_key_are_told(api: Api) -> None:
+def test_the_api_returns_the_registrations_of_a_key(api: Api) -> None:
     registration = factories.make_registration()
     factories.make_registration()
 
@@ -142,7 +142,7 @@ def test_an_installation_is_found_however_its_id_is_spelled(
     assert reported["installation_id"] == sent(installation_id)
 
 
-def test_the_whole_way_of_a_notification_is_told(api: Api) -> None:
+def test_the_api_returns_a_notification_with_its_request_and_attempts(api: Api) -> None:
     notification = factories.make_notification()
     factories.make_attempt(notification, outcome="transient", code="unreachable", latency_ms=12)
 
@@ -154,7 +154,7 @@ def test_the_whole_way_of_a_notification_is_told(api: Api) -> None:
     assert [row["id"] for row in api("notifications/", message_id=message_id).json()["results"]] == [notification.pk]
 
 
-# What a filter makes nothing of narrows nothing down.
+# A parameter that is empty after cleaning filters nothing.
 SPACES = [
     "registrations/?key_hash=%20",
     "registrations/?installation_id=%09%20",
@@ -164,7 +164,7 @@ SPACES = [
 
 
 @pytest.mark.parametrize("path", ["registrations/", "notifications/", "registrations/?key_hash=", *SPACES])
-def test_nobody_lists_everybody(api: Api, path: str) -> None:
+def test_a_list_of_rows_about_people_needs_a_filter(api: Api, path: str) -> None:
     response = api(path)
 
     assert is_problem(response, 400)
@@ -196,7 +196,7 @@ def test_an_unknown_address_is_answered_with_a_problem(api: Api, path: str, stat
     assert is_problem(api(path), status)
 
 
-def test_nothing_can_be_changed(api: Api) -> None:
+def test_an_endpoint_that_reads_accepts_no_other_method(api: Api) -> None:
     _, text = tokens.issue("another", ApiToken.Scope.values, by="anna", now=timezone.now())
     client = Client(headers={"authorization": f"Bearer {text}"})
 
@@ -226,10 +226,10 @@ def test_many_ipv6_addresses_of_one_network_share_one_limit_of_wrong_tokens(
     assert Client(REMOTE_ADDR="2001:db8:0:1::1").get(f"{V1}/channels/").status_code == 401
 
 
-def test_without_redis_the_status_is_told_and_nobody_is_slowed_down(api: Api, settings: Any) -> None:
+def test_without_redis_the_status_is_answered_and_no_call_is_throttled(api: Api, settings: Any) -> None:
     with closing(socket()) as free:
         free.bind(("127.0.0.1", 0))
-        away = f"redis://127.0.0.1:{free.getsockname()[1]}/0"  # bound, and not listened to
+        away = f"redis://127.0.0.1:{free.getsockname()[1]}/0"  # bound, but not listening
         settings.REDIS_URL, settings.CACHES = away, {"default": {**settings.CACHES["default"], "LOCATION": away}}
 
         reported = api("status/")
@@ -254,7 +254,7 @@ def test_a_long_list_comes_in_pages_that_count_nothing(api: Api) -> None:
     assert not [query for query in queries.captured_queries if "COUNT(" in query["sql"]]
 
 
-def test_reports_are_told_by_day(api: Api) -> None:
+def test_the_api_returns_reports_by_day(api: Api) -> None:
     for day in (date(2026, 11, 1), date(2026, 11, 2)):
         make_reports(day)
 
@@ -268,7 +268,7 @@ def test_reports_are_told_by_day(api: Api) -> None:
 
 @pytest.mark.parametrize("path", ["error-rates/", "token-churn/", "anomalies/"])
 def test_programs_get_no_made_up_report(api: Api, path: str) -> None:
-    """A row has no label, as a page has."""
+    """A program cannot see the banner of made-up reports."""
     make_reports(date(2026, 11, 1))
     published = PublishedDay.objects.create(day=date(2026, 11, 1), event_count=1, published_at=timezone.now())
     assert len(api(path).json()["results"]) == 1
@@ -305,7 +305,7 @@ def make_reports(day: date) -> None:
     Anomaly.objects.create(figure="error rate", stage="dispatch", **place, **band)
 
 
-def test_channels_are_told(api: Api) -> None:
+def test_the_api_returns_the_channels(api: Api) -> None:
     factories.make_channel((1, "im.status"))
     factories.make_channel((2, ""))
     factories.make_halt("paused", (1, "im.status"), by="ann", reason="x")
@@ -318,7 +318,7 @@ def test_channels_are_told(api: Api) -> None:
     assert (running["state"], running["since"], running["deaths_distrusted_since"]) == ("running", None, None)
 
 
-def test_the_last_round_trips_of_the_canary_are_told_link_by_link(api: Api) -> None:
+def test_the_api_returns_the_last_round_trips_of_the_canary_link_by_link(api: Api) -> None:
     factories.make_canary_run(register_ms=3, register_answer_ms=90)
     factories.make_canary_run(
         state="broken", broken_link="register_answer", cause="bridge", register_ms=4, detail="nobody reads"
@@ -337,7 +337,7 @@ def test_the_last_round_trips_of_the_canary_are_told_link_by_link(api: Api) -> N
     assert is_problem(api("canary/", state="sick"), 400)
 
 
-def test_so_are_those_through_the_xmpp_server(api: Api) -> None:
+def test_the_api_returns_round_trips_through_the_xmpp_server_link_by_link(api: Api) -> None:
     factories.make_xmpp_canary_run(register_ms=3, push_ms=8, gateway_ms=20, unregister_ms=4)
     factories.make_xmpp_canary_run(state="broken", broken_link="push", cause="xmpp_server", register_ms=4)
 

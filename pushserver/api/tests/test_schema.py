@@ -20,9 +20,9 @@ from tests.budget import examples
 COMMITTED = Path(__file__).parents[3] / "docs/openapi.yaml"
 schema = schemathesis.openapi.from_path(COMMITTED)
 schema.app = application
-# Every limit of every parameter, which takes seconds of each process that only collects: with NIGHTLY=1.
+# Tests of every limit of every parameter run with NIGHTLY=1: collecting them takes each process some seconds.
 schema.config.phases.coverage.enabled = examples(1) > 1
-# An empty parameter is one that was not given, and that one of several is needed no schema can say.
+# An empty parameter counts as missing. A schema cannot require one parameter of several.
 LENIENT = [negative_data_rejection, positive_data_acceptance]
 pytestmark = pytest.mark.django_db(transaction=True)
 

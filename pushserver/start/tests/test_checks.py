@@ -1,4 +1,4 @@
-"""Wrong configuration: what an operator reads, and that nothing starts."""
+"""Wrong configuration: an operator reads each fault in one line, and nothing starts."""
 
 import ast
 import os
@@ -38,7 +38,7 @@ def test_a_token_for_the_canary_that_the_server_would_refuse_is_a_problem(settin
 
 
 def test_no_two_problems_have_the_same_id():
-    """Each call of `report` has a name of its own, as an id stands for one thing to do."""
+    """Each call of `report` has its own id, because an id stands for one repair."""
     sources = [
         (PROJECT / "pushserver" / name).read_text(encoding="utf-8") for name in ("settings.py", "config/environment.py")
     ]
@@ -101,7 +101,7 @@ def test_a_setting_that_no_longer_exists_names_its_successor():
 
 
 def answers_under(host):
-    """Answer of a server that is configured for another name."""
+    """Return the answer of a server that is configured for another name."""
     script = f"from django.test import Client; print(Client().get('/', headers={{'host': '{host}'}}).status_code)"
     command = [sys.executable, str(PROJECT / "manage.py"), "shell", "--no-imports", "--command", script]
     environment = os.environ | {"ALLOWED_HOSTS": "push.example.org"}

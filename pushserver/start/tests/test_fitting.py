@@ -34,7 +34,7 @@ OTHER = b"x" * 32
 
 @pytest.fixture
 def with_other_keys(settings: LazySettings) -> Iterator[LazySettings]:
-    """A registered phone, and a process that was started with other field keys afterwards."""
+    """A registered phone, and a process that starts later with other field keys."""
     factories.make_grant(server_public_key=server_identity().pub33)
     settings.FIELD_ENCRYPTION_KEYS = [OTHER]
     keyring.cache_clear()
@@ -119,7 +119,7 @@ def test_an_index_that_was_interrupted_is_named_with_what_mends_it() -> None:
 @pytest.mark.parametrize(
     ("seconds", "words"), [(3600, "3600 s ahead of"), (-3600, "3600 s behind"), (10, ""), (-10, "")]
 )
-def test_a_clock_that_is_an_hour_off_is_told(seconds: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_an_hour_off_is_reported(seconds: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = timezone.now
     monkeypatch.setattr(fitting.timezone, "now", lambda: now() + timedelta(seconds=seconds))
     assert [words in problem for problem in clocks_apart()] == [True] * bool(words)

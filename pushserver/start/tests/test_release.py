@@ -1,4 +1,4 @@
-"""`VERSION`, CHANGELOG.md and `manage.py version` tell the same, and a database is compared with the code."""
+"""`VERSION`, CHANGELOG.md and `manage.py version` have the same version, and a database is compared with the code."""
 
 import os
 import re
@@ -48,7 +48,7 @@ def test_a_database_of_before_0_2_is_too_old() -> None:
 
 @pytest.fixture
 def database_of_before(postgres: EmbeddedPostgres, worker_id: str) -> Iterator[str]:
-    """A database in which a version before 0.2.0 has noted its first migration. The value is its URL."""
+    """A database with the first migration of a version before 0.2.0. The value is its URL."""
     name = f"before_0_2_{worker_id}"
     with psycopg.connect(postgres.url("postgres"), autocommit=True) as server:
         server.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
@@ -76,7 +76,7 @@ def test_migrating_a_database_of_before_0_2_is_refused_and_leaves_it_as_it_is(da
 
 @pytest.mark.django_db(transaction=True)
 def test_a_migration_waits_ten_seconds_for_a_lock() -> None:
-    """A process that comes meanwhile waits behind it. The signal is sent as `migrate` does."""
+    """Later statements wait behind it. The test sends the signal of `migrate`."""
     with timeouts(MIGRATIONS):
         [before] = fetch("SELECT current_setting('lock_timeout')")
     write("SET lock_timeout = '1h'")
@@ -85,8 +85,8 @@ def test_a_migration_waits_ten_seconds_for_a_lock() -> None:
     connection.close()
 
 
-def test_manage_tells_our_version_and_not_that_of_django() -> None:
-    """Without a database, too: an installation that does not start is the one whose version is asked for."""
+def test_manage_prints_our_version_and_not_that_of_django() -> None:
+    """It needs no database: people need the version above all of an installation that does not start."""
     environment = os.environ | {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"}
     command = [sys.executable, str(PROJECT / "manage.py"), "version"]
     reported = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
@@ -95,7 +95,7 @@ def test_manage_tells_our_version_and_not_that_of_django() -> None:
 
 
 @pytest.mark.django_db
-def test_the_command_tells_the_version_and_the_state_of_the_database(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_version_and_the_state_of_the_database(capsys: pytest.CaptureFixture[str]) -> None:
     call_command("version")
     first, second, third, fourth = capsys.readouterr().out.splitlines()
     assert first == f"pushserver {version()}"
