@@ -1,11 +1,14 @@
 """Appearance of every page: readable in light, dark and on a phone, and usable by keyboard and screen reader."""
 
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from django.utils import timezone
 from playwright.sync_api import Page, expect
 
+from pushserver.models import Incident
 from tests.console.routes import console_pages
 from tests.console.test_browser import show
 from tests.console.world import HEROINE, World
@@ -131,6 +134,14 @@ SCROLLED = """() => {
 }"""
 
 
+# The texts of cells that take more than one line.
+IN_LINES = """cells => cells.filter(cell => {
+  const range = document.createRange()
+  range.selectNodeContents(cell)
+  return new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1
+}).map(cell => cell.textContent)"""
+
+
 def test_codes_in_tables_are_whole(world: World, operator: Page) -> None:
     operator.set_viewport_size({"width": 1280, "height": 900})
     lists = [f"notifications/{name}/" for name in ("notification", "notificationrequest", "attempt")]
@@ -141,6 +152,24 @@ def test_codes_in_tables_are_whole(world: World, operator: Page) -> None:
         operator.goto(f"/admin/{path}")
         found[path] = operator.evaluate(BROKEN)
     assert {path: words for path, words in found.items() if words} == {}
+
+
+def test_durations_in_tables_stay_on_one_line(world: World, operator: Page) -> None:
+    sentence = "no gorush answers: no push is sent, and all of them wait until one answers again " * 3
+    began_at = timezone.now() - timedelta(minutes=1)
+    times = {"incident_at": began_at, "began_at": began_at, "ended_at": began_at + timedelta(seconds=5.7)}
+    Incident.objects.create(indicator="gorush", name="gorush", state="red", sentence=sentence, **times)
+    cells = {
+        "pushserver/incident/": "#result_list .field-lasted",
+        "notifications/attempt/": "#result_list .field-latency_ms",
+        f"timelines/{world.retried}/": "#timeline td:nth-child(2)",
+    }
+    for width in (640, 1024, 1280):
+        operator.set_viewport_size({"width": width, "height": 900})
+        for path, selector in cells.items():
+            operator.goto(f"/admin/{path}")
+            assert operator.locator(selector).count()
+            assert operator.locator(selector).evaluate_all(IN_LINES) == [], (path, width)
 
 
 @pytest.mark.parametrize(("width", "name"), [(1280, "gatewayerrorrule"), (1340, "notification")])

@@ -85,7 +85,7 @@ def delivery(due: Waiting | None, now: datetime) -> Indicator:
     sentence = f"the longest waiting notification has been due for {duration(seconds)}"
     if state == State.GREEN:
         return Indicator(DELIVERY, state, sentence)
-    first_step = "Workers of the queue `batches` are away or too few, or a gateway is slow."
+    first_step = "Check the workers of the queue `batches`: are there enough? Then check whether a gateway is slow."
     since, late = now - timedelta(seconds=seconds), f"Pushes are {duration(seconds)} late"
     return Indicator(DELIVERY, state, sentence, first_step, since, late=late)
 
@@ -139,6 +139,6 @@ def answers(overdue_seconds: float | None, now: datetime) -> Indicator:
     if state == State.GREEN:
         return Indicator(ANSWERS, state, "no request waits for its answer")
     sentence = f"a request has waited for its answer for {duration(overdue_seconds)} too long"
-    first_step = "No worker answers: check those of the queue `batches`."
+    first_step = "Check the workers of the queue `batches`: none of them sends answers."
     since, late = now - timedelta(seconds=overdue_seconds), f"Answers are {duration(overdue_seconds)} late"
     return Indicator(ANSWERS, state, sentence, first_step, since, late=late)
