@@ -38,7 +38,7 @@ def find(request: HttpRequest) -> HttpResponse:
     """Show the search box, or redirect its POST to a URL that holds no chat key."""
     _refuse_who_may_see_nothing(request)
     if request.method != "POST":
-        context = {**admin.site.each_context(request), "title": "Find", "nothing": True}
+        context = {**admin.site.each_context(request), "title": "Find"}
         context |= {"people": _people(), "terms": [words for part in parts() for words in part.search_terms]}
         return TemplateResponse(request, "console/find.html", context)
     try:
