@@ -81,7 +81,7 @@ def test_a_second_factor_is_set_up_by_proving_it(client: Client, person: User) -
         b32encode(device.bin_key) in page.content
     )  # for people who cannot scan the code; the page never shows it again
 
-    assert b"not the one" in client.post(reverse("second_factor"), {"code": "abcdef"}).content
+    assert b"not the code" in client.post(reverse("second_factor"), {"code": "abcdef"}).content
     assert client.post(reverse("second_factor"), {"code": code_of(device)}).status_code == 302
 
     assert TOTPDevice.objects.get().confirmed

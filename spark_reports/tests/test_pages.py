@@ -257,7 +257,7 @@ def test_a_page_names_the_facts_and_the_code_of_its_days(admin_client: Client, s
 def test_every_page_of_made_up_reports_says_so_and_none_of_real_ones(admin_client: Client, path: str) -> None:
     rows.make_night(DAY, is_made_up=True)
     html = html_of(admin_client, path)
-    assert "none of it happened on this server" in html
+    assert "Nothing of it happened on this server" in html
     assert "Make them again" not in html
 
     rows.PublishedDay.objects.update(is_made_up=False)

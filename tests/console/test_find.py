@@ -254,7 +254,7 @@ def test_a_hand_made_url_is_not_searched_for_a_chat_key(admin_client: Client, pa
 def test_a_page_of_nobody_leads_back_with_a_message(admin_client: Client, path: str) -> None:
     response = admin_client.get(f"/admin/{path}", follow=True)
     assert (response.status_code, end_of(response)) == (200, "/admin/find/")
-    assert re.search("Nothing is known|no such notification", response.content.decode())
+    assert re.search("There is no such (user|notification)", response.content.decode())
 
 
 def test_every_page_has_the_box(admin_client: Client) -> None:
@@ -443,7 +443,7 @@ def test_a_timeline_shows_the_next_step(admin_client: Client, fields, sentence) 
 @pytest.mark.parametrize(
     ("state", "sentence"),
     [
-        *(("pending", "waits to be published"), ("published", "is looked up at 20")),
+        *(("pending", "waits to be published"), ("published", "looks for it in a store at 20")),
         *(("unconfirmed", "may not have got it"), ("abandoned", "the sender got none"), ("confirmed", "it is over.")),
     ],
 )
