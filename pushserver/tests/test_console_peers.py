@@ -109,7 +109,7 @@ def test_a_value_missing_from_an_answer_of_a_node_is_shown_as_unknown(
 
     text = admin_client.get(NODES_PAGE).content.decode()
 
-    for unsaid in ("Version</dt><dd>not known", "Health</dt><dd>not said"):
+    for unsaid in ("Version</dt><dd>not known", "Health</dt><dd>not reported"):
         assert unsaid in text
 
 
