@@ -11,7 +11,7 @@ QUEUE_TASKS = AskedGauge(
 INDICATOR = AskedGauge(
     "pushserver_indicator_state",
     "Each health indicator: 0 while it is fine or off, 1 where somebody should look at it, 2 where somebody has to act "
-    "now. One that is not known is missing. "
-    "When it moves: the dashboard says what happens, since when and what to do first.",
+    "now. An unknown one is missing. "
+    "When it moves: the dashboard shows the fault, since when it exists, and the first step.",
     ("indicator",),
 )
