@@ -51,7 +51,7 @@ def test_a_page_says_what_it_means_what_to_look_at_what_to_do_and_how_to_be_sure
 
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_a_page_says_who_is_woken_as_the_alert_does(name: str) -> None:
-    words = {"page": "Somebody is woken.", "ticket": "It can wait for the morning."}
+    words = {"page": "Wakes somebody.", "ticket": "It can wait."}
     rule = ALERTS.get(name)
     expected = words[rule["labels"]["severity"]] if rule else "No alert of its own."
     assert PAGES[name].splitlines()[2] == expected
