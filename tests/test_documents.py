@@ -1,4 +1,4 @@
-"""What the documents name exists: pages, headings, commands, targets of make, settings, files of this repository."""
+"""Names in the documents exist: pages, headings, commands, targets of make, settings, files of this repository."""
 
 import re
 from collections.abc import Iterator
@@ -127,7 +127,7 @@ def counted(pages: list[Path], maximum: int) -> str:
     [([ROOT / "README.md"], MAX_WORDS_OF_README), (guides(), MAX_WORDS_OF_GUIDES)],
     ids=["readme", "guides"],
 )
-def test_what_people_read_stays_within_its_word_limit(pages: list[Path], maximum: int) -> None:
+def test_guides_and_readme_stay_within_their_word_limit(pages: list[Path], maximum: int) -> None:
     count = counted(pages, maximum)
     print(f"\n{len(pages)} pages: {count.splitlines()[0]}")  # noqa: T201 - `make check` shows it
     assert sum(map(words, pages)) <= maximum, count

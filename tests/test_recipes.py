@@ -92,7 +92,7 @@ def test_a_recipe_runs_and_what_it_names_exists(on_stage: OnStage, page: str) ->
 
 
 @pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES if blocks(page)])
-def test_what_is_no_recipe_does_not_look_like_one(page: str) -> None:
+def test_a_block_without_commands_has_a_language_of_its_own(page: str) -> None:
     """A block of commands or variables without a language would be followed by people and by no test."""
     first = re.compile(
         rf"^(?:\$ |[A-Z][A-Z0-9_]+=|(?:{'|'.join(map(re.escape, (*STAND_INS, '.venv/bin')))})\b)", re.MULTILINE
@@ -102,7 +102,7 @@ def test_what_is_no_recipe_does_not_look_like_one(page: str) -> None:
 
 
 @pytest.mark.parametrize("heading", FOLLOWED)
-def test_who_follows_a_recipe_exists(heading: str) -> None:
+def test_the_tests_that_follow_a_recipe_exist(heading: str) -> None:
     page, _, anchor = heading.partition("#")
     assert any(block.heading == anchor for block in shell_blocks(ROOT / page))
     for test in FOLLOWED[heading]:
@@ -237,7 +237,7 @@ def test_the_last_step_of_an_installation_says_whether_it_is_ready(on_stage: OnS
 
 
 @pytest.mark.django_db
-def test_who_lost_the_phone_gets_in_again(on_stage: OnStage) -> None:
+def test_a_person_without_the_phone_logs_in_after_the_recipe(on_stage: OnStage) -> None:
     """The command of the page removes the second factor of that person alone."""
     for name in ("NAME", "somebody-else"):
         TOTPDevice.objects.create(user=User.objects.create(username=name), name=name)

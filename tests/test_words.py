@@ -1,10 +1,12 @@
-"""Words that the code gave up for those of the field: no name, no page of the console and no document has them."""
+"""Words and sentences: no name, page or document has a word that the code gave up, and no text has to be read twice."""
 
 import io
 import re
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.sentences import findings
 
 ROOT = Path(__file__).parents[1]
 # What is not said any more, and what is said instead.
@@ -88,3 +90,7 @@ def test_no_document_and_no_page_has_one() -> None:
     found = {str(path.relative_to(ROOT)): PHRASES.findall(text) for path, text in pages.items() if PHRASES.search(text)}
     assert len(pages) > 60
     assert found == {}
+
+
+def test_no_docstring_comment_test_name_or_label_has_to_be_read_twice() -> None:
+    assert [f"{found.file}:{found.line}: {found.fault}: {found.text}" for found in findings()] == []

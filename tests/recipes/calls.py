@@ -1,4 +1,4 @@
-"""What a call of a recipe names, compared with this repository: each check yields what does not exist."""
+"""Checks of the calls of a recipe against this repository: each yields the names that do not exist."""
 
 import re
 from argparse import ArgumentParser

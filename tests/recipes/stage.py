@@ -47,7 +47,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What one block did on the stage: its calls, and the variables that it set."""
+    """Result of one block on the stage: its calls, and the variables that it set."""
 
     block: Block
     calls: tuple[Call, ...]
