@@ -48,7 +48,7 @@ def poll_and_process(steps: Sequence[Step]) -> bool:
     return Worker(steps, WAKEUP).process_batch(now=timezone.now())
 
 
-def hear() -> None:
+def wait_for_wakeup() -> None:
     """Wait until the asyncio loop sets the wakeup, for at most 20 ms."""
     readable, _, _ = select.select([WAKEUP.fileno()], [], [], 0.02)
     if readable:

@@ -96,7 +96,7 @@ class DeliveryProcess:
         if readable:
             self.wakeup.clear()
 
-    def work_off(self, *, now=None) -> None:
+    def process_backlog(self, *, now=None) -> None:
         """Process batches until nothing is left to do."""
         while self.process_batch(now=now) or self.delivery.sends.under_way or self.delivery.limits.has_capacity_again():
             if not self.delivery.sends.has_results():
@@ -139,7 +139,7 @@ def send(*notifications, gateway=None, **options) -> set[int]:
     """Deliver these notifications until nothing is under way. Return the ids of the requests that had an attempt."""
     before = set(Attempt.objects.values_list("pk", flat=True))
     with only(notifications):
-        DeliveryProcess(gateway, **options).work_off()
+        DeliveryProcess(gateway, **options).process_backlog()
     return set(Attempt.objects.exclude(pk__in=before).values_list("notification__request", flat=True))
 
 

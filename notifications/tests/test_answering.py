@@ -139,7 +139,7 @@ def test_an_open_notification_is_answered_as_success_and_its_report_stays(outcom
     assert Notification.objects.get().report == "success"
     Notification.objects.update(next_attempt_at=timezone.now())
     process.gateway.answer = lambda _: Result(Outcome.DEAD)
-    process.work_off()
+    process.process_backlog()
     row = Notification.objects.get()
     assert (row.state, row.report, len(process.bridge.answers)) == ("dead_token", "success", 1)
 
@@ -163,7 +163,7 @@ def test_a_request_is_answered_when_it_is_due_with_the_results_so_far(settings):
     process.process_until(lambda: process.bridge.answers)
     assert process.bridge.reported() == {b"k": [SUCCESS, NOT_REGISTERED]}
     process.gateway.let_go.set()
-    process.work_off()
+    process.process_backlog()
     assert len(process.bridge.answers) == 1
     assert set(Notification.objects.values_list("state", "report")) == {
         ("dead_token", "success"),
@@ -180,14 +180,14 @@ def test_a_request_without_capacity_is_answered_when_it_is_due(settings):
     process.process_until(lambda: len(process.bridge.answers) == 2)
     assert process.bridge.reported() == {b"one": [SUCCESS], b"two": [SUCCESS]}
     process.gateway.let_go.set()
-    process.work_off()
+    process.process_backlog()
     assert {n.state for n in Notification.objects.all()} == {"delivered"}
 
 
 def test_requests_are_forgotten_once_they_are_answered(process):
     for number in range(5):
         process.ask(make_phone(), key=bytes([number]))
-    process.work_off()
+    process.process_backlog()
     waiting = process.delivery.waiting
     assert (waiting.next_due_at(), waiting.has_ready(), waiting._by_id) == (None, False, {})
 
@@ -226,7 +226,7 @@ def test_another_worker_sends_the_pushes_of_a_dead_one_and_answers_once(process)
     later = timezone.now() + dead.delivery.lease
     other.process_batch(now=later)
     other.process_batch(now=later)
-    other.work_off(now=later)
+    other.process_backlog(now=later)
     assert Notification.objects.get().state == "delivered"
     assert [a.code for a in Attempt.objects.order_by("number")] == ["worker_lost", "code"]
     assert len(other.bridge.answers) == 1

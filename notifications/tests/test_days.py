@@ -89,7 +89,7 @@ def test_a_request_that_is_answered_at_once_is_never_under_way() -> None:
 @pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.DEAD, Outcome.PAYLOAD])
 def test_a_notification_that_the_gateway_ended_has_no_content_on_its_day(outcome: Outcome) -> None:
     notification = make_due(message=None)
-    DeliveryProcess(RecordingGateway(outcome)).work_off()
+    DeliveryProcess(RecordingGateway(outcome)).process_backlog()
     row = Notification.objects.get(pk=notification.pk)
     assert row.finished_at is not None
     assert (row.ended_on, row.chat_id, row.next_attempt_at) == (row.finished_at.date(), None, None)

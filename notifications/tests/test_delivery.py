@@ -203,7 +203,7 @@ def test_a_gateway_that_cannot_be_opened_leaves_an_ambiguous_attempt_and_does_no
 
     working = RecordingGateway()
     broken, other = make_due(route=make_registration(route=make_route(gateway="broken")).route), make_due()
-    DeliveryProcess(gateways=open_gateway).work_off()
+    DeliveryProcess(gateways=open_gateway).process_backlog()
     assert (fresh(broken).state, fresh(other).state) == (State.AMBIGUOUS, State.DELIVERED)
     assert Attempt.objects.get(notification=broken).code == "gateway_failed"
 
@@ -215,7 +215,7 @@ def test_a_gateway_that_cannot_be_refreshed_gets_its_pushes_all_the_same():
             raise RuntimeError("a fault of ours")
 
     notification = make_due()
-    DeliveryProcess(Stale()).work_off()
+    DeliveryProcess(Stale()).process_backlog()
     assert fresh(notification).state == State.DELIVERED
 
 
@@ -228,7 +228,7 @@ def test_a_gateway_that_hangs_is_given_up_before_the_lease_ends():
     notification, deliverer = make_due(), DeliveryProcess(Hanging(), lease=LEASE)
     assert deliverer.delivery.sends._timeout_seconds == 0.9 * LEASE.total_seconds()
     deliverer.delivery.sends._timeout_seconds = 0.1
-    deliverer.work_off()
+    deliverer.process_backlog()
     assert fresh(notification).state == State.AMBIGUOUS
     assert Attempt.objects.get().code == "timeout"
 
@@ -451,7 +451,7 @@ def test_a_push_that_the_gateway_finds_faulty_is_not_sent():
 def test_the_pushes_of_a_removed_gateway_wait_for_it():
     notification = make_due(route=make_registration(route=make_route(gateway="gone")).route)
     with only([notification]):
-        DeliveryProcess(gateways=gateway_for).work_off()
+        DeliveryProcess(gateways=gateway_for).process_backlog()
     attempt = Attempt.objects.get()
     assert (attempt.gateway, attempt.outcome, attempt.code) == ("gone", "config", "no_gateway")
     assert (fresh(notification).state, bytes(fresh(notification).message)) == (State.RETRYING, b"m")
@@ -461,7 +461,7 @@ def test_the_pushes_of_a_removed_gateway_wait_for_it():
 def test_each_push_goes_to_the_gateway_of_its_route():
     gateways = {name: RecordingGateway() for name in ("one", "two")}
     due = [make_due(route=make_registration(route=make_route(gateway=name)).route) for name in gateways]
-    DeliveryProcess(gateways=gateways.__getitem__).work_off()
+    DeliveryProcess(gateways=gateways.__getitem__).process_backlog()
     assert [[p.notification_id for p in g.pushes] for g in gateways.values()] == [[n.pk] for n in due]
     assert list(Attempt.objects.order_by("notification").values_list("gateway", flat=True)) == ["one", "two"]
 
@@ -525,7 +525,7 @@ def test_a_notification_without_an_active_route_is_closed_behind_full_queues_too
 def test_the_next_batches_claim_what_one_batch_cannot():
     notifications = [make_due() for _ in range(9)]
     deliverer = DeliveryProcess(limit=4)
-    deliverer.work_off()
+    deliverer.process_backlog()
     assert {fresh(n).state for n in notifications} == {State.DELIVERED}
     assert len(deliverer.gateway.pushes) == 9
 
@@ -537,7 +537,7 @@ def test_results_do_not_wait_for_the_row_of_their_app():
     prove(ChannelKey(1, APP))
     with other_session() as session:
         session.execute("SELECT FROM notifications_channel FOR UPDATE")
-        deliverer.work_off()
+        deliverer.process_backlog()
     assert {fresh(row).state for row in rows} == {State.DELIVERED}
     assert Channel.objects.get().last_success_at == LONG_AGO
     send(make_due_to_app())

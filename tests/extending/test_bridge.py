@@ -99,7 +99,7 @@ class Post(DeliveryProcess):
     def exchange(self, *incoming: Incoming) -> list[Answer]:
         """Take requests, and return the answers that were sent once nothing is under way."""
         self.bridge.take(*incoming)
-        self.work_off()
+        self.process_backlog()
         return self.bridge.sent
 
 

@@ -77,7 +77,7 @@ def register(endpoint: str = ENDPOINT, *, version: int = 1, gateway: str = NAME)
 def test_the_new_gateway_takes_the_pushes_of_its_routes(gateway: WebPushGateway) -> None:
     notification = make_due(route=register(), message=b"ciphertext")
 
-    DeliveryProcess(gateways=registry.gateway_for).work_off()
+    DeliveryProcess(gateways=registry.gateway_for).process_backlog()
 
     assert gateway.sent == [(Subscription(ENDPOINT, "key", "secret"), b"ciphertext")]
     assert fresh(notification).state == "delivered"
@@ -88,7 +88,7 @@ def test_the_new_gateway_takes_the_pushes_of_its_routes(gateway: WebPushGateway)
 def test_a_push_that_the_gateway_finds_faulty_is_not_sent(gateway: WebPushGateway) -> None:
     notification = make_due(route=register("http://not.encrypted.test"))
 
-    DeliveryProcess(gateways=registry.gateway_for).work_off()
+    DeliveryProcess(gateways=registry.gateway_for).process_backlog()
 
     assert (gateway.sent, fresh(notification).state, Attempt.objects.get().code) == ([], "dead_token", "no_endpoint")
 
@@ -99,7 +99,7 @@ def test_an_address_that_is_gone_is_not_sent_to_again() -> None:
     route = register(f"{ENDPOINT}/gone")
 
     make_due(route=route)
-    DeliveryProcess(gateways=registry.gateway_for).work_off()
+    DeliveryProcess(gateways=registry.gateway_for).process_backlog()
 
     assert (fresh(route).state, fresh(route).disabled_reason) == ("disabled", "gone")
 
@@ -130,7 +130,7 @@ def test_registrations_of_phones_go_to_an_existing_gateway(settings: LazySetting
 @pytest.mark.usefixtures("gateway")
 def test_operators_see_the_new_gateway_like_any_other(admin_client: Client) -> None:
     notification = make_due(route=register(f"{ENDPOINT}/gone"))
-    DeliveryProcess(gateways=registry.gateway_for).work_off()
+    DeliveryProcess(gateways=registry.gateway_for).process_backlog()
 
     board = admin_client.get("/admin/").content.decode()
     timeline = admin_client.get(f"/admin/timelines/{notification.pk}/").content.decode()
@@ -146,7 +146,7 @@ def test_operators_see_the_new_gateway_like_any_other(admin_client: Client) -> N
 @pytest.mark.usefixtures("gateway")
 def test_traffic_and_reports_name_the_platform_of_the_new_gateway() -> None:
     make_due(route=register(), at=timezone.now())
-    DeliveryProcess(gateways=registry.gateway_for).work_off()
+    DeliveryProcess(gateways=registry.gateway_for).process_backlog()
     started_at = Attempt.objects.get().started_at
     minute = started_at.replace(second=0, microsecond=0)
 

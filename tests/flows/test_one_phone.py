@@ -62,7 +62,7 @@ def ask(deliverer: DeliveryProcess, names: list[bytes]) -> None:
     sending = acceptance.Sending(deliverer.delivery.lease, deliverer.delivery.limits)
     accepted = acceptance.accept("test-bridge", batch, sending=sending, now=timezone.now())
     deliverer.delivery.accepted(accepted.claims, [])
-    deliverer.work_off()
+    deliverer.process_backlog()
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)

@@ -69,7 +69,7 @@ def test_reports_and_sends_like_status_go_except_where_listed(case):
         _store(bodies.parse_registration(bytes.fromhex(case["registration"])), request)
     process = Process(gateway := RecordingGateway())
     say(to_server(bodies.serialize(request)[1], MessageType.REQUEST, EPHEMERAL), process=process)
-    process.work_off()
+    process.process_backlog()
     [reply] = replies_to(EPHEMERAL)
     expected_report, expected_sent = case["expect"]["report"], case["expect"]["sent"]
     if case["name"] in DIFFERENCES:

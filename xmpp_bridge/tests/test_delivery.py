@@ -78,8 +78,8 @@ def phone(service: Service) -> Registered:
 
 def deliver(gorush: Gorush) -> list[dict[str, Any]]:
     deliverer = DeliveryProcess(gorush)
-    deliverer.work_off()
-    deliverer.work_off()  # a push that was refused with its payload is due again at once
+    deliverer.process_backlog()
+    deliverer.process_backlog()  # a push that was refused with its payload is due again at once
     return gorush.sent
 
 

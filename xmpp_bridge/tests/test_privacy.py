@@ -51,7 +51,7 @@ def test_no_user_is_in_tables_logs_metrics_or_pushes(caplog, capsys) -> None:
             publish("juliet@capulet.test", "romeo", reported),
         )
         waiting = tables()
-        DeliveryProcess(gorush).work_off()
+        DeliveryProcess(gorush).process_backlog()
     logged = caplog.text + "".join(capsys.readouterr())
     sent, kept, counted = str(gorush.sent), tables(), generate_latest(REGISTRY).decode()
     assert [found(USERS, text) for text in (waiting, kept, logged, sent, counted)] == [[]] * 5

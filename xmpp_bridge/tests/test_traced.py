@@ -18,9 +18,9 @@ def test_a_push_and_its_retry_are_one_trace(settings, monkeypatch: pytest.Monkey
     with collected(settings, monkeypatch) as collector:
         service.receive(push2(phone.client))
         deliverer = DeliveryProcess(RecordingGateway(fail_once))
-        deliverer.work_off()
+        deliverer.process_backlog()
         Notification.objects.update(next_attempt_at=timezone.now())
-        deliverer.work_off()
+        deliverer.process_backlog()
         collector.finish()
         [trace] = [spans for spans in collector.traces().values() if spans[0].name == "accept"]
     once = ["Due", "send", "Results"]

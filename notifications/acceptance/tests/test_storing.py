@@ -50,7 +50,7 @@ def store(*pushes: NewRequest) -> None:
 def test_a_push_is_delivered_with_its_content_and_its_grade() -> None:
     store(pushed(grade=Grade.VOIP.value, collapse_id=b"8 bytes!"))
     deliverer = DeliveryProcess()
-    deliverer.work_off()
+    deliverer.process_backlog()
     [push] = deliverer.gateway.pushes
     assert (push.grade, push.message, push.wake) == ("voip", MESSAGE, WAKE)
     assert (push.collapse_id, push.is_payload_dropped) == (b"8 bytes!".hex(), False)
@@ -78,9 +78,9 @@ def test_a_push_without_a_collapse_id_replaces_no_other() -> None:
 def test_a_push_that_is_due_later_is_not_sent_before() -> None:
     store(pushed(next_attempt_at=timezone.now() + timedelta(seconds=4)))
     deliverer = DeliveryProcess()
-    deliverer.work_off()
+    deliverer.process_backlog()
     assert deliverer.gateway.pushes == []
-    deliverer.work_off(now=timezone.now() + timedelta(seconds=5))
+    deliverer.process_backlog(now=timezone.now() + timedelta(seconds=5))
     assert len(deliverer.gateway.pushes) == 1
 
 
@@ -90,8 +90,8 @@ def test_a_payload_that_is_refused_is_left_out_once() -> None:
 
     store(pushed(grade=Grade.VOIP.value))
     deliverer = DeliveryProcess(RecordingGateway(answer))
-    deliverer.work_off()
-    deliverer.work_off()  # it is due at once
+    deliverer.process_backlog()
+    deliverer.process_backlog()  # it is due at once
     assert [(bool(push.message), push.is_payload_dropped) for push in deliverer.gateway.pushes] == [
         (True, False),
         (False, True),
@@ -103,8 +103,8 @@ def test_a_payload_that_is_refused_is_left_out_once() -> None:
 def test_a_wake_up_that_is_refused_is_tried_once_more_and_then_dropped() -> None:
     store(pushed(message=None))
     deliverer = DeliveryProcess(RecordingGateway(Outcome.PAYLOAD))
-    deliverer.work_off()
-    deliverer.work_off()  # it is due at once
+    deliverer.process_backlog()
+    deliverer.process_backlog()  # it is due at once
     assert len(deliverer.gateway.pushes) == 2
     assert not may_help_to_drop_payload(deliverer.gateway.pushes[1], Result(Outcome.PAYLOAD))
     assert Notification.objects.get().state == "undeliverable"

@@ -276,7 +276,7 @@ def test_the_newest_of_a_crowd_is_delivered(settings):
     phone = make_phone()
     ask(*[phone] * 10, limits=ConcurrencyLimits(0), now=timezone.now())
     deliverer = DeliveryProcess()
-    deliverer.work_off()
+    deliverer.process_backlog()
     assert len(deliverer.gateway.pushes) == 1
 
 

@@ -346,11 +346,11 @@ def test_nothing_is_claimed_for_a_gateway_that_is_away(gateway):
     for _ in range(5):
         make_due()
     deliverer = DeliveryProcess(gateway)
-    deliverer.work_off()
+    deliverer.process_backlog()
     assert Halt.objects.get().gateway == "gorush"
     Halt.objects.update(next_probe_at=timezone.now() + timedelta(hours=1))
     Notification.objects.update(next_attempt_at=timezone.now())
-    deliverer.work_off()
+    deliverer.process_backlog()
     deliverer.process_batch()
     assert len(gateway.pushes) == 5
 
@@ -360,11 +360,11 @@ def test_a_gateway_that_is_away_is_probed_with_one(gateway):
     for _ in range(5):
         make_due()
     deliverer = DeliveryProcess(gateway)
-    deliverer.work_off()
+    deliverer.process_backlog()
     assert len(gateway.pushes) == 1
     assert Halt.objects.get().next_probe_at > timezone.now()
     Halt.objects.update(next_probe_at=long_ago())
-    deliverer.work_off()
+    deliverer.process_backlog()
     assert len(gateway.pushes) == 2
 
 
@@ -382,7 +382,7 @@ def test_a_gateway_that_answers_with_a_failure_is_there(gateway):
     halted_gateway(next_probe_at=long_ago())
     make_due()
     gateway.answer = lambda _: BUSY
-    DeliveryProcess(gateway).work_off()
+    DeliveryProcess(gateway).process_backlog()
     assert kinds() == []
 
 
@@ -392,7 +392,7 @@ def test_a_push_that_was_on_its_way_before_ends_no_halt(gateway):
     deliverer = DeliveryProcess(gateway)
     deliverer.process_batch()
     halted_gateway()
-    deliverer.work_off()
+    deliverer.process_backlog()
     assert kinds() == ["unreachable"]
 
 
@@ -413,7 +413,7 @@ def test_other_gateways_go_on(gateway):
     waiting = make_due(route=make_registration(route=make_route(gateway="other")).route)
     other = make_due()
     gateway.answer = lambda _: DELIVERED
-    DeliveryProcess(gateway).work_off()
+    DeliveryProcess(gateway).process_backlog()
     assert (fresh(waiting).state, fresh(other).state) == (State.PENDING, State.DELIVERED)
 
 
@@ -426,9 +426,9 @@ def test_a_long_retry_becomes_due_when_its_address_is_proven(gateway):
     others = make_due(state=State.RETRYING, attempt_count=20, next_attempt_at=later)
     make_due(route=route)
     gateway.answer = lambda _: DELIVERED
-    DeliveryProcess(gateway).work_off()
+    DeliveryProcess(gateway).process_backlog()
     assert fresh(tried).next_attempt_at < later
-    DeliveryProcess(gateway).work_off()
+    DeliveryProcess(gateway).process_backlog()
     assert (fresh(tried).state, fresh(planned).next_attempt_at) == (State.DELIVERED, later)
     assert fresh(others).next_attempt_at == later
 
@@ -438,7 +438,7 @@ def test_each_attempt_has_its_own_row_also_one_that_fails_as_the_one_before(gate
     for answer in (BUSY, BUSY, BUSY, Result(Outcome.TRANSIENT, "http_429"), BUSY):
         gateway.answer = lambda _, answer=answer: answer
         Notification.objects.update(next_attempt_at=timezone.now())
-        DeliveryProcess(gateway).work_off()
+        DeliveryProcess(gateway).process_backlog()
     attempts = Attempt.objects.order_by("number").values_list("number", "code")
     assert list(attempts) == [(1, "http_503"), (2, "http_503"), (3, "http_503"), (4, "http_429"), (5, "http_503")]
     assert fresh(row).attempt_count == 5

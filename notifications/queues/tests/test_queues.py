@@ -272,7 +272,7 @@ def test_a_gateway_that_comes_back_is_sent_to_after_one_probe(transactional_db):
     make_halt("unreachable", gateway="gorush", next_probe_at=timezone.now() - SECOND)
     answers = iter([Result(Outcome.TRANSIENT, UNREACHABLE)])
     deliverer = DeliveryProcess(RecordingGateway(lambda _: next(answers, Result(Outcome.DELIVERED))), limit=40)
-    deliverer.work_off()
+    deliverer.process_backlog()
     assert (len(deliverer.gateway.pushes), Halt.objects.count()) == (1, 1)
     Halt.objects.update(next_probe_at=timezone.now() - SECOND)
     deliverer.process_until(lambda: len(deliverer.gateway.pushes) > 100)

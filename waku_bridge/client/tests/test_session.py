@@ -255,8 +255,10 @@ def _notify(node: Node, sender: SendingClient, **options: object) -> Notified:
 def _run(node: Node, ask: Callable, events: list | None = None):
     async def run():
         async with httpx.AsyncClient(transport=httpx.MockTransport(node)) as http:
-            hear = None if events is None else lambda _core, event: events.append(event)
-            session = Session(WakuNode("http://node", http), poll_seconds=0.01, clock_ns=lambda: NOW_NS, on_event=hear)
+            on_event = None if events is None else lambda _core, event: events.append(event)
+            session = Session(
+                WakuNode("http://node", http), poll_seconds=0.01, clock_ns=lambda: NOW_NS, on_event=on_event
+            )
             return await ask(session)
 
     return asyncio.run(run())

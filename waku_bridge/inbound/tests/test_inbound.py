@@ -320,7 +320,7 @@ def test_the_answer_to_a_request_comes_with_the_result_of_its_push():
     process = Process(gateway := RecordingGateway(Outcome.DEAD))
     say(registration(), process=process)
     say(request(push()), process=process)
-    process.work_off()
+    process.process_backlog()
     assert len(gateway.pushes) == 1
     [answer] = bodies(EPHEMERAL)
     assert [report.error for report in answer.reports] == [ReportError.NOT_REGISTERED]
@@ -353,8 +353,8 @@ def test_a_push_under_way_while_its_client_unregisters_is_not_repeated():
     say(registration(), process=process)
     say(request(push(message=b"sealed", chat_id=b"chat")), process=process)
     say(registration(version=2, unregister=True), process=process)
-    process.work_off()
-    process.work_off(now=timezone.now() + timedelta(hours=1))
+    process.process_backlog()
+    process.process_backlog(now=timezone.now() + timedelta(hours=1))
     row = Notification.objects.get()
     assert (row.state, row.message, row.chat_id) == (Notification.State.WITHDRAWN, None, None)
     assert len(gateway.pushes) == 1

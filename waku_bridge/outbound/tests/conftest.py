@@ -16,7 +16,7 @@ from embedded.servers.ports import free_port
 from kit.batches.batch import BaseStep, Batch, Work
 from kit.db import clock as batches
 from kit.http.connections import new_client, submit
-from tests.batches import TIMEOUT_SECONDS, WAKEUP, hear, poll_and_process
+from tests.batches import TIMEOUT_SECONDS, WAKEUP, poll_and_process, wait_for_wakeup
 from tests.factories.envelopes import PUBSUB_TOPIC
 from tests.faulty.node import create_app
 from waku_bridge.node import WakuNode
@@ -138,7 +138,7 @@ class OutboxProcess:
         while quiet_batches < 2:
             assert time.monotonic() < deadline, "the process is still busy"
             quiet_batches = 0 if self.process_batch() or self._is_busy() else quiet_batches + 1
-            hear()
+            wait_for_wakeup()
 
     def _is_busy(self) -> bool:
         is_due = any(at is not None and at <= time.monotonic() for at in (step.next_at() for step in self.steps))

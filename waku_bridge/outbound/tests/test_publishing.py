@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from kit.batches.batch import BaseStep
 from kit.http.connections import new_client, submit
-from tests.batches import hear
+from tests.batches import wait_for_wakeup
 from tests.conversation import EPHEMERAL
 from tests.factories import make_reply
 from tests.factories.envelopes import PUBSUB_TOPIC
@@ -131,7 +131,7 @@ def test_a_batch_of_replies_costs_as_many_statements_as_one_reply(clock):
         with statements() as sent:
             process.process_batch()
             while process.outbox.publisher.under_way:
-                hear()
+                wait_for_wakeup()
                 if process.outbox.publisher.peek(replies)[replies - 1 :]:
                     process.process_batch()
         numbers.append(len(sent))

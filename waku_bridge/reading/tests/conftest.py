@@ -138,23 +138,23 @@ def parameters():
 @asynccontextmanager
 async def listening():
     """Collect the announcements that workers receive, each with the backend that sent it."""
-    heard = []
-    async with await psycopg.AsyncConnection.connect(**parameters(), autocommit=True) as ear:
-        await ear.execute(f"LISTEN {CHANNEL}")
+    announcements = []
+    async with await psycopg.AsyncConnection.connect(**parameters(), autocommit=True) as session:
+        await session.execute(f"LISTEN {CHANNEL}")
         ended = asyncio.Event()
-        hearing = asyncio.create_task(_hear(ear, heard, ended))
+        receiving = asyncio.create_task(_receive(session, announcements, ended))
         try:
-            yield heard
+            yield announcements
         finally:
             ended.set()
-            await hearing
+            await receiving
 
 
-async def _hear(ear, heard, ended):
+async def _receive(session, announcements, ended):
     """Receive for short periods, because psycopg may not notice that it is cancelled."""
     while not ended.is_set():
-        async for notice in ear.notifies(timeout=0.1):
-            heard.append(notice)
+        async for notice in session.notifies(timeout=0.1):
+            announcements.append(notice)
 
 
 def close_connection():
