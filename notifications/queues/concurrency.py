@@ -4,9 +4,9 @@ A gateway that hangs then takes only the pushes of its own queues. The limit is 
 because a hanging queue uses up the connections of a process.
 
 A limit starts small, as TCP starts slowly. It grows by one for every `ANSWERS_TO_GROW` quick answers that come while
-more pushes wait than the limit allows. A quick answer takes not much longer than the quickest one: when more pushes at once
-only make answers slower, a larger limit brings nothing. Pushes under way when a process dies are sent again, so no more
-should be under way than are of use.
+more pushes wait than the limit allows. A quick answer takes not much longer than the quickest one: when more pushes at
+once only make answers slower, a larger limit brings nothing. Pushes under way when a process dies are sent again, so no
+more should be under way than are of use.
 
 All queues together take fewer pushes than a process has connections. When several queues hang, each other queue still
 has its first limit.
