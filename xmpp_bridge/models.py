@@ -139,7 +139,7 @@ class Device(models.Model):
             models.Index(fields=["state", "registered_at", "id"], name="device_state"),
             models.Index(fields=["app", "registered_at", "id"], name="device_app"),
         ]
-        permissions: ClassVar = [("remove_device", "Can remove devices by hand")]
+        permissions: ClassVar = [("remove_device", "Can remove devices")]
 
     def __str__(self) -> str:
         return f"Device {self.pk} ({self.state})"

@@ -90,7 +90,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name': 'XMPP device',
-                'permissions': [('remove_device', 'Can remove devices by hand')],
+                'permissions': [('remove_device', 'Can remove devices')],
                 'indexes': [models.Index(condition=models.Q(('state', 'active')), fields=['owner_key'], name='device_owner'), models.Index(condition=models.Q(('state', 'active')), fields=['registered_at'], name='device_registered'), models.Index(condition=models.Q(('state', 'active'), _negated=True), fields=['ended_at'], name='device_ended'), models.Index(fields=['registered_at', 'id'], name='device_newest'), models.Index(fields=['state', 'registered_at', 'id'], name='device_state'), models.Index(fields=['app', 'registered_at', 'id'], name='device_app')],
                 'constraints': [models.UniqueConstraint(condition=models.Q(('state', 'active')), fields=('device_key',), name='one_active_device_each')],
             },
