@@ -350,7 +350,7 @@ CASES = [
     ("xmpp", RED, "cannot be reached", {"component": "the XMPP server cannot be reached"}),
     ("xmpp", GREEN, "connected", {"component": ""}),
     ("xmpp", GREY, "while Redis is away", {**UNAVAILABLE, "component": ""}),
-    ("xmpp-apps", YELLOW, "has no app", {"component": "", "apps": 0}),
+    ("xmpp-apps", YELLOW, "the server has no app", {"component": "", "apps": 0}),
     ("xmpp-apps", GREEN, "serves 2; 1,200 pushes in the last hour", {"component": "", "apps": 2, "pushes": 1200}),
     ("registrations", GREEN, "79 of 100 are stored", {"registrations": registrations(79)}),
     ("registrations", YELLOW, "80 of 100 are stored", {"registrations": registrations(80)}),

@@ -8,6 +8,7 @@ from axe_playwright_python.sync_playwright import Axe
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
+from kit.health.indicators import State
 from pushserver.models import Incident
 from tests.console.routes import console_pages
 from tests.console.test_browser import show
@@ -158,7 +159,7 @@ def test_durations_in_tables_stay_on_one_line(world: World, operator: Page) -> N
     sentence = "no gorush answers: no push is sent, and all of them wait until one answers again " * 3
     began_at = timezone.now() - timedelta(minutes=1)
     times = {"incident_at": began_at, "began_at": began_at, "ended_at": began_at + timedelta(seconds=5.7)}
-    Incident.objects.create(indicator="gorush", name="gorush", state="red", sentence=sentence, **times)
+    Incident.objects.create(indicator="gorush", name="gorush", state=State.RED.value, sentence=sentence, **times)
     cells = {
         "pushserver/incident/": "#result_list .field-lasted",
         "notifications/attempt/": "#result_list .field-latency_ms",

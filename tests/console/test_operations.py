@@ -318,13 +318,15 @@ def test_several_rows_of_a_list_are_confirmed_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "message"), [("", "No action selected"), ("explode", "Choose an action"), ("drop", "")]
+    ("action", "message"),
+    [("", "Choose an action."), ("explode", "Choose an action."), ("drop", "Items must be selected")],
 )
 def test_a_list_reports_a_missing_action_or_missing_rows(action: str, message: str) -> None:
     client, letter = staff("operator"), factories.make_dead_letter()
     response = choose(client, LETTER, [letter] if action != "drop" else [], action)
     assert (response.status_code, DeadLetter.objects.count()) == (200, 1)
-    assert [str(each) for each in response.context["messages"]] == [message]
+    [shown] = map(str, response.context["messages"])
+    assert shown.startswith(message)
 
 
 def test_support_is_offered_no_operation() -> None:

@@ -52,7 +52,7 @@ def test_rows_of_these_keys_fit() -> None:
 
 
 def test_other_field_keys_are_refused_in_one_line_before_anything_starts(with_other_keys: LazySettings) -> None:
-    with pytest.raises(SystemExit, match="FIELD_ENCRYPTION_KEYS do not open what is stored") as refused:
+    with pytest.raises(SystemExit, match="FIELD_ENCRYPTION_KEYS do not open the stored addresses") as refused:
         database.bring_up_to_date(None)
     assert str(refused.value) == OTHER_FIELD_KEYS
     assert "\n" not in OTHER_FIELD_KEYS
