@@ -119,13 +119,13 @@ def test_an_operator_finds_a_change_by_word_person_and_user_and_reads_none_about
         expect(table.locator("tbody tr")).to_have_count(1)
     visitor.get_by_role("textbox", name="Search").fill("no-such-word")
     visitor.get_by_role("textbox", name="Search").press("Enter")
-    expect(visitor.locator("#main")).to_contain_text("No changes fit")
+    expect(visitor.locator("#main")).to_contain_text("No changes match")
 
 
 @pytest.mark.parametrize(
     ("route", "shown"),
     [
-        ({"state": "disabled", "disabled_reason": "Unregistered"}, "as its token is dead (Unregistered)"),
+        ({"state": "disabled", "disabled_reason": "Unregistered"}, "because its token is dead (Unregistered)"),
         ({"state": "disabled", "disabled_reason": "failing"}, "every push had failed for too long"),
         ({"state": "disabled", "disabled_reason": "operator"}, "disabled by an operator 3 min ago"),
         ({"failing_since": timezone.now() - timedelta(hours=2)}, "Pushes fail: the first failure was 2 h ago"),
