@@ -155,10 +155,11 @@ lock: dev ## write the lock files again from pyproject.toml, keeping versions wh
 openapi: dev ## write docs/openapi.yaml again from the code of the API
 	$(PYTHON) manage.py spectacular --validate --fail-on-warn --file docs/openapi.yaml
 
-reference: dev ## write docs/settings.md, docs/metrics.md and docs/error-rules.md again from the code
+reference: dev ## write docs/settings.md, metrics.md, error-rules.md and conformance.md again from the code
 	$(PYTHON) manage.py settings_catalogue >docs/settings.md
 	$(PYTHON) manage.py metrics_catalogue >docs/metrics.md
 	$(PYTHON) manage.py error_rules_catalogue >docs/error-rules.md
+	$(PYTHON) -m tests.conformance
 
 screenshots: dev ## take the pictures of the README again, in Chromium, of a server with made-up data
 	@requirements/system.sh chromium
