@@ -91,6 +91,7 @@ def test_the_first_violated_wish_is_named(rules, notification_type, wish):
     assert wish_against(notification, replace(EVERYTHING, **rules)) is wish
 
 
+@pytest.mark.requirement("SN1")
 def test_a_wrong_token_is_reported_despite_the_rules_and_a_block_stays_hidden():
     blocking = replace(EVERYTHING, enabled=False, blocked={AUTHOR})
     assert evaluated(MESSAGE, blocking, is_token_right=False) is Verdict.WRONG_TOKEN

@@ -234,6 +234,7 @@ def test_a_retransmission_is_refused_when_the_version_check_is_strict(settings):
     assert register(submission(content=b"the same bytes")) == [Refusal.STALE_VERSION]
 
 
+@pytest.mark.requirement("SR20")
 @pytest.mark.django_db
 def test_an_unregistered_installation_leaves_nothing_but_key_hash_installation_and_version():
     register(submission())

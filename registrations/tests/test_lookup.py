@@ -30,6 +30,7 @@ def find(*hashes):
     return lookup.find(hashes, server_public_keys=[SERVER])
 
 
+@pytest.mark.requirement("SQ4")
 @pytest.mark.django_db
 def test_the_answer_about_an_open_registration_has_its_token():
     make_found(installation_id=UUID, version=2**64 - 1, allowed_key_list=COPIES)
@@ -38,6 +39,7 @@ def test_the_answer_about_an_open_registration_has_its_token():
     }
 
 
+@pytest.mark.requirement("SQ5")
 @pytest.mark.django_db
 def test_the_answer_about_a_registration_for_contacts_has_only_encrypted_copies_of_the_token():
     make_found(installation_id=UUID, allow_from_contacts_only=True, allowed_key_list=COPIES)

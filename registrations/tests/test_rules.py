@@ -27,6 +27,7 @@ def decided(message, known=NOTHING, *, grant_verified=True, strict=False):
     return decide(message, known, grant_verified=grant_verified, strict_version_check=strict)
 
 
+@pytest.mark.requirement("SR2", "SR3", "SR4", "SR7", "SR8", "SR12")
 @pytest.mark.parametrize(
     ("fields", "decision"),
     [
@@ -123,15 +124,18 @@ def test_a_malformed_body_is_refused_by_the_rules():
     assert decided(None) is Refusal.MALFORMED
 
 
+@pytest.mark.requirement("SR6")
 def test_an_invalid_grant_is_refused():
     assert decided(VALID, grant_verified=False) is Refusal.MALFORMED
 
 
+@pytest.mark.requirement("SR5")
 @pytest.mark.parametrize(("stored", "decision"), [(4, Acceptance.REGISTER), (6, Refusal.STALE_VERSION)])
 def test_a_version_must_be_higher_than_the_stored_one(stored, decision):
     assert decided(VALID, Known(stored)) is decision
 
 
+@pytest.mark.requirement("SR13")
 def test_the_same_version_with_another_content_is_refused():
     assert decided(VALID, Known(5, has_same_content=False)) is Refusal.STALE_VERSION
 
@@ -158,6 +162,7 @@ IN_ORDER = [
 ]
 
 
+@pytest.mark.requirement("SR5")
 @pytest.mark.parametrize(("fields", "stored", "decision"), [c[1:] for c in IN_ORDER], ids=[c[0] for c in IN_ORDER])
 def test_the_first_fault_in_the_order_of_the_protocol_decides(fields, stored, decision):
     assert decided(replace(VALID, **fields), Known(stored), grant_verified=True) is decision

@@ -33,6 +33,7 @@ def test_texts_that_google_uuid_refuses_are_refused(text):
     assert not is_uuid(text)
 
 
+@pytest.mark.requirement("SR7")
 @given(st.one_of(st.uuids().map(str), st.text(max_size=46), st.text("0123456789abcdefABCDEF-{}:urniId", max_size=46)))
 def test_decisions_equal_those_of_google_uuid(text):
     assert is_uuid(text) is parses_with_google_uuid(text.encode())

@@ -149,6 +149,7 @@ def push_service(stack: Stack, peer: Peer) -> Service:
     return found
 
 
+@pytest.mark.requirement("X2")
 def test_nothing_that_was_acknowledged_is_lost_and_doubles_have_one_collapse_id(
     stack: Stack, push_service: Service
 ) -> None:

@@ -29,6 +29,7 @@ def sender() -> SendingClient:
     return SendingClient(new_identity(), os.urandom, timeouts=QUICK)
 
 
+@pytest.mark.requirement("Q1")
 def test_a_sender_finds_a_phone_and_has_it_notified_once(network: Network, sender: SendingClient) -> None:
     address, message_id = android(), os.urandom(32)
     phone = network.phone(address)
@@ -37,6 +38,7 @@ def test_a_sender_finds_a_phone_and_has_it_notified_once(network: Network, sende
     assert len(network.pushes_to(address)) == 1
 
 
+@pytest.mark.requirement("A7")
 def test_a_contact_code_spares_the_query(network: Network, sender: SendingClient) -> None:
     address, since_ns = android(), time.time_ns()
     phone = network.phone(address)
@@ -74,6 +76,7 @@ def test_a_removed_contact_cannot_notify_any_more(network: Network, sender: Send
     assert len(network.pushes_to(address)) == 1
 
 
+@pytest.mark.requirement("N9")
 def test_a_sender_whose_token_is_outdated_finds_the_new_one_by_itself(network: Network, sender: SendingClient) -> None:
     old, new = android(), android()
     phone = network.phone(old)
@@ -84,6 +87,7 @@ def test_a_sender_whose_token_is_outdated_finds_the_new_one_by_itself(network: N
     assert (len(network.pushes_to(old)), len(network.pushes_to(new))) == (1, 1)
 
 
+@pytest.mark.requirement("N7")
 def test_a_server_that_is_gone_does_not_keep_a_phone_from_being_notified(
     network: Network, sender: SendingClient
 ) -> None:
@@ -104,6 +108,7 @@ def test_a_dead_phone_is_not_registered_and_forgotten(network: Network, sender: 
     assert sender.destinations(phone.identity.pub33) == ()
 
 
+@pytest.mark.requirement("N2", "N4")
 def test_two_phones_of_one_user_are_notified_once_each_by_one_request(network: Network, sender: SendingClient) -> None:
     first_address, second_address = android(), android()
     first = network.phone(first_address)
@@ -117,6 +122,7 @@ def test_two_phones_of_one_user_are_notified_once_each_by_one_request(network: N
     assert len(network.pushes_to(first_address)) == len(network.pushes_to(second_address)) == 1
 
 
+@pytest.mark.requirement("R15")
 def test_a_phone_remembers_across_a_restart(network: Network, sender: SendingClient) -> None:
     phone = network.phone(android())
     revived = RegisteringClient(phone.identity, load_state(dump_state(phone.state)), os.urandom)
@@ -138,6 +144,7 @@ def test_a_phone_that_lost_its_memory_is_registered_again_in_the_end(network: Ne
     assert len(network.pushes_to(address)) == 1
 
 
+@pytest.mark.requirement("M1")
 def test_in_anonymous_mode_a_phone_is_notified_under_the_key_it_disclosed(
     network: Network, sender: SendingClient
 ) -> None:

@@ -19,6 +19,7 @@ from waku_bridge.messages import MessageType, PushResponse, WakuMessage
 CHAT_MESSAGE = 1  # a message type of Status that has nothing to do with push notifications
 
 
+@pytest.mark.requirement("SR10")
 def test_bad_envelopes_between_good_ones_are_dropped_with_their_reasons(fleet: Fleet, network: Network) -> None:
     address, sender, since_ns = android(), new_sender(), time.time_ns()
     logged = {name: len(text) for name, text in fleet.logs().items()}  # without the lines of tests that kill workers

@@ -16,6 +16,7 @@ CHAT, OTHER_CHAT = chat_hash("a group"), chat_hash("another group")
 CIPHERTEXT = b"what only the phone can read"
 
 
+@pytest.mark.requirement("SN2")
 def test_two_installations_are_pushed_to_once_each_and_reported_in_the_order_asked(network: Network) -> None:
     apple, google = iphone(), android()
     first = network.phone(apple)
@@ -60,6 +61,7 @@ def test_two_installations_are_pushed_to_once_each_and_reported_in_the_order_ask
     }
 
 
+@pytest.mark.requirement("SN1")
 def test_a_wrong_access_token_is_reported_and_not_delivered(network: Network) -> None:
     address, sender = android(), new_sender()
     phone = network.phone(address)
@@ -150,6 +152,7 @@ def test_the_same_message_by_another_request_counts_as_success_and_is_not_delive
     assert len(network.pushes_to(address)) == 1
 
 
+@pytest.mark.requirement("SN6")
 @pytest.mark.parametrize("address", [iphone("dead-"), android("dead-")], ids=["APN", "Firebase"])
 def test_a_dead_token_is_reported_and_its_phone_is_found_no_more(network: Network, address) -> None:
     sender = new_sender()

@@ -7,6 +7,7 @@ from tests.flows.network import Network, android, new_identity, new_sender, unre
 from waku_bridge.client import NoAnswer, Preferences
 
 
+@pytest.mark.requirement("SQ1")
 def test_anybody_finds_a_phone_that_is_open_to_all(network: Network) -> None:
     phone = network.phone()
     (destination,) = network.query(new_sender(), phone)
@@ -15,6 +16,7 @@ def test_anybody_finds_a_phone_that_is_open_to_all(network: Network) -> None:
     assert destination.server == network.server
 
 
+@pytest.mark.requirement("SQ1")
 def test_every_installation_of_a_user_is_found(network: Network) -> None:
     first = network.phone()
     second = unregistered_phone(first.identity)
@@ -24,6 +26,7 @@ def test_every_installation_of_a_user_is_found(network: Network) -> None:
     assert found == {first.installation_id, second.installation_id}
 
 
+@pytest.mark.requirement("Q6")
 def test_a_contact_can_open_a_token_for_contacts_only(network: Network) -> None:
     contact = new_identity()
     phone = network.phone(preferences=Preferences(contacts_only=True, contacts=(new_identity().pub33, contact.pub33)))
@@ -36,6 +39,7 @@ def test_a_stranger_cannot_open_a_token_for_contacts_only(network: Network) -> N
     assert network.query(new_sender(), phone, timeout_seconds=3) == ()
 
 
+@pytest.mark.requirement("SQ3")
 def test_nobody_answers_for_an_unknown_key(network: Network) -> None:
     with pytest.raises(NoAnswer):
         network.query(new_sender(), unregistered_phone(), timeout_seconds=1)

@@ -19,6 +19,7 @@ from waku_bridge.client import (
 from waku_bridge.messages import RegistrationError
 
 
+@pytest.mark.requirement("R7")
 @pytest.mark.parametrize("address", [iphone(), android()], ids=["APN", "Firebase"])
 def test_a_registration_is_accepted(network: Network, address: Address) -> None:
     phone = unregistered_phone()
@@ -26,6 +27,7 @@ def test_a_registration_is_accepted(network: Network, address: Address) -> None:
     assert network.register(phone) is Standing.ACCEPTED
 
 
+@pytest.mark.requirement("R14")
 def test_a_registration_again_moves_the_phone_to_its_new_address(network: Network) -> None:
     old, new = android(), iphone()
     phone = network.phone(old)
@@ -39,6 +41,7 @@ def test_a_registration_again_moves_the_phone_to_its_new_address(network: Networ
     assert network.pushes_to(old) == []
 
 
+@pytest.mark.requirement("SR13")
 def test_a_stale_version_is_refused_and_changes_nothing(network: Network) -> None:
     address = android()
     phone = network.phone(address)
@@ -60,6 +63,7 @@ def test_a_retransmission_gets_its_success_again(network: Network) -> None:
     assert network.rows(sql, phone.installation_id) == [(1,)]
 
 
+@pytest.mark.requirement("SR8")
 def test_an_iphone_without_the_name_of_its_app_is_refused(network: Network) -> None:
     phone = unregistered_phone()
     phone.change(Address(TokenType.APN, apn_token()))
@@ -67,6 +71,7 @@ def test_an_iphone_without_the_name_of_its_app_is_refused(network: Network) -> N
         network.register(phone)
 
 
+@pytest.mark.requirement("SR2", "SR11")
 def test_an_unknown_kind_of_token_is_refused(network: Network) -> None:
     phone = unregistered_phone()
     phone.change(Address(7, firebase_token()))
@@ -74,6 +79,7 @@ def test_an_unknown_kind_of_token_is_refused(network: Network) -> None:
         network.register(phone)
 
 
+@pytest.mark.requirement("R12")
 def test_an_unregistered_phone_is_found_no_more_until_it_registers_again(network: Network) -> None:
     address, sender = android(), new_sender()
     phone = network.phone(address)
@@ -86,6 +92,7 @@ def test_an_unregistered_phone_is_found_no_more_until_it_registers_again(network
     assert len(network.query(sender, phone)) == 1
 
 
+@pytest.mark.requirement("SR20")
 def test_an_older_registration_does_not_bring_an_unregistered_phone_back(network: Network) -> None:
     phone = network.phone()
     replayed = _forgetful(phone)

@@ -100,6 +100,7 @@ ADDED = {
 }
 
 
+@pytest.mark.requirement("SN2")
 @pytest.mark.parametrize(
     "case", [case for case in GORUSH_CASES if case["name"] != "platform_0"], ids=lambda case: case["name"]
 )

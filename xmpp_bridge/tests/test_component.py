@@ -115,6 +115,7 @@ async def test_the_component_proves_the_secret_and_is_saved_as_connected() -> No
     assert server.ends == ["closed"]
 
 
+@pytest.mark.requirement("XB1", "X1")
 @pytest.mark.parametrize("condition", sorted(HOPELESS))
 @on_uvloop
 async def test_an_error_that_only_an_operator_can_correct_is_reported_and_seldom_retried(condition: str) -> None:
@@ -126,6 +127,7 @@ async def test_an_error_that_only_an_operator_can_correct_is_reported_and_seldom
         assert server.connections == 1
 
 
+@pytest.mark.requirement("XB2", "X2")
 @on_uvloop
 async def test_the_component_connects_again_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xmpp_bridge.component.backoff.FIRST_SECONDS", 0.01)
@@ -197,6 +199,7 @@ async def test_a_server_that_sends_nothing_is_disconnected(monkeypatch: pytest.M
     silent.close()
 
 
+@pytest.mark.requirement("XB2", "X2")
 @on_uvloop
 async def test_stanzas_that_were_read_are_answered_before_the_component_stops() -> None:
     answering = asyncio.Event()
@@ -331,6 +334,7 @@ def phone() -> Registered:
     return Service().register()
 
 
+@pytest.mark.requirement("XB3", "X3")
 @pytest.mark.django_db(transaction=True)
 @on_uvloop
 async def test_pushes_are_answered_over_the_wire_and_nothing_breaks_the_stream(phone: Registered) -> None:
@@ -356,6 +360,7 @@ async def test_pushes_are_answered_over_the_wire_and_nothing_breaks_the_stream(p
         assert server.connections == 1
 
 
+@pytest.mark.requirement("X1")
 def test_backoff() -> None:
     backoff = Backoff()
     assert [backoff.pause("lost", jitter=0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
@@ -364,6 +369,7 @@ def test_backoff() -> None:
     assert all(Backoff().pause(end, jitter=0) == MAX_SECONDS for end in HOPELESS - {"conflict"})
 
 
+@pytest.mark.requirement("XB1", "X1")
 def test_a_conflict_counts_as_hopeless_only_after_a_handover() -> None:
     backoff = Backoff()
     assert [backoff.pause("conflict", jitter=0) for _ in range(6)] == [1, 2, 4, 8, 60, 60]

@@ -83,6 +83,7 @@ def deliver(gorush: Gorush) -> list[dict[str, Any]]:
     return gorush.sent
 
 
+@pytest.mark.requirement("XB6", "XB7", "X6", "X7")
 def test_a_ciphertext_arrives_bit_by_bit(service: Service, phone: Registered) -> None:
     text = "QUJD" * 984  # the largest payload of mod_push2
     service.receive(push2(phone.client, rfc8291(text)))
@@ -141,6 +142,7 @@ def test_a_payload_that_apple_refuses_is_left_out_and_the_route_stays(service: S
     assert Route.objects.get().state == "active"
 
 
+@pytest.mark.requirement("XB10", "X10")
 def test_a_dead_token_is_announced_and_then_answers_each_later_push(service: Service, phone: Registered) -> None:
     service.receive(push2(phone.client, to=f"5891b5b522@{SERVICE}"))
     deliver(Gorush(refusing("Unregistered")))
@@ -173,6 +175,7 @@ def test_an_end_that_is_not_recorded_as_announced_is_announced_again(service: Se
     assert len(service.write_ends(service.find_ended())) == len(service.write_ends(service.find_ended())) == 1
 
 
+@pytest.mark.requirement("XB16", "X16")
 def test_a_route_that_fails_for_72_hours_beside_others_that_work_is_disabled_and_announced(
     service: Service, phone: Registered
 ) -> None:
@@ -185,6 +188,7 @@ def test_a_route_that_fails_for_72_hours_beside_others_that_work_is_disabled_and
     assert len(service.write_ends(service.find_ended())) == 1
 
 
+@pytest.mark.requirement("XB16", "X16")
 def test_an_outage_of_the_provider_disables_nobody(service: Service, phone: Registered) -> None:
     service.receive(push2(phone.client))
     route, start = Route.objects.get(), timezone.now()
@@ -193,6 +197,7 @@ def test_an_outage_of_the_provider_disables_nobody(service: Service, phone: Regi
     assert Route.objects.get().state == "active"
 
 
+@pytest.mark.requirement("XB16", "X16")
 def test_fewer_than_eight_failures_never_disable(service: Service, phone: Registered) -> None:
     """At most six hours count between two failures, so that 72 hours take thirteen failures."""
     service.receive(push2(phone.client))

@@ -94,6 +94,7 @@ def test_a_push_without_an_id_keeps_its_key_when_it_is_stored_again(phone: Regis
     assert names[0] == names[1] != names[2]
 
 
+@pytest.mark.requirement("XB14", "X14")
 def test_an_iq_is_answered_with_a_result_once_it_is_stored(service: Service, phone: Registered) -> None:
     answer = service.receive(publish(phone.node, phone.secret, summary(last_message_body="x"), stanza_id="a+/=@-" * 20))
     assert answer is not None
@@ -115,6 +116,7 @@ def unknown_messages(phone: Registered, other: Registered) -> dict[str, str]:
     }
 
 
+@pytest.mark.requirement("XB9", "X9")
 def test_a_sender_that_is_not_allowed_learns_nothing(service: Service, phone: Registered) -> None:
     other = service.register(device_id="other")
     answers = {name: service.receive(stanza) for name, stanza in unknown_messages(phone, other).items()}
@@ -133,6 +135,7 @@ def test_a_domain_that_is_not_served_learns_nothing_either(phone: Registered, do
     assert error_of(service.receive(publish(phone.node, phone.secret))) == NOT_FOUND
 
 
+@pytest.mark.requirement("XB9", "X9")
 def test_a_client_may_not_push(service: Service, phone: Registered) -> None:
     assert error_of(service.receive(push2(phone.client, sender="romeo@capulet.test/desk"))) == ("auth", "forbidden")
     assert error_of(service.receive(publish(phone.node, phone.secret, sender="capulet.test/x"))) == (
@@ -190,6 +193,7 @@ def end_by_retiring(_service: Service) -> None:
     App.objects.update(is_retired=True)
 
 
+@pytest.mark.requirement("XB10", "X10")
 @pytest.mark.parametrize("end", [end_by_disabling, end_by_unregistering, end_by_retiring])
 def test_a_server_gets_the_error_gone_once_a_minute(
     service: Service, phone: Registered, end, monkeypatch: pytest.MonkeyPatch
@@ -234,12 +238,14 @@ def test_a_stanza_id_may_be_used_again_after_ten_minutes(
     assert len(stored()) == NotificationRequest.objects.count() == 2
 
 
+@pytest.mark.requirement("XB15", "X15")
 @pytest.mark.parametrize("inside", ["", encrypted("AAAA"), rfc8291("AAAA"), "<voip/>"])
 def test_three_identical_pushes_at_once_are_one_delivery(service: Service, phone: Registered, inside: str) -> None:
     assert service.receive_all(*(push2(phone.client, inside) for _ in range(3))) == []
     assert len(stored()) == 1
 
 
+@pytest.mark.requirement("XB15", "X15")
 def test_wake_ups_are_merged_into_one_at_once_and_one_for_all_that_follow(
     service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,6 +349,7 @@ def test_an_app_of_conversations_gets_no_text_either(service: Service) -> None:
     assert b"Wherefore" not in (notification.wake or b"")
 
 
+@pytest.mark.requirement("XB15", "X15")
 def test_a_call_is_never_merged_and_beyond_its_limit_the_server_waits(service: Service, phone: Registered) -> None:
     service = Service(Rates(calls_per_minute=2))
     calls = [push2(phone.client, encrypted(b64encode(bytes([n])).decode(), voip=True)) for n in range(3)]
@@ -350,6 +357,7 @@ def test_a_call_is_never_merged_and_beyond_its_limit_the_server_waits(service: S
     assert [n.grade for n in stored()] == ["voip", "voip"]
 
 
+@pytest.mark.requirement("XB21")
 def test_a_push_that_was_answered_with_wait_may_come_again(service: Service, phone: Registered, monkeypatch) -> None:
     service = Service(Rates(calls_per_minute=1))
     first, second = (push2(phone.client, encrypted(text, voip=True), stanza_id=text) for text in ("AAAA", "BBBB"))
@@ -360,6 +368,7 @@ def test_a_push_that_was_answered_with_wait_may_come_again(service: Service, pho
     assert len(stored()) == 2
 
 
+@pytest.mark.requirement("XB15", "X15")
 def test_a_domain_beyond_its_limit_is_answered_with_wait_and_others_are_not(
     service: Service, phone: Registered
 ) -> None:
@@ -408,6 +417,7 @@ def test_a_ciphertext_goes_on_as_it_came(service: Service, phone: Registered) ->
     assert Content.decode(first.wake or b"").data == {"v": "1", "k": "wake", "a": tag, "x": "truncated"}
 
 
+@pytest.mark.requirement("XB8", "X8")
 @pytest.mark.parametrize(
     ("inside", "attributes", "grade", "seconds"),
     [

@@ -36,6 +36,7 @@ def found(words, text: str) -> list[str]:
     return [word for word in words if word in text or word.encode().hex() in text]
 
 
+@pytest.mark.requirement("XB17", "X17")
 def test_no_user_is_in_tables_logs_metrics_or_pushes(caplog, capsys) -> None:
     make_app()
     service, gorush = Service(), Gorush()

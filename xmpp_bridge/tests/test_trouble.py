@@ -81,6 +81,7 @@ def service() -> Service:
     return Service()
 
 
+@pytest.mark.requirement("XB11", "X11")
 @pytest.mark.usefixtures("clock")
 def test_while_the_database_is_away_requests_are_answered_with_wait_and_later_succeed(service: Service) -> None:
     phone = service.register()
@@ -177,6 +178,7 @@ def test_a_push_that_raises_does_not_stop_the_others(service: Service, monkeypat
     assert Notification.objects.count() == 2
 
 
+@pytest.mark.requirement("XB17", "X17")
 def test_no_word_of_an_error_is_in_the_log(service: Service, caplog, capsys) -> None:
     phone = service.register()
     with away():

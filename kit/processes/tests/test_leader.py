@@ -177,6 +177,7 @@ def test_the_lock_is_not_released_before_the_work_has_returned(survives_outage: 
     play(story)
 
 
+@pytest.mark.requirement("XB11", "X11")
 @fast
 def test_a_leader_that_survives_outages_leads_during_and_after_an_outage() -> None:
     async def story() -> None:

@@ -166,6 +166,7 @@ def test_acceptance_claims_nothing_that_no_worker_would_claim(obstacle):
     assert limits.enter(Slot(Notification.objects.get().queue_id))
 
 
+@pytest.mark.requirement("SN6")
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("recipient", "asked", "verdict", "report"),
@@ -508,6 +509,7 @@ def test_the_end_of_a_route_reads_and_writes_no_ended_notification():
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("SN6")
 def test_every_verdict_has_its_consequence():
     assert {verdict for verdict in Verdict if verdict.error is None} == {Verdict.DELIVER}
     assert set(CODES) == set(Verdict) - {Verdict.DELIVER}

@@ -59,6 +59,7 @@ def test_a_push_is_delivered_with_its_content_and_its_grade() -> None:
     assert (notification.state, notification.message, notification.wake) == ("delivered", None, None)
 
 
+@pytest.mark.requirement("XB14", "X14")
 def test_the_request_of_a_push_is_stored_as_answered_and_never_settled() -> None:
     store(pushed())
     request = NotificationRequest.objects.get()

@@ -19,6 +19,7 @@ UNSERVED = {"feature-not-implemented"}
 NODES = {f"{verb}-push-{platform}" for verb in ("register", "unregister") for platform in ("apns", "fcm")}
 
 
+@pytest.mark.requirement("X3")
 async def test_service_discovery_lists_identity_and_features(push_service: Service) -> None:
     async with push_service.user_server() as server:
         answer = await server.component.ask(server.request("get", element("query", DISCO_INFO)))
@@ -28,6 +29,7 @@ async def test_service_discovery_lists_identity_and_features(push_service: Servi
         assert {feature.get("var") for feature in query.findall(f"{{{DISCO_INFO}}}feature")} == FEATURES
 
 
+@pytest.mark.requirement("X3")
 async def test_lists_its_commands_with_a_description_of_each(push_service: Service) -> None:
     async with push_service.user_server() as server:
         items = await server.component.ask(server.request("get", element("query", DISCO_ITEMS, {"node": COMMANDS})))
@@ -39,12 +41,14 @@ async def test_lists_its_commands_with_a_description_of_each(push_service: Servi
             assert (identity.get("category"), identity.get("type")) == ("automation", "command-node")
 
 
+@pytest.mark.requirement("X3")
 async def test_answers_a_ping_with_nothing(push_service: Service) -> None:
     async with push_service.user_server() as server:
         answer = await server.component.ask(server.request("get", element("ping", PING)))
         assert (answer.get("type"), answer.get("from"), len(answer)) == ("result", SERVICE, 0)
 
 
+@pytest.mark.requirement("X3")
 @pytest.mark.parametrize(
     ("kind", "child", "conditions"),
     [
@@ -96,6 +100,7 @@ SILENT = {
 }
 
 
+@pytest.mark.requirement("X13")
 @pytest.mark.parametrize("name", SILENT)
 async def test_a_stanza_that_needs_no_answer_gets_none(push_service: Service, name: str) -> None:
     """An answer to an error would be answered by the other side, without end."""
@@ -122,6 +127,7 @@ async def test_a_stanza_that_our_parser_refuses_ends_nothing(push_service: Servi
     assert push_service.fleet.log(BRIDGE).count("xmpp_connected") == connected
 
 
+@pytest.mark.requirement("X12")
 async def test_errors_are_in_the_namespace_of_the_stream(push_service: Service) -> None:
     """Prosody does not recognise an error in `jabber:client` on this stream, and counts a `wait` as a failure of the
     route.
@@ -138,6 +144,7 @@ async def test_errors_are_in_the_namespace_of_the_stream(push_service: Service) 
     assert "<(nil):(nil)" not in push_service.peer.log().rpartition(juliet)[2]
 
 
+@pytest.mark.requirement("X2")
 async def test_comes_back_after_the_server_and_loses_nothing_that_it_acknowledged(push_service: Service) -> None:
     device = android()
     async with push_service.user_server() as server:
@@ -161,6 +168,7 @@ async def test_comes_back_after_the_server_and_loses_nothing_that_it_acknowledge
         assert isinstance(await server.next_event(), Stored)
 
 
+@pytest.mark.requirement("X2")
 async def test_a_bridge_that_is_replaced_loses_nothing_not_even_messages(push_service: Service) -> None:
     """Messages have no acknowledgement: nobody sends those again that the server has delivered by the end of the
     stream.
@@ -184,6 +192,7 @@ async def test_a_bridge_that_is_replaced_loses_nothing_not_even_messages(push_se
             assert sorted(push["data"]["e"] for push in pushes) == sorted(sent[device.token])
 
 
+@pytest.mark.requirement("X1")
 @pytest.mark.parametrize("secret", ["wrong"])
 async def test_a_wrong_secret_is_reported(push_service: Service, secret: str) -> None:
     await asyncio.to_thread(push_service.fleet.stop, BRIDGE)
@@ -197,6 +206,7 @@ async def test_a_wrong_secret_is_reported(push_service: Service, secret: str) ->
     assert secret not in push_service.fleet.log(BRIDGE).split()
 
 
+@pytest.mark.requirement("X1")
 async def test_a_domain_that_another_component_has_is_reported(push_service: Service) -> None:
     await asyncio.to_thread(push_service.fleet.stop, BRIDGE)
     async with push_service.peer.component():

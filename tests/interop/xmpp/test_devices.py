@@ -27,6 +27,7 @@ pytestmark = pytest.mark.xmpp
 CLIENT_LENGTH = 44
 
 
+@pytest.mark.requirement("X4")
 @pytest.mark.parametrize("make", [android, iphone])
 async def test_an_app_registers_through_the_account_of_its_user(push_service: Service, make: type[Device]) -> None:
     device = make()
@@ -39,6 +40,7 @@ async def test_an_app_registers_through_the_account_of_its_user(push_service: Se
     assert answer.secret
 
 
+@pytest.mark.requirement("X4")
 async def test_a_device_that_registers_again_keeps_its_names_and_changes_its_token(push_service: Service) -> None:
     device = android()
     moved = replace(device, token=android().token)
@@ -53,6 +55,7 @@ async def test_a_device_that_registers_again_keeps_its_names_and_changes_its_tok
         assert push_service.pushes(device) == []
 
 
+@pytest.mark.requirement("X4")
 @pytest.mark.parametrize("change", ["device", "account", "app"])
 async def test_another_device_account_or_app_is_another_route(push_service: Service, change: str) -> None:
     if change == "app" and not push_service.rows("SELECT 1 FROM xmpp_bridge_app WHERE slug = 'other'"):
@@ -72,6 +75,7 @@ async def test_another_device_account_or_app_is_another_route(push_service: Serv
     assert first.node != second.node
 
 
+@pytest.mark.requirement("X4")
 async def test_an_unregistered_device_gets_no_push_and_another_client_string_later(push_service: Service) -> None:
     device, user = android(), f"user-{uuid.uuid4().hex}"
     async with push_service.user_server() as server:
@@ -94,6 +98,7 @@ def _any_text(_server: object) -> str:
     return Any()
 
 
+@pytest.mark.requirement("X4")
 async def test_a_client_without_fields_gets_a_form_and_fills_it_in(push_service: Service) -> None:
     device = android()
     async with push_service.peer.account(push_service.peer.user("juliet")) as juliet:
@@ -112,6 +117,7 @@ async def test_a_command_can_be_cancelled(push_service: Service) -> None:
         assert registering.read_answer(await juliet.ask(request)) == Cancelled()
 
 
+@pytest.mark.requirement("X4")
 @pytest.mark.parametrize(
     ("device", "shown", "named"),
     [
@@ -144,6 +150,7 @@ async def test_a_bare_domain_registers_nothing(push_service: Service) -> None:
     assert str(answer) == "auth/forbidden"
 
 
+@pytest.mark.requirement("X4")
 async def test_a_user_has_ten_devices_in_an_app(push_service: Service) -> None:
     user = f"user-{uuid.uuid4().hex}"
     async with push_service.user_server() as server:
@@ -152,6 +159,7 @@ async def test_a_user_has_ten_devices_in_an_app(push_service: Service) -> None:
     assert str(answers[10]) == "wait/resource-constraint"
 
 
+@pytest.mark.requirement("X4")
 async def test_a_user_gives_twenty_commands_an_hour(push_service: Service) -> None:
     user, device = f"user-{uuid.uuid4().hex}", android()
     async with push_service.user_server() as server:

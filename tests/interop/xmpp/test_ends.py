@@ -30,6 +30,7 @@ async def kill(service: Service, route: Route, server: object, token: str) -> No
     await until(lambda: service.rows(dead, device), what=f"the route is disabled: {token[:8]}")
 
 
+@pytest.mark.requirement("X10")
 async def test_the_end_of_a_route_is_announced_unasked_with_the_same_client_string(push_service: Service) -> None:
     device = android(DEAD)
     async with push_service.user_server() as server:
@@ -39,6 +40,7 @@ async def test_the_end_of_a_route_is_announced_unasked_with_the_same_client_stri
         assert server.core.routes == ()
 
 
+@pytest.mark.requirement("X10")
 async def test_the_end_is_announced_from_the_address_that_was_pushed_to(push_service: Service) -> None:
     device = android(DEAD)
     async with push_service.user_server() as server:
@@ -47,6 +49,7 @@ async def test_the_end_is_announced_from_the_address_that_was_pushed_to(push_ser
         assert await server.next_event() == Disabled(route)
 
 
+@pytest.mark.requirement("X10")
 async def test_a_push_to_a_dead_route_is_answered_gone_once_a_minute(push_service: Service) -> None:
     """Prosody's mod_push2 ignores the answer and goes on pushing."""
     device = android(DEAD)
@@ -71,6 +74,7 @@ async def test_a_push_to_a_dead_route_is_answered_gone_once_a_minute(push_servic
             await server.next_event(timeout_seconds=0.2)
 
 
+@pytest.mark.requirement("X10")
 async def test_a_publish_to_a_dead_route_is_always_answered(push_service: Service) -> None:
     device = android(DEAD)
     async with push_service.user_server() as server:
@@ -84,6 +88,7 @@ async def test_a_publish_to_a_dead_route_is_always_answered(push_service: Servic
             assert str(failed.refusal) == "cancel/item-not-found"
 
 
+@pytest.mark.requirement("X10")
 async def test_a_device_that_registers_again_after_its_end_is_pushed_to(push_service: Service) -> None:
     device = android(DEAD)
     async with push_service.user_server() as server:
@@ -114,6 +119,7 @@ async def without_database(service: Service) -> AsyncIterator[None]:
             connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
 
 
+@pytest.mark.requirement("X11")
 async def test_senders_get_wait_while_the_database_is_away_and_success_later(push_service: Service) -> None:
     device = android()
     async with push_service.user_server() as server:
@@ -132,6 +138,7 @@ async def test_senders_get_wait_while_the_database_is_away_and_success_later(pus
     assert len(await push_service.wait_for_pushes(device)) == 1
 
 
+@pytest.mark.requirement("X11")
 @pytest.mark.parametrize("dialect", [Dialect.DRAFT, Dialect.MOD_PUSH2])
 async def test_a_message_gets_wait_while_the_database_is_away(push_service: Service, dialect: Dialect) -> None:
     async with push_service.user_server() as server:
@@ -144,6 +151,7 @@ async def test_a_message_gets_wait_while_the_database_is_away(push_service: Serv
         server.core.disable(route)
 
 
+@pytest.mark.requirement("X12")
 async def test_prosody_recognises_a_wait(push_service: Service) -> None:
     """Case 12: Prosody would not recognise an error outside the namespace of the stream, and would count a failure."""
     juliet = push_service.peer.user("juliet")
@@ -154,6 +162,7 @@ async def test_prosody_recognises_a_wait(push_service: Service) -> None:
     assert "NOT increasing error count" in push_service.peer.log().rpartition("Got error <wait:")[2]
 
 
+@pytest.mark.requirement("X11")
 async def test_ejabberd_keeps_its_route_while_the_database_is_away(service_at_ejabberd: Service) -> None:
     """The server removes a route at the first `cancel`."""
     peer, device = service_at_ejabberd.peer, android()

@@ -18,6 +18,7 @@ RATE, SECONDS = 100.0, 10.0
 MAX_GROWTH_BYTES = 32 * 2**20
 
 
+@pytest.mark.requirement("X19")
 async def test_a_thousand_notifications_in_ten_seconds_are_all_accounted_for(push_service: Service) -> None:
     process = psutil.Process(push_service.fleet.running[BRIDGE].pid)
     async with push_service.user_server() as server, new_client(timeout_seconds=30) as client:

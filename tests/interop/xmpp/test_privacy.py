@@ -17,6 +17,7 @@ pytestmark = pytest.mark.xmpp
 TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' AND table_type = 'BASE TABLE'"
 
 
+@pytest.mark.requirement("X17")
 async def test_no_body_sender_account_or_device_id_is_anywhere(push_service: Service) -> None:
     body, sender = f"body-{uuid.uuid4()}", f"sender-{uuid.uuid4().hex}@{USERS}"
     device, juliet = android(), push_service.peer.user("juliet")

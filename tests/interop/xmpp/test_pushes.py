@@ -47,6 +47,7 @@ async def write(peer: Peer, to: str, body: str = BODY) -> None:
         await romeo.ping()
 
 
+@pytest.mark.requirement("X6")
 async def test_a_message_to_somebody_who_is_offline_reaches_gorush(either_service: Service) -> None:
     peer, device = either_service.peer, android()
     juliet = peer.user("juliet")
@@ -59,6 +60,7 @@ async def test_a_message_to_somebody_who_is_offline_reaches_gorush(either_servic
     assert "e" not in push["data"]
 
 
+@pytest.mark.requirement("X6")
 async def test_an_iphone_is_shown_a_generic_text(push_service: Service) -> None:
     device, juliet = iphone(), push_service.peer.user("juliet")
     await enable_push(push_service.peer, juliet, device)
@@ -68,6 +70,7 @@ async def test_an_iphone_is_shown_a_generic_text(push_service: Service) -> None:
     assert push["topic"] == "im.messenger.test"
 
 
+@pytest.mark.requirement("X7", "X8")
 @pytest.mark.parametrize("name", ["double-push2-draft-encrypted-chat.xml", "double-push2-draft-encrypted-voip.xml"])
 async def test_a_payload_encrypted_by_the_draft_arrives_unchanged_and_opens(push_service: Service, name: str) -> None:
     device, notification = android(), encrypted(recorded(name), PUSH2)
@@ -80,6 +83,7 @@ async def test_a_payload_encrypted_by_the_draft_arrives_unchanged_and_opens(push
     assert plaintext.startswith(b'{"id":')
 
 
+@pytest.mark.requirement("X7")
 @pytest.mark.parametrize("name", ["chat", "voip"])
 async def test_a_payload_encrypted_by_mod_push2_arrives_unchanged(push_service: Service, name: str) -> None:
     device = android()
@@ -92,6 +96,7 @@ async def test_a_payload_encrypted_by_mod_push2_arrives_unchanged(push_service: 
     assert (data["e"], data["f"], data["k"]) == (text, "w", "voip" if name == "voip" else "msg")
 
 
+@pytest.mark.requirement("X7")
 @pytest.mark.parametrize("name", ["chat", "voip"])
 async def test_a_payload_encrypted_for_xep0357_arrives_unchanged_and_opens(push_service: Service, name: str) -> None:
     device = android()
@@ -106,6 +111,7 @@ async def test_a_payload_encrypted_for_xep0357_arrives_unchanged_and_opens(push_
     assert b"sender" in AESGCM(key).decrypt(b64decode(data["i"]), b64decode(data["e"]), None)
 
 
+@pytest.mark.requirement("X8")
 async def test_a_call_rings_an_iphone_by_its_own_token(push_service: Service) -> None:
     device = iphone()
     async with push_service.user_server() as server:
@@ -115,6 +121,7 @@ async def test_a_call_rings_an_iphone_by_its_own_token(push_service: Service) ->
     assert push["topic"] == "im.messenger.test.voip"
 
 
+@pytest.mark.requirement("X8")
 async def test_a_push_without_payload_wakes_the_app(push_service: Service) -> None:
     device = android()
     async with push_service.user_server() as server:
@@ -122,6 +129,7 @@ async def test_a_push_without_payload_wakes_the_app(push_service: Service) -> No
     assert (await push_service.wait_for_push(device))["data"]["k"] == "wake"
 
 
+@pytest.mark.requirement("X8")
 async def test_of_a_forwarded_stanza_only_a_wake_up_is_left(push_service: Service) -> None:
     device = android()
     body = f"secret {uuid.uuid4()}"
@@ -133,6 +141,7 @@ async def test_of_a_forwarded_stanza_only_a_wake_up_is_left(push_service: Servic
     assert body not in str(push)
 
 
+@pytest.mark.requirement("X8")
 async def test_an_app_may_refuse_forwarded_stanzas(push_service: Service) -> None:
     if not push_service.rows("SELECT 1 FROM xmpp_bridge_app WHERE slug = 'strict'"):
         push_service.add_app("strict", refuses_texts=True)
@@ -169,6 +178,7 @@ def forgeries(route: Route) -> dict[str, Route]:
     }
 
 
+@pytest.mark.requirement("X9")
 @pytest.mark.parametrize("name", ["wrong mac", "unknown", "wrong secret", "unknown node", "no secret"])
 async def test_a_forged_name_is_answered_as_an_unknown_one(push_service: Service, name: str) -> None:
     device = android()
@@ -183,6 +193,7 @@ async def test_a_forged_name_is_answered_as_an_unknown_one(push_service: Service
     assert await push_service.has_no_more(device)
 
 
+@pytest.mark.requirement("X9")
 @pytest.mark.parametrize("dialect", [Dialect.DRAFT, Dialect.XEP0357])
 async def test_another_domain_is_answered_the_same(push_service: Service, dialect: Dialect) -> None:
     """The route belongs to a user of Prosody's domain, and the double has all of its secrets."""
@@ -199,6 +210,7 @@ async def test_another_domain_is_answered_the_same(push_service: Service, dialec
     assert await push_service.has_no_more(device)
 
 
+@pytest.mark.requirement("X9")
 async def test_a_user_cannot_push_in_the_name_of_the_server(push_service: Service) -> None:
     device, mallory = android(), push_service.peer.user("mallory")
     async with push_service.peer.account(mallory, "laptop") as account:
@@ -235,6 +247,7 @@ async def test_a_malformed_push_is_answered_with_bad_request(push_service: Servi
 # Limits ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("X15")
 async def test_three_pushes_at_once_wake_the_app_at_once_and_once_more(push_service: Service) -> None:
     """mod_push2 sends one push for each enabled resource of a device. Each has its own id, so they are no
     repetition.
@@ -249,6 +262,7 @@ async def test_three_pushes_at_once_wake_the_app_at_once_and_once_more(push_serv
     assert await push_service.has_no_more(device, 1)
 
 
+@pytest.mark.requirement("X15")
 async def test_the_same_payload_three_times_within_fifty_milliseconds_is_delivered_once(push_service: Service) -> None:
     device, notification = android(), Notification(Grade.NORMAL, ciphertext(), iv())
     async with push_service.user_server() as server:
@@ -260,6 +274,7 @@ async def test_the_same_payload_three_times_within_fifty_milliseconds_is_deliver
     assert await push_service.has_no_more(device, 1)
 
 
+@pytest.mark.requirement("X15")
 async def test_a_stanza_that_is_sent_again_is_answered_alike_and_delivered_once(push_service: Service) -> None:
     device = android()
     async with push_service.user_server() as server:
@@ -271,6 +286,7 @@ async def test_a_stanza_that_is_sent_again_is_answered_alike_and_delivered_once(
     assert await push_service.has_no_more(device, 1)
 
 
+@pytest.mark.requirement("X15")
 async def test_the_seventh_call_within_a_minute_gets_wait(push_service: Service) -> None:
     device = android()
     async with push_service.user_server() as server:
@@ -286,6 +302,7 @@ async def test_the_seventh_call_within_a_minute_gets_wait(push_service: Service)
     assert len(await push_service.wait_for_pushes(device, 6)) == 6
 
 
+@pytest.mark.requirement("X18")
 async def test_a_payload_too_large_for_the_phone_becomes_a_wake_up_that_reports_it(push_service: Service) -> None:
     device = android()
     async with push_service.user_server() as server:
@@ -295,6 +312,7 @@ async def test_a_payload_too_large_for_the_phone_becomes_a_wake_up_that_reports_
     assert "e" not in data
 
 
+@pytest.mark.requirement("X14")
 async def test_answers_come_while_gorush_hangs(push_service: Service) -> None:
     device = android()
     async with push_service.user_server() as server:

@@ -53,6 +53,7 @@ async def send_chats(peer: Peer, to: str, count: int = 1) -> None:
             await romeo.ping()
 
 
+@pytest.mark.requirement("X6")
 async def test_a_message_to_an_offline_user_becomes_a_push_from_the_domain(peer: Peer) -> None:
     async with (service := PushService(peer, accept)).connection:
         juliet = peer.user("juliet")
@@ -120,6 +121,7 @@ async def test_prosody_removes_a_route_after_sixteen_cancels(real_prosody: Peer)
         assert await service.has_silence()
 
 
+@pytest.mark.requirement("X12")
 async def test_prosody_counts_an_error_in_the_wrong_namespace_as_a_failure(real_prosody: Peer) -> None:
     """Even a `wait` counts, so errors in answers must not have `xmlns='jabber:client'`."""
 
@@ -170,6 +172,7 @@ async def test_a_hibernating_session_gets_one_push_for_a_burst(real_prosody: Pee
         assert len([push for push in await service.pushes_until_silence() if has_body(push)]) == 1
 
 
+@pytest.mark.requirement("X9")
 async def test_a_user_cannot_speak_for_the_domain(peer: Peer) -> None:
     """Prosody stamps the user's full JID, and ejabberd ends the stream."""
     mallory = peer.account(peer.user("mallory"), "laptop")
@@ -183,6 +186,7 @@ async def test_a_user_cannot_speak_for_the_domain(peer: Peer) -> None:
             assert (await service.next_push()).get("from", "").endswith("/laptop")
 
 
+@pytest.mark.requirement("X1")
 @pytest.mark.parametrize(
     ("domain", "secret", "sent_by_prosody", "sent_by_ejabberd"),
     [

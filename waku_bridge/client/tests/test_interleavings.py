@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -235,6 +236,7 @@ def _sending(servers: list[ModelServer], *, fail_over: bool) -> Network:
     return Network(sender, servers)
 
 
+@pytest.mark.requirement("N6")
 @settings(max_examples=examples(150), deadline=None)
 @example(play=ANSWER_LOST, first_errors=[], second_errors=[])
 @given(PLAYS, ERRORS, ERRORS)
@@ -251,6 +253,7 @@ def test_without_fail_over_no_device_is_notified_twice(play, first_errors, secon
         assert sum(server.pushes[place] for server in servers) <= 1
 
 
+@pytest.mark.requirement("N6")
 @settings(max_examples=examples(150), deadline=None)
 @example(play=ANSWER_LOST, first_errors=[], second_errors=[])
 @given(PLAYS, ERRORS, ERRORS)
@@ -273,6 +276,7 @@ def test_with_fail_over_a_second_request_for_a_device_follows_only_a_failure_or_
                 assert reported or later.at_ns - earlier.at_ns >= ANSWER_SECONDS * SECOND
 
 
+@pytest.mark.requirement("Q7")
 @settings(max_examples=examples(150), deadline=None)
 @given(PLAYS, ERRORS, ERRORS, st.booleans())
 def test_no_forged_message_is_accepted(play, first_errors, second_errors, fail_over) -> None:

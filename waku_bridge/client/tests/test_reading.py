@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from waku_bridge.client.reading import MANY_TOPICS, MAX_TOPICS, OVERLAP_NS, StoreReader
 from waku_bridge.codec.tests.examples import NOW_NS
 from waku_bridge.messages import WakuMessage
@@ -29,12 +31,14 @@ class Store:
         return found[: params["pageSize"]] if params["ascending"] == "true" else found[::-1][: params["pageSize"]]
 
 
+@pytest.mark.requirement("W5")
 def test_each_message_is_returned_once() -> None:
     _, reader = _store(*range(250))
     assert len(_new(reader)) == 250
     assert _new(reader) == []
 
 
+@pytest.mark.requirement("W5")
 def test_a_message_that_is_archived_after_a_later_one_is_returned() -> None:
     store, reader = _store(30 * 10**9)
     _new(reader, after_ns=30 * 10**9)

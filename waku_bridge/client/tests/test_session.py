@@ -84,6 +84,7 @@ def node(server: ModelServer) -> Node:
     return Node(server)
 
 
+@pytest.mark.requirement("A5")
 def test_a_registration_ends_with_the_servers_success_and_the_contact_code(node: Node) -> None:
     client, events = _client(), []
     _run(node, lambda session: session.register(client, timeout_seconds=5), events)
@@ -201,6 +202,7 @@ def test_a_notification_that_is_not_settled_in_time_is_no_answer(node: Node, ser
         _notify(node, _sender(), timeout_seconds=0.1)
 
 
+@pytest.mark.requirement("A8")
 def test_an_earlier_advertisement_is_found_in_the_store(node: Node) -> None:
     client, sender = _client(), _sender()
 

@@ -57,6 +57,7 @@ def test_reads_every_body_it_writes(body):
     assert bodies.parse(*bodies.serialize(body)) == body
 
 
+@pytest.mark.requirement("R6")
 @given(REGISTRATIONS)
 def test_reads_every_registration_it_writes(registration):
     message_type, content = bodies.serialize(registration)

@@ -83,6 +83,7 @@ def test_every_message_type_can_be_sent():
     assert {bodies.serialize(body)[0] for body in BODIES} == set(MessageType)
 
 
+@pytest.mark.requirement("SR1")
 def test_the_author_is_the_signer_of_the_message_and_not_of_the_frame():
     payload = sent(REQUEST, signer=SENDER, outer_signer=CLIENT).message.payload
     assert decode(payload).author == SENDER.pub33
@@ -108,6 +109,7 @@ def test_drops_an_unsigned_frame():
     assert_dropped(framed(amm, signer=None), errors.UnsignedFrame)
 
 
+@pytest.mark.requirement("W1")
 def test_drops_a_message_without_signature_instead_of_trusting_the_frame():
     amm = ApplicationMetadataMessage(payload=bodies.serialize(REQUEST)[1], type=MessageType.REQUEST)
     assert_dropped(framed(amm.SerializeToString()), errors.UnsignedMessage)
@@ -158,6 +160,7 @@ def test_drops_an_encrypted_protocol_message():
     assert_dropped(framed(ProtocolMessage(installation_id=UUID).SerializeToString()), errors.UnknownType)
 
 
+@pytest.mark.requirement("W1")
 def test_message_id_covers_the_bytes_as_received():
     amm, message_id = metadata.build(bodies.serialize(REQUEST)[1], MessageType.REQUEST, CLIENT)
     same_in_other_bytes = decode(framed(amm + b"\x78\x01"))  # an unknown field
@@ -227,6 +230,7 @@ class TestRegistration:
         assert isinstance(body, Registration)
         return body
 
+    @pytest.mark.requirement("SR16")
     def test_names_the_request_by_the_sealed_body(self):
         encoded = sent(REGISTRATION)
         assert decode(encoded.message.payload).body.request_id == encoded.request_id
@@ -256,9 +260,11 @@ class TestRegistration:
     def test_does_not_verify_a_grant_for_anything_else(self, differences):
         assert not self.opened(replace(REGISTRATION, **differences)).grant_verified
 
+    @pytest.mark.requirement("SR19")
     def test_does_not_verify_a_grant_of_another_client(self):
         assert not decode(sent(REGISTRATION, signer=OUTSIDER).message.payload).body.grant_verified
 
+    @pytest.mark.requirement("SR19")
     def test_does_not_verify_a_grant_for_another_server(self):
         payload = sent(REGISTRATION, recipient=OUTSIDER.pub33).message.payload
         decoded = envelope.decode(payload, [OUTSIDER], OUTSIDER)
@@ -268,12 +274,14 @@ class TestRegistration:
     def test_does_not_verify_the_grant_of_an_unregistration(self):
         assert not self.opened(replace(REGISTRATION, unregister=True)).grant_verified
 
+    @pytest.mark.requirement("R5")
     def test_drops_a_body_sealed_for_another_server(self):
         content = bodies.serialize(REGISTRATION)[1]
         shared = shared_key(CLIENT.private_key, parse_public_key(OUTSIDER.pub33))
         payload = sent_payload(symmetric.seal_body(content, shared, repeatable()), MessageType.REGISTRATION)
         assert_dropped(payload, errors.BodyNotDecryptable)
 
+    @pytest.mark.requirement("SR1")
     def test_drops_a_body_replayed_by_another_signer(self):
         content = bodies.serialize(REGISTRATION)[1]
         shared = shared_key(CLIENT.private_key, parse_public_key(SERVER.pub33))
@@ -336,6 +344,7 @@ class TestEncode:
     def stamped(self):
         return {"timestamp_ns": NOW_NS, "random_bytes": repeatable()}
 
+    @pytest.mark.requirement("SR17", "SQ6", "SN5")
     @pytest.mark.parametrize(
         "body",
         [
@@ -363,11 +372,13 @@ class TestEncode:
         assert decode(encoded.message.payload).message_id == encoded.message_id
         assert encoded.request_id == b""
 
+    @pytest.mark.requirement("Q3")
     def test_queries_go_to_the_query_topic_of_the_key_hash(self, stamped):
         encoded = envelope.encode_query(QUERY, signer=SENDER, topic_key=TOPIC_KEY, **stamped)
         assert encoded.message.content_topic == topics.content_topic(CLIENT.key_hash.hex())
         assert decode(encoded.message.payload, [TOPIC_KEY]).message_id == encoded.message_id
 
+    @pytest.mark.requirement("A2", "A4")
     def test_contact_codes_are_wrapped_and_go_to_their_own_topic(self, stamped):
         advertisement = ContactCodeAdvertisement((INFO,))
         encoded = envelope.encode_advertisement(advertisement, identity=CLIENT, topic_key=TOPIC_KEY, **stamped)

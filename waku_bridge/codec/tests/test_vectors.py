@@ -59,6 +59,7 @@ def test_hashes_with_shake256(vector):
     assert shake256(vector["input_utf8"].encode()).hex() == vector["output"]
 
 
+@pytest.mark.requirement("W3")
 @vectors_of("topic")
 def test_names_topics(vector):
     public_key = parse_public_key(unhex(vector["public_key"])).format()
@@ -73,6 +74,7 @@ def test_names_topics(vector):
     assert topics.content_topic(name) == vector["content_topic"]
 
 
+@pytest.mark.requirement("SR18")
 @vectors_of("topic_negative")
 def test_does_not_use_the_query_topic_of_the_spec_text(vector):
     assert topics.topic(vector["name"]).hex() == vector["topic4"]
@@ -80,6 +82,7 @@ def test_does_not_use_the_query_topic_of_the_spec_text(vector):
     assert topics.content_topic(topics.query_name(CLIENT.key_hash)) != vector["content_topic"]
 
 
+@pytest.mark.requirement("W3")
 @vectors_of("pbkdf2")
 def test_derives_topic_keys(vector):
     assert topics.symmetric_key(vector["password_utf8"]).hex() == vector["key"]
@@ -91,6 +94,7 @@ def test_agrees_on_a_shared_key(vector):
     assert shared_key(private_key, public_key).hex() == vector["shared_key"]
 
 
+@pytest.mark.requirement("R11")
 @vectors_of("grant")
 def test_signs_and_verifies_grants(vector):
     client, server = (
@@ -115,6 +119,7 @@ def test_seals_access_tokens_for_contacts(vector):
     assert access_tokens.find_access_token([entry], contact.private_key, client.pub33) == vector["plaintext_utf8"]
 
 
+@pytest.mark.requirement("R5")
 @vectors_of("registration")
 def test_opens_and_seals_registrations(vector):
     plaintext, sealed, key = unhex(vector["plaintext_protobuf"]), unhex(vector["amm_payload"]), unhex(vector["key"])
@@ -137,6 +142,7 @@ def test_decodes_envelopes(vector):
         assert bodies.serialize(decoded.body) == (vector["amm_type"], unhex(vector["inner_payload"]))
 
 
+@pytest.mark.requirement("R4", "A2", "Q2", "N5", "SR9", "SQ2", "SN4")
 @vectors_of("envelope")
 def test_encodes_envelopes_to_the_byte(vector):
     body = envelope.decode(unhex(vector["v1_payload"]), [decryption_key(vector)], SERVER).body
@@ -201,6 +207,7 @@ def randomness(vector):
     return [*body_nonce, unhex(vector["v1_padding"]), *(unhex(vector[name]) for name in sealing)]
 
 
+@pytest.mark.requirement("W2")
 @vectors_of("v1_frame_size")
 def test_pads_frames_to_whole_blocks(vector):
     signer = CLIENT.private_key if vector["signed"] else None
@@ -212,6 +219,7 @@ def test_pads_frames_to_whole_blocks(vector):
     assert keccak256(built).hex() == vector["frame_keccak256"]
 
 
+@pytest.mark.requirement("W2")
 @vectors_of("v1_case")
 def test_accepts_the_frames_status_go_accepts(vector):
     opened = symmetric.unseal_frame(unhex(vector["v1_payload"]), unhex(vector["sym_key"]))
@@ -223,6 +231,7 @@ def test_accepts_the_frames_status_go_accepts(vector):
             frame.parse(opened)
 
 
+@pytest.mark.requirement("W2")
 @vectors_of("ecies_case")
 def test_accepts_the_ciphertexts_status_go_accepts(vector):
     payload, private_key = unhex(vector["v1_payload"]), PrivateKey(unhex(vector["recipient_private_key"]))
@@ -233,6 +242,7 @@ def test_accepts_the_ciphertexts_status_go_accepts(vector):
             frame.parse(ecies.unseal(payload, private_key))
 
 
+@pytest.mark.requirement("W1")
 @vectors_of("amm_recover")
 def test_recovers_authors_as_status_go_does(vector):
     amm = unhex(vector["amm"])

@@ -16,6 +16,7 @@ RFC_MESSAGE = WakuMessage(
 STATUS_MESSAGE = WakuMessage(b"abc", "/waku/1/0x75b8b8f6/rfc26", 1_700_000_000_000_000_000)
 
 
+@pytest.mark.requirement("W4")
 @pytest.mark.parametrize(
     ("message", "expected"),
     [

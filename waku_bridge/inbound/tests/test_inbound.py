@@ -169,6 +169,7 @@ DROPPED = {
 }
 
 
+@pytest.mark.requirement("SR10")
 @pytest.mark.django_db
 @pytest.mark.parametrize(("message", "reason"), DROPPED.values(), ids=DROPPED)
 def test_a_message_without_an_answer_is_dropped_with_a_reason_and_without_its_payload(message, reason):
@@ -181,6 +182,7 @@ def test_a_message_without_an_answer_is_dropped_with_a_reason_and_without_its_pa
     assert not RegistrationRow.objects.exists()
 
 
+@pytest.mark.requirement("SR15")
 @pytest.mark.django_db
 def test_a_registration_is_answered_to_its_author():
     say(registration())
@@ -192,6 +194,7 @@ def test_a_registration_is_answered_to_its_author():
     assert OutboundReply.objects.count() == 1
 
 
+@pytest.mark.requirement("SR11", "SR12", "SR15")
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("fields", "error", "reason"),
@@ -256,6 +259,7 @@ def test_queries_about_a_key_are_answered_up_to_a_limit_per_minute(monkeypatch):
     assert [reason for _, reason in reasons()].count("too_many_queries") == 2
 
 
+@pytest.mark.requirement("SR18")
 @pytest.mark.django_db
 def test_a_registration_opens_its_query_topic_at_once():
     say(registration())
@@ -276,6 +280,7 @@ def test_two_users_whose_query_topics_collide_are_both_found():
         assert [info.public_key_hash for info in answer.info] == [user.key_hash]
 
 
+@pytest.mark.requirement("SQ3")
 @pytest.mark.django_db
 def test_a_query_that_finds_nothing_gets_no_answer():
     say(registration())
@@ -303,6 +308,7 @@ def test_every_author_of_a_batch_gets_its_own_answer():
     assert bodies(SENDER) == []  # waits for the first attempt
 
 
+@pytest.mark.requirement("SN3")
 @pytest.mark.django_db
 def test_the_answer_to_a_request_comes_when_it_is_settled():
     say(registration())
@@ -336,6 +342,7 @@ def test_the_answer_to_a_request_goes_out_on_the_shard_it_came_from():
     assert OutboundReply.objects.get(message_type=MessageType.RESPONSE).pubsub_topic == shard
 
 
+@pytest.mark.requirement("SR20")
 @pytest.mark.django_db
 def test_unregistering_withdraws_waiting_notifications_and_drops_their_payloads():
     process = Process(limit=0)
@@ -546,6 +553,7 @@ def poison():
     return query(OUTSIDER.key_hash, signer=SENDER)
 
 
+@pytest.mark.requirement("SR14")
 @pytest.mark.django_db
 @pytest.mark.parametrize("position", [0, 3, 6])
 def test_a_poisoned_envelope_is_quarantined_with_its_payload_and_all_others_are_processed(position):

@@ -36,6 +36,7 @@ def recorded(body, **fields):
     return record([reply(body, **fields)], now=NOW, retry_after=RETRY_AFTER).outgoing()
 
 
+@pytest.mark.requirement("SR17")
 @pytest.mark.django_db
 def test_a_reply_is_sealed_for_its_receiver_on_the_shard_of_its_question():
     [outgoing] = recorded(PushResponse(b"m"), pubsub_topic="/waku/2/rs/16/64")

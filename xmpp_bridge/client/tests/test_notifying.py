@@ -54,6 +54,7 @@ def test_writes_a_forwarded_stanza_as_the_draft_has_it() -> None:
     assert written.find("{urn:xmpp:forward:0}forwarded/{jabber:client}message") is message
 
 
+@pytest.mark.requirement("X5")
 @pytest.mark.parametrize("name", ["chat", "voip"])
 def test_writes_notifications_as_mod_push2_does(name: str) -> None:
     payload = recorded(f"prosody13-push2-sce-rfc8291-{name}.xml")

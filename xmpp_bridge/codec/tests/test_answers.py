@@ -1,5 +1,7 @@
 """Outgoing stanzas, compared as parsed trees."""
 
+import pytest
+
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.codec.pushes.forms import FormField
@@ -20,6 +22,7 @@ def test_a_result_echoes_the_id_and_answers_from_where_it_was_asked() -> None:
     assert_is(answers.write_result_iq(ORIGIN), f"<iq type='result' {HEAD}/>")
 
 
+@pytest.mark.requirement("XB12", "X12")
 def test_an_error_has_no_namespace_of_a_client() -> None:
     error = StanzaError("modify", "bad-request", "token: <missing>")
     stanzas = "urn:ietf:params:xml:ns:xmpp-stanzas"
@@ -37,6 +40,7 @@ def test_an_answer_to_a_message_without_an_id_has_none() -> None:
     assert b" id=" not in answers.write_error(origin, StanzaError("cancel", "item-not-found"), by="push.test")
 
 
+@pytest.mark.requirement("XB3", "X3")
 def test_disco() -> None:
     query = parse(answers.write_disco_info(ORIGIN, name="Push"))[0]
     assert [each.attrib for each in query if each.tag.endswith("identity")] == [

@@ -64,10 +64,12 @@ def expected_grade(entry: dict[str, Any]) -> Grade:
     return {"high": Grade.HIGH, "low": Grade.LOW}.get(entry["priority"] or "", Grade.NORMAL)
 
 
+@pytest.mark.requirement("X5")
 def test_the_corpus_is_whole() -> None:
     assert (len(PUSHES), len(OTHERS)) == (25, 5)
 
 
+@pytest.mark.requirement("XB5", "X5")
 @pytest.mark.parametrize("entry", PUSHES, ids=named)
 def test_a_recorded_push_is_decoded_as_the_manifest_says(entry: dict[str, Any]) -> None:
     shown = push(entry)
@@ -89,6 +91,7 @@ def _forwarded(entry: dict[str, Any]) -> str:
     )
 
 
+@pytest.mark.requirement("XB7", "X7")
 @pytest.mark.parametrize("entry", [e for e in PUSHES if "plaintext" in (e.get("payload") or {})], ids=named)
 def test_a_recorded_ciphertext_comes_through_bit_by_bit_and_opens(entry: dict[str, Any]) -> None:
     payload = push(entry).payload
@@ -153,6 +156,7 @@ def test_a_recorded_query_is_a_query() -> None:
     assert (shown.question, shown.node) == (Question.DISCO_INFO, "")
 
 
+@pytest.mark.requirement("XB13", "X13")
 @pytest.mark.parametrize("name", ["gone", "wait", "unknown"])
 def test_an_error_is_never_answered_and_ours_look_as_they_were_recorded(name: str) -> None:
     recorded = stanza(f"double-push2-reply-{name}-as-seen-by-user-server.xml")

@@ -57,6 +57,7 @@ def secret_form(value: str = "s") -> str:
 CLIENT = "<client>c</client>"
 
 
+@pytest.mark.requirement("XB8", "X8")
 @pytest.mark.parametrize(
     ("inside", "attributes", "grade"),
     [
@@ -86,6 +87,7 @@ def test_space_around_client_string_and_ciphertext_is_stripped_and_nothing_else_
     assert (shown.client, shown.payload.text, shown.payload.iv) == ("a&b c", "AA\nAA", IV)
 
 
+@pytest.mark.requirement("XB19")
 @pytest.mark.parametrize(
     "inside",
     [
@@ -185,6 +187,7 @@ def test_a_request_that_we_do_not_serve_is_answered(iq_type: str, inside: str, c
     assert shown == Unsupported(Origin("iq", "1", "a.test", "push.test"), condition)
 
 
+@pytest.mark.requirement("XB13", "X13")
 @pytest.mark.parametrize(
     "xml",
     [
@@ -212,6 +215,7 @@ def test_an_iq_of_no_type_is_a_bad_request(shown: str) -> None:
     assert isinstance(decoded(f"<iq {shown} from='a.test' to='push.test' id='1'/>"), Malformed)
 
 
+@pytest.mark.requirement("XB13", "X13")
 @pytest.mark.parametrize(("iq_type", "is_error"), [("result", False), ("error", True)])
 def test_an_answer_is_not_answered(iq_type: str, is_error: bool) -> None:
     shown = iq("", f"type='{iq_type}' from='a.test' to='push.test' id='ours'")
@@ -292,6 +296,7 @@ _TREES = st.recursive(
 )
 
 
+@pytest.mark.requirement("XB19")
 @given(_TREES)
 def test_any_tree_is_decoded_to_an_event(xml: str) -> None:
     try:

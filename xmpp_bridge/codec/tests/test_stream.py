@@ -55,6 +55,7 @@ def known_as(events: list[Event]) -> list[object]:
     return [each.stanza.get("id") if isinstance(each, Received) else each for each in events]
 
 
+@pytest.mark.requirement("XB1", "X1")
 @pytest.mark.parametrize("entry", STREAMS, ids=named)
 def test_a_recorded_opening_is_understood(entry: dict[str, Any]) -> None:
     lines = transcript(entry["file"])
@@ -64,6 +65,7 @@ def test_a_recorded_opening_is_understood(entry: dict[str, Any]) -> None:
     assert feed(received) == feed(received, *range(len(received))) == [Opened(entry["stream_id"]), *ends]
 
 
+@pytest.mark.requirement("XB1", "X1")
 @pytest.mark.parametrize("entry", [e for e in STREAMS if "handshake" in e], ids=named)
 def test_the_handshake_is_the_recorded_one(entry: dict[str, Any]) -> None:
     ours = handshake(entry["stream_id"], entry["secret_used"]).decode()
@@ -101,6 +103,7 @@ def test_any_bytes_are_an_event_or_a_broken_stream(data: bytes) -> None:
         feed(HEADER + data)
 
 
+@pytest.mark.requirement("XB19")
 @pytest.mark.parametrize(
     "filling",
     [

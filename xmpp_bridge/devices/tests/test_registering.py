@@ -65,6 +65,7 @@ def test_neither_account_nor_device_id_is_stored() -> None:
     assert [word for word in ("juliet", "name-of-a-phone", "a-resource") if word in stored] == []
 
 
+@pytest.mark.requirement("XB4", "X4")
 def test_the_same_device_keeps_its_client_string_and_gets_the_new_token() -> None:
     make_app()
     service = Service()
@@ -97,6 +98,7 @@ def test_android_id_is_the_older_name_of_device_id() -> None:
     assert result_of(service.command("register-push-apns", fields))["client"] == first.client
 
 
+@pytest.mark.requirement("XB20")
 def test_registering_again_enables_a_disabled_route() -> None:
     make_app()
     service = Service()
@@ -190,6 +192,7 @@ def test_accounts_of_a_domain_that_is_not_served_are_forbidden(domains: Domains)
     assert error_of(Service(domains=domains).command("register-push-apns", GOOD)) == ("auth", "forbidden")
 
 
+@pytest.mark.requirement("XB4", "X4")
 def test_the_limits_of_devices_commands_and_routes() -> None:
     make_app()
     busy = ("wait", "resource-constraint")
@@ -243,6 +246,7 @@ def test_beyond_the_limit_of_all_devices_only_known_ones_are_registered(settings
     service.register(device_id="two")
 
 
+@pytest.mark.requirement("XB4", "X4")
 def test_a_generic_client_gets_a_form_first() -> None:
     make_app()
     make_app("talk")

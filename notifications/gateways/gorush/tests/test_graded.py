@@ -63,6 +63,7 @@ def test_a_call_rings_at_apple_with_the_token_for_calls() -> None:
     }
 
 
+@pytest.mark.requirement("XB6", "X6")
 @pytest.mark.parametrize("grade", [Grade.HIGH, Grade.NORMAL])
 def test_a_message_is_an_alert_at_apple_that_the_app_may_change(grade: Grade) -> None:
     assert body(APPLE, grade, address=DeviceAddress(TOKEN, environment="production")) == {
@@ -128,6 +129,7 @@ def test_a_call_whose_payload_was_dropped_is_an_alert() -> None:
     assert device_token(push(APPLE, Grade.VOIP, address=address)) == CALL_TOKEN
 
 
+@pytest.mark.requirement("XB18", "X18")
 @pytest.mark.parametrize("channel", [APPLE, GOOGLE])
 @pytest.mark.parametrize("grade", [Grade.HIGH, Grade.NORMAL, Grade.LOW, Grade.VOIP])
 def test_the_largest_payload_of_mod_push2_fits(channel: ChannelKey, grade: Grade) -> None:
@@ -137,6 +139,7 @@ def test_the_largest_payload_of_mod_push2_fits(channel: ChannelKey, grade: Grade
     assert fitted.notification["data"]["e"] == "A" * 3936
 
 
+@pytest.mark.requirement("XB18", "X18")
 @pytest.mark.parametrize(
     ("channel", "grade", "limit"),
     [(APPLE, Grade.NORMAL, MAX_APPLE_BYTES), (APPLE, Grade.VOIP, MAX_CALL_BYTES), (GOOGLE, Grade.NORMAL, 4096)],

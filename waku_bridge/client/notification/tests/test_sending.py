@@ -74,6 +74,7 @@ def sender() -> SendingClient:
 # Messages
 
 
+@pytest.mark.requirement("Q3", "Q4")
 def test_a_query_shows_the_ephemeral_key_only(sender: SendingClient) -> None:
     sender.look_up(CLIENT.pub33)
     (message,) = sender.tick(NOW_NS).messages
@@ -85,6 +86,7 @@ def test_a_query_shows_the_ephemeral_key_only(sender: SendingClient) -> None:
     assert asked.author != SENDER.pub33
 
 
+@pytest.mark.requirement("N8")
 def test_a_request_shows_the_ephemeral_key_only(sender: SendingClient, server: ModelServer) -> None:
     world = _notified(sender, server)
     _data, outer_signer = frame.parse(unseal(world.sent[-1].payload, SERVER.private_key))
@@ -94,6 +96,7 @@ def test_a_request_shows_the_ephemeral_key_only(sender: SendingClient, server: M
     assert asked.author != SENDER.pub33
 
 
+@pytest.mark.requirement("Q4")
 def test_each_query_and_each_request_has_a_key_of_its_own(sender: SendingClient, server: ModelServer) -> None:
     world = _notified(sender, server)
     sender.notify(CLIENT.pub33, sender.one_to_one(), OTHER_ID)
@@ -108,6 +111,7 @@ def test_a_request_goes_to_the_partitioned_topic_of_its_server(sender: SendingCl
     assert world.sent[-1].content_topic == topics.content_topic(topics.partitioned_name(SERVER.pub33))
 
 
+@pytest.mark.requirement("Q5")
 def test_a_request_carries_the_content_of_the_sender(sender: SendingClient, server: ModelServer) -> None:
     _notified(sender, server, content=sender.one_to_one(b"sealed"))
     (asked,) = server.received[-1].body.notifications
@@ -144,6 +148,7 @@ def test_one_request_goes_to_exactly_one_server(server: ModelServer, second: Mod
 # Finding out
 
 
+@pytest.mark.requirement("Q5")
 def test_an_open_installation_is_found(sender: SendingClient, server: ModelServer) -> None:
     world = World(server)
     sender.look_up(CLIENT.pub33)
@@ -152,16 +157,19 @@ def test_an_open_installation_is_found(sender: SendingClient, server: ModelServe
     assert world.events[0] == Learned(destination(server, CLIENT, UUID), is_advertised=False)
 
 
+@pytest.mark.requirement("Q6")
 def test_a_token_sealed_for_this_contact_is_found(sender: SendingClient) -> None:
     events = _answered(sender, _for_contacts(OUTSIDER, SENDER))
     assert isinstance(events[0], Learned)
     assert events[0].destination.access_token == ACCESS_TOKEN
 
 
+@pytest.mark.requirement("Q6")
 def test_a_token_sealed_for_others_is_not_found(sender: SendingClient) -> None:
     assert _reasons(_answered(sender, _for_contacts(OUTSIDER))) == [Reason.NO_TOKEN]
 
 
+@pytest.mark.requirement("Q7")
 @pytest.mark.parametrize(
     ("info", "reason"),
     [
@@ -207,6 +215,7 @@ def test_only_the_first_entries_of_an_endless_answer_are_read(sender: SendingCli
     assert _reasons(events) == [Reason.BAD_GRANT] * MAX_INFOS + [Reason.TOO_MANY]
 
 
+@pytest.mark.requirement("Q7")
 def test_an_entry_with_the_grant_of_another_server_is_ignored(sender: SendingClient) -> None:
     assert _reasons(_answered(sender, INFO, server=OUTSIDER)) == [Reason.BAD_GRANT]
 
@@ -251,6 +260,7 @@ def test_an_answer_that_reports_a_failure_is_ignored(sender: SendingClient) -> N
 # Contact codes
 
 
+@pytest.mark.requirement("A7")
 def test_following_a_client_reads_the_store_and_subscribes(sender: SendingClient) -> None:
     sender.follow(CLIENT.pub33)
     step = sender.tick(NOW_NS)
@@ -259,6 +269,7 @@ def test_following_a_client_reads_the_store_and_subscribes(sender: SendingClient
     assert sender.tick(NOW_NS).history == ()
 
 
+@pytest.mark.requirement("A7")
 def test_an_advertised_destination_is_used_without_a_query(sender: SendingClient, server: ModelServer) -> None:
     world = World(server)
     (learned,) = _advertised(sender, world, INFO)
@@ -290,6 +301,7 @@ def test_an_advertised_grant_must_be_for_the_advertised_server(sender: SendingCl
     assert _reasons(_advertised(sender, World(), INFO, server_key=OUTSIDER.pub33)) == [Reason.BAD_GRANT]
 
 
+@pytest.mark.requirement("A8")
 def test_an_old_contact_code_does_not_bring_an_old_token_back(sender: SendingClient) -> None:
     world, new = World(), _info(version=2, token=NEW_TOKEN)
     _advertised(sender, world, new)
@@ -297,6 +309,7 @@ def test_an_old_contact_code_does_not_bring_an_old_token_back(sender: SendingCli
     assert [place.access_token for place in sender.destinations(CLIENT.pub33)] == [NEW_TOKEN]
 
 
+@pytest.mark.requirement("Q1")
 def test_an_advertisement_of_yesterday_is_followed_by_a_query(sender: SendingClient, server: ModelServer) -> None:
     world = World(server)
     _advertised(sender, world, INFO, age_seconds=86_400)
@@ -316,6 +329,7 @@ def test_a_repeated_contact_code_makes_its_destinations_fresh_again(sender: Send
     assert [type(message.body) for message in server.received] == [PushRequest]
 
 
+@pytest.mark.requirement("M3")
 def test_in_anonymous_mode_the_disclosed_key_takes_the_place_of_the_chat_key(sender: SendingClient) -> None:
     anonymous = new_identity(repeatable())
     server = ModelServer(SERVER)
@@ -340,6 +354,7 @@ def test_a_message_is_notified_about_once(sender: SendingClient, server: ModelSe
     assert sum(server.pushes.values()) == 1
 
 
+@pytest.mark.requirement("N6")
 def test_a_second_notification_of_the_same_message_sends_nothing(sender: SendingClient, server: ModelServer) -> None:
     world = _notified(sender, server)
     before = len(world.sent)
@@ -350,6 +365,7 @@ def test_a_second_notification_of_the_same_message_sends_nothing(sender: Sending
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
 
+@pytest.mark.requirement("N4", "N6")
 def test_each_installation_is_in_one_request_only(
     sender: SendingClient, server: ModelServer, second: ModelServer
 ) -> None:
@@ -376,12 +392,14 @@ def test_a_request_goes_to_the_server_with_the_newest_registration(server: Model
     assert (sum(server.pushes.values()), sum(second.pushes.values())) == (0, 1)
 
 
+@pytest.mark.requirement("N1")
 def test_only_the_installations_named_are_notified(sender: SendingClient, server: ModelServer) -> None:
     server.enrol(CLIENT, TABLET, ACCESS_TOKEN)
     _notified(sender, server, installation_ids=[TABLET])
     assert list(server.pushes) == [(MESSAGE_ID, CLIENT.key_hash, TABLET)]
 
 
+@pytest.mark.requirement("N3")
 def test_the_most_recently_active_devices_are_notified_first() -> None:
     server, sender = ModelServer(SERVER), _sender()
     for phone in PHONES:
@@ -392,6 +410,7 @@ def test_the_most_recently_active_devices_are_notified_first() -> None:
     assert [phone for _, _, phone in server.pushes] == [PHONES[4], PHONES[1], PHONES[2]]
 
 
+@pytest.mark.requirement("N3")
 def test_the_limit_of_devices_can_be_raised() -> None:
     server, sender = ModelServer(SERVER), _sender(max_devices=5)
     for phone in PHONES:
@@ -415,6 +434,7 @@ def test_a_named_installation_that_no_server_knows_is_not_found(sender: SendingC
     assert (settled.outcome, settled.request_count) == (Outcome.NOT_FOUND, 0)
 
 
+@pytest.mark.requirement("N7")
 def test_another_server_gets_the_request_after_three_seconds_without_an_answer(
     server: ModelServer, second: ModelServer
 ) -> None:
@@ -485,6 +505,7 @@ def test_a_missing_answer_outweighs_a_later_failure_of_another_server(server: Mo
     assert len(world.sent) == before
 
 
+@pytest.mark.requirement("N9")
 def test_a_wrong_token_leads_to_a_query_and_a_request_with_the_new_token(
     sender: SendingClient, server: ModelServer
 ) -> None:
@@ -498,6 +519,7 @@ def test_a_wrong_token_leads_to_a_query_and_a_request_with_the_new_token(
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
 
+@pytest.mark.requirement("N9")
 def test_a_token_that_stays_wrong_ends_the_attempts(sender: SendingClient, server: ModelServer) -> None:
     server.errors = [ReportError.WRONG_TOKEN] * 9
     world = _notified(sender, server)
@@ -507,6 +529,7 @@ def test_a_token_that_stays_wrong_ends_the_attempts(sender: SendingClient, serve
     assert sum(server.pushes.values()) == 0
 
 
+@pytest.mark.requirement("N10")
 def test_after_an_internal_error_attempts_follow_an_exponential_backoff(
     sender: SendingClient, server: ModelServer
 ) -> None:
@@ -522,6 +545,7 @@ def test_after_an_internal_error_attempts_follow_an_exponential_backoff(
     assert (settled.outcome, settled.request_count) == (Outcome.INTERNAL_ERROR, 6)
 
 
+@pytest.mark.requirement("N10")
 def test_after_an_internal_error_another_server_gets_the_request(server: ModelServer, second: ModelServer) -> None:
     sender, world = _sender(), World(server, second)
     server.errors = second.errors = [ReportError.INTERNAL_ERROR]

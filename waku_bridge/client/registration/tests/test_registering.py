@@ -61,6 +61,7 @@ def client() -> RegisteringClient:
     return _client(SERVER)
 
 
+@pytest.mark.requirement("R1", "R2", "R11")
 def test_a_registration_carries_a_grant_for_each_server_and_the_same_about_the_device() -> None:
     client = _client(SERVER, OUTSIDER)
     client.change(ADDRESS)
@@ -71,17 +72,20 @@ def test_a_registration_carries_a_grant_for_each_server_and_the_same_about_the_d
     assert replace(to_server.registration, grant=b"") == replace(to_outsider.registration, grant=b"")
 
 
+@pytest.mark.requirement("R3")
 def test_a_registration_goes_to_the_personal_topic_of_its_server(client: RegisteringClient) -> None:
     client.change(ADDRESS)
     (message,) = client.tick(NOW_NS).messages
     assert message.content_topic == topics.content_topic(topics.personal_name(SERVER.pub33))
 
 
+@pytest.mark.requirement("R7")
 def test_the_client_reads_the_topic_of_its_answers(client: RegisteringClient) -> None:
     topic = topics.content_topic(topics.partitioned_name(CLIENT.pub33))
     assert client.subscriptions() == {topic: (CLIENT,)}
 
 
+@pytest.mark.requirement("R16")
 def test_every_change_is_a_higher_version(client: RegisteringClient) -> None:
     versions = []
     for step in (lambda: client.change(ADDRESS), lambda: client.change(ADDRESS), client.unregister):
@@ -90,12 +94,14 @@ def test_every_change_is_a_higher_version(client: RegisteringClient) -> None:
     assert all(earlier < later for earlier, later in pairwise(versions))
 
 
+@pytest.mark.requirement("R15")
 def test_versions_go_on_from_where_an_earlier_run_stopped() -> None:
     client = _client(SERVER, version=41)
     client.change(ADDRESS)
     assert _shown(client).version == 42
 
 
+@pytest.mark.requirement("R10")
 def test_a_repetition_has_the_same_bytes_in_another_envelope(client: RegisteringClient) -> None:
     client.change(ADDRESS, FRIENDS)
     (first,) = client.tick(NOW_NS).messages
@@ -104,6 +110,7 @@ def test_a_repetition_has_the_same_bytes_in_another_envelope(client: Registering
     assert first.payload != second.payload
 
 
+@pytest.mark.requirement("R10")
 def test_attempts_without_an_answer_follow_an_exponential_backoff_and_end(client: RegisteringClient) -> None:
     client.change(ADDRESS)
     world = World(ModelServer(SERVER))
@@ -142,6 +149,7 @@ def test_a_registration_open_to_all_names_no_contact(client: RegisteringClient) 
     assert not shown.allow_from_contacts_only
 
 
+@pytest.mark.requirement("R6")
 def test_the_server_reads_the_preferences_of_the_phone(client: RegisteringClient) -> None:
     wishes = Preferences(
         enabled=False,
@@ -159,6 +167,7 @@ def test_the_server_reads_the_preferences_of_the_phone(client: RegisteringClient
     assert shown.allowed_mentions_chat_list == wishes.mention_chats
 
 
+@pytest.mark.requirement("R14")
 def test_a_new_device_token_keeps_the_preferences_and_the_access_token(client: RegisteringClient) -> None:
     client.change(ADDRESS, Preferences(block_mentions=True))
     token = client.access_token
@@ -191,6 +200,7 @@ def test_the_access_token_changes_when_somebody_must_not_use_it_any_more(
     assert (client.access_token != token) is expected
 
 
+@pytest.mark.requirement("R12")
 def test_an_unregistration_has_no_token(client: RegisteringClient) -> None:
     client.change(ADDRESS)
     client.unregister()
@@ -204,6 +214,7 @@ def test_before_the_first_version_the_client_sends_nothing(client: RegisteringCl
     assert client.deadline_ns is None
 
 
+@pytest.mark.requirement("R17", "A3", "A4", "A5", "A6")
 def test_an_accepted_registration_is_advertised_at_once_with_a_grant_for_each_server(
     server: ModelServer, second: ModelServer
 ) -> None:
@@ -217,6 +228,7 @@ def test_an_accepted_registration_is_advertised_at_once_with_a_grant_for_each_se
     assert {info.version for info in code.info} == {1}
 
 
+@pytest.mark.requirement("A3")
 def test_an_advertisement_for_contacts_has_the_token_only_sealed(
     client: RegisteringClient, server: ModelServer
 ) -> None:
@@ -228,6 +240,7 @@ def test_an_advertisement_for_contacts_has_the_token_only_sealed(
     assert find_access_token(info.allowed_key_list, SENDER.private_key, CLIENT.pub33) == client.access_token
 
 
+@pytest.mark.requirement("A1")
 def test_the_contact_code_is_repeated_every_six_hours(client: RegisteringClient, server: ModelServer) -> None:
     world = World(server)
     client.change(ADDRESS)
@@ -246,6 +259,7 @@ def test_a_device_with_pushes_switched_off_advertises_no_server(
     assert client.advertisement() is None
 
 
+@pytest.mark.requirement("R13")
 def test_after_unregistering_nothing_is_advertised(client: RegisteringClient, server: ModelServer) -> None:
     world = World(server)
     client.change(ADDRESS)
@@ -255,6 +269,7 @@ def test_after_unregistering_nothing_is_advertised(client: RegisteringClient, se
     assert client.deadline_ns is None
 
 
+@pytest.mark.requirement("R17")
 def test_a_server_is_not_advertised_until_it_has_accepted_the_new_version(
     server: ModelServer, second: ModelServer
 ) -> None:
@@ -269,6 +284,7 @@ def test_a_server_is_not_advertised_until_it_has_accepted_the_new_version(
     assert world.events[-1] == Advertised(2, (SERVER.pub33,))
 
 
+@pytest.mark.requirement("R13")
 def test_the_client_unregisters_from_a_server_it_leaves_and_registers_with_the_new_one(
     client: RegisteringClient, server: ModelServer, second: ModelServer
 ) -> None:
@@ -284,6 +300,7 @@ def test_the_client_unregisters_from_a_server_it_leaves_and_registers_with_the_n
     assert client.version == 3
 
 
+@pytest.mark.requirement("R8")
 @pytest.mark.parametrize("error", [RegistrationError.MALFORMED_MESSAGE, RegistrationError.UNSUPPORTED_TOKEN_TYPE])
 def test_a_registration_that_was_refused_finally_is_not_repeated(
     client: RegisteringClient, server: ModelServer, error: int
@@ -296,6 +313,7 @@ def test_a_registration_that_was_refused_finally_is_not_repeated(
     assert len(world.sent) == 1
 
 
+@pytest.mark.requirement("R9")
 @pytest.mark.parametrize("error", [RegistrationError.INTERNAL_ERROR, 77], ids=["known", "from the future"])
 def test_after_an_internal_error_attempts_follow_an_exponential_backoff(
     client: RegisteringClient, server: ModelServer, error: int
@@ -317,6 +335,7 @@ def test_a_refusal_without_a_reason_is_a_refusal(client: RegisteringClient) -> N
     assert events == [Refused(SERVER.pub33, 1, RegistrationError.INTERNAL_ERROR, is_final=False)]
 
 
+@pytest.mark.requirement("R15")
 def test_a_client_that_lost_its_state_raises_its_version_until_the_server_accepts_it(server: ModelServer) -> None:
     world = World(server)
     old = _client(SERVER, version=5)
@@ -378,6 +397,7 @@ def test_neither_token_is_in_the_repr_of_a_state(client: RegisteringClient) -> N
     assert client.access_token not in repr(client.state)
 
 
+@pytest.mark.requirement("M1", "M2")
 def test_in_anonymous_mode_no_message_shows_the_chat_key(server: ModelServer) -> None:
     """All messages of the phone are opened as far as anybody could, and the chat key is in none of them."""
     anonymous = new_identity(repeatable())

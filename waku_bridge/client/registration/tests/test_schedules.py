@@ -10,6 +10,7 @@ from waku_bridge.client import REGISTRATION, RESENDING
 BACKOFF = json.loads((Path(__file__).parents[4] / "tests" / "vectors" / "vectors.json").read_text())["backoff"]
 
 
+@pytest.mark.requirement("R9")
 @pytest.mark.parametrize(("attempt", "seconds"), BACKOFF["registration_seconds_after_attempt"].items())
 def test_a_registration_is_repeated_when_status_go_repeats_it(attempt: str, seconds: int) -> None:
     assert REGISTRATION.delay_seconds(int(attempt)) == seconds
