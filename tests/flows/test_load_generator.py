@@ -48,7 +48,7 @@ def test_every_request_of_a_load_is_pushed_once_and_answered_once(
 @pytest.mark.parametrize("option", ["--node=http://node.example.org:8645", "--gorush=http://gorush.example.org"])
 def test_a_target_that_is_not_on_this_machine_is_refused(settings: LazySettings, option: str) -> None:
     settings.WAKU_NODES, settings.GORUSH_URLS = [HERE], [HERE]
-    with pytest.raises(CommandError, match=r"is not on this machine\. If it is yours, say --i-own-this-server\."):
+    with pytest.raises(CommandError, match=r"is not on this machine\. If it is yours, add --i-own-this-server\."):
         call_command("load", option)
 
 
