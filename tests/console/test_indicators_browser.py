@@ -81,9 +81,8 @@ def test_every_paused_channel_is_named_and_the_canary_shows_its_limits(operator:
     for indicator in ("#indicator-sending", "#indicator-channels"):
         expect(operator.locator(indicator)).to_contain_text("APN certificates change")
         expect(operator.locator(indicator)).to_contain_text("Firebase certificates change")
-    expect(operator.locator("#indicator-canary")).to_contain_text(
-        "nothing is shown about Apple, Google and halted channels"
-    )
+    limits = "Apple, Google and halted apps are not tested"
+    expect(operator.locator("#indicator-canary")).to_contain_text(limits)
     show(operator, "no-pushes-paused")
 
     operator.locator("#worst-sending").click()
@@ -190,7 +189,7 @@ def test_results_turn_red_with_the_advice_for_their_code_and_green_within_two_mi
     indicator = operator.locator("#indicator-results")
     expect(indicator).to_contain_text("act now")
     expect(indicator).to_contain_text("APN im.status.ethereum: 90 of 90 attempts failed in the last 3 minutes")
-    expect(operator.locator(".worst")).to_contain_text("Our own gorush: is it running")
+    expect(operator.locator(".worst")).to_contain_text("Our own gorush: check that it runs")
     expect(operator.locator(".worst")).not_to_contain_text("timeouts")
     show(operator, "results-red")
 

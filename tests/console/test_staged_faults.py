@@ -269,7 +269,7 @@ def test_clients_that_fall_silent(well: Stack) -> None:
         )
         _wait(lambda: _silent_minutes(database) >= 3, seconds=300)
         well.says(re.compile(r"No request has arrived through Waku for \d min; usual is 20 a minute"), "silence")
-        well.first_action("Where the canary gets through", "IndicatorTraffic")
+        well.first_action("If the canary is fine", "IndicatorTraffic")
         database.execute("DELETE FROM pushserver_traffichour")
     well.says(WELL, "usual traffic is not known any more")
 
