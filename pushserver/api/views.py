@@ -1,4 +1,4 @@
-"""Endpoints of the API that read. Those that change something are in `xmpp_bridge.api`."""
+"""Endpoints of the API that read. Those that change something are in the folders of the bridges."""
 
 from typing import Any
 
