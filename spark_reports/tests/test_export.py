@@ -193,7 +193,7 @@ def test_every_session_has_the_timeouts_of_reports(
 
     monkeypatch.setattr(sessions, "copy_table", copy)
     export()
-    assert len(seen) == len(EVENT_TABLES)
+    assert len(seen) >= len(EVENT_TABLES)  # a table of which PostgreSQL expects many rows is read in parts
     assert set(seen) == {("4h", REPORTS.answer_seconds)}
 
 
