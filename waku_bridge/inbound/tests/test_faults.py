@@ -60,7 +60,9 @@ def test_the_location_of_a_fault_in_a_helper_is_its_caller() -> None:
     except ValueError as error:
         inbound.quarantine(envelope(), error, now=NOW)
 
-    assert EnvelopeFault.objects.get().location.startswith("waku_bridge/inbound/tests/test_faults.py in test_the_location")
+    assert EnvelopeFault.objects.get().location.startswith(
+        "waku_bridge/inbound/tests/test_faults.py in test_the_location"
+    )
 
 
 def test_an_error_without_a_location_and_a_process_that_died_are_faults() -> None:
