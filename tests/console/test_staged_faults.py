@@ -62,6 +62,7 @@ class Stack:
     def first_action(self, words: str, page_title: str) -> None:
         """Check the first action on the page, and that a click on it leads to its steps."""
         expect(self.page.locator(".worst li").first).to_contain_text(words)
+        self.page.bring_to_front()  # a page behind another one draws no frames, so that nothing on it can be clicked
         self.page.locator(".worst li").first.get_by_role("link", name="Step by step").click()
         expect(self.page.locator("body")).to_contain_text(page_title)
         self.page.goto("/admin/")
