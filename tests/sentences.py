@@ -3,7 +3,6 @@
 import ast
 import io
 import re
-import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -33,9 +32,8 @@ class Finding(NamedTuple):
 
 def sources(*folders: str) -> list[str]:
     """List the Python files of the repository, or of folders of it, without generated ones."""
-    names = [f"{folder}/*.py" for folder in folders or (".",)]
-    listed = subprocess.run(["git", "ls-files", *names], cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S607
-    return [file for file in listed.stdout.split() if "/pb/" not in file]
+    paths = [path.relative_to(ROOT) for folder in folders or (".",) for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [str(path) for path in paths if not any(part.startswith(".") or part == "pb" for part in path.parts)]
 
 
 def in_docstrings(file: str, text: str) -> Iterator[Finding]:
