@@ -36,7 +36,8 @@ install-reports: ## install what nightly reports need, too: PySpark, PyArrow, Ja
 	@requirements/system.sh java
 	@if [ -n "$(S3)" ]; then requirements/s3.sh; fi
 
-run: install ## the server with everything it needs, and clients that keep it busy (manage.py demo)
+run: install ## the server with everything it needs, and clients that keep it busy (manage.py demo); XMPP=1 installs Prosody, too
+	@if [ -n "$(XMPP)" ]; then requirements/system.sh prosody; fi
 	@exec $(PYTHON) manage.py demo
 
 restart: install ## have a running `make up` or `make run` replace its processes by ones with the code as it is now; nobody waits

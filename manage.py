@@ -10,11 +10,17 @@ from django.db import OperationalError
 
 from kit.db.reasons import words
 from kit.errors import StartError
+from pushserver.config import embedded
 from pushserver.config.role import begin_as, role_of
 
 
 def main() -> None:
-    begin_as(role_of("".join(sys.argv[1:2])))
+    command = "".join(sys.argv[1:2])
+    begin_as(role_of(command))
+    if command in {"up", "demo"}:
+        from embedded.stack import addresses  # noqa: PLC0415 - these commands alone start embedded servers
+
+        embedded.choose_by(addresses.BY_COMMAND[command])
     if sys.argv[1:] == ["version"]:  # otherwise Django prints its own version
         django.setup()
         call_command("version")

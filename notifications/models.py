@@ -341,8 +341,8 @@ class Queue(models.Model):
         return f"Queue {self.pk}"
 
 
-class Halt(models.Model):
-    """A reason not to send from the queues that it covers: see `halts`. The end of one halt never ends another."""
+class HaltFacts(models.Model):
+    """What a halt covers, who began it, when and why."""
 
     class Kind(models.TextChoices):
         DRAINED = "drained"  # by an operator: it covers every queue, and ends when an operator starts delivery again
@@ -357,6 +357,20 @@ class Halt(models.Model):
     since = models.DateTimeField()
     reason = models.TextField(blank=True)
     by = models.TextField(blank=True)  # an operator's name; empty for the server itself
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        if self.kind == self.Kind.DRAINED:
+            return "Draining"
+        subject = self.gateway or str(Channel(token_type=self.token_type or 0, app_topic=self.app_topic))
+        return f"{subject} {self.kind}"
+
+
+class Halt(HaltFacts):
+    """A reason not to send from the queues that it covers: see `halts`. The end of one halt never ends another."""
+
     next_probe_at = models.DateTimeField(null=True)  # when the next push may test whether the halt can end
 
     class Meta:
@@ -367,8 +381,9 @@ class Halt(models.Model):
         ]
         permissions: ClassVar = [("operate_drain", "Can stop and start delivery as a whole")]
 
-    def __str__(self) -> str:
-        if self.kind == self.Kind.DRAINED:
-            return "Draining"
-        subject = self.gateway or str(Channel(token_type=self.token_type or 0, app_topic=self.app_topic))
-        return f"{subject} {self.kind}"
+
+class EndedHalt(HaltFacts):
+    """A halt that is over. It is kept as long as notifications, whose timelines show it."""
+
+    ended_at = models.DateTimeField(db_index=True)
+    ended_by = models.TextField(blank=True)  # an operator's name; empty for a probe

@@ -27,6 +27,10 @@ _PURGE_DIGESTS: LiteralString = f"""
     )
     SELECT count(*) FROM gone
 """
+_PURGE_HALTS: LiteralString = """
+    WITH gone AS (DELETE FROM notifications_endedhalt WHERE ended_at < %(before)s RETURNING 1)
+    SELECT count(*) FROM gone
+"""
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
@@ -38,6 +42,7 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
     for table in BY_DAY:
         table.make_ahead(now=now)
     before = now - keep
+    yield from chain.from_iterable(fetch(_PURGE_HALTS, {"before": before}))
     yield from chain(ATTEMPTS.drop_before(before), NOTIFICATIONS.drop_before(before))
     without_any = min([before, *_oldest(_OLDEST_ENDED)])
     if REQUESTS.has_before(without_any):  # once a day: `_OLDEST` also reads the dead rows that an old snapshot keeps

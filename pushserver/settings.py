@@ -1,7 +1,6 @@
 """Settings of the whole server. Only this module reads the environment; `config.catalogue` explains each variable."""
 
 import hmac
-import json
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from kit.canary.dry_run import token_of
 from kit.db.postgresql import sessions
 from kit.db.postgresql.timeouts import Timeouts, milliseconds
+from pushserver.config import embedded
 from pushserver.config.environment import Environment, GeneratedSecrets, is_near, no_generation
 from pushserver.config.logs import configure_logging
 from pushserver.config.retired import RETIRED
@@ -34,31 +34,19 @@ if ROLE is not Role.COMMAND:
 # Where it runs --------------------------------------------------------------------------------------------------------
 DATA_DIR = Path(env.text("DATA_DIR", str(BASE_DIR / ".data"))).resolve()
 DEBUG = env.flag("DEBUG")
-# Set by `manage.py demo` for its processes, and no setting of operators: pages say who its people are, and that their
-# faults are staged.
-DEMONSTRATION = os.environ.get("DEMONSTRATION") == "1"
 HOST = env.text("HOST", "127.0.0.1")
 PORT = env.count("PORT", 8000, minimum=1, maximum=65535)
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", *env.items("ALLOWED_HOSTS", HOST)]
 IS_LOOPBACK = HOST in {"127.0.0.1", "localhost", "::1"}
 
-# Servers that were not configured run embedded; `manage.py up` notes here where they listen.
-EMBEDDED_FILE = DATA_DIR / "embedded.json"
-EMBEDDED_POSTGRES_DIR = DATA_DIR / "postgres"
-
-
-def _embedded() -> dict[str, str]:
-    """Return the addresses of the embedded servers by the name of the variable they stand in for."""
-    try:
-        return dict(json.loads(EMBEDDED_FILE.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
-
-
-EMBEDDED = _embedded()
-
 # Secrets are generated only beside an embedded database; an operator who sets DATABASE_URL sets secrets, too.
-IS_DEVELOPMENT = DEBUG or not env.secret("DATABASE_URL")
+IS_DEVELOPMENT = DEBUG or not env.is_set("DATABASE_URL")
+# Servers that the environment does not configure run embedded.
+EMBEDDED = embedded.settings_of(DATA_DIR, env.is_set)
+EMBEDDED_POSTGRES_DIR = DATA_DIR / "postgres"
+env.values = {**os.environ, **EMBEDDED}
+# Pages say who the people of `manage.py demo` are, and that their faults are staged.
+DEMONSTRATION = "DEMONSTRATION" in EMBEDDED
 _generate = GeneratedSecrets(DATA_DIR / "secrets") if IS_DEVELOPMENT else no_generation
 SECRET_KEY = env.secret("SECRET_KEY") or _generate("SECRET_KEY")
 if not SECRET_KEY:
@@ -74,7 +62,7 @@ FIELD_ENCRYPTION_KEYS = env.field_keys("FIELD_ENCRYPTION_KEYS", _generate)
 
 # Database and broker --------------------------------------------------------------------------------------------------
 NO_DATABASE = "postgresql://127.0.0.1/pushserver"  # commands that need none, such as makemigrations, still run
-DATABASE_URL = env.secret("DATABASE_URL") or EMBEDDED.get("DATABASE_URL", "")
+DATABASE_URL = env.secret("DATABASE_URL")
 
 # Within which time a host that vanished without a word is noticed, by us and by PostgreSQL.
 DATABASE_SILENCE_SECONDS = 10.0
@@ -144,7 +132,7 @@ def _server_silence() -> str:
 DATABASES = {"default": _database()}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-REDIS_URL = env.secret("REDIS_URL") or EMBEDDED.get("REDIS_URL", "redis://127.0.0.1:6379/0")
+REDIS_URL = env.secret("REDIS_URL") or "redis://127.0.0.1:6379/0"
 if not REDIS_URL.startswith(("redis://", "rediss://")):
     env.report("bad_redis_url", "REDIS_URL is not a Redis URL.", "Example: redis://127.0.0.1:6379/0")
 CACHES = {
@@ -162,13 +150,13 @@ CACHES = {
 }
 
 # Waku -----------------------------------------------------------------------------------------------------------------
-WAKU_NODES = env.urls("WAKU_NODES", EMBEDDED.get("WAKU_NODES", ""))
+WAKU_NODES = env.urls("WAKU_NODES")
 WAKU_STORE_NODES = env.urls("WAKU_STORE_NODES") or WAKU_NODES
 WAKU_PUBSUB_TOPICS = env.items("WAKU_PUBSUB_TOPICS", "/waku/2/rs/16/32")
 if not all(topic.startswith("/waku/2/rs/") for topic in WAKU_PUBSUB_TOPICS):
     env.report("bad_pubsub_topic", "WAKU_PUBSUB_TOPICS holds a name that is no shard.", "Example: /waku/2/rs/16/32")
 # Nodes have 50 without an option; the development node gets this value as its option.
-USUAL_RING = 50 if env.text("WAKU_NODES") else 10_000
+USUAL_RING = 10_000 if "WAKU_NODES" in EMBEDDED else 50
 WAKU_RING_CAPACITY = env.count("WAKU_RING_CAPACITY", USUAL_RING, minimum=1, maximum=1_000_000)
 
 # XMPP: a component of the operator's own XMPP server, if there is one ------------------------------------------------
@@ -207,7 +195,7 @@ NOTIFICATION_TTL_SECONDS = env.count("NOTIFICATION_TTL_SECONDS", 86_400, minimum
 STATUS_GATEWAY = "gorush"
 
 # gorush ---------------------------------------------------------------------------------------------------------------
-GORUSH_URLS = env.urls("GORUSH_URL", EMBEDDED.get("GORUSH_URL", ""))
+GORUSH_URLS = env.urls("GORUSH_URL")
 GORUSH_TIMEOUT_SECONDS = env.number("GORUSH_TIMEOUT_SECONDS", 65.0, minimum=1, maximum=600)
 GORUSH_SHIELDED = env.flag("GORUSH_SHIELDED")
 # The secret opens /hooks/gorush. As part of a header in gorush's settings it can hold neither colon nor space.

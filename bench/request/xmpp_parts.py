@@ -25,7 +25,7 @@ from registrations.messages import TokenType
 from registrations.models import Route
 from registrations.routes.routes import point
 from xmpp_bridge.codec.client_strings import issue
-from xmpp_bridge.codec.stream import Received, Stream
+from xmpp_bridge.codec.stream import Opened, Received, Stream
 from xmpp_bridge.component.handler import Arrived, StanzaHandler
 from xmpp_bridge.identity import client_keys
 from xmpp_bridge.messages import BRIDGE
@@ -67,7 +67,7 @@ class Parts:
         """Process all pushes. Return the CPU seconds of this process and of PostgreSQL, by part."""
         data = [self._stanza(number) for number in range(self._pushes)]
         stream = Stream()
-        stream.feed(HEADER)
+        assert [type(event) for event in stream.feed(HEADER)] == [Opened]
         started = thread_time()
         arrived = [
             Arrived(event, time.monotonic(), event.size)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from embedded.servers import probing
 from embedded.servers.parts import EmbeddedPart
-from embedded.servers.ports import remembered_port
+from embedded.servers.ports import Ports
 from embedded.servers.private import write_private
 from embedded.servers.prosody import HOST, EmbeddedProsody
 
@@ -25,19 +25,14 @@ class DemoServer:
     prosody: EmbeddedProsody
 
     @classmethod
-    def settle(cls, data_dir: Path) -> "DemoServer":
-        """Choose ports, and new secrets at every start."""
-        ports = data_dir / "ports.json"
-        folder = data_dir / "prosody"
-        folder.mkdir(mode=0o700, exist_ok=True)
+    def choose(cls, data_dir: Path, ports: Ports) -> "DemoServer":
+        """Choose ports, and new secrets at every start. Nothing is written."""
         components = {SERVICE: secrets.token_urlsafe(32), USER_SERVER: secrets.token_urlsafe(32)}
-        write_private(folder / SECRET_FILE, components[USER_SERVER])
-        c2s_port, component_port = (remembered_port(ports, name) for name in ("xmpp-users", "xmpp-components"))
-        prosody = EmbeddedProsody(folder, c2s_port, component_port, components, log_level="warn")
-        return cls(prosody)
+        numbers = ports["xmpp-users"], ports["xmpp-components"]
+        return cls(EmbeddedProsody(data_dir / "prosody", *numbers, components, log_level="warn"))
 
-    def environment(self) -> dict[str, str]:
-        """Return the settings of the component."""
+    def settings(self) -> dict[str, str]:
+        """Return the settings of the component, by variable."""
         return {
             "XMPP_COMPONENT_JID": SERVICE,
             "XMPP_COMPONENT_SECRET": self.prosody.components[SERVICE],
@@ -51,6 +46,8 @@ class DemoServer:
         return [*users, f"--server={USER_SERVER}", f"--secret-file={self.prosody.folder / SECRET_FILE}"]
 
     def part(self) -> EmbeddedPart:
-        """Describe Prosody as `manage.py up` needs it."""
+        """Describe Prosody as `manage.py up` needs it. The secret of the users' server is written for its clients."""
+        self.prosody.folder.mkdir(mode=0o700, exist_ok=True)
+        write_private(self.prosody.folder / SECRET_FILE, self.prosody.components[USER_SERVER])
         url = f"xmpp://127.0.0.1:{self.prosody.component_port}"
-        return EmbeddedPart("XMPP_SERVER", url, url, self.prosody.spec(), lambda: probing.takes(url))
+        return EmbeddedPart(url, self.prosody.spec(), lambda: probing.takes(url))

@@ -1,4 +1,4 @@
-"""Ports of embedded servers. They are chosen once and stored in DATA_DIR, so that a restart keeps every URL."""
+"""Ports of embedded servers. They are stored in DATA_DIR, so that a restart keeps every URL."""
 
 import json
 import secrets
@@ -33,14 +33,31 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
-def remembered_port(file: Path, name: str) -> int:
-    """Return the port of an earlier start, or another one when something else uses it now."""
-    ports: dict[str, int] = {}
-    with suppress(OSError, ValueError):
-        ports = json.loads(file.read_text(encoding="ascii"))
-    if not is_free("127.0.0.1", ports.get(name, 0)):
-        ports.pop(name)
-    if name not in ports:
-        ports[name] = free_port()
-        file.write_text(json.dumps(ports), encoding="ascii")
-    return ports[name]
+class Ports:
+    """Ports by the name of a server. A server keeps the port of earlier starts, unless something else uses it now.
+
+    ``file`` has the ports of earlier starts. Nothing is written before `save`.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._ports: dict[str, int] = {}
+        with suppress(OSError, ValueError):
+            self._ports = json.loads(file.read_text(encoding="ascii"))
+        self._chosen: dict[str, int] = {}
+
+    def __getitem__(self, name: str) -> int:
+        if name not in self._chosen:
+            port = self._ports.get(name) or free_port()
+            while port in self._chosen.values() or not is_free("127.0.0.1", port):
+                port = free_port()
+            self._chosen[name] = port
+        return self._chosen[name]
+
+    def url(self, name: str) -> str:
+        """Return the URL of a server that speaks HTTP."""
+        return f"http://127.0.0.1:{self[name]}"
+
+    def save(self) -> None:
+        """Write the ports that were chosen, beside those of servers that this start does not have."""
+        self._file.write_text(json.dumps(self._ports | self._chosen), encoding="ascii")

@@ -2,6 +2,7 @@
 
 import importlib.util
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,16 +34,18 @@ class EmbeddedValkey:
 
     @cached_property
     def password(self) -> str:
-        """Return the password, which is generated once.
+        """Return the password, which is generated once. `prepare` writes it.
 
         It is needed because every account of the machine can reach the port, and a program that writes to the broker
         can run our tasks.
         """
-        file = self.data_dir / "password"
-        if not file.exists():
-            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_private(file, secrets.token_urlsafe(32))
-        return file.read_text(encoding="ascii")
+        with suppress(OSError):
+            return self._password_file.read_text(encoding="ascii")
+        return secrets.token_urlsafe(32)
+
+    @property
+    def _password_file(self) -> Path:
+        return self.data_dir / "password"
 
     def spec(self) -> ProcessSpec:
         """Describe the server as a process."""
@@ -56,10 +59,12 @@ class EmbeddedValkey:
         )
 
     def prepare(self) -> None:
-        """Write the configuration into a file, because arguments of a process are public on its machine.
+        """Write password and configuration into files, because arguments of a process are public on its machine.
 
         Stop a leftover server.
         """
+        self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(self._password_file, self.password)
         settings = {
             "bind": "127.0.0.1",
             "port": self.port,

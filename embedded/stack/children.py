@@ -4,13 +4,10 @@ import gc
 import importlib
 import os
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 
 from django.conf import settings
-from django.core.cache import caches
 from django.core.management import call_command, load_command_class
-from django.db import connections
 
 from embedded.servers.postgres import EmbeddedPostgres
 from pushserver.celery import app
@@ -42,28 +39,21 @@ def preload() -> None:
     gc.freeze()
 
 
-def read_settings_again() -> None:
-    """Read the settings again. The environment and the addresses of embedded servers have changed since."""
-    fresh = importlib.reload(importlib.import_module(settings.SETTINGS_MODULE))
-    for name in filter(str.isupper, dir(fresh)):
-        setattr(settings, name, getattr(fresh, name))
-    connections.settings["default"].update(fresh.DATABASES["default"])
-    caches.settings["default"].update(fresh.CACHES["default"])
-    with suppress(AttributeError):  # raised where no check has created a client
-        del caches["default"]
+def without_metrics(target: Callable[[], object]) -> object:
+    """Run ``target`` without a port of metrics in this process."""
+    settings.METRICS_PORT = 0
+    return target()
 
 
 def run_database(embedded: EmbeddedPostgres | None) -> None:
     """Bring the database up to date, as the child named `database`."""
     from embedded.stack.database import bring_up_to_date  # noqa: PLC0415 - possible once apps are loaded
 
-    read_settings_again()
     bring_up_to_date(embedded)
 
 
 def run_command(arguments: Sequence[str]) -> None:
     """Run a management command in this process."""
-    read_settings_again()
     call_command(*arguments)
 
 
@@ -71,12 +61,10 @@ def run_web(arguments: Sequence[str]) -> None:
     """Run the web server in this process and in further forked ones."""
     from granian.cli import cli  # noqa: PLC0415 - its threads are none of the supervisor's
 
-    read_settings_again()
     cli([*arguments], auto_envvar_prefix="GRANIAN")
 
 
 def run_celery(arguments: Sequence[str]) -> object:
     """Run a command of Celery in this process."""
-    read_settings_again()
     warnings.filterwarnings("ignore", SUPERUSER)
     return app.start([*arguments])

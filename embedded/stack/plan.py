@@ -98,4 +98,5 @@ def worker(name: str, queues: str, *pool: str, stop_seconds: float = WORKER_STOP
 
 def shows_no_metrics(spec: ProcessSpec) -> ProcessSpec:
     """Close the port of the metrics. All processes of one machine count in one folder, which the bridge shows."""
-    return replace(spec, environment={**spec.environment, "METRICS_PORT": "0"})
+    target = spec.target and partial(children.without_metrics, spec.target)
+    return replace(spec, target=target, environment={**spec.environment, "METRICS_PORT": "0"})

@@ -2,18 +2,20 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1
 
+from django.conf import settings
+
 from embedded.servers.parts import EmbeddedPart
 from embedded.servers.ports import is_free
 from embedded.servers.private import write_private
 from embedded.servers.probing import fetch
-from embedded.stack.children import preload, read_settings_again
+from embedded.stack.children import preload
 from embedded.stack.plan import Plan
 from embedded.stack.summary import summary
 from embedded.supervisor.guard import Guard
@@ -22,6 +24,7 @@ from embedded.supervisor.processes import ProcessSpec
 from embedded.supervisor.supervisor import Supervisor
 from kit.errors import StartError
 from kit.health.indicators import State
+from pushserver.config.embedded import FILE_NAME
 
 READY_SECONDS = 60.0
 POLL_SECONDS = 0.05
@@ -31,15 +34,14 @@ REMINDER_SECONDS = 10.0
 Awaited = dict[str, str]
 
 
-def run(plan: Plan, *, log: MergedLog, embedded_file: Path, private_key: bytes) -> None:
+def run(plan: Plan, *, log: MergedLog, private_key: bytes) -> None:
     """Run the server until a signal, and return when everything has been stopped.
 
     Raises StartError when it cannot start.
     """
     if not is_free(plan.host, plan.port):
         raise StartError(f"port {plan.port} on {plan.host} is in use: set PORT to another one.")
-    with Guard() as guard, _noted(plan.embedded, embedded_file):
-        read_settings_again()
+    with Guard() as guard, _noted(settings.EMBEDDED, settings.DATA_DIR / FILE_NAME):
         asyncio.run(_run(plan, Supervisor(log, guard), private_key))
 
 
@@ -192,13 +194,13 @@ def _reasons(body: bytes) -> str:
 
 
 @contextmanager
-def _noted(parts: Sequence[EmbeddedPart], file: Path) -> Iterator[None]:
-    """Write the addresses of the embedded servers to a file, for the settings of every other process.
+def _noted(embedded: Mapping[str, str], file: Path) -> Iterator[None]:
+    """Write the settings of the embedded servers to a file, for every other process.
 
-    The file contains a password, so its mode is 600.
+    The file contains passwords, so its mode is 600.
     """
     draft = file.with_name(f"{file.name}.new")
-    write_private(draft, json.dumps({part.variable: part.url for part in parts}, indent=1))
+    write_private(draft, json.dumps(embedded, indent=1))
     draft.replace(file)
     try:
         yield

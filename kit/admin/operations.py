@@ -94,7 +94,7 @@ class Operation(forms.Form):
 
     @classmethod
     def fits(cls, row: Any) -> bool:  # noqa: ARG003 - for subclasses
-        """Return whether the operation applies to the state of a row. The row's page offers only such operations."""
+        """Return whether the operation applies to the state of a row. Pages and lists offer only such operations."""
         return True
 
     def touched(self, rows: Sequence[Any]) -> Iterable[str]:
@@ -209,6 +209,17 @@ class Operated:
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         return {name: (None, name, form.label) for name, form in self.allowed(request).items()}
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Show the list, which offers the operations that apply to one of its rows."""
+        response: HttpResponse = super().changelist_view(request, extra_context)  # type: ignore[misc]
+        context = getattr(response, "context_data", None) or {}
+        if form := context.get("action_form"):
+            rows, field = context["cl"].result_list, form.fields["action"]
+            fitting = {name for name, operation in self.operations.items() if any(map(operation.fits, rows))}
+            field.choices = [(name, text) for name, text in field.choices if name in {"", *fitting}]
+            context["action_form"] = form if fitting else None
+        return response
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
         row = context["original"]  # None on the page that adds a row

@@ -112,7 +112,7 @@ def end_halts(results: Sequence[Done], *, now: datetime) -> None:
     for app in sorted({claim.channel for claim, result in probes if _proves(result)}):
         halts.close_breaker(app, now=now)
     for gateway in sorted({claim.gateway for claim, result in probes if is_contact(result)}):
-        halts.note_reached(gateway)
+        halts.note_reached(gateway, now=now)
 
 
 def _proves(result: Result) -> bool:

@@ -24,7 +24,7 @@ from kit.db.statements import fetch, write
 from kit.metrics.batches import count
 from notifications.messages import ChannelKey, channel_key
 from notifications.metrics import CHANNEL_TRIPS, GATEWAY_OUTAGES
-from notifications.models import Channel, Halt
+from notifications.models import Channel, EndedHalt, Halt
 from notifications.queues.queues import Halted
 from registrations.models import Route
 from registrations.token_types import platform_of
@@ -52,9 +52,9 @@ def start_draining(*, by: str, why: str, now: datetime) -> bool:
     return is_begun
 
 
-def stop_draining() -> bool:
+def stop_draining(*, by: str, now: datetime) -> bool:
     """Let delivery run again, and return whether it was stopped. Workers claim the notifications that waited."""
-    if is_ended := _end(kind=Kind.DRAINED):
+    if is_ended := _end(Kind.DRAINED, by=by, now=now):
         log.warning("draining_stopped")
     return is_ended
 
@@ -101,7 +101,7 @@ def _begin_at_app(
 
 
 def _end_at_app(kind: Halt.Kind, app: ChannelKey, *, by: str, now: datetime) -> bool:
-    if is_ended := _end(kind=kind, token_type=app.token_type, app_topic=app.app_topic):
+    if is_ended := _end(kind, token_type=app.token_type, app_topic=app.app_topic, by=by, now=now):
         Channel.objects.filter(**app._asdict()).update(judged_from=now)
         log.info("halt_ended", kind=str(kind), **app._asdict(), by_operator=bool(by))
     return is_ended
@@ -120,8 +120,22 @@ def _begin(halt: Halt) -> bool:
     return bool(fetch(_BEGIN, [str(halt.kind), *subject, halt.since, halt.reason, halt.by, halt.next_probe_at]))
 
 
-def _end(**which: object) -> bool:
-    ended, _ = Halt.objects.filter(**which).delete()
+_END = """
+    WITH ended AS (
+        DELETE FROM notifications_halt WHERE (kind, gateway, app_topic) = (%s, %s, %s)
+            AND token_type IS NOT DISTINCT FROM %s::smallint
+        RETURNING kind, gateway, token_type, app_topic, since, reason, by
+    )
+    INSERT INTO notifications_endedhalt (kind, gateway, token_type, app_topic, since, reason, by, ended_at, ended_by)
+    SELECT ended.*, %s::timestamptz, %s FROM ended RETURNING id
+"""
+
+
+def _end(
+    kind: Halt.Kind, *, gateway: str = "", token_type: int | None = None, app_topic: str = "", by: str, now: datetime
+) -> bool:
+    """End a halt, keep it among the ended ones, and return whether there was one."""
+    ended = fetch(_END, [str(kind), gateway, app_topic, token_type, now, by])
     if ended:
         wake_workers()
     return bool(ended)
@@ -157,10 +171,19 @@ def halted_apps() -> dict[ChannelKey, Halt]:
 
 def covering_route(route: Route) -> list[Halt]:
     """Return the halts that keep pushes to a route from being sent."""
+    return list(Halt.objects.filter(_covers(route)).order_by("kind"))
+
+
+def ended_since(at: datetime, route: Route) -> QuerySet[EndedHalt]:
+    """Return the halts that covered a route and ended after ``at``, in the order of their ends."""
+    return EndedHalt.objects.filter(_covers(route), ended_at__gt=at).order_by("ended_at", "pk")
+
+
+def _covers(route: Route) -> Q:
     app = channel_key(route.token_type, route.app_topic)
     at_app = Q(kind__in=[Kind.PAUSED, Kind.TRIPPED], token_type=app.token_type, app_topic=app.app_topic)
     at_gateway = Q(kind=Kind.UNREACHABLE, gateway=route.gateway)
-    return list(Halt.objects.filter(Q(kind=Kind.DRAINED) | at_gateway | at_app).order_by("kind"))
+    return Q(kind=Kind.DRAINED) | at_gateway | at_app
 
 
 # Begun and ended by the gateways' results -----------------------------------------------------------------------------
@@ -174,9 +197,9 @@ def note_unreachable(gateways: Iterable[str], *, now: datetime) -> None:
             log.error("gateway_unreachable", gateway=name)
 
 
-def note_reached(gateway: str) -> bool:
+def note_reached(gateway: str, *, now: datetime) -> bool:
     """End the halt of a gateway, because a probe reached it. Its waiting notifications come first."""
-    if is_ended := _end(kind=Kind.UNREACHABLE, gateway=gateway):
+    if is_ended := _end(Kind.UNREACHABLE, gateway=gateway, by="", now=now):
         log.info("gateway_reached", gateway=gateway)
     return is_ended
 

@@ -552,7 +552,7 @@ def test_drained_delivery_claims_nothing_and_searches_for_nothing():
     halts.start_draining(by="ann", why="gorush moves", now=NOW)
     assert take(limits=limits) == []
     assert not limits.has_capacity_again()
-    halts.stop_draining()
+    halts.stop_draining(by="ann", now=NOW)
     assert [held.notification_id for held in take()] == [waiting.pk]
 
 

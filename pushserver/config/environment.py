@@ -55,6 +55,10 @@ class Environment:
         """Return the text without surrounding spaces. An empty one counts as unset."""
         return self.values.get(name, "").strip() or default
 
+    def is_set(self, name: str) -> bool:
+        """Return whether the variable has a value, or a file with one."""
+        return bool(self.secret(name))
+
     def items(self, name: str, default: str = "") -> list[str]:
         """Return the items of a comma list."""
         return self.items_of(self.text(name, default))

@@ -50,8 +50,8 @@ class StopDraining(DrainOperation):
             yield labels.STOPPED_BY.format(drain=drain, since=exact(drain.since))
         yield labels.START_EFFECT
 
-    def run(self, rows: Sequence[Halt], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        is_change = halts.stop_draining()
+    def run(self, rows: Sequence[Halt], *, by: str) -> Done:  # noqa: ARG002 - there is one switch
+        is_change = halts.stop_draining(by=by, now=database_now())
         return Done(labels.STARTED) if is_change else Done(labels.STARTED_ALREADY, is_change=False)
 
 

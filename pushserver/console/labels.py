@@ -141,9 +141,15 @@ HALTED: Mapping[Halt.Kind, str] = {
     Halt.Kind.PAUSED: "Its app is paused: {halt.reason}. It waits until somebody resumes the app",
     Halt.Kind.TRIPPED: "Its app is tripped: {halt.reason}. It waits until a probe is delivered",
 }
-# A halt that staff began, as a cause of delay.
+# The end of a halt that ends without an operator.
+PROBED: Mapping[Halt.Kind, str] = {
+    Halt.Kind.UNREACHABLE: "a probe reached the gateway",
+    Halt.Kind.TRIPPED: "a probe was delivered",
+}
+# A halt that is over, as a cause of delay.
 HALTED_BY: Mapping[str, str] = {
     Halt.Kind.DRAINED: "delivery was stopped",
+    Halt.Kind.UNREACHABLE: "its gateway was unreachable",
     Halt.Kind.PAUSED: "its app was paused",
     Halt.Kind.TRIPPED: "its app was tripped",
 }

@@ -420,7 +420,7 @@ def test_readyz_shows_no_reason_while_delivery_is_stopped(client: Client) -> Non
 
     assert indicators()["sending"].sentence.startswith("stopped by ann since 2026-11-21 12:00:00 UTC: a word")
     assert "colleagues" not in client.get("/readyz").content.decode()
-    halts.stop_draining()
+    halts.stop_draining(by="ann", now=NOW)
     assert indicators()["sending"].state == State.GREEN
 
 

@@ -20,6 +20,7 @@ from django.utils import timezone
 from kit.db.partitions import UNDER_WAY
 from kit.tracing.spans import trace_of
 from notifications.admin import request_timeline_url
+from notifications.messages import channel_key
 from notifications.models import Halt
 from notifications.queues import halts
 from notifications.rules.policy import Verdict, Wish
@@ -585,6 +586,41 @@ def test_a_halt_that_the_server_began_is_a_step_while_it_lasts(admin_client: Cli
     factories.make_channel((2, ""))
     factories.make_halt("tripped", (2, ""), reason="41 of 50 refused")
     assert "Halted by the server: tripped 41 of 50 refused" in timeline(admin_client, notification)
+
+
+def test_a_halt_that_the_server_began_and_ended_is_two_steps(admin_client: Client) -> None:
+    notification = make_story()
+    app, before = channel_key(2, ""), notification.created_at
+    halts.trip(app, reason="41 of 50 refused", now=before - timedelta(minutes=2))
+    halts.close_breaker(app, now=before + timedelta(seconds=1))
+    halts.trip(app, reason="it was over", now=before - timedelta(minutes=9))
+    halts.close_breaker(app, now=before - timedelta(minutes=8))
+    halts.note_unreachable(["gorush"], now=before + timedelta(seconds=2))
+    halts.note_reached("gorush", now=before + timedelta(seconds=3))
+    text = timeline(admin_client, notification)
+    steps = [
+        *("Halted by the server: tripped 41 of 50 refused", "Notification created"),
+        "Halt ended by the server: a probe was delivered",
+        *("Halted by the server: unreachable gorush", "Halt ended by the server: a probe reached the gateway"),
+    ]
+    positions = [text.find(step) for step in steps]
+    assert -1 not in positions
+    assert positions == sorted(positions)
+    assert "it was over" not in text
+    line = first_line(admin_client, f"/admin/timelines/{notification.pk}/")
+    assert "its app was tripped for 2 min, its gateway was unreachable for 1.0 s" in line
+
+
+def test_a_breaker_that_staff_closed_is_begun_by_the_server_and_ended_by_them(admin_client: Client) -> None:
+    notification, channel = make_story(), factories.make_channel((2, ""))
+    app = channel_key(2, "")
+    halts.trip(app, reason="41 of 50 refused", now=notification.created_at)
+    halts.close_breaker(app, by="ann", now=notification.created_at + timedelta(seconds=1))
+    staffed(channel, "Closed the breaker. Why: the key is new", minutes=0.05)
+    text = timeline(admin_client, notification)
+    assert "Halted by the server: tripped 41 of 50 refused" in text
+    assert text.count("Halt ended by") == 1
+    assert "Halt ended by ann: Closed the breaker. Why: the key is new" in text
 
 
 def test_an_attempt_while_the_breaker_was_open_shows_that(admin_client: Client) -> None:

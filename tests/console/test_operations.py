@@ -286,7 +286,7 @@ LABELS = {label for _, _, labels in OFFERED for label in labels}
 
 
 @pytest.mark.parametrize(("table", "make", "offered"), OFFERED)
-def test_a_page_offers_only_what_fits_the_state_of_its_row(
+def test_a_page_and_a_list_offer_only_what_fits_the_state_of_a_row(
     table: str, make: Callable[[], Any], offered: set[str]
 ) -> None:
     row = make()
@@ -294,6 +294,9 @@ def test_a_page_offers_only_what_fits_the_state_of_its_row(
     html = staff("operator").get(f"/admin/{table}/{row_id}/change/").content.decode()
     links = {text.strip() for text in re.findall(r'href="[^"]*/operate/[^"]*"[^>]*>([^<]*)<', html)}
     assert links & LABELS == offered
+    chosen = staff("operator").get(f"/admin/{table}/").content.decode().partition('name="action"')[2]
+    listed = set(re.findall(r'<option value="\w+">([^<]*)<', chosen.partition("</select>")[0]))
+    assert listed & LABELS == (set() if table == "notifications/channel" else offered)  # channels are halted one by one
 
 
 # From the list --------------------------------------------------------------------------------------------------------

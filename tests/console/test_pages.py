@@ -150,7 +150,7 @@ def test_a_list_offers_no_actions_but_our_own_operations(admin_client: Client, m
     html = admin_client.get(list_url(model)).content.decode()
 
     offered = re.findall(r'<option value="(\w+)"', html.partition('name="action"')[2].partition("</select>")[0])
-    assert offered == list(operations)
+    assert set(offered) <= operations.keys()
 
 
 @one_model

@@ -8,14 +8,14 @@ import pytest
 
 from embedded.demo.xmpp import SERVICE, USER_SERVER, DemoServer
 from embedded.servers import prosody
-from embedded.servers.ports import free_port
+from embedded.servers.ports import Ports, free_port
 from embedded.servers.probing import takes
 from kit.errors import StartError
 
 
 def test_the_component_is_configured_and_its_secret_is_on_no_command_line(tmp_path: Path) -> None:
-    demo_server = DemoServer.settle(tmp_path)
-    settings, secrets = demo_server.environment(), demo_server.prosody.components
+    demo_server = DemoServer.choose(tmp_path, Ports(tmp_path / "ports.json"))
+    settings, secrets = demo_server.settings(), demo_server.prosody.components
     assert settings["XMPP_COMPONENT_JID"] == SERVICE
     assert settings["XMPP_COMPONENT_SECRET"] == secrets[SERVICE]
     assert not [secret for secret in secrets.values() if secret in " ".join(demo_server.arguments())]
@@ -23,8 +23,9 @@ def test_the_component_is_configured_and_its_secret_is_on_no_command_line(tmp_pa
 
 
 def test_its_files_are_private_and_it_listens_on_loopback_only(tmp_path: Path) -> None:
-    demo_server = DemoServer.settle(tmp_path)
-    demo_server.prosody.prepare()
+    demo_server = DemoServer.choose(tmp_path, Ports(tmp_path / "ports.json"))
+    assert not list(tmp_path.iterdir())
+    demo_server.part().spec.prepare()
     files = [file for file in (tmp_path / "prosody").iterdir() if file.is_file()]
     assert len(files) == 2
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
@@ -35,7 +36,8 @@ def test_its_files_are_private_and_it_listens_on_loopback_only(tmp_path: Path) -
 
 
 def test_ports_stay_and_secrets_change(tmp_path: Path) -> None:
-    first, second = DemoServer.settle(tmp_path), DemoServer.settle(tmp_path)
+    ports = Ports(tmp_path / "ports.json")
+    first, second = DemoServer.choose(tmp_path, ports), DemoServer.choose(tmp_path, ports)
     assert first.prosody.component_port == second.prosody.component_port
     assert first.prosody.components != second.prosody.components
 

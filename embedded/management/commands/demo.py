@@ -3,25 +3,21 @@ activity. Where Prosody is installed, users of XMPP do the same.
 """
 
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from signal import SIGTERM, signal
-from typing import Any
 
 from django.conf import settings
-from django.core.management.base import CommandParser
 
 from embedded.demo.people import SEED, introduce, make_people
 from embedded.demo.xmpp import DemoServer
 from embedded.management.commands import up
-from embedded.servers import prosody
 from embedded.servers.parts import EmbeddedPart
 from embedded.servers.postgres import EmbeddedPostgres
-from embedded.stack.children import read_settings_again
+from embedded.stack.addresses import demo_server
 from embedded.stack.plan import REPORTS_STOP_SECONDS, manage
-from embedded.supervisor.processes import PROJECT, ProcessSpec, StopOrder
-from pushserver.config.data_dir import refuse_foreign_data, usable
+from embedded.supervisor.processes import ProcessSpec, StopOrder
+from pushserver.config.embedded import COMPONENT
 
 STAGED = "A demonstration. Faults are staged, so that indicators are yellow on purpose:"
 
@@ -37,26 +33,10 @@ XMPP_PEOPLE = (
 class Command(up.Command):
     help = "Run the whole server and reference clients that keep it busy."
 
-    demo_server: DemoServer | None = None
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
-        parser.add_argument("--xmpp", action="store_true", help="install Prosody if there is none (Debian, as root)")
-
-    def handle(self, *args: Any, **options: Any) -> None:
-        os.environ["DEMONSTRATION"] = "1"  # pages show it
-        read_settings_again()
-        if options["xmpp"]:
-            subprocess.run([PROJECT / "requirements" / "system.sh", "prosody"], check=False)
-        # An operator's own component is left alone. The demonstration would register devices with it.
-        if prosody.is_installed() and not settings.XMPP_COMPONENT_JID:
-            refuse_foreign_data(settings.DATA_DIR)
-            with usable(settings.DATA_DIR):
-                settings.DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self.demo_server = DemoServer.settle(settings.DATA_DIR)
-            os.environ |= self.demo_server.environment()
-            read_settings_again()
-        super().handle(*args, **options)
+    @property
+    def demo_server(self) -> DemoServer | None:
+        """Return the XMPP server, or None where an operator has a component, or no Prosody is installed."""
+        return demo_server(settings.DATA_DIR) if COMPONENT in settings.EMBEDDED else None
 
     def notes(self) -> list[str]:
         """Return lines about the people of the demonstration. They are made up, so their keys may be shown."""

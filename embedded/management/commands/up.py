@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from embedded.servers import parts
 from embedded.servers.postgres import EmbeddedPostgres
+from embedded.stack.addresses import Addresses, addresses
 from embedded.stack.lock import only_one
 from embedded.stack.plan import Plan, database, services, web
 from embedded.stack.running import run
@@ -19,7 +20,6 @@ from embedded.supervisor.processes import ProcessSpec
 from kit.errors import StartError
 from kit.metrics import files
 from pushserver.config.data_dir import refuse_a_full_disk, usable
-from pushserver.settings import env
 
 
 class Command(BaseCommand):
@@ -36,6 +36,7 @@ class Command(BaseCommand):
             self.stderr.write(problem)
         if problems:
             sys.exit(1)
+        here = addresses(settings.DATA_DIR)
         log = MergedLog(sys.stdout, coloured=sys.stdout.isatty())
         fault = ""  # raised below: Python 3.11.2 wraps in a group what `except*` raises, sys.exit too
         try:
@@ -43,21 +44,22 @@ class Command(BaseCommand):
                 refuse_a_full_disk(settings.DATA_DIR)
                 with usable(settings.DATA_DIR):
                     files.clear(settings.METRICS_DIR)
-                    plan = self._plan(options)
-                run(plan, log=log, embedded_file=settings.EMBEDDED_FILE, private_key=settings.SERVER_PRIVATE_KEY)
+                    here.ports.save()
+                    plan = self._plan(here, options)
+                run(plan, log=log, private_key=settings.SERVER_PRIVATE_KEY)
         except* StartError as errors:
             fault = _first_line(errors)
         if fault:
             self.stderr.write(fault)
             sys.exit(1)
 
-    def _plan(self, options: dict[str, Any]) -> Plan:
+    def _plan(self, here: Addresses, options: dict[str, Any]) -> Plan:
         own = services(cpus=options["processes"], has_xmpp=bool(settings.XMPP_COMPONENT_JID))
-        cluster = None if env.secret("DATABASE_URL") else EmbeddedPostgres(settings.EMBEDDED_POSTGRES_DIR)
+        cluster = here.postgres if "DATABASE_URL" in settings.EMBEDDED else None
         return Plan(
             host=settings.HOST,
             port=settings.PORT,
-            embedded=[*_embedded_parts(cluster), *self.further_parts()],
+            embedded=[*_embedded_parts(here), *self.further_parts()],
             database=database(cluster),
             web=web(settings.HOST, settings.PORT),
             services=[*own, *self.further_processes()],
@@ -88,20 +90,17 @@ def _problems() -> Iterator[str]:
             yield f"{message.id}: {message.msg} {message.hint or ''}".strip()
 
 
-def _embedded_parts(cluster: EmbeddedPostgres | None) -> Iterator[parts.EmbeddedPart]:
-    """Yield the embedded servers for everything that the environment does not configure.
-
-    The environment itself is read, because the settings may still have the addresses of an earlier start.
-    """
-    if cluster is not None:
-        yield parts.postgres(cluster)
-    if not env.secret("REDIS_URL"):
-        yield parts.valkey(settings.DATA_DIR)
-    if not env.urls("WAKU_NODES"):
-        capacity = settings.WAKU_RING_CAPACITY
-        yield parts.waku_node(settings.DATA_DIR, settings.WAKU_PUBSUB_TOPICS, ring_capacity=capacity)
-    if not env.urls("GORUSH_URL"):
-        yield parts.gorush(settings.DATA_DIR)
+def _embedded_parts(here: Addresses) -> Iterator[parts.EmbeddedPart]:
+    """Yield the embedded servers for everything that the environment does not configure."""
+    if "DATABASE_URL" in settings.EMBEDDED:
+        yield parts.postgres(here.postgres)
+    if "REDIS_URL" in settings.EMBEDDED:
+        yield parts.valkey(here.valkey)
+    if "WAKU_NODES" in settings.EMBEDDED:
+        topics, capacity = settings.WAKU_PUBSUB_TOPICS, settings.WAKU_RING_CAPACITY
+        yield parts.waku_node(settings.DATA_DIR, here.ports["node"], topics, ring_capacity=capacity)
+    if "GORUSH_URL" in settings.EMBEDDED:
+        yield parts.gorush(settings.DATA_DIR, here.ports["gorush"])
 
 
 def _first_line(errors: BaseExceptionGroup[StartError]) -> str:

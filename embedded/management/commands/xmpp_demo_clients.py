@@ -45,7 +45,7 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, **options: Any) -> None:
         if not settings.XMPP_COMPONENT_JID:
-            raise CommandError("XMPP_COMPONENT_JID is not set. Start `manage.py demo --xmpp`.")
+            raise CommandError("XMPP_COMPONENT_JID is not set. Start `make run XMPP=1`.")
         logging.getLogger("slixmpp").setLevel(logging.WARNING)  # it logs every connection
         App.objects.get_or_create(slug=APP, defaults={"app_topic": BUNDLE, "created_at": timezone.now()})
         asyncio.run(_live_until_stopped(options))

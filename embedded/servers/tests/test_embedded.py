@@ -178,11 +178,23 @@ def test_valkey_finds_its_data_after_a_kill(tmp_path, guard):
         assert client.get("kept") == b"1"
 
 
-def test_a_port_is_remembered(tmp_path):
-    port = ports.remembered_port(tmp_path / "ports.json", "valkey")
-    assert ports.remembered_port(tmp_path / "ports.json", "valkey") == port
-    assert ports.remembered_port(tmp_path / "ports.json", "node") != port
-    assert json.loads((tmp_path / "ports.json").read_text())["valkey"] == port
+def test_a_port_stays_once_it_is_saved(tmp_path):
+    file = tmp_path / "ports.json"
+    chosen = ports.Ports(file)
+    assert chosen["valkey"] == chosen["valkey"] != chosen["node"]
+    assert not file.exists()
+    chosen.save()
+    again = ports.Ports(file)
+    assert (again["valkey"], again["node"]) == (chosen["valkey"], chosen["node"])
+
+
+def test_ports_of_servers_that_a_start_does_not_have_stay(tmp_path):
+    file = tmp_path / "ports.json"
+    file.write_text('{"xmpp-users": 12345}')
+    chosen = ports.Ports(file)
+    assert chosen["valkey"]
+    chosen.save()
+    assert json.loads(file.read_text()) == {"xmpp-users": 12345, "valkey": chosen["valkey"]}
 
 
 def test_a_port_is_outside_the_range_of_outgoing_connections():
@@ -191,9 +203,10 @@ def test_a_port_is_outside_the_range_of_outgoing_connections():
 
 
 def test_a_port_in_use_is_replaced(tmp_path):
-    port = ports.remembered_port(tmp_path / "ports.json", "valkey")
-    with socket.create_server(("127.0.0.1", port)):
-        assert ports.remembered_port(tmp_path / "ports.json", "valkey") != port
+    chosen = ports.Ports(tmp_path / "ports.json")
+    with socket.create_server(("127.0.0.1", chosen["valkey"])):
+        chosen.save()
+        assert ports.Ports(tmp_path / "ports.json")["valkey"] != chosen["valkey"]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
@@ -317,7 +330,7 @@ def test_root_falls_back_to_nobody_where_no_account_can_be_made(monkeypatch, tmp
 
 
 def test_the_node_has_every_configured_topic_and_the_expected_ring(tmp_path):
-    command = parts.waku_node(tmp_path, ["/waku/2/rs/16/32", "/waku/2/rs/16/64"], ring_capacity=7000).spec.command
+    command = parts.waku_node(tmp_path, 9, ["/waku/2/rs/16/32", "/waku/2/rs/16/64"], ring_capacity=7000).spec.command
     assert command[command.index("--relay-cache-capacity") + 1] == "7000"
     start = command.index("--shard")
     assert command[start + 1 : start + 3] == ["/waku/2/rs/16/32", "/waku/2/rs/16/64"]

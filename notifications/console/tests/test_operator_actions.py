@@ -90,7 +90,7 @@ def test_while_draining_nothing_is_claimed_and_nothing_is_lost():
 
     assert (fresh(waiting).state, fresh(waiting).attempt_count) == (State.PENDING, 0)
     assert due_ids(now=timezone.now()) == []
-    assert [halts.stop_draining(), halts.stop_draining()] == [True, False]
+    assert [halts.stop_draining(by="ann", now=NOW) for _ in range(2)] == [True, False]
     assert due_ids(now=timezone.now()) == [waiting.pk]
     send(waiting)
     assert fresh(waiting).state == State.DELIVERED

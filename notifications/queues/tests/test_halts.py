@@ -7,9 +7,10 @@ import pytest
 from django.utils import timezone
 from structlog.testing import capture_logs
 
+from notifications import retention
 from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result, channel_key
 from notifications.metrics import CHANNEL_TRIPS
-from notifications.models import Attempt, Channel, Halt, Notification
+from notifications.models import Attempt, Channel, EndedHalt, Halt, Notification
 from notifications.queues import halts, queues
 from registrations.models import Route
 from tests.delivering import (
@@ -80,12 +81,38 @@ def test_a_pause_says_who_why_and_since_when():
     [
         (lambda: halts.pause(APPLE, by="ann", why="x", now=NOW), lambda: halts.resume(APPLE, by="ann", now=NOW)),
         (lambda: halts.trip(APPLE, reason="x", now=NOW), lambda: halts.close_breaker(APPLE, now=NOW)),
-        (lambda: halts.start_draining(by="ann", why="x", now=NOW), halts.stop_draining),
+        (lambda: halts.start_draining(by="ann", why="x", now=NOW), lambda: halts.stop_draining(by="ann", now=NOW)),
     ],
 )
 def test_the_second_of_two_equal_halts_or_ends_changes_nothing(begin, end):
     assert [begin(), begin(), end(), end()] == [True, False, True, False]
     assert kinds() == []
+
+
+def test_an_ended_halt_keeps_who_began_it_and_who_ended_it():
+    halts.pause(APPLE, by="ann", why="new key", now=NOW)
+    halts.trip(APPLE, reason="refused", now=NOW)
+    halt_gateway()
+    later = NOW + timedelta(minutes=3)
+    halts.resume(APPLE, by="bob", now=later)
+    halts.close_breaker(APPLE, now=later)
+    halts.note_reached("gorush", now=later)
+    fields = ("kind", "gateway", "token_type", "app_topic", "reason", "by", "ended_by")
+    assert set(EndedHalt.objects.values_list(*fields)) == {
+        ("paused", "", 1, APP, "new key", "ann", "bob"),
+        ("tripped", "", 1, APP, "refused", "", ""),
+        ("unreachable", "gorush", None, "", "", "", ""),
+    }
+    assert set(EndedHalt.objects.values_list("since", "ended_at")) == {(NOW, later)}
+
+
+def test_ended_halts_are_kept_as_long_as_notifications():
+    for ago in (1, 3):
+        at = NOW - timedelta(days=ago)
+        halts.trip(APPLE, reason=f"{ago} days ago", now=at)
+        halts.close_breaker(APPLE, now=at)
+    list(retention.purge(now=NOW, keep=timedelta(days=2)))
+    assert EndedHalt.objects.get().reason == "1 days ago"
 
 
 def test_neither_breaker_nor_probe_overrules_an_operator():
@@ -159,9 +186,9 @@ def test_neither_a_halt_nor_its_end_changes_waiting_notifications():
         halts.close_breaker(APPLE, now=NOW)
         halts.resume(APPLE, by="ann", now=NOW)
         halt_gateway()
-        halts.note_reached("gorush")
+        halts.note_reached("gorush", now=NOW)
         halts.start_draining(by="ann", why="", now=NOW)
-        halts.stop_draining()
+        halts.stop_draining(by="ann", now=NOW)
     assert sent
     assert not [sql for sql in sent if "notifications_notification" in sql]
     assert list(Notification.objects.order_by("pk").values()) == before
@@ -215,8 +242,8 @@ BEGIN = {
     "tripped": lambda: halts.trip(APPLE, reason="x", now=NOW),
 }
 END = {
-    "drained": halts.stop_draining,
-    "unreachable": lambda: halts.note_reached("gorush"),
+    "drained": lambda: halts.stop_draining(by="ann", now=NOW),
+    "unreachable": lambda: halts.note_reached("gorush", now=NOW),
     "paused": lambda: halts.resume(APPLE, by="ann", now=NOW),
     "tripped": lambda: halts.close_breaker(APPLE, now=NOW),
 }

@@ -246,7 +246,9 @@ def test_the_first_batch_after_a_halt_sends_and_no_other_worker_waits(transactio
 
 
 def _end(halt):
-    assert halts.note_reached("gorush") if halt.kind == "unreachable" else halts.resume(APPLE, by="ann", now=NOW)
+    assert (
+        halts.note_reached("gorush", now=NOW) if halt.kind == "unreachable" else halts.resume(APPLE, by="ann", now=NOW)
+    )
 
 
 def test_no_worker_waits_for_a_session_that_begins_or_ends_a_halt(transactional_db):

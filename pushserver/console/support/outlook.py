@@ -56,6 +56,9 @@ def _causes(story: Story) -> Iterator[str]:
     for entry in story.staff:
         if (kind := halt_of(entry)) and kind not in lasting:
             yield f"{labels.HALTED_BY[kind]} by {entry.user.get_username()}"
+    for ended in story.ended_halts:
+        if not ended.by:
+            yield f"{labels.HALTED_BY[ended.kind]} for {in_words(ended.ended_at - ended.since)}"
     if story.notification.state == State.EXPIRED and not story.attempts:
         yield "no attempt was made"
     first = next((attempt.started_at for attempt in story.attempts), None)

@@ -11,7 +11,7 @@ from django.db.models import Model, Q
 from kit.admin.changes import changes_of
 from kit.operations import parts
 from notifications.messages import channel_key
-from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest
+from notifications.models import Attempt, Channel, EndedHalt, Halt, Notification, NotificationRequest
 from notifications.queues import halts
 from pushserver.console.drain import DRAIN_ID
 from pushserver.console.labels import STARTED, STOPPED
@@ -32,6 +32,7 @@ class Story:
     """All rows about one notification. Envelopes and replies are deleted sooner than notifications.
 
     ``staff`` has the staff actions during its life. The beginnings of halts that covered its creation come first.
+    ``ended_halts`` has those that the server itself began or ended in that time.
     """
 
     notification: Notification
@@ -41,6 +42,7 @@ class Story:
     attempts: Sequence[Attempt]
     replies: Sequence[OutboundReply]
     halts: Sequence[Halt]
+    ended_halts: Sequence[EndedHalt] = ()
     staff: Sequence[LogEntry] = ()
     rule_urls: Mapping[int, str] = field(default_factory=dict)
 
@@ -61,9 +63,16 @@ def load_story(notification_id: int) -> Story | None:
         attempts=attempts,
         replies=replies_to(notification.request),
         halts=halts.covering_route(route) if route else [],
+        ended_halts=_ended_halts(notification, route) if route else [],
         staff=_staff(notification, _channel_of(route)),
         rule_urls={pk: url for part in parts() for pk, url in part.rule_urls(attempts).items()},
     )
+
+
+def _ended_halts(notification: Notification, route: Route) -> list[EndedHalt]:
+    ended = halts.ended_since(notification.created_at, route).filter(Q(by="") | Q(ended_by=""))
+    until = notification.finished_at
+    return list((ended.filter(since__lt=until) if until else ended)[:MAX_STEPS])
 
 
 def envelope_of(request: NotificationRequest) -> InboundEnvelope | None:

@@ -28,10 +28,10 @@ from kit.admin.times import in_words
 from kit.http.urls import host_of
 from kit.tracing.spans import trace_of
 from notifications.admin import notification_url, request_url, timeline_url, type_name
-from notifications.models import Attempt, Notification, NotificationRequest
+from notifications.models import Attempt, Halt, Notification, NotificationRequest
 from notifications.rules.reports import unpack
 from pushserver.console.frame.links import links_to_recipient
-from pushserver.console.labels import CLASSES, NO_SUCH_NOTIFICATION, NOTHING_LEFT
+from pushserver.console.labels import CLASSES, NO_SUCH_NOTIFICATION, NOTHING_LEFT, PROBED
 from pushserver.console.support.outlook import (
     line_of,
     line_of_request,
@@ -156,11 +156,14 @@ def _decided(request: NotificationRequest) -> Iterator[Step]:
 
 
 def _halted(story: Story) -> Iterator[Step]:
-    """Yield the beginning of each current halt that the server began itself."""
-    for halt in story.halts:
+    """Yield the beginnings and ends of halts for which no staff action stands."""
+    for halt in [*story.ended_halts, *story.halts]:
         if not halt.by:
             is_before = halt.since < story.request.received_at
             yield Step(halt.since, "Halted by the server:", halt.reason or halt.gateway, halt.kind, is_before)
+    for ended in story.ended_halts:
+        if not ended.ended_by:
+            yield Step(ended.ended_at, "Halt ended by the server:", PROBED[Halt.Kind(ended.kind)])
 
 
 def _acted(staff: Sequence[LogEntry], request: HttpRequest, since: datetime) -> Iterator[Step]:

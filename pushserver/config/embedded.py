@@ -1,0 +1,38 @@
+"""Settings of the embedded servers, which stand in for what the environment does not configure.
+
+`manage.py up` chooses them before the settings are read, and notes them in a file for every other process.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+FILE_NAME = "embedded.json"
+# The variables of one server, which the operator sets or leaves out together.
+COMPONENT, OF_COMPONENT = "XMPP_COMPONENT_JID", "XMPP_COMPONENT_"
+
+_choosers: list[Callable[[Path], Mapping[str, str]]] = []
+
+
+def choose_by(chooser: Callable[[Path], Mapping[str, str]]) -> None:
+    """Have this process start the servers: ``chooser`` returns their settings for a DATA_DIR, and writes nothing."""
+    _choosers[:] = [chooser]
+
+
+def settings_of(data_dir: Path, is_set: Callable[[str], bool]) -> dict[str, str]:
+    """Return the settings of the embedded servers, by variable. A server that the environment configures is left out.
+
+    ``is_set`` says whether the environment has a variable.
+    """
+    found = _choosers[0](data_dir) if _choosers else _noted(data_dir)
+    return {
+        name: value for name, value in found.items() if not is_set(COMPONENT if name.startswith(OF_COMPONENT) else name)
+    }
+
+
+def _noted(data_dir: Path) -> dict[str, str]:
+    """Return what a running `manage.py up` noted."""
+    try:
+        return dict(json.loads((data_dir / FILE_NAME).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
