@@ -5,7 +5,7 @@ Rule: one filter is active at a time. Each has an index in the order of the list
 
 from collections.abc import Iterable
 from copy import copy
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
@@ -86,6 +86,8 @@ class DuringFilter(Alone, admin.SimpleListFilter):
     # that is ordered by id.
     field_name = ""
     is_by_id = False
+    # The column with the UTC day by which the table is partitioned, so that other days are not read.
+    days = ""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
         return [(HOUR, "the last hour"), *([(self.value() or "", self.value() or "")] if self._is_span() else [])]
@@ -103,6 +105,8 @@ class DuringFilter(Alone, admin.SimpleListFilter):
             return queryset.none()
         begin, end = span
         within = queryset.filter(**{f"{self.field_name}__gte": begin, f"{self.field_name}__lt": end})
+        if self.days:
+            return within.filter(**{f"{self.days}__range": (begin.astimezone(UTC).date(), end.astimezone(UTC).date())})
         return within.filter(pk__gte=self._first_id(queryset, begin)) if self.is_by_id else within
 
     def _first_id(self, queryset: QuerySet[Any], begin: datetime) -> int:
@@ -112,9 +116,9 @@ class DuringFilter(Alone, admin.SimpleListFilter):
         return int(first or 0)
 
 
-def during(field: str, *, is_by_id: bool = False) -> type[DuringFilter]:
+def during(field: str, *, is_by_id: bool = False, days: str = "") -> type[DuringFilter]:
     """Return the filter by the period of a column."""
-    return type("During", (DuringFilter,), {"field_name": field, "is_by_id": is_by_id})
+    return type("During", (DuringFilter,), {"field_name": field, "is_by_id": is_by_id, "days": days})
 
 
 def read_span(text: str) -> tuple[datetime, datetime] | None:
