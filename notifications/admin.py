@@ -96,8 +96,8 @@ class StateFilter(WordFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
         rows = super().queryset(request, queryset)
-        is_open = {*DUE, State.IN_FLIGHT}.issuperset(self.used_parameters.get(self.lookup_kwarg) or [""])
-        return rows.filter(ended_on=UNDER_WAY) if is_open else rows
+        asked: Any = self.used_parameters.get(self.lookup_kwarg) or [""]
+        return rows.filter(ended_on=UNDER_WAY) if {*DUE, State.IN_FLIGHT}.issuperset(asked) else rows
 
 
 class NotificationInline(FactInline):

@@ -2,7 +2,9 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from notifications.messages import QueueKey
@@ -52,6 +54,35 @@ def test_open_notifications_are_those_that_have_not_ended(admin_client: Client, 
     factories.make_notification(state=state)
 
     assert bool(rows(admin_client, NOTIFICATIONS, "progress=open")) is not state.is_terminal
+
+
+UNDER_WAY_ALONE = ["notifications_notification_under_way"]
+
+
+@pytest.mark.parametrize(
+    ("query", "tables"),
+    [
+        *[("progress=open", UNDER_WAY_ALONE), ("progress=stuck", UNDER_WAY_ALONE)],
+        *[(f"state__exact={state}", UNDER_WAY_ALONE) for state in State if not state.is_terminal],
+        ("during=2026-11-20T23:30:00%2B00:00..2026-11-20T23:59:00%2B00:00", ["notifications_notification_d20261120"]),
+    ],
+)
+def test_a_filter_reads_only_the_partitions_that_can_have_its_rows(
+    admin_client: Client, query: str, tables: list[str]
+) -> None:
+    """A list of a month reads 30 partitions, of which the index of the list is no help for rows that do not exist."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE IF NOT EXISTS notifications_notification_d20261120 PARTITION OF notifications_notification"
+            " FOR VALUES FROM ('2026-11-20') TO ('2026-11-21')"
+        )
+    with CaptureQueriesContext(connection) as queries:
+        admin_client.get(f"{NOTIFICATIONS}?{query}")
+    [asked] = [sql for each in queries if re.search('FROM "notifications_notification" .* LIMIT', sql := each["sql"])]
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN (FORMAT JSON) {asked}")
+        plan = str(cursor.fetchone())
+    assert sorted(set(re.findall("notifications_notification_(?:under_way|d[0-9]+|default)", plan))) == tables
 
 
 def test_stuck_notifications_were_due_a_minute_ago_or_lost_their_worker(admin_client: Client) -> None:
