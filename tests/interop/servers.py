@@ -15,18 +15,11 @@ from embedded.servers.ports import free_port
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
 from kit.http.connections import new_client
 from notifications.gateways.gorush.sending.client import GorushGateway
-from notifications.gateways.gorush.sending.push_api import Presentation
 from notifications.messages import NotificationType, Push, Result, channel_key
 from registrations.messages import TokenType
 from tests.flows import fleet as processes
 from tests.flows.fleet import Fleet
 
-PRESENTATION = Presentation(
-    texts={"message": "New message", "mention": "New mention", "request_to_join": "Join?", "contact_request": "Hello?"},
-    deep_links={"message": "status-app://chats", "contact_request": "status-app://cr", "other": "status-app://ac"},
-    sound="default",
-    priority="high",
-)
 APP_TOPIC = "im.status.ethereum"
 KEY_ID, TEAM_ID = "KEY1234567", "TEAM123456"
 # Longer than the seven seconds in which the Firebase SDK repeats a push.
@@ -171,7 +164,7 @@ def send(urls: Sequence[str], push: Push, *, timeout_seconds: float = TIMEOUT_SE
 
     async def main() -> Result:
         async with new_client(timeout_seconds=timeout_seconds) as client:
-            return await GorushGateway(urls, PRESENTATION, client).send(push)
+            return await GorushGateway(urls, client).send(push)
 
     return replace(asyncio.run(main()), latency_ms=0)
 

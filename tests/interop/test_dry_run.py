@@ -9,13 +9,13 @@ from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.gateways.gorush.sending.push_api import device_token
 from notifications.messages import DRY_RUN, Outcome, Push, Result
 from registrations.messages import TokenType
-from tests.interop.servers import PRESENTATION, Server, new_push
+from tests.interop.servers import Server, new_push
 
 
 def sent(server: Server, push: Push, *, dry_run_token: str) -> Result:
     async def main() -> Result:
         async with new_client(timeout_seconds=20) as client:
-            return await GorushGateway([server.url], PRESENTATION, client, dry_run_tokens=[dry_run_token]).send(push)
+            return await GorushGateway([server.url], client, dry_run_tokens=[dry_run_token]).send(push)
 
     return asyncio.run(main())
 

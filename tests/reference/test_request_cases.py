@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from notifications.gateways.gorush.sending.push_api import Presentation, build_request
-from notifications.messages import Push, PushRequest, channel_key
+from notifications.gateways.gorush.sending import push_api
+from notifications.messages import NotificationType, Push, PushRequest, channel_key
 from notifications.models import Notification
 from registrations import token_types
 from registrations.messages import RegistrationMessage, TokenType
@@ -80,17 +80,11 @@ def test_reports_and_sends_like_status_go_except_where_listed(case):
     assert [[r.success, r.error] for r in reply.body.reports] == ([expected_report] if expected_report else [])
 
 
-PRESENTATION_2024 = Presentation(
-    texts={
-        "message": "You have a new message",
-        "mention": "Someone mentioned you",
-        "request_to_join": "Someone requested to join a community you are an admin of",
-        "contact_request": "Someone mentioned you",
-    },
-    deep_links={"other": ""},
-    sound="default",
-    priority="high",
-)
+TEXTS_2024 = {
+    NotificationType.MESSAGE: "You have a new message",
+    NotificationType.MENTION: "Someone mentioned you",
+    NotificationType.REQUEST_TO_JOIN_COMMUNITY: "Someone requested to join a community you are an admin of",
+}
 # Fields that we add to status-go's body of 2024, or leave out of it, and the reason for each.
 ADDED = {
     "notif_id",  # correlates later output of gorush
@@ -104,7 +98,8 @@ ADDED = {
 @pytest.mark.parametrize(
     "case", [case for case in GORUSH_CASES if case["name"] != "platform_0"], ids=lambda case: case["name"]
 )
-def test_sends_gorush_the_body_that_status_go_sends(case):
+def test_sends_gorush_the_body_that_status_go_sends(case, monkeypatch):
+    monkeypatch.setattr(push_api, "TEXTS", TEXTS_2024)
     [theirs] = json.loads(case["body"])["notifications"]
     registration = bodies.parse_registration(bytes.fromhex(case["registration"]))
     [notification] = _request(case).notifications
@@ -119,7 +114,7 @@ def test_sends_gorush_the_body_that_status_go_sends(case):
         message=notification.message,
         collapse_id="c",
     )
-    [ours] = json.loads(build_request(push, PRESENTATION_2024))["notifications"]
+    [ours] = json.loads(push_api.build_request(push))["notifications"]
     ours = {name: value for name, value in ours.items() if name not in ADDED}
     ours["data"].pop("deepLink", None)
     if registration.token_type == TokenType.FIREBASE:

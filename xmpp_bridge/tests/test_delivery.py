@@ -11,7 +11,6 @@ import pytest
 from django.utils import timezone
 
 from notifications.gateways.gorush.sending.client import GorushGateway
-from notifications.gateways.gorush.sending.push_api import Presentation
 from notifications.models import Attempt, Channel, Notification
 from notifications.queues import disabling
 from registrations.models import Route
@@ -37,7 +36,6 @@ from xmpp_bridge.tests.talking import (
 )
 
 pytestmark = pytest.mark.django_db
-PRESENTATION = Presentation({}, {}, "default", "high")
 _COUNTED = itertools.count(1)
 TAKEN = {"success": "ok", "counts": 1, "logs": []}
 
@@ -54,7 +52,7 @@ class Gorush(GorushGateway):
             return httpx.Response(200, json=answer(notification))
 
         client = httpx.AsyncClient(transport=httpx.MockTransport(respond))
-        super().__init__(["http://gorush.test"], PRESENTATION, client)
+        super().__init__(["http://gorush.test"], client)
 
 
 def refusing(error: str) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -18,8 +18,6 @@ from notifications.gateways.gorush.rules.file import shipped_rules
 from notifications.gateways.gorush.rules.table import current_rules, unknown_errors
 from notifications.gateways.gorush.sending.graded import fit, rings
 from notifications.gateways.gorush.sending.push_api import (
-    OF_STATUS,
-    Presentation,
     build_dry_run,
     build_request,
     device_token,
@@ -49,13 +47,11 @@ class GorushGateway:
     def __init__(
         self,
         urls: Sequence[str],
-        presentation: Presentation,
         client: HttpClient,
         rules: Callable[[], Sequence[ErrorRule]] = shipped_rules,
         dry_run_tokens: Collection[str] = (),
     ) -> None:
         self._peers = Peers(urls)
-        self._presentation = presentation
         self._client = client
         self._rules = rules
         self._dry_run_tokens = dry_run_tokens
@@ -71,11 +67,11 @@ class GorushGateway:
     async def send(self, push: Push) -> Result:
         started = monotonic()
         if self._dry_run_tokens and device_token(push) in self._dry_run_tokens:
-            result = read_dry_run(await self._post(build_dry_run(push, self._presentation), push))
+            result = read_dry_run(await self._post(build_dry_run(push), push))
         elif push.grade:
             result = await self._send_graded(push)
         else:
-            result = await self._post(build_request(push, self._presentation), push)
+            result = await self._post(build_request(push), push)
         if result.code == UNKNOWN.code:
             unknown_errors().note(push.channel.token_type, result.unknown_signature)
         return replace(result, latency_ms=round((monotonic() - started) * 1000))
@@ -132,4 +128,4 @@ def open_gateway() -> GorushGateway:
     """
     dry_run_tokens = [token_of(key) for key in (settings.SERVER_PRIVATE_KEY, *settings.OTHER_SERVER_PRIVATE_KEYS)]
     client = lasting_client(timeout_seconds=settings.GORUSH_TIMEOUT_SECONDS)
-    return GorushGateway(settings.GORUSH_URLS, OF_STATUS, client, lambda: current_rules().rules, dry_run_tokens)
+    return GorushGateway(settings.GORUSH_URLS, client, lambda: current_rules().rules, dry_run_tokens)

@@ -6,7 +6,6 @@ an entry means that Apple or Google took the push (gorush.md, 1.5 and 3.7).
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -19,66 +18,40 @@ from notifications.messages import DRY_RUN, NotificationType, Outcome, Push, Res
 from registrations.messages import TokenType
 from registrations.routes.addresses import read_address
 
-
-@dataclass(frozen=True, slots=True)
-class Presentation:
-    """The look and sound of a push on the phone.
-
-    The keys of the texts are message, mention, request_to_join and contact_request.
-    """
-
-    texts: Mapping[str, str]
-    deep_links: Mapping[str, str]
-    sound: str
-    priority: str
-
-
-# What Status' own server shows on phones.
-OF_STATUS = Presentation(
-    texts={
-        "message": "New message in Messenger",
-        "mention": "New mention or reply in Communities",
-        "request_to_join": "Someone requested to join a community you are an admin of",
-        "contact_request": "Someone sent you a contact request",
-    },
-    deep_links={
-        "message": "status-app://chats",
-        "contact_request": "status-app://contact-requests",
-        "other": "status-app://ac",
-    },
-    sound="default",
-    priority="high",  # or normal: gorush drops any other value without an error
-)
-_TEXT_KEYS: dict[int, str] = {
-    NotificationType.MESSAGE: "message",
-    NotificationType.MENTION: "mention",
-    NotificationType.REQUEST_TO_JOIN_COMMUNITY: "request_to_join",
-    NotificationType.CONTACT_REQUEST: "contact_request",
+# What Status' own server shows on phones. A type unknown to this server is shown as a mention, as status-go does.
+TEXTS: dict[int, str] = {
+    NotificationType.MESSAGE: "New message in Messenger",
+    NotificationType.MENTION: "New mention or reply in Communities",
+    NotificationType.REQUEST_TO_JOIN_COMMUNITY: "Someone requested to join a community you are an admin of",
+    NotificationType.CONTACT_REQUEST: "Someone sent you a contact request",
 }
+DEEP_LINKS: dict[int, str] = {
+    NotificationType.MESSAGE: "status-app://chats",
+    NotificationType.CONTACT_REQUEST: "status-app://contact-requests",
+}
+OTHER_DEEP_LINK = "status-app://ac"
 # The limit of Apple and Google, as they count it (gorush.md, 3.7).
 MAX_PAYLOAD_BYTES = 4096
 NO_CIPHERTEXT = "0x"
 # A number of no platform in gorush: it takes such a notification, checks it and silently drops it (gorush.md, 1.6).
 NO_PLATFORM = 0
-# A type unknown to this server is shown as a mention, as status-go does.
-_GENERIC = "mention"
 
 
-def build_request(push: Push, presentation: Presentation) -> bytes:
+def build_request(push: Push) -> bytes:
     """Return the JSON body for one push.
 
     There is one token, because gorush loses failure entries of requests with several (gorush.md, 3.2). A push that
     would be too large goes without its ciphertext at once: a phone that is woken can fetch the message itself.
     """
-    notification = _notification(push, presentation)
+    notification = _notification(push)
     if payload_size_bytes(notification) > MAX_PAYLOAD_BYTES:
         notification["data"]["encryptedMessage"] = NO_CIPHERTEXT
     return orjson.dumps({"notifications": [notification]})
 
 
-def build_dry_run(push: Push, presentation: Presentation) -> bytes:
+def build_dry_run(push: Push) -> bytes:
     """Return the JSON body of the same push for no platform: gorush takes it, and sends nothing to Apple or Google."""
-    full = fit(push, notif_id(push)).notification if push.grade else _notification(push, presentation)
+    full = fit(push, notif_id(push)).notification if push.grade else _notification(push)
     notification = full | {"platform": NO_PLATFORM}
     notification.pop("topic", None)
     return orjson.dumps({"notifications": [notification]})
@@ -95,12 +68,12 @@ def payload_size_bytes(notification: dict[str, Any]) -> int:
     return len(orjson.dumps({"notification": {"body": text}, "data": data, "android": notification["android"]}))
 
 
-def _notification(push: Push, presentation: Presentation) -> dict[str, Any]:
+def _notification(push: Push) -> dict[str, Any]:
     notification: dict[str, Any] = {
         "notif_id": notif_id(push),
         "tokens": [device_token(push)],
         "platform": NUMBERS[push.channel.token_type],
-        "message": presentation.texts[_TEXT_KEYS.get(push.type, _GENERIC)],
+        "message": TEXTS.get(push.type, TEXTS[NotificationType.MENTION]),
         "data": {
             "encryptedMessage": "0x" + push.message.hex(),
             "chatId": "0x" + push.chat_id.hex(),
@@ -108,7 +81,7 @@ def _notification(push: Push, presentation: Presentation) -> dict[str, Any]:
         },
     }
     if push.channel.token_type == TokenType.APN:
-        _address_apple(notification, push, presentation)
+        _address_apple(notification, push)
     else:
         _address_firebase(notification, push)
     return notification
@@ -119,17 +92,16 @@ def notif_id(push: Push) -> str:
     return f"{push.notification_id}-{push.attempt_number}"
 
 
-def _address_apple(notification: dict[str, Any], push: Push, presentation: Presentation) -> None:
+def _address_apple(notification: dict[str, Any], push: Push) -> None:
     notification |= {
         "topic": push.channel.app_topic,
         "collapse_id": push.collapse_id,
         "content_available": True,
-        "sound": presentation.sound,
-        "priority": presentation.priority,
+        "sound": "default",
+        "priority": "high",  # or normal: gorush drops any other value without an error
         "push_type": "alert",
     }
-    links = presentation.deep_links
-    notification["data"]["deepLink"] = links.get(_TEXT_KEYS.get(push.type, _GENERIC), links["other"])
+    notification["data"]["deepLink"] = DEEP_LINKS.get(push.type, OTHER_DEEP_LINK)
 
 
 def _address_firebase(notification: dict[str, Any], push: Push) -> None:

@@ -17,7 +17,7 @@ from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.gateways.gorush.rules.table import unknown_errors
 from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.gateways.gorush.sending.push_api import device_token
-from notifications.gateways.gorush.tests.test_request import APPLE, PRESENTATION
+from notifications.gateways.gorush.tests.test_request import APPLE
 from notifications.messages import Content, Grade, Outcome
 from tests.interop.fakes.certificates import serve_as
 
@@ -29,7 +29,7 @@ GRADED = replace(APPLE, grade=Grade.NORMAL, message=b"", wake=Content("Canary", 
 def sent(handler, urls=("http://one", "http://two")):
     async def main():
         async with httpx.AsyncClient(transport=httpx.MockTransport(handler)) as client:
-            return await GorushGateway(urls, PRESENTATION, client).send(APPLE)
+            return await GorushGateway(urls, client).send(APPLE)
 
     return asyncio.run(main())
 
@@ -69,7 +69,7 @@ def test_a_dry_run_succeeds_when_gorush_takes_it_for_no_platform(push, answer, o
 
     async def main():
         async with httpx.AsyncClient(transport=httpx.MockTransport(handler)) as client:
-            gateway = GorushGateway(["http://one"], PRESENTATION, client, dry_run_tokens=["old-token", "device-token"])
+            gateway = GorushGateway(["http://one"], client, dry_run_tokens=["old-token", "device-token"])
             return await gateway.send(push)
 
     result = asyncio.run(main())
@@ -133,7 +133,7 @@ def test_each_answer_is_read_by_the_present_rules():
 
     async def main():
         async with httpx.AsyncClient(transport=httpx.MockTransport(handler)) as client:
-            gateway = GorushGateway(["http://one"], PRESENTATION, client, lambda: rules.pop(0))
+            gateway = GorushGateway(["http://one"], client, lambda: rules.pop(0))
             return [await gateway.send(APPLE) for _ in range(2)]
 
     assert [result.code for result in asyncio.run(main())] == ["unknown", "gone"]
@@ -169,7 +169,7 @@ def sent_to(handler, *, timeout_seconds=5.0, unreachable_first=False):
             urls = [f"http://127.0.0.1:{server.port}"]
             if unreachable_first:
                 urls.insert(0, f"http://127.0.0.1:{unused_port()}")
-            return await GorushGateway(urls, PRESENTATION, client).send(APPLE)
+            return await GorushGateway(urls, client).send(APPLE)
 
     return asyncio.run(main()), len(seen)
 
@@ -194,7 +194,7 @@ def test_a_gorush_without_a_valid_certificate_gets_no_push(tmp_path, others, out
         async with TestServer(app) as plain, new_client(timeout_seconds=5) as client:
             names = {"closed": unused_port(), "plain": plain.port}
             urls = [f"https://127.0.0.1:{untrusted.port}", *(url.format(**names) for url in others)]
-            result = await GorushGateway(urls, PRESENTATION, client).send(APPLE)
+            result = await GorushGateway(urls, client).send(APPLE)
         await untrusted.close()
         return result
 

@@ -5,7 +5,7 @@ import asyncio
 import httpx
 
 from notifications.gateways.gorush.sending.client import GorushGateway
-from notifications.gateways.gorush.tests.test_request import APPLE, PRESENTATION
+from notifications.gateways.gorush.tests.test_request import APPLE
 from notifications.messages import Outcome
 
 OK = {"success": "ok", "counts": 1, "logs": []}
@@ -23,7 +23,7 @@ def _asked(*, pushes: int, broken: dict[str, type[httpx.TransportError]]) -> tup
 
     async def main() -> list[Outcome]:
         async with httpx.AsyncClient(transport=httpx.MockTransport(handler)) as client:
-            gateway = GorushGateway(["http://one", "http://two"], PRESENTATION, client)
+            gateway = GorushGateway(["http://one", "http://two"], client)
             return [(await gateway.send(APPLE)).outcome for _ in range(pushes)]
 
     outcomes = asyncio.run(main())

@@ -6,20 +6,13 @@ from dataclasses import replace
 import pytest
 
 from notifications.gateways.gorush.sending.push_api import (
-    _TEXT_KEYS,
     MAX_PAYLOAD_BYTES,
-    Presentation,
+    TEXTS,
     build_request,
     payload_size_bytes,
 )
 from notifications.messages import ChannelKey, NotificationType, Push
 
-PRESENTATION = Presentation(
-    texts={"message": "New message", "mention": "New mention", "request_to_join": "Join?", "contact_request": "Hello?"},
-    deep_links={"message": "app://chats", "contact_request": "app://contacts", "other": "app://ac"},
-    sound="default",
-    priority="high",
-)
 APPLE = Push(
     notification_id=7,
     attempt_number=2,
@@ -36,7 +29,7 @@ DATA = {"encryptedMessage": "0x0d", "chatId": "0x0c", "publicKey": "0x0a0b"}
 
 
 def built(push):
-    body = json.loads(build_request(push, PRESENTATION))
+    body = json.loads(build_request(push))
     assert list(body) == ["notifications"]
     [notification] = body["notifications"]
     return notification
@@ -47,14 +40,14 @@ def test_a_push_to_apple_has_topic_collapse_id_and_deep_link():
         "notif_id": "7-2",
         "tokens": ["device-token"],
         "platform": 1,
-        "message": "New message",
+        "message": "New message in Messenger",
         "topic": "im.status",
         "collapse_id": "c" * 32,
         "content_available": True,
         "sound": "default",
         "priority": "high",
         "push_type": "alert",
-        "data": DATA | {"deepLink": "app://chats"},
+        "data": DATA | {"deepLink": "status-app://chats"},
     }
 
 
@@ -63,7 +56,7 @@ def test_a_push_to_firebase_has_no_topic_because_it_would_address_all_subscriber
         "notif_id": "7-2",
         "tokens": ["device-token"],
         "platform": 2,
-        "message": "New message",
+        "message": "New message in Messenger",
         "android": {"collapse_key": "c" * 32, "notification": {"tag": "c" * 32}},
         "data": DATA,
     }
@@ -72,13 +65,13 @@ def test_a_push_to_firebase_has_no_topic_because_it_would_address_all_subscriber
 @pytest.mark.parametrize(
     ("notification_type", "text", "link"),
     [
-        (1, "New message", "app://chats"),
-        (2, "New mention", "app://ac"),
-        (3, "Join?", "app://ac"),
-        (4, "Hello?", "app://contacts"),
-        (5, "New mention", "app://ac"),
-        (-1, "New mention", "app://ac"),
-        (2**31 - 1, "New mention", "app://ac"),
+        (1, "New message in Messenger", "status-app://chats"),
+        (2, "New mention or reply in Communities", "status-app://ac"),
+        (3, "Someone requested to join a community you are an admin of", "status-app://ac"),
+        (4, "Someone sent you a contact request", "status-app://contact-requests"),
+        (5, "New mention or reply in Communities", "status-app://ac"),
+        (-1, "New mention or reply in Communities", "status-app://ac"),
+        (2**31 - 1, "New mention or reply in Communities", "status-app://ac"),
     ],
 )
 def test_every_type_has_its_text_and_link(notification_type, text, link):
@@ -97,8 +90,7 @@ def test_quotes_a_token_that_looks_like_json():
 
 
 def test_every_type_that_is_notified_about_has_a_text():
-    assert set(_TEXT_KEYS) == set(NotificationType) - {NotificationType.UNKNOWN}
-    assert set(_TEXT_KEYS.values()) == set(PRESENTATION.texts)
+    assert set(TEXTS) == set(NotificationType) - {NotificationType.UNKNOWN}
 
 
 @pytest.mark.parametrize("push", [APPLE, FIREBASE])
