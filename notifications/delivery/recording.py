@@ -31,7 +31,6 @@ from notifications.rules.policy import (
     CONFIG_RETRY_SECONDS,
     USUAL_ATTEMPTS,
     WORKER_LOST,
-    Standing,
     ambiguous_retry_at,
     is_contact,
     is_left_alone,
@@ -74,7 +73,7 @@ class Recorded(NamedTuple):
     """A result, as far as it matters to the sender."""
 
     claim: Claim
-    standing: Standing
+    is_open: bool  # its report is not fixed by this result: see `FINISHED_BY`
     is_token_dead: bool
 
 
@@ -299,8 +298,8 @@ def _key(change: Change) -> tuple[int, bytes, int, str]:
 
 
 def _recorded(claim: Claim, change: Change) -> Recorded:
-    standing = Standing.ENDED if State(change.state) in FINISHED_BY.values() else Standing.OPEN
-    return Recorded(claim, standing, is_token_dead=change.state == State.DEAD_TOKEN)
+    is_open = change.state not in FINISHED_BY.values()
+    return Recorded(claim, is_open, is_token_dead=change.state == State.DEAD_TOKEN)
 
 
 def _measure(results: Sequence[Done], known: Queues) -> None:

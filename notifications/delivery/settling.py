@@ -21,7 +21,7 @@ from notifications.messages import Answer, Report
 from notifications.metrics import ANSWER_SECONDS
 from notifications.models import Notification, NotificationRequest
 from notifications.rules.deadlines import IS_OVERDUE
-from notifications.rules.policy import Standing, is_answerable, report_error
+from notifications.rules.policy import report_error
 from notifications.rules.reports import REPORTS, report_of, unpack_reports
 from notifications.rules.transitions import DUE
 from registrations.models import Route
@@ -65,7 +65,7 @@ class WaitingRequest:
         asked = self.positions.pop(recorded.claim.notification_id, None)
         if asked is not None:
             position, public_key_hash, installation_id = asked
-            self.is_open |= recorded.standing is not Standing.ENDED
+            self.is_open |= recorded.is_open
             error = report_error(is_token_dead=recorded.is_token_dead)
             self.reports[position] = Report(public_key_hash, installation_id, success=not error, error=error)
         return asked is not None and not self.positions
@@ -239,7 +239,7 @@ def settle(request_ids: Iterable[int], *, now: datetime) -> list[Answer]:
     settled = [
         request
         for request in waiting
-        if is_answerable(map(_standing, by_request[request.id]), is_overdue=request.reply_due_at <= now)
+        if request.reply_due_at <= now or not any(map(_is_untried, by_request[request.id]))
     ]
     reports = _fix_reports([n for request in settled for n in by_request[request.id]], since)
     write(_ANSWER, {"now": now, "today": day_of(now), "ids": [request.id for request in settled]})
@@ -247,10 +247,10 @@ def settle(request_ids: Iterable[int], *, now: datetime) -> list[Answer]:
     return [_answer(request, {n.position: reports[n.id] for n in by_request[request.id]}) for request in settled]
 
 
-def _standing(notification: StoredNotification) -> Standing:
-    state = State(notification.state)
-    is_untried = state is State.PENDING or (state is State.IN_FLIGHT and notification.attempt_count == 1)
-    return Standing.UNTRIED if is_untried else Standing.ENDED if state.is_terminal else Standing.OPEN
+def _is_untried(notification: StoredNotification) -> bool:
+    """Return whether no attempt has a result: the sender waits until the reply deadline."""
+    is_first = notification.state == State.IN_FLIGHT and notification.attempt_count == 1
+    return is_first or notification.state == State.PENDING
 
 
 def _fix_reports(notifications: Sequence[StoredNotification], since: date) -> dict[int, Report]:

@@ -198,19 +198,6 @@ def ambiguous_retry_at(now: datetime, ambiguous_count: int, *, jitter: float, af
     return now + timedelta(seconds=max(pause, after_seconds))
 
 
-class Standing(StrEnum):
-    """The state of a notification, as far as it matters to its sender."""
-
-    UNTRIED = "untried"  # no attempt has a result: the sender waits until the reply deadline
-    OPEN = "open"  # attempted without an end yet: counts as success
-    ENDED = "ended"
-
-
-def is_answerable(standings: Iterable[Standing], *, is_overdue: bool) -> bool:
-    """Return whether a request can be answered: when every notification was attempted, or when the answer is due."""
-    return is_overdue or all(standing is not Standing.UNTRIED for standing in standings)
-
-
 def report_error(*, is_token_dead: bool) -> ReportError:
     """Return the report to the sender of an accepted notification. Everything but a dead token counts as success."""
     return ReportError.NOT_REGISTERED if is_token_dead else ReportError.NONE

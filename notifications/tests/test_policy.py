@@ -21,12 +21,10 @@ from notifications.rules.policy import (
     CONFIG_RETRY_SECONDS,
     MAX_RETRY_SECONDS,
     Recipient,
-    Standing,
     Verdict,
     Wish,
     ambiguous_retry_at,
     evaluate,
-    is_answerable,
     is_dying,
     is_left_alone,
     is_misconfigured,
@@ -123,23 +121,6 @@ def test_the_pauses_of_an_ambiguous_push_double_from_ten_seconds(ambiguous_count
 def test_a_gateway_that_asks_for_a_longer_pause_gets_it_after_an_ambiguous_answer_too():
     assert ambiguous_retry_at(NOW, 1, jitter=1.0, after_seconds=300) == NOW + timedelta(seconds=300)
     assert ambiguous_retry_at(NOW, 1, jitter=0.0, after_seconds=3) == NOW + timedelta(seconds=10)
-
-
-UNTRIED, OPEN, ENDED = Standing.UNTRIED, Standing.OPEN, Standing.ENDED
-
-
-@pytest.mark.parametrize(
-    ("standings", "is_overdue", "expected"),
-    [
-        ([], False, True),
-        ([ENDED, OPEN], False, True),
-        ([ENDED, UNTRIED], False, False),
-        ([UNTRIED], True, True),
-        ([ENDED, OPEN, UNTRIED], True, True),
-    ],
-)
-def test_a_request_is_answered_when_all_was_attempted_or_when_it_is_overdue(standings, is_overdue, expected):
-    assert is_answerable(standings, is_overdue=is_overdue) is expected
 
 
 def test_only_a_dead_token_is_reported_as_an_error():
