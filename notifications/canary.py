@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from django.db.models import QuerySet
 
+from notifications.messages import Outcome
 from notifications.models import Attempt
 from notifications.queues import halts
 
@@ -45,6 +46,6 @@ def push_trouble(push: Push) -> PushTrouble | None:
         return PushTrouble(False, halts.NO_PUSH_IS_TRIED if push.is_drained else "no worker tries the push")
     if not push.outcome:
         return PushTrouble(True, "it does not answer")
-    if push.outcome != Attempt.Outcome.DELIVERED:
+    if push.outcome != Outcome.DELIVERED:
         return PushTrouble(True, f"{push.outcome}: {push.code}")
     return None

@@ -7,7 +7,9 @@ The tables of requests and notifications have one partition for the rows under w
 ended: see `kit.db.partitions`. A reference to such a row holds its id alone, and PostgreSQL does not check it.
 """
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import ClassVar
 
 from django.contrib.postgres.indexes import BrinIndex
@@ -15,8 +17,14 @@ from django.db import models
 
 from kit.db.fields import BytesField
 from kit.db.partitions import UNDER_WAY
+from notifications.messages import Outcome
 from registrations import token_types
 from registrations.models import Route
+
+
+def choices_of(words: Iterable[StrEnum]) -> list[tuple[str, str]]:
+    """Return the choices of a column that holds one of these words."""
+    return [(word.value, word.capitalize()) for word in words]
 
 
 class NotificationRequest(models.Model):
@@ -245,14 +253,6 @@ class Attempt(models.Model):
     The table has a partition for each day on which attempts started.
     """
 
-    class Outcome(models.TextChoices):
-        DELIVERED = "delivered"
-        DEAD = "dead"
-        CONFIG = "config"
-        PAYLOAD = "payload"
-        TRANSIENT = "transient"
-        AMBIGUOUS = "ambiguous"
-
     # The notification may be gone: an attempt stays until its own day is dropped.
     notification = models.ForeignKey(
         Notification, on_delete=models.CASCADE, related_name="attempts", db_index=False, db_constraint=False
@@ -263,7 +263,7 @@ class Attempt(models.Model):
     app_topic = models.TextField(blank=True)
     started_at = models.DateTimeField(db_index=True)
     latency_ms = models.PositiveIntegerField(null=True)
-    outcome = models.TextField(choices=Outcome.choices, null=True)  # noqa: DJ001 - null: not known (yet)
+    outcome = models.TextField(choices=choices_of(Outcome), null=True)  # noqa: DJ001 - null: not known (yet)
     code = models.TextField(blank=True)  # the gateway's error in our words
     # The gateway's error text, without the token and any other detail of one device, so that people can tell errors
     # apart. Only people read it.

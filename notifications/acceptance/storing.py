@@ -25,7 +25,8 @@ from kit.db.postgresql.base import Rows
 from kit.db.statements import Statement, array_value, fetch, new_ids, write, write_rows
 from kit.metrics.batches import count
 from notifications import metrics
-from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
+from notifications.messages import Outcome
+from notifications.models import Notification, NotificationRequest, RequestDigest
 from notifications.queues.queues import UNSORTED, WAITS
 from notifications.rules.policy import Verdict
 from registrations.keys.encryption import Purpose
@@ -299,7 +300,7 @@ _RELEASE: LiteralString = f"""
     WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({{days}}, '{UNDER_WAY}') AND (
         created_at <= %(until)s OR {_MAY_HAVE_REACHED_NOBODY} AND NOT EXISTS (
             SELECT FROM notifications_attempt
-            WHERE notification_id = notification.id AND outcome = '{Attempt.Outcome.AMBIGUOUS}'
+            WHERE notification_id = notification.id AND outcome = '{Outcome.AMBIGUOUS}'
                 AND started_at > %(until)s
         )
     )

@@ -22,7 +22,7 @@ from kit.db.statements import array_value, fetch, unindexed, write, write_rows
 from kit.metrics.batches import count, count_returned, observe
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.metrics import ATTEMPTS, FINISHED, GATEWAY_SECONDS
-from notifications.models import Attempt, Notification
+from notifications.models import Notification
 from notifications.queues import breakers, disabling, halts, queues
 from notifications.queues.claim import Claim, Done
 from notifications.queues.queues import OF_A_ROUTE, OVER, Queues
@@ -326,7 +326,7 @@ _TAKE_UP_LOST = f"""
         SELECT id FROM notifications_notification_under_way WHERE {_IS_LOST}
         {_FIRST} LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     ), completed AS (
-        UPDATE notifications_attempt AS attempt SET outcome = '{Attempt.Outcome.AMBIGUOUS}', code = %(code)s
+        UPDATE notifications_attempt AS attempt SET outcome = '{Outcome.AMBIGUOUS}', code = %(code)s
         WHERE attempt.notification_id = ANY (ARRAY(SELECT id FROM lost)) AND attempt.outcome IS NULL
             AND attempt.started_at >= %(since)s
     )

@@ -22,7 +22,6 @@ import structlog
 
 from kit.db.statements import fetch, table
 from notifications.messages import ChannelKey, Outcome, Result
-from notifications.models import Attempt
 from notifications.queues import halts, queues
 from notifications.queues.claim import Claim
 from notifications.queues.queues import Queues
@@ -125,7 +124,7 @@ def _newest(app: ChannelKey, *, now: datetime) -> list[Send]:
 # Of each token what was said of it last.
 _COUNT_DEAD = f"""
     SELECT count(*) FILTER (WHERE is_dead), count(*) FROM (
-        SELECT DISTINCT ON (route.address_digest) attempt.outcome = '{Attempt.Outcome.DEAD}'
+        SELECT DISTINCT ON (route.address_digest) attempt.outcome = '{Outcome.DEAD}'
             AND attempt.is_guarded AS is_dead
         FROM (
             SELECT notification_id, outcome, is_guarded, started_at AS at, id FROM notifications_attempt

@@ -829,7 +829,3 @@ def test_names_the_requests_whose_answer_is_late_oldest_first():
 def test_every_outcome_either_ends_a_notification_or_schedules_another_attempt():
     assert set(Outcome) - set(FINISHED_BY) == {Outcome.TRANSIENT, Outcome.CONFIG, Outcome.AMBIGUOUS}
     assert all(state.is_terminal for state in FINISHED_BY.values())
-
-
-def test_every_outcome_can_be_stored():
-    assert {choice.value for choice in Attempt.Outcome} == {outcome.value for outcome in Outcome}

@@ -10,7 +10,7 @@ from typing import LiteralString
 
 from kit.db.statements import fetch, write
 from kit.operations import Operations, parts_in_use
-from notifications.models import Attempt
+from notifications.messages import Outcome
 from pushserver.models import TrafficHour
 from registrations import token_types
 
@@ -34,7 +34,7 @@ _ADD_UP: LiteralString = f"""
     UNION ALL
     SELECT hour_at, flow, sum((
         SELECT coalesce(sum(count), 0) FROM pushserver_attemptminute
-        WHERE begin_at >= hour_at AND begin_at < hour_at + interval '1 hour' AND outcome = '{Attempt.Outcome.DELIVERED}'
+        WHERE begin_at >= hour_at AND begin_at < hour_at + interval '1 hour' AND outcome = '{Outcome.DELIVERED}'
             AND (channel = name OR starts_with(channel, name || ' '))))
     FROM hours, unnest(%(device_flows)s::text[], %(kinds)s::text[]) AS device_flow (flow, name)
     GROUP BY hour_at, flow

@@ -12,7 +12,8 @@ from django.db import connection, transaction
 from kit.db.partitions import UNDER_WAY, day_of, with_days
 from kit.db.statements import table
 from kit.operations import parts
-from notifications.models import Attempt, Channel, Notification, NotificationRequest
+from notifications.messages import Outcome
+from notifications.models import Channel, Notification, NotificationRequest
 from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, TrafficMinute
 from registrations import token_types
 
@@ -84,7 +85,7 @@ COUNT_ENDS = f"""
     GROUP BY state
     UNION ALL
     SELECT %(begin)s, '{Notification.State.DELIVERED}', count(*) FROM notifications_attempt
-    WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome = '{Attempt.Outcome.DELIVERED}'
+    WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome = '{Outcome.DELIVERED}'
         HAVING count(*) > 0
 """
 

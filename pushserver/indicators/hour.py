@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 
 from django.db.models import Sum
 
-from notifications.models import Attempt
+from notifications.messages import Outcome
 from pushserver.history import traffic
 from pushserver.indicators.kinds.results import ChannelTries
 from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, TrafficMinute
 
-DELIVERED = Attempt.Outcome.DELIVERED
+DELIVERED = Outcome.DELIVERED
 Tries = Mapping[tuple[str, str], int]
 # A minute is counted some seconds after its end, so at most the two newest minutes may be missing.
 NOT_YET_COUNTED = timedelta(minutes=2)

@@ -9,7 +9,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from notifications.gateways.gorush.models import UnknownGatewayError
-from notifications.models import Attempt, Notification, NotificationRequest
+from notifications.messages import Outcome
+from notifications.models import Notification, NotificationRequest
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import CODES, Decided, pack
 from registrations.keys.encryption import Purpose
@@ -225,7 +226,7 @@ class History:
                 app_topic=route.app_topic,
                 started_at=at + timedelta(milliseconds=10 * number),
                 latency_ms=self.random.randrange(5, 20_000),
-                outcome=Attempt.Outcome.DELIVERED if is_last else Attempt.Outcome.TRANSIENT,
+                outcome=Outcome.DELIVERED if is_last else Outcome.TRANSIENT,
                 code="" if is_last else self.random.choice(["unavailable", "internal"]),
             )
 

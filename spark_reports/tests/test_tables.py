@@ -4,7 +4,8 @@ import pyarrow as pa
 import pytest
 from django.db import models
 
-from notifications.models import Attempt, Notification
+from notifications.messages import Outcome
+from notifications.models import Notification
 from registrations.models import RegistrationEvent
 from spark_reports.export.queries import REFUSED, VERDICT_STATES
 from spark_reports.jobs.labels import KNOWN
@@ -65,7 +66,7 @@ def test_the_labels_of_jobs_are_those_of_the_models() -> None:
     states = {
         ("envelopes", "state"): set(InboundEnvelope.State.values),
         ("notifications", "state"): {*Notification.State.values, *VERDICT_STATES.values(), REFUSED},
-        ("attempts", "outcome"): {*Attempt.Outcome.values, "open"},
+        ("attempts", "outcome"): {*Outcome, "open"},
         ("replies", "state"): set(OutboundReply.State.values),
         ("registration_events", "kind"): set(RegistrationEvent.Kind.values),
         ("token_spells", "end"): {"ended", "left", "alive"},

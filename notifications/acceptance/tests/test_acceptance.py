@@ -13,7 +13,7 @@ from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Incoming, Sending, dedup_key, withdraw
 from notifications.delivery.recording import take_up_lost
 from notifications.delivery.settling import settle
-from notifications.messages import ChannelKey, PushNotification, PushRequest, QueueKey, ReportError
+from notifications.messages import ChannelKey, Outcome, PushNotification, PushRequest, QueueKey, ReportError
 from notifications.models import Attempt, Notification, NotificationRequest, Queue
 from notifications.queues import halts, queues
 from notifications.queues.admission import Admission, own_admission
@@ -326,7 +326,7 @@ def test_a_push_that_may_have_reached_the_phone_is_not_sent_again():
     make_recipient()
     [claim] = accept([incoming(push())], now=NOW).claims
     Notification.objects.update(state=State.EXPIRED, finished_at=NOW)
-    Attempt.objects.filter(notification_id=claim.notification_id).update(outcome=Attempt.Outcome.AMBIGUOUS)
+    Attempt.objects.filter(notification_id=claim.notification_id).update(outcome=Outcome.AMBIGUOUS)
     again = accept([incoming(push(), amm=b"\x02" * 32, envelope=b"\x0f" * 32)], now=NOW)
     assert (again.claims, Notification.objects.count()) == ([], 1)
 

@@ -29,11 +29,12 @@ from kit.admin.lists.filters import WordFilter, during
 from kit.admin.operations import Operation
 from notifications.gateways.gorush.answers.errors import UNKNOWN, classify
 from notifications.gateways.gorush.answers.redaction import longest_literal, signature, without_token
-from notifications.gateways.gorush.models import GatewayErrorRule, GatewayPlatform, UnknownGatewayError
+from notifications.gateways.gorush.models import GatewayErrorRule, UnknownGatewayError
 from notifications.gateways.gorush.rules.file import POSITION_STEP, TOKEN_TYPES
 from notifications.gateways.gorush.rules.preview import preview
 from notifications.gateways.gorush.rules.table import current_rules, rule_of
 from notifications.gateways.gorush.sending.platforms import NAMES
+from notifications.messages import Outcome
 
 EDITED = (
     *("position", "platform", "match", "text", "outcome", "code"),
@@ -42,7 +43,7 @@ EDITED = (
 MAX_TRIED_LENGTH = 10_000
 NOT_SENT_AGAIN = ("csrfmiddlewaretoken", "confirmed", "why")
 # A rule of these classes can disable tokens or stop a channel. So a change of it is confirmed, with a reason.
-CONFIRMED = (GatewayErrorRule.Outcome.DEAD, GatewayErrorRule.Outcome.CONFIG)
+CONFIRMED = (Outcome.DEAD, Outcome.CONFIG)
 # The fields that decide which errors a rule matches, and what follows.
 DECISIVE = frozenset({"position", "platform", "match", "text", "outcome", "is_guarded", "is_enabled"})
 ON_ITS_PAGE = "Switch a rule of class {} on, or move it forward, on its own page: the change is confirmed there."
@@ -236,14 +237,14 @@ class UnknownGatewayErrorAdmin(FactAdmin):
     @admin.display(description="read by now as")
     def read_as(self, error: UnknownGatewayError) -> str:
         """Return the present reading of the error, because a rule may have been added since."""
-        token_type = TOKEN_TYPES[GatewayPlatform(error.platform)] or 0
+        token_type = TOKEN_TYPES[error.platform] or 0
         rule = classify(token_type, error.signature, current_rules().rules)
         return f"{rule.outcome} ({rule.code})"
 
     @admin.display(description="rule")
     def rule(self, error: UnknownGatewayError) -> SafeString:
         """Return a link to the rule that matches the error by now, or else to the form for a new one."""
-        token_type = TOKEN_TYPES[GatewayPlatform(error.platform)] or 0
+        token_type = TOKEN_TYPES[error.platform] or 0
         if classify(token_type, error.signature, current_rules().rules) is UNKNOWN:
             url = new_rule_url(error.platform, error.signature)
             return format_html('<a href="{}">add a rule for it</a>', url)

@@ -10,11 +10,15 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import models
 
+from notifications.gateways.gorush.answers.errors import Match
+from notifications.gateways.gorush.sending.platforms import NAMES
+from notifications.messages import Outcome
+from notifications.models import choices_of
 
-class GatewayPlatform(models.TextChoices):
-    IOS = "ios"
-    ANDROID = "android"
-    ANY = "any"
+ANY_PLATFORM = "any"
+PLATFORMS = [(name, name.capitalize()) for name in (*NAMES.values(), ANY_PLATFORM)]
+# Success comes without an error.
+OUTCOMES = [outcome for outcome in Outcome if outcome is not Outcome.DELIVERED]
 
 
 class GatewayErrorRule(models.Model):
@@ -22,18 +26,6 @@ class GatewayErrorRule(models.Model):
 
     They come from `error_rules.yaml`. Workers apply a change within seconds.
     """
-
-    class Match(models.TextChoices):
-        EXACT = "exact"  # the whole error
-        PREFIX = "prefix"
-        CONTAINS = "contains"
-
-    class Outcome(models.TextChoices):
-        DEAD = "dead"  # the address no longer exists: the route is disabled
-        CONFIG = "config"  # an operator must act; the address is fine
-        PAYLOAD = "payload"  # this push can never be sent; the address is fine
-        TRANSIENT = "transient"  # not sent; sent again later
-        AMBIGUOUS = "ambiguous"  # may have been sent; sent again with the same collapse id
 
     class Origin(models.TextChoices):
         SEED = "seed"  # as in the file, and updated from it
@@ -45,13 +37,13 @@ class GatewayErrorRule(models.Model):
     MAX_RETRY_BASE_SECONDS = 86_400
 
     position = models.PositiveIntegerField(db_index=True, help_text="The first rule that matches decides.")
-    platform = models.TextField(choices=GatewayPlatform.choices)
-    match = models.TextField(choices=Match.choices, default=Match.CONTAINS)
+    platform = models.TextField(choices=PLATFORMS)
+    match = models.TextField(choices=choices_of(Match), default=Match.CONTAINS.value)
     text = models.TextField(
         blank=True,
         help_text="Upper and lower case are the same. Empty, with an exact match: an answer without an error text.",
     )
-    outcome = models.TextField("class", choices=Outcome.choices)
+    outcome = models.TextField("class", choices=choices_of(OUTCOMES))
     code = models.TextField(
         help_text="The name of the error in attempts, logs and reports.",
         validators=[RegexValidator(r"\A[A-Za-z][A-Za-z0-9_]{0,63}\Z", "Letters, digits and _ only, 64 at most.")],
@@ -88,15 +80,15 @@ class GatewayErrorRule(models.Model):
 
     def clean(self) -> None:
         self._clean_text()
-        if self.is_guarded and self.outcome not in {self.Outcome.DEAD, self.Outcome.CONFIG}:
+        if self.is_guarded and self.outcome not in {Outcome.DEAD, Outcome.CONFIG}:
             raise ValidationError({"is_guarded": "Only an error of class dead or config can be guarded."})
-        if self.retry_base_seconds and self.outcome in {self.Outcome.DEAD, self.Outcome.PAYLOAD}:
+        if self.retry_base_seconds and self.outcome in {Outcome.DEAD, Outcome.PAYLOAD}:
             raise ValidationError({"retry_base_seconds": f"An error of class {self.outcome} is not retried."})
 
     def _clean_text(self) -> None:
         self.text = self.text.strip()
-        for_whole, for_part = (1, self.MIN_DEAD_PART) if self.outcome == self.Outcome.DEAD else (0, self.MIN_PART)
-        needed = for_whole if self.match == self.Match.EXACT else for_part
+        for_whole, for_part = (1, self.MIN_DEAD_PART) if self.outcome == Outcome.DEAD else (0, self.MIN_PART)
+        needed = for_whole if self.match == Match.EXACT else for_part
         if len(self.text) < needed:
             raise ValidationError({"text": f"At least {needed} characters: a shorter text is in too many errors."})
 
@@ -104,7 +96,7 @@ class GatewayErrorRule(models.Model):
 class UnknownGatewayError(models.Model):
     """An error that no rule matches, and how often it came. Its signature contains no data of one device."""
 
-    platform = models.TextField(choices=GatewayPlatform.choices)
+    platform = models.TextField(choices=PLATFORMS)
     signature = models.TextField(blank=True)
     count = models.PositiveBigIntegerField(default=0)
     first_seen_at = models.DateTimeField()

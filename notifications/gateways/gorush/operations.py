@@ -16,7 +16,7 @@ from notifications.gateways.gorush import indicators
 from notifications.gateways.gorush.advice import advice
 from notifications.gateways.gorush.config_check.saved import NOTICES
 from notifications.gateways.gorush.indicators import GorushFacts, Reached
-from notifications.gateways.gorush.models import GatewayErrorRule, GatewayPlatform, UnknownGatewayError
+from notifications.gateways.gorush.models import ANY_PLATFORM, GatewayErrorRule, UnknownGatewayError
 from notifications.gateways.gorush.rules.table import rule_of
 from notifications.gateways.gorush.sending.platforms import NAMES
 from notifications.models import Attempt, Halt
@@ -97,6 +97,6 @@ def _is_alive(client: httpx.Client, url: str) -> bool:
 def rule_for(attempt: Attempt, rules: Sequence[GatewayErrorRule]) -> GatewayErrorRule | None:
     """Return the rule that gave an attempt its code. Of several with this code it is the one that matches the error."""
     named = NAMES.get(attempt.token_type)
-    fitting = [rule for rule in rules if rule.code == attempt.code and rule.platform in {named, GatewayPlatform.ANY}]
+    fitting = [rule for rule in rules if rule.code == attempt.code and rule.platform in {named, ANY_PLATFORM}]
     exact = (rule for rule in fitting if rule_of(rule).matches(attempt.error))
     return next(exact, fitting[0] if fitting else None)

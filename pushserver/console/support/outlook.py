@@ -10,7 +10,8 @@ from kit.admin.labels import FAMILIES, Family
 from kit.admin.lists.first_lines import FirstLine
 from kit.admin.times import exact, in_words
 from kit.figures import counted
-from notifications.models import Attempt, Halt, Notification, NotificationRequest
+from notifications.messages import Outcome
+from notifications.models import Halt, Notification, NotificationRequest
 from notifications.rules.reports import Decided, unpack
 from pushserver.console import labels
 from pushserver.console.support.story import Story, halt_of
@@ -64,7 +65,7 @@ def _causes(story: Story) -> Iterator[str]:
     first = next((attempt.started_at for attempt in story.attempts), None)
     if first and first - story.notification.created_at > SLOW:
         yield f"its first attempt came after {in_words(first - story.notification.created_at)}"
-    if failed := [attempt for attempt in story.attempts if attempt.outcome not in {None, Attempt.Outcome.DELIVERED}]:
+    if failed := [attempt for attempt in story.attempts if attempt.outcome not in {None, Outcome.DELIVERED}]:
         last = failed[-1]
         yield f"{counted(len(failed), 'attempt')} failed, the last with {last.code or last.outcome}"
     if any(attempt.is_probe for attempt in story.attempts):

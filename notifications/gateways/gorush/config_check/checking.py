@@ -20,6 +20,7 @@ from notifications.gateways.gorush.config_check.readings import (
 from notifications.gateways.gorush.config_check.rules import Expectations, complaints
 from notifications.gateways.gorush.config_check.saved import NOTICES
 from notifications.gateways.gorush.sending.platforms import NAMES
+from notifications.messages import Outcome
 from notifications.models import Attempt
 from registrations.models import Route
 
@@ -59,7 +60,7 @@ def _failures_since(start: datetime) -> Mapping[str, int]:
 
     The number is rather too high than too low, so that a warning is justified.
     """
-    attempts = Attempt.objects.filter(started_at__gte=start).exclude(outcome=Attempt.Outcome.DELIVERED)
+    attempts = Attempt.objects.filter(started_at__gte=start).exclude(outcome=Outcome.DELIVERED)
     counts = attempts.order_by().values_list("token_type").annotate(Count("pk"))
     return {NAMES[number]: count for number, count in counts if number in NAMES}
 

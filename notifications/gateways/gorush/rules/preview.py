@@ -15,7 +15,7 @@ from kit.figures import counted
 from notifications.gateways.gorush.answers.errors import ErrorRule, classify
 from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules.table import rule_of
-from notifications.models import Attempt
+from notifications.messages import Outcome
 
 LOOKED_BACK = timedelta(hours=24)
 MAX_LOOKED_AT = 100_000
@@ -24,8 +24,8 @@ TIMEOUT = "2s"
 _FAILED: LiteralString = f"""
     WITH failed AS (
         SELECT notification_id, token_type, error FROM notifications_attempt
-        WHERE outcome IN ('{Attempt.Outcome.DEAD}', '{Attempt.Outcome.CONFIG}', '{Attempt.Outcome.PAYLOAD}',
-            '{Attempt.Outcome.TRANSIENT}', '{Attempt.Outcome.AMBIGUOUS}') AND error <> ''
+        WHERE outcome IN ('{Outcome.DEAD}', '{Outcome.CONFIG}', '{Outcome.PAYLOAD}',
+            '{Outcome.TRANSIENT}', '{Outcome.AMBIGUOUS}') AND error <> ''
             AND started_at >= %(since)s
             AND id >= coalesce((
                 SELECT id FROM notifications_attempt WHERE started_at >= %(since)s - interval '5 minutes'

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from embedded.servers.ports import free_port
 from notifications.gateways.gorush.config_check.checking import check_all
 from notifications.gateways.gorush.config_check.saved import NOTICES
-from notifications.models import Attempt
+from notifications.messages import Outcome
 from registrations.messages import TokenType
 from tests import factories
 
@@ -196,8 +196,8 @@ def test_failures_that_gorush_does_not_report_are_noticed(serve: Serve) -> None:
     assert found(url) == []
     answers["/api/stat/app"] = (200, b'{"ios": {"push_error": 2}, "android": {"push_error": 1}}')
     attempt = {"token_type": TokenType.APN, "started_at": NOW + timedelta(minutes=1)}
-    factories.make_attempt(outcome=Attempt.Outcome.DELIVERED, **attempt)
-    factories.make_attempt(outcome=Attempt.Outcome.DEAD, **attempt)
+    factories.make_attempt(outcome=Outcome.DELIVERED, **attempt)
+    factories.make_attempt(outcome=Outcome.DEAD, **attempt)
     factories.make_attempt(outcome=None, **attempt)
 
     assert found(url, NOW + timedelta(minutes=5)) == ["hidden_failures_android"]

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from notifications.gateways.gorush.answers.feedback import Failure, read_failure
+from notifications.messages import Outcome
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.messages import TokenType
 from registrations.models import Route
@@ -58,7 +59,7 @@ def late_codes() -> list[str]:
     return list(Attempt.objects.order_by("pk").values_list("late_code", flat=True))
 
 
-@pytest.mark.parametrize("outcome", [None, *Attempt.Outcome])
+@pytest.mark.parametrize("outcome", [None, *Outcome])
 def test_the_code_of_a_failure_is_stored_beside_its_attempt(call: Call, outcome: str | None) -> None:
     attempt, other = factories.make_attempt(outcome=outcome), factories.make_attempt()
 
@@ -92,7 +93,7 @@ def test_no_state_route_or_reply_changes(call: Call, state: str) -> None:
     """A caller with the secret can neither silence a phone nor cause any push."""
     route = factories.make_route(token_type=TokenType.FIREBASE)
     notification = factories.make_notification(route=route, state=state)
-    attempt = factories.make_attempt(notification, outcome=Attempt.Outcome.DELIVERED)
+    attempt = factories.make_attempt(notification, outcome=Outcome.DELIVERED)
     rows = (route, notification, notification.request)
     before = [model_to_dict(row) for row in rows]
 
@@ -236,7 +237,7 @@ def test_no_entry_breaks_the_reader(entry: dict[str, Any]) -> None:
 
 
 def test_operators_see_the_late_code(call: Call, admin_client: Client) -> None:
-    attempt = factories.make_attempt(outcome=Attempt.Outcome.DELIVERED)
+    attempt = factories.make_attempt(outcome=Outcome.DELIVERED)
     call(entry_about(attempt))
     pages = [
         f"/admin/notifications/attempt/{attempt.pk}/change/",
