@@ -29,10 +29,10 @@ from notifications.queues.queues import Halted
 from registrations.models import Route
 from registrations.token_types import platform_of
 
-# Pauses between two probes of a tripped channel, and of an unreachable gateway.
-CHANNEL_PROBE, GATEWAY_PROBE = timedelta(seconds=30), timedelta(seconds=5)
 log = structlog.get_logger(__name__)
 Kind = Halt.Kind
+# Pauses between two probes. Halts of the other kinds are not probed.
+PROBE_PAUSES: dict[str, timedelta] = {Kind.TRIPPED: timedelta(seconds=30), Kind.UNREACHABLE: timedelta(seconds=5)}
 # Canaries report this about a push that no worker tries because of the halt.
 NO_PUSH_IS_TRIED = "an operator stopped delivery: no push is tried"
 
@@ -71,7 +71,7 @@ def resume(app: ChannelKey, *, by: str, now: datetime) -> bool:
 
 def trip(app: ChannelKey, *, reason: str, by: str = "", now: datetime) -> bool:
     """Stop sending to an app whose pushes fail or do harm. Probes test whether the halt can end."""
-    if not _begin_at_app(Kind.TRIPPED, app, by=by, reason=reason, now=now, next_probe_at=now + _pause(Kind.TRIPPED)):
+    if not _begin_at_app(Kind.TRIPPED, app, by=by, reason=reason, now=now):
         return False
     log.error("channel_tripped", **app._asdict(), reason=reason)
     if not by:
@@ -84,17 +84,8 @@ def close_breaker(app: ChannelKey, *, by: str = "", now: datetime) -> bool:
     return _end_at_app(Kind.TRIPPED, app, by=by, now=now)
 
 
-def _begin_at_app(
-    kind: Halt.Kind,
-    app: ChannelKey,
-    *,
-    by: str,
-    reason: str,
-    now: datetime,
-    next_probe_at: datetime | None = None,
-) -> bool:
-    own = {"token_type": app.token_type, "app_topic": app.app_topic}
-    halt = Halt(kind=kind, **own, by=by, reason=reason, since=now, next_probe_at=next_probe_at)
+def _begin_at_app(kind: Halt.Kind, app: ChannelKey, *, by: str, reason: str, now: datetime) -> bool:
+    halt = Halt(kind=kind, token_type=app.token_type, app_topic=app.app_topic, by=by, reason=reason, since=now)
     if is_begun := _begin(halt):
         log.info("halt_begun", kind=str(kind), **app._asdict())
     return is_begun
@@ -117,7 +108,8 @@ _BEGIN = """
 def _begin(halt: Halt) -> bool:
     """Store a halt, and return whether it is new."""
     subject = (halt.gateway, halt.token_type, halt.app_topic)
-    return bool(fetch(_BEGIN, [str(halt.kind), *subject, halt.since, halt.reason, halt.by, halt.next_probe_at]))
+    next_probe_at = halt.since + PROBE_PAUSES[halt.kind] if halt.kind in PROBE_PAUSES else None
+    return bool(fetch(_BEGIN, [str(halt.kind), *subject, halt.since, halt.reason, halt.by, next_probe_at]))
 
 
 _END = """
@@ -192,7 +184,7 @@ def _covers(route: Route) -> Q:
 def note_unreachable(gateways: Iterable[str], *, now: datetime) -> None:
     """Halt these gateways: no push of a batch reached them."""
     for name in sorted(gateways):
-        if _begin(Halt(kind=Kind.UNREACHABLE, gateway=name, since=now, next_probe_at=now + _pause(Kind.UNREACHABLE))):
+        if _begin(Halt(kind=Kind.UNREACHABLE, gateway=name, since=now)):
             count(GATEWAY_OUTAGES, [(name,)])
             log.error("gateway_unreachable", gateway=name)
 
@@ -224,9 +216,5 @@ def take_probe(covering: Sequence[Halted], *, now: datetime) -> bool:
     locked = fetch(_LOCK_DUE, {"ids": [halt.id for halt in covering], "now": now})
     if len(locked) < len(covering):
         return False
-    write(_NEXT_PROBE, [[halt.id for halt in covering], [now + _pause(halt.kind) for halt in covering]])
+    write(_NEXT_PROBE, [[halt.id for halt in covering], [now + PROBE_PAUSES[halt.kind] for halt in covering]])
     return True
-
-
-def _pause(kind: str) -> timedelta:
-    return GATEWAY_PROBE if kind == Kind.UNREACHABLE else CHANNEL_PROBE
