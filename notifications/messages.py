@@ -4,7 +4,7 @@ These dataclasses pass between the steps that process a message. They import nei
 """
 
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
@@ -145,13 +145,6 @@ class QueueKey(NamedTuple):
     token_type: int
     app_topic: str | None
     is_proven: bool
-
-
-def queue_key(gateway: str, app: ChannelKey, delivered: Container[ChannelKey], *, is_proven: bool) -> QueueKey:
-    """Return the queue of a push to an app. ``delivered`` are the apps that something was delivered to."""
-    if app in delivered:
-        return QueueKey(gateway, app.token_type, app.app_topic, is_proven)
-    return QueueKey(gateway, app.token_type, None, is_proven=False)
 
 
 class Outcome(StrEnum):

@@ -21,7 +21,7 @@ from kit.batches.batch import LONG_AGO
 from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.postgresql.base import Rows
 from kit.db.statements import Statement, fetch, write
-from notifications.messages import ChannelKey, QueueKey, queue_key
+from notifications.messages import ChannelKey, QueueKey
 from notifications.models import Channel, Halt, Notification
 from notifications.rules.deadlines import HAS_EXPIRED
 
@@ -150,8 +150,10 @@ class Queues:
         return frozenset({UNSORTED, *(row.id for row in self.rows.values() if not self.covering(row.key))})
 
     def key(self, gateway: str, app: ChannelKey, *, is_proven: bool) -> QueueKey:
-        """Return the queue of a push."""
-        return queue_key(gateway, app, self.delivered, is_proven=is_proven)
+        """Return the queue of a push. All apps of a platform that nothing was delivered to yet share one."""
+        if app in self.delivered:
+            return QueueKey(gateway, app.token_type, app.app_topic, is_proven)
+        return QueueKey(gateway, app.token_type, None, is_proven=False)
 
     def id_of(self, key: QueueKey) -> int:
         """Return the id of a queue, or 0 while it has no row."""

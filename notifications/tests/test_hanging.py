@@ -14,7 +14,7 @@ from kit.batches.batch import WAITS, BaseStep, Worker
 from kit.http.connections import MAX_CONNECTIONS
 from notifications.delivery.recording import take_up_lost
 from notifications.delivery.steps import PushSends
-from notifications.messages import ChannelKey, Outcome, Push, QueueKey, Result, queue_key
+from notifications.messages import ChannelKey, Outcome, Push, QueueKey, Result
 from notifications.models import Attempt, Notification
 from notifications.queues import queues
 from notifications.queues.concurrency import ANSWERS_TO_GROW, MAX_OF_ALL, ConcurrencyLimits, Slot
@@ -398,13 +398,6 @@ def test_a_failed_batch_releases_its_own_capacity_and_no_other(limits):
     limits.give_back()
     limits.give_back()
     assert (budget_in(limits, ONE), budget_in(limits, TWO)) == (2, 3)
-
-
-def test_only_apps_with_a_delivery_have_queues_of_their_own():
-    made_up = [queue_key("gorush", ChannelKey(1, topic), {APPLE}, is_proven=True) for topic in ("made.up", "x")]
-    assert set(made_up) == {QueueKey("gorush", 1, None, is_proven=False)}
-    assert queue_key("gorush", APPLE, {APPLE}, is_proven=True) == QueueKey("gorush", *APPLE, is_proven=True)
-    assert queue_key("gorush", APPLE, {APPLE}, is_proven=False) == QueueKey("gorush", *APPLE, is_proven=False)
 
 
 @pytest.mark.django_db(transaction=True)
