@@ -34,8 +34,6 @@ APP = "im.status"
 class RecordingGateway:
     """Gateway that records every push and answers with ``answer``: an outcome, or a function of the push."""
 
-    name = "recording"
-
     def __init__(self, answer: Callable[[Push], Result] | Outcome = Outcome.DELIVERED) -> None:
         self.answer = answer if callable(answer) else lambda _: Result(answer, "code", latency_ms=7)
         self.pushes: list[Push] = []

@@ -7,9 +7,7 @@ from notifications.messages import Push, Result
 
 
 class Gateway(Protocol):
-    """A gateway, which takes the pushes of the routes that are stored with its ``name``."""
-
-    name: str
+    """A gateway, which takes the pushes of the routes that are stored with the name of its registration."""
 
     def refresh(self, *, now: datetime) -> None:
         """Read from the database what sending needs, and write there what sending found.

@@ -36,14 +36,11 @@ def open_all() -> None:
 @cache  # it is called twice for each push
 def gateway_for(name: str) -> Gateway:
     """Return the gateway of a route. For an unknown name, return a gateway that takes no pushes."""
-    return _openers[name]() if name in _openers else AbsentGateway(name)
+    return _openers[name]() if name in _openers else AbsentGateway()
 
 
 class AbsentGateway:
     """A stand-in for a gateway that was removed from this server. Its routes wait until it is back."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
     def refresh(self, *, now: datetime) -> None:
         """Do nothing, because there is nothing to read."""

@@ -206,8 +206,6 @@ FAILURES = (
 class SimulatedGateway:
     """Gateway of one process. ``note`` is called with every push that leaves the process."""
 
-    name = "gorush"
-
     def __init__(self, providers: Providers, note: Callable[[Push], None], answered: Callable[[Push, Result], None]):
         self._providers = providers
         self._note = note

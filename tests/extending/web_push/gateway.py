@@ -33,8 +33,6 @@ def check_address(message: RegistrationMessage) -> Refusal | None:
 
 
 class WebPushGateway:
-    name = NAME
-
     def __init__(self) -> None:
         self.sent: list[tuple[Subscription, bytes]] = []
 

@@ -42,8 +42,6 @@ class GorushGateway:
     device of ``dry_run_tokens`` goes as far as gorush, with the request to drop it.
     """
 
-    name = "gorush"
-
     def __init__(
         self,
         urls: Sequence[str],
