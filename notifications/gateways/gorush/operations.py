@@ -17,7 +17,7 @@ from notifications.gateways.gorush.advice import advice
 from notifications.gateways.gorush.config_check.saved import NOTICES
 from notifications.gateways.gorush.indicators import GorushFacts, Reached
 from notifications.gateways.gorush.models import ANY_PLATFORM, GatewayErrorRule, UnknownGatewayError
-from notifications.gateways.gorush.rules.table import rule_of
+from notifications.gateways.gorush.rules.file import rule_of
 from notifications.gateways.gorush.sending.platforms import NAMES
 from notifications.models import Attempt, Halt
 

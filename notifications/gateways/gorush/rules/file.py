@@ -14,6 +14,7 @@ from notifications.messages import Outcome
 
 PATH = Path(__file__).with_name("error_rules.yaml")
 POSITION_STEP = 10  # leaves gaps between the rules for those of operators
+MATCHED_COLUMNS = ("platform", "match", "text", "outcome", "code", "is_guarded", "retry_base_seconds")
 TOKEN_TYPES: Mapping[str, int | None] = {**platforms.TOKEN_TYPES, "any": None}
 
 
@@ -74,17 +75,18 @@ def seed_rules() -> tuple[SeedRule, ...]:
 @cache
 def shipped_rules() -> tuple[ErrorRule, ...]:
     """Return the rules of the file, ready to be matched."""
-    return tuple(
-        error_rule(s.platform, s.match, s.text, s.outcome, s.code, s.is_guarded, s.retry_base_seconds)
-        for s in seed_rules()
-    )
+    return tuple(map(rule_of, seed_rules()))
+
+
+def rule_of(row: Any) -> ErrorRule:
+    """Return the rule that an entry of the file or a row of the table holds. Both have the same columns."""
+    return _rule(**{column: getattr(row, column) for column in MATCHED_COLUMNS})
 
 
 @lru_cache(maxsize=1024)  # the table is read every few seconds, and its rules rarely change
-def error_rule(
+def _rule(
     platform: str, match: str, text: str, outcome: str, code: str, is_guarded: bool, retry_base_seconds: int
 ) -> ErrorRule:
-    """Return a rule of the file or of the table, which use the same words."""
     return ErrorRule(
         code=code,
         outcome=Outcome(outcome),

@@ -14,7 +14,7 @@ from kit.db.statements import fetch
 from kit.figures import counted
 from notifications.gateways.gorush.answers.errors import ErrorRule, classify
 from notifications.gateways.gorush.models import GatewayErrorRule
-from notifications.gateways.gorush.rules.table import rule_of
+from notifications.gateways.gorush.rules.file import rule_of
 from notifications.messages import Outcome
 
 LOOKED_BACK = timedelta(hours=24)

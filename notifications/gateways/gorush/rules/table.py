@@ -20,13 +20,12 @@ from kit.processes.once import once
 from notifications.gateways.gorush.answers.errors import ErrorRule
 from notifications.gateways.gorush.metrics import UNKNOWN_ERRORS
 from notifications.gateways.gorush.models import GatewayErrorRule, UnknownGatewayError
-from notifications.gateways.gorush.rules.file import SeedRule, error_rule, seed_rules, shipped_rules
+from notifications.gateways.gorush.rules.file import MATCHED_COLUMNS, SeedRule, rule_of, seed_rules, shipped_rules
 from notifications.gateways.gorush.sending.platforms import NAMES
 
 log = structlog.get_logger(__name__)
 
 REFRESH_SECONDS = 5.0
-MATCHED_COLUMNS = ("platform", "match", "text", "outcome", "code", "is_guarded", "retry_base_seconds")
 
 Rules = tuple[ErrorRule, ...]
 
@@ -35,11 +34,6 @@ def load_rules() -> Rules:
     """Return the rules of the table, read in one query, or those of the file while the table is empty."""
     rows = list(GatewayErrorRule.objects.order_by("position", "pk").only("is_enabled", *MATCHED_COLUMNS))
     return tuple(rule_of(row) for row in rows if row.is_enabled) if rows else shipped_rules()
-
-
-def rule_of(row: GatewayErrorRule) -> ErrorRule:
-    """Return the rule that a row of the table holds."""
-    return error_rule(**{column: getattr(row, column) for column in MATCHED_COLUMNS})
 
 
 class CurrentRules:
