@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import httpx
@@ -11,7 +11,6 @@ from django.db.models import Count
 
 from kit.http.connections import MAX_CONNECTIONS, HttpClient, new_client, submit
 from notifications.gateways.gorush.config_check.readings import (
-    Counters,
     Reading,
     read_config,
     read_counters,
@@ -39,9 +38,9 @@ def check_all(urls: Sequence[str], *, now: datetime) -> None:
     failures = _failures_since(min((notice.looked_at for notice in before.values()), default=now) - LONGEST_PUSH)
     for url, reading in zip(urls, readings, strict=True):
         known = before.get(url)
-        previous = Counters(**known.memory) if known and known.memory else None
+        previous = known.memory["push_errors"] if known and known.memory else None
         own = replace(expected, previous=previous, failures=failures)
-        memory = asdict(reading.counters) if reading.counters else None
+        memory = {"push_errors": reading.counters} if reading.counters else None
         NOTICES.note(url, complaints(reading, own), known=known, now=now, memory=memory)
 
 

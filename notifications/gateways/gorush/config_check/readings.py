@@ -52,20 +52,16 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
-    """The pushes that failed at Apple (``ios``) or Google (``android``) since gorush started."""
-
-    push_errors: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
 class Reading:
-    """The readings of one gorush in one check. A part is None when that answer was missing or unreadable."""
+    """The readings of one gorush in one check. A part is None when that answer was missing or unreadable.
+
+    ``counters`` are the pushes that failed at Apple (``ios``) or Google (``android``) since gorush started.
+    """
 
     is_reachable: bool
     config: Config | None = None
     version: tuple[int, ...] | None = None
-    counters: Counters | None = None
+    counters: Mapping[str, int] | None = None
 
 
 def read_config(body: bytes) -> Config | None:
@@ -129,12 +125,11 @@ def read_version(body: bytes) -> tuple[int, ...] | None:
     return tuple(map(int, found.groups())) if found else None
 
 
-def read_counters(body: bytes) -> Counters | None:
+def read_counters(body: bytes) -> dict[str, int] | None:
     """Return the counters, or None when there are none."""
     answer = _read_object(body)
     push_errors = {platform: _count(answer.get(platform)) for platform in NAMES.values()}
-    known = {platform: count for platform, count in push_errors.items() if count is not None}
-    return Counters(known) if known else None
+    return {platform: count for platform, count in push_errors.items() if count is not None} or None
 
 
 def _count(platform: Any) -> int | None:

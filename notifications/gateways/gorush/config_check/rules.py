@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kit.health.complaints import Complaint
-from notifications.gateways.gorush.config_check.readings import Config, Counters, Reading
+from notifications.gateways.gorush.config_check.readings import Config, Reading
 from notifications.gateways.gorush.sending.platforms import NAMES
 
 TESTED_VERSION = (1, 22, 0)
@@ -34,7 +34,7 @@ class Expectations:
     platforms: frozenset[str] = frozenset(NAMES.values())  # the platforms that active routes lead to
     is_hook_open: bool = False
     is_shielded: bool = False  # the operator states that nobody else reaches gorush
-    previous: Counters | None = None
+    previous: Mapping[str, int] | None = None
     failures: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -235,8 +235,8 @@ def _hidden_failures(reading: Reading, expected: Expectations) -> Iterator[Compl
     """
     if not reading.counters or not expected.previous:
         return
-    for platform, count in reading.counters.push_errors.items():
-        grown = count - expected.previous.push_errors.get(platform, count)
+    for platform, count in reading.counters.items():
+        grown = count - expected.previous.get(platform, count)
         known = expected.failures.get(platform, 0)
         if grown > known:
             yield Complaint(

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from notifications.gateways.gorush.config_check.readings import Config, Counters, Reading, read_config
+from notifications.gateways.gorush.config_check.readings import Config, Reading, read_config
 from notifications.gateways.gorush.config_check.rules import ESSENTIAL, Expectations, complaints
 
 RECOMMENDED = read_config(Path(__file__).with_name("gorush_config.yaml").read_bytes())
-COUNTERS = Counters({"ios": 10, "android": 10})
+COUNTERS = {"ios": 10, "android": 10}
 GOOD = Reading(is_reachable=True, config=RECOMMENDED, version=(1, 22, 0), counters=COUNTERS)
 EXPECTED = Expectations(concurrency=256)
 
@@ -113,16 +113,16 @@ def test_an_older_version_than_the_tested_one_is_named(version: tuple[int, ...] 
     ("previous", "failures", "ids"),
     [
         (None, {}, []),
-        (Counters({"ios": 10, "android": 10}), {}, []),
-        (Counters({"ios": 8, "android": 10}), {"ios": 2}, []),
-        (Counters({"ios": 8, "android": 10}), {"ios": 1, "android": 5}, ["hidden_failures_ios"]),
-        (Counters({"ios": 10, "android": 0}), {}, ["hidden_failures_android"]),
-        (Counters({"ios": 5000, "android": 5000}), {}, []),  # restarted
-        (Counters({"android": 10}), {}, []),
+        ({"ios": 10, "android": 10}, {}, []),
+        ({"ios": 8, "android": 10}, {"ios": 2}, []),
+        ({"ios": 8, "android": 10}, {"ios": 1, "android": 5}, ["hidden_failures_ios"]),
+        ({"ios": 10, "android": 0}, {}, ["hidden_failures_android"]),
+        ({"ios": 5000, "android": 5000}, {}, []),  # restarted
+        ({"android": 10}, {}, []),
     ],
 )
 def test_failures_that_gorush_counted_and_did_not_report_are_a_complaint(
-    previous: Counters | None, failures: dict[str, int], ids: list[str]
+    previous: dict[str, int] | None, failures: dict[str, int], ids: list[str]
 ) -> None:
     assert found(GOOD, replace(EXPECTED, previous=previous, failures=failures)) == ids
 
