@@ -97,7 +97,7 @@ class Notification(models.Model):
         DELIVERED = "delivered"  # accepted by Apple or Google, according to the gateway
         DEAD_TOKEN = "dead_token"  # the address no longer exists; a sender that still waits gets an error
         UNDELIVERABLE = "undeliverable"  # the payload can never be sent
-        UNCONFIRMED = "unconfirmed"  # it may have arrived, and is not sent again: policy.is_left_alone
+        UNCONFIRMED = "unconfirmed"  # it may have arrived, and is not sent again: policy.MAX_FURTHER_ATTEMPTS
         EXPIRED = "expired"  # its time to live ran out before an attempt succeeded
         WITHDRAWN = "withdrawn"  # the recipient unregistered first, or an operator dropped it
         COALESCED = "coalesced"  # a later one to the same address wakes the phone for it; counts as success

@@ -29,11 +29,11 @@ from notifications.queues.queues import OF_A_ROUTE, OVER, Queues
 from notifications.rules.deadlines import has_expired
 from notifications.rules.policy import (
     CONFIG_RETRY_SECONDS,
+    MAX_FURTHER_ATTEMPTS,
     USUAL_ATTEMPTS,
     WORKER_LOST,
     ambiguous_retry_at,
     is_contact,
-    is_left_alone,
     may_help_to_drop_payload,
     report_error,
     retry_at,
@@ -219,7 +219,7 @@ def _change(
 
 def _send_again(claim: Claim, result: Result, *, jitter: float, now: datetime) -> Change:
     ambiguous_count = claim.ambiguous_count + 1
-    if is_left_alone(ambiguous_count):
+    if ambiguous_count > MAX_FURTHER_ATTEMPTS:
         return Change(claim, State.UNCONFIRMED)
     again_at = ambiguous_retry_at(now, ambiguous_count, jitter=jitter, after_seconds=result.retry_after_seconds)
     return _retry(claim, State.AMBIGUOUS, again_at, ambiguous_count=ambiguous_count)

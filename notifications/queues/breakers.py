@@ -30,12 +30,8 @@ from registrations.models import Route
 
 log = structlog.get_logger(__name__)
 
-# A channel is tripped when this number of sends within this time were refused for its set-up, in a row or as half of
-# the newest.
-CONFIG_TRIP_COUNT = 5
+# The sends of a channel that are judged by their errors of configuration: the newest ones within this time.
 CONFIG_TRIP_WITHIN = timedelta(minutes=5)
-# When a larger share of an app's proven tokens is refused as dead within an hour, deaths are not believed.
-DEAD_TOKEN_SHARE = 0.2
 CONFIG_SAMPLE = 100
 # The sends that count are picked among this multiple of the sample, which bounds the cost of a flood of others.
 LOOKED_THROUGH = 5
@@ -77,7 +73,7 @@ def _trip_when_misconfigured(app: ChannelKey, code: str, *, now: datetime) -> No
     newest = _newest(app, now=now)
     outcomes = [send.outcome for send in newest]
     refused = [send for send in newest if send.outcome == Outcome.CONFIG]
-    if is_misconfigured(outcomes, minimum=CONFIG_TRIP_COUNT) and _are_many(refused):
+    if is_misconfigured(outcomes) and _are_many(refused):
         halts.trip(app, reason=f"{len(refused)} of {len(outcomes)} sends refused: {code}", now=now)
 
 
@@ -85,7 +81,7 @@ def _are_many(sends: Sequence[Send]) -> bool:
     """Return whether more than a few senders asked for these, and for more than a few addresses."""
     senders = len({send.sender_digest for send in sends})
     addresses = len({send.address_digest for send in sends})
-    return min(senders, addresses) >= min(MIN_SENDERS, CONFIG_TRIP_COUNT)
+    return min(senders, addresses) >= MIN_SENDERS
 
 
 _NEWEST = f"""
@@ -161,7 +157,7 @@ def is_guarded_death(result: Result) -> bool:
 def _are_deaths_distrusted(app: ChannelKey, known: Queues, *, now: datetime) -> bool:
     parameters = {"start": now - DEATHS_WINDOW, "limit": DEATHS_LOOKED_THROUGH, "is_delivered": app in known.delivered}
     [(dead, all_)] = fetch(_COUNT_DEAD, app._asdict() | parameters)
-    return is_dying(dead, all_, share=DEAD_TOKEN_SHARE)
+    return is_dying(dead, all_)
 
 
 def _note_distrusted(apps: Iterable[ChannelKey], *, now: datetime) -> None:

@@ -40,8 +40,12 @@ WORKER_LOST = "worker_lost"
 INTERRUPTIONS = frozenset({WORKER_LOST, CUT_OFF, CANCELLED, CONNECTION_LOST})
 # Codes of results without an answer of the gateway.
 WITHOUT_CONTACT = frozenset({UNREACHABLE, "gateway_failed", "no_gateway"})
-# Fewer dead tokens than this say nothing about the set-up, whatever their share.
+# When a larger share of an app's proven tokens is refused as dead within an hour, deaths are not believed. Fewer dead
+# tokens than the minimum say nothing about the set-up, whatever their share.
+DEAD_TOKEN_SHARE = 0.2
 MIN_DEAD_TOKENS = 20
+# A channel is tripped when this number of its latest sends were refused for its set-up, in a row or as half of them.
+CONFIG_TRIP_COUNT = 5
 CONFIG_SHARE = 0.5
 # Failures of fewer senders, or at fewer addresses, say nothing about an app.
 MIN_SENDERS = 3
@@ -187,11 +191,6 @@ def retry_max_seconds(result: Result, attempt_count: int, *, is_proven: bool, le
     return max(longest, result.retry_base_seconds)
 
 
-def is_left_alone(ambiguous_count: int) -> bool:
-    """Return whether a push that may have arrived is not sent again, after this number of ambiguous attempts."""
-    return ambiguous_count > MAX_FURTHER_ATTEMPTS
-
-
 def ambiguous_retry_at(now: datetime, ambiguous_count: int, *, jitter: float, after_seconds: float = 0) -> datetime:
     """Return when to send an ambiguous push again: after 10, 20 and 40 seconds, plus up to a fifth by ``jitter``."""
     pause = FIRST_AMBIGUOUS_PAUSE_SECONDS * 2 ** (ambiguous_count - 1) * (1 + jitter / 5)
@@ -220,17 +219,17 @@ def unreached(results: Iterable[tuple[str, Result]]) -> set[str]:
     return {name for name, result in seen if result.code == UNREACHABLE} - {n for n, r in seen if is_contact(r)}
 
 
-def is_misconfigured(newest: Sequence[str], *, minimum: int) -> bool:
+def is_misconfigured(newest: Sequence[str]) -> bool:
     """Return whether a channel's set-up is wrong. ``newest`` are the outcomes of its latest sends, the newest first.
 
-    It is wrong when the newest ``minimum`` sends were all refused for it, or when at least ``minimum`` were and they
-    are half of all.
+    It is wrong when the newest `CONFIG_TRIP_COUNT` sends were all refused for it, or when at least as many were and
+    they are half of all.
     """
     refused = newest.count(Outcome.CONFIG)
-    in_a_row = len(newest) >= minimum and all(outcome == Outcome.CONFIG for outcome in newest[:minimum])
-    return in_a_row or (refused >= minimum and refused >= CONFIG_SHARE * len(newest))
+    in_a_row = newest[:CONFIG_TRIP_COUNT].count(Outcome.CONFIG)
+    return in_a_row == CONFIG_TRIP_COUNT or (refused >= CONFIG_TRIP_COUNT and refused >= CONFIG_SHARE * len(newest))
 
 
-def is_dying(dead_count: int, send_count: int, *, share: float) -> bool:
+def is_dying(dead_count: int, send_count: int) -> bool:
     """Return whether the share of dead tokens shows that the set-up is at fault, and not the tokens."""
-    return dead_count >= MIN_DEAD_TOKENS and dead_count > share * send_count
+    return dead_count >= MIN_DEAD_TOKENS and dead_count > DEAD_TOKEN_SHARE * send_count

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from notifications.rules.policy import WORKER_LOST, is_left_alone
+from notifications.rules.policy import MAX_FURTHER_ATTEMPTS, WORKER_LOST
 from notifications.rules.reports import unpack
 from tests.chaos.tables import print_table
 from tests.flows.fleet import wait_until
@@ -114,7 +114,7 @@ class Story:
     @property
     def may_be_left_alone(self) -> bool:
         """Return whether enough of its attempts ended ambiguously."""
-        return is_left_alone(sum(code != WORKER_LOST for code in self.ambiguities))
+        return sum(code != WORKER_LOST for code in self.ambiguities) > MAX_FURTHER_ATTEMPTS
 
     @property
     def reply_seconds(self) -> float:
