@@ -35,7 +35,7 @@ class DisableRegistration(Operation):
 
     def run(self, rows: Sequence[Registration], *, by: str) -> Done:
         count = operator_actions.disable_routes(_routes_of(rows), now=database_now())
-        return Done(f"Disabled {_registrations(count)}.") if count else Done(ALREADY, is_change=False)
+        return Done(f"Disabled {counted(count, 'registration')}.") if count else Done(ALREADY, is_change=False)
 
 
 class EnableRegistration(Operation):
@@ -55,24 +55,25 @@ class EnableRegistration(Operation):
 
     def run(self, rows: Sequence[Registration], *, by: str) -> Done:
         count = operator_actions.enable_routes(_routes_of(rows), now=database_now())
-        return Done(f"Enabled {_registrations(count)}.") if count else Done(ALREADY, is_change=False)
+        return Done(f"Enabled {counted(count, 'registration')}.") if count else Done(ALREADY, is_change=False)
 
 
 def _routes_of(rows: Sequence[Registration]) -> list[int]:
     return [row.route_id for row in rows if row.route_id]
 
 
-def _registrations(count: int) -> str:
-    return counted(count, "registration")
+class NotificationOperation(Operation):
+    """An operation on notifications that wait."""
 
-
-class TryNow(Operation):
-    label = "Try now"
     permission = "notifications.operate_notification"
 
     @classmethod
     def fits(cls, row: Notification) -> bool:
         return row.state in DUE
+
+
+class TryNow(NotificationOperation):
+    label = "Try now"
 
     def touched(self, rows: Sequence[Notification]) -> Iterable[str]:
         waiting = [row for row in rows if row.state in DUE]
@@ -81,17 +82,12 @@ class TryNow(Operation):
 
     def run(self, rows: Sequence[Notification], *, by: str) -> Done:
         count = operator_actions.try_now([row.pk for row in rows], now=database_now())
-        return Done(f"{_notifications(count)} due now.") if count else Done(ALREADY, is_change=False)
+        return Done(f"{counted(count, 'notification')} due now.") if count else Done(ALREADY, is_change=False)
 
 
-class DropNotifications(Operation):
+class DropNotifications(NotificationOperation):
     label = "Drop"
-    permission = "notifications.operate_notification"
     is_destructive = True
-
-    @classmethod
-    def fits(cls, row: Notification) -> bool:
-        return row.state in DUE
 
     def touched(self, rows: Sequence[Notification]) -> Iterable[str]:
         waiting = [row for row in rows if row.state in DUE]
@@ -100,8 +96,4 @@ class DropNotifications(Operation):
 
     def run(self, rows: Sequence[Notification], *, by: str) -> Done:
         count = operator_actions.drop([row.pk for row in rows], now=database_now())
-        return Done(f"Dropped {_notifications(count)}.") if count else Done(ALREADY, is_change=False)
-
-
-def _notifications(count: int) -> str:
-    return counted(count, "notification")
+        return Done(f"Dropped {counted(count, 'notification')}.") if count else Done(ALREADY, is_change=False)
