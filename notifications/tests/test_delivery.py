@@ -402,17 +402,6 @@ def test_a_certain_result_ends_an_ambiguous_push():
 
 
 @pytest.mark.django_db
-def test_failures_in_between_give_an_ambiguous_push_no_more_attempts():
-    notification = make_due()
-    answers = iter([*[Outcome.AMBIGUOUS, Outcome.TRANSIENT] * 3, Outcome.AMBIGUOUS])
-    gateway = RecordingGateway(lambda _: Result(next(answers)))
-    for _ in range(7):
-        Notification.objects.update(next_attempt_at=LONG_AGO)
-        send(notification, gateway=gateway)
-    assert fresh(notification).state == State.UNCONFIRMED
-
-
-@pytest.mark.django_db
 def test_a_push_that_is_too_large_is_sent_once_more_without_its_ciphertext():
     notification = make_due()
     gateway = RecordingGateway(Outcome.PAYLOAD)

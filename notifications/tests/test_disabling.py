@@ -101,6 +101,7 @@ def test_undoing_brings_back_the_routes_that_died_since_then():
 def test_undoing_changes_no_route_of_another_time_reason_or_app():
     make_disabled(at=NOW - timedelta(seconds=1))
     make_disabled(reason=disabling.FAILING)
+    make_disabled(reason=disabling.BY_OPERATOR)
     make_disabled(app_topic="other")
     make_disabled(token_type=2, app_topic="")
     assert disabling.disabled_since(APPLE, NOW).count() == disabling.undo_disabling(APPLE, NOW, now=NOW) == 0

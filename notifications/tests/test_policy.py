@@ -132,10 +132,6 @@ def test_retries_at_once_without_jitter_and_never_before_the_requested_pause():
     assert retry_at(NOW, 3, jitter=0.0, after_seconds=90) == NOW + timedelta(seconds=90)
 
 
-def test_the_backoff_of_a_configuration_error_starts_slower():
-    assert retry_at(NOW, 1, jitter=1.0, base_seconds=CONFIG_RETRY_SECONDS) == NOW + timedelta(seconds=60)
-
-
 @given(st.integers(0, 32767), st.floats(0, 1), st.sampled_from([2.0, 60.0]), st.floats(0, 3600, allow_subnormal=False))
 def test_never_waits_longer_than_the_maximum_or_shorter_than_the_requested_pause(attempts, jitter, base, after):
     wait = (retry_at(NOW, attempts, jitter=jitter, base_seconds=base, after_seconds=after) - NOW).total_seconds()

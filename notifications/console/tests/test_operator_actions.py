@@ -6,11 +6,10 @@ import pytest
 from django.utils import timezone
 
 from notifications.console import operator_actions
-from notifications.messages import ChannelKey
 from notifications.models import Notification
-from notifications.queues import disabling, halts
+from notifications.queues import halts
 from registrations.models import RegistrationEvent, Route
-from tests.delivering import LONG_AGO, NOW, due_ids, fresh, make_due, send
+from tests.delivering import NOW, due_ids, fresh, make_due, send
 from tests.factories import make_notification, make_registration, make_route
 
 pytestmark = pytest.mark.django_db
@@ -55,12 +54,6 @@ def test_reviving_a_dead_token_stores_an_event_for_reports(reason, events):
     assert operator_actions.enable_routes([route.pk], now=NOW) == 1
     assert (fresh(route).state, fresh(route).disabled_reason) == ("active", "")
     assert list(RegistrationEvent.objects.values_list("kind", flat=True)) == events
-
-
-def test_undoing_a_mass_invalidation_leaves_alone_what_an_operator_disabled():
-    by_operator, dead = disabled_route("operator"), disabled_route("device_gone")
-    assert disabling.undo_disabling(ChannelKey(2, ""), LONG_AGO, now=NOW) == 1
-    assert (fresh(by_operator).state, fresh(dead).state) == ("disabled", "active")
 
 
 def test_a_retry_can_be_made_due_at_once():

@@ -7,28 +7,20 @@ from hypothesis import strategies as st
 from notifications.gateways.gorush.answers import errors
 from notifications.gateways.gorush.answers.errors import UNKNOWN, ErrorRule, Match
 from notifications.gateways.gorush.rules.file import shipped_rules
+from notifications.gateways.gorush.rules.tests.test_file import APPLE
 from notifications.messages import Outcome
 
 IOS, ANDROID = 1, 2
 DEAD, CONFIG, PAYLOAD = Outcome.DEAD, Outcome.CONFIG, Outcome.PAYLOAD
 TRANSIENT, AMBIGUOUS = Outcome.TRANSIENT, Outcome.AMBIGUOUS
 POST = 'Post "https://api.push.apple.com/3/device/0123abcd": '
-REASONS = {
-    DEAD: "Unregistered ExpiredToken BadDeviceToken DeviceTokenNotForTopic MissingDeviceToken",
-    CONFIG: "TopicDisallowed BadTopic MissingTopic BadCertificate BadCertificateEnvironment Forbidden "
-    "InvalidProviderToken MissingProviderToken UnrelatedKeyIdInToken BadEnvironmentKeyIdInToken ExpiredProviderToken",
-    TRANSIENT: "TooManyProviderTokenUpdates TooManyRequests IdleTimeout InternalServerError ServiceUnavailable "
-    "Shutdown",
-    PAYLOAD: "PayloadTooLarge PayloadEmpty BadCollapseId BadExpirationDate BadMessageId BadPriority InvalidPushType "
-    "DuplicateHeaders BadPath MethodNotAllowed",
-}
 
 
 def classify(token_type, error):
     return errors.classify(token_type, error, shipped_rules())
 
 
-@pytest.mark.parametrize(("outcome", "reason"), [(o, r) for o, text in REASONS.items() for r in text.split()])
+@pytest.mark.parametrize(("outcome", "reason"), [(o, r) for o, text in APPLE.items() for r in text.split()])
 def test_apples_reasons_have_the_meaning_in_apples_documentation_and_keep_their_names(outcome, reason):
     rule = classify(IOS, reason)
     assert (rule.outcome, rule.code) == (outcome, reason)

@@ -40,9 +40,3 @@ def test_a_server_that_hangs_makes_one_push_ambiguous_and_is_avoided_afterwards(
     asked, outcomes = _asked(pushes=3, broken={"one": httpx.ReadTimeout})
     assert asked == ["one", "two", "two"]
     assert outcomes == [Outcome.AMBIGUOUS, Outcome.DELIVERED, Outcome.DELIVERED]
-
-
-def test_a_push_that_may_have_left_is_not_sent_to_the_next_server():
-    asked, outcomes = _asked(pushes=1, broken={"one": httpx.ReadError})
-    assert asked == ["one"]
-    assert outcomes == [Outcome.AMBIGUOUS]
