@@ -1,8 +1,6 @@
 """Tests of the limits of addresses, senders and the server, and of what happens beyond them."""
 
-import secrets
-from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from django.utils import timezone
@@ -10,18 +8,14 @@ from django.utils import timezone
 from kit.buckets.bucket import Limit
 from kit.buckets.shared import SharedBuckets
 from notifications.acceptance import acceptance
-from notifications.acceptance.acceptance import Incoming, Sending
-from notifications.messages import PushNotification, PushRequest, ReportError
-from notifications.models import Attempt, Notification, NotificationRequest
-from notifications.queues.concurrency import ConcurrencyLimits
+from notifications.messages import ReportError
+from notifications.models import Attempt, Notification
+from notifications.queues.tests.test_admission import NOW, TOKEN, ask, reported, verdicts
 from notifications.rules.policy import Verdict
-from notifications.rules.reports import unpack
-from tests.delivering import LEASE, DeliveryProcess, claimed, make_due
+from tests.delivering import DeliveryProcess, claimed, make_due
 from tests.factories import make_registration
 from tests.statements import statements
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-TOKEN = "c0ffee00-0000-4000-8000-000000000001"
 State = Notification.State
 MESSAGE, MENTION, CONTACT_REQUEST = 1, 2, 4
 
@@ -35,42 +29,23 @@ def phone(monkeypatch):
     return make_registration(access_token=TOKEN, allowed_mentions_chat_list=[b"chat"])
 
 
-def ask(*phones, type_=MESSAGE, now=NOW, sender=b"sender"):
-    batch = []
-    for phone in phones:
-        key = secrets.token_bytes(32)
-        wanted = PushNotification(
-            bytes(phone.public_key_hash), phone.installation_id, TOKEN, type_, b"chat", b"", b"sealed"
-        )
-        batch.append(Incoming(key, key, b"back", sender, PushRequest(key, (wanted,))))
-    return acceptance.accept("test-bridge", batch, sending=Sending(LEASE, ConcurrencyLimits(1000)), now=now)
-
-
-def reported(accepted):
-    return Counter(report.error for answer in accepted.answers for report in answer.reports)
-
-
-def verdicts():
-    return Counter(d.verdict for request in NotificationRequest.objects.all() for d in unpack(request.decided))
-
-
 @pytest.mark.django_db
 def test_a_flood_of_new_message_ids_is_one_wake_up_beyond_the_limit_and_success(phone):
     """Each used to be an alert on the phone, without any limit."""
     accepted = ask(*[phone] * 100)
     assert len(accepted.claims) == 30
-    assert reported(accepted) == {ReportError.NONE: 70}
+    assert reported(accepted) == [ReportError.NONE] * 70
     [wake_up] = Notification.objects.filter(is_wake_up=True)
     assert (wake_up.state, wake_up.report, wake_up.chat_id, wake_up.message) == (State.PENDING, "success", None, None)
     assert NOW < wake_up.next_attempt_at < NOW + timedelta(seconds=10)
-    assert verdicts() == {Verdict.COALESCED: 69}
+    assert verdicts() == [Verdict.COALESCED] * 69
     assert Notification.objects.count() == 31
 
 
 @pytest.mark.django_db
 def test_a_notification_beyond_the_limit_is_coalesced_into_a_waiting_wake_up(phone):
     ask(*[phone] * 100)
-    assert reported(ask(*[phone] * 5)) == {ReportError.NONE: 5}
+    assert reported(ask(*[phone] * 5)) == [ReportError.NONE] * 5
     assert Notification.objects.filter(is_wake_up=True).count() == 1
 
 

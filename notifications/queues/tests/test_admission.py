@@ -73,15 +73,15 @@ def make_waiting(channel, count, *, is_proven=True):
     return [make_due(route=route, at=at + n * A_MOMENT, **own) for n, route in enumerate(routes)]
 
 
-def ask(*phones, limits=None, now=NOW):
+def ask(*phones, limits=None, now=NOW, type_=1, sender=b"sender"):
     """Accept one request for each phone, in one batch."""
     batch = []
     for phone in phones:
         key = secrets.token_bytes(32)
         wanted = PushNotification(
-            bytes(phone.public_key_hash), phone.installation_id, TOKEN, 1, b"chat", b"", b"sealed"
+            bytes(phone.public_key_hash), phone.installation_id, TOKEN, type_, b"chat", b"", b"sealed"
         )
-        batch.append(Incoming(key, key, b"back", b"sender", PushRequest(key, (wanted,))))
+        batch.append(Incoming(key, key, b"back", sender, PushRequest(key, (wanted,))))
     return acceptance.accept("test-bridge", batch, sending=Sending(LEASE, limits or ConcurrencyLimits(1000)), now=now)
 
 
