@@ -53,6 +53,10 @@ FINISHED_BY = {
     Outcome.DEAD: State.DEAD_TOKEN,
     Outcome.PAYLOAD: State.UNDELIVERABLE,
 }
+# The report that is fixed with each of these ends, whichever attempt decided it.
+REPORTED: dict[str, str] = {
+    state: REPORTS[report_error(is_token_dead=state is State.DEAD_TOKEN)].value for state in FINISHED_BY.values()
+}
 
 
 class Change(NamedTuple):
@@ -73,7 +77,7 @@ class Recorded(NamedTuple):
     """A result, as far as it matters to the sender."""
 
     claim: Claim
-    is_open: bool  # its report is not fixed by this result: see `FINISHED_BY`
+    is_open: bool  # its report is not fixed by this result: see `REPORTED`
     is_token_dead: bool
 
 
@@ -261,13 +265,7 @@ _FINISH = f"""
 
 def _finish(changes: Sequence[Change], *, now: datetime) -> None:
     """Write the ends of notifications and their reports. A report that is fixed already stays."""
-    reports_by_state = {
-        state: REPORTS[report_error(is_token_dead=state is State.DEAD_TOKEN)] for state in FINISHED_BY.values()
-    }
-    reports = (
-        str(reports_by_state[State(change.state)]) if change.state in reports_by_state else None for change in changes
-    )
-    rows = [(*_key(change), report) for change, report in zip(changes, reports, strict=True)]
+    rows = [(*_key(change), REPORTED.get(change.state)) for change in changes]
     for finished in write_rows(_FINISH, (*_KEY, "reports"), rows, now=now, today=day_of(now)):
         count_returned(FINISHED, finished)
 
@@ -298,8 +296,7 @@ def _key(change: Change) -> tuple[int, bytes, int, str]:
 
 
 def _recorded(claim: Claim, change: Change) -> Recorded:
-    is_open = change.state not in FINISHED_BY.values()
-    return Recorded(claim, is_open, is_token_dead=change.state == State.DEAD_TOKEN)
+    return Recorded(claim, is_open=change.state not in REPORTED, is_token_dead=change.state == State.DEAD_TOKEN)
 
 
 def _measure(results: Sequence[Done], known: Queues) -> None:
