@@ -22,7 +22,6 @@ from notifications.gateways.gorush.sending.push_api import (
     build_request,
     device_token,
     find_fault,
-    notif_id,
     read_dry_run,
     read_response,
 )
@@ -75,7 +74,7 @@ class GorushGateway:
         return replace(result, latency_ms=round((monotonic() - started) * 1000))
 
     async def _send_graded(self, push: Push) -> Result:
-        notification, is_truncated = fit(push, notif_id(push))
+        notification, is_truncated = fit(push)
         if is_truncated:
             PAYLOADS_LEFT_OUT.labels(platform_of(push.channel.token_type)).inc()
         result = await self._post(orjson.dumps({"notifications": [notification]}), push)

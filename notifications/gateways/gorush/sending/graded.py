@@ -30,24 +30,24 @@ class Fitted(NamedTuple):
     is_truncated: bool
 
 
-def fit(push: Push, notif_id: str) -> Fitted:
+def fit(push: Push) -> Fitted:
     """Return the notification for gorush, without the payload if that is too large.
 
     A ciphertext cannot be shortened, and a device that is woken fetches the message itself.
     """
     address = read_address(push.address)
     if push.message:
-        notification = _notification(push, address, Content.decode(push.message), notif_id)
+        notification = _notification(push, address, Content.decode(push.message))
         if _is_within_limit(notification):
             return Fitted(notification, is_truncated=False)
-    wake = _notification(push, address, Content.decode(push.wake), notif_id)
+    wake = _notification(push, address, Content.decode(push.wake))
     return Fitted(wake, is_truncated=bool(push.message))
 
 
-def _notification(push: Push, address: DeviceAddress, content: Content, notif_id: str) -> dict[str, Any]:
+def _notification(push: Push, address: DeviceAddress, content: Content) -> dict[str, Any]:
     is_ringing = rings(push, address)
     common = {
-        "notif_id": notif_id,
+        "notif_id": notif_id(push),
         "tokens": [address.call_token if is_ringing else address.token],
         "platform": NUMBERS[push.channel.token_type],
         "data": dict(content.data),
@@ -56,6 +56,11 @@ def _notification(push: Push, address: DeviceAddress, content: Content, notif_id
         return common | _firebase(push)
     own = _call(push) if is_ringing else _background(push) if push.grade == Grade.LOW else _alert(push, content)
     return common | {"collapse_id": push.collapse_id} | _environment(address) | own
+
+
+def notif_id(push: Push) -> str:
+    """Return the id of a notification's attempt, the only reliable key for gorush's later reports."""
+    return f"{push.notification_id}-{push.attempt_number}"
 
 
 def _firebase(push: Push) -> dict[str, Any]:
@@ -107,7 +112,7 @@ def _is_within_limit(notification: Mapping[str, Any]) -> bool:
 
 
 def apple_size_bytes(notification: Mapping[str, Any]) -> int:
-    """Return the size of what Apple receives. gorush puts the data beside `aps`."""
+    """Return the size of what Apple receives. gorush puts the data beside `aps`, and none of our keys has that name."""
     aps = {
         "alert": notification.get("message"),
         "sound": notification.get("sound"),

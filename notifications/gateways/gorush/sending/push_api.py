@@ -12,7 +12,7 @@ import orjson
 
 from notifications.gateways.gorush.answers.errors import UNKNOWN, ErrorRule, classify
 from notifications.gateways.gorush.answers.redaction import signature_of, without_token
-from notifications.gateways.gorush.sending.graded import fit, rings
+from notifications.gateways.gorush.sending.graded import apple_size_bytes, fit, notif_id, rings
 from notifications.gateways.gorush.sending.platforms import NUMBERS
 from notifications.messages import DRY_RUN, NotificationType, Outcome, Push, Result
 from registrations.messages import TokenType
@@ -51,7 +51,7 @@ def build_request(push: Push) -> bytes:
 
 def build_dry_run(push: Push) -> bytes:
     """Return the JSON body of the same push for no platform: gorush takes it, and sends nothing to Apple or Google."""
-    full = fit(push, notif_id(push)).notification if push.grade else _notification(push)
+    full = fit(push).notification if push.grade else _notification(push)
     notification = full | {"platform": NO_PLATFORM}
     notification.pop("topic", None)
     return orjson.dumps({"notifications": [notification]})
@@ -59,13 +59,10 @@ def build_dry_run(push: Push) -> bytes:
 
 def payload_size_bytes(notification: dict[str, Any]) -> int:
     """Return the size of what Apple or Google receives of a notification, rather too high than too low."""
-    text, data = notification["message"], notification["data"]
     if notification["platform"] == NUMBERS[TokenType.APN]:
-        # gorush puts the data beside `aps`, and none of our keys has that name.
-        return len(
-            orjson.dumps({"aps": {"alert": text, "content-available": 1, "sound": notification["sound"]}} | data)
-        )
-    return len(orjson.dumps({"notification": {"body": text}, "data": data, "android": notification["android"]}))
+        return apple_size_bytes(notification)
+    shown, data, android = {"body": notification["message"]}, notification["data"], notification["android"]
+    return len(orjson.dumps({"notification": shown, "data": data, "android": android}))
 
 
 def _notification(push: Push) -> dict[str, Any]:
@@ -85,11 +82,6 @@ def _notification(push: Push) -> dict[str, Any]:
     else:
         _address_firebase(notification, push)
     return notification
-
-
-def notif_id(push: Push) -> str:
-    """Return the id of a notification's attempt, the only reliable key for gorush's later reports."""
-    return f"{push.notification_id}-{push.attempt_number}"
 
 
 def _address_apple(notification: dict[str, Any], push: Push) -> None:

@@ -44,7 +44,7 @@ def push(channel: ChannelKey, grade: Grade, *, content: Content | None = None, *
 
 
 def body(channel: ChannelKey, grade: Grade, **fields: Any) -> dict[str, Any]:
-    return fit(push(channel, grade, content=message(), **fields), "7-1").notification
+    return fit(push(channel, grade, content=message(), **fields)).notification
 
 
 def test_a_call_rings_at_apple_with_the_token_for_calls() -> None:
@@ -124,7 +124,7 @@ def test_a_call_to_a_device_without_a_token_for_calls_is_an_alert() -> None:
 def test_a_call_whose_payload_was_dropped_is_an_alert() -> None:
     address = DeviceAddress(TOKEN, CALL_TOKEN)
     dropped = push(APPLE, Grade.VOIP, address=address, is_payload_dropped=True)
-    assert fit(dropped, "7-2").notification["push_type"] == "alert"
+    assert fit(dropped).notification["push_type"] == "alert"
     assert device_token(dropped) == TOKEN
     assert device_token(push(APPLE, Grade.VOIP, address=address)) == CALL_TOKEN
 
@@ -134,7 +134,7 @@ def test_a_call_whose_payload_was_dropped_is_an_alert() -> None:
 @pytest.mark.parametrize("grade", [Grade.HIGH, Grade.NORMAL, Grade.LOW, Grade.VOIP])
 def test_the_largest_payload_of_mod_push2_fits(channel: ChannelKey, grade: Grade) -> None:
     address = DeviceAddress(TOKEN, CALL_TOKEN)
-    fitted = fit(push(channel, grade, content=message("A" * 3936), address=address), "7-1")
+    fitted = fit(push(channel, grade, content=message("A" * 3936), address=address))
     assert not fitted.is_truncated
     assert fitted.notification["data"]["e"] == "A" * 3936
 
@@ -148,7 +148,7 @@ def test_beyond_the_budget_the_device_is_woken_with_a_marker(channel: ChannelKey
     address = DeviceAddress(TOKEN, CALL_TOKEN)
 
     def fitted(length: int) -> Any:
-        return fit(push(channel, grade, content=message("A" * length), address=address), "7-1")
+        return fit(push(channel, grade, content=message("A" * length), address=address))
 
     largest = max(length for length in range(3900, limit) if not fitted(length).is_truncated)
     if channel is APPLE:
