@@ -34,12 +34,6 @@ KEYS_KEPT = timedelta(days=90)
 SOFTWARE_ERROR = 70  # sysexits.h
 
 
-def new_worker() -> Worker:
-    """Return the worker that processes the batches of one process."""
-    wakeup = Wakeup()
-    return Worker(new_steps(wakeup), wakeup)
-
-
 def new_steps(wakeup: Wakeup) -> list[Step]:
     """Return the steps of a process, in the order in which a batch runs them.
 
@@ -64,7 +58,8 @@ def process_batches() -> None:
         return
     has_ended = threading.Event()
     try:
-        worker = new_worker()
+        wakeup = Wakeup()
+        worker = Worker(new_steps(wakeup), wakeup)
         threading.Thread(target=_stop_in_time, args=[worker, has_ended], name="stop", daemon=True).start()
         worker.run()
     except Exception as error:  # noqa: BLE001 - the process ends
