@@ -5,16 +5,15 @@ from datetime import timedelta
 
 import pytest
 
-from notifications.messages import ChannelKey, Outcome, Result
+from notifications.messages import Outcome, Result
 from notifications.models import Attempt, Channel, Halt, Notification
 from notifications.queues import halts
+from notifications.queues.tests.test_breakers import APPLE, DELIVERED, make_due_to_app, sends
 from registrations.models import RegistrationEvent, Route
 from tests.delivering import APP, LONG_AGO, NOW, answered, claimed, fresh, make_due, prove, recorded
 from tests.factories import make_registration, make_request, make_route
 
-APPLE = ChannelKey(1, APP)
 DEAD = Result(Outcome.DEAD, "BadDeviceToken", is_guarded=True)
-DELIVERED = Result(Outcome.DELIVERED)
 HOUR = timedelta(hours=1)
 State = Notification.State
 
@@ -26,18 +25,8 @@ def _limits():
     prove(APPLE)
 
 
-def make_phone(*, app_topic=APP, is_proven=True, **fields):
-    route = make_route(token_type=1, app_topic=app_topic, last_success_at=LONG_AGO if is_proven else None, **fields)
-    return make_registration(route=route).route
-
-
-def make_push(**phone):
-    """Create a notification of a sender of its own, for a phone of its own."""
-    return make_due(route=make_phone(**phone), request=make_request(sender_digest=secrets.token_bytes(32)))
-
-
-def sends(result, count, *, now=NOW, **phone):
-    answered(result, *[make_push(**phone) for _ in range(count)], now=now)
+def make_phone(**fields):
+    return make_registration(route=make_route(token_type=1, app_topic=APP, last_success_at=LONG_AGO, **fields)).route
 
 
 def disabled_count():
@@ -56,7 +45,7 @@ def test_many_dead_tokens_at_once_are_not_believed_and_nothing_is_halted():
     assert (is_distrusted(), disabled_count()) == (True, 19)
     assert RegistrationEvent.objects.filter(kind=RegistrationEvent.Kind.TOKEN_DIED).count() == 19
     assert not Halt.objects.exists()
-    assert len(claimed(make_push())) == 1
+    assert len(claimed(make_due_to_app())) == 1
 
 
 def test_a_batch_in_which_all_die_disables_nothing_at_all():
@@ -65,7 +54,7 @@ def test_a_batch_in_which_all_die_disables_nothing_at_all():
 
 
 def test_a_push_with_a_distrusted_verdict_is_kept_and_retried():
-    doubtful = [make_push() for _ in range(20)]
+    doubtful = [make_due_to_app() for _ in range(20)]
     answered(DEAD, *doubtful)
     assert {fresh(n).state for n in doubtful} == {State.RETRYING}
     assert set(Attempt.objects.values_list("outcome", "is_guarded")) == {("dead", True)}
@@ -99,7 +88,7 @@ def test_deaths_of_more_than_an_hour_ago_do_not_count():
 
 def test_an_app_whose_every_token_is_refused_for_hours_and_then_works_loses_nobody():
     """It takes no operator: refused pushes are sent again, and the ones that arrive show that the set-up is right."""
-    pushes = [make_push() for _ in range(25)]
+    pushes = [make_due_to_app() for _ in range(25)]
     for minutes in range(0, 180, 20):  # they are sent again after ten minutes at most
         answered(DEAD, *pushes, now=NOW + timedelta(minutes=minutes))
         assert (is_distrusted(), disabled_count()) == (True, 0)
@@ -108,12 +97,12 @@ def test_an_app_whose_every_token_is_refused_for_hours_and_then_works_loses_nobo
     answered(DELIVERED, *pushes, now=later)
     assert {fresh(n).state for n in pushes} == {State.DELIVERED}
     assert (is_distrusted(), disabled_count()) == (False, 0)
-    answered(DEAD, make_push(), now=later)
+    answered(DEAD, make_due_to_app(), now=later)
     assert disabled_count() == 1
 
 
 def test_deaths_are_believed_again_when_the_share_falls():
-    pushes = [make_push() for _ in range(25)]
+    pushes = [make_due_to_app() for _ in range(25)]
     answered(DEAD, *pushes)
     answered(DELIVERED, *pushes[:5], now=NOW + HOUR / 2)
     assert is_distrusted()
@@ -122,7 +111,7 @@ def test_deaths_are_believed_again_when_the_share_falls():
 
 
 def test_results_while_deaths_are_distrusted_disable_nothing():
-    late = [(held, DEAD) for held in claimed(make_push())]
+    late = [(held, DEAD) for held in claimed(make_due_to_app())]
     sends(DEAD, 20)
     recorded(late)
     assert disabled_count() == 0
@@ -160,7 +149,7 @@ def test_one_phone_under_many_names_neither_trips_an_app_nor_makes_its_deaths_di
         answered(result, *[make_due(route=fresh(r), request=request) for r, request in zip(names, asked, strict=True)])
         Route.objects.update(state="active", disabled_reason="")
     assert (is_distrusted(), Halt.objects.exists()) == (False, False)
-    assert len(claimed(make_push())) == 1
+    assert len(claimed(make_due_to_app())) == 1
 
 
 def test_in_an_app_that_nothing_was_delivered_to_all_tokens_count():
@@ -174,4 +163,4 @@ def test_in_an_app_that_nothing_was_delivered_to_all_tokens_count():
 def test_an_operator_may_still_trip_an_app_whose_tokens_die():
     sends(DEAD, 20)
     assert halts.trip(APPLE, reason="tokens die", by="ann", now=NOW)
-    assert claimed(make_push()) == []
+    assert claimed(make_due_to_app()) == []
