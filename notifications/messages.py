@@ -206,7 +206,7 @@ class Result:
     error's backoff, or 0 for the usual one. ``is_guarded`` says that valid tokens get the same answer when the set-up
     is wrong. ``is_untried`` says that the push was found faulty before anything was sent. ``is_dry_run`` says that the
     gateway took it and sent it nowhere. ``error`` is the gateway's error text, redacted: nothing secret and nothing of
-    one device is left in it. ``unknown_signature`` is the same for an error that no rule matches.
+    one device is left in it.
     """
 
     outcome: Outcome
@@ -217,6 +217,5 @@ class Result:
     is_untried: bool = False
     is_dry_run: bool = False
     retry_base_seconds: float = 0.0
-    unknown_signature: str = ""
     # Only people read it, so results with different texts are equal.
     error: str = field(default="", compare=False)

@@ -70,7 +70,7 @@ class GorushGateway:
         else:
             result = await self._post(build_request(push), push)
         if result.code == UNKNOWN.code:
-            unknown_errors().note(push.channel.token_type, result.unknown_signature)
+            unknown_errors().note(push.channel.token_type, result.error)
         return replace(result, latency_ms=round((monotonic() - started) * 1000))
 
     async def _send_graded(self, push: Push) -> Result:

@@ -261,12 +261,10 @@ def _read_error(error: str, push: Push, rules: Sequence[ErrorRule]) -> Result:
     readings = (without_token(error, token, min_length=1), redacted, without_token(error, ""))
     known = (rule for text in readings if (rule := classify(push.channel.token_type, text, rules)) is not UNKNOWN)
     rule = next(known, UNKNOWN)
-    text = signature_of(redacted, token)
     return Result(
         rule.outcome,
         rule.code,
         is_guarded=rule.is_guarded,
         retry_base_seconds=rule.retry_base_seconds,
-        unknown_signature=text if rule is UNKNOWN else "",
-        error=text,
+        error=signature_of(redacted, token),
     )

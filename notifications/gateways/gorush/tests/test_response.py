@@ -228,11 +228,8 @@ def test_the_guard_and_the_pause_of_a_rule_are_part_of_the_result(error, is_guar
 
 def test_an_error_that_no_rule_matches_is_transient_and_has_a_signature():
     result = read_response(200, answer(entry("Teapot 418: device-token is short and stout")), APPLE)
-    assert result == Result(Outcome.TRANSIENT, "unknown", unknown_signature="teapot <n>: <token> is short and stout")
-
-
-def test_an_error_that_a_rule_matches_needs_no_signature():
-    assert read_response(200, answer(entry("Unregistered")), APPLE).unknown_signature == ""
+    assert result == Result(Outcome.TRANSIENT, "unknown")
+    assert result.error == "teapot <n>: <token> is short and stout"
 
 
 @pytest.mark.parametrize("token", ["e", "n", "unre", "register", "unregistered", "BadDeviceToken", "baddevic", "o" * 7])
@@ -245,7 +242,7 @@ def test_no_device_token_can_hide_its_own_death(token, error):
 
 def test_an_unknown_error_shows_no_short_token():
     push = replace(APPLE, address=b"odd")
-    assert read_response(200, answer(entry("Something odd", token="odd")), push).unknown_signature == ""
+    assert read_response(200, answer(entry("Something odd", token="odd")), push).error == ""
 
 
 @pytest.mark.parametrize(
