@@ -9,7 +9,7 @@ from notifications.console import operator_actions
 from notifications.models import Notification
 from notifications.queues import halts
 from registrations.models import RegistrationEvent, Route
-from tests.delivering import NOW, due_ids, fresh, make_due, send
+from tests.delivering import NOW, due_ids, fresh, make_due
 from tests.factories import make_notification, make_registration, make_route
 
 pytestmark = pytest.mark.django_db
@@ -73,20 +73,6 @@ def test_a_dropped_notification_is_never_sent():
 
     assert (fresh(waiting).state, fresh(held).state) == (State.WITHDRAWN, State.IN_FLIGHT)
     assert fresh(waiting).chat_id is None
-
-
-def test_while_draining_nothing_is_claimed_and_nothing_is_lost():
-    waiting = make_due()
-    assert [halts.start_draining(by="ann", why="gorush moves", now=NOW) for _ in "12"] == [True, False]
-
-    send(waiting)
-
-    assert (fresh(waiting).state, fresh(waiting).attempt_count) == (State.PENDING, 0)
-    assert due_ids(now=timezone.now()) == []
-    assert [halts.stop_draining(by="ann", now=NOW) for _ in range(2)] == [True, False]
-    assert due_ids(now=timezone.now()) == [waiting.pk]
-    send(waiting)
-    assert fresh(waiting).state == State.DELIVERED
 
 
 def test_draining_says_since_when_and_by_whom():
