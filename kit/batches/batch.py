@@ -37,7 +37,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import monotonic, sleep
-from typing import Any, Generic, LiteralString, Protocol, TypeVar
+from typing import Any, Generic, LiteralString, TypeVar
 
 import psycopg
 import structlog
@@ -126,78 +126,51 @@ class Work(Generic[T]):
     is_more_left: bool = False
 
 
-class Step(Protocol):
-    """One part of every batch. The worker calls all methods in the thread that processes the batches."""
+class Step:
+    """One part of every batch. The worker calls all methods in the thread that processes the batches.
+
+    The defaults are for steps that keep nothing in memory and have nothing to undo.
+    """
 
     # An SQL query for rows that wait for this step. A process that ends leaves them to other processes. It is empty for
     # a step whose items are all in memory.
-    waits: LiteralString
+    waits: LiteralString = ""
     # An SQL query for the earliest time of those rows. Both queries skip rows from before `%(nothing_before)s`.
-    oldest: LiteralString
+    oldest: LiteralString = ""
     # Only the leader looks for rows of this step.
-    is_for_leader: bool
+    is_for_leader = False
     # The payload of the NOTIFY that announces rows for this step. The step then works without a query for them.
-    announced_as: str
+    announced_as = ""
     # The step processes only what earlier steps have handed to it.
-    follows: bool
+    follows = False
 
     def next_at(self) -> float | None:
         """Return when items in memory are due (monotonic, 0.0 for now), or None without such items."""
-        ...
+        return None
 
     def is_under_way(self) -> bool:
         """Return whether this process still expects results that no other process can record.
 
         A process that is to stop waits for them.
         """
-        ...
+        return False
 
     def work(self, batch: Batch) -> Work[Any]:
         """Decide and write, in the batch's transaction, and return the decisions."""
-        ...
+        raise NotImplementedError
 
     def committed(self, decided: Any) -> None:
         """Send what was decided, and remove the processed items from memory."""
-        ...
 
     def rolled_back(self, batch: Batch) -> None:
         """Restore the memory of the step to its state before `work`, because the transaction was rolled back."""
-        ...
-
-    def quarantine(self, error: Exception, batch: Batch) -> None:
-        """Quarantine the one item of the batch, which makes `work` fail, so that it does not block the others."""
-        ...
-
-    def put_off(self, batch: Batch) -> bool:
-        """Leave the one item of the batch, whose row another session has locked. Return whether the step can do so."""
-        ...
-
-
-class BaseStep:
-    """Defaults for steps that keep nothing in memory and have nothing to undo."""
-
-    waits: LiteralString = ""
-    oldest: LiteralString = ""
-    is_for_leader = False
-    announced_as = ""
-    follows = False
-
-    def next_at(self) -> float | None:
-        return None
-
-    def is_under_way(self) -> bool:
-        return False
-
-    def committed(self, decided: Any) -> None:
-        """Do nothing. Steps that send override this."""
-
-    def rolled_back(self, batch: Batch) -> None:
-        """Do nothing. Steps that keep something in memory override this."""
 
     def quarantine(self, error: Exception, batch: Batch) -> None:  # noqa: ARG002 - the signature of a step
+        """Quarantine the one item of the batch, which makes `work` fail, so that it does not block the others."""
         log.error("step_failed", step=type(self).__name__, error=type(error).__name__)
 
     def put_off(self, batch: Batch) -> bool:  # noqa: ARG002 - the signature of a step
+        """Leave the one item of the batch, whose row another session has locked. Return whether the step can do so."""
         return False
 
 

@@ -13,7 +13,7 @@ from typing import LiteralString
 
 import structlog
 
-from kit.batches.batch import BaseStep, Batch, Step, Wakeup, Work
+from kit.batches.batch import Batch, Step, Wakeup, Work
 from kit.batches.inflight import InFlight
 from kit.db.clock import clock
 from kit.metrics import batches
@@ -143,7 +143,7 @@ def traced(answers: Sequence[Answer]) -> Sequence[Answer]:
     return answers
 
 
-class Lost(BaseStep):
+class Lost(Step):
     """Takes over the pushes of dead workers: they are ambiguous, and due again."""
 
     waits: LiteralString = recording.LOST
@@ -160,7 +160,7 @@ class Lost(BaseStep):
         recording.postpone_first_lost(now=batch.now, nothing_before=batch.nothing_before)
 
 
-class Expired(BaseStep):
+class Expired(Step):
     """Closes notifications that expired while they waited. Behind a halt no other step reads them."""
 
     waits: LiteralString = queues.EXPIRED
@@ -173,7 +173,7 @@ class Expired(BaseStep):
         return Work(None, is_more_left=count == batch.limit)
 
 
-class Due(BaseStep):
+class Due(Step):
     """Claims what is due: retries, and notifications that found no capacity when they were accepted."""
 
     waits: LiteralString = queues.IS_DUE
@@ -210,7 +210,7 @@ class Due(BaseStep):
         postpone_first(limits=self._delivery.limits, now=batch.now, nothing_before=batch.nothing_before)
 
 
-class Counting(BaseStep):
+class Counting(Step):
     """Counts the waiting notifications of each queue, in the leader."""
 
     waits: LiteralString = UNCOUNTED
@@ -227,7 +227,7 @@ class Counting(BaseStep):
         self._counts.keep(decided)
 
 
-class Results(BaseStep):
+class Results(Step):
     """Records the results of the gateways."""
 
     def __init__(self, delivery: Delivery) -> None:
@@ -265,7 +265,7 @@ class Results(BaseStep):
         return True
 
 
-class Settling(BaseStep):
+class Settling(Step):
     """Answers the requests of this process: those whose results are known, and those whose answer is due."""
 
     def __init__(self, delivery: Delivery) -> None:
@@ -299,7 +299,7 @@ class Settling(BaseStep):
         waiting.forget([request.request_id for request in (*waiting.ready(1), *waiting.overdue(1, now=batch.now))])
 
 
-class Overdue(BaseStep):
+class Overdue(Step):
     """Answers requests that the accepting worker did not answer in time."""
 
     waits: LiteralString = settling.OVERDUE

@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError, transaction
 from django.utils import timezone
 
-from kit.batches.batch import BaseStep, Work, Worker
+from kit.batches.batch import Step, Work, Worker
 from kit.db.statements import fetch
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Incoming, Sending
@@ -27,7 +27,7 @@ SUCCESS, NOT_REGISTERED = (True, ReportError.NONE), (False, ReportError.NOT_REGI
 BRIDGE = "test"
 
 
-class RecordingBridge(BaseStep):
+class RecordingBridge(Step):
     """A bridge that keeps the answers passed on to it."""
 
     follows = True
@@ -236,7 +236,7 @@ def test_another_worker_sends_the_pushes_of_a_dead_one_and_answers_once(process)
 # When something goes wrong --------------------------------------------------------------------------------------------
 
 
-class Last(BaseStep):
+class Last(Step):
     """A step that fails while it is broken, after all others of the batch."""
 
     is_broken = True

@@ -10,7 +10,7 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection
 from django.utils import timezone
 
-from kit.batches.batch import WAITS, BaseStep, Worker
+from kit.batches.batch import WAITS, Step, Worker
 from kit.http.connections import MAX_CONNECTIONS
 from notifications.delivery.recording import take_up_lost
 from notifications.delivery.steps import PushSends
@@ -240,7 +240,7 @@ def test_a_result_that_cannot_be_stored_is_quarantined_and_the_others_are_record
     assert take_up_lost(now=timezone.now() + LEASE, limit=10) == 1
 
 
-class Locked(BaseStep):
+class Locked(Step):
     """A step that meets a lock in every batch while it is locked."""
 
     is_locked = True

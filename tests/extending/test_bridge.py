@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from django.utils import timezone
 
-from kit.batches.batch import BaseStep, Batch, Step, Wakeup, Work
+from kit.batches.batch import Batch, Step, Wakeup, Work
 from notifications import bridges
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Accepted, Incoming, Sending
@@ -44,7 +44,7 @@ class TestBridge:
         self._wakeup.set()
 
 
-class Intake(BaseStep):
+class Intake(Step):
     def __init__(self, bridge: TestBridge, delivery: Delivery) -> None:
         self._bridge = bridge
         self._delivery = delivery
@@ -67,7 +67,7 @@ class Intake(BaseStep):
         self._bridge.arrived = [*batch.taken, *self._bridge.arrived]
 
 
-class Outlet(BaseStep):
+class Outlet(Step):
     follows = True
 
     def __init__(self, bridge: TestBridge) -> None:

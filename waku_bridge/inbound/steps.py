@@ -17,7 +17,7 @@ from typing import LiteralString
 
 from django.conf import settings
 
-from kit.batches.batch import BaseStep, Batch, Step, Work
+from kit.batches.batch import Batch, Step, Work
 from kit.batches.journal import CrashReports, InFlightJournal
 from kit.buckets.share import own_share
 from kit.buckets.shared import own_buckets
@@ -39,7 +39,7 @@ PUT_OFF_SECONDS = 1
 MAX_PUT_OFF_SECONDS = 300
 
 
-class InboxStep(BaseStep):
+class InboxStep(Step):
     """The common part of both steps: process the envelopes that were taken."""
 
     def __init__(self, intake: "InboxIntake") -> None:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from time import monotonic
 from typing import LiteralString, NamedTuple
 
-from kit.batches.batch import BaseStep, Batch, Step, Wakeup, Work
+from kit.batches.batch import Batch, Step, Wakeup, Work
 from kit.db.clock import clock
 from kit.metrics import batches
 from kit.tracing.spans import note
@@ -60,7 +60,7 @@ class Outbox:
         return [Recording(self), LeftBehind(self), Noting(self), Confirming(self), TakingUp(self)]
 
 
-class Recording(BaseStep):
+class Recording(Step):
     """Step that writes the replies and answers of this batch into the outbox, and publishes them after its commit."""
 
     follows = True
@@ -79,7 +79,7 @@ class Recording(BaseStep):
         self._outbox.publisher.publish(decided.outgoing())
 
 
-class LeftBehind(BaseStep):
+class LeftBehind(Step):
     """Step that publishes replies which no node took, which no store had, or whose worker died before publishing."""
 
     waits: LiteralString = PENDING
@@ -99,7 +99,7 @@ class LeftBehind(BaseStep):
         self._outbox.publisher.publish(decided)
 
 
-class Noting(BaseStep):
+class Noting(Step):
     """Step that records which replies were published."""
 
     def __init__(self, outbox: Outbox) -> None:
@@ -147,7 +147,7 @@ class Answered(NamedTuple):
     later: list[Checked]
 
 
-class Confirming(BaseStep):
+class Confirming(Step):
     """Step that queries the stores, and records their verdicts."""
 
     def __init__(self, outbox: Outbox) -> None:
@@ -182,7 +182,7 @@ class Confirming(BaseStep):
         return True
 
 
-class TakingUp(BaseStep):
+class TakingUp(Step):
     """Step that takes over unconfirmed replies whose own process is late with its query."""
 
     waits: LiteralString = UNCONFIRMED

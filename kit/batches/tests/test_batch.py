@@ -25,7 +25,7 @@ from kit.batches.batch import (
     RECENT,
     WAITS,
     WAKE_PEERS,
-    BaseStep,
+    Step,
     Wakeup,
     Work,
     Worker,
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.django_db
 in_threads = pytest.mark.django_db(transaction=True)
 
 
-class Numbers(BaseStep):
+class Numbers(Step):
     """A step that writes a row for each of its numbers. It calls ``hook`` with a number before it writes the row, and
     hands the result of ``hand`` for each number to the later steps.
     """
@@ -90,7 +90,7 @@ class Numbers(BaseStep):
         return True
 
 
-class Follower(BaseStep):
+class Follower(Step):
     """A step that writes a row for each handed item, in the commit of the step that handed it."""
 
     follows = True
@@ -107,7 +107,7 @@ class Follower(BaseStep):
         self.sent += decided
 
 
-class Rows(BaseStep):
+class Rows(Step):
     """A step that removes waiting rows, and records the number of each batch."""
 
     waits = "SELECT FROM registrations_topickey WHERE topic = 7"
@@ -716,7 +716,7 @@ def test_an_announcement_during_a_batch_is_not_lost(running):
     eventually(lambda: sum(rows.counts) == 1)
 
 
-class Endless(BaseStep):
+class Endless(Step):
     """A step that has more items left after every batch."""
 
     waits = "SELECT 1"
@@ -745,7 +745,7 @@ def test_rows_without_an_announcement_are_found(running):
     eventually(lambda: sum(rows.counts) == 1)
 
 
-class ForOne(BaseStep):
+class ForOne(Step):
     waits = "SELECT 1"
     is_for_leader = True
     count = 0
@@ -1001,7 +1001,7 @@ def test_a_batch_has_the_time_of_the_database_also_when_the_clock_of_the_machine
     hour = timedelta(hours=1)
     monkeypatch.setattr(timezone, "now", lambda: datetime.now(UTC) - hour)
 
-    class TimedStep(BaseStep):
+    class TimedStep(Step):
         waits = "SELECT"
         now = None
 

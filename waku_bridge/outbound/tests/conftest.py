@@ -13,7 +13,7 @@ from django.utils import timezone
 from embedded.node.node import NODE
 from embedded.node.settings import Settings
 from embedded.servers.ports import free_port
-from kit.batches.batch import BaseStep, Batch, Work
+from kit.batches.batch import Batch, Step, Work
 from kit.db import clock as batches
 from kit.http.connections import new_client, submit
 from tests.batches import TIMEOUT_SECONDS, WAKEUP, poll_and_process, wait_for_wakeup
@@ -105,7 +105,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return own
 
 
-class Deciding(BaseStep):
+class Deciding(Step):
     """A step that decides on replies, like the steps that take requests."""
 
     def __init__(self, replies: list[Reply]) -> None:

@@ -10,7 +10,7 @@ from django.db import connection
 from prometheus_client import REGISTRY, generate_latest
 from structlog.testing import capture_logs
 
-from kit.batches.batch import BaseStep
+from kit.batches.batch import Step
 from kit.http.connections import new_client, submit
 from tests.batches import wait_for_wakeup
 from tests.conversation import EPHEMERAL
@@ -80,7 +80,7 @@ def test_a_reply_is_published_after_its_batch_and_kept_until_it_is_confirmed(clo
     assert (row.published_at, row.next_attempt_at) == (clock.at, clock.at + CHECK_AFTER)
 
 
-class Lost(BaseStep):
+class Lost(Step):
     """A step at which PostgreSQL runs out of memory while there are replies, so that their batch is rolled back."""
 
     def __init__(self, process):

@@ -12,7 +12,7 @@ from django.conf import LazySettings
 from django.db import OperationalError, connection, transaction
 
 from embedded.servers.postgres import SOCKET_NAME, EmbeddedPostgres
-from kit.batches.batch import BaseStep, Batch, Wakeup, Work, Worker
+from kit.batches.batch import Batch, Step, Wakeup, Work, Worker
 from kit.db.postgresql.timeouts import Timeouts
 from kit.db.reasons import is_lock_timeout, is_unavailable, sqlstate
 from kit.db.statements import fetch, write
@@ -76,14 +76,14 @@ def test_a_statement_without_an_answer_ends(behind: SilentProxy) -> None:
 def test_a_worker_goes_on_with_another_connection(behind: SilentProxy) -> None:
     seen = threading.Semaphore(0)
 
-    class Step(BaseStep):
+    class Reporting(Step):
         waits = "SELECT 1"
 
         def work(self, batch: Batch) -> Work[None]:  # noqa: ARG002 - the signature of a step
             seen.release()
             return Work(None)
 
-    worker = Worker([Step()], Wakeup())
+    worker = Worker([Reporting()], Wakeup())
     thread = threading.Thread(target=worker.run)
     thread.start()
     assert seen.acquire(timeout=20)
