@@ -19,7 +19,7 @@ from spark_reports.console.on_demand import RequestRun
 from spark_reports.models import ReportRun
 
 
-@links_from(ReportRun)
+@links_from.register(ReportRun)
 def from_run(run: ReportRun) -> Iterable[Link]:
     yield Link("Reports", f"{reverse('reports:overview')}?day={run.to_day}")
 

@@ -131,7 +131,7 @@ def device_of(route: Route) -> UUID | None:
 admin.site.register(CanaryRun, CanaryRunAdmin)
 
 
-@links_from(Device)
+@links_from.register(Device)
 def from_device(device: Device) -> Iterable[Link]:
     if device.route_id:
         yield Link("Notifications", list_url("notifications_notification", route__id__exact=str(device.route_id)))

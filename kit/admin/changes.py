@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+from functools import singledispatch
 from urllib.parse import urlencode
 
 from django.contrib.admin.models import LogEntry
@@ -9,22 +10,25 @@ from django.contrib.contenttypes.models import ContentType
 from django.db.models import Model, QuerySet
 from django.urls import reverse
 
-from kit.admin.by_model import ByModel
-
 # The page of a row shows this many of the newest entries, and links to the list of all of them.
 MAX_SHOWN = 10
 WHY = " Why: "
 
 Subjects = Mapping[type[Model], Collection[str]]
-# Functions that return the rows from whose pages staff act on a row. The log names the row from whose page an operation
-# was started: a route is disabled from its registration.
-_owners: ByModel[Subjects] = ByModel()
-acted_on_through = _owners.register
+
+
+@singledispatch
+def acted_on_through(_row: Model) -> Subjects:
+    """Return the rows from whose pages staff act on a row, where a function is registered for its model.
+
+    The log names the row from whose page an operation was started: a route is disabled from its registration.
+    """
+    return {}
 
 
 def subjects_of(row: Model, name: str) -> Subjects:
     """Return the rows whose log entries concern ``row``, whose id in the log is ``name``."""
-    return {type(row): [name], **(_owners.of(row) or {})}
+    return {type(row): [name], **acted_on_through(row)}
 
 
 def changes_of(model: type[Model], ids: Collection[str], *, since: datetime | None = None) -> QuerySet[LogEntry]:

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.utils.text import capfirst
 from unfold.admin import ModelAdmin, TabularInline
 
-from kit.admin.links import links_of
+from kit.admin.links import links_from
 from kit.admin.lists import search
 from kit.admin.lists.changelist import UncountedChangeList
 from kit.admin.lists.first_lines import first_line_of
@@ -80,7 +80,7 @@ class FactPage(Narrowed, ReadOnly):
         return [column for columns in self.shown.values() for column in columns]
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
-        context["related_links"] = links_of(context["original"])
+        context["related_links"] = list(links_from(context["original"]))
         context["first_line"] = first_line_of(context["original"])
         return super().render_change_form(request, context, *args, **kwargs)  # type: ignore[misc]
 

@@ -5,12 +5,11 @@ An app registers the links between its own rows here, and `pushserver` registers
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import singledispatch
 from urllib.parse import urlencode
 
 from django.db.models import Model
 from django.urls import reverse
-
-from kit.admin.by_model import ByModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +23,7 @@ def list_url(name: str, **query: str) -> str:
     return f"{reverse(f'admin:{name}_changelist')}?{urlencode(query)}"
 
 
-_links: ByModel[Iterable[Link]] = ByModel()
-links_from = _links.register
-
-
-def links_of(row: Model) -> list[Link]:
-    return list(_links.of(row) or ())
+@singledispatch
+def links_from(_row: Model) -> Iterable[Link]:
+    """Return the links of a row: those of the function that is registered for its model, or none."""
+    return ()

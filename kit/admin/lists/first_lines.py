@@ -4,8 +4,10 @@ Only `pushserver` knows what rows of different apps mean together, and it regist
 """
 
 from dataclasses import dataclass
+from functools import singledispatch
 
-from kit.admin.by_model import ByModel
+from django.db.models import Model
+
 from kit.admin.labels import Family
 
 
@@ -17,5 +19,7 @@ class FirstLine:
     family: Family
 
 
-_first_lines: ByModel[FirstLine] = ByModel()
-first_line_for, first_line_of = _first_lines.register, _first_lines.of
+@singledispatch
+def first_line_of(_row: Model) -> FirstLine | None:
+    """Return the first line of the page of a row, or None where no function is registered for its model."""
+    return None

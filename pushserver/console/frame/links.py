@@ -22,7 +22,7 @@ def user_url(key_hash_hex: str) -> str:
     return reverse("user", args=[key_hash_hex])
 
 
-@links_from(Registration)
+@links_from.register(Registration)
 def from_registration(registration: Registration) -> Iterable[Link]:
     key_hash = hex_of(registration.public_key_hash)
     recipient = f"{key_hash} {registration.installation_id}"
@@ -34,27 +34,27 @@ def from_registration(registration: Registration) -> Iterable[Link]:
         yield Link("Registration events", list_url("registrations_registrationevent", q=str(registration.pseudonym)))
 
 
-@links_from(Route)
+@links_from.register(Route)
 def from_route(route: Route) -> Iterable[Link]:
     yield Link("Notifications", list_url("notifications_notification", route__id__exact=str(route.pk)))
 
 
-@links_from(Grant)
+@links_from.register(Grant)
 def from_grant(grant: Grant) -> Iterable[Link]:
     yield Link("Registration", registration_url(grant.registration_id))
 
 
-@links_from(RegistrationEvent)
+@links_from.register(RegistrationEvent)
 def from_event(event: RegistrationEvent) -> Iterable[Link]:
     yield Link("All of this installation", list_url("registrations_registrationevent", q=str(event.pseudonym)))
 
 
-@links_from(TopicKey)
+@links_from.register(TopicKey)
 def from_topic_key(topic_key: TopicKey) -> Iterable[Link]:
     yield Link("Registrations", list_url("registrations_registration", q=topic_key.name))
 
 
-@links_from(NotificationRequest)
+@links_from.register(NotificationRequest)
 def from_request(request: NotificationRequest) -> Iterable[Link]:
     yield Link("Timeline", request_timeline_url(request.pk))
     yield Link("Notifications", list_url("notifications_notification", request__id__exact=str(request.pk)))
@@ -63,7 +63,7 @@ def from_request(request: NotificationRequest) -> Iterable[Link]:
         yield Link("Reply", list_url("waku_bridge_outboundreply", q=hex_of(request.source_key)))
 
 
-@links_from(Notification)
+@links_from.register(Notification)
 def from_notification(notification: Notification) -> Iterable[Link]:
     recipient = f"{hex_of(notification.public_key_hash)} {notification.installation_id}"
     yield Link("Timeline", timeline_url(notification.pk))
@@ -81,19 +81,19 @@ def links_to_recipient(notification: Notification) -> Iterable[Link]:
     yield from filter(None, (part.recipient_link(notification) for part in operations.parts()))
 
 
-@links_from(Attempt)
+@links_from.register(Attempt)
 def from_attempt(attempt: Attempt) -> Iterable[Link]:
     yield Link("Timeline", timeline_url(attempt.notification_id))
     yield Link("Notification", notification_url(attempt.notification_id))
 
 
-@links_from(InboundEnvelope)
+@links_from.register(InboundEnvelope)
 def from_envelope(envelope: InboundEnvelope) -> Iterable[Link]:
     yield Link("Reply", list_url("waku_bridge_outboundreply", q=hex_of(envelope.hash)))
     if envelope.message_type == MessageType.REQUEST:
         yield Link("Request", list_url("notifications_notificationrequest", q=hex_of(envelope.message_id)))
 
 
-@links_from(OutboundReply)
+@links_from.register(OutboundReply)
 def from_reply(reply: OutboundReply) -> Iterable[Link]:
     yield Link("Envelope", envelope_url(reply.envelope_hash))

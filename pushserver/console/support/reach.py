@@ -10,7 +10,7 @@ from django.utils.html import format_html
 
 from kit.admin.changes import acted_on_through, changes_of, reason_of
 from kit.admin.labels import Family
-from kit.admin.lists.first_lines import FirstLine, first_line_for
+from kit.admin.lists.first_lines import FirstLine, first_line_of
 from kit.admin.times import relative
 from kit.operations import parts
 from notifications.messages import ChannelKey, channel_key
@@ -33,7 +33,7 @@ def reach_of(registrations: Sequence[Registration]) -> list[FirstLine]:
     return [_of_registration(row, entries.get(str(row.pk)), halted) for row in registrations]
 
 
-@first_line_for(Registration)
+@first_line_of.register(Registration)
 def reach_of_registration(registration: Registration) -> FirstLine:
     return reach_of([registration])[0]
 
@@ -52,10 +52,10 @@ def owners() -> list[type[Model]]:
 
 
 for _model in owners():
-    first_line_for(_model)(reach_of_owner)
+    first_line_of.register(_model, reach_of_owner)
 
 
-@acted_on_through(Route)
+@acted_on_through.register(Route)
 def owners_of_route(route: Route) -> dict[type[Model], list[str]]:
     """Return the ids of the registrations and other owners of a route, by model."""
     models: list[type[Model]] = [Registration, *owners()]
@@ -65,7 +65,7 @@ def owners_of_route(route: Route) -> dict[type[Model], list[str]]:
     }
 
 
-@first_line_for(Route)
+@first_line_of.register(Route)
 def reach_of_route(route: Route) -> FirstLine:
     found = [_disablings(model, dict.fromkeys(ids, route)) for model, ids in owners_of_route(route).items()]
     entries = [entry for own in found for entry in own.values()]
