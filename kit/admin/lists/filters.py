@@ -135,7 +135,9 @@ def _read_time(text: str) -> datetime | None:
     return found if found.tzinfo else None
 
 
-class _ValuesFilter(admin.FieldListFilter):
+class RecentValuesFilter(Alone, admin.ChoicesFieldListFilter):
+    """A filter over a text field without choices. It offers the values of the newest rows."""
+
     def __init__(
         self,
         field: "Field[Any, Any]",
@@ -145,33 +147,12 @@ class _ValuesFilter(admin.FieldListFilter):
         model_admin: Any,
         field_path: str,
     ) -> None:
-        self.parameter = f"{field_path}__exact"
-        self.chosen = params.get(self.parameter, [""])[-1]
-        super().__init__(field, request, params, model, model_admin, field_path)
         newest = model._default_manager.order_by(*model_admin.ordering)[:RECENT_ROWS]  # noqa: SLF001
-        self.values = sorted(
-            {value for value in newest.values_list(field_path, flat=True) if value} | {self.chosen} - {""}
-        )
-
-    def expected_parameters(self) -> list[str | None]:
-        return [self.parameter]
+        chosen = params.get(f"{field_path}__exact", [])
+        values = {value for value in (*newest.values_list(field_path, flat=True), *chosen) if value}
+        offered = copy(field)
+        offered.choices = [(value, value) for value in sorted(values)]
+        super().__init__(offered, request, params, model, model_admin, field_path)
 
     def has_output(self) -> bool:
-        return bool(self.values)
-
-    def choices(self, changelist: Any) -> Any:
-        yield {
-            "selected": not self.chosen,
-            "query_string": changelist.get_query_string(remove=[self.parameter]),
-            "display": "All",
-        }
-        for value in self.values:
-            yield {
-                "selected": value == self.chosen,
-                "query_string": changelist.get_query_string({self.parameter: value}),
-                "display": value,
-            }
-
-
-class RecentValuesFilter(Alone, _ValuesFilter):
-    """A filter over a text field without choices. It offers the values of the newest rows."""
+        return bool(self.field.flatchoices)
