@@ -15,7 +15,7 @@ from enum import Enum, auto
 from functools import wraps
 from hashlib import blake2b
 from time import time_ns
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec, Protocol
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
 import structlog
 from django.conf import settings
@@ -86,18 +86,6 @@ class StepSpan:
 _at_work: ContextVar[StepSpan | None] = ContextVar("step at work", default=None)
 
 
-class BatchTrace(Protocol):
-    """The tracing of one batch."""
-
-    def step(self, name: str) -> AbstractContextManager[object]:
-        """Return the context manager around the work of a step."""
-        ...
-
-    def committed(self) -> None:
-        """Send the spans of the batch. Call it after the commit."""
-        ...
-
-
 class _Traced:
     """A batch while tracing is on."""
 
@@ -107,6 +95,7 @@ class _Traced:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
+        """Return the context manager around the work of a step."""
         step_span = StepSpan(name, time_ns())
         self._step_spans.append(step_span)
         before = _at_work.set(step_span)
@@ -117,6 +106,7 @@ class _Traced:
             step_span.ended_ns = time_ns()
 
     def committed(self) -> None:
+        """Send the spans of the batch. Call it after the commit."""
         if any(step_span.noted for step_span in self._step_spans):
             _send_batch(self._began_ns, self._step_spans)
 
@@ -134,7 +124,7 @@ class _Untraced:
 UNTRACED = _Untraced()
 
 
-def begin_batch() -> BatchTrace:
+def begin_batch() -> _Traced | _Untraced:
     """Begin the tracing of a batch. A batch that is rolled back needs no further call."""
     return _Traced() if is_on() else UNTRACED
 
