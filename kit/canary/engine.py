@@ -60,22 +60,6 @@ class ChainBroken(Exception):  # noqa: N818 - says what happened
         self.diagnosis = diagnosis
 
 
-@dataclass(frozen=True, slots=True)
-class Last:
-    """The result of the last run. ``broken_link`` and ``cause`` are empty when all links held.
-
-    ``words`` is a text for operators about the broken link. ``timings_ms`` has the time of each link in the order of
-    the chain, and None for links that were not reached.
-    """
-
-    finished_at: datetime
-    is_dry_run: bool
-    broken_link: str
-    cause: str
-    words: str
-    timings_ms: dict[str, int | None]
-
-
 class Canary(ABC, Generic[RunT]):
     """The canary of one bridge. ``name`` identifies it in logs and in the status cache."""
 
@@ -109,23 +93,17 @@ class Canary(ABC, Generic[RunT]):
         return {}
 
     @property
-    def cache(self) -> StatusCache[Last]:
+    def cache(self) -> StatusCache[RoundTrip]:
         """Return the status cache of the last result, which `/readyz` reads also while the database hangs."""
-        return StatusCache(self.name, Last, max(MIN_TTL_SECONDS, MISSED_RUNS * settings.CANARY_PERIOD_SECONDS))
+        return StatusCache(self.name, RoundTrip, max(MIN_TTL_SECONDS, MISSED_RUNS * settings.CANARY_PERIOD_SECONDS))
 
-    def last(self) -> Last | None:
+    def last(self) -> RoundTrip | None:
         """Return the result of the last run, or None without a recent run or without the cache."""
         return self.cache.read()
 
     def facts(self, *, is_blind: bool) -> CanaryFacts:
         """Return the facts for the indicator of this canary. Without Redis (``is_blind``) the last run is unknown."""
-        last = None if is_blind else self.last()
-        if last is None:
-            return CanaryFacts(self.is_expected())
-        within = self.rows().model.WITHIN
-        total_ms = sum(taken or 0 for link, taken in last.timings_ms.items() if link not in within)
-        trip = RoundTrip(last.finished_at, bool(last.cause), last.words, total_ms, is_dry_run=last.is_dry_run)
-        return CanaryFacts(self.is_expected(), trip)
+        return CanaryFacts(self.is_expected(), None if is_blind else self.last())
 
     def run(self) -> RunT | None:
         """Make one round trip and record it, or return None while another run is under way. It takes seconds."""
@@ -207,10 +185,7 @@ class Canary(ABC, Generic[RunT]):
 
     def save(self, row: RunT) -> None:
         """Save the result of a finished run in the status cache."""
-        if row.finished_at is None:
-            raise ValueError("the run is not over")
-        result = (row.broken_link, row.cause, words(row), row.timings())
-        self.cache.save(Last(row.finished_at, row.is_dry_run, *result))
+        self.cache.save(RoundTrip(row.cause, words(row), row.total_ms(), row.is_dry_run))
 
 
 def words(row: BaseRun) -> str:

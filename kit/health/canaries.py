@@ -1,7 +1,6 @@
 """Health indicator of a canary, judged by its last round trip. The module does no I/O."""
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from kit.health.indicators import REDIS_DOWN, Indicator, Kind, State
 
@@ -11,10 +10,12 @@ LIMITS = "; a dry run up to the gateway: Apple, Google and halted apps are not t
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """The last round trip. ``words`` names the broken link, if there is one. A dry run ends at the gateway."""
+    """The result of the last round trip, as the status cache keeps it. A dry run ends at the gateway.
 
-    finished_at: datetime
-    is_broken: bool
+    ``cause`` is empty when all links held. ``words`` is a text for operators about the broken link, if there is one.
+    """
+
+    cause: str
     words: str
     total_ms: int
     is_dry_run: bool = False
@@ -32,7 +33,7 @@ def judge(kind: Kind, canary: CanaryFacts, *, is_redis_down: bool) -> Indicator:
     last = canary.last
     if is_redis_down:
         return Indicator(kind, State.GREY, REDIS_DOWN)
-    if last and last.is_broken:
+    if last and last.cause:
         first_step = "Messages of real clients fail at this link too. The page of the run has the details."
         return Indicator(kind, State.RED, f"broken: {last.words}", first_step)
     if last:

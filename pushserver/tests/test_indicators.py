@@ -61,7 +61,7 @@ def flow(*minutes: int, usual: int = 2400) -> Flow:
 
 
 PARTS = {part.name: part for part in parts()}
-CAME_THROUGH = RoundTrip(NOW, is_broken=False, words="every link of the chain holds", total_ms=800)
+CAME_THROUGH = RoundTrip(cause="", words="every link of the chain holds", total_ms=800)
 WELL = Facts(
     NOW,
     Reached(
@@ -335,7 +335,7 @@ CASES = [
     ("lost-replies", GREEN, "49 of the last hour", {"lost_replies": 49, "replies": 1000}),
     ("canary", OFF, "not set up", {"canary": NOT_EXPECTED}),
     ("canary", YELLOW, "no round trip lately", {"canary": CanaryFacts(is_expected=True)}),
-    ("canary", RED, "broken: gorush", {"canary": CanaryFacts(last=RoundTrip(NOW, True, "gorush …", 1))}),
+    ("canary", RED, "broken: gorush", {"canary": CanaryFacts(last=RoundTrip("gateway", "gorush …", 1))}),
     ("canary", GREY, "while Redis is away", {**UNAVAILABLE, "canary": NOT_EXPECTED}),
     ("canary", GREEN, "holds, 800 ms in all", {}),
     ("canary", GREEN,
@@ -344,7 +344,7 @@ CASES = [
     ("xmpp-canary", OFF, "not set up", {"component": ""}),
     ("xmpp-canary", YELLOW, "no round trip lately", {"component": "", "xmpp_canary": CanaryFacts(is_expected=True)}),
     ("xmpp-canary", RED, "broken: the XMPP server",
-     {"component": "", "xmpp_canary": CanaryFacts(last=RoundTrip(NOW, True, "the XMPP server does not route", 1))}),
+     {"component": "", "xmpp_canary": CanaryFacts(last=RoundTrip("gateway", "the XMPP server does not route", 1))}),
     ("xmpp-canary", GREEN, "holds, 90 ms in all",
      {"component": "", "xmpp_canary": CanaryFacts(last=replace(CAME_THROUGH, total_ms=90))}),
     ("xmpp", RED, "cannot be reached", {"component": "the XMPP server cannot be reached"}),
@@ -436,7 +436,7 @@ def test_an_indicator_has_its_beginning_where_the_facts_have_it(
 
 def test_the_worst_are_three_red_before_yellow_and_causes_before_what_follows() -> None:
     found = indicators(
-        canary=CanaryFacts(last=RoundTrip(NOW, is_broken=True, words="gorush", total_ms=1)),
+        canary=CanaryFacts(last=RoundTrip("gateway", words="gorush", total_ms=1)),
         servers=[DOWN],
         queues=[Queue("reports", False, is_needed=False)],
         inbox=Waiting(1, 99),
@@ -446,7 +446,7 @@ def test_the_worst_are_three_red_before_yellow_and_causes_before_what_follows() 
     assert verdict(found) == (RED, "No pushes are sent: no gorush answers. 3 urgent, 1 can wait")
 
 
-BROKEN = CanaryFacts(last=RoundTrip(NOW, is_broken=True, words="the worker", total_ms=1))
+BROKEN = CanaryFacts(last=RoundTrip("gateway", words="the worker", total_ms=1))
 
 
 @pytest.mark.parametrize(

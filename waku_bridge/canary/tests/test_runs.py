@@ -30,7 +30,7 @@ def test_an_unreachable_node_breaks_the_first_link():
     assert (row.state, row.broken_link, row.cause) == (State.BROKEN, "register", "node")
     assert set(row.timings().values()) == {None}
     last = canary.last()
-    assert (last.cause, last.broken_link) == ("node", "register")
+    assert last.cause == "node"
     assert last.words.startswith("no node takes messages (127.0.0.1")
 
 
