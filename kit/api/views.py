@@ -7,10 +7,10 @@ from django_filters.rest_framework import DjangoFilterBackend
 from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework import viewsets
 from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, Throttled
+from rest_framework.pagination import CursorPagination
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from kit.api.pages import NewestFirst
 from kit.api.problems import Problem
 from kit.api.throttling import PerAddress
 
@@ -45,6 +45,15 @@ class Guarded(APIView):
             if not throttle.allow_request(self.request, self):
                 exc = Throttled(throttle.wait())
         return super().handle_exception(exc)
+
+
+class NewestFirst(CursorPagination):
+    """Paging by cursor over the primary key, which grows with time. PostgreSQL counts and skips no rows."""
+
+    ordering = "-pk"
+    page_size = 100
+    page_size_query_param = "page_size"
+    max_page_size = 250  # an answer about people also logs each row, so a larger page would be slow
 
 
 class Reading(Guarded, viewsets.GenericViewSet[Any]):
