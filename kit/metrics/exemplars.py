@@ -42,10 +42,6 @@ class Kept:
     by_bucket: dict[Bucket, tuple[float, float, str]] = field(default_factory=dict)
     _written_at: float = float("-inf")
 
-    def add(self, bucket: Bucket, value: float, trace: Trace) -> None:
-        """Make a value the exemplar of its bucket."""
-        self.by_bucket[bucket] = (value, time(), trace.id_hex)
-
     def write(self) -> None:
         """Write the file, at most every `WRITE_EVERY_SECONDS`. It is replaced atomically, so readers see all of it."""
         if monotonic() < self._written_at + WRITE_EVERY_SECONDS:
@@ -64,11 +60,9 @@ def _own() -> Kept:
 
 def keep(examples: Iterable[tuple[Bucket, float, Trace]]) -> None:
     """Keep the newest exemplar of each bucket."""
-    own, is_any = _own(), False
-    for bucket, value, trace in examples:
-        own.add(bucket, value, trace)
-        is_any = True
-    if is_any:
+    if found := {bucket: (value, time(), trace.id_hex) for bucket, value, trace in examples}:
+        own = _own()
+        own.by_bucket |= found
         own.write()
 
 
