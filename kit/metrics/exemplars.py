@@ -6,7 +6,6 @@ at most every few seconds, and the process that answers a scrape adds them. With
 
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,6 @@ from prometheus_client.samples import Exemplar, Sample
 from kit.processes.once import once
 from kit.tracing.spans import Trace, trace_of
 
-NAME = re.compile(r"exemplars_(?P<pid>\d+)\.json")
 WRITE_EVERY_SECONDS = 5.0
 # Exemplars older than this, several times the usual period of scrapes, say nothing about the present.
 KEPT_SECONDS = 600.0

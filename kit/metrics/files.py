@@ -19,7 +19,8 @@ from prometheus_client.registry import Collector
 
 from kit.metrics import exemplars
 
-NAME = re.compile(r"(?P<kind>counter|histogram|gauge_[a-z]+)_(?P<pid>\d+)\.db")
+NAME = re.compile(r"(?P<kind>counter|histogram|gauge_[a-z]+|exemplars)_(?P<pid>\d+)\.(db|json)")
+FOLDED = ("counter", "histogram")
 DEAD = "dead"
 
 
@@ -78,11 +79,8 @@ def _fold_ended(folder: Path) -> None:
     living = {pid for pid in {int(found["pid"]) for _, found in files} if _is_alive(pid)}
     for file, found in files:
         if int(found["pid"]) not in living:
-            if not found["kind"].startswith("gauge") and file.stat().st_size:
+            if found["kind"] in FOLDED and file.stat().st_size:
                 _fold(file, folder / f"{found['kind']}_{DEAD}.db")
-            file.unlink()
-    for file in folder.iterdir():
-        if (found := exemplars.NAME.fullmatch(file.name)) and not _is_alive(int(found["pid"])):
             file.unlink()
 
 
