@@ -217,8 +217,8 @@ class DayTable:
         if users and not is_urgent:
             return False
         try:
-            with transaction.atomic(durable=True), connection.cursor() as cursor:
-                cursor.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+            with transaction.atomic(durable=True):
+                _execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
                 change()
         except Error as error:  # for example, another process has just made the partition
             if not is_lock_timeout(error):
@@ -229,14 +229,13 @@ class DayTable:
     def make(self, day: date) -> None:
         """Make the partition of a day, and move its rows from the default partition, in the caller's transaction."""
         partition = self.partition(day)
-        with connection.cursor() as cursor:
-            cursor.execute(f"LOCK TABLE {self.name}_default IN ACCESS EXCLUSIVE MODE")
-            cursor.execute(f"CREATE TABLE {partition} (LIKE {self.name} INCLUDING ALL) WITH ({self.storage})")
-            cursor.execute(f"""
-                WITH moved AS (DELETE FROM {self.name}_default WHERE {self._within(day)} RETURNING *)
-                INSERT INTO {partition} SELECT * FROM moved
-            """)
-            cursor.execute(f"ALTER TABLE {self.name} ATTACH PARTITION {partition} {self.bounds(day)}")
+        _execute(f"LOCK TABLE {self.name}_default IN ACCESS EXCLUSIVE MODE")
+        _execute(f"CREATE TABLE {partition} (LIKE {self.name} INCLUDING ALL) WITH ({self.storage})")
+        _execute(f"""
+            WITH moved AS (DELETE FROM {self.name}_default WHERE {self._within(day)} RETURNING *)
+            INSERT INTO {partition} SELECT * FROM moved
+        """)
+        _execute(f"ALTER TABLE {self.name} ATTACH PARTITION {partition} {self.bounds(day)}")
 
     def bounds(self, day: date) -> str:
         """Return the bounds of the partition whose first day is ``day``."""
