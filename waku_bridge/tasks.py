@@ -97,7 +97,7 @@ def expire_registrations() -> None:
     """Walk through all registrations once. End those that expired, and remove old tombstones and unused topics."""
     now = database_now()
     expired = sum(expiring.expire(now=now, keep=timedelta(days=settings.REGISTRATION_EXPIRY_DAYS)))
-    if any(each.name == "registrations" for each in waiting()):
+    if waiting("registrations"):
         return  # the clock may be wrong, and without tombstones a replay of old registrations would be accepted
     removed = {
         "expired": expired,

@@ -42,12 +42,12 @@ def allow(name: str, *, now: datetime) -> bool:
     return bool(allowed)
 
 
-def waiting() -> list[MassExpiry]:
-    """Return the requests that wait for permission."""
-    return list(MassExpiry.objects.filter(allowed_at=None))
+def waiting(name: str) -> MassExpiry | None:
+    """Return the request with this name if it waits for permission."""
+    return MassExpiry.objects.filter(name=name, allowed_at=None).first()
 
 
 def expiring(name: str) -> Expiring | None:
     """Return the waiting request with this name as a fact for its health indicator, or None."""
-    found = {each.name: each for each in waiting()}.get(name)
+    found = waiting(name)
     return Expiring(found.count, found.total, found.found_at) if found else None

@@ -18,7 +18,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:  # noqa: ARG002 - the signature of a command
         """Print the number of expiring rows. Raises CommandError if no expiry waits."""
-        found = next((each for each in waiting() if each.name == options["name"]), None)
+        found = waiting(options["name"])
         if found is None or not allow(options["name"], now=database_now()):
             raise CommandError(f"No {options['name']} wait for this permission.")
         self.stdout.write(f"{found.count:,} of {found.total:,} {found.name} expire with the next run, within hours.")
