@@ -31,7 +31,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 
 from kit.admin.links import Link
 from kit.admin.lists.columns import hex_of
-from kit.admin.lists.search import is_id
+from kit.admin.lists.search import is_id, is_number
 from kit.db.reasons import is_collision
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,6 @@ NARROWED = "narrowed"
 _CHECKBOX = str(checkbox.render(ACTION_CHECKBOX_NAME, "ROW"))
 _SECRET = re.compile(r"\S{32,}")
 _HEX_PAIRS = re.compile("([0-9a-f]{2}){1,64}")
-_NUMBER = re.compile("[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,4 +292,4 @@ class Operated:
             return bytes.fromhex(text) if _HEX_PAIRS.fullmatch(text) else None
         if kind == "UUIDField":
             return UUID(text) if is_id(text) else None
-        return int(text) if _NUMBER.fullmatch(text) else None
+        return int(text) if is_number(text) else None

@@ -16,9 +16,9 @@ CHUNK_SIZE = 2_000
 SET_SIZE = 5_000
 
 
-def delete_in_chunks(rows: QuerySet[Any], size: int = CHUNK_SIZE) -> Iterator[int]:
+def delete_in_chunks(rows: QuerySet[Any]) -> Iterator[int]:
     """Delete ordered rows, and the rows that depend on them. Yield the number of rows of each step."""
-    while keys := list(rows.values_list("pk", flat=True)[:size]):
+    while keys := list(rows.values_list("pk", flat=True)[:CHUNK_SIZE]):
         rows.model._default_manager.filter(pk__in=keys).delete()  # noqa: SLF001
         yield len(keys)
 

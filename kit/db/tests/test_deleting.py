@@ -9,8 +9,9 @@ from tests import factories
 
 
 @pytest.mark.django_db
-def test_rows_are_removed_in_small_steps() -> None:
+def test_rows_are_removed_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kit.db.deleting.CHUNK_SIZE", 2)
     for _ in range(5):
         factories.make_event(kind=RegistrationEvent.Kind.EXPIRED, at=timezone.now() - timedelta(days=800))
 
-    assert list(delete_in_chunks(RegistrationEvent.objects.order_by("at"), size=2)) == [2, 2, 1]
+    assert list(delete_in_chunks(RegistrationEvent.objects.order_by("at"))) == [2, 2, 1]
