@@ -58,7 +58,7 @@ def _own() -> Kept:
 
 def keep(examples: Iterable[tuple[Bucket, float, Trace]]) -> None:
     """Keep the newest exemplar of each bucket."""
-    if found := {bucket: (value, time(), trace.id_hex) for bucket, value, trace in examples}:
+    if found := {bucket: (value, time(), trace.id.hex()) for bucket, value, trace in examples}:
         own = _own()
         own.by_bucket |= found
         own.write()

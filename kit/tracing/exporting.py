@@ -58,11 +58,10 @@ class Spans:
         allowed_attributes = _allowed_attributes(name, attributes)
         if allowed_attributes is None:
             return
-        first = trace.first_span_id.to_bytes(SPAN_BYTES)
         span = Span(
-            trace_id=trace.id.to_bytes(TRACE_BYTES),
-            span_id=first if is_first else os.urandom(SPAN_BYTES),
-            parent_span_id=b"" if is_first else first,
+            trace_id=trace.id,
+            span_id=trace.first_span_id if is_first else os.urandom(SPAN_BYTES),
+            parent_span_id=b"" if is_first else trace.first_span_id,
             name=name,
             kind=ROLES[role],
             start_time_unix_nano=began_ns,
@@ -83,6 +82,7 @@ class Spans:
         self._sender.add(batch)
 
     def _step_span(self, step_span: StepSpan, trace_id: bytes, batch_id: bytes) -> None:
+        traces = dict.fromkeys(trace for trace, _ in step_span.noted)
         span = Span(
             trace_id=trace_id,
             span_id=os.urandom(SPAN_BYTES),
@@ -91,7 +91,7 @@ class Spans:
             kind=Span.SPAN_KIND_INTERNAL,
             start_time_unix_nano=step_span.began_ns,
             end_time_unix_nano=step_span.ended_ns,
-            links=[_link_to(trace) for trace in dict.fromkeys(trace for trace, _ in step_span.noted)],
+            links=[Link(trace_id=trace.id, span_id=trace.first_span_id) for trace in traces],
         )
         self._sender.add(span)
         back = [Link(trace_id=trace_id, span_id=span.span_id)]
@@ -120,10 +120,7 @@ class Errors:
             attributes=[_key_value(*item) for item in allowed.only_allowed(attributes).items()],
         )
         if trace:
-            record.trace_id, record.span_id = (
-                trace.id.to_bytes(TRACE_BYTES),
-                trace.first_span_id.to_bytes(SPAN_BYTES),
-            )
+            record.trace_id, record.span_id = trace
         self._sender.add(record)
 
 
@@ -146,10 +143,6 @@ def _key_value(name: str, value: object) -> KeyValue:
         case float():
             return KeyValue(key=name, value=AnyValue(double_value=value))
     return KeyValue(key=name, value=AnyValue(string_value=str(value)))
-
-
-def _link_to(trace: Trace) -> Link:
-    return Link(trace_id=trace.id.to_bytes(TRACE_BYTES), span_id=trace.first_span_id.to_bytes(SPAN_BYTES))
 
 
 def _resource() -> Resource:

@@ -28,13 +28,8 @@ TRACE_BYTES, SPAN_BYTES = 16, 8
 class Trace(NamedTuple):
     """The trace of one message: its id, and the id of its first span."""
 
-    id: int
-    first_span_id: int
-
-    @property
-    def id_hex(self) -> str:
-        """Return the id as collectors show it."""
-        return f"{self.id:032x}"
+    id: bytes
+    first_span_id: bytes
 
 
 def is_on() -> bool:
@@ -53,7 +48,7 @@ def trace_of(key: bytes) -> Trace | None:
     digest = blake2b(key, digest_size=TRACE_BYTES + SPAN_BYTES, key=settings.TRACES_KEY).digest()
     if int.from_bytes(digest[SPAN_BYTES:TRACE_BYTES]) >= settings.TRACES_SHARE * 2.0**64:
         return None
-    return Trace(int.from_bytes(digest[:TRACE_BYTES]), int.from_bytes(digest[TRACE_BYTES:]))
+    return Trace(digest[:TRACE_BYTES], digest[TRACE_BYTES:])
 
 
 if TYPE_CHECKING:

@@ -354,7 +354,7 @@ def test_a_timeline_shows_the_trace_of_its_request_where_it_is_traced(admin_clie
     notification = make_story()
     assert " Trace " not in timeline(admin_client, notification)
     settings.TRACES, settings.TRACES_SHARE = True, 1.0
-    trace_id = trace_of(notification.request.source_key).id_hex
+    trace_id = trace_of(notification.request.source_key).id.hex()
     assert f" Trace {trace_id} " in timeline(admin_client, notification)
     settings.TRACE_PAGE = "https://jaeger.example.org/trace/{trace_id}"
     for url in (f"/admin/timelines/{notification.pk}/", request_timeline_url(notification.request_id)):

@@ -46,7 +46,7 @@ def test_a_bucket_has_the_trace_of_a_message_in_it_as_exemplar(folder):
     observe(HISTOGRAM, [0.5, 1.5, 9], "ios", of=KEYS)
     shown = reported(folder)
     assert {bound: example.labels["trace_id"] for bound, example in shown.items()} == {
-        bound: trace_of(key).id_hex for bound, key in zip(("1.0", "2.0", "+Inf"), KEYS, strict=True)
+        bound: trace_of(key).id.hex() for bound, key in zip(("1.0", "2.0", "+Inf"), KEYS, strict=True)
     }
     assert shown["2.0"].value == 1.5
 

@@ -31,11 +31,7 @@ def test_steps_of_a_message_are_one_trace_below_its_first(collecting):
     collecting.finish()
     first, second = collecting.spans
     trace = trace_of(A)
-    assert (first.trace_id.hex(), first.span_id, first.parent_span_id) == (
-        trace.id_hex,
-        trace.first_span_id.to_bytes(8),
-        b"",
-    )
+    assert (first.trace_id, first.span_id, first.parent_span_id) == (*trace, b"")
     assert (second.trace_id, second.parent_span_id) == (first.trace_id, first.span_id)
     assert second.span_id != first.span_id
     assert (first.kind, second.kind, second.status.code) == (5, 3, 2)
@@ -57,7 +53,7 @@ def test_a_batch_is_a_trace_with_its_steps_and_links_to_the_messages_and_back(co
     (whole,) = [span for span in collecting.spans if span.name == "batch"]
     inbox, results = by_name["Inbox", whole.trace_id], by_name["Results", whole.trace_id]
     assert inbox.parent_span_id == results.parent_span_id == whole.span_id
-    firsts = [(trace.id.to_bytes(16), trace.first_span_id.to_bytes(8)) for trace in (trace_of(A), trace_of(B))]
+    firsts = [trace_of(A), trace_of(B)]
     assert [(link.trace_id, link.span_id) for link in inbox.links] == firsts
     for trace_id, span_id in firsts:
         own = by_name["Inbox", trace_id]
@@ -151,7 +147,7 @@ def test_an_error_is_sent_with_its_words_and_the_trace_of_its_envelope(collectin
     log = structlog.get_logger("waku_bridge.inbound.inbound")
     (error,) = reported(collecting, lambda: log.error("envelope_failed", envelope_hash=A.hex(), error="KeyError"))
     assert (error.body.string_value, error.event_name, error.severity_text) == ("envelope_failed",) * 2 + ("ERROR",)
-    assert error.trace_id.hex() == trace_of(A).id_hex
+    assert error.trace_id == trace_of(A).id
     assert attributes(error.attributes)["error.type"] == "KeyError"
     assert A.hex() not in str(error)
     assert attributes(error.attributes)["pushserver.logger"] == "waku_bridge.inbound.inbound"

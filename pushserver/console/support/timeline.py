@@ -290,8 +290,8 @@ def _trace(request: NotificationRequest) -> Iterator[tuple[str, object]]:
     trace = trace_of(bytes(request.source_key))
     if trace is None:
         return
-    digits = as_digits(trace.id_hex)
-    page = settings.TRACE_PAGE.replace("{trace_id}", trace.id_hex)
+    digits = as_digits(trace.id.hex())
+    page = settings.TRACE_PAGE.replace("{trace_id}", trace.id.hex())
     yield "trace", format_html('<a href="{}">{}</a>', page, digits) if page else digits
 
 
