@@ -48,54 +48,45 @@ _WRITE = """
 """
 
 
-class Silent:
-    """The silent share of one process: the tokens left of it, and the spent ones that no row was charged with yet."""
+class SharedBuckets:
+    """The buckets of the whole server, from the view of one process.
 
-    def __init__(self, share: Share, capacity: int = CAPACITY) -> None:
-        self._share = share
+    In its memory are the tokens left of its silent share, and the spent ones that no row was charged with yet.
+    """
+
+    def __init__(self, share: Share | None = None, capacity: int = CAPACITY) -> None:
+        self._share = share or own_share()
         self._own = Buckets(capacity, _is_root)
         self._uncharged = Buckets(capacity, _is_root)
 
-    def limits(self, limits: BucketLimits) -> BucketLimits:
-        """Return the limits of this process's silent share."""
-        return part(limits, SILENT_PART * self._share.part)
+    def open(self, wanted: Wanted, counts: Mapping[bytes, int], *, at: datetime) -> "Spending":
+        """Take ``counts`` tokens from each bucket whose silent share has them, and lock the rows of the others.
 
-    def take(self, key: bytes, limits: BucketLimits, count: int, *, now: float) -> bool:
-        """Take ``count`` tokens if the silent share has them, and return whether it took them.
-
-        A key that gets no bucket (see `Buckets`) is charged to its parents only.
+        Call it in the batch's transaction. A bucket has one limit, or one for bursts and one for the long run.
         """
-        own = Charge(key, self.limits(limits))
-        if not self._own.take(own, count=count, now=now):
-            return False
-        self._uncharged.spend(own, count, now=now)
-        return True
+        now = at.timestamp()
+        scarce = {key: each for key, each in wanted.items() if not self._take(key, each, counts[key], now=now)}
+        shared = _lock(scarce, now=now) if scarce else {}
+        shared = {key: self._charge(key, scarce[key], full_at, now=now) for key, full_at in shared.items()}
+        return Spending(scarce, shared, self, now=now)
+
+    def give_back(self, key: bytes, limits: BucketLimits, count: int, *, at: datetime) -> None:
+        """Give back tokens that were taken silently and not needed."""
+        for store in (self._own, self._uncharged):
+            store.spend(Charge(key, self._limits(limits)), -count, now=at.timestamp())
 
     def take_more(self, key: bytes, limits: BucketLimits, *, now: float) -> bool:
         """Take a token of twice the silent share, because another process has locked the shared bucket."""
-        own = Charge(key, self.limits(limits))
+        own = Charge(key, self._limits(limits))
         twice = Charge(key, part(own.limits, 2))
         if not self._own.take(twice, now=now):
             return False
         self._uncharged.spend(own, now=now)
         return True
 
-    def give_back(self, key: bytes, limits: BucketLimits, count: int, *, now: float) -> None:
-        """Give back tokens that were taken and not needed."""
-        for store in (self._own, self._uncharged):
-            store.spend(Charge(key, self.limits(limits)), -count, now=now)
-
-    def charge(self, key: bytes, limits: BucketLimits, shared: FullAt, *, now: float) -> FullAt:
-        """Return the shared bucket after charging it with the silently spent tokens that have not come back since."""
-        missing = self._uncharged.missing(key, now=now)
-        pairs = zip(self.limits(limits), limits, missing, shared, strict=True) if missing else ()
-        charged = [max(at, now) + gone / own.token_seconds * all_.token_seconds for own, all_, gone, at in pairs]
-        self._uncharged.put(key, [0.0] * len(limits), now=now)
-        return tuple(charged) or shared
-
     def refill(self, key: bytes, limits: BucketLimits, shared: FullAt, *, now: float) -> None:
         """Refill the silent share, or empty it if the shared bucket has fewer tokens than the silent share."""
-        own = self.limits(limits)
+        own = self._limits(limits)
         is_there = all(
             bucket.left((at,), (each,), now=now) >= silent.tokens
             for at, each, silent in zip(shared, limits, own, strict=True)
@@ -112,6 +103,29 @@ class Silent:
         self._own.take_back()
         self._uncharged.take_back()
 
+    def _limits(self, limits: BucketLimits) -> BucketLimits:
+        """Return the limits of this process's silent share."""
+        return part(limits, SILENT_PART * self._share.part)
+
+    def _take(self, key: bytes, limits: BucketLimits, count: int, *, now: float) -> bool:
+        """Take ``count`` tokens if the silent share has them, and return whether it took them.
+
+        A key that gets no bucket (see `Buckets`) is charged to its parents only.
+        """
+        own = Charge(key, self._limits(limits))
+        if not self._own.take(own, count=count, now=now):
+            return False
+        self._uncharged.spend(own, count, now=now)
+        return True
+
+    def _charge(self, key: bytes, limits: BucketLimits, shared: FullAt, *, now: float) -> FullAt:
+        """Return the shared bucket after charging it with the silently spent tokens that have not come back since."""
+        missing = self._uncharged.missing(key, now=now)
+        pairs = zip(self._limits(limits), limits, missing, shared, strict=True) if missing else ()
+        charged = [max(at, now) + gone / own.token_seconds * all_.token_seconds for own, all_, gone, at in pairs]
+        self._uncharged.put(key, [0.0] * len(limits), now=now)
+        return tuple(charged) or shared
+
 
 def _is_root(key: Hashable) -> bool:
     """Return whether a key belongs to a bucket for all senders. Those keys have one byte."""
@@ -124,10 +138,10 @@ class Spending:
     From all other buckets, the batch has taken its tokens already.
     """
 
-    def __init__(self, limits: Wanted, shared: dict[bytes, FullAt], silent: Silent, *, now: float) -> None:
+    def __init__(self, limits: Wanted, shared: dict[bytes, FullAt], buckets: SharedBuckets, *, now: float) -> None:
         self._limits = limits
         self._shared = shared
-        self._silent = silent
+        self._buckets = buckets
         self._now = now
 
     def __bool__(self) -> bool:
@@ -140,7 +154,7 @@ class Spending:
     def _take(self, key: bytes) -> bool:
         limits = self._limits[key]
         if key not in self._shared:
-            return self._silent.take_more(key, limits, now=self._now)
+            return self._buckets.take_more(key, limits, now=self._now)
         if not bucket.has(self._shared[key], limits, now=self._now):
             return False
         self._shared[key] = bucket.spend(self._shared[key], limits, now=self._now)
@@ -161,34 +175,11 @@ class Spending:
     def write(self) -> None:
         """Store the shared buckets."""
         for key, full_at in self._shared.items():
-            self._silent.refill(key, self._limits[key], full_at, now=self._now)
+            self._buckets.refill(key, self._limits[key], full_at, now=self._now)
         if self._shared:
             times = self._shared.values()
             bursts, longs = [full_at[0] for full_at in times], [full_at[-1] for full_at in times]
             write(_WRITE, {"keys": list(self._shared), "bursts": bursts, "longs": longs})
-
-
-class SharedBuckets:
-    """The buckets of the whole server, from the view of one process."""
-
-    def __init__(self, share: Share | None = None, capacity: int = CAPACITY) -> None:
-        self._silent = Silent(share or own_share(), capacity)
-        self.keep, self.take_back = self._silent.keep, self._silent.take_back
-
-    def open(self, wanted: Wanted, counts: Mapping[bytes, int], *, at: datetime) -> Spending:
-        """Take ``counts`` tokens from each bucket whose silent share has them, and lock the rows of the others.
-
-        Call it in the batch's transaction. A bucket has one limit, or one for bursts and one for the long run.
-        """
-        now, silent = at.timestamp(), self._silent
-        scarce = {key: each for key, each in wanted.items() if not silent.take(key, each, counts[key], now=now)}
-        shared = _lock(scarce, now=now) if scarce else {}
-        shared = {key: silent.charge(key, scarce[key], full_at, now=now) for key, full_at in shared.items()}
-        return Spending(scarce, shared, silent, now=now)
-
-    def give_back(self, key: bytes, limits: BucketLimits, count: int, *, at: datetime) -> None:
-        """Give back tokens that were taken silently and not needed."""
-        self._silent.give_back(key, limits, count, now=at.timestamp())
 
 
 def _lock(scarce: Wanted, *, now: float) -> dict[bytes, FullAt]:

@@ -150,8 +150,8 @@ def test_the_memory_is_bounded_and_new_keys_are_charged_to_the_bucket_for_all() 
         key = number.to_bytes(2)
         spending = buckets.open({key: LIMITS, b"a": (Limit(10**5, 10),)}, Counter({key: 1, b"a": 1}), at=NOW)
         assert spending.take([key, b"a"])
-    assert max(len(buckets._silent._own), len(buckets._silent._uncharged)) <= 11
-    assert buckets._silent._own.missing(b"a", now=NOW.timestamp()) == (pytest.approx(1000 * 5 / 10**4, abs=1e-3),)
+    assert max(len(buckets._own), len(buckets._uncharged)) <= 11
+    assert buckets._own.missing(b"a", now=NOW.timestamp()) == (pytest.approx(1000 * 5 / 10**4, abs=1e-3),)
 
 
 @pytest.mark.django_db
