@@ -102,7 +102,7 @@ class StateFilter(WordFilter):
 
 class NotificationInline(FactInline):
     model = Notification
-    shown = (
+    fields = readonly_fields = (
         link(lambda n: timeline_url(n.pk), "timeline"),
         link(lambda n: notification_url(n.pk), "notification", "notification"),
         short_hash("public_key_hash", "key hash"),
@@ -170,7 +170,7 @@ class NotificationRequestAdmin(FactAdmin):
 
 class AttemptInline(FactInline):
     model = Attempt
-    shown = (
+    fields = readonly_fields = (
         number("number", "attempt"),
         "gateway",
         state("outcome"),

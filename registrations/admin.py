@@ -48,7 +48,7 @@ def route_url(route_id: int | None) -> str:
 
 class GrantInline(FactInline):
     model = Grant
-    shown = (full_hash("server_public_key", "server"), moment("granted_at"))
+    fields = readonly_fields = (full_hash("server_public_key", "server"), moment("granted_at"))
     unread = GRANT_SECRETS
 
 

@@ -232,7 +232,12 @@ class OutboundReplyAdmin(FactAdmin):
 
 class StoreWindowInline(FactInline):
     model = StoreWindow
-    shown = (word("reason"), moment("start_at", "from"), moment("end_at", "to"), age("created_at", "noted"))
+    fields = readonly_fields = (
+        word("reason"),
+        moment("start_at", "from"),
+        moment("end_at", "to"),
+        age("created_at", "noted"),
+    )
     ordering = ("-end_at",)
 
 

@@ -21,6 +21,13 @@ NOT_UNDERSTOOD = "No search was made. Type the first 8 or more hex digits of a h
 class ReadOnly:
     """Pages that let people with the permission view rows, and let nobody add, change or delete them."""
 
+    # Fields that these pages never show, and therefore do not read from the database.
+    unread: ClassVar[Sequence[str]] = ()
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)  # type: ignore[misc]  # the next class is a ModelAdmin
+        return rows.defer(*self.unread)
+
     def has_add_permission(self, *_args: Any) -> bool:
         return False
 
@@ -102,12 +109,6 @@ class FactAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no ty
     search_hashes: ClassVar[Sequence[tuple[str, int]]] = ()
     # Whether the search also takes plain words.
     takes_words: ClassVar[bool] = False
-    # Fields that these pages never show, and therefore do not read from the database.
-    unread: ClassVar[Sequence[str]] = ()
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.defer(*self.unread)
 
     def get_changelist(self, request: HttpRequest, **_kwargs: Any) -> type[UncountedChangeList]:  # noqa: ARG002
         return UncountedChangeList
@@ -146,19 +147,7 @@ class FactAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no ty
 
 
 class FactInline(ReadOnly, TabularInline):  # type: ignore[misc]  # unfold has no types
-    """A table of the rows that belong to another row, on the page of that row."""
+    """A table of the rows that belong to another row, on the page of that row. All its ``fields`` are read-only."""
 
     extra = 0
     hide_title = True
-    shown: ClassVar[Sequence[Any]] = ()
-    unread: ClassVar[Sequence[str]] = ()
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.defer(*self.unread)
-
-    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:  # noqa: ARG002
-        return self.shown
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:  # noqa: ARG002
-        return self.shown
