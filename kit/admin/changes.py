@@ -26,11 +26,6 @@ def acted_on_through(_row: Model) -> Subjects:
     return {}
 
 
-def subjects_of(row: Model, name: str) -> Subjects:
-    """Return the rows whose log entries concern ``row``, whose id in the log is ``name``."""
-    return {type(row): [name], **acted_on_through(row)}
-
-
 def changes_of(model: type[Model], ids: Collection[str], *, since: datetime | None = None) -> QuerySet[LogEntry]:
     """Return the log entries of these rows of one table, the newest first. The query uses an index."""
     kind = ContentType.objects.get_for_model(model)

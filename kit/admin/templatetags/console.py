@@ -10,7 +10,7 @@ from django.template import Context
 from django.utils.safestring import SafeString
 
 from kit.admin import labels, times
-from kit.admin.changes import changes_url, newest_changes, subjects_of
+from kit.admin.changes import acted_on_through, changes_url, newest_changes
 from kit.admin.commands import with_code
 from kit.admin.lists.columns import NOTHING
 from kit.admin.operations import id_of
@@ -41,5 +41,5 @@ def beside(headers: Sequence[str], row: Sequence[Any]) -> list[tuple[str, Any]]:
 def staff_actions(context: Context, row: Model) -> dict[str, Any]:
     """Show the newest staff actions on a row, with a link to all of them."""
     name = id_of(row)
-    entries = newest_changes(subjects_of(row, name))
+    entries = newest_changes({type(row): [name], **acted_on_through(row)})
     return {"entries": entries, "all_url": changes_url(type(row), name), "perms": context.get("perms")}
