@@ -8,7 +8,7 @@ from contextlib import suppress
 import httpx
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer, unused_port
+from aiohttp.test_utils import TestServer
 
 from kit.http.connections import Answer, new_client, submit, was_never_sent
 
@@ -233,32 +233,15 @@ def test_a_parameter_that_cannot_be_encoded_in_a_url_is_a_local_error(value: str
         _answered(_saying(), params={"cursor": value})
 
 
-def _failing(url: str) -> httpx.TransportError:
-    async def ask() -> None:
-        async with new_client(timeout_seconds=5) as client:
-            await client.request("POST", url, content=b"question")
-
-    with pytest.raises(httpx.TransportError) as caught:
-        asyncio.run(ask())
-    return caught.value
-
-
-def test_a_refused_connection_means_that_nothing_was_sent():
-    assert was_never_sent(_failing(f"http://127.0.0.1:{unused_port()}/"))
-
-
-def test_an_unknown_host_means_that_nothing_was_sent():
-    assert was_never_sent(_failing("http://no-such-host.invalid/"))
-
-
-def test_a_url_without_a_host_means_that_nothing_was_sent():
-    assert was_never_sent(_failing("http://"))
-
-
-def test_a_peer_without_tls_means_that_nothing_was_sent():
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1:1/", "http://no-such-host.invalid/", "http://", "https://127.0.0.1:{port}/"],
+    ids=["refused connection", "unknown host", "no host", "peer without TLS"],
+)
+def test_a_request_without_a_connection_was_never_sent(url: str):
     async def ask() -> None:
         async with TestServer(web.Application()) as server, new_client(timeout_seconds=5) as client:
-            await client.request("POST", f"https://127.0.0.1:{server.port}/", content=b"question")
+            await client.request("POST", url.format(port=server.port), content=b"question")
 
     with pytest.raises(httpx.ConnectError) as caught:
         asyncio.run(ask())
