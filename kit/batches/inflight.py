@@ -30,20 +30,15 @@ class InFlight(Generic[T]):
         self._wakeup = wakeup
         self._timeout_seconds = timeout_seconds
         self._results: deque[T] = deque()  # the loop appends, and the worker removes
-        self._under_way = 0  # only the worker's thread changes it
+        self.under_way = 0  # sends without a recorded result; only the worker's thread changes it
         self._tasks: set[asyncio.Task[None]] = set()  # only the loop uses it
         self.first_result_at = 0.0  # since when results wait, monotonic
 
     def start(self, sends: Sequence[Send[T]]) -> None:
         """Start the sends. Call it after the commit that decided them."""
         if sends:
-            self._under_way += len(sends)
+            self.under_way += len(sends)
             call_on_loop(self._start, sends)
-
-    @property
-    def under_way(self) -> int:
-        """Return the number of sends without a recorded result."""
-        return self._under_way
 
     def has_results(self) -> bool:
         """Return whether results wait for a batch that records them."""
@@ -51,7 +46,7 @@ class InFlight(Generic[T]):
 
     def are_all_done(self) -> bool:
         """Return whether every send has its result."""
-        return len(self._results) == self._under_way
+        return len(self._results) == self.under_way
 
     def peek(self, limit: int) -> list[T]:
         """Return the oldest results. They stay until the batch calls `recorded`."""
@@ -61,7 +56,7 @@ class InFlight(Generic[T]):
         """Remove the oldest results, which the batch has stored."""
         for _ in range(count):
             self._results.popleft()
-        self._under_way -= count
+        self.under_way -= count
         self.first_result_at = monotonic()
 
     def put_off(self, count: int) -> None:
