@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from django.db.models import Model
 from django.utils.module_loading import import_string
 
-from kit.admin.links import Link
 from kit.health.indicators import Indicator, Kind
 from kit.health.waiting import Tile
 from kit.http.notices import NoticeCache
@@ -168,10 +167,6 @@ class Operations:
         """Return the page of the rule that classified the error of each attempt, by the attempt's primary key."""
         return {}
 
-    def recipient_link(self, notification: Any) -> Link | None:
-        """Return the link to the recipient of a notification, where that is not a user."""
-        return None
-
     def owners(self) -> Sequence[type[Model]]:
         """Return the models, besides registrations, whose rows own a route.
 
@@ -180,7 +175,7 @@ class Operations:
         return ()
 
     def owner_of(self, notification: Any) -> Model | None:
-        """Return the row of `owners` that a notification was for."""
+        """Return the row of `owners` that a notification was for, with its primary key at least."""
         return None
 
     # Permissions of which an operator needs one to search with `find`.

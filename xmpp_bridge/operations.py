@@ -8,7 +8,6 @@ from uuid import UUID
 from django.conf import settings
 from django.db.models import Model
 
-from kit.admin.links import Link
 from kit.admin.lists.search import is_id
 from kit.db.statements import fetch, table
 from kit.expiry.asking import expiring
@@ -87,11 +86,6 @@ class XmppOperations(Operations):
         devices = Device.objects.filter(state=Device.State.ACTIVE).order_by("-registered_at")
         registered_with = set(devices.values_list("key_name", flat=True)[:number])
         return not registered_with - {None} or any(keys.name in registered_with for keys in client_keys())
-
-    def recipient_link(self, notification: Notification) -> Link | None:
-        if notification.public_key_hash or not is_id(notification.installation_id):
-            return None
-        return Link("XMPP device", device_url(notification.installation_id))
 
     def owners(self) -> Sequence[type[Model]]:
         return [Device]

@@ -75,10 +75,12 @@ def from_notification(notification: Notification) -> Iterable[Link]:
 
 
 def links_to_recipient(notification: Notification) -> Iterable[Link]:
-    """Yield the link to the recipient of a notification. Without a key hash its bridge makes the link."""
+    """Yield the link to the recipient of a notification: to the user, or to the row of a bridge that owns the route."""
     if notification.public_key_hash:
         yield Link("User", user_url(hex_of(notification.public_key_hash)))
-    yield from filter(None, (part.recipient_link(notification) for part in operations.parts()))
+    for owner in filter(None, (part.owner_of(notification) for part in operations.parts())):
+        opts = owner._meta  # noqa: SLF001 - documented
+        yield Link(str(opts.verbose_name), reverse(f"admin:{opts.app_label}_{opts.model_name}_change", args=[owner.pk]))
 
 
 @links_from.register(Attempt)
