@@ -24,11 +24,6 @@ from kit.tracing.spans import SPAN_BYTES, TRACE_BYTES, Attributes, Role, StepSpa
 log = structlog.get_logger(__name__)
 
 SCOPE = InstrumentationScope(name="pushserver")
-ROLES = {
-    Role.INTERNAL: Span.SPAN_KIND_INTERNAL,
-    Role.CLIENT: Span.SPAN_KIND_CLIENT,
-    Role.CONSUMER: Span.SPAN_KIND_CONSUMER,
-}
 FAILED = Status(code=Status.STATUS_CODE_ERROR)
 SEVERITIES = {"ERROR": SeverityNumber.SEVERITY_NUMBER_ERROR, "CRITICAL": SeverityNumber.SEVERITY_NUMBER_FATAL}
 Link: TypeAlias = Span.Link
@@ -63,7 +58,7 @@ class Spans:
             span_id=trace.first_span_id if is_first else os.urandom(SPAN_BYTES),
             parent_span_id=b"" if is_first else trace.first_span_id,
             name=name,
-            kind=ROLES[role],
+            kind=Span.SpanKind.Value(f"SPAN_KIND_{role.name}"),
             start_time_unix_nano=began_ns,
             end_time_unix_nano=ended_ns,
             attributes=allowed_attributes,

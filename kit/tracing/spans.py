@@ -61,7 +61,7 @@ P = ParamSpec("P")
 
 
 class Role(Enum):
-    """The kind of a span, as in OpenTelemetry."""
+    """The kind of a span, by its name in OpenTelemetry."""
 
     INTERNAL = auto()
     CLIENT = auto()  # a request to another server, with the wait for its answer
