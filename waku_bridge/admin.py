@@ -54,7 +54,7 @@ COUNT_FAILED = f"""
 """
 
 
-def envelope_url(envelope_hash: bytes | memoryview) -> str:
+def envelope_url(envelope_hash: bytes) -> str:
     return reverse("admin:waku_bridge_inboundenvelope_change", args=[hex_of(envelope_hash)])
 
 

@@ -182,7 +182,7 @@ def _note(request: HttpRequest, form: Operation, rows: Iterable[Model], message:
 
 def id_of(row: Model) -> str:
     """Return the key of a row for URLs and forms: a number, a UUID, or the hex digits of a hash."""
-    return hex_of(row.pk) if isinstance(row.pk, bytes | memoryview) else str(row.pk)
+    return hex_of(row.pk) if isinstance(row.pk, bytes) else str(row.pk)
 
 
 class Operated:

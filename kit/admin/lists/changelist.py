@@ -113,7 +113,7 @@ class UncountedChangeList(ChangeList):
 
     def url_for_result(self, result: Any) -> str:
         """Return the address of a row. A binary key is written as hex digits."""
-        if not isinstance(result.pk, bytes | memoryview):
+        if not isinstance(result.pk, bytes):
             return super().url_for_result(result)
         name = f"{self.opts.app_label}_{self.opts.model_name}_change"
         return reverse(f"admin:{name}", args=[hex_of(result.pk)], current_app=self.model_admin.admin_site.name)
@@ -122,7 +122,7 @@ class UncountedChangeList(ChangeList):
 def _text(value: Any) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
-    return hex_of(value) if isinstance(value, bytes | memoryview) else str(value)
+    return hex_of(value) if isinstance(value, bytes) else str(value)
 
 
 def _value(field: Any, text: str) -> Any:

@@ -90,9 +90,9 @@ def link(url_of: Callable[[Any], str], label: str, text: str = "") -> Column:
     return _described(column, f"{label}_link", label)
 
 
-def hex_of(value: bytes | memoryview | None) -> str:
+def hex_of(value: bytes | None) -> str:
     """Return the digits of a binary value, and an empty string for None."""
-    return bytes(value or b"").hex()
+    return value.hex() if value else ""
 
 
 def as_digits(text: str) -> str:
