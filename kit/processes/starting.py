@@ -17,6 +17,7 @@ from django.db import InterfaceError, OperationalError, ProgrammingError, connec
 
 from kit.db.clock import clock, database_now
 from kit.db.reasons import reason
+from kit.health.change_filter import ChangeFilter
 
 log = structlog.get_logger(__name__)
 
@@ -26,11 +27,10 @@ RETRY_SECONDS = 2.0
 
 def wait_until_fit() -> None:
     """Wait until no check finds a fault. Log each fault once, and again after another one."""
-    checks, logged = import_module(settings.STARTS_WHEN), ""
+    checks, faults = import_module(settings.STARTS_WHEN), ChangeFilter()
     while fault := next(_lines_of(checks.FAULTS), ""):
-        if fault != logged:
+        if faults.has_changed(fault):
             log.error("start_waits", reason=fault)
-        logged = fault
         connection.close()
         sleep(RETRY_SECONDS)
     for oddity in _lines_of(checks.ODDITIES):
