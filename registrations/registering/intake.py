@@ -255,12 +255,11 @@ def _free_capacity(batch: _Batch, submission: Submission) -> list[int]:
 def _what_is_known(registration: Registration | None, submission: Submission) -> Known:
     if registration is None:
         return Known()
-    # Rows from before there were several identities have a digest of the whole content.
-    contents = [submission.content]
-    if submission.grant_verified or not (submission.message and submission.message.grant):
-        contents.append(submission.settled_content)
-    is_same = any(keyring().matches(Purpose.CONTENT, each, registration.content_digest) for each in contents)
-    return Known(registration.version, is_same, is_registered=registration.state == Registration.State.ACTIVE)
+    # The digest is that of a content without its grant, so the grant has to be verified, unless there is none.
+    has_good_grant = submission.grant_verified or not (submission.message and submission.message.grant)
+    is_same = keyring().matches(Purpose.CONTENT, submission.settled_content, registration.content_digest)
+    is_registered = registration.state == Registration.State.ACTIVE
+    return Known(registration.version, is_same and has_good_grant, is_registered=is_registered)
 
 
 def _store(
