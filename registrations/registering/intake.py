@@ -20,7 +20,7 @@ from registrations.keys.keyring import keyring
 from registrations.messages import RegistrationMessage
 from registrations.models import Grant, Registration, RegistrationEvent, Route
 from registrations.registering.pairs import InstallationKey, IsOneOf
-from registrations.registering.quotas import Capacity, CapacityFor, Changes, VersionOf, capacity_for, take
+from registrations.registering.quotas import Capacity, Changes, VersionOf, capacity_for, take
 from registrations.routes.routes import is_at, point
 from registrations.rules import Acceptance, CheckAddress, Known, Refusal, check_device_token, decide
 from registrations.upkeep import retention
@@ -109,19 +109,21 @@ def register(
     bridge: str,
     gateway: str,
     check_address: CheckAddress = check_device_token,
-    capacity_for: CapacityFor = capacity_for,
+    is_paced: bool = True,
     now: datetime,
 ) -> list[Outcome]:
     """Decide about the submissions in order, store the accepted ones, and return the outcome of each.
 
-    The device tokens of ``bridge`` are addresses at ``gateway``, and ``check_address`` refuses impossible ones.
+    The device tokens of ``bridge`` are addresses at ``gateway``, and ``check_address`` refuses impossible ones. Without
+    ``is_paced``, for an import by an operator, the limit of new installations per minute does not apply.
     """
     with transaction.atomic():
         known = _lock_known(submissions)
         changes = _changes(submissions, known, check_address, now=now)
         batch = _Batch(known, changes, bridge, gateway, check_address, now)
         if new := _something_new(batch, submissions):
-            batch.capacity = capacity_for({public_key_hash for public_key_hash, _ in new}, len(new), now=now)
+            hashes = {public_key_hash for public_key_hash, _ in new}
+            batch.capacity = capacity_for(hashes, len(new), is_paced=is_paced, now=now)
         outcomes = [_take_in(batch, submission) for submission in submissions]
         _write(batch)
         batch.changes.write()

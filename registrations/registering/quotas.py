@@ -7,9 +7,9 @@ installations can always be refreshed, changed and unregistered.
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import LiteralString, Protocol
+from typing import LiteralString
 
 from django.conf import settings
 
@@ -72,24 +72,23 @@ class Capacity:
     """The quotas that are left for one batch.
 
     ``active`` is the number of active installations by key hash. ``silent`` is the number of new installations whose
-    tokens are already taken from the bucket. ``registrations`` and ``tombstones`` are the numbers that may be added of
-    each, and ``rows`` is the number of new rows that may become registrations.
+    tokens are already taken from the bucket, and ``spending`` is None without the limit per minute. ``registrations``
+    and ``tombstones`` are the numbers that may be added of each, and ``rows`` is the number of new rows that may become
+    registrations.
     """
 
-    per_key: int
     silent: int
     spending: Spending | None
     registrations: int
     tombstones: int
     rows: int
-    active: Counter[bytes] = field(default_factory=Counter)
-    is_paced: bool = True  # new installations spend from the bucket of new installations
+    active: Counter[bytes]
     added: int = 0
     ended: int = 0
 
     def refusal(self, public_key_hash: bytes, *, is_new: bool, becomes_active: bool) -> Refusal | None:
         """Return the exceeded quota of an installation, or count the installation and return None."""
-        if becomes_active and self.active[public_key_hash] >= self.per_key:
+        if becomes_active and self.active[public_key_hash] >= INSTALLATIONS_PER_KEY:
             return Refusal.TOO_MANY_INSTALLATIONS
         becomes_tombstone = is_new and not becomes_active
         is_full = (
@@ -121,12 +120,6 @@ class Capacity:
         self.ended += 1
 
 
-class CapacityFor(Protocol):
-    """Returns the quotas that are left for a batch with up to ``new`` new installations of these keys."""
-
-    def __call__(self, public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Capacity: ...
-
-
 _TAKEN: LiteralString = f"""
     SELECT ''::bytea, {STORED_REGISTRATIONS}
     UNION ALL
@@ -149,41 +142,29 @@ def _max_tombstones() -> int:
     return round(TOMBSTONE_SHARE * settings.MAX_REGISTRATIONS)
 
 
-def capacity_for(public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Capacity:
+def capacity_for(public_key_hashes: Collection[bytes], new: int, *, is_paced: bool, now: datetime) -> Capacity:
     """Return the quotas that are left for a batch with up to ``new`` new installations of these keys.
 
-    Call it in the batch's transaction.
+    Call it in the batch's transaction. ``is_paced`` says that the limit per minute applies.
     """
-    capacity = capacity_for_import(public_key_hashes, new, now=now)
-    capacity.spending = own_buckets().open({NEW: _limits()}, {NEW: new}, at=now)
-    capacity.silent = 0 if capacity.spending else new
-    capacity.is_paced = True
-    return capacity
-
-
-def capacity_for_import(public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Capacity:  # noqa: ARG001
-    """Return the quotas as `capacity_for` does, but without the limit per minute, for an import by an operator."""
     taken = {bytes(name): count for name, count in fetch(_TAKEN, {"hashes": list(public_key_hashes)})}
     registrations, tombstones = taken.pop(b""), taken.pop(TOMBSTONES.encode())
+    spending = own_buckets().open({NEW: _limits()}, {NEW: new}, at=now) if is_paced else None
     return Capacity(
-        per_key=INSTALLATIONS_PER_KEY,
-        silent=new,
-        spending=None,
+        silent=0 if spending else new,
+        spending=spending,
         registrations=settings.MAX_REGISTRATIONS - registrations,
         rows=settings.MAX_REGISTRATIONS - filled(registrations, tombstones),
         tombstones=_max_tombstones() - tombstones,
         active=Counter(taken),
-        is_paced=False,
     )
 
 
 def take(capacity: Capacity, *, now: datetime) -> None:
     """Settle the bucket of new installations after a batch: store its spending, or give back unused tokens."""
-    if not capacity.is_paced:
-        return
     if capacity.spending:
         capacity.spending.write()
-    else:
+    elif capacity.spending is not None:
         own_buckets().give_back(NEW, _limits(), capacity.silent - capacity.added, at=now)
 
 

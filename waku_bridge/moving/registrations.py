@@ -16,7 +16,6 @@ from django.conf import settings
 from kit.buckets.shared import own_buckets
 from registrations.messages import RegistrationMessage
 from registrations.registering import intake
-from registrations.registering.quotas import capacity_for_import
 from registrations.rules import Acceptance, check_device_token, check_token_type
 from waku_bridge import query_topics
 from waku_bridge.codec.bodies import parse_registration
@@ -67,7 +66,7 @@ def carry_over(rows: Iterable[Row], *, server_public_key: bytes, now: datetime) 
             bridge=BRIDGE,
             gateway=settings.STATUS_GATEWAY,
             check_address=check_device_token if settings.CHECK_DEVICE_TOKENS else check_token_type,
-            capacity_for=capacity_for_import,
+            is_paced=False,
             now=now,
         )
         own_buckets().keep()
