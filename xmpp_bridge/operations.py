@@ -16,6 +16,7 @@ from kit.health.filling import Filling
 from kit.health.indicators import Indicator, Kind
 from kit.operations import Evidence, Found, KeyUse, ListPage, Operations
 from notifications.models import Notification
+from registrations.rules import new_per_day
 from xmpp_bridge import indicators
 from xmpp_bridge.canary import canary
 from xmpp_bridge.component.status import read_fault
@@ -67,7 +68,7 @@ class XmppOperations(Operations):
             "devices",
             stored,
             settings.XMPP_MAX_DEVICES,
-            RATES.new_devices_per_day,
+            new_per_day(RATES.new_devices_per_minute),
             expiring("devices"),
         )
         return XmppFacts(App.objects.filter(is_retired=False).count(), evidence.requests, devices)

@@ -30,7 +30,8 @@ from pushserver.indicators.kinds.delivery import DeliveryFacts
 from pushserver.indicators.kinds.reports import ReportsFacts
 from pushserver.indicators.kinds.results import ResultFacts
 from pushserver.indicators.kinds.traffic import Flow, TrafficFacts
-from registrations.registering.quotas import filled, new_per_day
+from registrations.registering.quotas import filled
+from registrations.rules import new_per_day
 from registrations.upkeep.estimates import STORED_REGISTRATIONS, STORED_TOMBSTONES
 from spark_reports.console.formats import percent
 from spark_reports.models import Anomaly
@@ -117,7 +118,7 @@ def _registrations() -> Filling:
         "registrations",
         filled(*registrations),
         settings.MAX_REGISTRATIONS,
-        new_per_day(),
+        new_per_day(settings.NEW_INSTALLATIONS_PER_MINUTE),
         expiring("registrations"),
     )
 

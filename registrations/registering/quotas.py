@@ -13,20 +13,14 @@ from typing import LiteralString
 
 from django.conf import settings
 
-from kit.buckets.bucket import BucketLimits, Limit, per_minute
+from kit.buckets.bucket import BucketLimits, Limit
 from kit.buckets.shared import Spending, own_buckets
 from kit.db.statements import fetch
 from registrations.models import Registration
 from registrations.registering.pairs import InstallationKey
-from registrations.rules import INSTALLATIONS_PER_KEY, Refusal
+from registrations.rules import INSTALLATIONS_PER_KEY, Refusal, limits_of_new
 from registrations.upkeep.estimates import STORED_REGISTRATIONS, STORED_TOMBSTONES
 
-# The unused quota of new installations accumulates for this many minutes, for the wave after an outage.
-MINUTES_SAVED_UP = 10
-DAY_SECONDS = 86_400.0
-# The quota of a day, as a number of minutes at the limit per minute. It admits a wave of a day, but bounds the growth
-# over weeks.
-MINUTES_WORTH_A_DAY = 84
 NEW = b"n"  # key of the bucket of new installations
 # Anybody can unregister an unknown installation, which leaves a tombstone. There may be this share of MAX_REGISTRATIONS
 # of them. The unregistration of a known installation is never refused for it.
@@ -169,10 +163,4 @@ def take(capacity: Capacity, *, now: datetime) -> None:
 
 
 def _limits() -> BucketLimits:
-    burst = per_minute(settings.NEW_INSTALLATIONS_PER_MINUTE, minutes=MINUTES_SAVED_UP)
-    return (*burst, Limit(new_per_day(), DAY_SECONDS))
-
-
-def new_per_day() -> int:
-    """Return the quota of new installations, or of new devices, per day."""
-    return MINUTES_WORTH_A_DAY * int(settings.NEW_INSTALLATIONS_PER_MINUTE)
+    return limits_of_new(settings.NEW_INSTALLATIONS_PER_MINUTE)

@@ -11,6 +11,7 @@ from django.db import connection, transaction
 
 from kit.buckets.share import Share
 from kit.buckets.shared import SharedBuckets
+from registrations import rules
 from registrations.models import Registration, Route
 from registrations.registering import intake, quotas
 from registrations.registering.intake import Submission
@@ -114,7 +115,7 @@ def test_new_installations_are_limited_per_minute_and_known_ones_are_not(setting
 
 def test_new_installations_are_limited_per_day(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.NEW_INSTALLATIONS_PER_MINUTE = 10
-    monkeypatch.setattr(quotas, "MINUTES_WORTH_A_DAY", 15)
+    monkeypatch.setattr(rules, "MINUTES_A_DAY", 15)
     decisions, began_at = [], NOW
     for hour in range(24):
         monkeypatch.setattr("registrations.tests.test_quotas.NOW", began_at + timedelta(hours=hour))

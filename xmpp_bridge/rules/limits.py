@@ -16,13 +16,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kit.buckets.bucket import CAPACITY, TOLERANCE, BucketLimits, Buckets, Charge, Limit, part, per_minute
+from registrations.rules import DAY_SECONDS, limits_of_new
 
-DAY_SECONDS = 86_400.0
 HOUR_SECONDS = 3600.0
-# The limit of new devices accumulates over these minutes, for the wave of registrations after an outage.
-MINUTES_SAVED_UP = 10
-# The daily limit of new devices is the limit of this number of minutes, so that filling the table takes weeks.
-MINUTES_A_DAY = 84
 # A push with the same content within this time comes from several enabled clients of one device. All wake-ups have the
 # same content. Their time is shorter, because a device may wake, fetch its messages and need another wake-up.
 SAME = (Limit(1, 2.0),)
@@ -71,11 +67,6 @@ class Rates:
         return (Limit(self.domain_burst, self.domain_burst / self.domain_per_second),)
 
     @property
-    def new_devices_per_day(self) -> int:
-        """The limit of new devices in a day."""
-        return MINUTES_A_DAY * self.new_devices_per_minute
-
-    @property
     def payloads(self) -> BucketLimits:
         """The limits of payloads to one address. A flood of one minute does not use up the limit of the day."""
         return (*per_minute(self.payloads_per_minute), Limit(self.payloads_per_day, DAY_SECONDS))
@@ -118,9 +109,8 @@ class Limits:
     def take_route(self, domain: str, now: float) -> bool:
         """Return whether a new device of this domain is within its limits, and charge it."""
         own = Charge(("route", domain), (Limit(self.rates.routes_per_hour, HOUR_SECONDS),))
-        burst = per_minute(self.rates.new_devices_per_minute, minutes=MINUTES_SAVED_UP)
-        of_day = Limit(self.rates.new_devices_per_day, DAY_SECONDS)
-        return self._buckets.take(own, *_in_all(ROUTES, domain, (*burst, of_day)), now=now)
+        in_all = limits_of_new(self.rates.new_devices_per_minute)
+        return self._buckets.take(own, *_in_all(ROUTES, domain, in_all), now=now)
 
     def answers_unknown(self, domain: str, now: float) -> bool:
         """Return whether a push of this domain for an unknown client is answered."""
