@@ -27,7 +27,7 @@ from registrations.models import Route
 from xmpp_bridge.codec.client_strings import verify_client, verify_node
 from xmpp_bridge.codec.jids import NOBODY, Jid, parse_jid
 from xmpp_bridge.identity import client_keys, route_tag
-from xmpp_bridge.messages import BRIDGE, Dialect, Kind, PushNotification
+from xmpp_bridge.messages import BRIDGE, Dialect, PushNotification
 from xmpp_bridge.metrics import FORWARDS_DROPPED, PUSHES
 from xmpp_bridge.models import Device
 from xmpp_bridge.rules.content import Look, payload_content, text_content, wake_content
@@ -201,7 +201,7 @@ def _store(items: Sequence[Item], *, now: datetime) -> None:
     storing.prolong([(pk, now + time_to_live(grade, has_payload=False)) for pk, grade in served.items()])
     _note_use([item for item in items if item.to_store and _has_new_use(item)], now=now)
     count(PUSHES, ((item.push.dialect.value, item.decision.verdict.value) for item in items))
-    forwards = [item.device for item in items if item.push.kind is Kind.FORWARD and item.device]
+    forwards = [item.device for item in items if item.push.is_forward and item.device]
     dropped = sum(not device.passes_texts for device in forwards)
     transaction.on_commit(lambda: FORWARDS_DROPPED.inc(dropped), robust=True)
 

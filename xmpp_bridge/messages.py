@@ -18,14 +18,6 @@ class Dialect(StrEnum):
     XEP0357 = "xep0357"
 
 
-class Kind(StrEnum):
-    """The content of a push."""
-
-    WAKE = "wake"
-    ENCRYPTED = "encrypted"
-    FORWARD = "forward"  # a stanza in clear
-
-
 class Format(StrEnum):
     """The encryption of a payload, by the values that the device receives."""
 
@@ -58,13 +50,14 @@ class PushNotification:
     """A push of any dialect.
 
     It names its device by ``client`` (Push 2.0), or by ``node`` and ``secret`` (XEP-0357). ``body`` is the text of the
-    message in clear. It is dropped, unless the app passes texts on.
+    message in clear. It is dropped, unless the app passes texts on. ``is_forward`` says that the push forwards a
+    message.
     """
 
     dialect: Dialect
     origin: Origin
     grade: Grade
-    kind: Kind
+    is_forward: bool = False
     client: str = field(default="", repr=False)
     node: str = field(default="", repr=False)
     secret: str = field(default="", repr=False)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from notifications.messages import Grade
 from registrations.messages import TokenType
-from xmpp_bridge.messages import Dialect, Kind, PushNotification, StanzaError
+from xmpp_bridge.messages import Dialect, PushNotification, StanzaError
 from xmpp_bridge.rules.content import Style
 from xmpp_bridge.rules.limits import Content, Limits
 
@@ -181,7 +181,7 @@ def _refusals(
     """Yield the reasons to refuse a push. The caller takes only the first, so that later ones take from no bucket."""
     if not device.is_active:
         yield Verdict.GONE if limits.answers_gone(device.id, seconds) else Verdict.GONE_BEFORE
-    if push.kind is Kind.FORWARD and device.refuses_texts:
+    if push.is_forward and device.refuses_texts:
         yield Verdict.REFUSED
     if is_full:
         yield Verdict.FULL

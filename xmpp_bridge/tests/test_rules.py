@@ -11,7 +11,7 @@ import pytest
 from kit.buckets.bucket import Limit
 from notifications.messages import Grade
 from registrations.messages import TokenType
-from xmpp_bridge.messages import Dialect, Format, Kind, Origin, Payload, PushNotification, StanzaError
+from xmpp_bridge.messages import Dialect, Format, Origin, Payload, PushNotification, StanzaError
 from xmpp_bridge.rules.decisions import (
     ANSWERS,
     COMMAND_ERRORS,
@@ -38,7 +38,7 @@ BUSY = StanzaError("wait", "resource-constraint")
 
 def push(stanza: str = "message", dialect: Dialect = Dialect.DRAFT) -> PushNotification:
     origin = Origin(stanza, "1", "capulet.test", "push.montague.test")
-    return PushNotification(dialect, origin, Grade.NORMAL, Kind.WAKE, client="its client")
+    return PushNotification(dialect, origin, Grade.NORMAL, client="its client")
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ DEVICE = Known(
     waiting_background=None,
 )
 WAKE = push()
-SECRET = replace(WAKE, kind=Kind.ENCRYPTED, payload=Payload(Format.RFC8291, "ciphertext"))
+SECRET = replace(WAKE, payload=Payload(Format.RFC8291, "ciphertext"))
 CALL, BACKGROUND = replace(SECRET, grade=Grade.VOIP), replace(WAKE, grade=Grade.LOW)
-FORWARD = replace(WAKE, kind=Kind.FORWARD, body="readable")
+FORWARD = replace(WAKE, is_forward=True, body="readable")
 
 
 def decided(

@@ -8,7 +8,7 @@ from xmpp_bridge.codec.errors import MalformedStanza
 from xmpp_bridge.codec.limits import MAX_CLIENT_CHARACTERS
 from xmpp_bridge.codec.names import FORWARD, PUSH2, SCE_RFC8291
 from xmpp_bridge.codec.pushes.payloads import forwarded_body, read_ciphertext
-from xmpp_bridge.messages import Dialect, Format, Kind, Origin, Payload, PushNotification
+from xmpp_bridge.messages import Dialect, Format, Origin, Payload, PushNotification
 
 _GRADES = {"high": Grade.HIGH, "normal": Grade.NORMAL, "low": Grade.LOW}
 
@@ -60,10 +60,10 @@ def _notification(
     notification: Element, origin: Origin, dialect: Dialect, grade: Grade, payload: Payload | None
 ) -> PushNotification:
     forwarded = child(notification, FORWARD, "forwarded")
-    kind = Kind.ENCRYPTED if payload else Kind.WAKE if forwarded is None else Kind.FORWARD
-    body = forwarded_body(forwarded) if kind is Kind.FORWARD and forwarded is not None else ""
     client = _client(notification)
-    return PushNotification(dialect, origin, grade, kind, client=client, payload=payload, body=body)
+    if payload or forwarded is None:
+        return PushNotification(dialect, origin, grade, client=client, payload=payload)
+    return PushNotification(dialect, origin, grade, is_forward=True, client=client, body=forwarded_body(forwarded))
 
 
 def _client(notification: Element) -> str:

@@ -9,7 +9,7 @@ from xmpp_bridge.codec.limits import MAX_CLIENT_CHARACTERS
 from xmpp_bridge.codec.names import PUBLISH_OPTIONS, PUBSUB, PUSH, PUSH_SUMMARY, TIGASE_ENCRYPT, TIGASE_PRIORITY
 from xmpp_bridge.codec.pushes.forms import FORM_TYPE, read_forms
 from xmpp_bridge.codec.pushes.payloads import read_ciphertext
-from xmpp_bridge.messages import Dialect, Format, Kind, Origin, Payload, PushNotification
+from xmpp_bridge.messages import Dialect, Format, Origin, Payload, PushNotification
 
 
 def read_publish(stanza: Element, pubsub: Element, origin: Origin) -> PushNotification | None:
@@ -27,8 +27,7 @@ def read_publish(stanza: Element, pubsub: Element, origin: Origin) -> PushNotifi
     payload, is_voip = _payload(notification)
     body = _form(notification, PUSH_SUMMARY).get("last-message-body", "")
     grade = Grade.VOIP if is_voip else _grade(notification, has_content=bool(payload or body))
-    kind = Kind.ENCRYPTED if payload else Kind.WAKE
-    return PushNotification(Dialect.XEP0357, origin, grade, kind, node=node, secret=secret, payload=payload, body=body)
+    return PushNotification(Dialect.XEP0357, origin, grade, node=node, secret=secret, payload=payload, body=body)
 
 
 def _payload(notification: Element) -> tuple[Payload | None, bool]:

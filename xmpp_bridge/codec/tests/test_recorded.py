@@ -21,7 +21,6 @@ from xmpp_bridge.messages import (
     Dialect,
     Format,
     Ignored,
-    Kind,
     Origin,
     PushNotification,
     Query,
@@ -79,8 +78,7 @@ def test_a_recorded_push_is_decoded_as_the_manifest_says(entry: dict[str, Any]) 
     assert (shown.client, shown.node) == (entry.get("client", ""), entry.get("node", ""))
     assert shown.secret == (entry.get("publish_options") or {}).get("secret", "")
     assert shown.grade is expected_grade(entry)
-    kind = Kind.FORWARD if payload.get("kind") == "forward" else Kind.ENCRYPTED if payload else Kind.WAKE
-    assert shown.kind is kind
+    assert shown.is_forward is (payload.get("kind") == "forward")
     assert (shown.payload.format if shown.payload else None) == FORMATS.get(payload.get("kind", ""))
     assert shown.body == ((entry.get("summary") or {}).get("last-message-body") or _forwarded(entry))
 

@@ -14,7 +14,6 @@ from xmpp_bridge.messages import (
     Command,
     Ignored,
     IqAnswer,
-    Kind,
     Malformed,
     Origin,
     PushNotification,
@@ -150,7 +149,7 @@ def test_a_forwarded_stanza_without_a_message_or_a_body_is_a_forward_without_tex
     for forwarded in ("", "<message xmlns='jabber:client'/>", "<presence xmlns='jabber:client'/>"):
         shown = push2(f"{CLIENT}<forwarded xmlns='urn:xmpp:forward:0'>{forwarded}</forwarded>")
         assert isinstance(shown, PushNotification)
-        assert (shown.kind, shown.body) == (Kind.FORWARD, "")
+        assert (shown.is_forward, shown.body) == (True, "")
 
 
 @pytest.mark.parametrize(
