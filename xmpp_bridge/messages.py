@@ -1,4 +1,4 @@
-"""Dataclasses of decoded stanzas and of errors in answers. No repr holds a secret or a user's text."""
+"""Decoded stanzas, errors in answers, and the styles of pushes. No repr holds a secret or a text of a user."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +24,15 @@ class Format(StrEnum):
     TIGASE = "t"
     ENCRYPTED_JSON = "j"
     RFC8291 = "w"
+
+
+class Style(StrEnum):
+    """The naming of a push's data, which apps of other push services expect."""
+
+    GENERIC = "generic"
+    TIGASE = "tigase"
+    RFC8291 = "rfc8291"
+    CONVERSATIONS = "conversations"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from django.db import models
 from kit.canary.runs import BaseRun
 from kit.db.fields import BytesField
 from registrations.models import Route
+from xmpp_bridge.messages import Style
 
 # A text of this length fits beside a full payload of mod_push2 into Apple's 4096 bytes.
 MAX_TEXT_CHARACTERS = 40
@@ -20,14 +21,6 @@ MAX_TEXT_CHARACTERS = 40
 
 class App(models.Model):
     """An app that an operator serves: the vendors that reach its devices, and the content of its pushes."""
-
-    class Style(models.TextChoices):
-        """The naming of a push's data, which apps of other push services expect."""
-
-        GENERIC = "generic"
-        TIGASE = "tigase"
-        RFC8291 = "rfc8291"
-        CONVERSATIONS = "conversations"
 
     slug = models.TextField(
         unique=True,
@@ -44,8 +37,8 @@ class App(models.Model):
     takes_firebase = models.BooleanField("has devices at Firebase", default=True)
     style = models.TextField(
         "payload style",
-        choices=Style.choices,
-        default=Style.GENERIC,
+        choices=[(style.value, style.value.title()) for style in Style],
+        default=Style.GENERIC.value,
         help_text="The naming of a push's data that the app expects. An app with conversations never gets a payload.",
     )
     text = models.TextField(

@@ -4,24 +4,14 @@ The keys of the data are short because a full payload of mod_push2 leaves some 1
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from notifications.messages import Content, Grade
-from xmpp_bridge.messages import Payload
+from xmpp_bridge.messages import Payload, Style
 
 VERSION = "1"
 TRUNCATED = "truncated"
 # A text that is passed on is cut to this length.
 MAX_BODY_CHARACTERS = 200
-
-
-class Style(StrEnum):
-    """The naming of a push's data, which apps of other push services expect."""
-
-    GENERIC = "generic"
-    TIGASE = "tigase"
-    RFC8291 = "rfc8291"
-    CONVERSATIONS = "conversations"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from uuid import UUID
 
 from notifications.messages import Grade
 from registrations.messages import TokenType
-from xmpp_bridge.messages import Dialect, PushNotification, StanzaError
-from xmpp_bridge.rules.content import Style
+from xmpp_bridge.messages import Dialect, PushNotification, StanzaError, Style
 from xmpp_bridge.rules.limits import Content, Limits
 
 
