@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from xmpp_bridge.codec.elements import write
 from xmpp_bridge.codec.names import COMMANDS, DISCO_INFO, DISCO_ITEMS, PING, PUSH, PUSH2, STANZA_ERRORS
-from xmpp_bridge.codec.pushes.forms import FormField, write_form, write_result
+from xmpp_bridge.codec.pushes.forms import FormField, write_form, write_values
 from xmpp_bridge.messages import Origin, StanzaError
 
 FEATURES = (DISCO_INFO, DISCO_ITEMS, COMMANDS, PING, PUSH, PUSH2)
@@ -57,7 +57,7 @@ def write_command_form(
 
 def write_command_result(origin: Origin, node: str, session: str, values: Mapping[str, str]) -> bytes:
     """Return the result of a completed command, with a form if there are values."""
-    return _write_command(origin, node, session, "completed", *([write_result(values)] if values else []))
+    return _write_command(origin, node, session, "completed", *([write_values(values, "result")] if values else []))
 
 
 def write_command_canceled(origin: Origin, node: str, session: str) -> bytes:

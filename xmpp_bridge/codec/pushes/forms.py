@@ -46,7 +46,7 @@ def _write_field(field: FormField) -> str:
     return write("field", *required, *options, var=field.name, type=field.type, label=field.label)
 
 
-def write_result(values: Mapping[str, str]) -> str:
-    """Return a form of type `result` with these values."""
+def write_values(values: Mapping[str, str], form_type: str) -> str:
+    """Return a form with these values, of type `result` or `submit`."""
     fields = [write("field", write("value", text=value), var=name) for name, value in values.items()]
-    return write("x", *fields, xmlns=DATA_FORM, type="result")
+    return write("x", *fields, xmlns=DATA_FORM, type=form_type)
