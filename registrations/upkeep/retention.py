@@ -1,6 +1,6 @@
 """Removal of old history, expiry of unused registrations, and removal of old tombstones."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, LiteralString
 
@@ -47,7 +47,7 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
     """
     EVENTS.make_ahead(now=now)
     yield from EVENTS.drop_days(now - keep, kept=_last_of_active)
-    for step in _steps(f"{EVENTS.name}_default"):
+    for step in walk(f"{EVENTS.name}_default"):
         [(removed,)] = fetch(_PURGE_EVENTS, {**step, **_ENDED, "before": now - keep})
         yield removed
 
@@ -55,7 +55,7 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
 def _last_of_active(partition: LiteralString) -> list[int]:
     """Return the ids of the events of a partition that stay."""
     sql = f"SELECT id FROM {partition} AS event WHERE id > %(after)s AND id <= %(up_to)s AND {_STAYS}"
-    return [event_id for step in _steps(partition) for (event_id,) in fetch(sql, step | _ENDED)]
+    return [event_id for step in walk(partition) for (event_id,) in fetch(sql, step | _ENDED)]
 
 
 _END = f"""
@@ -108,24 +108,20 @@ _REMOVE_TOMBSTONES: LiteralString = f"""
 """
 
 
-def expire(*, after: int, now: datetime, keep: timedelta) -> list[int]:
+def expire(step: Mapping[str, int], *, now: datetime, keep: timedelta) -> list[int]:
     """Unregister unused installations of one step of `walk`, in the caller's transaction. Return their routes' ids.
 
     An installation is unused if the client did not repeat its registration, and no push reached it, for ``keep``. It
     leaves a tombstone like every unregistered one. Installations that are just being registered are left alone.
     """
-    return _end(_EXPIRE, {**_step(after), "before": now - keep}, now=now)
+    return _end(_EXPIRE, {**step, "before": now - keep}, now=now)
 
 
 def may_expire(*, now: datetime, keep: timedelta) -> bool:
     """Return whether `expire` may unregister all installations that were unused for ``keep`` (see `kit.expiry`)."""
-    unused = sum(fetch(_COUNT_UNUSED, {**_step(after), "before": now - keep})[0][0] for after in walk())
+    unused = sum(fetch(_COUNT_UNUSED, {**step, "before": now - keep})[0][0] for step in walk())
     [(total,)] = fetch(f"SELECT {STORED_REGISTRATIONS}")
     return may_end("registrations", unused, total, now=now)
-
-
-def _step(after: int) -> dict[str, int]:
-    return {"after": after, "up_to": after + _WALKED}
 
 
 def end_longest_dead(public_key_hash: bytes, *, but: Collection[str], now: datetime) -> list[int]:
@@ -147,19 +143,14 @@ def remove_tombstones(*, now: datetime, keep: timedelta) -> Iterator[int]:
     """Delete tombstones older than ``keep``, and so the last versions of those installations. Yield the number of rows
     that each step removed.
     """
-    for after in walk():
-        [(removed,)] = fetch(_REMOVE_TOMBSTONES, {"after": after, "up_to": after + _WALKED, "before": now - keep})
+    for step in walk():
+        [(removed,)] = fetch(_REMOVE_TOMBSTONES, {**step, "before": now - keep})
         yield removed
 
 
-def walk() -> Iterator[int]:
-    """Yield for each step of a walk through all registrations the id after which it begins."""
-    for step in _steps("registrations_registration"):
-        yield step["after"]
-
-
-def _steps(table: LiteralString) -> Iterator[dict[str, int]]:
+def walk(table: LiteralString = "registrations_registration") -> Iterator[dict[str, int]]:
     """Yield for each step of a walk through a table the id after which it begins, and its last id."""
     [(first, last)] = fetch(f"SELECT min(id), max(id) FROM {table}")
     if last is not None:
-        yield from map(_step, range(first - 1, last, _WALKED))
+        for after in range(first - 1, last, _WALKED):
+            yield {"after": after, "up_to": after + _WALKED}

@@ -20,8 +20,8 @@ def expire(*, now: datetime, keep: timedelta) -> Iterator[int]:
     """
     if not retention.may_expire(now=now, keep=keep):
         return
-    for after in retention.walk():
+    for step in retention.walk():
         with transaction.atomic():
-            expired = retention.expire(after=after, now=now, keep=keep)
+            expired = retention.expire(step, now=now, keep=keep)
             acceptance.withdraw(expired, now=now)
         yield len(expired)
