@@ -1,12 +1,13 @@
 """Operator's side of XMPP: its indicators, pages, metrics and devices, and the canary's rows that reports leave out."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Model
+from django.db.models import Count, Model
 
 from kit.admin.lists.search import is_id
 from kit.db.statements import fetch, table
@@ -19,9 +20,9 @@ from notifications.models import Notification
 from registrations.rules import new_per_day
 from xmpp_bridge import indicators
 from xmpp_bridge.canary import canary
+from xmpp_bridge.codec.client_strings import read_node, verify_client
 from xmpp_bridge.component.status import read_fault
 from xmpp_bridge.console.urls import device_url
-from xmpp_bridge.devices.lookup import count_by_key, find_device
 from xmpp_bridge.devices.registering import STORED_DEVICES
 from xmpp_bridge.identity import client_keys
 from xmpp_bridge.indicators import Reached, XmppFacts
@@ -78,8 +79,10 @@ class XmppOperations(Operations):
         yield filling.judge(indicators.DEVICES, stored.devices)
 
     def key_use(self) -> KeyUse | None:
-        counts = count_by_key()
-        own = [keys.name for keys in client_keys()]
+        own, counts = [keys.name for keys in client_keys()], Counter[bytes]()
+        active = Device.objects.filter(state=Device.State.ACTIVE)
+        for name, count in active.values_list("key_name").annotate(Count("pk")).order_by():
+            counts[name or own[0]] += count
         others = "were registered with none of these: no push reaches them"
         return KeyUse("XMPP devices", own, counts, others) if counts else None
 
@@ -101,5 +104,7 @@ class XmppOperations(Operations):
                 yield Found("XMPP device", str(device.pk), device_url(device.pk), *self.found_permissions)
 
     def searchable(self, term: str) -> str | None:
-        device_id = find_device(term)
-        return str(device_id) if device_id else None
+        if device_id := verify_client(term, client_keys()):
+            return str(device_id)
+        named = read_node(term)  # any 16 bytes look like a node
+        return str(named) if named and Device.objects.filter(pk=named).exists() else None
