@@ -26,9 +26,10 @@ from kit.canary.admin import CanaryRunAdmin
 from registrations.admin import ROUTE_SECRETS, RouteAdmin, route_url
 from registrations.models import Route
 from xmpp_bridge.console.operations import DisableDevice, EnableDevice, RemoveDevice
-from xmpp_bridge.console.urls import app_url, device_url, devices_url
+from xmpp_bridge.console.urls import app_url, device_url
 from xmpp_bridge.models import App, CanaryRun, Device
 
+DEVICES = "xmpp_bridge_device"
 EDITED = (
     *("slug", "app_topic", "takes_firebase", "style", "text", "sound"),
     *("calls_as_alerts", "passes_texts", "refuses_texts", "is_retired"),
@@ -42,7 +43,7 @@ class AppAdmin(LoggedEdits, Narrowed, ModelAdmin):  # type: ignore[misc]  # unfo
     list_display = (
         *("slug", "platforms", word("app_topic", "topic at Apple"), word("style", "payload style")),
         *(yes_no("passes_texts", "texts passed on"), yes_no("is_retired", "retired"), age("created_at", "since")),
-        link(lambda app: devices_url(app.pk), "devices", "its devices"),
+        link(lambda app: list_url(DEVICES, app__id__exact=str(app.pk)), "devices", "its devices"),
     )
     list_filter = (("style", WordFilter), "is_retired")
     ordering = ("slug",)
@@ -138,4 +139,4 @@ def from_device(device: Device) -> Iterable[Link]:
     if device.route and device.route.pseudonym:
         yield Link("Registration events", list_url("registrations_registrationevent", q=str(device.route.pseudonym)))
     yield Link("App", app_url(device.app_id))
-    yield Link("Devices of this app", devices_url(device.app_id))
+    yield Link("Devices of this app", list_url(DEVICES, app__id__exact=str(device.app_id)))
