@@ -30,7 +30,7 @@ from xmpp_bridge.identity import canary_apps, client_keys, device_keys, owner_ke
 from xmpp_bridge.messages import BRIDGE, Command
 from xmpp_bridge.metrics import COMMANDS
 from xmpp_bridge.models import App, Device
-from xmpp_bridge.rules.decisions import COMMAND_ERRORS, PHASES, Domains, Refusal, choose_app, judge_command
+from xmpp_bridge.rules.decisions import COMMAND_ERRORS, PHASES, Domains, Refusal, choose_app
 from xmpp_bridge.rules.limits import Limits
 
 STORED_DEVICES: LiteralString = stored("xmpp_bridge_device")
@@ -139,10 +139,10 @@ class Registering:
         Raises CommandRefused.
         """
         sender = parse_jid(command.origin.sender) or NOBODY
-        is_account = bool(sender.local and sender.resource) and self._domains.serve(sender.domain)
-        owner = owner_keys("", sender.bare)[0]
-        if refusal := judge_command(owner, sender.domain, self._limits, is_account=is_account, now=now):
-            raise CommandRefused(refusal)
+        if not (sender.local and sender.resource and self._domains.serve(sender.domain)):
+            raise CommandRefused(Refusal.FORBIDDEN)
+        if not self._limits.take_command(owner_keys("", sender.bare)[0], sender.domain, now.timestamp()):
+            raise CommandRefused(Refusal.BUSY)
         return sender
 
     def _form(self, command: Command, action: Action, session: str) -> bytes:

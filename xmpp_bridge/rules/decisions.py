@@ -1,7 +1,7 @@
 """Decisions about pushes and commands: who may send them, the verdict on each push, and its answer. Pure."""
 
 import hashlib
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -261,16 +261,6 @@ COMMAND_ERRORS: dict[Refusal, StanzaError] = {
 }
 # The actions of a command (XEP-0050) that request its execution.
 PHASES = frozenset({"execute", "next", "complete"})
-
-
-def judge_command(account: Hashable, domain: str, limits: Limits, *, is_account: bool, now: datetime) -> Refusal | None:
-    """Return why a command is refused before its form is read, or None.
-
-    ``is_account`` says that a client of an account sends the command, and that the account's domain is served.
-    """
-    if not is_account:
-        return Refusal.FORBIDDEN
-    return None if limits.take_command(account, domain, now.timestamp()) else Refusal.BUSY
 
 
 def choose_app(named: str, offered: Collection[str]) -> str | Refusal:

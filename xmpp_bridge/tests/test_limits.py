@@ -120,6 +120,13 @@ def test_a_push_without_valid_credentials_is_charged_to_no_domain() -> None:
     assert [limits.take_from_domain("a", 0) for _ in range(4)] == [True, True, True, False]
 
 
+def test_commands_of_one_account_or_domain_use_up_none_of_another_one() -> None:
+    limits = Limits(Rates(commands_per_hour=1, commands_of_domain=(Limit(2, 2.0),)))
+    accounts = ["romeo@a.test", "romeo@a.test", "benvolio@a.test", "mercutio@a.test", "juliet@b.test"]
+    taken = [limits.take_command(account, account.partition("@")[2], 0) for account in accounts]
+    assert taken == [True, False, True, False, True]
+
+
 def test_all_domains_and_accounts_together_have_a_limit() -> None:
     limits = Limits(Rates(in_all=(Limit(10, 10.0),), commands_in_all=(Limit(10, 10.0),)))
     assert sum(limits.take_from_domain(str(number), 0) for number in range(20)) == 10

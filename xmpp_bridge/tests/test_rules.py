@@ -23,7 +23,6 @@ from xmpp_bridge.rules.decisions import (
     answer_to,
     choose_app,
     decide,
-    judge_command,
     time_to_live,
     verify,
 )
@@ -309,21 +308,6 @@ def test_every_verdict_and_every_refusal_has_its_answer() -> None:
 
 
 # Commands -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_command_needs_an_account_within_its_limit() -> None:
-    limits = Limits(Rates(commands_per_hour=1))
-    assert judge_command("romeo", "montague.test", limits, is_account=False, now=NOW) is Refusal.FORBIDDEN
-    shown = [judge_command("romeo", "montague.test", limits, is_account=True, now=NOW) for _ in range(2)]
-    assert shown == [None, Refusal.BUSY]
-    assert judge_command("benvolio", "montague.test", limits, is_account=True, now=NOW) is None
-
-
-def test_commands_of_one_domain_use_up_none_of_another_one() -> None:
-    limits = Limits(Rates(commands_of_domain=(Limit(1, 1.0),)))
-    accounts = [("romeo", "montague.test"), ("benvolio", "montague.test"), ("juliet", "capulet.test")]
-    shown = [judge_command(account, domain, limits, is_account=True, now=NOW) for account, domain in accounts]
-    assert shown == [None, Refusal.BUSY, None]
 
 
 @pytest.mark.parametrize(
