@@ -5,7 +5,7 @@ and the domain are stored.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import LiteralString, NamedTuple
 from uuid import UUID, uuid4
@@ -182,7 +182,8 @@ def carry_out(asked: Asked, terms: Terms, *, now: datetime) -> Done:
     device = device or _create(app, account, owners, terms, now=now)
     device.device_key, device.owner_key, device.key_name = keys[0], owners[0], client_keys()[0].name
     _register(device, action, submission.address, now=now)
-    return Done(_credentials(device.id, terms.domain), outcome, device.id)
+    credentials = issue(device.id, client_keys()[0])
+    return Done({"jid": terms.domain, **asdict(credentials)}, outcome, device.id)
 
 
 def _create(app: App, account: Jid, owners: Sequence[bytes], terms: Terms, *, now: datetime) -> Device:
@@ -205,11 +206,6 @@ def _end_longest_dead(owned: QuerySet[Device], *, now: datetime) -> bool:
 def _is_full() -> bool:
     [(devices,)] = fetch(STORED_DEVICES)
     return bool(devices >= settings.XMPP_MAX_DEVICES)
-
-
-def _credentials(device_id: UUID, domain: str) -> dict[str, str]:
-    given_out = issue(device_id, client_keys()[0])
-    return {"jid": domain, "client": given_out.client, "node": given_out.node, "secret": given_out.secret}
 
 
 def _apps_for(action: Action, *, is_canary: bool = False) -> list[App]:
@@ -272,9 +268,8 @@ def _record(route: Route, kind: Kind, *, now: datetime) -> None:
 def _unregister(action: Action, device: Device | None, *, now: datetime) -> Done:
     if device is None or (device.route and device.route.token_type != action.token_type):
         raise CommandRefused(Refusal.NOT_FOUND)
-    device_id = device.id
     end(device, State.UNREGISTERED, now=now)
-    return Done({}, "unregistered", device_id)
+    return Done({}, "unregistered", device.id)
 
 
 def end(device: Device, state: Device.State, *, now: datetime) -> None:
