@@ -17,7 +17,7 @@ from xmpp_bridge.canary.stanzas import REGISTER, UNREGISTER, write_command, writ
 from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.component import queued_stanzas, status
 from xmpp_bridge.identity import canary_apps, client_keys, device_keys
-from xmpp_bridge.models import CanaryRun, Device
+from xmpp_bridge.models import CanaryRun, CanaryStanza, Device
 
 DEVICE_ID = "canary"
 
@@ -80,7 +80,7 @@ class Talk:
         """
         queued_stanzas.queue(stanza_id, text)
         found = wait_for(
-            lambda: queued_stanzas.read(stanza_id),
+            lambda: CanaryStanza.objects.get(pk=stanza_id),
             lambda row: row.answered_at is not None,
             seconds=self.timeout_seconds,
         )

@@ -143,9 +143,9 @@ class StanzaHandler:
 
     def take_queued(self) -> list[bytes]:
         """Return the queued stanzas of the canary. There are none while the database is away."""
-        queued = self._unless_unavailable(queued_stanzas.take) or []
-        self._unanswered.extend(each.id for each in queued)
-        return [each.text.encode() for each in queued]
+        queued = self._unless_unavailable(queued_stanzas.take) or {}
+        self._unanswered.extend(queued)
+        return [text.encode() for text in queued.values()]
 
     def _note_answer(self, answer: IqAnswer) -> None:
         """Record the answer to a stanza of the canary. Nobody else can guess its id, or send from our domain."""

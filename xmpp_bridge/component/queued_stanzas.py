@@ -4,7 +4,8 @@ The component sends each queued stanza to itself through the XMPP server, and re
 """
 
 from datetime import timedelta
-from typing import NamedTuple
+
+from django.db.models.functions import Now
 
 from kit.db.statements import fetch, write
 from xmpp_bridge.messages import IqAnswer
@@ -12,13 +13,6 @@ from xmpp_bridge.models import CanaryStanza
 
 # A queued stanza that was not sent within this time is not sent any more.
 KEPT = timedelta(minutes=2)
-
-
-class QueuedStanza(NamedTuple):
-    """A stanza that is to be sent."""
-
-    id: str
-    text: str
 
 
 _TAKE = """
@@ -34,26 +28,15 @@ NO_CONDITION = "undefined-condition"
 
 def queue(stanza_id: str, text: str) -> None:
     """Queue a stanza for the component to send."""
-    write(
-        """
-        INSERT INTO xmpp_bridge_canarystanza (id, text, queued_at, error, is_own_error)
-        VALUES (%(id)s, %(text)s, clock_timestamp(), '', FALSE)
-        """,
-        {"id": stanza_id, "text": text},
-    )
+    CanaryStanza.objects.create(pk=stanza_id, text=text, queued_at=Now())
 
 
-def take() -> list[QueuedStanza]:
-    """Return the stanzas that are to be sent now, and mark them as sent, so that each is sent once."""
-    return [QueuedStanza._make(row) for row in fetch(_TAKE, {"kept": KEPT})]
+def take() -> dict[str, str]:
+    """Return by id the stanzas that are to be sent now, and mark them as sent, so that each is sent once."""
+    return dict(fetch(_TAKE, {"kept": KEPT}))
 
 
 def note_answer(answer: IqAnswer, *, is_own: bool) -> None:
     """Record the answer to a stanza. ``is_own`` says that an error is the component's own."""
     error = (answer.condition or NO_CONDITION) if answer.is_error else ""
     write(_ANSWERED, {"id": answer.id, "error": error, "is_own": is_own and answer.is_error})
-
-
-def read(stanza_id: str) -> CanaryStanza:
-    """Return the row of a stanza, with the times at which it was sent and answered."""
-    return CanaryStanza.objects.get(pk=stanza_id)
