@@ -30,7 +30,7 @@ class XmppCanary(Canary[CanaryRun]):
 
     def links(self, run: CanaryRun) -> Links:
         traces.make_app()
-        yield from walk(Talk(settings.XMPP_COMPONENT_JID, ANSWER_SECONDS), run)
+        yield from walk(Talk(settings.XMPP_COMPONENT_JID), run)
 
     def remove_traces(self) -> None:
         traces.remove_traces()
@@ -51,7 +51,6 @@ class Talk:
     """
 
     domain: str
-    timeout_seconds: float
     name: str = field(default_factory=lambda: f"canary-{uuid4().hex}")
 
     @property
@@ -82,7 +81,7 @@ class Talk:
         found = wait_for(
             lambda: CanaryStanza.objects.get(pk=stanza_id),
             lambda row: row.answered_at is not None,
-            seconds=self.timeout_seconds,
+            seconds=ANSWER_SECONDS,
         )
         stanza = Stanza(
             component=status.read_fault(),
@@ -111,7 +110,7 @@ class Talk:
         def find() -> Push:
             return find_push(Attempt.objects.filter(notification__in=list(pushes.all())))
 
-        push = wait_for(find, lambda found: found.outcome, seconds=self.timeout_seconds)
+        push = wait_for(find, lambda found: found.outcome, seconds=ANSWER_SECONDS)
         if trouble := diagnose_push(push):
             raise ChainBroken(trouble)
         return push.latency_ms or 0

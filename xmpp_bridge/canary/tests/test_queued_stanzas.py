@@ -83,7 +83,7 @@ def test_nobody_else_registers_in_the_app_of_the_canary() -> None:
 
 def test_the_canary_registers_in_no_other_app() -> None:
     make_app("chat")
-    service, account = Service(), Talk(SERVICE, 1).account
+    service, account = Service(), Talk(SERVICE).account
     stanza = write_command("c", REGISTER, FIELDS | {"app": "chat"}, account=account, service=SERVICE)
     assert error_of(service.receive(stanza)) == ("cancel", "item-not-found")
 
@@ -93,7 +93,7 @@ def test_the_canary_registers_more_often_than_an_account_may() -> None:
     service = Service()
     for _ in range(service.limits.rates.commands_per_hour + 1):
         fields = FIELDS | {"app": canary_apps()[0]}
-        stanza = write_command("c", REGISTER, fields, account=Talk(SERVICE, 1).account, service=SERVICE)
+        stanza = write_command("c", REGISTER, fields, account=Talk(SERVICE).account, service=SERVICE)
         shown = service.receive(stanza)
         assert shown is not None
         assert result_of(shown)["secret"]
