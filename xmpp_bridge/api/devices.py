@@ -32,17 +32,13 @@ MAX_SLUG_CHARACTERS = 63
 NAMES = {"device_id": "device-id", "voip_token": "voip-token"}
 NO_SUCH_APP = "No app of this name has devices on this platform."
 NO_SUCH_DEVICE = "No such device of this account is registered in the app, or there is no such app."
+NO_COMPONENT = "No XMPP component is configured (XMPP_COMPONENT_JID)."
+TOO_MANY_DEVICES = "A limit of devices is reached: ten of an account in an app, or XMPP_MAX_DEVICES in all."
 NOT_SERVED = "This domain is not served (XMPP_DENIED_DOMAINS, XMPP_ALLOWED_DOMAINS)."
 
 
-class TooManyDevices(APIException):
+class Conflict(APIException):
     status_code = status.HTTP_409_CONFLICT
-    default_detail = "A limit of devices is reached: ten of an account in an app, or XMPP_MAX_DEVICES in all."
-
-
-class NoComponent(APIException):
-    status_code = status.HTTP_409_CONFLICT
-    default_detail = "No XMPP component is configured (XMPP_COMPONENT_JID)."
 
 
 PROBLEMS: dict[Any, Any] = {
@@ -114,7 +110,7 @@ class Commanding(Guarded, generics.GenericAPIView[Any]):
     def carry_out(self, request: Request) -> Response:
         """Carry out the command and record the API token that requested it, in one transaction."""
         if not settings.XMPP_COMPONENT_JID:
-            raise NoComponent
+            raise Conflict(NO_COMPONENT)
         asked = self.get_serializer(data=request.data)
         asked.is_valid(raise_exception=True)
         fields = {NAMES.get(name, name): value for name, value in asked.validated_data.items()}
@@ -137,7 +133,7 @@ class Commanding(Guarded, generics.GenericAPIView[Any]):
             case "forbidden":
                 return PermissionDenied(NOT_SERVED)
             case "busy":
-                return TooManyDevices()
+                return Conflict(TOO_MANY_DEVICES)
         name, _, hint = refused.error.text.partition(": ")
         own_names = {theirs: ours for ours, theirs in NAMES.items()}
         return ValidationError({own_names.get(name, name): [hint]})
