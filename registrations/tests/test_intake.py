@@ -20,6 +20,7 @@ from registrations.rules import Acceptance, Refusal
 from registrations.upkeep import retention
 from tests.factories import apn_token, firebase_token, make_registration
 
+pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 SERVER = b"\x02" + b"\x01" * 32
@@ -65,7 +66,6 @@ def device_token(route):
     return keyring().decrypt(Purpose.ADDRESS, route.address_encrypted).decode()
 
 
-@pytest.mark.django_db
 def test_a_registration_is_stored_with_route_grant_and_event():
     assert register(submission()) == [Acceptance.REGISTER]
     stored = Registration.objects.get()
@@ -85,7 +85,6 @@ def test_a_registration_is_stored_with_route_grant_and_event():
     assert (event.kind, event.pseudonym, event.at) == (Kind.REGISTERED, stored.pseudonym, NOW)
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("fields", "kind"),
     [
@@ -106,7 +105,6 @@ def test_the_event_of_a_new_version_names_the_change(fields, kind):
     assert kinds() == [Kind.REGISTERED, kind]
 
 
-@pytest.mark.django_db
 def test_a_new_version_replaces_everything_and_keeps_the_pseudonym():
     register(submission())
     before = Registration.objects.get()
@@ -127,7 +125,6 @@ def test_a_new_version_replaces_everything_and_keeps_the_pseudonym():
     assert Route.objects.count() == 1
 
 
-@pytest.mark.django_db
 def test_the_generation_of_the_route_grows_with_every_accepted_registration():
     for version in (1, 2, 3):
         register(submission(version=version))
@@ -135,7 +132,6 @@ def test_the_generation_of_the_route_grows_with_every_accepted_registration():
     assert Route.objects.get().generation == 3
 
 
-@pytest.mark.django_db
 def test_a_retransmission_succeeds_and_changes_nothing():
     register(submission(version=3, content=b"the same bytes"))
     before = [model_to_dict(row) for row in (Registration.objects.get(), Route.objects.get(), Grant.objects.get())]
@@ -144,7 +140,6 @@ def test_a_retransmission_succeeds_and_changes_nothing():
     assert kinds() == [Kind.REGISTERED]
 
 
-@pytest.mark.django_db
 def test_hundreds_of_refreshes_make_one_event_and_are_soon_refused():
     decisions = [register(submission(version=version))[0] for version in range(1, 301)]
     assert 24 <= decisions.count(Acceptance.REGISTER) <= 36
@@ -154,7 +149,6 @@ def test_hundreds_of_refreshes_make_one_event_and_are_soon_refused():
     assert kinds() == [Kind.REGISTERED, Kind.REFRESHED]
 
 
-@pytest.mark.django_db
 def test_a_refresh_after_the_token_died_is_an_event_of_its_own():
     """Without this event, reports would count the phone as gone."""
     register(submission(version=1))
@@ -163,7 +157,6 @@ def test_a_refresh_after_the_token_died_is_an_event_of_its_own():
     assert kinds() == [Kind.REGISTERED, Kind.REFRESHED]
 
 
-@pytest.mark.django_db
 def test_repeated_recordings_do_not_use_up_the_quota_of_newer_registrations():
     """Registrations are public: anybody can send a recorded one again with another date, without any key."""
     register(submission(version=3))
@@ -178,7 +171,6 @@ def test_repeated_recordings_do_not_use_up_the_quota_of_newer_registrations():
     assert register(submission(version=6, unregister=True)) == [Acceptance.UNREGISTER]
 
 
-@pytest.mark.django_db
 def test_a_refused_registration_does_not_use_up_the_quota_of_newer_ones():
     register(submission(version=3))
     for _ in range(100):
@@ -189,7 +181,6 @@ def test_a_refused_registration_does_not_use_up_the_quota_of_newer_ones():
     assert register(submission(version=6)) == [Acceptance.REGISTER]
 
 
-@pytest.mark.django_db
 def test_the_quota_of_one_installation_does_not_affect_others():
     for _ in range(100):
         register(submission())
@@ -198,7 +189,6 @@ def test_the_quota_of_one_installation_does_not_affect_others():
     assert register(submission(public_key_hash=b"\xbb" * 64)) == [Acceptance.REGISTER]
 
 
-@pytest.mark.django_db
 def test_a_registration_that_is_repeated_each_day_does_not_expire():
     register(submission())
     for day in range(1, 200):
@@ -207,7 +197,6 @@ def test_a_registration_that_is_repeated_each_day_does_not_expire():
     assert kinds() == [Kind.REGISTERED]
 
 
-@pytest.mark.django_db
 def test_an_expired_registration_is_registered_again_by_the_same_message():
     register(submission())
     [[_]] = [retention.expire(step, now=NOW + 181 * DAY, keep=180 * DAY) for step in retention.walk()]
@@ -219,7 +208,6 @@ def test_an_expired_registration_is_registered_again_by_the_same_message():
     assert kinds() == [Kind.REGISTERED, Kind.EXPIRED, Kind.REGISTERED]
 
 
-@pytest.mark.django_db
 def test_an_unregistered_installation_is_not_registered_by_a_recorded_message():
     register(submission())
     register(unregistration(2))
@@ -227,7 +215,6 @@ def test_an_unregistered_installation_is_not_registered_by_a_recorded_message():
     assert register(unregistration(2)) == [Acceptance.RETRANSMISSION]
 
 
-@pytest.mark.django_db
 def test_a_retransmission_is_refused_when_the_version_check_is_strict(settings):
     settings.STRICT_VERSION_CHECK = True
     register(submission(content=b"the same bytes"))
@@ -235,7 +222,6 @@ def test_a_retransmission_is_refused_when_the_version_check_is_strict(settings):
 
 
 @pytest.mark.requirement("SR20")
-@pytest.mark.django_db
 def test_an_unregistered_installation_leaves_nothing_but_key_hash_installation_and_version():
     register(submission())
     assert register(unregistration(2)) == [Acceptance.UNREGISTER]
@@ -251,7 +237,6 @@ def test_an_unregistered_installation_leaves_nothing_but_key_hash_installation_a
     assert kinds() == [Kind.REGISTERED, Kind.UNREGISTERED]
 
 
-@pytest.mark.django_db
 def test_unregistering_an_unknown_installation_leaves_a_tombstone_against_replays():
     assert register(unregistration(5)) == [Acceptance.UNREGISTER]
     assert register(submission(version=4)) == [Refusal.STALE_VERSION]
@@ -259,7 +244,6 @@ def test_unregistering_an_unknown_installation_leaves_a_tombstone_against_replay
     assert kinds() == []
 
 
-@pytest.mark.django_db
 def test_an_installation_that_registers_again_gets_a_new_pseudonym():
     register(submission())
     first = Registration.objects.get().pseudonym
@@ -269,7 +253,6 @@ def test_an_installation_that_registers_again_gets_a_new_pseudonym():
     assert kinds() == [Kind.REGISTERED, Kind.UNREGISTERED, Kind.REGISTERED]
 
 
-@pytest.mark.django_db
 def test_a_registration_enables_a_route_whose_token_had_died():
     register(submission())
     Route.objects.update(state=Route.State.DISABLED, disabled_reason="unregistered", disabled_at=NOW, failing_since=NOW)
@@ -279,7 +262,6 @@ def test_a_registration_enables_a_route_whose_token_had_died():
     assert (route.failing_since, route.generation) == (None, 2)
 
 
-@pytest.mark.django_db
 def test_several_registrations_of_one_new_installation_in_one_batch_are_decided_in_order():
     batch = [submission(version=1), submission(version=3), submission(version=2)]
     assert register(*batch) == [Acceptance.REGISTER, Acceptance.REGISTER, Refusal.STALE_VERSION]
@@ -288,7 +270,6 @@ def test_several_registrations_of_one_new_installation_in_one_batch_are_decided_
     assert Grant.objects.count() == 1
 
 
-@pytest.mark.django_db
 def test_registering_unregistering_and_registering_in_one_batch_leaves_one_row_of_each_table():
     register(submission(version=1), unregistration(2), submission(version=3, device_token=firebase_token("the-last")))
     assert Registration.objects.get().state == Registration.State.ACTIVE
@@ -297,7 +278,6 @@ def test_registering_unregistering_and_registering_in_one_batch_leaves_one_row_o
     assert kinds() == [Kind.REGISTERED, Kind.UNREGISTERED, Kind.REGISTERED]
 
 
-@pytest.mark.django_db
 def test_a_known_installation_may_unregister_and_register_in_one_batch():
     register(submission(version=1))
     old_route = Route.objects.get()
@@ -306,7 +286,6 @@ def test_a_known_installation_may_unregister_and_register_in_one_batch():
     assert Grant.objects.count() == 1
 
 
-@pytest.mark.django_db
 def test_registering_and_unregistering_in_one_batch_leaves_a_tombstone_only():
     register(submission(version=1), unregistration(2))
     assert Registration.objects.get().state == Registration.State.UNREGISTERED
@@ -314,7 +293,6 @@ def test_registering_and_unregistering_in_one_batch_leaves_a_tombstone_only():
     assert not Grant.objects.exists()
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("version", [1, 2**31, 2**63 - 1, 2**63, 2**64 - 1])
 def test_a_version_has_64_unsigned_bits(version):
     register(submission(version=version))
@@ -322,43 +300,36 @@ def test_a_version_has_64_unsigned_bits(version):
     assert register(submission(version=version, content=b"other")) == [Refusal.STALE_VERSION]
 
 
-@pytest.mark.django_db
 def test_after_the_highest_version_an_installation_cannot_be_changed():
     register(submission(version=2**64 - 2))
     assert register(submission(version=2**64 - 1)) == [Acceptance.REGISTER]
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("fields", [{"installation_id": f"\0{UUID}\0"}, {"app_topic": "im.status\0"}])
 def test_a_text_that_the_database_cannot_store_is_refused_without_affecting_others(fields):
     decisions = register(submission(**fields), submission(public_key_hash=b"\xbb" * 64))
     assert decisions == [Refusal.MALFORMED, Acceptance.REGISTER]
 
 
-@pytest.mark.django_db
 def test_nul_is_accepted_in_texts_that_are_stored_encrypted():
     assert register(submission(access_token=f"\0{UUID}\0")) == [Acceptance.REGISTER]
 
 
-@pytest.mark.django_db
 def test_installation_ids_are_compared_as_text():
     assert register(submission(), submission(installation_id=UUID.replace("-", ""))) == [Acceptance.REGISTER] * 2
     assert Registration.objects.count() == 2
 
 
-@pytest.mark.django_db
 def test_a_malformed_body_is_refused():
     assert register(Submission(KEY_HASH, b"?", None, grant_verified=False)) == [Refusal.MALFORMED]
 
 
-@pytest.mark.django_db
 def test_a_refused_registration_leaves_no_trace():
     assert register(submission(grant_verified=False)) == [Refusal.MALFORMED]
     assert not Registration.objects.exists()
     assert kinds() == []
 
 
-@pytest.mark.django_db
 def test_a_grant_for_another_server_is_kept_beside_ours():
     register(submission())
     other = b"\x03" + b"\x01" * 32
@@ -366,7 +337,6 @@ def test_a_grant_for_another_server_is_kept_beside_ours():
     assert {bytes(grant.server_public_key) for grant in Grant.objects.all()} == {SERVER, other}
 
 
-@pytest.mark.django_db
 def test_200_registrations_need_as_many_statements_as_one(django_assert_num_queries, django_assert_max_num_queries):
     with django_assert_max_num_queries(12) as one:
         register(submission())
@@ -379,7 +349,6 @@ def test_200_registrations_need_as_many_statements_as_one(django_assert_num_quer
         register(*(replace(s, message=replace(s.message, version=2)) for s in batch))
 
 
-@pytest.mark.django_db
 def test_no_column_contains_a_token():
     register(submission(version=1), submission(version=2, device_token=firebase_token("device-token-2")))
     with connection.cursor() as cursor:
@@ -486,7 +455,6 @@ def test_a_batch_that_waited_for_a_returning_installation_uses_its_new_route():
     assert kinds() == [Kind.REGISTERED]
 
 
-@pytest.mark.django_db
 def test_a_worker_finds_registrations_by_an_index_and_reads_no_others() -> None:
     """The rows are sorted by the order of their locks, which is not the order of the index."""
     for _ in range(300):

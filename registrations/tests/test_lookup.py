@@ -12,6 +12,7 @@ from registrations.models import Registration, Route
 from tests.factories import make_grant, make_registration, make_route
 from tests.statements import statements
 
+pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SERVER, OTHER_SERVER = b"\x02" + b"\x01" * 32, b"\x02" + b"\x02" * 32
 ALICE, BOB = b"\xaa" * 64, b"\xbb" * 64
@@ -31,7 +32,6 @@ def find(*hashes):
 
 
 @pytest.mark.requirement("SQ4")
-@pytest.mark.django_db
 def test_the_answer_about_an_open_registration_has_its_token():
     make_found(installation_id=UUID, version=2**64 - 1, allowed_key_list=COPIES)
     assert find(ALICE) == {
@@ -40,38 +40,32 @@ def test_the_answer_about_an_open_registration_has_its_token():
 
 
 @pytest.mark.requirement("SQ5")
-@pytest.mark.django_db
 def test_the_answer_about_a_registration_for_contacts_has_only_encrypted_copies_of_the_token():
     make_found(installation_id=UUID, allow_from_contacts_only=True, allowed_key_list=COPIES)
     [info] = find(ALICE)[ALICE]
     assert (info.access_token, info.allowed_key_list) == ("", tuple(COPIES))
 
 
-@pytest.mark.django_db
 def test_an_installation_that_disabled_notifications_is_left_out():
     make_found(enabled=False)
     assert find(ALICE) == {}
 
 
-@pytest.mark.django_db
 def test_a_tombstone_is_left_out():
     make_found(route=None, state=Registration.State.UNREGISTERED)
     assert find(ALICE) == {}
 
 
-@pytest.mark.django_db
 def test_an_installation_with_a_dead_token_is_left_out():
     make_found(route=make_route(state=Route.State.DISABLED))
     assert find(ALICE) == {}
 
 
-@pytest.mark.django_db
 def test_a_grant_for_another_server_is_left_out():
     make_found(server=OTHER_SERVER)
     assert find(ALICE) == {}
 
 
-@pytest.mark.django_db
 def test_a_query_for_several_keys_leaves_out_unknown_ones():
     make_found(ALICE)
     make_found(BOB)
@@ -80,7 +74,6 @@ def test_a_query_for_several_keys_leaves_out_unknown_ones():
     assert {key: len(infos) for key, infos in found.items()} == {ALICE: 1, BOB: 2}
 
 
-@pytest.mark.django_db
 def test_an_answer_has_the_newest_twenty_installations_of_a_key_newest_first():
     for age in range(25):
         make_found(ALICE, version=100 - age, granted_at=NOW - timedelta(days=age))
@@ -90,7 +83,6 @@ def test_an_answer_has_the_newest_twenty_installations_of_a_key_newest_first():
     assert len(found[BOB]) == 1
 
 
-@pytest.mark.django_db
 def test_a_lookup_needs_one_statement():
     for number in range(10):
         make_found(bytes([number]) * 64)
@@ -99,14 +91,12 @@ def test_a_lookup_needs_one_statement():
     assert len(sent) == 1
 
 
-@pytest.mark.django_db
 def test_a_token_that_does_not_decrypt_raises_an_error_instead_of_an_empty_answer():
     make_found(access_token_encrypted=Keyring([b"\x77" * 32]).encrypt(Purpose.ACCESS_TOKEN, TOKEN.encode()))
     with pytest.raises(DecryptionError):
         find(ALICE)
 
 
-@pytest.mark.django_db
 def test_an_answer_about_a_key_with_long_lists_is_limited():
     for number in range(5):
         lists = [secrets.token_bytes(64) for _ in range(1000)]
@@ -114,7 +104,6 @@ def test_an_answer_about_a_key_with_long_lists_is_limited():
     assert len(find(ALICE)[ALICE]) == 2
 
 
-@pytest.mark.django_db
 def test_long_lists_of_some_keys_displace_no_short_list_of_another(monkeypatch):
     monkeypatch.setattr(lookup, "MAX_BATCH_BYTES", 100_000)
     for number in range(5):
