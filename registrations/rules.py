@@ -88,20 +88,20 @@ CheckAddress = Callable[[RegistrationMessage], Refusal | None]
 
 
 def decide(
-    message: RegistrationMessage | None,
+    message: RegistrationMessage,
     known: Known,
     *,
     grant_verified: bool,
     strict_version_check: bool,
     check_address: CheckAddress = check_device_token,
 ) -> Acceptance | Refusal:
-    """Decide about one registration. ``message`` is None if its decrypted body is malformed.
+    """Decide about one registration.
 
     A client repeats a registration with the same version until it receives an answer. The text of the spec requires
     VERSION_MISMATCH for an equal version. But a byte-identical repetition gets its success again, unless
     ``strict_version_check`` is set (see docs/decisions). It also registers an installation that has expired meanwhile.
     """
-    if message is None or message.version < 1 or not is_uuid(message.installation_id):
+    if message.version < 1 or not is_uuid(message.installation_id):
         return Refusal.MALFORMED
     if message.version <= known.version:
         is_repeat = message.version == known.version and known.has_same_content

@@ -120,10 +120,6 @@ def test_only_a_possible_app_topic_is_accepted(topic, is_one):
     assert decided(replace(VALID, app_topic=topic)) is decision
 
 
-def test_a_malformed_body_is_refused_by_the_rules():
-    assert decided(None) is Refusal.MALFORMED
-
-
 @pytest.mark.requirement("SR6")
 def test_an_invalid_grant_is_refused():
     assert decided(VALID, grant_verified=False) is Refusal.MALFORMED
