@@ -16,6 +16,12 @@ from xmpp_bridge.tests.talking import FCM_TOKEN, T0, Service, make_app
 pytestmark = pytest.mark.django_db
 
 
+@pytest.fixture
+def service() -> Service:
+    make_app()
+    return Service()
+
+
 def history() -> list[tuple[str, int, str]]:
     """Return the recorded events. All of them are of this bridge."""
     events = RegistrationEvent.objects.order_by("pk")
@@ -27,9 +33,7 @@ def unregister(service: Service, platform: str = "apns") -> None:
     service.command(f"unregister-push-{platform}", {"device-id": "phone"})
 
 
-def test_each_registration_and_the_end_are_recorded_under_one_pseudonym() -> None:
-    make_app()
-    service = Service()
+def test_each_registration_and_the_end_are_recorded_under_one_pseudonym(service: Service) -> None:
     service.register()
     service.register()
     yesterday = timezone.now() - timedelta(days=1)
@@ -53,9 +57,7 @@ def test_each_registration_and_the_end_are_recorded_under_one_pseudonym() -> Non
     assert not Route.objects.exists()  # so that nothing leads from the pseudonym to the device any more
 
 
-def test_a_device_that_registers_again_after_its_end_gets_another_pseudonym() -> None:
-    make_app()
-    service = Service()
+def test_a_device_that_registers_again_after_its_end_gets_another_pseudonym(service: Service) -> None:
     service.register()
     unregister(service)
     service.register()
@@ -64,9 +66,7 @@ def test_a_device_that_registers_again_after_its_end_gets_another_pseudonym() ->
     assert RegistrationEvent.objects.values("pseudonym").distinct().count() == 2
 
 
-def test_the_death_and_the_revival_of_a_token_are_recorded() -> None:
-    make_app()
-    service = Service()
+def test_the_death_and_the_revival_of_a_token_are_recorded(service: Service) -> None:
     service.register()
     route = Route.objects.get()
 
@@ -78,9 +78,8 @@ def test_the_death_and_the_revival_of_a_token_are_recorded() -> None:
     assert [kind for kind, *_ in history()] == ["registered", "token_died", "revived", "token_died", "refreshed"]
 
 
-def test_the_expiry_of_an_unused_device_is_recorded() -> None:
-    make_app()
-    Service().register()
+def test_the_expiry_of_an_unused_device_is_recorded(service: Service) -> None:
+    service.register()
     registered_at = Device.objects.get().registered_at
 
     assert sum(retention.expire(now=registered_at + timedelta(days=91), keep=timedelta(days=90))) == 1
@@ -88,9 +87,7 @@ def test_the_expiry_of_an_unused_device_is_recorded() -> None:
     assert [kind for kind, *_ in history()] == ["registered", "expired"]
 
 
-def test_a_device_without_history_begins_one_with_its_next_registration() -> None:
-    make_app()
-    service = Service()
+def test_a_device_without_history_begins_one_with_its_next_registration(service: Service) -> None:
     service.register(platform="fcm")
     Route.objects.update(pseudonym=None)
     RegistrationEvent.objects.all().delete()
@@ -103,9 +100,8 @@ def test_a_device_without_history_begins_one_with_its_next_registration() -> Non
     assert history() == [("registered", 2, "")]
 
 
-def test_the_page_of_a_device_leads_to_its_history(admin_client: Client) -> None:
-    make_app()
-    Service().register()
+def test_the_page_of_a_device_leads_to_its_history(service: Service, admin_client: Client) -> None:
+    service.register()
 
     page = admin_client.get(f"/admin/xmpp_bridge/device/{Device.objects.get().pk}/change/").content.decode()
 

@@ -15,7 +15,7 @@ from tests.statements import statements
 from xmpp_bridge.codec.client_strings import verify_client, verify_node
 from xmpp_bridge.codec.names import DATA_FORM
 from xmpp_bridge.identity import client_keys
-from xmpp_bridge.models import Device
+from xmpp_bridge.models import App, Device
 from xmpp_bridge.rules.decisions import Domains
 from xmpp_bridge.rules.limits import Rates
 from xmpp_bridge.tests.talking import (
@@ -35,13 +35,22 @@ pytestmark = pytest.mark.django_db
 GOOD = {"token": APN_TOKEN, "device-id": "phone"}
 
 
+@pytest.fixture(autouse=True)
+def _app() -> None:
+    make_app()
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
 def address_of(route: Route) -> bytes:
     return keyring().decrypt(Purpose.ADDRESS, route.address_encrypted)
 
 
-def test_an_app_registers_and_gets_its_credentials() -> None:
-    make_app()
-    reported = Service().register(voip_token=CALL_TOKEN.upper(), environment="development")
+def test_an_app_registers_and_gets_its_credentials(service: Service) -> None:
+    reported = service.register(voip_token=CALL_TOKEN.upper(), environment="development")
     device = Device.objects.get()
     assert reported.jid == SERVICE
     assert verify_client(reported.client, client_keys()) == device.pk
@@ -51,24 +60,14 @@ def test_an_app_registers_and_gets_its_credentials() -> None:
     assert address_of(device.route) == DeviceAddress(APN_TOKEN, CALL_TOKEN, "development").encode()
 
 
-def test_a_device_of_firebase_has_one_token_and_no_topic() -> None:
-    make_app()
-    Service().register(platform="fcm")
+def test_a_device_of_firebase_has_one_token_and_no_topic(service: Service) -> None:
+    service.register(platform="fcm")
     route = Route.objects.get()
     assert (route.token_type, route.app_topic, address_of(route)) == (2, "", FCM_TOKEN.encode())
 
 
-def test_neither_account_nor_device_id_is_stored() -> None:
-    make_app()
-    Service().register(sender="juliet@capulet.test/a-resource", device_id="name-of-a-phone")
-    stored = " ".join(str(value) for row in Device.objects.values() for value in row.values())
-    assert [word for word in ("juliet", "name-of-a-phone", "a-resource") if word in stored] == []
-
-
 @pytest.mark.requirement("XB4", "X4")
-def test_the_same_device_keeps_its_client_string_and_gets_the_new_token() -> None:
-    make_app()
-    service = Service()
+def test_the_same_device_keeps_its_client_string_and_gets_the_new_token(service: Service) -> None:
     first = service.register()
     again = service.register(token="ef" * 32, sender="juliet@CAPULET.test/another")
     assert again == first
@@ -76,10 +75,8 @@ def test_the_same_device_keeps_its_client_string_and_gets_the_new_token() -> Non
     assert address_of(Route.objects.get()) == DeviceAddress("ef" * 32, environment="production").encode()
 
 
-def test_another_device_account_or_app_is_another_route() -> None:
-    make_app()
+def test_another_device_account_or_app_is_another_route(service: Service) -> None:
     make_app("talk")
-    service = Service()
     reported = [
         service.register(app="chat"),
         service.register(app="talk"),
@@ -90,18 +87,14 @@ def test_another_device_account_or_app_is_another_route() -> None:
     assert len({each.client for each in reported}) == Route.objects.count() == 5
 
 
-def test_android_id_is_the_older_name_of_device_id() -> None:
-    make_app()
-    service = Service()
+def test_android_id_is_the_older_name_of_device_id(service: Service) -> None:
     first = service.register()
     fields = {"token": APN_TOKEN, "android-id": "phone"}
     assert result_of(service.command("register-push-apns", fields))["client"] == first.client
 
 
 @pytest.mark.requirement("XB20")
-def test_registering_again_enables_a_disabled_route() -> None:
-    make_app()
-    service = Service()
+def test_registering_again_enables_a_disabled_route(service: Service) -> None:
     first = service.register()
     Route.objects.update(state="disabled", disabled_reason="Unregistered", is_end_awaited=False)
     assert service.register() == first
@@ -109,9 +102,7 @@ def test_registering_again_enables_a_disabled_route() -> None:
     assert (route.state, route.is_end_awaited) == ("active", True)
 
 
-def test_unregistering_forgets_the_address_and_a_new_registration_has_another_client_string() -> None:
-    make_app()
-    service = Service()
+def test_unregistering_forgets_the_address_and_a_new_registration_has_another_client_string(service: Service) -> None:
     first = service.register()
     service.receive(push2(first.client))
     assert result_of(service.command("unregister-push-apns", {"device-id": "phone"})) == {}
@@ -132,9 +123,9 @@ def test_unregistering_forgets_the_address_and_a_new_registration_has_another_cl
         ("register-push-apns", GOOD | {"app": "none"}, JULIET),
     ],
 )
-def test_an_unknown_command_app_or_device_is_not_found(node: str, fields: dict[str, str], sender: str) -> None:
-    make_app()
-    service = Service()
+def test_an_unknown_command_app_or_device_is_not_found(
+    service: Service, node: str, fields: dict[str, str], sender: str
+) -> None:
     service.register()
     assert error_of(service.command(node, fields, sender=sender)) == ("cancel", "item-not-found")
     assert Device.objects.get().state == "active"
@@ -159,9 +150,10 @@ def test_an_unknown_command_app_or_device_is_not_found(node: str, fields: dict[s
         ("unregister-push-fcm", {}, "device-id"),
     ],
 )
-def test_a_bad_field_is_named_and_never_repeated(node: str, fields: dict[str, str], named: str) -> None:
-    make_app()
-    answer = Service().command(node, fields)
+def test_a_bad_field_is_named_and_never_repeated(
+    service: Service, node: str, fields: dict[str, str], named: str
+) -> None:
+    answer = service.command(node, fields)
     assert error_of(answer) == ("modify", "bad-request")
     text = answer.findtext("error/{urn:ietf:params:xml:ns:xmpp-stanzas}text") or ""
     assert text.startswith(f"{named}:")
@@ -169,11 +161,9 @@ def test_a_bad_field_is_named_and_never_repeated(node: str, fields: dict[str, st
     assert Device.objects.count() == 0
 
 
-def test_of_several_apps_one_has_to_be_named_in_the_form_or_by_the_address() -> None:
-    make_app()
+def test_of_several_apps_one_has_to_be_named_in_the_form_or_by_the_address(service: Service) -> None:
     make_app("talk", app_topic="")
     make_app("word")
-    service = Service()
     assert error_of(service.command("register-push-apns", GOOD)) == ("modify", "bad-request")
     result_of(service.command("register-push-apns", GOOD, to=f"word@{SERVICE}"))
     assert Device.objects.get().app.slug == "word"
@@ -181,20 +171,17 @@ def test_of_several_apps_one_has_to_be_named_in_the_form_or_by_the_address() -> 
 
 
 @pytest.mark.parametrize("sender", ["capulet.test", "juliet@capulet.test", "capulet.test/server", "not a jid/x"])
-def test_only_a_client_of_an_account_registers(sender: str) -> None:
-    make_app()
-    assert error_of(Service().command("register-push-apns", GOOD, sender=sender)) == ("auth", "forbidden")
+def test_only_a_client_of_an_account_registers(service: Service, sender: str) -> None:
+    assert error_of(service.command("register-push-apns", GOOD, sender=sender)) == ("auth", "forbidden")
 
 
 @pytest.mark.parametrize("domains", [Domains(denied={"capulet.test"}), Domains(allowed={"montague.test"})])
 def test_accounts_of_a_domain_that_is_not_served_are_forbidden(domains: Domains) -> None:
-    make_app()
     assert error_of(Service(domains=domains).command("register-push-apns", GOOD)) == ("auth", "forbidden")
 
 
 @pytest.mark.requirement("XB4", "X4")
 def test_the_limits_of_devices_commands_and_routes() -> None:
-    make_app()
     busy = ("wait", "resource-constraint")
     service = Service(Rates(devices_per_user=2, commands_per_hour=5, routes_per_hour=3))
     for name in ("one", "two"):
@@ -208,7 +195,6 @@ def test_the_limits_of_devices_commands_and_routes() -> None:
 
 
 def test_a_command_beyond_a_limit_costs_the_database_nothing() -> None:
-    make_app()
     service = Service(Rates(commands_per_hour=1))
     service.register()
     with statements() as sent:
@@ -218,7 +204,6 @@ def test_a_command_beyond_a_limit_costs_the_database_nothing() -> None:
 
 
 def test_at_the_limit_the_longest_disabled_device_ends_for_the_next_one_of_its_account() -> None:
-    make_app()
     service = Service(Rates(devices_per_user=3))
     for name in ("one", "two", "three"):
         service.register(device_id=name)
@@ -236,9 +221,10 @@ def test_at_the_limit_the_longest_disabled_device_ends_for_the_next_one_of_its_a
     assert error_of(refused) == ("wait", "resource-constraint")
 
 
-def test_beyond_the_limit_of_all_devices_only_known_ones_are_registered(settings: LazySettings) -> None:
-    make_app()
-    service, settings.XMPP_MAX_DEVICES = Service(), 2
+def test_beyond_the_limit_of_all_devices_only_known_ones_are_registered(
+    service: Service, settings: LazySettings
+) -> None:
+    settings.XMPP_MAX_DEVICES = 2
     for name in ("one", "two"):
         service.register(device_id=name)
     refused = service.command("register-push-apns", GOOD | {"device-id": "three"}, sender="romeo@verona.test/x")
@@ -247,10 +233,8 @@ def test_beyond_the_limit_of_all_devices_only_known_ones_are_registered(settings
 
 
 @pytest.mark.requirement("XB4", "X4")
-def test_a_generic_client_gets_a_form_first() -> None:
-    make_app()
+def test_a_generic_client_gets_a_form_first(service: Service) -> None:
     make_app("talk")
-    service = Service()
     answer = service.command("register-push-apns", None, action="execute")
     [command] = answer
     assert command.get("status") == "executing"
@@ -263,9 +247,7 @@ def test_a_generic_client_gets_a_form_first() -> None:
     assert result_of(completed)["client"]
 
 
-def test_a_command_can_be_cancelled_and_has_no_previous_step() -> None:
-    make_app()
-    service = Service()
+def test_a_command_can_be_cancelled_and_has_no_previous_step(service: Service) -> None:
     [form] = service.command("register-push-apns", None)
     session = form.get("sessionid") or ""
     [command] = service.command("register-push-apns", None, action="cancel", sessionid=session)
@@ -274,9 +256,7 @@ def test_a_command_can_be_cancelled_and_has_no_previous_step() -> None:
     assert Device.objects.count() == 0
 
 
-def test_a_session_belongs_to_one_client_and_one_command() -> None:
-    make_app()
-    service = Service()
+def test_a_session_belongs_to_one_client_and_one_command(service: Service) -> None:
     [form] = service.command("register-push-apns", None)
     session = form.get("sessionid") or ""
     others = [
@@ -289,13 +269,12 @@ def test_a_session_belongs_to_one_client_and_one_command() -> None:
     assert result_of(service.command("register-push-apns", GOOD, sessionid=session))["client"]
 
 
-def test_without_an_app_there_is_nothing_to_register_for() -> None:
-    make_app(is_retired=True)
-    assert error_of(Service().command("register-push-apns", GOOD)) == ("cancel", "item-not-found")
+def test_without_an_app_there_is_nothing_to_register_for(service: Service) -> None:
+    App.objects.update(is_retired=True)
+    assert error_of(service.command("register-push-apns", GOOD)) == ("cancel", "item-not-found")
 
 
-def test_a_new_registration_is_dated() -> None:
-    make_app()
+def test_a_new_registration_is_dated(service: Service) -> None:
     before = timezone.now()
-    Service().register()
+    service.register()
     assert Device.objects.get().registered_at >= before
