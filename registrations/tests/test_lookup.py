@@ -46,23 +46,17 @@ def test_the_answer_about_a_registration_for_contacts_has_only_encrypted_copies_
     assert (info.access_token, info.allowed_key_list) == ("", tuple(COPIES))
 
 
-def test_an_installation_that_disabled_notifications_is_left_out():
-    make_found(enabled=False)
-    assert find(ALICE) == {}
+LEFT_OUT = {
+    "it disabled notifications": lambda: make_found(enabled=False),
+    "a tombstone": lambda: make_found(route=None, state=Registration.State.UNREGISTERED),
+    "a dead token": lambda: make_found(route=make_route(state=Route.State.DISABLED)),
+    "a grant for another server": lambda: make_found(server=OTHER_SERVER),
+}
 
 
-def test_a_tombstone_is_left_out():
-    make_found(route=None, state=Registration.State.UNREGISTERED)
-    assert find(ALICE) == {}
-
-
-def test_an_installation_with_a_dead_token_is_left_out():
-    make_found(route=make_route(state=Route.State.DISABLED))
-    assert find(ALICE) == {}
-
-
-def test_a_grant_for_another_server_is_left_out():
-    make_found(server=OTHER_SERVER)
+@pytest.mark.parametrize("make", LEFT_OUT.values(), ids=LEFT_OUT)
+def test_an_installation_that_no_sender_may_know_is_left_out(make):
+    make()
     assert find(ALICE) == {}
 
 
