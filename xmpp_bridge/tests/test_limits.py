@@ -2,7 +2,6 @@
 
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,25 +130,3 @@ def test_all_domains_and_accounts_together_have_a_limit() -> None:
     limits = Limits(Rates(in_all=(Limit(10, 10.0),), commands_in_all=(Limit(10, 10.0),)))
     assert sum(limits.take_from_domain(str(number), 0) for number in range(20)) == 10
     assert sum(limits.take_command(number, str(number), 0) for number in range(20)) == 10
-
-
-@pytest.mark.nightly
-def test_a_million_names_leave_the_limits_bounded_and_honest_ones_served() -> None:
-    limits = Limits(Rates(calls_per_minute=2, in_all=(Limit(10**6, 1.0),)))
-    while limits.take_call("victim", 0):
-        limits.keep()
-    for number in range(1_000_000):
-        now = number / 100_000
-        limits.take_from_domain(f"{number}.example", now)
-        limits.note_content(number, Content(b"content", True), now)
-        limits.take_call(number, now)
-        limits.keep()
-        assert number % 10_000 or limits.take_from_domain("honest.example", now)
-    assert len(limits._buckets) <= 200_000 + len(ROOTS)
-    assert not limits.take_call("victim", 10)
-
-
-def test_a_clock_that_goes_back_breaks_nothing() -> None:
-    limits = Limits(Rates(domain_burst=1, domain_per_second=1))
-    taken = [limits.take_from_domain("a", now) for now in (100, 50, 50.9, 51, 51.9)]
-    assert taken == [True, False, False, True, False]
