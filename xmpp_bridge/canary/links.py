@@ -12,7 +12,7 @@ from kit.canary.engine import ANSWER_SECONDS, Canary, ChainBroken, Links, wait_f
 from notifications.canary import Push, find_push
 from notifications.models import Attempt, Notification
 from xmpp_bridge.canary import traces
-from xmpp_bridge.canary.diagnosis import Link, Stanza, diagnose, diagnose_push
+from xmpp_bridge.canary.diagnosis import Link, diagnose, diagnose_push
 from xmpp_bridge.canary.stanzas import REGISTER, UNREGISTER, write_command, write_push
 from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.component import queued_stanzas, status
@@ -83,15 +83,7 @@ class Talk:
             lambda row: row.answered_at is not None,
             seconds=ANSWER_SECONDS,
         )
-        stanza = Stanza(
-            component=status.read_fault(),
-            is_sent=found.sent_at is not None,
-            is_answered=found.answered_at is not None,
-            error=found.error,
-            is_own_error=found.is_own_error,
-            has_effect=has_effect(),
-        )
-        if trouble := diagnose(link, stanza):
+        if trouble := diagnose(link, found, component=status.read_fault(), has_effect=has_effect()):
             raise ChainBroken(trouble)
         assert found.sent_at is not None  # noqa: S101 - it was answered
         assert found.answered_at is not None  # noqa: S101 - as above

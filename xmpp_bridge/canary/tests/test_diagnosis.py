@@ -4,35 +4,39 @@ import pytest
 
 from kit.canary.engine import Diagnosis
 from notifications.canary import Push
-from xmpp_bridge.canary.diagnosis import Cause, Link, Stanza, diagnose, diagnose_push
+from xmpp_bridge.canary.diagnosis import Cause, Link, diagnose, diagnose_push
+from xmpp_bridge.models import CanaryStanza
+from xmpp_bridge.tests.talking import T0
 
-SENT = {"is_sent": True}
-ANSWERED = {"is_sent": True, "is_answered": True}
+QUEUED = CanaryStanza()
+SENT = CanaryStanza(sent_at=T0)
+ANSWERED = CanaryStanza(sent_at=T0, answered_at=T0)
+REFUSED = CanaryStanza(sent_at=T0, answered_at=T0, error="service-unavailable")
+FAILED = CanaryStanza(sent_at=T0, answered_at=T0, error="internal-server-error", is_own_error=True)
 
 
 @pytest.mark.parametrize(
-    ("stanza", "cause", "detail"),
+    ("stanza", "component", "has_effect", "cause", "detail"),
     [
-        (Stanza(component="no component is running"), Cause.COMPONENT, "no component is running"),
-        (Stanza(), Cause.COMPONENT, "it is connected, but does not send queued stanzas"),
-        (Stanza(**SENT), Cause.XMPP_SERVER, "it took the stanza, but did not route it back"),
-        (Stanza(**SENT, component="the connection was lost"), Cause.COMPONENT, "the connection was lost"),
-        (Stanza(**SENT, has_effect=True), Cause.REPLY, "the component has carried out the stanza"),
-        (Stanza(**ANSWERED, error="service-unavailable"), Cause.XMPP_SERVER, "refused: service-unavailable"),
-        (
-            Stanza(**ANSWERED, error="internal-server-error", is_own_error=True),
-            Cause.COMPONENT,
-            "refused: internal-server-error",
-        ),
-        (Stanza(**ANSWERED), Cause.COMPONENT, "it answers, but has stored nothing"),
+        (QUEUED, "no component is running", False, Cause.COMPONENT, "no component is running"),
+        (QUEUED, "", False, Cause.COMPONENT, "it is connected, but does not send queued stanzas"),
+        (SENT, "", False, Cause.XMPP_SERVER, "it took the stanza, but did not route it back"),
+        (SENT, "the connection was lost", False, Cause.COMPONENT, "the connection was lost"),
+        (SENT, "", True, Cause.REPLY, "the component has carried out the stanza"),
+        (REFUSED, "", False, Cause.XMPP_SERVER, "refused: service-unavailable"),
+        (FAILED, "", False, Cause.COMPONENT, "refused: internal-server-error"),
+        (ANSWERED, "", False, Cause.COMPONENT, "it answers, but has stored nothing"),
     ],
 )
-def test_names_why_a_stanza_had_no_effect(stanza: Stanza, cause: Cause, detail: str) -> None:
-    assert diagnose(Link.PUSH, stanza) == Diagnosis(Link.PUSH, cause, detail)
+def test_names_why_a_stanza_had_no_effect(
+    stanza: CanaryStanza, component: str, has_effect: bool, cause: Cause, detail: str
+) -> None:
+    shown = diagnose(Link.PUSH, stanza, component=component, has_effect=has_effect)
+    assert shown == Diagnosis(Link.PUSH, cause, detail)
 
 
 def test_finds_nothing_wrong_with_a_stanza_that_was_answered_and_carried_out() -> None:
-    assert diagnose(Link.PUSH, Stanza(**ANSWERED, has_effect=True)) is None
+    assert diagnose(Link.PUSH, ANSWERED, component="", has_effect=True) is None
 
 
 @pytest.mark.parametrize(
