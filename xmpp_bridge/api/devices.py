@@ -23,7 +23,8 @@ from kit.db.clock import database_now
 from registrations.routes.addresses import Environment
 from xmpp_bridge.codec.limits import MAX_DEVICE_ID_CHARACTERS, MAX_JID_CHARACTERS
 from xmpp_bridge.console import operator_actions
-from xmpp_bridge.devices.registering import CommandRefused, Done
+from xmpp_bridge.devices.commands import CommandRefused
+from xmpp_bridge.devices.registering import Done
 
 log = structlog.get_logger(__name__)
 MAX_TOKEN_CHARACTERS = 4096

@@ -12,8 +12,8 @@ from kit.db.reasons import is_conflict
 from notifications.console import operator_actions
 from registrations.models import Route
 from xmpp_bridge.codec.jids import parse_jid
-from xmpp_bridge.devices.commands import ACTIONS
-from xmpp_bridge.devices.registering import Asked, CommandRefused, Done, Terms, carry_out, end
+from xmpp_bridge.devices.commands import ACTIONS, CommandRefused
+from xmpp_bridge.devices.registering import Asked, Done, Terms, carry_out, end
 from xmpp_bridge.models import Device
 from xmpp_bridge.rules.decisions import Domains, Refusal
 from xmpp_bridge.rules.limits import RATES

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from registrations.messages import TokenType
 from registrations.routes.addresses import DeviceAddress, Environment
 from xmpp_bridge.codec.limits import MAX_DEVICE_ID_CHARACTERS
 from xmpp_bridge.codec.pushes.forms import FormField
+from xmpp_bridge.rules.decisions import COMMAND_ERRORS, Refusal
 
 APN_TOKEN = re.compile(r"(?:[0-9a-fA-F]{2}){32,100}")
 FIREBASE_TOKEN = re.compile(r"[A-Za-z0-9_:\-]{32,4096}")
@@ -30,12 +31,13 @@ ACTIONS: Mapping[str, Action] = {
 }
 
 
-class BadField(Exception):  # noqa: N818 - says what is wrong
-    """A field is missing or invalid. The hint names the field, and never quotes its value."""
+class CommandRefused(Exception):  # noqa: N818 - says what happened
+    """The command is refused. The hint goes to the app as the text of the error, and never quotes a value."""
 
-    def __init__(self, hint: str) -> None:
-        super().__init__(hint)
-        self.hint = hint
+    def __init__(self, refusal: Refusal, hint: str = "") -> None:
+        super().__init__(refusal.value)
+        self.error = replace(COMMAND_ERRORS[refusal], text=hint)
+        self.outcome = refusal.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,12 @@ class Submission:
 def read_submission(action: Action, fields: Mapping[str, str]) -> Submission:
     """Return the validated fields of a form.
 
-    Raises BadField.
+    Raises CommandRefused if a field is missing or invalid.
     """
     address = _read_address(action, fields) if action.is_registration else None
     device_id = fields.get("device-id") or fields.get("android-id") or ""
     if not 0 < len(device_id) <= MAX_DEVICE_ID_CHARACTERS:
-        raise BadField(f"device-id: 1 to {MAX_DEVICE_ID_CHARACTERS} characters")
+        raise CommandRefused(Refusal.BAD_REQUEST, f"device-id: 1 to {MAX_DEVICE_ID_CHARACTERS} characters")
     return Submission(device_id, fields.get("app", ""), address)
 
 
@@ -63,15 +65,15 @@ def _read_address(action: Action, fields: Mapping[str, str]) -> DeviceAddress:
     token = fields.get("token", "")
     if action.token_type != TokenType.APN:
         if not FIREBASE_TOKEN.fullmatch(token):
-            raise BadField("token: not a registration token of Firebase")
+            raise CommandRefused(Refusal.BAD_REQUEST, "token: not a registration token of Firebase")
         return DeviceAddress(token)
     call_token, environment = fields.get("voip-token", ""), fields.get("environment") or Environment.PRODUCTION.value
     if not APN_TOKEN.fullmatch(token):
-        raise BadField("token: not a device token of Apple in hexadecimal digits")
+        raise CommandRefused(Refusal.BAD_REQUEST, "token: not a device token of Apple in hexadecimal digits")
     if call_token and not APN_TOKEN.fullmatch(call_token):
-        raise BadField("voip-token: not a device token of Apple in hexadecimal digits")
+        raise CommandRefused(Refusal.BAD_REQUEST, "voip-token: not a device token of Apple in hexadecimal digits")
     if environment not in list(Environment):
-        raise BadField("environment: production or development")
+        raise CommandRefused(Refusal.BAD_REQUEST, "environment: production or development")
     return DeviceAddress(token.lower(), call_token.lower(), environment)
 
 

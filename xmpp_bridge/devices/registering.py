@@ -5,7 +5,7 @@ and the domain are stored.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import LiteralString, NamedTuple
 from uuid import UUID, uuid4
@@ -25,12 +25,12 @@ from registrations.routes.routes import is_at, point
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.codec.jids import NOBODY, Jid, parse_jid
-from xmpp_bridge.devices.commands import ACTIONS, Action, BadField, form_fields, read_submission
+from xmpp_bridge.devices.commands import ACTIONS, Action, CommandRefused, form_fields, read_submission
 from xmpp_bridge.identity import canary_apps, client_keys, device_keys, owner_keys, session_ids
 from xmpp_bridge.messages import BRIDGE, Command
 from xmpp_bridge.metrics import COMMANDS
 from xmpp_bridge.models import App, Device
-from xmpp_bridge.rules.decisions import COMMAND_ERRORS, PHASES, Domains, Refusal, choose_app
+from xmpp_bridge.rules.decisions import PHASES, Domains, Refusal, choose_app
 from xmpp_bridge.rules.limits import Limits
 
 STORED_DEVICES: LiteralString = stored("xmpp_bridge_device")
@@ -38,15 +38,6 @@ UNKNOWN_SESSION = "sessionid: not a session of this client and command"
 APP_NOT_NAMED = "app: required, because there are several"
 Kind = RegistrationEvent.Kind
 State = Device.State
-
-
-class CommandRefused(Exception):  # noqa: N818 - says what happened
-    """The command is refused. The hint goes to the app as the text of the error."""
-
-    def __init__(self, refusal: Refusal, hint: str = "") -> None:
-        super().__init__(refusal.value)
-        self.error = replace(COMMAND_ERRORS[refusal], text=hint)
-        self.outcome = refusal.value
 
 
 class Done(NamedTuple):
@@ -169,10 +160,7 @@ def carry_out(asked: Asked, terms: Terms, *, now: datetime) -> Done:
     Raises CommandRefused.
     """
     action, account = asked.action, asked.account
-    try:
-        submission = read_submission(action, asked.fields)
-    except BadField as bad:
-        raise CommandRefused(Refusal.BAD_REQUEST, bad.hint) from None
+    submission = read_submission(action, asked.fields)
     app = _choose_app(action, submission.app or asked.slug, is_canary=account.domain == terms.domain)
     keys, owners = device_keys(app.slug, account.bare, submission.device_id), owner_keys(app.slug, account.bare)
     device = Device.objects.select_for_update().filter(device_key__in=keys, state=State.ACTIVE).first()
