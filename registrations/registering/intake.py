@@ -308,18 +308,13 @@ def _what_changed(registration: Registration, message: RegistrationMessage, gate
     route = registration.route
     if registration.state != Registration.State.ACTIVE or route is None:
         return RegistrationEvent.Kind.REGISTERED
-    is_same_address = is_at(route, message.token_type, message.app_topic, _address(message))
+    is_same_address = is_at(route, message.token_type, message.app_topic, message.device_token.encode())
     if not is_same_address or route.gateway != gateway:
         return RegistrationEvent.Kind.TOKEN_CHANGED
     stored = [_comparable(getattr(registration, name)) for name in SETTINGS_FIELDS]
     if stored != [_comparable(getattr(message, name)) for name in SETTINGS_FIELDS]:
         return RegistrationEvent.Kind.SETTINGS_CHANGED
     return RegistrationEvent.Kind.REFRESHED
-
-
-def _address(message: RegistrationMessage) -> bytes:
-    """Return the address in the format of its gateway."""
-    return message.device_token.encode()
 
 
 def _comparable(value: bool | Iterable[bytes]) -> object:
@@ -339,7 +334,7 @@ def _set_route(batch: _Batch, registration: Registration, message: RegistrationM
         gateway=batch.gateway,
         token_type=message.token_type,
         app_topic=message.app_topic,
-        address=_address(message),
+        address=message.device_token.encode(),
     )
 
 
