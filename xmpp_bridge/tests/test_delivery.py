@@ -29,7 +29,6 @@ from xmpp_bridge.tests.talking import (
     disabled_client,
     encrypted,
     error_of,
-    make_app,
     publish,
     push2,
     rfc8291,
@@ -61,12 +60,6 @@ def refusing(error: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         return {"success": "ok", "counts": 1, "logs": [log | {"notif_id": notification["notif_id"]}]}
 
     return answer
-
-
-@pytest.fixture
-def service() -> Service:
-    make_app()
-    return Service()
 
 
 @pytest.fixture

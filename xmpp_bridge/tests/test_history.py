@@ -11,15 +11,9 @@ from notifications.queues import disabling
 from registrations.models import RegistrationEvent, Route
 from xmpp_bridge.devices import retention
 from xmpp_bridge.models import Device
-from xmpp_bridge.tests.talking import FCM_TOKEN, T0, Service, make_app
+from xmpp_bridge.tests.talking import FCM_TOKEN, T0, Service
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def service() -> Service:
-    make_app()
-    return Service()
 
 
 def history() -> list[tuple[str, int, str]]:

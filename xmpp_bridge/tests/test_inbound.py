@@ -29,7 +29,6 @@ from xmpp_bridge.tests.talking import (
     disabled_client,
     encrypted,
     error_of,
-    make_app,
     publish,
     push2,
     rfc8291,
@@ -43,12 +42,6 @@ FORWARDED = (
     "<forwarded xmlns='urn:xmpp:forward:0'><message xmlns='jabber:client' from='romeo@capulet.test/desk' "
     "to='juliet@capulet.test'><body>Wherefore art thou?</body></message></forwarded>"
 )
-
-
-@pytest.fixture
-def service() -> Service:
-    make_app()
-    return Service()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from xmpp_bridge.inbound import Inbound
 from xmpp_bridge.management.commands import run_xmpp_bridge
 from xmpp_bridge.models import Device
 from xmpp_bridge.rules.decisions import ANSWERS, Verdict
-from xmpp_bridge.tests.talking import APN_TOKEN, Service, encrypted, error_of, make_app, publish, push2
+from xmpp_bridge.tests.talking import APN_TOKEN, Service, encrypted, error_of, publish, push2
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TROUBLE = ("wait", "internal-server-error")
@@ -73,12 +73,6 @@ def hanging() -> Iterator[list[str]]:
 
     with before_each_statement(end):
         yield ended
-
-
-@pytest.fixture
-def service() -> Service:
-    make_app()
-    return Service()
 
 
 @pytest.mark.requirement("XB11", "X11")
