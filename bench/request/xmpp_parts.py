@@ -46,8 +46,7 @@ CIPHERTEXT_BYTES = 150
 CHUNK = 5000
 # High enough for any benchmark.
 RATES = Rates(
-    domain_burst=10**9,
-    domain_per_second=10**6,
+    pushes_of_domain=(Limit(10**9, 1000.0),),
     payloads_per_minute=10**4,
     payloads_per_day=10**6,
     in_all=(Limit(10**9, 1.0),),

@@ -48,23 +48,17 @@ class Rates:
     payloads_per_minute: int = 60
     payloads_per_day: int = 1000
     calls_per_minute: int = 6
-    domain_per_second: int = 200
-    domain_burst: int = 1000
     unknown_per_hour: int = 100
     devices_per_user: int = 10
     commands_per_hour: int = 20
     routes_per_hour: int = 2000
     new_devices_per_minute: int = 1200
     in_all: BucketLimits = (Limit(30_000, 10.0), Limit(7_200_000, 3600.0))
+    pushes_of_domain: BucketLimits = (Limit(1000, 5.0),)
     # A command takes ten times as long as a push. The burst is for devices that register again after an outage.
     commands_of_domain: BucketLimits = (Limit(600, 30.0),)
     commands_in_all: BucketLimits = (Limit(3000, 60.0),)
     wakes_of_address: BucketLimits = (Limit(10, 10.0),)
-
-    @property
-    def of_domain(self) -> BucketLimits:
-        """The limit of pushes of one domain."""
-        return (Limit(self.domain_burst, self.domain_burst / self.domain_per_second),)
 
     @property
     def payloads(self) -> BucketLimits:
@@ -85,12 +79,12 @@ class Limits:
 
     def take_from_domain(self, domain: str, now: float) -> bool:
         """Return whether a push of this domain is within its limits, and charge it."""
-        own = Charge((PUSHES, domain), self.rates.of_domain)
+        own = Charge((PUSHES, domain), self.rates.pushes_of_domain)
         return self._buckets.take(own, *_in_all(PUSHES, domain, self.rates.in_all), now=now)
 
     def take_unverified(self, now: float) -> bool:
         """Return whether a push without valid credentials, or of a domain that is not served, is within their limit."""
-        return self._buckets.take(Charge(UNVERIFIED, self.rates.of_domain), now=now)
+        return self._buckets.take(Charge(UNVERIFIED, self.rates.pushes_of_domain), now=now)
 
     def take_call(self, address: Hashable, now: float) -> bool:
         """Return whether a call to this address is within its limit, and charge it."""

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from kit.buckets.bucket import Limit
 from kit.db.clock import clock
 from notifications.messages import Content
 from notifications.models import Notification, NotificationRequest
@@ -366,14 +367,14 @@ def test_a_domain_beyond_its_limit_is_answered_with_wait_and_others_are_not(
     service: Service, phone: Registered
 ) -> None:
     other = service.register(sender="romeo@montague.test/x")
-    service = Service(Rates(domain_burst=2, domain_per_second=1))
+    service = Service(Rates(pushes_of_domain=(Limit(2, 2.0),)))
     pushes = [push2(phone.client, encrypted(b64encode(bytes([n])).decode())) for n in range(3)]
     assert [error_of(answer) for answer in service.receive_all(*pushes)] == [BUSY]
     assert service.receive(push2(other.client, sender="montague.test")) is None
 
 
 def test_pushes_without_valid_credentials_use_up_no_limit_of_their_domain(service: Service, phone: Registered) -> None:
-    service = Service(Rates(domain_burst=2, domain_per_second=1))
+    service = Service(Rates(pushes_of_domain=(Limit(2, 2.0),)))
     forged = [error_of(service.receive(push2(f"nope{number}"))) for number in range(4)]
     assert forged == [NOT_FOUND, NOT_FOUND, BUSY, BUSY]
     assert service.receive(push2(phone.client)) is None

@@ -27,7 +27,7 @@ def test_the_charges_of_a_batch_can_be_taken_back() -> None:
 
 
 def test_a_bucket_fills_up_steadily_and_never_beyond_its_size() -> None:
-    limits = Limits(Rates(domain_burst=3, domain_per_second=1))
+    limits = Limits(Rates(pushes_of_domain=(Limit(3, 3.0),)))
     taken = [limits.take_from_domain("a", now) for now in (0, 0, 0, 0, 1, 1, 100, 100, 100, 100)]
     assert taken == [True, True, True, False, True, False, True, True, True, False]
     assert limits.take_from_domain("b", 0)
@@ -114,7 +114,7 @@ def test_a_domain_without_a_bucket_is_charged_to_the_limit_of_all() -> None:
 
 
 def test_a_push_without_valid_credentials_is_charged_to_no_domain() -> None:
-    limits = Limits(Rates(domain_burst=3, domain_per_second=1))
+    limits = Limits(Rates(pushes_of_domain=(Limit(3, 3.0),)))
     assert [limits.take_unverified(0) for _ in range(4)] == [True, True, True, False]
     assert [limits.take_from_domain("a", 0) for _ in range(4)] == [True, True, True, False]
 

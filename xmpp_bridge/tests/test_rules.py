@@ -264,7 +264,7 @@ def test_a_wake_up_is_not_the_same_as_one_a_second_ago(
 
 
 def test_each_domain_has_limits_of_its_own_which_pushes_without_valid_credentials_do_not_use() -> None:
-    limits = Limits(Rates(domain_per_second=1, domain_burst=1, unknown_per_hour=1))
+    limits = Limits(Rates(pushes_of_domain=(Limit(1, 1.0),), unknown_per_hour=1))
 
     def verified(domain: str, *, is_ours: bool) -> Verdict | None:
         return verify(domain, limits, is_server=True, is_ours=is_ours, now=NOW)
@@ -297,7 +297,7 @@ def test_each_domain_has_a_limit_of_answers_for_unknown_clients() -> None:
 def test_the_verdict_without_a_look_at_the_device(
     is_server: bool, is_ours: bool, verdicts: list[Verdict | None]
 ) -> None:
-    limits = Limits(Rates(domain_per_second=1, domain_burst=1))
+    limits = Limits(Rates(pushes_of_domain=(Limit(1, 1.0),)))
     shown = [verify("capulet.test", limits, is_server=is_server, is_ours=is_ours, now=NOW) for _ in range(2)]
     assert shown == verdicts
 
