@@ -26,13 +26,6 @@ def test_the_charges_of_a_batch_can_be_taken_back() -> None:
     assert not limits.take_call("route", 0)
 
 
-def test_a_bucket_fills_up_steadily_and_never_beyond_its_size() -> None:
-    limits = Limits(Rates(pushes_of_domain=(Limit(3, 3.0),)))
-    taken = [limits.take_from_domain("a", now) for now in (0, 0, 0, 0, 1, 1, 100, 100, 100, 100)]
-    assert taken == [True, True, True, False, True, False, True, True, True, False]
-    assert limits.take_from_domain("b", 0)
-
-
 def test_a_flood_of_a_minute_does_not_use_up_the_payloads_of_the_day() -> None:
     limits = Limits(Rates(payloads_per_minute=2, payloads_per_day=5))
     assert sum(limits.take_payload("route", 0) for _ in range(100)) == 2
@@ -111,12 +104,6 @@ def test_a_domain_without_a_bucket_is_charged_to_the_limit_of_all() -> None:
     assert taken == [True] * 20 + [False] * 10
     assert len(limits._buckets) <= 5 + len(ROOTS)
     assert limits.take_route("honest.example", 60)
-
-
-def test_a_push_without_valid_credentials_is_charged_to_no_domain() -> None:
-    limits = Limits(Rates(pushes_of_domain=(Limit(3, 3.0),)))
-    assert [limits.take_unverified(0) for _ in range(4)] == [True, True, True, False]
-    assert [limits.take_from_domain("a", 0) for _ in range(4)] == [True, True, True, False]
 
 
 def test_commands_of_one_account_or_domain_use_up_none_of_another_one() -> None:

@@ -279,13 +279,6 @@ def test_each_domain_has_limits_of_its_own_which_pushes_without_valid_credential
     assert verify("capulet.test", limits, is_server=True, is_ours=False, now=later) is Verdict.BUSY_DOMAIN
 
 
-def test_each_domain_has_a_limit_of_answers_for_unknown_clients() -> None:
-    limits = Limits(Rates(unknown_per_hour=1))
-    usual: Any = {"is_repeated": False, "is_full": False, "has_capacity": True, "now": NOW}
-    shown = [decide(WAKE, domain, None, limits, **usual).verdict for domain in ("capulet.test", "montague.test")]
-    assert shown == [Verdict.UNKNOWN] * 2
-
-
 @pytest.mark.parametrize(
     ("is_server", "is_ours", "verdicts"),
     [
