@@ -1,6 +1,6 @@
 """Health indicators of the XMPP bridge: its connection, its apps and its devices. Pure."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kit.health.canaries import CanaryFacts
 from kit.health.filling import Filling
@@ -30,8 +30,8 @@ class Reached:
     ``component`` says why the component is not connected to the XMPP server, and is empty if it is connected.
     """
 
-    component: str = ""
-    canary: CanaryFacts = field(default_factory=CanaryFacts)
+    component: str
+    canary: CanaryFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class XmppFacts:
     ``devices`` is the filling of the table of devices.
     """
 
-    apps: int = 0
-    pushes: int = 0
-    devices: Filling = field(default_factory=lambda: Filling("XMPP_MAX_DEVICES", "devices"))
+    apps: int
+    pushes: int
+    devices: Filling
 
 
 def connection(reason: str, *, is_redis_down: bool) -> Indicator:
