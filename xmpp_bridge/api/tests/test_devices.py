@@ -16,7 +16,7 @@ from pushserver.models import AccessRecord, ApiToken
 from registrations.models import Route
 from xmpp_bridge.console import operator_actions
 from xmpp_bridge.devices.registering import carry_out
-from xmpp_bridge.models import Device
+from xmpp_bridge.models import App, Device
 from xmpp_bridge.rules.limits import Rates
 from xmpp_bridge.tests.talking import APN_TOKEN, CALL_TOKEN, FCM_TOKEN, JULIET, SERVICE, Service, make_app, push2
 from xmpp_bridge.tests.test_privacy import found, tables
@@ -34,6 +34,7 @@ def component(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.clear()
     monkeypatch.setattr("kit.api.throttling.own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
     settings.XMPP_COMPONENT_JID = SERVICE
+    make_app()
 
 
 def poster(*scopes: str) -> Post:
@@ -55,7 +56,6 @@ def refused(response: Any, status: int) -> Any:
 
 
 def test_a_device_registered_over_http_gets_pushes(post: Post) -> None:
-    make_app()
     response = post(REGISTER, {**ASKED, "voip_token": CALL_TOKEN, "environment": "development"})
 
     reported = response.json()
@@ -68,7 +68,6 @@ def test_a_device_registered_over_http_gets_pushes(post: Post) -> None:
 
 
 def test_the_answer_is_what_the_command_of_the_app_answers(post: Post) -> None:
-    make_app()
     by_command = Service().register(device_id=DEVICE["device_id"])
 
     by_http = post(REGISTER, ASKED).json()
@@ -84,7 +83,6 @@ def test_the_answer_is_what_the_command_of_the_app_answers(post: Post) -> None:
 
 
 def test_registering_again_after_unregistering_makes_another_device(post: Post) -> None:
-    make_app()
     first = post(REGISTER, ASKED).json()
 
     ended = post(UNREGISTER, DEVICE)
@@ -96,7 +94,6 @@ def test_registering_again_after_unregistering_makes_another_device(post: Post) 
 
 
 def test_firebase_and_one_of_several_apps(post: Post) -> None:
-    make_app()
     make_app("talk")
 
     reported = post(REGISTER, {**DEVICE, "platform": "fcm", "token": FCM_TOKEN, "app": "talk"}).json()
@@ -125,13 +122,11 @@ def test_firebase_and_one_of_several_apps(post: Post) -> None:
     ],
 )
 def test_a_wrong_field_is_named_and_nothing_is_stored(post: Post, fields: dict[str, Any], wrong: str) -> None:
-    make_app()
     reported = refused(post(REGISTER, ASKED | fields), 400)
     assert (list(reported["errors"]), Device.objects.count()) == ([wrong], 0)
 
 
 def test_one_of_several_apps_has_to_be_named(post: Post) -> None:
-    make_app()
     make_app("talk")
     assert list(refused(post(REGISTER, ASKED), 400)["errors"]) == ["app"]
 
@@ -150,6 +145,7 @@ def test_a_body_that_is_no_json_is_refused(post: Post) -> None:
 
 
 def test_every_refusal_says_why(post: Post, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    App.objects.all().delete()
     assert "app of this name" in refused(post(REGISTER, ASKED), 404)["detail"]
     make_app(takes_firebase=False)
     assert "platform" in refused(post(REGISTER, {**ASKED, "platform": "fcm", "token": FCM_TOKEN}), 404)["detail"]
@@ -165,7 +161,6 @@ def test_every_refusal_says_why(post: Post, settings: Any, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("path", [REGISTER, UNREGISTER])
 def test_only_a_token_with_the_scope_devices_is_accepted(path: str) -> None:
-    make_app()
     for scope in set(ApiToken.Scope.values) - {"devices"}:
         refused(poster(scope)(path, ASKED), 403)
     refused(Client().post(path, json.dumps(ASKED), "application/json"), 401)
@@ -173,7 +168,6 @@ def test_only_a_token_with_the_scope_devices_is_accepted(path: str) -> None:
 
 
 def test_the_token_and_the_device_of_each_command_are_recorded(post: Post) -> None:
-    make_app()
     device_id = post(REGISTER, ASKED).json()["id"]
     post(UNREGISTER, DEVICE)
     refused(post(UNREGISTER, DEVICE), 404)
@@ -187,7 +181,6 @@ def test_the_token_and_the_device_of_each_command_are_recorded(post: Post) -> No
 
 
 def test_neither_account_nor_secrets_are_stored_or_logged(post: Post, caplog: Any, capsys: Any) -> None:
-    make_app()
     with caplog.at_level(logging.DEBUG):
         reported = post(REGISTER, {**ASKED, "voip_token": CALL_TOKEN}).json()
         post(REGISTER, {**ASKED, "token": "zz"})
@@ -202,7 +195,6 @@ def test_neither_account_nor_secrets_are_stored_or_logged(post: Post, caplog: An
 def test_a_collision_with_another_process_that_registers_the_same_device_is_retried(
     post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_app()
     calls: list[int] = []
 
     def collide_once(*arguments: Any, **named: Any) -> Any:
