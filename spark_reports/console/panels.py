@@ -55,6 +55,7 @@ class Panel:
 
 
 Build = Callable[[Choice], Sequence[Panel]]
+Point = tuple[str, date | int, float | None]  # the name of a line, a day or an hour, and a value
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +74,24 @@ class ReportPage:
     beside: Mapping[str, Callable[[Choice], QuerySet[Any]]] = field(default_factory=dict)
 
 
-def _by_day(choice: Choice, values: Mapping[Hashable, Mapping[date, float | None]]) -> list[Series]:
-    return [Series(str(name), [found.get(day) for day in choice.days]) for name, found in values.items()]
-
-
 def _newest_first(rows: Iterable[Any], moment: Callable[[Any], Any]) -> list[Any]:
     """Return the rows, newest moment first. Rows of one moment keep their order, which is that of the legend."""
     return sorted(rows, key=moment, reverse=True)  # the sort is stable, also in reverse
 
 
-def _chart(title: str, labels: Sequence[str], series: Sequence[Series], show: Callable[..., str]) -> Chart | None:
-    """Return a chart of lines, or None for a single moment, whose figures stand in the table."""
-    return line_chart(title, labels, series, show) if len(labels) > 1 else None
+def _chart(
+    title: str, moments: Sequence[date | int], points: Iterable[Point], show: Callable[..., str]
+) -> Chart | None:
+    """Return a chart with a line for each name, or None for a single moment, whose figures stand in the table."""
+    values: dict[str, dict[date | int, float | None]] = defaultdict(dict)
+    for name, moment, value in points:
+        values[name][moment] = value
+    series = [Series(name, [known.get(moment) for moment in moments]) for name, known in values.items()]
+    return line_chart(title, [_label(moment) for moment in moments], series, show) if len(moments) > 1 else None
 
 
-def _day_labels(choice: Choice) -> list[str]:
-    return [f"{day:%m-%d}" for day in choice.days]
+def _label(moment: date | int) -> str:
+    return f"{moment:%m-%d}" if isinstance(moment, date) else f"{moment:02}:00"
 
 
 # Error rates ----------------------------------------------------------------------------------------------------------
@@ -98,20 +101,14 @@ def error_rates(choice: Choice) -> Sequence[Panel]:
     rows = choice.rows(ErrorRate).filter(hour__isnull=moment == "day")
     failures = Sum("events", filter=Q(is_failure=True), default=0)
     sums = list(rows.values(moment, "stage").annotate(total=Sum("events"), failures=failures).order_by(moment, "stage"))
-    rates: dict[Hashable, dict[Any, float | None]] = defaultdict(dict)
-    for row in sums:
-        rates[row["stage"]][row[moment]] = row["failures"] / row["total"]
+    rates = [(row["stage"], row[moment], row["failures"] / row["total"]) for row in sums]
     title = f"Share of failures by {moment} and stage"
-    labels, series = _day_labels(choice), _by_day(choice, rates)
-    if moment == "hour":
-        labels = [f"{hour:02}:00" for hour in range(24)]
-        series = [Series(str(stage), [found.get(hour) for hour in range(24)]) for stage, found in rates.items()]
-    chart = _chart(title, labels, series, f.percent)
+    chart = _chart(title, range(24) if moment == "hour" else choice.days, rates, f.percent)
     return [_flags(choice, "error_rate"), Panel(chart, _rates_table(title, moment, sums)), _outcomes(choice)]
 
 
 def _rates_table(title: str, moment: str, sums: Sequence[Mapping[str, Any]]) -> Table:
-    at = Cell(f"{moment} (UTC)", lambda row: f"{row['hour']:02}:00" if moment == "hour" else row["day"])
+    at = Cell(f"{moment} (UTC)", lambda row: _label(row["hour"]) if moment == "hour" else row["day"])
     return table_of(title, (at, *STAGE_COLUMNS), _newest_first(sums, itemgetter(moment)))
 
 
@@ -137,15 +134,10 @@ def _band_words(rows: Iterable[ErrorRate]) -> str:
 def token_churn(choice: Choice) -> Sequence[Panel]:
     """Show the churn rate, the tokens that came and went, and the churn of the last day by place."""
     sums = _flows_by_day(choice)
-    of = {row["day"]: row for row in sums}
-    rates: dict[date, float | None] = {day: _churn(row) for day, row in of.items()}
-    arrivals: dict[date, float | None] = {day: sum(row[name] for name in IN) for day, row in of.items()}
-    losses: dict[date, float | None] = {day: sum(row[name] for name in OUT) for day, row in of.items()}
-    labels = _day_labels(choice)
-    rate = _chart("Churn rate by day", labels, _by_day(choice, {"churn rate": rates}), f.percent)
-    flows = _chart(
-        "Device tokens that came and went, by day", labels, _by_day(choice, {"came": arrivals, "went": losses}), f.count
-    )
+    rates = [("churn rate", row["day"], _churn(row)) for row in sums]
+    moves = [(name, row["day"], _sum(row, flows)) for row in sums for name, flows in (("came", IN), ("went", OUT))]
+    rate = _chart("Churn rate by day", choice.days, rates, f.percent)
+    flows = _chart("Device tokens that came and went, by day", choice.days, moves, f.count)
     places = list(choice.rows_of_last_day(TokenChurn).values(*PLACE, *FLOWS).order_by(*PLACE))
     note = (
         "Start + new + returned + moved in - unregistered - died - expired - moved out = end; the rest is unexplained."
@@ -160,8 +152,12 @@ def _flows_by_day(choice: Choice) -> list[dict[str, Any]]:
     return [{"day": row["day"], **{name: row[f"{name}_sum"] for name in FLOWS}} for row in summed.order_by("day")]
 
 
+def _sum(row: Mapping[str, Any], flows: Iterable[str]) -> int:
+    return sum(row[name] for name in flows)
+
+
 def _churn(row: Mapping[str, Any]) -> float | None:
-    return sum(row[name] for name in OUT) / row["active_at_start"] if row["active_at_start"] else None
+    return _sum(row, OUT) / row["active_at_start"] if row["active_at_start"] else None
 
 
 def _churn_table(caption: str, keys: Sequence[str], rows: Iterable[Mapping[str, Any]], note: str = "") -> Table:
@@ -179,7 +175,7 @@ def token_lifetime(choice: Choice) -> Sequence[Panel]:
     weeks = range(max((row.age_weeks for found in largest for row in found), default=0) + 1)
     series = [Series(_cohort(found[0]), _curve(found, weeks)) for found in largest]
     title = "Survival of device tokens by age"
-    chart = _chart(f"{title}, largest cohorts", [f"{week} w" for week in weeks], series, f.percent) if rows else None
+    chart = line_chart(f"{title}, largest cohorts", [f"{week} w" for week in weeks], series, f.percent)
     columns = (
         *(_of_first(name) for name in PLACE),
         *(_of_first(("cohort", "first registered in week of")), _of_first("tokens")),
@@ -223,28 +219,12 @@ def latency(choice: Choice) -> Sequence[Panel]:
     """
     together = {name: "all" for name in TOGETHER if name not in choice.filters}
     rows = list(choice.rows(Latency).filter(**together).order_by("day", "stage"))
-    charts = [
-        _chart(f"{name} by day and stage", _day_labels(choice), _percentile(choice, rows, column), f.milliseconds)
-        for name, column in (("99th percentile", "p99_ms"), ("Median", "p50_ms"))
-    ]
-    in_time: dict[Hashable, dict[date, float | None]] = defaultdict(dict)
-    for row in rows:
-        if row.within_deadline is not None:
-            in_time[row.stage][row.day] = row.within_deadline
-    deadline = _chart("Share within the reply deadline", _day_labels(choice), _by_day(choice, in_time), f.percent)
-    table = _latency_table(rows)
+    p99 = _by_stage("99th percentile by day and stage", choice, rows, "p99_ms", f.milliseconds)
     return [
-        Panel(charts[0], table),
-        Panel(charts[1], _pivot("Median by day and stage", choice, rows, "p50_ms", f.milliseconds)),
-        Panel(deadline, _pivot("Share within the reply deadline", choice, rows, "within_deadline", f.percent)),
+        Panel(p99.chart, _latency_table(rows)),
+        _by_stage("Median by day and stage", choice, rows, "p50_ms", f.milliseconds),
+        _by_stage("Share within the reply deadline", choice, rows, "within_deadline", f.percent),
     ]
-
-
-def _percentile(choice: Choice, rows: Iterable[Latency], column: str) -> list[Series]:
-    values: dict[Hashable, dict[date, float | None]] = defaultdict(dict)
-    for row in rows:
-        values[row.stage][row.day] = getattr(row, column)
-    return _by_day(choice, values)
 
 
 def _latency_table(rows: Sequence[Latency]) -> Table:
@@ -254,16 +234,18 @@ def _latency_table(rows: Sequence[Latency]) -> Table:
     return table_of("Latency by day and stage", columns, _newest_first(rows, attrgetter("day")), note)
 
 
-def _pivot(caption: str, choice: Choice, rows: Sequence[Latency], column: str, show: Callable[..., str]) -> Table:
-    """Return a table with a row for each day and a column for each stage."""
-    known = {(row.day, row.stage): getattr(row, column) for row in rows}
-    stages = sorted({stage for (_, stage), value in known.items() if value is not None})
-    days = [day for day in reversed(choice.days) if any((day, stage) in known for stage in stages)]
+def _by_stage(title: str, choice: Choice, rows: Sequence[Latency], column: str, show: Callable[..., str]) -> Panel:
+    """Return a chart with a line for each stage, and a table with a row for each day and a column for each stage."""
+    known = {(row.stage, row.day): getattr(row, column) for row in rows}
+    stages = sorted({stage for (stage, _), value in known.items() if value is not None})
+    points = [(stage, day, value) for (stage, day), value in known.items() if stage in stages]
+    days = [day for day in reversed(choice.days) if any((stage, day) in known for stage in stages)]
 
     def of_stage(stage: str) -> Cell:
-        return Cell(f"{stage}#", lambda day: show(known.get((day, stage))))
+        return Cell(f"{stage}#", lambda day: show(known.get((stage, day))))
 
-    return table_of(caption, (Cell("day", str), *[of_stage(stage) for stage in stages]), days)
+    table = table_of(title, (Cell("day", str), *[of_stage(stage) for stage in stages]), days)
+    return Panel(_chart(title, choice.days, points, show), table)
 
 
 # Failures and load ----------------------------------------------------------------------------------------------------
@@ -299,13 +281,10 @@ def failure_signatures(choice: Choice) -> Sequence[Panel]:
 def load_profile(choice: Choice) -> Sequence[Panel]:
     """Show the share of the heaviest 1 %, and the retries."""
     rows = list(choice.rows(LoadProfile).order_by("day", "role"))
-    shares: dict[Hashable, dict[date, float | None]] = defaultdict(dict)
-    retries: dict[Hashable, dict[date, float | None]] = defaultdict(dict)
-    for row in rows:
-        shares[f"{row.role}s"][row.day] = row.top_share
-        if row.role == "recipient":
-            retries["attempts per notification"][row.day] = row.retry_amplification
-    labels = _day_labels(choice)
+    shares = [(f"{row.role}s", row.day, row.top_share) for row in rows]
+    retries = [
+        ("attempts per notification", row.day, row.retry_amplification) for row in rows if row.role == "recipient"
+    ]
     title = "Share of notifications of the heaviest 1 %"
     columns = (
         *("day", "role", "actors", "notifications", ("top_actors", "heaviest 1 %"), ("top_share", "their share")),
@@ -313,8 +292,8 @@ def load_profile(choice: Choice) -> Sequence[Panel]:
     )
     table = table_of("Load by day and role", columns, _newest_first(rows, attrgetter("day")))
     return [
-        Panel(_chart(title, labels, _by_day(choice, shares), f.percent), table),
-        Panel(_chart("Retries", labels, _by_day(choice, retries), f.ratio), _heaviest(choice)),
+        Panel(_chart(title, choice.days, shares, f.percent), table),
+        Panel(_chart("Retries", choice.days, retries, f.ratio), _heaviest(choice)),
     ]
 
 
