@@ -1,11 +1,11 @@
 """Views of the reports: the page of a night, a page and a CSV file for each report, and the request for reports."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
-from functools import wraps
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.auth.decorators import permission_required
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse
@@ -31,25 +31,10 @@ from spark_reports.running.parts import missing
 
 # The maximum of days in one request. Each day has an entry in the log of changes.
 MAX_REQUESTED_DAYS = 31
-View = Callable[..., HttpResponseBase]
 
 
-def for_those_who_may(permission: str) -> Callable[[View], View]:
-    """Return a decorator that opens a view only to users with the permission."""
-
-    def decorate(view: View) -> View:
-        @wraps(view)
-        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-            if not request.user.has_perm(permission):
-                raise PermissionDenied
-            return view(request, *args, **kwargs)
-
-        return admin.site.admin_view(guarded)
-
-    return decorate
-
-
-@for_those_who_may("spark_reports.view_publishedday")
+@admin.site.admin_view
+@permission_required("spark_reports.view_publishedday", raise_exception=True)
 @require_safe
 def overview(request: HttpRequest) -> HttpResponse:
     """Show one night on one page, which a browser can print as a PDF."""
@@ -69,7 +54,8 @@ def overview(request: HttpRequest) -> HttpResponse:
     return _render(request, "console/reports/overview.html", f"Last night: {day}", context)
 
 
-@for_those_who_may("spark_reports.view_publishedday")
+@admin.site.admin_view
+@permission_required("spark_reports.view_publishedday", raise_exception=True)
 @require_safe
 def report(request: HttpRequest, slug: str) -> HttpResponse:
     """Show one report."""
@@ -91,7 +77,8 @@ def report(request: HttpRequest, slug: str) -> HttpResponse:
     return _render(request, "console/reports/report.html", page.title, context)
 
 
-@for_those_who_may("spark_reports.view_publishedday")
+@admin.site.admin_view
+@permission_required("spark_reports.view_publishedday", raise_exception=True)
 @require_safe
 def report_csv(request: HttpRequest, slug: str) -> HttpResponseBase:
     """Send all columns and rows of the chosen days as a CSV file.
@@ -113,7 +100,8 @@ def report_csv(request: HttpRequest, slug: str) -> HttpResponseBase:
     return csv_file("-".join(filter(None, parts)), names, rows)
 
 
-@for_those_who_may("spark_reports.request_reportrun")
+@admin.site.admin_view
+@permission_required("spark_reports.request_reportrun", raise_exception=True)
 @require_http_methods(["GET", "POST"])
 def request_run(request: HttpRequest) -> HttpResponse:
     """Confirm a request for the reports of a range of days, and store it."""
