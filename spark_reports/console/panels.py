@@ -15,6 +15,7 @@ from kit.admin.charts import Chart, Series, bar_chart, line_chart
 from spark_reports.console import formats as f
 from spark_reports.console.choice import Choice
 from spark_reports.console.tables import MAX_ROWS, Cell, Shown, Table, cell_of, interval, table_of
+from spark_reports.jobs.tables import USUAL_DAYS
 from spark_reports.models import (
     Anomaly,
     ErrorRate,
@@ -26,7 +27,6 @@ from spark_reports.models import (
     TokenChurn,
     TokenLifetime,
 )
-from spark_reports.nights.summary import USUAL_DAYS
 
 MAX_LINES = 8
 MAX_BARS = 10

@@ -16,11 +16,11 @@ Files = Mapping[str, Sequence[str]]  # by day (ISO): paths below the lake
 
 # The number of days before its own that a run reads of each report, and of snapshots of counters.
 LOOK_BACK_DAYS = {
-    tables.ERROR_RATES.name: 7,
-    tables.TOKEN_CHURN.name: 7,
-    tables.FAILURE_SIGNATURES.name: 30,
+    tables.ERROR_RATES.name: tables.USUAL_DAYS,
+    tables.TOKEN_CHURN.name: tables.USUAL_DAYS,
+    tables.FAILURE_SIGNATURES.name: tables.NEW_AFTER_DAYS,
 }
-LOOK_BACK_SNAPSHOTS = {tables.UNKNOWN_ERRORS.name: 8}
+LOOK_BACK_SNAPSHOTS = {tables.UNKNOWN_ERRORS.name: tables.USUAL_DAYS + 1}
 
 
 @dataclass(frozen=True, slots=True)

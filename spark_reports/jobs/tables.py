@@ -16,6 +16,13 @@ LIFETIME_WEEKS = 26
 HEAVIEST = 20
 # The number of actors in a crowd. The export does not tell which of them has which pseudonym of the crowd.
 CROWD = 5
+# A figure is compared with this number of days before it, if this minimum of them is known.
+USUAL_DAYS = 7
+MIN_USUAL_DAYS = 3
+# A rate of fewer events is not flagged, because it proves nothing.
+MIN_TOTAL = 50
+# A failure is new if it was not seen for this number of days before.
+NEW_AFTER_DAYS = 30
 
 
 class Type(StrEnum):
@@ -261,7 +268,7 @@ EVENT_TABLES = (
 
 # Reports, as the jobs write them -------------------------------------------------------------------------------------
 _Z = "robust z-score against the seven days before; null with fewer than three of them"
-USUAL_DAYS = required("usual_days", Type.INT, "how many of the seven days before it is compared with")
+_USUAL_DAYS = required("usual_days", Type.INT, "how many of the seven days before it is compared with")
 ERROR_RATES = Table(
     "error_rates",
     "one row per day, hour (and once for the whole day), stage, platform, app topic, bridge, outcome class and code",
@@ -287,7 +294,7 @@ ERROR_RATES = Table(
         ),
         optional("change", Type.DOUBLE, "rate - usual rate", Unit.POINTS),
         optional("z_score", Type.DOUBLE, _Z, Unit.SCORE),
-        USUAL_DAYS,
+        _USUAL_DAYS,
     ),
 )
 TOKEN_CHURN = Table(
@@ -375,7 +382,7 @@ FAILURE_SIGNATURES = Table(
         required("is_rising", Type.BOOLEAN, "new, or at least 10 and twice as often as usual"),
         required("first_seen_on", Type.DATE, "first day it was seen, of those known"),
         required("last_seen_on", Type.DATE, "last day it was seen"),
-        USUAL_DAYS,
+        _USUAL_DAYS,
         required("known_days", Type.INT, "how many of the thirty days before are known: newness is judged by them"),
     ),
 )
@@ -427,7 +434,7 @@ ANOMALIES = Table(
         required("band_low", Type.DOUBLE, "lower end of the usual band"),
         required("band_high", Type.DOUBLE, "upper end of the usual band"),
         required("z_score", Type.DOUBLE, _Z, Unit.SCORE),
-        USUAL_DAYS,
+        _USUAL_DAYS,
     ),
 )
 DATA_QUALITY = Table(

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db.models import Count, Max, Q, Sum, Window
 
+from spark_reports.jobs.tables import MIN_TOTAL, MIN_USUAL_DAYS, USUAL_DAYS
 from spark_reports.models import (
     Anomaly,
     DataQuality,
@@ -20,8 +21,6 @@ from spark_reports.models import (
 from spark_reports.nights.nights import published_days
 
 MAX_SIGNATURES = 10
-# Limits of the usual band, as in `jobs.reports.statistics` and `jobs.reports.anomalies`.
-USUAL_DAYS, MIN_USUAL_DAYS, MIN_TOTAL = 7, 3, 50
 # While there is no band, a stage that fails more than this is highlighted.
 FAILING_RATE = 0.05
 PLACE = ("platform", "app_topic", "bridge")

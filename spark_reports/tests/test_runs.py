@@ -10,6 +10,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from spark_reports.export import last_closed_day
+from spark_reports.jobs.tables import MIN_USUAL_DAYS
 from spark_reports.models import (
     Anomaly,
     DataQuality,
@@ -27,7 +28,6 @@ from tests.budget import first_everyday
 
 State = ReportRun.State
 NOT_COMPILED = "spark.sql.codegen.wholeStage=false"  # as in `quick`: compiling does not pay for an empty day
-MIN_USUAL_DAYS = 3  # as in `jobs.statistics`, which needs Spark
 PLACE = ("platform", "app_topic", "bridge")
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("closed_at_midnight")]
 

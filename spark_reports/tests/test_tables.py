@@ -9,10 +9,8 @@ from notifications.models import Notification
 from registrations.models import RegistrationEvent
 from spark_reports.export.queries import REFUSED, VERDICT_STATES
 from spark_reports.jobs.labels import KNOWN
-from spark_reports.jobs.reports import anomalies, statistics
 from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, Table, Type
 from spark_reports.lake import arrow_schema
-from spark_reports.nights import summary
 from spark_reports.running.loading import MODELS
 from spark_reports.tests.test_export import assert_documented
 from waku_bridge.models import InboundEnvelope, OutboundReply
@@ -76,9 +74,3 @@ def test_the_labels_of_jobs_are_those_of_the_models() -> None:
 
 def test_the_lake_has_an_arrow_type_for_every_type() -> None:
     assert all(isinstance(f.type, pa.DataType) for table in EVENT_TABLES for f in arrow_schema(table))
-
-
-def test_pages_and_jobs_have_the_same_limits_of_the_usual_band() -> None:
-    """Pages also work without PySpark, so they cannot import the jobs."""
-    assert (summary.USUAL_DAYS, summary.MIN_USUAL_DAYS) == (statistics.USUAL_DAYS, statistics.MIN_USUAL_DAYS)
-    assert summary.MIN_TOTAL == anomalies.MIN_TOTAL

@@ -11,10 +11,9 @@ from pyspark.sql import functions as F
 
 from spark_reports.jobs.reports.statistics import scale, with_usual
 from spark_reports.jobs.sources import union
+from spark_reports.jobs.tables import MIN_TOTAL
 
 LIMIT = 3.5
-# A rate of fewer events is not flagged, because it proves nothing.
-MIN_TOTAL = 50
 MIN_DIFFERENCE = 10
 PLACE = ["platform", "app_topic", "bridge"]
 FIGURE = ["figure", "stage", *PLACE]

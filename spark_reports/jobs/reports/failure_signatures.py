@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 
 from spark_reports.jobs.reports.statistics import of_day, with_usual
 from spark_reports.jobs.sources import union
+from spark_reports.jobs.tables import NEW_AFTER_DAYS
 
 KEY = ["source", "platform", "signature"]
-NEW_AFTER_DAYS = 30
 RISING_FACTOR = 2
 RISING_MIN = 10
 KEPT = 200

@@ -6,11 +6,11 @@ from datetime import date
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from spark_reports.jobs.tables import MIN_USUAL_DAYS, USUAL_DAYS
+
 Z_95 = 1.959964
 # The factor that turns the median absolute deviation of normal data into its standard deviation.
 MAD_TO_SIGMA = 1.4826
-USUAL_DAYS = 7
-MIN_USUAL_DAYS = 3
 
 
 def wilson_low(events: Column, total: Column) -> Column:
