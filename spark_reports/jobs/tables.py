@@ -85,6 +85,8 @@ def optional(name: str, type_: Type, meaning: str, unit: Unit | None = None) -> 
 PLATFORM = required("platform", Type.STRING, "`ios`, `android`, or `none` where nothing tells")
 APP_TOPIC = required("app_topic", Type.STRING, "APNs topic; empty for Firebase, `(other)` where it has no channel")
 BRIDGE = required("bridge", Type.STRING, "the bridge that it came by")
+_PLACE = (PLATFORM, APP_TOPIC, BRIDGE)
+PLACE = (PLATFORM.name, APP_TOPIC.name, BRIDGE.name)
 STAGE = required("stage", Type.STRING, "the step in a message's life")
 
 # Facts, as they are exported -----------------------------------------------------------------------------------------
@@ -108,9 +110,7 @@ NOTIFICATIONS = Table(
     "one row per notification asked for, on the day it was accepted or refused, and nothing about whom it is of",
     (
         required("at", Type.TIMESTAMP, "when it was accepted or refused, to the hour"),
-        PLATFORM,
-        APP_TOPIC,
-        BRIDGE,
+        *_PLACE,
         required("state", Type.STRING, "as in docs/delivery.md, at the time of the export"),
         required("report", Type.STRING, "what the sender was told; empty while it was not"),
     ),
@@ -158,9 +158,7 @@ ATTEMPTS = Table(
     "one row per attempt at a gateway, on the day it began",
     (
         required("at", Type.TIMESTAMP, "when the attempt began, to the minute"),
-        PLATFORM,
-        APP_TOPIC,
-        BRIDGE,
+        *_PLACE,
         required("number", Type.INT, "1 for the first attempt of its notification"),
         required("outcome", Type.STRING, "class as in docs/delivery.md; `open` while it is not known"),
         required("code", Type.STRING, "the gateway's error in our words; empty for a success"),
@@ -199,9 +197,7 @@ REGISTRATION_EVENTS = Table(
     (
         required("at", Type.TIMESTAMP, "when it happened, to the hour"),
         required("kind", Type.STRING, "kind of `RegistrationEvent`"),
-        PLATFORM,
-        APP_TOPIC,
-        BRIDGE,
+        *_PLACE,
         required("is_first", Type.BOOLEAN, "nothing earlier is known of the installation"),
         required("was_active", Type.BOOLEAN, "could be pushed to before the event"),
         required("is_active", Type.BOOLEAN, "can be pushed to after it"),
@@ -214,9 +210,7 @@ ACTIVE_TOKENS = Table(
     "one row per platform, app topic and bridge: device tokens that can be pushed to; counted in SQL over the "
     "whole history, apart from the events of the day, so that the two can be compared",
     (
-        PLATFORM,
-        APP_TOPIC,
-        BRIDGE,
+        *_PLACE,
         required("at_start", Type.LONG, "how many were active at 00:00 UTC"),
         required("at_end", Type.LONG, "how many were active 24 hours later"),
     ),
@@ -226,9 +220,7 @@ TOKEN_SPELLS = Table(
     "one row per platform, app topic, bridge, day of first registration, last day and end: the device tokens of "
     "the last 26 weeks by how long they lived, read from the whole history of each token",
     (
-        PLATFORM,
-        APP_TOPIC,
-        BRIDGE,
+        *_PLACE,
         required("began_on", Type.DATE, "day on which these device tokens were first registered"),
         required("last_day", Type.DATE, "last day on which they were at risk: of their end, or the day of the export"),
         required(
@@ -275,9 +267,7 @@ ERROR_RATES = Table(
     (
         optional("hour", Type.INT, "0 to 23 UTC; null for the whole day"),
         STAGE,
-        PLATFORM,
-        APP_TOPIC,
-        BRIDGE,
+        *_PLACE,
         required("outcome", Type.STRING, "outcome class"),
         required("code", Type.STRING, "what exactly, in our words; may be empty"),
         required("is_failure", Type.BOOLEAN, "whether this outcome counts as an error"),
@@ -301,9 +291,7 @@ TOKEN_CHURN = Table(
     "token_churn",
     "one row per day, platform, app topic and bridge",
     (
-        PLATFORM,
-        APP_TOPIC,
-        BRIDGE,
+        *_PLACE,
         required("active_at_start", Type.LONG, "device tokens that can be pushed to at 00:00 UTC"),
         required("new", Type.LONG, "in: installations never seen before"),
         required("returned", Type.LONG, "in: registered or revived again after it died or expired"),
@@ -329,9 +317,7 @@ TOKEN_LIFETIME = Table(
     "one row per day, platform, app topic, bridge, weekly cohort of device tokens and age in weeks: Kaplan-Meier "
     "survival as known at the end of the day; the last 26 cohorts",
     (
-        PLATFORM,
-        APP_TOPIC,
-        BRIDGE,
+        *_PLACE,
         required("cohort", Type.DATE, "Monday of the week in which the tokens were first registered"),
         required("age_weeks", Type.INT, "1: survived the first seven days"),
         required("tokens", Type.LONG, "size of the cohort: all tokens first registered in this week and place"),
@@ -424,9 +410,7 @@ ANOMALIES = Table(
     (
         required("figure", Type.STRING, "`error_rate` or `churn_rate`"),
         required("stage", Type.STRING, "the step in a message's life; `churn` for churn rates"),
-        PLATFORM,
-        APP_TOPIC,
-        BRIDGE,
+        *_PLACE,
         required("events", Type.LONG, "failures, or tokens lost"),
         required("total", Type.LONG, "of so many"),
         required("value", Type.DOUBLE, "the rate of this day"),

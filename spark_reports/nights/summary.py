@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.models import Count, Max, Q, Sum, Window
 
-from spark_reports.jobs.tables import MIN_TOTAL, MIN_USUAL_DAYS, USUAL_DAYS
+from spark_reports.jobs.tables import MIN_TOTAL, MIN_USUAL_DAYS, PLACE, USUAL_DAYS
 from spark_reports.models import (
     Anomaly,
     DataQuality,
@@ -23,7 +23,6 @@ from spark_reports.nights.nights import published_days
 MAX_SIGNATURES = 10
 # While there is no band, a stage that fails more than this is highlighted.
 FAILING_RATE = 0.05
-PLACE = ("platform", "app_topic", "bridge")
 CHURN = ("active_at_start", "new", "returned", "unregistered", "died", "expired", "active_at_end")
 
 

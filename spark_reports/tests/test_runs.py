@@ -10,7 +10,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from spark_reports.export import last_closed_day
-from spark_reports.jobs.tables import MIN_USUAL_DAYS
+from spark_reports.jobs.tables import MIN_USUAL_DAYS, PLACE
 from spark_reports.models import (
     Anomaly,
     DataQuality,
@@ -28,7 +28,6 @@ from tests.budget import first_everyday
 
 State = ReportRun.State
 NOT_COMPILED = "spark.sql.codegen.wholeStage=false"  # as in `quick`: compiling does not pay for an empty day
-PLACE = ("platform", "app_topic", "bridge")
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("closed_at_midnight")]
 
 

@@ -11,11 +11,10 @@ from pyspark.sql import functions as F
 
 from spark_reports.jobs.reports.statistics import scale, with_usual
 from spark_reports.jobs.sources import union
-from spark_reports.jobs.tables import MIN_TOTAL
+from spark_reports.jobs.tables import MIN_TOTAL, PLACE
 
 LIMIT = 3.5
 MIN_DIFFERENCE = 10
-PLACE = ["platform", "app_topic", "bridge"]
 FIGURE = ["figure", "stage", *PLACE]
 
 

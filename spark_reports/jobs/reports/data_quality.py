@@ -24,6 +24,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_reports.jobs import labels
 from spark_reports.jobs.sources import is_duration, is_within_day, local_rows, union
+from spark_reports.jobs.tables import PLACE
 
 DURATIONS = (
     "processed_us",
@@ -134,7 +135,7 @@ UNEXPLAINED_TOKENS = 0.001
 
 
 def reconciliation(churn: DataFrame) -> DataFrame:
-    place = F.concat_ws(" ", "platform", "app_topic", "bridge").alias("subject")
+    place = F.concat_ws(" ", *PLACE).alias("subject")
     end = F.col("active_at_end")
     stocks = churn.select("day", place, (end + F.col("unexplained")).alias("expected"), end.alias("found"))
     return _check("reconciliation", stocks, UNEXPLAINED_TOKENS)

@@ -16,9 +16,8 @@ from pyspark.sql import functions as F
 from spark_reports.jobs import labels, tables
 from spark_reports.jobs.reports.statistics import scale, wilson_high, wilson_low, with_usual
 from spark_reports.jobs.sources import union
-from spark_reports.jobs.tables import Table
+from spark_reports.jobs.tables import PLACE, Table
 
-PLACE = ["platform", "app_topic", "bridge"]
 CELL = ["hour", "stage", *PLACE]  # the keys of a total
 OUTCOME = ["outcome", "code", "is_failure"]
 # The outcome of a state that this version does not know. `data_quality` has a finding about it.

@@ -13,8 +13,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_reports.jobs import labels
+from spark_reports.jobs.tables import PLACE
 
-PLACE = ["day", "platform", "app_topic", "bridge"]
+KEY = ["day", *PLACE]
 IN = ("new", "returned", "moved_in")
 OUT = ("unregistered", "died", "expired", "moved_out")
 STAYED = ("refreshed", "token_changed")
@@ -26,11 +27,11 @@ UNKNOWN = "unknown"
 def transform(events: DataFrame, active: DataFrame) -> DataFrame:
     """Return the stocks, flows and churn rate of each day, platform, app topic and bridge."""
     flows, stocks = count_flows(events), count_active(active)
-    joined = stocks.join(flows, on=PLACE, how="full").na.fill(0)
+    joined = stocks.join(flows, on=KEY, how="full").na.fill(0)
     start, end = F.col("active_at_start"), F.col("active_at_end")
     lost = F.col("unregistered") + F.col("died") + F.col("expired")
     return joined.select(
-        *PLACE,
+        *KEY,
         "active_at_start",
         *IN,
         *STAYED,
@@ -94,6 +95,4 @@ def _move(platform: Column, app_topic: Column, flow: str | Column) -> Column:
 
 
 def count_active(active: DataFrame) -> DataFrame:
-    return active.groupBy(*PLACE).agg(
-        F.sum("at_start").alias("active_at_start"), F.sum("at_end").alias("active_at_end")
-    )
+    return active.groupBy(*KEY).agg(F.sum("at_start").alias("active_at_start"), F.sum("at_end").alias("active_at_end"))

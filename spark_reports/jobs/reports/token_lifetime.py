@@ -19,8 +19,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_reports.jobs.reports.statistics import Z_95, of_day
+from spark_reports.jobs.tables import PLACE
 
-PLACE = ["platform", "app_topic", "bridge"]
 COHORT = ["day", *PLACE, "cohort"]
 
 
