@@ -7,7 +7,6 @@ database.
 from dataclasses import dataclass
 from datetime import date, datetime
 from smtplib import SMTPException
-from typing import Any
 
 import structlog
 from celery import shared_task
@@ -74,13 +73,14 @@ def _make(work: _Work) -> bool:
     else:
         from spark_reports.running.runs import (  # noqa: PLC0415 - needs PyArrow, which may not be installed
             Busy,
+            Progress,
             RunError,
             WorkerStops,
             run_reports,
         )
 
         try:
-            run_reports(work.first, work.last, progress=_until_stopped(), replace=work.replace)
+            run_reports(work.first, work.last, progress=Progress(), replace=work.replace)
         except (Busy, WorkerStops):
             return False
         except RunError as error:
@@ -97,17 +97,6 @@ def _make(work: _Work) -> bool:
 def _close(work: _Work) -> None:
     if work.request:
         work.request.delete()
-
-
-def _until_stopped() -> Any:
-    from spark_reports.running.runs import Progress, WorkerStops  # noqa: PLC0415 - as above
-
-    class UntilStopped(Progress):
-        def beat(self) -> None:
-            if WORKER_STOP.is_set():
-                raise WorkerStops
-
-    return UntilStopped()
 
 
 def _note_lack(work: _Work, error: str) -> None:

@@ -20,6 +20,7 @@ from django.conf import settings
 
 from kit.db.clock import database_now
 from kit.processes.leader import REPORTS, LeaderLock
+from kit.processes.stopping import WORKER_STOP
 from spark_reports.export import ExportError, closed_days, export_day, oldest_day_of_lake
 from spark_reports.jobs import tables
 from spark_reports.jobs.plan import LOOK_BACK_DAYS, LOOK_BACK_SNAPSHOTS, Plan
@@ -81,9 +82,6 @@ class Progress:
 
     def report(self, line: str) -> None:
         """Report that Spark finished a report."""
-
-    def beat(self) -> None:
-        """Report at least every BEAT_SECONDS that Spark computes. An exception from here ends the run, and Spark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +163,7 @@ def _run(source: Source, days: Sequence[date], progress: Progress) -> ReportRun:
         raise
     if not source.is_made_up:
         _forget_old_days()
-        _keep_classes(facts, progress)
+        _keep_classes(facts)
     return run
 
 
@@ -204,11 +202,7 @@ def _step(run: ReportRun, step: ReportRun.Step, progress: Progress) -> Iterator[
 def _export(source: Source, run: ReportRun, lake: Lake, days: Sequence[date], progress: Progress) -> Facts:
     facts = {}
     for day in days:
-
-        def on_rows(table: str, number: int, day: date = day) -> None:
-            progress.rows(day, table, number)
-
-        facts[day] = source.bring(day, lake, now=database_now(), on_rows=on_rows)
+        facts[day] = source.bring(day, lake, now=database_now(), on_rows=partial(progress.rows, day))
         lake.verify(Kind.FACTS, day, facts[day])
         _beat(run)
     run.event_count = _row_count(facts)
@@ -222,11 +216,17 @@ def _row_count(facts: Facts) -> int:
 def _compute(run: ReportRun, lake: Lake, facts: Facts, output: str, progress: Progress) -> str:
     def on_line(line: str) -> None:
         _beat(run)
-        progress.beat()
+        _end_with_worker()
         if line:
             progress.report(line)
 
     return submit(_submission(lake, facts, output, on_line))
+
+
+def _end_with_worker() -> None:
+    """End the run, and Spark, if the worker is stopped. This is checked at least every BEAT_SECONDS."""
+    if WORKER_STOP.is_set():
+        raise WorkerStops
 
 
 def _submission(lake: Lake, facts: Facts, output: str, on_line: Callable[[str], None]) -> Submission:
@@ -255,7 +255,7 @@ def _forget_old_days() -> None:
         log.warning("old_days_not_removed", error=in_one_line(error))
 
 
-def _keep_classes(facts: Facts, progress: Progress) -> None:
+def _keep_classes(facts: Facts) -> None:
     """Compute a night of few rows once more, to write the archive of classes for later runs.
 
     The archive is written by a Java process of its own, so that its failure does not affect the run.
@@ -266,7 +266,7 @@ def _keep_classes(facts: Facts, progress: Progress) -> None:
     lake = Lake(settings.REPORTS_LAKE)
     try:
         with replacing(archive) as draft:
-            submission = _submission(lake, facts, "incoming/classes", lambda _line: progress.beat())
+            submission = _submission(lake, facts, "incoming/classes", lambda _line: _end_with_worker())
             submit(replace(submission, new_classes=draft))
     except FAULTS as error:
         log.warning("classes_not_archived", error=in_one_line(error))
