@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_reports.jobs import sinks, sources, tables
+from spark_reports.jobs import sources, tables
 from spark_reports.jobs.plan import Plan
 from spark_reports.jobs.reports import (
     anomalies,
@@ -28,6 +28,7 @@ from spark_reports.jobs.reports import (
     token_churn,
     token_lifetime,
 )
+from spark_reports.jobs.schemas import schema_of
 from spark_reports.jobs.session import expect_small_frames, make_session
 from spark_reports.jobs.tables import Table
 
@@ -44,11 +45,8 @@ class Nightly:
         self.spark = spark
         self.lake = lake
         self.plan = plan
-        self.raw = {table.name: self._read(table) for table in tables.EVENT_TABLES}
+        self.raw = {table.name: sources.read_facts(spark, lake, plan, table) for table in tables.EVENT_TABLES}
         self.facts = {name: sources.plausible(f) if "at" in f.columns else f for name, f in self.raw.items()}
-
-    def _read(self, table: Table) -> DataFrame:
-        return sources.read_facts(self.spark, self.lake, self.plan, table)
 
     def earlier(self, report: Table) -> DataFrame:
         """Return the published rows of a report for the days before the run."""
@@ -122,9 +120,18 @@ class Nightly:
         self.write(sources.union([quality, history, incomplete]), tables.DATA_QUALITY)
 
     def write(self, frame: DataFrame, report: Table) -> DataFrame:
-        """Write one report, report the time that it took, and return its rows."""
+        """Write one report, report the time that it took, and return a frame that reads its rows from the files.
+
+        There is one file per day, in the folder of the run. No reader opens it until the server has checked all of them
+        and published the days: see `spark_reports.lake`. Later frames are computed from the files, without computing
+        the report again. Raises AnalysisException when the frame lacks a column of the report.
+        """
         started = time.monotonic()
-        written = sinks.write(frame, report, self.lake, self.plan)
+        schema = schema_of(report)
+        path = f"{self.lake}/{self.plan.output}/{report.name}"
+        columns = [F.col(field.name).cast(field.dataType) for field in schema]
+        frame.select(columns).coalesce(1).write.mode("error").partitionBy("day").parquet(path)
+        written = self.spark.read.schema(schema).parquet(path).select(schema.fieldNames())
         print_time(report.name, started)
         return written
 
