@@ -44,7 +44,7 @@ def _statements(path: Path) -> list[str]:
 
 
 def _measure(lake: Lake) -> dict[str, float]:
-    from spark_reports.export import export_day  # noqa: PLC0415
+    from spark_reports.export.days import export_day  # noqa: PLC0415
 
     ends: dict[str, float] = {}
     started, cpu = time.monotonic(), time.process_time()

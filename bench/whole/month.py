@@ -175,7 +175,7 @@ def _exporting(folder: Path) -> Iterator[None]:
 def _export(folder: Path) -> None:
     from django.db import connections  # noqa: PLC0415 - Django is set up only now
 
-    from spark_reports.export import export_day  # noqa: PLC0415 - as above
+    from spark_reports.export.days import export_day  # noqa: PLC0415 - as above
     from spark_reports.lake import Lake  # noqa: PLC0415 - as above
 
     connections.close_all()  # those inherited from the parent

@@ -19,11 +19,11 @@ from django.conf import settings
 from embedded.demo import facts
 from embedded.demo.facts import Columns
 from kit.db.clock import database_now
-from spark_reports.export import last_closed_day
 from spark_reports.jobs import tables
 from spark_reports.jobs.tables import LIFETIME_WEEKS, Table
 from spark_reports.lake import Lake, Manifest, arrow_schema
 from spark_reports.models import PublishedDay
+from spark_reports.nights.closing import last_closed_day
 from spark_reports.running.runs import Progress, Source, run_days
 
 DAYS = 14

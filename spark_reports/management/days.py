@@ -10,8 +10,8 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError
 
 from kit.db.clock import database_now
-from spark_reports.export import last_closed_day
 from spark_reports.lake import in_one_line
+from spark_reports.nights.closing import last_closed_day
 
 
 def add_days(parser: CommandParser) -> None:

@@ -33,13 +33,15 @@ from notifications.rules.reports import Decided, pack
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
 from registrations.models import RegistrationEvent
-from spark_reports.export import ExportError, closed_days, copying, export_day, last_closed_day, sessions
+from spark_reports.export import copying, sessions
 from spark_reports.export.copying import is_topic, is_word
+from spark_reports.export.days import ExportError, closed_days, export_day
 from spark_reports.export.pseudonyms import Period, PseudonymKey, Subject, key_for
 from spark_reports.export.queries import QUERIES, Hours
 from spark_reports.jobs.tables import ACTORS, CROWD, EVENT_TABLES, HEAVIEST, Column, Table
 from spark_reports.lake import Kind, Lake, LakeError, Manifest, arrow_schema, folder_of
 from spark_reports.models import PseudonymSeed
+from spark_reports.nights.closing import last_closed_day
 from spark_reports.nights.seeds import destroy_seeds
 from spark_reports.tests.history import History, midnight
 from tests import factories

@@ -26,7 +26,7 @@ from django.db import connection
 from django.utils import timezone
 
 from kit.processes.leader import REPORTS
-from spark_reports.export import export_day
+from spark_reports.export.days import export_day
 from spark_reports.jobs import tables
 from spark_reports.jobs.plan import Plan
 from spark_reports.jobs.tables import REPORT_TABLES, SCHEMA_VERSION

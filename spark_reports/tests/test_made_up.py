@@ -13,7 +13,6 @@ from embedded.management.commands.demo import Command as Demo
 from embedded.servers.postgres import EmbeddedPostgres
 from notifications.models import Attempt, Notification
 from registrations.models import RegistrationEvent
-from spark_reports.export import last_closed_day
 from spark_reports.jobs.tables import EVENT_TABLES
 from spark_reports.lake import Kind, Lake
 from spark_reports.models import (
@@ -26,6 +25,7 @@ from spark_reports.models import (
     TokenChurn,
     TokenLifetime,
 )
+from spark_reports.nights.closing import last_closed_day
 from spark_reports.running import parts, runs
 from spark_reports.running.spark import Submission
 from spark_reports.tests import rows

@@ -12,8 +12,9 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from spark_reports.export import export_day, last_closed_day
+from spark_reports.export.days import export_day
 from spark_reports.lake import Kind, Lake
+from spark_reports.nights.closing import last_closed_day
 from spark_reports.running.runs import make_plan
 from tests import factories
 from tests.budget import first_everyday

@@ -9,7 +9,6 @@ from django.conf import LazySettings
 from django.db import connection, transaction
 from django.utils import timezone
 
-from spark_reports.export import last_closed_day
 from spark_reports.jobs.tables import MIN_USUAL_DAYS, PLACE
 from spark_reports.models import (
     Anomaly,
@@ -21,6 +20,7 @@ from spark_reports.models import (
     ReportRun,
     TokenChurn,
 )
+from spark_reports.nights.closing import last_closed_day
 from spark_reports.running import spark
 from spark_reports.running.runs import Progress, run_reports
 from spark_reports.tests.history import History, midnight

@@ -13,7 +13,7 @@ import pytest
 from django.utils import timezone
 
 from registrations.models import RegistrationEvent
-from spark_reports.export import export_day
+from spark_reports.export.days import export_day
 from spark_reports.lake import Lake
 from spark_reports.running.runs import make_plan
 from tests import factories

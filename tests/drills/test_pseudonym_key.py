@@ -16,10 +16,11 @@ from django.conf import LazySettings
 from django.utils import timezone
 
 from registrations.keys.keyring import keyring
-from spark_reports.export import export_day, last_closed_day
+from spark_reports.export.days import export_day
 from spark_reports.export.pseudonyms import Subject
 from spark_reports.jobs.tables import CROWD
 from spark_reports.lake import Lake
+from spark_reports.nights.closing import last_closed_day
 from tests import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kit.db.clock import database_now
-from spark_reports.export import ExportError, closed_days, export_day
+from spark_reports.export.days import ExportError, closed_days, export_day
 from spark_reports.lake import Lake, LakeError, Manifest
 from spark_reports.management.days import add_days, chosen_days, faults_in_one_line
 from spark_reports.running.runs import Busy, alone
