@@ -9,8 +9,8 @@ A part is a table, or some hours of a large one. The first error ends all sessio
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import date
@@ -76,12 +76,16 @@ class Export:
             raise
 
     def _in_threads(self, snapshot: str) -> None:
+        """Copy all parts. The first error drops the waiting ones, and cancels the running queries."""
         with ThreadPoolExecutor(SESSIONS, thread_name_prefix="export") as pool:
             threads = [pool.submit(self._copy_all, snapshot) for _ in range(min(SESSIONS, len(self.waiting)))]
             try:
-                _wait_for(threads)
+                for thread in as_completed(threads):
+                    thread.result()
             except BaseException:
-                self._end()
+                self.waiting.clear()
+                for session in self.sessions:
+                    session.cancel_safe(timeout=5)
                 raise
 
     def _copy_all(self, snapshot: str) -> None:
@@ -108,22 +112,10 @@ class Export:
         self.begun.append(_new_path(table, self.day))
         return self.begun[-1]
 
-    def _end(self) -> None:
-        """Drop the waiting parts, and cancel the running queries."""
-        self.waiting.clear()
-        for session in self.sessions:
-            session.cancel_safe(timeout=5)
-
     def _files_of(self, table: Table) -> list[File]:
         parts = sorted((part for part in self.files if part.table == table), key=lambda part: part.hours.first)
         files = [file for part in parts for file in self.files[part]]
         return merge_small(files, table, self.lake, partial(self._begin, table))
-
-
-def _wait_for(threads: Sequence[Future[None]]) -> None:
-    """Wait until all threads are done. Raise the error of the first one that fails."""
-    for thread in as_completed(threads):
-        thread.result()
 
 
 def _new_path(table: Table, day: date) -> str:
