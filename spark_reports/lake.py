@@ -139,7 +139,8 @@ class Lake:
         if not self.has(kind, day):
             return None
         try:
-            return Manifest.from_json(self.read(path).decode())
+            with self._files.open_input_stream(self._path(path)) as source:
+                return Manifest.from_json(source.read().decode())
         except (ValueError, KeyError, TypeError) as error:
             raise LakeError(f"{path} is no manifest. {_repair(kind, day)}") from error
 
@@ -192,7 +193,10 @@ class Lake:
         """Remove the files of a day that its manifest does not list: replaced ones, and those of broken exports."""
         kept = {file.path for files in manifest.tables.values() for file in files} if manifest else set()
         for table in TABLES[kind]:
-            self._remove_others(folder_of(kind, table, day), kept)
+            folder = folder_of(kind, table, day)
+            for info in self._list(folder):
+                if f"{folder}/{Path(info.path).name}" not in kept:
+                    self._files.delete_file(info.path)
 
     def verify(self, kind: Kind, day: date, manifest: Manifest, only: Collection[str] = ()) -> None:
         """Check every file of the day, or those of the tables ``only``.
@@ -282,10 +286,6 @@ class Lake:
         with suppress(OSError):
             self._files.delete_file(self._path(path))
 
-    def read(self, path: str) -> bytes:
-        with self._files.open_input_stream(self._path(path)) as source:
-            return bytes(source.read())
-
     def exists(self, path: str) -> bool:
         return bool(self._files.get_file_info(self._path(path)).type == fs.FileType.File)
 
@@ -301,11 +301,6 @@ class Lake:
     def remove_folder(self, folder: str) -> None:
         if self._files.get_file_info(self._path(folder)).type == fs.FileType.Directory:
             self._files.delete_dir(self._path(folder))
-
-    def _remove_others(self, folder: str, kept: set[str]) -> None:
-        for info in self._list(folder):
-            if f"{folder}/{Path(info.path).name}" not in kept:
-                self._files.delete_file(info.path)
 
     def _list(self, folder: str, kind: fs.FileType = fs.FileType.File) -> list[fs.FileInfo]:
         infos = self._files.get_file_info(fs.FileSelector(self._path(folder), allow_not_found=True))
