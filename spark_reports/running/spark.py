@@ -159,8 +159,7 @@ def _command(submission: Submission, archive: Path, entry: Path, plan: Path) -> 
         *["--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=WARN"],
         # Files of Spark are readable for its account only.
         *["--conf", "spark.hadoop.fs.permissions.umask-mode=077", "--conf", "spark.ui.showConsoleProgress=false"],
-        *_for_one_machine(submission.master),
-        *_for_buffers(submission),
+        *_for_one_machine(submission),
         *_for_s3(submission.lake),
         *arguments,
     ]
@@ -206,15 +205,15 @@ def is_here(master: str) -> bool:
     return master.startswith("local") or urlsplit(master).hostname in {"127.0.0.1", "localhost", "::1"}
 
 
-def _for_one_machine(master: str) -> Iterable[str]:
-    """Return the options for a master on this machine: a driver on localhost, and eight partitions of a shuffle."""
+def _for_one_machine(submission: Submission) -> Iterable[str]:
+    """Return the options for a master on this machine.
+
+    The driver is on localhost, and a shuffle has eight partitions. Hadoop buffers uploads in the scratch folder, which
+    only this machine has.
+    """
     options = ["spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", "spark.sql.shuffle.partitions=8"]
-    return (part for option in options for part in ("--conf", option)) if is_here(master) else ()
-
-
-def _for_buffers(submission: Submission) -> Iterable[str]:
-    """Return the option that makes Hadoop buffer uploads in the scratch folder, which only this machine has."""
-    return ("--conf", f"spark.hadoop.hadoop.tmp.dir={submission.scratch}") if is_here(submission.master) else ()
+    options.append(f"spark.hadoop.hadoop.tmp.dir={submission.scratch}")
+    return (part for option in options for part in ("--conf", option)) if is_here(submission.master) else ()
 
 
 def environment(master: str, rows: int = 0) -> dict[str, str]:
@@ -250,7 +249,7 @@ def _running(command: Sequence[str], environ: Mapping[str, str]) -> Iterator["su
 
     The command ends when this process ends, because its standard input is a pipe: see `kill_with_parent`.
     """
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -259,11 +258,11 @@ def _running(command: Sequence[str], environ: Mapping[str, str]) -> Iterator["su
         text=True,
         errors="replace",
         start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        _stop(process)
+    ) as process:
+        try:
+            yield process
+        finally:
+            _stop(process)
 
 
 def _stop(process: "subprocess.Popen[str]") -> None:
@@ -274,9 +273,6 @@ def _stop(process: "subprocess.Popen[str]") -> None:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, SIGKILL)
             process.wait()
-    for stream in (process.stdin, process.stdout):
-        if stream:
-            stream.close()
 
 
 def _follow(process: "subprocess.Popen[str]", submission: Submission, log: deque[str]) -> int:

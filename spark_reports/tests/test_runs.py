@@ -85,8 +85,8 @@ def test_a_night_writes_an_archive_of_classes_for_the_next_and_a_broken_archive_
     lake_url: str, java: None, settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)  # Java takes no archive with a folder before the JARs
-    options = tuple(spark._for_one_machine("local[2]"))
-    monkeypatch.setattr(spark, "_for_one_machine", lambda _master: (*options, "--conf", NOT_COMPILED))
+    options_of = spark._for_one_machine
+    monkeypatch.setattr(spark, "_for_one_machine", lambda sub: (*options_of(sub), "--conf", NOT_COMPILED))
     settings.DATA_DIR = tmp_path / "data"
     settings.DATA_DIR.mkdir()
     day = last_closed_day(timezone.now())
