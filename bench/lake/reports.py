@@ -166,7 +166,7 @@ def _submit(lake: Lake, manifest: Manifest, reports: dict[str, float], **archive
     plan = make_plan(lake, {DAY: manifest}, "incoming/bench").to_json()
     rows = sum(manifest.rows.values())
     scratch = Path(lake.url) / "scratch"
-    submit(Submission("local[2]", DRIVER_MEMORY, lake.url, plan, scratch, 3600, rows, on_line, **archive))
+    submit(Submission("local[2]", DRIVER_MEMORY, lake.url, plan, scratch, rows, on_line, **archive))
 
 
 @contextmanager

@@ -40,8 +40,6 @@ from spark_reports.running.spark import (
     submit,
 )
 
-# Spark is stopped after this time.
-SPARK_TIMEOUT_SECONDS = 14_400.0
 log = structlog.get_logger(__name__)
 State, Step = ReportRun.State, ReportRun.Step
 
@@ -236,7 +234,6 @@ def _submission(lake: Lake, facts: Facts, output: str, on_line: Callable[[str], 
         lake=lake.url,
         plan=make_plan(lake, facts, output).to_json(),
         scratch=scratch_in(settings.DATA_DIR),
-        timeout_seconds=SPARK_TIMEOUT_SECONDS,
         rows=_row_count(facts),
         on_line=on_line,
         classes=_classes(),

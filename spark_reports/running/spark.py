@@ -41,6 +41,8 @@ S3_KEYS = (
 )
 LOG_LINES = 200
 MAX_LINE = 300
+# Spark is stopped after this time.
+TIMEOUT_SECONDS = 14_400.0
 BEAT_SECONDS = 20
 STOP_SECONDS = 10
 
@@ -67,7 +69,6 @@ class Submission:
     lake: str
     plan: str
     scratch: Path
-    timeout_seconds: float
     rows: int
     on_line: Callable[[str], None]
     classes: Path | None = None
@@ -278,14 +279,14 @@ def _stop(process: "subprocess.Popen[str]") -> None:
 def _follow(process: "subprocess.Popen[str]", submission: Submission, log: deque[str]) -> int:
     lines: SimpleQueue[str | None] = SimpleQueue()
     Thread(target=_read_lines, args=(process, lines), daemon=True).start()
-    deadline = monotonic() + submission.timeout_seconds
+    deadline = monotonic() + TIMEOUT_SECONDS
     while (line := _next(lines)) is not None:
         if line.startswith(PROGRESS) or not line:
             submission.on_line(line.removeprefix(PROGRESS))
         else:
             log.append(line[:MAX_LINE])
         if monotonic() > deadline:
-            raise SparkError(f"Spark did not finish within {submission.timeout_seconds:.0f} seconds.", "\n".join(log))
+            raise SparkError(f"Spark did not finish within {TIMEOUT_SECONDS:.0f} seconds.", "\n".join(log))
     return process.wait()
 
 

@@ -525,7 +525,7 @@ import sys
 from pathlib import Path
 from spark_reports.running.spark import Submission, submit
 lake, plan, scratch = sys.argv[1:]
-submit(Submission("local[2]", "1g", lake, Path(plan).read_text(), Path(scratch), 600, 1000, lambda line: None))
+submit(Submission("local[2]", "1g", lake, Path(plan).read_text(), Path(scratch), 1000, lambda line: None))
 """
 
 
