@@ -1,4 +1,4 @@
-"""Options and errors that the commands share: --day, or --from and --to (the last closed day by default)."""
+"""Options and errors that the commands share: the days (by default the last closed one), and --replace."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,10 +14,11 @@ from spark_reports.lake import in_one_line
 from spark_reports.nights.closing import last_closed_day
 
 
-def add_days(parser: CommandParser) -> None:
+def add_options(parser: CommandParser) -> None:
     parser.add_argument("--day", type=date.fromisoformat, help="one day, as 2026-11-20; by default the last closed one")
     parser.add_argument("--from", dest="first", type=date.fromisoformat, metavar="DAY", help="first day of a range")
     parser.add_argument("--to", dest="last", type=date.fromisoformat, metavar="DAY", help="last day of a range")
+    parser.add_argument("--replace", action="store_true", help="export days again that are in the lake already")
 
 
 def chosen_days(options: Mapping[str, Any]) -> tuple[date, date]:

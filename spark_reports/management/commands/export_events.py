@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kit.db.clock import database_now
 from spark_reports.export.days import ExportError, closed_days, export_day
 from spark_reports.lake import Lake, LakeError, Manifest
-from spark_reports.management.days import add_days, chosen_days, faults_in_one_line
+from spark_reports.management.days import add_options, chosen_days, faults_in_one_line
 from spark_reports.running.runs import Busy, alone
 
 
@@ -22,8 +22,7 @@ class Command(BaseCommand):
     help = "Export the facts of closed days (UTC) into REPORTS_LAKE. Days that are in the lake already are skipped."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        add_days(parser)
-        parser.add_argument("--replace", action="store_true", help="export days again that are in the lake already")
+        add_options(parser)
 
     def handle(self, *_args: Any, **options: Any) -> None:
         columns = (

@@ -9,7 +9,7 @@ from rich.progress import Progress as Bars
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from spark_reports.jobs.tables import REPORT_TABLES
-from spark_reports.management.days import add_days, chosen_days, faults_in_one_line
+from spark_reports.management.days import add_options, chosen_days, faults_in_one_line
 from spark_reports.models import ReportRun
 from spark_reports.running.runs import Progress, RunError, run_reports
 
@@ -41,8 +41,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        add_days(parser)
-        parser.add_argument("--replace", action="store_true", help="export days again that are in the lake already")
+        add_options(parser)
 
     def handle(self, *_args: Any, **options: Any) -> None:
         first, last = chosen_days(options)
