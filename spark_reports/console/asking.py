@@ -19,7 +19,6 @@ from spark_reports.nights.nights import published_days
 
 DEFAULT_DAYS = 14
 MAX_DAYS = 92
-LABELS = {"platform": "Platform", "app_topic": "App topic", "bridge": "Bridge", "stage": "Stage"}
 MAX_TEXT = 200
 
 
@@ -33,7 +32,7 @@ class DaysForm(forms.Form):
         super().__init__(*args, **kwargs)
         for name in self.days:
             day_picker = UnfoldAdminTextInputWidget(attrs={"type": "date"})  # the browser's own, without a script
-            self.fields[name] = forms.DateField(label=name.capitalize(), required=False, widget=day_picker)
+            self.fields[name] = forms.DateField(required=False, widget=day_picker)
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
@@ -55,9 +54,7 @@ class ChoiceForm(DaysForm):
             sent = sent_by_name[name]
             known = sorted({*values, *([sent] if sent else [])} - {""})
             choices = [("", "all"), *[(value, value) for value in known]]
-            self.fields[name] = forms.ChoiceField(
-                label=LABELS[name], choices=choices, required=False, widget=UnfoldAdminSelectWidget()
-            )
+            self.fields[name] = forms.ChoiceField(choices=choices, required=False, widget=UnfoldAdminSelectWidget())
 
 
 def read_choice(request: HttpRequest, model: type[Report], names: Sequence[str], *, today: date) -> Choice:
