@@ -14,10 +14,6 @@ def count(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.0f}"
 
 
-def signed(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:+,.0f}"
-
-
 def percent(value: float | None) -> str:
     """Return a share in percent, with more digits for a small share: 12.3 %, 0.12 %, 0.0034 %."""
     if value is None:

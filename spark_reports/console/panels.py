@@ -133,7 +133,7 @@ def _band_words(rows: Iterable[ErrorRate]) -> str:
 def token_churn(choice: Choice) -> Sequence[Panel]:
     """Show the churn rate, the tokens that came and went, and the churn of the last day by place."""
     sums = _flows_by_day(choice)
-    rates = [("churn rate", row["day"], _churn(row)) for row in sums]
+    rates = [("churn rate", row["day"], churn_rate(row)) for row in sums]
     moves = [(name, row["day"], _sum(row, flows)) for row in sums for name, flows in (("came", IN), ("went", OUT))]
     rate = _chart("Churn rate by day", choice.days, rates, f.percent)
     flows = _chart("Device tokens that came and went, by day", choice.days, moves, f.count)
@@ -155,13 +155,13 @@ def _sum(row: Mapping[str, Any], flows: Iterable[str]) -> int:
     return sum(row[name] for name in flows)
 
 
-def _churn(row: Mapping[str, Any]) -> float | None:
+def churn_rate(row: Mapping[str, Any]) -> float | None:
     return _sum(row, OUT) / row["active_at_start"] if row["active_at_start"] else None
 
 
 def _churn_table(caption: str, keys: Sequence[str], rows: Iterable[Mapping[str, Any]], note: str = "") -> Table:
     flows = [(name, name.removeprefix("active_").replace("_", " ")) for name in FLOWS[:-1]]
-    return table_of(caption, (*keys, *flows, Cell("churn rate#", lambda row: f.percent(_churn(row)))), rows, note)
+    return table_of(caption, (*keys, *flows, Cell("churn rate#", lambda row: f.percent(churn_rate(row)))), rows, note)
 
 
 def token_lifetime(choice: Choice) -> Sequence[Panel]:

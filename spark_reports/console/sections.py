@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from spark_reports.console import formats as f
-from spark_reports.console.panels import STAGE_COLUMNS, anomaly_table
+from spark_reports.console.panels import STAGE_COLUMNS, anomaly_table, churn_rate
 from spark_reports.console.tables import Cell, Table, table_of
 from spark_reports.models import PublishedDay
 from spark_reports.nights.summary import FAILING_RATE, Finding, Summary
@@ -63,7 +63,7 @@ def _churn(night: Summary) -> Table:
     return Table(
         "Device tokens",
         ("all platforms", *[f"{name}#" for name in names], "churn rate#"),
-        [("tokens", *figures, f.percent(night.churn_rate))] if any(night.churn.values()) else [],
+        [("tokens", *figures, f.percent(churn_rate(night.churn)))] if any(night.churn.values()) else [],
     )
 
 

@@ -83,11 +83,6 @@ class Summary:
     def event_count(self) -> str:
         return f"{self.published.event_count:,}" if self.published else ""
 
-    @property
-    def churn_rate(self) -> float | None:
-        lost = self.churn["unregistered"] + self.churn["died"] + self.churn["expired"]
-        return lost / self.churn["active_at_start"] if self.churn["active_at_start"] else None
-
 
 def summarise(day: date) -> Summary:
     """Read the summary of a day."""

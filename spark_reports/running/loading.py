@@ -106,8 +106,7 @@ def load(results: Sequence[Result], facts: Mapping[date, Manifest], run: ReportR
         _remove(days, run)
         session: psycopg.Connection[Any] = connection.connection
         for result in results:
-            if result.report.name in MODELS:
-                _copy(session, result)
+            _copy(session, result)
         PublishedDay.objects.bulk_create(_published(day, facts[day], run, renewed.get(day, now), now) for day in days)
         run.result_count = sum(result.row_count for result in results)
         run.finding_count = DataQuality.objects.filter(day__in=days, is_ok=False).count()
