@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
+from spark_reports.jobs.schemas import schema_of
 from spark_reports.jobs.tables import Table, Type
 
 DAY = date(2026, 11, 20)
@@ -28,8 +29,6 @@ _BY_NAME: dict[str, Any] = {
 
 
 def frame(spark: Any, table: Table, rows: Sequence[Mapping[str, Any]]) -> Any:
-    from spark_reports.jobs.schemas import schema_of
-
     defaults = {c.name: None if c.is_nullable else _BY_NAME.get(c.name, _BY_TYPE[c.type]) for c in table.columns}
     defaults["day"] = DAY
     for row in rows:

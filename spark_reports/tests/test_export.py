@@ -461,9 +461,7 @@ def test_a_broken_export_leaves_the_day_as_it_was(
     lake_url: str, day: date, export: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = export()
-    from spark_reports.export import queries
-
-    monkeypatch.setitem(queries.QUERIES, "replies", lambda _day: "SELECT 1/0")
+    monkeypatch.setitem(QUERIES, "replies", lambda _day: "SELECT 1/0")
     with pytest.raises(Exception, match="division by zero"):
         export(replace=True)
 

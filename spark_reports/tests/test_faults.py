@@ -29,6 +29,7 @@ from kit.processes.leader import REPORTS
 from spark_reports.export.days import export_day
 from spark_reports.jobs import tables
 from spark_reports.jobs.plan import Plan
+from spark_reports.jobs.sources import read_facts
 from spark_reports.jobs.tables import REPORT_TABLES, SCHEMA_VERSION
 from spark_reports.lake import File, Kind, Lake, LakeError, Manifest, arrow_schema
 from spark_reports.models import ErrorRate, PublishedDay, ReportRun
@@ -457,8 +458,6 @@ def test_a_lake_from_before_a_column_was_added_is_read_and_the_column_is_null(
     lake: Lake, day: date, spark: Any
 ) -> None:
     """The test removes `queued_us`, which is optional, from the attempts of an export."""
-    from spark_reports.jobs.sources import read_facts
-
     factories.make_attempt(factories.make_notification(at=midnight(day)), started_at=midnight(day))
     manifest = without_column(lake, day, "queued_us")
     lake.verify(Kind.FACTS, day, manifest)

@@ -13,6 +13,9 @@ from django.db import connection
 from django.utils import timezone
 
 from spark_reports.export.days import export_day
+from spark_reports.jobs import tables
+from spark_reports.jobs.reports import token_churn
+from spark_reports.jobs.sources import read_facts
 from spark_reports.lake import Kind, Lake
 from spark_reports.nights.closing import last_closed_day
 from spark_reports.running.runs import make_plan
@@ -94,10 +97,6 @@ class Fleet:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("count", first_everyday(6_000, 1_000_000))
 def test_random_events_reconcile(spark: Any, lake_url: str, count: int) -> None:
-    from spark_reports.jobs import tables
-    from spark_reports.jobs.reports import token_churn
-    from spark_reports.jobs.sources import read_facts
-
     last = last_closed_day(timezone.now())
     days = [last - timedelta(days=n) for n in reversed(range(DAYS))]
     fleet = Fleet(random.Random(20))

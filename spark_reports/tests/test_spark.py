@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import zipfile
+from datetime import date
 from pathlib import Path
 
 import psutil
@@ -10,7 +11,7 @@ import pytest
 
 from spark_reports.lake import Kind, Lake
 from spark_reports.running.classes import archive_of, replacing
-from spark_reports.running.spark import KILL_WITH_PARENT, _killed_by, environment, package, spark_home
+from spark_reports.running.spark import KILL_WITH_PARENT, _killed_by, _reason, environment, package, spark_home
 
 CAUSE = """26/11/21 14:35:01 WARN NativeCodeLoader: Unable to load native-hadoop library
 Traceback (most recent call last):
@@ -49,8 +50,6 @@ def test_the_package_holds_the_jobs_and_nothing_else_of_the_server(tmp_path: Pat
 
 
 def test_the_deepest_cause_is_named() -> None:
-    from spark_reports.running.spark import _reason
-
     assert _reason(CAUSE.splitlines()) == "java.io.FileNotFoundException: File part-0.parquet does not exist"
     assert _reason(["Error: bad option"]) == "Error: bad option"
     assert _reason([]) == "its log is empty"
@@ -99,8 +98,6 @@ def test_a_command_that_is_killed_has_the_code_of_its_signal() -> None:
 
 
 def test_a_draft_of_a_manifest_is_no_day(tmp_path: Path) -> None:
-    from datetime import date
-
     lake = Lake(str(tmp_path))
     with lake.writing(f"manifests/{Kind.FACTS}/2026-11-20.json.f00d") as out:
         out.write(b"half a mani")

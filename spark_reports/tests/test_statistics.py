@@ -2,7 +2,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
+from spark_reports.jobs.reports.statistics import median_of, scale, wilson_high, wilson_low, with_usual
 from spark_reports.tests.frames import DAY
 
 
@@ -18,10 +20,6 @@ from spark_reports.tests.frames import DAY
 def test_the_wilson_interval_is_that_of_the_textbook(
     spark: Any, events: int, total: int, low: float, high: float
 ) -> None:
-    from pyspark.sql import functions as F
-
-    from spark_reports.jobs.reports.statistics import wilson_high, wilson_low
-
     frame = spark.createDataFrame([(events, total)], "events bigint, total bigint")
     [row] = frame.select(
         wilson_low(F.col("events"), F.col("total")), wilson_high(F.col("events"), F.col("total"))
@@ -32,18 +30,12 @@ def test_the_wilson_interval_is_that_of_the_textbook(
 
 @pytest.mark.parametrize(("values", "median"), [([], None), ([3.0], 3.0), ([4.0, 1.0], 2.5), ([9.0, 1.0, 2.0], 2.0)])
 def test_the_median_of_an_array(spark: Any, values: list[float], median: float | None) -> None:
-    from pyspark.sql import functions as F
-
-    from spark_reports.jobs.reports.statistics import median_of
-
     frame = spark.createDataFrame([(values,)], "numbers array<double>")
 
     assert frame.select(median_of(F.col("numbers"))).first()[0] == median
 
 
 def test_the_usual_value_is_that_of_the_seven_days_before(spark: Any) -> None:
-    from spark_reports.jobs.reports.statistics import with_usual
-
     rates = {-8: 0.9, -7: 0.1, -3: 0.2, -1: 0.4, 0: 0.8, 1: 0.9}
     history = [(DAY + timedelta(days=n), "a", rate) for n, rate in rates.items()]
     frame = spark.createDataFrame(history, "day date, key string, rate double")
@@ -58,10 +50,6 @@ def test_the_usual_value_is_that_of_the_seven_days_before(spark: Any) -> None:
 
 
 def test_a_rate_that_was_always_zero_has_a_scale(spark: Any) -> None:
-    from pyspark.sql import functions as F
-
-    from spark_reports.jobs.reports.statistics import scale
-
     frame = spark.createDataFrame([(0.0, 0.0, 100)], "usual double, deviation double, total bigint")
     [[value]] = frame.select(scale(F.col("usual"), F.col("deviation"), F.col("total"))).collect()
 

@@ -14,6 +14,9 @@ from django.utils import timezone
 
 from registrations.models import RegistrationEvent
 from spark_reports.export.days import export_day
+from spark_reports.jobs import tables
+from spark_reports.jobs.reports import token_lifetime
+from spark_reports.jobs.sources import read_facts
 from spark_reports.lake import Lake
 from spark_reports.running.runs import make_plan
 from tests import factories
@@ -38,10 +41,6 @@ class Life:
 
 def survival_by_spark(spark: Any, lake_url: str, day: date) -> list[Any]:
     """Export the day and compute its survival, as a night does."""
-    from spark_reports.jobs import tables
-    from spark_reports.jobs.reports import token_lifetime
-    from spark_reports.jobs.sources import read_facts
-
     lake = Lake(lake_url)
     manifest = export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None, replace=True)
     plan = make_plan(lake, {day: manifest}, "incoming/x")

@@ -3,12 +3,15 @@
 import pyarrow as pa
 import pytest
 from django.db import models
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from notifications.messages import Outcome
 from notifications.models import Notification
 from registrations.models import RegistrationEvent
 from spark_reports.export.queries import REFUSED, VERDICT_STATES
 from spark_reports.jobs.labels import KNOWN
+from spark_reports.jobs.schemas import schema_of
 from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, Table, Type
 from spark_reports.lake import arrow_schema
 from spark_reports.running.loading import MODELS
@@ -33,11 +36,6 @@ def test_the_documentation_names_every_column(table: Table) -> None:
 
 @every_table
 def test_spark_and_arrow_read_the_same_columns(table: Table) -> None:
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
-
-    from spark_reports.jobs.schemas import schema_of
-
     day, *columns = schema_of(table)
     arrow = to_arrow_schema(StructType(columns), timezone="UTC")
 

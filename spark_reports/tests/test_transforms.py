@@ -5,8 +5,23 @@ from math import exp, log
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.testing import assertSchemaEqual
 
 from spark_reports.jobs import tables
+from spark_reports.jobs.reports import (
+    anomalies,
+    data_quality,
+    error_rates,
+    failure_signatures,
+    latency,
+    load_profile,
+    token_churn,
+    token_lifetime,
+)
+from spark_reports.jobs.reports.data_quality import EXPECTED
+from spark_reports.jobs.schemas import schema_of
+from spark_reports.jobs.sources import local_rows, plausible
 from spark_reports.tests.frames import DAY, NOON, frame, rows_of
 
 YESTERDAY = DAY - timedelta(days=1)
@@ -14,15 +29,11 @@ YESTERDAY = DAY - timedelta(days=1)
 
 # error_rates ----------------------------------------------------------------------------------------------------------
 def outcomes(spark: Any, **facts: Any) -> Any:
-    from spark_reports.jobs.reports import error_rates
-
     names = (tables.ENVELOPES, tables.NOTIFICATIONS, tables.ATTEMPTS, tables.REPLIES)
     return error_rates.count_outcomes(*[frame(spark, table, facts.get(table.name, [])) for table in names]).cache()
 
 
 def error_rates_of(spark: Any, earlier: Any = (), **facts: Any) -> Any:
-    from spark_reports.jobs.reports import error_rates
-
     return error_rates.transform(outcomes(spark, **facts), frame(spark, tables.ERROR_RATES, earlier)).cache()
 
 
@@ -75,8 +86,6 @@ def test_every_event_counts_in_its_stage_with_outcome_and_code(spark: Any) -> No
 
 def test_a_label_that_this_version_does_not_know_counts_as_unknown(spark: Any) -> None:
     """A state of a later version is neither accepted nor a failure, and an end of a later version is no death."""
-    from spark_reports.jobs.reports import data_quality, token_churn
-
     new = {"state": "of tomorrow"}
     facts = {"envelopes": [new | {"type": "query"}], "notifications": [new], "replies": [new]}
     counted = outcomes(spark, attempts=[{"outcome": "of tomorrow"}], **facts)
@@ -151,8 +160,6 @@ def test_two_days_are_too_few_for_a_comparison(spark: Any) -> None:
 
 # anomalies ------------------------------------------------------------------------------------------------------------
 def test_a_bridge_is_compared_with_itself(spark: Any) -> None:
-    from spark_reports.jobs.reports import anomalies
-
     def of_day(days_before: int, bridge: str, events: int) -> dict[str, Any]:
         day = DAY - timedelta(days=days_before)
         failed = {"stage": "dispatch", "outcome": "dead", "is_failure": True, "total": 1000}
@@ -167,8 +174,6 @@ def test_a_bridge_is_compared_with_itself(spark: Any) -> None:
 
 
 def anomalies_of(spark: Any, *, failures: int, total: int = 1000) -> list[tuple[Any, ...]]:
-    from spark_reports.jobs.reports import anomalies
-
     def of_day(days_before: int, events: int) -> list[dict[str, Any]]:
         cell = {"day": DAY - timedelta(days=days_before), "stage": "dispatch", "total": total}
         failed = cell | {"outcome": "dead", "is_failure": True, "events": events}
@@ -194,8 +199,6 @@ def test_few_events_are_no_anomaly(spark: Any) -> None:
 
 
 def test_a_churn_rate_outside_its_usual_band_is_flagged(spark: Any) -> None:
-    from spark_reports.jobs.reports import anomalies
-
     nothing = frame(spark, tables.ERROR_RATES, [])
     usual = {"active_at_start": 10_000, "unregistered": 20, "died": 30, "churn_rate": 0.005}
     earlier = [usual | {"day": DAY - timedelta(days=n)} for n in range(1, 8)]
@@ -230,8 +233,6 @@ FLOWS = ["new", "returned", "moved_in", "refreshed", "token_changed", "unregiste
     ],
 )
 def test_an_event_is_one_flow_by_what_it_changed(spark: Any, event: dict[str, Any], flow: str | None) -> None:
-    from spark_reports.jobs.reports import token_churn
-
     counted = token_churn.count_flows(frame(spark, tables.REGISTRATION_EVENTS, [event]))
 
     expected = [tuple(int(name == flow) for name in FLOWS)] if flow else []
@@ -239,8 +240,6 @@ def test_an_event_is_one_flow_by_what_it_changed(spark: Any, event: dict[str, An
 
 
 def test_a_move_leaves_one_place_and_enters_another(spark: Any) -> None:
-    from spark_reports.jobs.reports import token_churn
-
     event = {"kind": "token_changed", "platform": "android", "previous_platform": "ios"} | ACTIVE
     counted = token_churn.count_flows(frame(spark, tables.REGISTRATION_EVENTS, [event]))
 
@@ -251,8 +250,6 @@ def test_a_move_leaves_one_place_and_enters_another(spark: Any) -> None:
 
 
 def test_tokens_of_two_bridges_at_one_place_are_counted_apart(spark: Any) -> None:
-    from spark_reports.jobs.reports import token_churn, token_lifetime
-
     left = {"kind": "token_died", "was_active": True}
     events = frame(spark, tables.REGISTRATION_EVENTS, [left, left | {"bridge": "xmpp"}])
     stock = {"at_start": 4, "at_end": 3}
@@ -271,8 +268,6 @@ def test_tokens_of_two_bridges_at_one_place_are_counted_apart(spark: Any) -> Non
 
 
 def test_tokens_that_do_not_reconcile_are_unexplained(spark: Any) -> None:
-    from spark_reports.jobs.reports import token_churn
-
     events = frame(spark, tables.REGISTRATION_EVENTS, [{"kind": "token_died", "was_active": True}])
     active = frame(spark, tables.ACTIVE_TOKENS, [{"at_start": 4, "at_end": 2}, {"at_start": 6, "at_end": 6}])
 
@@ -285,8 +280,6 @@ def test_tokens_that_do_not_reconcile_are_unexplained(spark: Any) -> None:
 # token_lifetime -------------------------------------------------------------------------------------------------------
 def test_survival_is_that_of_the_textbook(spark: Any) -> None:
     """Of ten tokens of one day, one ends after 3 days, two are censored after 8, and three end after 9."""
-    from spark_reports.jobs.reports import token_lifetime
-
     born = date(2026, 11, 2)  # a Monday
     ends = [(3, "ended", 1), (8, "left", 2), (9, "ended", 3), (18, "alive", 4)]
     lives = [
@@ -308,8 +301,6 @@ def test_survival_is_that_of_the_textbook(spark: Any) -> None:
 @pytest.mark.parametrize(("end", "survival"), [("ended", 0.0), ("alive", 1.0)])
 def test_the_interval_is_the_survival_itself_if_all_or_none_have_ended(spark: Any, end: str, survival: float) -> None:
     """The log-log scale has no value there, and the interval must not become NaN."""
-    from spark_reports.jobs.reports import token_lifetime
-
     lives = [{"began_on": YESTERDAY, "last_day": YESTERDAY, "end": end, "tokens": 2}]
     found = token_lifetime.transform(frame(spark, tables.TOKEN_SPELLS, lives), {DAY: YESTERDAY})
 
@@ -317,8 +308,6 @@ def test_the_interval_is_the_survival_itself_if_all_or_none_have_ended(spark: An
 
 
 def test_a_cohort_that_began_before_the_history_is_marked(spark: Any) -> None:
-    from spark_reports.jobs.reports import token_lifetime
-
     monday = date(2026, 11, 16)
     lives = [{"began_on": monday - timedelta(days=n), "last_day": DAY, "end": "alive", "tokens": 1} for n in (0, 1)]
     survival = token_lifetime.transform(frame(spark, tables.TOKEN_SPELLS, lives), {DAY: monday})
@@ -331,8 +320,6 @@ def test_a_cohort_that_began_before_the_history_is_marked(spark: Any) -> None:
 
 # latency --------------------------------------------------------------------------------------------------------------
 def latency_of(spark: Any, **facts: Any) -> Any:
-    from spark_reports.jobs.reports import latency
-
     names = (tables.ENVELOPES, tables.NOTIFICATION_TIMES, tables.ATTEMPTS, tables.REPLIES)
     frames = [frame(spark, table, facts.get(table.name, [])) for table in names]
     return latency.transform(latency.count_durations(*frames)).cache()
@@ -394,8 +381,6 @@ def test_implausible_durations_are_left_out(spark: Any) -> None:
 def signatures_of(
     spark: Any, today: int, before: dict[int, int], snapshots: Any = (), earlier: Any = (), known_days: int = 30
 ) -> list[tuple[Any, ...]]:
-    from spark_reports.jobs.reports import failure_signatures
-
     failed = {"stage": "dispatch", "outcome": "transient", "code": "unavailable", "is_failure": True}
     other = failed | {"code": "other", "events": 5}
     rates = [failed | {"events": today}, other]
@@ -451,8 +436,6 @@ def test_the_events_of_an_unknown_text_are_the_growth_of_its_counter(spark: Any)
 
 def test_a_day_without_any_attempt_keeps_its_unknown_texts(spark: Any) -> None:
     """A gateway may send an error that no rule knows before any attempt of the day has ended."""
-    from spark_reports.jobs.reports import failure_signatures
-
     nothing, texts = frame(spark, tables.ERROR_RATES, []), [{"signature": "strange <n>", "total": 7}]
     snapshots = frame(spark, tables.UNKNOWN_ERRORS, [*texts, texts[0] | {"day": YESTERDAY, "total": 4}])
     known = frame(spark, tables.FAILURE_SIGNATURES, [])
@@ -480,8 +463,6 @@ def test_an_unknown_text_that_was_not_seen_for_thirty_days_is_new(spark: Any) ->
 
 # load_profile ---------------------------------------------------------------------------------------------------------
 def test_the_top_percent_and_retries_of_senders_and_recipients(spark: Any) -> None:
-    from spark_reports.jobs.reports import load_profile
-
     light = {"role": "recipient", "actors": 100, "notifications": 1, "tried": 100, "attempts": 100}
     heavy = {"role": "recipient", "rank": 1, "actors": 1, "notifications": 60, "tried": 50, "attempts": 150}
     sender = {"role": "sender", "rank": 1, "actors": 1, "notifications": 50, "tried": 50, "attempts": 150}
@@ -495,8 +476,6 @@ def test_the_top_percent_and_retries_of_senders_and_recipients(spark: Any) -> No
 
 
 def test_the_heaviest_are_named_by_pseudonym_only(spark: Any) -> None:
-    from spark_reports.jobs.reports import load_profile
-
     facts = {"role": "recipient", "actors": 1}
     rows = [
         facts | {"rank": 1, "actor": -1, "notifications": 3, "attempts": 3},
@@ -515,8 +494,6 @@ def test_the_heaviest_are_named_by_pseudonym_only(spark: Any) -> None:
 
 def test_shares_are_of_the_notifications_of_the_role_in_the_load_profile(spark: Any) -> None:
     """A refused notification has a sender and no recipient, so it counts for the senders alone."""
-    from spark_reports.jobs.reports import load_profile
-
     each = {"sender": [40, 30, 20, 10], "recipient": [45, 25, 10]}
     rows = [
         {"role": role, "rank": rank, "actors": 1, "notifications": number}
@@ -534,8 +511,6 @@ def test_shares_are_of_the_notifications_of_the_role_in_the_load_profile(spark: 
 
 # data_quality ---------------------------------------------------------------------------------------------------------
 def test_missing_rows_and_implausible_times_are_findings(spark: Any) -> None:
-    from spark_reports.jobs.reports import data_quality
-
     tries = [{}, {"at": NOON - timedelta(days=400)}, {"latency_us": -(10**7)}, {"queued_us": 10**16}]
     attempts = frame(spark, tables.ATTEMPTS, tries)
     expected = data_quality.expected_rows(spark, {"attempts": {DAY.isoformat(): 5}})
@@ -554,11 +529,6 @@ def test_missing_rows_and_implausible_times_are_findings(spark: Any) -> None:
 
 
 def test_rows_of_the_plan_start_no_python_on_executors(spark: Any) -> None:
-    from py4j.protocol import Py4JJavaError
-
-    from spark_reports.jobs.reports.data_quality import EXPECTED
-    from spark_reports.jobs.sources import local_rows
-
     some, none = local_rows(spark, [(DAY.isoformat(), "attempts", 5)], EXPECTED), local_rows(spark, [], EXPECTED)
 
     assert [tuple(row) for row in some.collect()] == [(DAY, "attempts", 5)]
@@ -569,8 +539,6 @@ def test_rows_of_the_plan_start_no_python_on_executors(spark: Any) -> None:
 
 
 def test_a_report_with_too_few_days_of_history_is_a_finding(spark: Any) -> None:
-    from spark_reports.jobs.reports import data_quality
-
     days = {"error_rates": {DAY.isoformat(): (7, 5)}, "token_churn": {DAY.isoformat(): (7, 6)}}
 
     assert rows_of(data_quality.history(spark, days), "check_name", "subject", "is_ok", "expected", "found") == [
@@ -582,8 +550,6 @@ def test_a_report_with_too_few_days_of_history_is_a_finding(spark: Any) -> None:
 @pytest.mark.parametrize(("odd", "is_ok"), [(1, True), (2, False)])
 def test_a_check_fails_only_above_its_threshold(spark: Any, odd: int, is_ok: bool) -> None:
     """One of a thousand rows or tokens may be odd."""
-    from spark_reports.jobs.reports import data_quality
-
     tries = [{"outcome": "delivered"}] * (1000 - odd) + [{"outcome": "of tomorrow", "latency_us": 10**16}] * odd
     counts = data_quality.count_all({"attempts": frame(spark, tables.ATTEMPTS, tries)})
     expected = data_quality.expected_rows(spark, {"attempts": {DAY.isoformat(): 1000}})
@@ -602,8 +568,6 @@ def test_a_check_fails_only_above_its_threshold(spark: Any, odd: int, is_ok: boo
 
 
 def test_a_row_that_is_lost_is_a_finding_among_any_number(spark: Any) -> None:
-    from spark_reports.jobs.reports import data_quality
-
     [checked] = data_quality.row_counts(
         data_quality.expected_rows(spark, {"attempts": {DAY.isoformat(): 1_000_000}}),
         spark.createDataFrame([(DAY, "attempts", 999_999)], "day date, subject string, found long"),
@@ -613,8 +577,6 @@ def test_a_row_that_is_lost_is_a_finding_among_any_number(spark: Any) -> None:
 
 
 def test_noise_between_two_clocks_is_plausible_and_counts_as_zero(spark: Any) -> None:
-    from spark_reports.jobs.reports import data_quality
-
     read = {"type": "query", "state": "processed"}
     envelopes = [read | {"processed_us": us} for us in (-3_000, -5_000_000, -5_000_001, 7_000)]
 
@@ -624,8 +586,6 @@ def test_noise_between_two_clocks_is_plausible_and_counts_as_zero(spark: Any) ->
 
 
 def test_rows_outside_of_their_day_are_not_counted(spark: Any) -> None:
-    from spark_reports.jobs.sources import plausible
-
     midnight = datetime(2026, 11, 20, tzinfo=UTC)
     times = [midnight - timedelta(microseconds=1), midnight, midnight + timedelta(days=1)]
 
@@ -636,19 +596,6 @@ def test_rows_outside_of_their_day_are_not_counted(spark: Any) -> None:
 
 # contracts ------------------------------------------------------------------------------------------------------------
 def test_every_transform_ends_with_the_columns_of_its_report(spark: Any) -> None:
-    from pyspark.testing import assertSchemaEqual
-
-    from spark_reports.jobs.reports import (
-        anomalies,
-        data_quality,
-        error_rates,
-        failure_signatures,
-        load_profile,
-        token_churn,
-        token_lifetime,
-    )
-    from spark_reports.jobs.schemas import schema_of
-
     def empty(table: Any) -> Any:
         return frame(spark, table, [])
 
