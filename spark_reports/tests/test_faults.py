@@ -56,6 +56,12 @@ def lake(lake_url: str) -> Lake:
     return Lake(lake_url)
 
 
+def manifest_of(lake: Lake, kind: Kind, day: date) -> Manifest:
+    manifest = lake.manifest(kind, day)
+    assert manifest is not None
+    return manifest
+
+
 def write_results(lake: Lake, output: str, day: date, rates: list[dict[str, Any]]) -> None:
     """Write results as Spark does: one folder per report, with rows in one of them."""
     for report in REPORT_TABLES:
@@ -88,16 +94,14 @@ def test_results_reach_postgresql_and_the_lake(lake: Lake, day: date) -> None:
         RATE | {"code": 'a "quoted", code', "z_score": 4.25},
     ]
     assert (run.result_count, PublishedDay.objects.get().event_count) == (2, 7)
-    manifest = lake.manifest(Kind.REPORTS, day)
-    assert manifest is not None
+    manifest = manifest_of(lake, Kind.REPORTS, day)
     lake.verify(Kind.REPORTS, day, manifest)
 
 
 def test_reports_name_the_facts_and_the_code_that_they_were_made_of(lake: Lake, day: date) -> None:
     publish(lake, day, [RATE])
-    manifest, published = lake.manifest(Kind.REPORTS, day), PublishedDay.objects.get()
+    manifest, published = manifest_of(lake, Kind.REPORTS, day), PublishedDay.objects.get()
 
-    assert manifest is not None
     version, jobs = manifest.code_version.split()
     assert (version, len(jobs), len(manifest.facts_digest)) == (settings_of_server.VERSION, 12, 64)
     assert (published.facts_digest, published.code_version) == (manifest.facts_digest, manifest.code_version)
@@ -277,8 +281,7 @@ def no_lake(settings: LazySettings, tmp_path: Path) -> None:
 def plan_of(lake: Lake, day: date) -> Plan:
     """Return the plan of a run of this day, whose facts a failed run exports."""
     failing(day)
-    manifest = lake.manifest(Kind.FACTS, day)
-    assert manifest is not None
+    manifest = manifest_of(lake, Kind.FACTS, day)
     return make_plan(lake, {day: manifest}, "incoming/x")
 
 
@@ -353,8 +356,7 @@ def test_a_damaged_export_is_reported_before_spark_starts(lake: Lake, day: date,
 
 
 def cut_off(lake: Lake, kind: Kind, day: date, table: str) -> None:
-    manifest = lake.manifest(kind, day)
-    assert manifest is not None
+    manifest = manifest_of(lake, kind, day)
     path = Path(lake.url) / manifest.tables[table][0].path
     path.write_bytes(path.read_bytes()[:-9])
 
@@ -395,8 +397,7 @@ def test_earlier_days_of_an_older_schema_are_not_compared_with(lake: Lake, day: 
 def test_an_export_of_an_older_schema_is_made_again(lake: Lake, day: date, no_java: None) -> None:
     failing(day)
     age(lake, Kind.FACTS, day)
-    old = lake.manifest(Kind.FACTS, day)
-    assert old is not None
+    old = manifest_of(lake, Kind.FACTS, day)
     with pytest.raises(LakeError, match=f"written with schema 0, and this server reads {tables.SCHEMA_VERSION}"):
         lake.verify(Kind.FACTS, day, old)
 
@@ -407,8 +408,7 @@ def test_an_export_of_an_older_schema_is_made_again(lake: Lake, day: date, no_ja
 def test_a_file_listed_twice_is_refused(lake: Lake, day: date, no_java: None) -> None:
     factories.make_envelope(at=timezone.now() - timedelta(days=1, hours=timezone.now().hour))
     failing(day)
-    manifest = lake.manifest(Kind.FACTS, day)
-    assert manifest is not None
+    manifest = manifest_of(lake, Kind.FACTS, day)
     doubled = {name: [*files, *files] for name, files in manifest.tables.items()}
     lake.publish(Kind.FACTS, day, replace(manifest, tables=doubled))
 
@@ -429,8 +429,7 @@ def test_days_beyond_the_retention_of_the_lake_are_removed_with_all_their_files(
     paths = [str(path) for path in Path(lake.url).rglob("*") if "incoming" not in path.parts]
     assert not [path for path in paths if str(old) in path or str(old - timedelta(days=1)) in path]
     for kind in Kind:
-        manifest = lake.manifest(kind, kept)
-        assert manifest is not None
+        manifest = manifest_of(lake, kind, kept)
         lake.verify(kind, kept, manifest)
 
 
@@ -482,9 +481,7 @@ def without_column(lake: Lake, day: date, name: str) -> Manifest:
     pq.write_table(rows, path)
     files = dict(manifest.tables) | {"attempts": [lake.describe(file.path, rows.num_rows)]}
     lake.publish(Kind.FACTS, day, replace(manifest, tables=files))
-    found = lake.manifest(Kind.FACTS, day)
-    assert found is not None
-    return found
+    return manifest_of(lake, Kind.FACTS, day)
 
 
 def test_columns_and_fields_of_a_later_version_are_not_read(lake: Lake, day: date) -> None:

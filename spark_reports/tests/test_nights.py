@@ -8,15 +8,12 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-import psycopg
 import pytest
 from celery import current_app
 from django.conf import LazySettings
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Group, User
 from django.core import mail
 from django.core.cache import cache
-from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 from django.utils import timezone
@@ -24,7 +21,6 @@ from django.utils import timezone
 import spark_reports.management.commands
 from kit.health.indicators import Indicator
 from kit.health.indicators import State as IndicatorState
-from kit.processes.leader import REPORTS
 from kit.processes.stopping import WORKER_STOP
 from kit.processes.tasks import TaskFailed
 from pushserver.indicators import asking
@@ -39,6 +35,8 @@ from spark_reports.nights.status import LACK, NO_RUN, SAVED, State, status
 from spark_reports.running import parts, runs
 from spark_reports.running.spark import Submission
 from spark_reports.tests import rows
+from spark_reports.tests.test_faults import another_run
+from spark_reports.tests.test_pages import log_in
 
 pytestmark = pytest.mark.django_db
 DAY = date(2026, 11, 20)
@@ -275,9 +273,7 @@ def test_with_nightly_reports_off_the_task_makes_only_requested_ones(settings: L
 @pytest.mark.django_db(transaction=True)
 def test_a_request_waits_while_another_process_makes_reports(lake_url: str, java: None) -> None:
     on_demand.ask(DAY, DAY, replace=False, now=timezone.now())
-    parameters = connection.get_connection_params() | {"cursor_factory": None}
-    with psycopg.connect(**parameters) as other:
-        other.execute("SELECT pg_advisory_lock(%s)", [REPORTS])
+    with another_run():
         tasks.make_reports()
     assert (RequestedRun.objects.count(), ReportRun.objects.count()) == (1, 0)
 
@@ -333,13 +329,6 @@ def test_a_request_that_kills_its_process_three_times_is_given_up() -> None:
 
 
 # Requests -------------------------------------------------------------------------------------------------------------
-def log_in(client: Client, role: str) -> Client:
-    user = User.objects.create_user(role, is_staff=True)
-    user.groups.set(Group.objects.filter(name=role))
-    client.force_login(user)
-    return client
-
-
 def test_a_request_of_an_operator_is_logged_with_its_reason(
     client: Client, django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

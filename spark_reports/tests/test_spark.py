@@ -11,7 +11,7 @@ import pytest
 
 from spark_reports.lake import Kind, Lake
 from spark_reports.running.classes import archive_of, replacing
-from spark_reports.running.spark import KILL_WITH_PARENT, _killed_by, _reason, environment, package, spark_home
+from spark_reports.running.spark import KILL_WITH_PARENT, _killed_by, _reason, environment, package
 
 CAUSE = """26/11/21 14:35:01 WARN NativeCodeLoader: Unable to load native-hadoop library
 Traceback (most recent call last):
@@ -103,10 +103,6 @@ def test_a_draft_of_a_manifest_is_no_day(tmp_path: Path) -> None:
         out.write(b"half a mani")
 
     assert list(lake.days(Kind.FACTS, date(2026, 11, 1), date(2026, 11, 30))) == []
-
-
-def test_spark_is_that_of_the_installed_package(java: None) -> None:
-    assert (spark_home() / "bin" / "spark-submit").exists()
 
 
 def test_an_archive_of_classes_belongs_to_this_java_and_these_jars(

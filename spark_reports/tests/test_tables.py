@@ -1,6 +1,5 @@
-"""Definitions of all tables, compared with the documents, schemas, models and labels made from them."""
+"""Definitions of all tables, compared with the schemas, models and labels made from them."""
 
-import pyarrow as pa
 import pytest
 from django.db import models
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -15,7 +14,6 @@ from spark_reports.jobs.schemas import schema_of
 from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, Table, Type
 from spark_reports.lake import arrow_schema
 from spark_reports.running.loading import MODELS
-from spark_reports.tests.test_export import assert_documented
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 every_table = pytest.mark.parametrize("table", [*EVENT_TABLES, *REPORT_TABLES], ids=lambda table: table.name)
@@ -27,11 +25,6 @@ FIELDS: dict[Type, tuple[type[models.Field], ...]] = {
     Type.DOUBLE: (models.FloatField,),
     Type.BOOLEAN: (models.BooleanField,),
 }
-
-
-@every_table
-def test_the_documentation_names_every_column(table: Table) -> None:
-    assert_documented(table)
 
 
 @every_table
@@ -68,7 +61,3 @@ def test_the_labels_of_jobs_are_those_of_the_models() -> None:
         ("token_spells", "end"): {"ended", "left", "alive"},
     }
     assert {(table, column): set(known) for table, words in KNOWN.items() for column, known in words.items()} == states
-
-
-def test_the_lake_has_an_arrow_type_for_every_type() -> None:
-    assert all(isinstance(f.type, pa.DataType) for table in EVENT_TABLES for f in arrow_schema(table))
