@@ -45,12 +45,14 @@ class Nightly:
         self.spark = spark
         self.lake = lake
         self.plan = plan
-        self.raw = {table.name: sources.read_facts(spark, lake, plan, table) for table in tables.EVENT_TABLES}
-        self.facts = {name: sources.plausible(f) if "at" in f.columns else f for name, f in self.raw.items()}
+        self.raw = {t.name: sources.read(spark, lake, plan.facts[t.name], t) for t in tables.EVENT_TABLES}
+        self.facts = {
+            name: f.where(sources.is_within_day()) if "at" in f.columns else f for name, f in self.raw.items()
+        }
 
     def earlier(self, report: Table) -> DataFrame:
         """Return the published rows of a report for the days before the run."""
-        return sources.read_earlier(self.spark, self.lake, self.plan, report)
+        return sources.read(self.spark, self.lake, self.plan.reports[report.name], report)
 
     def run(self) -> None:
         """Count the facts, then compute and write all reports from the counts, which are small."""

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StructType
 
-from spark_reports.jobs.plan import Files, Plan
+from spark_reports.jobs.plan import Files
 from spark_reports.jobs.schemas import schema_of
 from spark_reports.jobs.tables import Table
 
@@ -18,24 +18,18 @@ MAX_DURATION_US = 31 * 86_400 * 10**6
 CLOCK_NOISE_US = 5 * 10**6
 
 
-def read_facts(spark: SparkSession, lake: str, plan: Plan, table: Table) -> DataFrame:
-    """Read all rows of a table, also those with an implausible time (see `plausible`)."""
-    return _read(spark, f"{lake}/facts/table={table.name}", lake, plan.facts.get(table.name, {}), schema_of(table))
-
-
-def read_earlier(spark: SparkSession, lake: str, plan: Plan, report: Table) -> DataFrame:
-    """Read a report's published rows of the days before the run. There are none before the first publication."""
-    base = f"{lake}/reports/report={report.name}"
-    return _read(spark, base, lake, plan.reports.get(report.name, {}), schema_of(report))
-
-
-def plausible(facts: DataFrame) -> DataFrame:
-    """Return the rows whose time is within their day. `data_quality` counts the others."""
-    return facts.where(is_within_day())
+def read(spark: SparkSession, lake: str, files: Files, table: Table) -> DataFrame:
+    """Read all rows of the files of a table, also those with an implausible time. Without files there are no rows."""
+    schema = schema_of(table)
+    paths = [f"{lake}/{path}" for day in sorted(files) for path in files[day]]
+    if not paths:
+        return local_rows(spark, [], schema)
+    base, _, _ = paths[0].rpartition("/day=")
+    return spark.read.schema(schema).option("basePath", base).parquet(*paths).select(schema.fieldNames())
 
 
 def is_within_day() -> Column:
-    """Return whether a row's time is within its day."""
+    """Return whether a row's time is within its day. `data_quality` counts the rows whose time is not."""
     day = F.col("day").cast("timestamp")
     return (F.col("at") >= day) & (F.col("at") < day + F.expr("INTERVAL 1 DAY"))
 
@@ -43,13 +37,6 @@ def is_within_day() -> Column:
 def is_duration(name: str) -> Column:
     """Return whether a duration in microseconds is plausible. A little below 0 is the noise between two clocks."""
     return F.col(name).between(-CLOCK_NOISE_US, MAX_DURATION_US)
-
-
-def _read(spark: SparkSession, base: str, lake: str, files: Files, schema: StructType) -> DataFrame:
-    paths = [f"{lake}/{path}" for day in sorted(files) for path in files[day]]
-    if not paths:
-        return local_rows(spark, [], schema)
-    return spark.read.schema(schema).option("basePath", base).parquet(*paths).select(schema.fieldNames())
 
 
 def local_rows(spark: SparkSession, rows: Sequence[Sequence[object]], schema: StructType) -> DataFrame:

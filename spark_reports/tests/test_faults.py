@@ -29,7 +29,7 @@ from kit.processes.leader import REPORTS
 from spark_reports.export.days import export_day
 from spark_reports.jobs import tables
 from spark_reports.jobs.plan import Plan
-from spark_reports.jobs.sources import read_facts
+from spark_reports.jobs.sources import read
 from spark_reports.jobs.tables import REPORT_TABLES, SCHEMA_VERSION
 from spark_reports.lake import File, Kind, Lake, LakeError, Manifest, arrow_schema
 from spark_reports.models import ErrorRate, PublishedDay, ReportRun
@@ -462,7 +462,7 @@ def test_a_lake_from_before_a_column_was_added_is_read_and_the_column_is_null(
     lake.verify(Kind.FACTS, day, manifest)
 
     plan = make_plan(lake, {day: manifest}, "incoming/x")
-    [row] = read_facts(spark, lake.url, plan, tables.ATTEMPTS).collect()
+    [row] = read(spark, lake.url, plan.facts["attempts"], tables.ATTEMPTS).collect()
 
     assert (row.number, row.queued_us) == (1, None)
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 from spark_reports.export.days import export_day
 from spark_reports.jobs import tables
 from spark_reports.jobs.reports import token_churn
-from spark_reports.jobs.sources import read_facts
+from spark_reports.jobs.sources import read
 from spark_reports.lake import Kind, Lake
 from spark_reports.nights.closing import last_closed_day
 from spark_reports.running.runs import make_plan
@@ -112,7 +112,7 @@ def test_random_events_reconcile(spark: Any, lake_url: str, count: int) -> None:
     assert lake.manifest(Kind.FACTS, last) == manifests[last]
 
     events, active = (
-        read_facts(spark, lake_url, plan, table) for table in (tables.REGISTRATION_EVENTS, tables.ACTIVE_TOKENS)
+        read(spark, lake_url, plan.facts[t.name], t) for t in (tables.REGISTRATION_EVENTS, tables.ACTIVE_TOKENS)
     )
     rows = token_churn.transform(events, active).collect()
 

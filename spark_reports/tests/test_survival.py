@@ -16,7 +16,7 @@ from registrations.models import RegistrationEvent
 from spark_reports.export.days import export_day
 from spark_reports.jobs import tables
 from spark_reports.jobs.reports import token_lifetime
-from spark_reports.jobs.sources import read_facts
+from spark_reports.jobs.sources import read
 from spark_reports.lake import Lake
 from spark_reports.running.runs import make_plan
 from tests import factories
@@ -44,7 +44,7 @@ def survival_by_spark(spark: Any, lake_url: str, day: date) -> list[Any]:
     lake = Lake(lake_url)
     manifest = export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None, replace=True)
     plan = make_plan(lake, {day: manifest}, "incoming/x")
-    spells = read_facts(spark, lake_url, plan, tables.TOKEN_SPELLS)
+    spells = read(spark, lake_url, plan.facts["token_spells"], tables.TOKEN_SPELLS)
     rows: list[Any] = token_lifetime.transform(spells, {day: date.fromisoformat(manifest.events_since)}).collect()
     return rows
 
