@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.core.exceptions import ValidationError
-from django.db.models import QuerySet
 from django.http import HttpRequest, QueryDict
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
@@ -61,7 +60,8 @@ def read_choice(request: HttpRequest, model: type[Report], names: Sequence[str],
     """Read the days and filters of a request, with the values that ``model`` has in these days."""
     first, last = _days(request, today)
     in_range = model._default_manager.filter(day__range=(first, last))  # noqa: SLF001
-    form = ChoiceForm(request.GET, {name: _values(in_range, name) for name in names})
+    values = {name: list(in_range.order_by().values_list(name, flat=True).distinct()) for name in names}
+    form = ChoiceForm(request.GET, values)
     form.is_valid()
     filters = {name: form.cleaned_data[name] for name in names if form.cleaned_data.get(name)}
     nights = list(published_days(first, last).order_by("-day"))
@@ -84,7 +84,3 @@ def _days(request: HttpRequest, today: date) -> tuple[date, date]:
 def _capped(first: date, today: date) -> date:
     longest = date.fromordinal(min(first.toordinal() + MAX_DAYS - 1, date.max.toordinal()))
     return max(first, min(newest_day(today), longest))
-
-
-def _values(rows: QuerySet[Any], name: str) -> list[str]:
-    return list(rows.order_by().values_list(name, flat=True).distinct())

@@ -109,21 +109,17 @@ class Export:
         return [self.lake.describe(path, rows) for path, rows in written]
 
     def _begin(self, table: Table) -> str:
-        self.begun.append(_new_path(table, self.day))
+        """Return the path of a new file, which no reader opens until a manifest lists it.
+
+        The file is not moved afterwards, because an object store would copy it.
+        """
+        self.begun.append(f"{folder_of(Kind.FACTS, table, self.day)}/{secrets.token_hex(8)}.parquet")
         return self.begun[-1]
 
     def _files_of(self, table: Table) -> list[File]:
         parts = sorted((part for part in self.files if part.table == table), key=lambda part: part.hours.first)
         files = [file for part in parts for file in self.files[part]]
         return merge_small(files, table, self.lake, partial(self._begin, table))
-
-
-def _new_path(table: Table, day: date) -> str:
-    """Return the path of a new file, which no reader opens until a manifest lists it.
-
-    The file is not moved afterwards, because an object store would copy it.
-    """
-    return f"{folder_of(Kind.FACTS, table, day)}/{secrets.token_hex(8)}.parquet"
 
 
 def _parts(session: Session, day: date) -> list[Part]:
