@@ -9,7 +9,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from django.contrib.postgres.aggregates import BoolOr
-from django.db.models import Max, Min, Q, QuerySet, Sum
+from django.db.models import Max, Min, QuerySet, Sum
 
 from kit.admin.charts import Chart, Series, bar_chart, line_chart
 from spark_reports.console import formats as f
@@ -27,6 +27,7 @@ from spark_reports.models import (
     TokenChurn,
     TokenLifetime,
 )
+from spark_reports.nights.summary import sums_by_stage
 
 MAX_LINES = 8
 MAX_BARS = 10
@@ -98,8 +99,7 @@ def error_rates(choice: Choice) -> Sequence[Panel]:
     """Show the share of failures by stage as chart and table, and the outcomes of the last day."""
     moment = "hour" if choice.first == choice.last else "day"
     rows = choice.rows(ErrorRate).filter(hour__isnull=moment == "day")
-    failures = Sum("events", filter=Q(is_failure=True), default=0)
-    sums = list(rows.values(moment, "stage").annotate(total=Sum("events"), failures=failures).order_by(moment, "stage"))
+    sums = list(sums_by_stage(rows, moment))
     rates = [(row["stage"], row[moment], row["failures"] / row["total"]) for row in sums]
     title = f"Share of failures by {moment} and stage"
     chart = _chart(title, range(24) if moment == "hour" else choice.days, rates, f.percent)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from django.db.models import Count, Max, Q, Sum, Window
+from django.db.models import Count, Max, Q, QuerySet, Sum, Window
 
 from spark_reports.jobs.tables import MIN_TOTAL, MIN_USUAL_DAYS, PLACE, USUAL_DAYS
 from spark_reports.models import (
@@ -77,7 +77,8 @@ class Summary:
         """The stages that fail more than FAILING_RATE, while there is no usual band."""
         if self.has_band:
             return []
-        return [row for row in self.stages if row["total"] >= MIN_TOTAL and row["rate"] > FAILING_RATE]
+        enough = [row for row in self.stages if row["total"] >= MIN_TOTAL]
+        return [row for row in enough if row["failures"] / row["total"] > FAILING_RATE]
 
     @property
     def event_count(self) -> str:
@@ -93,7 +94,7 @@ def summarise(day: date) -> Summary:
         published=PublishedDay.objects.filter(day=day).select_related("run").first(),
         anomalies=list(Anomaly.objects.filter(day=day).order_by("figure", "stage", *PLACE)),
         findings=findings_of(day, day),
-        stages=_stages(day),
+        stages=list(sums_by_stage(ErrorRate.objects.filter(day=day, hour=None))),
         churn={name: churn[f"{name}_sum"] for name in CHURN},
         latencies=list(Latency.objects.filter(day=day, platform="all", bridge="all").order_by("stage")),
         signatures=list(signatures.order_by("-events")[:MAX_SIGNATURES]),
@@ -111,11 +112,13 @@ def findings_of(first: date, last: date) -> list[Finding]:
     return [Finding(check, check.alike) for check in newest]
 
 
-def _stages(day: date) -> list[dict[str, Any]]:
+def sums_by_stage(rates: QuerySet[Any], *moment: str) -> QuerySet[Any, dict[str, Any]]:
+    """Sum error rates by stage, and by the columns ``moment``: all events (``total``), and ``failures``."""
     failures = Sum("events", filter=Q(is_failure=True), default=0)
-    rows = ErrorRate.objects.filter(day=day, hour=None).values("stage")
-    sums = rows.annotate(total=Sum("events"), failures=failures).order_by("stage")
-    return [{**row, "rate": row["failures"] / row["total"]} for row in sums]
+    sums: QuerySet[Any, dict[str, Any]] = rates.values(*moment, "stage").annotate(
+        total=Sum("events"), failures=failures
+    )
+    return sums.order_by(*moment, "stage")
 
 
 def _number(count: int, one: str, several: str) -> str:
