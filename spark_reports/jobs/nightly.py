@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_reports.jobs import sources, tables
-from spark_reports.jobs.plan import Plan
+from spark_reports.jobs.plan import PROGRESS, Plan
 from spark_reports.jobs.reports import (
     anomalies,
     data_quality,
@@ -32,8 +32,6 @@ from spark_reports.jobs.schemas import schema_of
 from spark_reports.jobs.session import expect_small_frames, make_session
 from spark_reports.jobs.tables import Table
 
-# Prefix of the lines of progress, which the server reads.
-PROGRESS = "report"
 AT_ONCE = 2
 CHECK_TASKS = 16
 
@@ -159,7 +157,7 @@ class LakeNotShared(Exception):  # noqa: N818 - names a state
 
 def print_time(name: str, started: float) -> None:
     """Write a line of progress: the name, and the seconds since ``started``."""
-    sys.stdout.write(f"{PROGRESS} {name} {time.monotonic() - started:.1f} s\n")
+    sys.stdout.write(f"{PROGRESS}{name} {time.monotonic() - started:.1f} s\n")
     sys.stdout.flush()
 
 

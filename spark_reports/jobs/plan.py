@@ -12,6 +12,8 @@ from typing import Any
 
 from spark_reports.jobs import tables
 
+# Prefix of the lines of progress, which the program of the jobs prints and the server reads.
+PROGRESS = "report "
 Files = Mapping[str, Sequence[str]]  # by day (ISO): paths below the lake
 
 # The number of days before its own that a run reads of each report, and of snapshots of counters.

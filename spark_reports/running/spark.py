@@ -22,6 +22,7 @@ from threading import Thread
 from time import monotonic
 from urllib.parse import urlsplit
 
+from spark_reports.jobs.plan import PROGRESS
 from spark_reports.running.lineage import PACKAGE, job_files
 from spark_reports.running.parts import missing
 
@@ -33,7 +34,6 @@ PASSED_ON = re.compile(
 # The number of facts from which optimised compilation pays.
 MANY_ROWS = 10_000_000
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-PROGRESS = "report "  # prefix of a line of progress
 # Providers of S3 keys: S3A's own, then Amazon's chain, which reads the file that AWS_SHARED_CREDENTIALS_FILE names.
 S3_KEYS = (
     "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider,"
