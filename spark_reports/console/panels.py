@@ -15,7 +15,7 @@ from kit.admin.charts import Chart, Series, bar_chart, line_chart
 from spark_reports.console import formats as f
 from spark_reports.console.choice import Choice
 from spark_reports.console.tables import MAX_ROWS, Cell, Shown, Table, cell_of, interval, table_of
-from spark_reports.jobs.tables import PLACE, USUAL_DAYS
+from spark_reports.jobs.tables import PLACE, TOKEN_CHURN, USUAL_DAYS, Unit
 from spark_reports.models import (
     Anomaly,
     ErrorRate,
@@ -38,10 +38,7 @@ STAGE_COLUMNS: Sequence[Shown] = (
     Cell("rate#", lambda row: f.percent(row["failures"] / row["total"])),
     Cell("95 % interval#", lambda row: f.interval(*f.wilson(row["failures"], row["total"]))),
 )
-FLOWS = (
-    *("active_at_start", "new", "returned", "moved_in", "refreshed", "token_changed"),
-    *("unregistered", "died", "expired", "moved_out", "active_at_end", "unexplained", "net_growth"),
-)
+FLOWS = tuple(column.name for column in TOKEN_CHURN.columns if column.unit is Unit.COUNT)
 TOGETHER = ("platform", "bridge")  # latency also has rows for all platforms and for all bridges
 IN, OUT = ("new", "returned"), ("unregistered", "died", "expired")
 

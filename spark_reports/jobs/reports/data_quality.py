@@ -26,15 +26,6 @@ from spark_reports.jobs import labels
 from spark_reports.jobs.sources import is_duration, is_within_day, local_rows, union
 from spark_reports.jobs.tables import PLACE
 
-DURATIONS = (
-    "processed_us",
-    "delivered_us",
-    "answered_us",
-    "latency_us",
-    "queued_us",
-    "published_us",
-    "since_received_us",
-)
 EXPECTED = StructType().add("day", "date").add("subject", "string").add("expected", "long")
 COMPARED = StructType([*EXPECTED.fields, StructField("found", LongType())])
 Counts = Mapping[str, Mapping[str, int]]
@@ -108,8 +99,8 @@ def _is_unknown(name: str) -> Column:
 
 def _is_absurd(columns: list[str]) -> Column:
     absurd = ~is_within_day() if "at" in columns else F.lit(False)
-    for name in DURATIONS:
-        if name in columns:
+    for name in columns:
+        if name.endswith("_us") and name != "deadline_us":
             absurd |= F.col(name).isNotNull() & ~is_duration(name)
     return absurd
 
