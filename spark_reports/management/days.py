@@ -12,6 +12,7 @@ from django.db import DatabaseError, InterfaceError
 from kit.db.clock import database_now
 from spark_reports.lake import in_one_line
 from spark_reports.nights.closing import last_closed_day
+from spark_reports.running.runs import FAULTS, RunError
 
 
 def add_options(parser: CommandParser) -> None:
@@ -33,12 +34,11 @@ def chosen_days(options: Mapping[str, Any]) -> tuple[date, date]:
 
 
 @contextmanager
-def faults_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
+def faults_in_one_line() -> Iterator[None]:
     """Turn faults into CommandError. Only the kind of a database error is shown, because its text may quote a row."""
-    shown: tuple[type[Exception], ...] = (*kinds, OSError)
     try:
         yield
-    except shown as error:
+    except (RunError, *FAULTS) as error:
         raise CommandError(in_one_line(error)) from error
     except (DatabaseError, InterfaceError, psycopg.Error) as error:
         raise CommandError(f"The database failed ({type(error).__name__}): nothing of this was published.") from error

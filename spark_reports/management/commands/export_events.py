@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kit.db.clock import database_now
-from spark_reports.export.days import ExportError, closed_days, export_day
-from spark_reports.lake import Lake, LakeError, Manifest
+from spark_reports.export.days import closed_days, export_day
+from spark_reports.lake import Lake, Manifest
 from spark_reports.management.days import add_options, chosen_days, faults_in_one_line
-from spark_reports.running.runs import Busy, alone
+from spark_reports.running.runs import alone
 
 
 class Command(BaseCommand):
@@ -31,7 +31,7 @@ class Command(BaseCommand):
             MofNCompleteColumn(),
             TextColumn("{task.fields[rows]:,} rows"),
         )
-        with faults_in_one_line(ExportError, LakeError, Busy):
+        with faults_in_one_line():
             days = closed_days(*chosen_days(options), now=database_now())
             lake = Lake(settings.REPORTS_LAKE)
             with alone(), Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:

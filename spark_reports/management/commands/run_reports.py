@@ -11,7 +11,7 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from spark_reports.jobs.tables import REPORT_TABLES
 from spark_reports.management.days import add_options, chosen_days, faults_in_one_line
 from spark_reports.models import ReportRun
-from spark_reports.running.runs import Progress, RunError, run_reports
+from spark_reports.running.runs import Progress, run_reports
 
 
 class _Bars(Progress):
@@ -47,7 +47,7 @@ class Command(BaseCommand):
         first, last = chosen_days(options)
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed:,.0f} rows exported"))
         bars = Bars(*columns, TimeElapsedColumn(), console=Console(stderr=True))
-        with faults_in_one_line(RunError), bars:
+        with faults_in_one_line(), bars:
             runs = run_reports(first, last, progress=_Bars(bars), replace=options["replace"])
         for run in runs:
             self.stdout.write(
