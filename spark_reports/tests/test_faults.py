@@ -303,27 +303,23 @@ def test_a_missing_day_is_a_finding_of_every_figure_that_looked_back_to_it(
     assert expected == found > 7 * (tables.LIFETIME_WEEKS - 1)
 
 
-def test_days_before_the_first_reports_are_not_expected_as_history(lake: Lake, day: date, no_java: None) -> None:
-    history = plan_of(lake, day).history
-    assert {tuple(history[name][day.isoformat()]) for name in ("error_rates", "failure_signatures")} == {(0, 0)}
-
-
-def test_a_lake_that_was_lost_is_a_finding_of_every_figure_that_looked_back(
-    lake: Lake, day: date, no_java: None
+@pytest.mark.parametrize(
+    ("published", "is_made_up", "expected"),
+    [
+        pytest.param((), False, 0, id="before the first reports"),
+        pytest.param((3, 2, 1), False, 3, id="in PostgreSQL alone, after the lake was lost"),
+        pytest.param((3,), True, 0, id="made up, in a lake of their own"),
+    ],
+)
+def test_the_days_since_the_first_real_reports_are_expected_as_history(
+    lake: Lake, day: date, no_java: None, published: tuple[int, ...], is_made_up: bool, expected: int
 ) -> None:
-    """PostgreSQL still has the days with reports."""
-    for days in (3, 2, 1):
-        publish(lake, day - timedelta(days=days), [RATE])
-    shutil.rmtree(lake.url)
+    for days in published:
+        publish(lake, day - timedelta(days=days), [RATE], is_made_up=is_made_up)
+    shutil.rmtree(lake.url, ignore_errors=True)
     history = plan_of(lake, day).history
-    assert {tuple(by_day[day.isoformat()]) for report, by_day in history.items() if report != SURVIVAL} == {(3, 0)}
-
-
-def test_made_up_days_are_not_expected_as_history_of_a_real_one(lake: Lake, day: date, no_java: None) -> None:
-    publish(lake, day - timedelta(days=3), [RATE], is_made_up=True)
-    shutil.rmtree(lake.url)  # made-up days have a lake of their own
-    history = plan_of(lake, day).history
-    assert {tuple(by_day[day.isoformat()]) for report, by_day in history.items() if report != SURVIVAL} == {(0, 0)}
+    found = {tuple(by_day[day.isoformat()]) for report, by_day in history.items() if report != SURVIVAL}
+    assert found == {(expected, 0)}
 
 
 def test_survival_of_cohorts_from_before_retention_is_a_finding(
