@@ -1,7 +1,7 @@
 """Reader of the last hour by the minute, as `history.traffic` has counted it, in a few queries over small rows."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -30,14 +30,13 @@ class Yesterday:
 class Hour:
     """The last hour, minute by minute, oldest first. ``counted`` has no entry for minutes that are not counted.
 
-    ``tries`` counts the attempts of each minute by outcome and code, and ``by_channel`` by channel, outcome and code.
-    ``by_bridge`` has the requests and replies of each bridge in each minute. ``ended`` counts the notifications of the
-    hour by their final state. ``yesterday`` is the same hour a day ago, or None if nothing was counted then.
+    ``by_channel`` counts the attempts of each minute by channel, outcome and code. ``by_bridge`` has the requests and
+    replies of each bridge in each minute. ``ended`` counts the notifications of the hour by their final state.
+    ``yesterday`` is the same hour a day ago, or None if nothing was counted then.
     """
 
     begins_at: Sequence[datetime]
     counted: Mapping[datetime, TrafficMinute]
-    tries: Mapping[datetime, Tries]
     by_channel: Mapping[datetime, ChannelTries] = field(default_factory=dict)
     by_bridge: Mapping[tuple[datetime, str], BridgeMinute] = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
@@ -68,43 +67,36 @@ class Hour:
         """Return the number of pushes delivered to these kinds of tokens for each minute, and None for a minute that
         was not counted.
         """
+        begins = tuple(f"{kind} " for kind in kinds)
+        return self._attempts(lambda channel, outcome: outcome == DELIVERED and f"{channel} ".startswith(begins))
+
+    def tried(self, *, delivered: bool) -> list[float | None]:
+        """Return the number of attempts that were, or were not, delivered for each minute, and None as above."""
+        return self._attempts(lambda _, outcome: (outcome == DELIVERED) == delivered)
+
+    def _attempts(self, is_meant: Callable[[str, str], bool]) -> list[float | None]:
         return [
             sum(
                 number
                 for (channel, outcome, _), number in self.by_channel.get(at, {}).items()
-                if outcome == DELIVERED and any(f"{channel} ".startswith(f"{kind} ") for kind in kinds)
+                if is_meant(channel, outcome)
             )
             if at in self.counted
             else None
             for at in self.begins_at
         ]
 
-    @property
-    def requests(self) -> Counter[str]:
-        """Return the number of requests of each bridge in the hour."""
-        return _sum((bridge, row.request_count) for (_, bridge), row in self.by_bridge.items())
+    def of_bridge(self, bridge: str) -> tuple[int, int]:
+        """Return the number of requests of a bridge in the hour, and of replies that it sent."""
+        rows = [row for (_, name), row in self.by_bridge.items() if name == bridge]
+        return sum(row.request_count for row in rows), sum(row.reply_count for row in rows)
 
-    @property
-    def replies(self) -> Counter[str]:
-        """Return the number of replies that each bridge sent in the hour."""
-        return _sum((bridge, row.reply_count) for (_, bridge), row in self.by_bridge.items())
-
-    def tried(self, *, delivered: bool) -> list[float | None]:
-        """Return the number of attempts that were, or were not, delivered for each minute, and None as above."""
-        return [
-            sum(
-                number for (outcome, _), number in self.tries.get(at, {}).items() if (outcome == DELIVERED) == delivered
-            )
-            if at in self.counted
-            else None
-            for at in self.begins_at
-        ]
-
-    def total(self, last: timedelta = traffic.SHOWN) -> Counter[tuple[str, str]]:
-        """Return the number of attempts by outcome and code in the ``last`` part of the hour."""
+    def tries(self) -> Counter[tuple[str, str]]:
+        """Return the number of attempts of the hour by outcome and code."""
         total: Counter[tuple[str, str]] = Counter()
-        for begin_at in self.begins_at[-(last // traffic.MINUTE) :]:
-            total.update(self.tries.get(begin_at, {}))
+        for begin_at in self.begins_at:
+            for (_, outcome, code), number in self.by_channel.get(begin_at, {}).items():
+                total[outcome, code] += number
         return total
 
     def newest(self, minutes: int) -> Counter[tuple[str, str, str]]:
@@ -120,22 +112,13 @@ def read_hour(now: datetime) -> Hour:
     """Read the sixty minutes before this one."""
     begins_at = traffic.minutes(now)
     shown = {"begin_at__gte": begins_at[0], "begin_at__lte": begins_at[-1]}
-    tries: dict[datetime, Counter[tuple[str, str]]] = {}
     by_channel: dict[datetime, dict[tuple[str, str, str], int]] = {}
     rows = AttemptMinute.objects.filter(**shown).values_list("begin_at", "channel", "outcome", "code", "count")
     for begin_at, channel, outcome, code, number in rows:
-        tries.setdefault(begin_at, Counter())[outcome, code] += number
         by_channel.setdefault(begin_at, {})[channel, outcome, code] = number
     counted = TrafficMinute.objects.in_bulk(begins_at)
     by_bridge = {(row.begin_at, row.bridge): row for row in BridgeMinute.objects.filter(**shown)}
-    return Hour(begins_at, counted, tries, by_channel, by_bridge, _ended(begins_at), _yesterday(begins_at))
-
-
-def _sum(figures: Iterable[tuple[str, int]]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for name, number in figures:
-        total[name] += number
-    return total
+    return Hour(begins_at, counted, by_channel, by_bridge, _ended(begins_at), _yesterday(begins_at))
 
 
 def _ended(begins_at: Sequence[datetime]) -> dict[str, int]:

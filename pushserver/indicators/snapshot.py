@@ -43,7 +43,7 @@ def take_snapshot(*, now: datetime) -> Snapshot:
         except Error as error:
             log.warning("facts_not_read", error=type(error).__name__)
     facts = Facts(now, reached, None)
-    return Snapshot(facts, Hour(traffic.minutes(now), {}, {}), dated(judging.judge(facts), reached.incidents))
+    return Snapshot(facts, Hour(traffic.minutes(now), {}), dated(judging.judge(facts), reached.incidents))
 
 
 def _with_database(reached: Reached, now: datetime) -> Snapshot:

@@ -67,10 +67,7 @@ def read(hour: Hour, before: Mapping[str, str], *, now: datetime, is_blind: bool
         registrations=_registrations(),
         reports=_reports(now, is_blind=is_blind),
         parts={
-            part: part.read(
-                Evidence(now, counted, hour.requests.get(part.name, 0), hour.replies.get(part.name, 0), is_blind)
-            )
-            for part in parts_in_use()
+            part: part.read(Evidence(now, counted, *hour.of_bridge(part.name), is_blind)) for part in parts_in_use()
         },
     )
 

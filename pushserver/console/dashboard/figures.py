@@ -96,7 +96,7 @@ def _newest(hour: Hour, columns: dict[str, Column], show: Callable[[float | None
 
 def error_classes(hour: Hour) -> list[ErrorClass]:
     """Return the outcomes other than delivered, the most frequent first."""
-    tries = hour.total()
+    tries = hour.tries()
     total = tries.total()
     return [
         ErrorClass(outcome, code, number, number / total)

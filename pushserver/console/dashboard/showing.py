@@ -153,7 +153,7 @@ def status_page(user: Any) -> dict[str, Any]:
         "errors": list(_errors(seen, user)),
         "ends": list(_ends(seen, user)),
         "hour": span(*seen.hour.span),
-        "tries": count(seen.hour.total().total()),
+        "tries": count(seen.hour.tries().total()),
         "refresh_seconds": REFRESH_SECONDS,
     }
 
