@@ -104,6 +104,7 @@ CLASSES: Mapping[str, str] = {
     Outcome.TRANSIENT: "It was not sent, and is retried later.",
     Outcome.AMBIGUOUS: "It may have been sent. The retry replaces the first on the device.",
 }
+# In the order of the dashboard.
 ENDS: Mapping[Notification.State, str] = {
     State.DELIVERED: CLASSES[Outcome.DELIVERED],
     State.DEAD_TOKEN: "Its address is dead or disabled.",

@@ -1,11 +1,11 @@
-"""Figures of the last hour: four small charts, and the classes of failed attempts."""
+"""Figures of the last hour: four small charts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kit.admin.charts import Chart, Frame, Series, line_chart
 from pushserver.history.traffic import MINUTE
-from pushserver.indicators.hour import DELIVERED, Hour
+from pushserver.indicators.hour import Hour
 from spark_reports.console.formats import NOTHING, count, milliseconds
 
 FRAME = Frame(width=440, height=150, left=56, steps=2, max_labels=5, has_dots=False)
@@ -22,16 +22,6 @@ class Figure:
     title: str
     newest: str
     chart: Chart | None
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorClass:
-    """The number of attempts with this outcome and code, and their share of all attempts."""
-
-    outcome: str
-    code: str
-    number: int
-    share: float
 
 
 def figures(hour: Hour, bridges: Mapping[str, str]) -> list[Figure]:
@@ -92,14 +82,3 @@ def _newest(hour: Hour, columns: dict[str, Column], show: Callable[[float | None
         f"{name} {say(values[position])}" for name, values in columns.items() if say(values[position]) != NOTHING
     ]
     return f"{last:%H:%M} to {last + MINUTE:%H:%M} UTC: {', '.join(figures) or 'none'}"
-
-
-def error_classes(hour: Hour) -> list[ErrorClass]:
-    """Return the outcomes other than delivered, the most frequent first."""
-    tries = hour.tries()
-    total = tries.total()
-    return [
-        ErrorClass(outcome, code, number, number / total)
-        for (outcome, code), number in tries.most_common()
-        if outcome != DELIVERED
-    ]

@@ -13,18 +13,18 @@ from kit.admin.times import span
 from kit.health.indicators import Group, Indicator, Page, State, duration, verdict, worst
 from kit.health.waiting import Tile
 from kit.operations import parts_in_use
-from pushserver.console.dashboard.figures import ErrorClass, error_classes, figures
+from notifications.models import Notification
+from pushserver.console.dashboard.figures import figures
 from pushserver.console.documentation import RUNBOOKS
+from pushserver.console.labels import ENDS
 from pushserver.indicators import pages
+from pushserver.indicators.hour import DELIVERED
 from pushserver.indicators.kinds.delivery import DELIVERY, state_of_due
 from pushserver.indicators.snapshot import Snapshot, take_snapshot
 from spark_reports.console.formats import count, percent
 
 REFRESH_SECONDS = 2
 MAX_ERROR_CLASSES = 10
-# Final states of notifications, in the order of the table.
-ENDS = ("delivered", "dead_token", "undeliverable", "unconfirmed", "expired", "withdrawn", "coalesced")
-DELIVERED = "delivered"
 # Groups by column. Columns stand side by side on a wide screen.
 COLUMNS = ((Group.SERVER, Group.WATCH), (Group.IN,), (Group.OUT,))
 # Colour and icon of each state.
@@ -85,9 +85,10 @@ class ShownTile:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
-    """An error class with formatted figures and the URL of its attempts."""
+    """The formatted number of attempts with this outcome and code, their share of all attempts, and their URL."""
 
-    found: ErrorClass
+    outcome: str
+    code: str
     number: str
     share: str
     yesterday: str
@@ -176,14 +177,17 @@ def _tiles(seen: Snapshot, user: Any) -> Iterator[ShownTile]:
 
 
 def _errors(seen: Snapshot, user: Any) -> Iterator[ErrorRow]:
-    """Yield a row for each error class. Its link leads to exactly the attempts that were counted."""
-    for found in error_classes(seen.hour)[:MAX_ERROR_CLASSES]:
-        query = {"outcome__exact": found.outcome, "during": span(*seen.hour.span)}
-        query |= {"code__exact": found.code} if found.code else {}
+    """Yield a row for each outcome and code that did not deliver, the most frequent first. Its link leads to exactly
+    the attempts that were counted.
+    """
+    tries, yesterday = seen.hour.tries(), seen.hour.yesterday
+    failed = [row for row in tries.most_common() if row[0][0] != DELIVERED]
+    for (outcome, code), number in failed[:MAX_ERROR_CLASSES]:
+        query = {"outcome__exact": outcome, "during": span(*seen.hour.span)}
+        query |= {"code__exact": code} if code else {}
         url = url_of(pages.ATTEMPTS, user, **query)
-        yesterday = seen.hour.yesterday
-        before = yesterday.tries.get((found.outcome, found.code), 0) if yesterday else None
-        yield ErrorRow(found, count(found.number), percent(found.share), count(before), url)
+        before = yesterday.tries.get((outcome, code), 0) if yesterday else None
+        yield ErrorRow(outcome, code, count(number), percent(number / tries.total()), count(before), url)
 
 
 def _ends(seen: Snapshot, user: Any) -> Iterator[EndRow]:
@@ -192,11 +196,9 @@ def _ends(seen: Snapshot, user: Any) -> Iterator[EndRow]:
     hour = span(*seen.hour.span)
     for state in ENDS:
         number = seen.hour.ended.get(state, 0)
-        if number or (before or {}).get(state) or state == DELIVERED:
-            is_delivered = state == DELIVERED
-            url = (
-                url_of(pages.ATTEMPTS, user, outcome__exact=DELIVERED, during=hour)
-                if is_delivered
-                else url_of(pages.ENDED, user, state__exact=state, during=hour)
-            )
-            yield EndRow(state, count(number), count(before.get(state, 0) if before is not None else None), url)
+        earlier = before.get(state, 0) if before is not None else None
+        is_delivered = state == Notification.State.DELIVERED
+        if number or earlier or is_delivered:
+            page, column = (pages.ATTEMPTS, "outcome") if is_delivered else (pages.ENDED, "state")
+            url = url_of(page, user, **{f"{column}__exact": state, "during": hour})
+            yield EndRow(state, count(number), count(earlier), url)
