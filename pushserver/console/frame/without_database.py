@@ -11,7 +11,6 @@ from datetime import datetime
 from http import HTTPStatus
 from threading import Lock
 from time import monotonic
-from typing import NamedTuple
 
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
@@ -31,14 +30,6 @@ AGAIN_SECONDS = 5
 PREFIX = "/admin/"
 
 
-class Absence(NamedTuple):
-    """A period without the database: its reason, its beginning and its end."""
-
-    found: str
-    began_at: datetime
-    ended_at: datetime
-
-
 class DatabaseWatch:
     """State of the database as this process last saw it. Concurrent threads share one check."""
 
@@ -48,8 +39,7 @@ class DatabaseWatch:
         self._asked: Future[str] | None = None
         self._answered_at = float("-inf")
         self.since: datetime | None = None  # beginning of the absence, by the clock of this machine
-        self.found = ""  # reason of the absence
-        self._over: list[Absence] = []
+        self._found = ""  # reason of the absence
 
     def check(self) -> str:
         """Return the reason why the database cannot be used, or an empty text."""
@@ -63,21 +53,16 @@ class DatabaseWatch:
         return found
 
     def note(self, found: str) -> None:
-        """Note the reason why the database cannot be used, or with an empty text that it answered."""
-        with self._lock:
-            if found:
-                self._answered_at = float("-inf")
-                self.since, self.found = self.since or timezone.now(), found
-                return
-            if self.since:
-                self._over.append(Absence(self.found, self.since, timezone.now()))
-            self._answered_at, self.since = monotonic(), None
+        """Note the reason why the database cannot be used, or with an empty text that it answered.
 
-    def take_over(self) -> list["Absence"]:
-        """Return the absences that ended and were not noted as incidents yet."""
+        The end of an absence is noted as an incident.
+        """
         with self._lock:
-            over, self._over = self._over, []
-        return over
+            since, known = self.since, self._found
+            self.since, self._found = (since or timezone.now(), found) if found else (None, "")
+            self._answered_at = float("-inf") if found else monotonic()
+        if since and not found:
+            incidents.note_past(server.database(known), since, timezone.now())
 
     def _question(self) -> Future[str]:
         with self._lock:
@@ -99,14 +84,8 @@ class WithoutDatabaseMiddleware:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        if not request.path.startswith(PREFIX):
-            return self._get_response(request)
-        watch = database_watch()
-        if found := watch.check():
-            return _page(request, found)
-        for absence in watch.take_over():
-            incidents.note_past(server.database(absence.found), absence.began_at, absence.ended_at)
-        return self._get_response(request)
+        found = database_watch().check() if request.path.startswith(PREFIX) else ""
+        return _page(request, found) if found else self._get_response(request)
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
