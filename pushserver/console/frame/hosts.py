@@ -1,22 +1,17 @@
 """Host names of requests: probes and metrics accept any name, and all other pages those of ALLOWED_HOSTS."""
 
-from collections.abc import Callable
-
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
+from django.utils.deprecation import MiddlewareMixin
 
 PATHS = {"/healthz", "/readyz", "/metrics"}
 
 
-class AnyHostMiddleware:
+class AnyHostMiddleware(MiddlewareMixin):
     """Accepts every Host from probes and Prometheus, such as the address of a pod.
 
     Their answers have no links, so a forged Host misleads nobody. It stands before the middleware that reads the Host.
     """
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self._get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
+    def process_request(self, request: HttpRequest) -> None:
         if request.path in PATHS:
             request.META["HTTP_HOST"] = "localhost"
-        return self._get_response(request)

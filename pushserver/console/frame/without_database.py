@@ -5,7 +5,6 @@ what is down, since when, and what to do, and nothing else.
 """
 
 import sys
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from http import HTTPStatus
@@ -15,6 +14,7 @@ from time import monotonic
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.utils import timezone
+from django.utils.deprecation import MiddlewareMixin
 from django.views import defaults
 
 from kit.db.reasons import UNAVAILABLE, is_closed, reason
@@ -77,15 +77,12 @@ def database_watch() -> DatabaseWatch:
     return DatabaseWatch()
 
 
-class WithoutDatabaseMiddleware:
+class WithoutDatabaseMiddleware(MiddlewareMixin):
     """Answers in place of the console while the database is away. It stands before the middleware of sessions."""
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self._get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
+    def process_request(self, request: HttpRequest) -> HttpResponse | None:
         found = database_watch().check() if request.path.startswith(PREFIX) else ""
-        return _page(request, found) if found else self._get_response(request)
+        return _page(request, found) if found else None
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
