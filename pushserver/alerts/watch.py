@@ -16,7 +16,7 @@ from pushserver.alerts.targets import targets
 from pushserver.indicators import incidents
 from pushserver.indicators.kinds import server
 from pushserver.indicators.snapshot import Snapshot, is_bad_at_a_glance, take_snapshot
-from pushserver.models import Alert, Incident, ServerStart
+from pushserver.models import Alert, ServerStart
 from pushserver.start.release import version
 
 # Periods in seconds. A glance asks the servers around us and reads no table. A snapshot takes some ten statements.
@@ -93,13 +93,6 @@ class Absence:
             self._send(Alert.Event.ENDED, now)
 
     def _send(self, event: str, ended_at: datetime | None) -> None:
-        incident = Incident(
-            indicator=self._indicator.id,
-            name=self._indicator.name,
-            state=self._indicator.state.value,
-            sentence=self._indicator.sentence,
-            began_at=self._began_at,
-            ended_at=ended_at,
-        )
+        incident = incidents.incident_of(self._indicator, began_at=self._began_at, ended_at=ended_at)
         for target in targets().values():
             sending.send(target, messages.about(incident, event))

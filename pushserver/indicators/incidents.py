@@ -7,6 +7,7 @@ indicator that is bad again within WELL_AFTER continues its incident.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
 from django.db.models import Q
@@ -70,14 +71,18 @@ def _begun(indicator: Indicator, before: Incident | None, now: datetime) -> Inci
     """Return the row of an incident that begins: the row before it, if that has the same state and ended just now."""
     if before and before.ended_at and before.state == indicator.state:
         return before
+    return incident_of(indicator, incident_at=before.incident_at if before else now, began_at=now)
+
+
+def incident_of(indicator: Indicator, **times: Any) -> Incident:
+    """Return a new row about a bad indicator, which is not stored."""
     return Incident(
         indicator=indicator.id,
         name=indicator.name,
         state=indicator.state.value,
         sentence=indicator.sentence,
-        incident_at=before.incident_at if before else now,
-        began_at=now,
         cause=indicator.cause,
+        **times,
     )
 
 
@@ -106,12 +111,4 @@ def note_past(indicator: Indicator, began_at: datetime, ended_at: datetime) -> N
     known = Incident.objects.filter(indicator=indicator.id, began_at__lt=ended_at + WELL_AFTER)
     if known.filter(Q(ended_at=None) | Q(ended_at__gt=began_at - WELL_AFTER)).exists():
         return
-    Incident.objects.create(
-        indicator=indicator.id,
-        name=indicator.name,
-        state=indicator.state.value,
-        sentence=indicator.sentence,
-        incident_at=began_at,
-        began_at=began_at,
-        ended_at=ended_at,
-    )
+    incident_of(indicator, incident_at=began_at, began_at=began_at, ended_at=ended_at).save()
