@@ -16,7 +16,7 @@ from kit.canary.dry_run import token_of
 from kit.db.postgresql import sessions
 from kit.db.postgresql.timeouts import Timeouts, milliseconds
 from pushserver.config import embedded
-from pushserver.config.environment import Environment, GeneratedSecrets, is_near, no_generation
+from pushserver.config.environment import MAIL_ADDRESS, Environment, GeneratedSecrets, is_near, no_generation
 from pushserver.config.logs import configure_logging
 from pushserver.config.retired import RETIRED
 from pushserver.config.role import Role, role
@@ -272,7 +272,7 @@ EMAIL_TIMEOUT = 30
 DEFAULT_FROM_EMAIL = env.text("EMAIL_FROM", "push-server@localhost")
 if EMAIL_ENCRYPTION not in {"starttls", "tls", "none"}:
     env.report("bad_email_encryption", "EMAIL_ENCRYPTION is none of starttls, tls, none.", "The default is starttls.")
-if any(not re.fullmatch(r"[^@\s<>]+@[^@\s<>]+", address) for address in [*REPORT_RECIPIENTS, DEFAULT_FROM_EMAIL]):
+if any(not MAIL_ADDRESS.fullmatch(address) for address in [*REPORT_RECIPIENTS, DEFAULT_FROM_EMAIL]):
     env.report(
         "bad_email_address",
         "REPORT_RECIPIENTS or EMAIL_FROM holds no address.",

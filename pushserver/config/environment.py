@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from django.core.checks import Error
+
 from kit.buckets.bucket import Limit
 from pushserver.config.data_dir import usable
 
@@ -21,30 +23,24 @@ FIELD_KEY_SIZE_BYTES = 32
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
 LIMITS_EACH = 2
 _LAKE = re.compile(r"(/|\./|file:|s3a?://|gs://|hdfs://|abfss?://)")
-_ADDRESS = re.compile(r"[^@\s<>]+@[^@\s<>]+")
+MAIL_ADDRESS = re.compile(r"[^@\s<>]+@[^@\s<>]+")
 _PASSWORD = re.compile(r"://[^/@]*:.*@")  # not everybody escapes a slash within it
 SECP256K1_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One wrong or missing setting. It never holds the value itself, which may be a secret."""
-
-    id: str
-    message: str
-    hint: str
-
-
 @dataclass(slots=True)
 class Environment:
-    """Reads ``values`` (name to text) and collects a `Problem` for each value that is wrong."""
+    """Reads ``values`` (name to text) and collects an error of the system checks for each value that is wrong.
+
+    An error never holds the value itself, which may be a secret.
+    """
 
     values: Mapping[str, str]
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Error] = field(default_factory=list)
 
     def report(self, name: str, message: str, hint: str) -> None:
         """Remember a problem under the id ``pushserver.<name>``. A name stands for one thing to do."""
-        self.problems.append(Problem(f"pushserver.{name}", message, hint))
+        self.problems.append(Error(message, hint=hint, id=f"pushserver.{name}"))
 
     def refuse_retired(self, retired: Mapping[str, str]) -> None:
         """Report each setting that is given and no longer exists. ``retired`` says what to do instead."""
@@ -124,7 +120,7 @@ class Environment:
         problem.
         """
         targets = self.items_of(self.secret(name))
-        if all(_is_http_url(target) or _ADDRESS.fullmatch(target) for target in targets):
+        if all(_is_http_url(target) or MAIL_ADDRESS.fullmatch(target) for target in targets):
             return targets
         hint = "Example: ann@example.org,https://hooks.example.org/abc"
         self.report("bad_targets", f"{name} holds what is neither a mail address nor an http(s) URL.", hint)
@@ -194,7 +190,7 @@ class Environment:
 
     def private_keys(self, name: str) -> list[bytes]:
         """Return the keys of a comma list of such private keys, which may be empty."""
-        keys = [_decode_private_key(item.strip()) for item in self.secret(name).split(",") if item.strip()]
+        keys = [_decode_private_key(item) for item in self.items_of(self.secret(name))]
         if all(keys):
             return keys
         self.report(
@@ -209,8 +205,7 @@ class Environment:
 
         The first encrypts, all of them decrypt.
         """
-        texts = [item.strip() for item in (self.secret(name) or generate(name)).split(",") if item.strip()]
-        keys = [_decode_key(text) for text in texts]
+        keys = [_decode_key(item) for item in self.items_of(self.secret(name) or generate(name))]
         if keys and all(keys):
             return keys
         self.report(

@@ -7,7 +7,6 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - Django's word
 from django.db import ProgrammingError
 
-from pushserver.config.environment import Problem
 from registrations.messages import TokenType
 from registrations.rules import DEVICE_TOKENS
 
@@ -15,8 +14,7 @@ from registrations.rules import DEVICE_TOKENS
 @register()
 def configuration_is_usable(app_configs: Sequence[Any] | None, **_kwargs: object) -> list[CheckMessage]:  # noqa: ARG001
     """Report the problems that `pushserver.config.environment` found while the settings were read."""
-    problems: list[Problem] = settings.CONFIGURATION_PROBLEMS
-    return [Error(problem.message, hint=problem.hint, id=problem.id) for problem in problems]
+    return list(settings.CONFIGURATION_PROBLEMS)
 
 
 @register()

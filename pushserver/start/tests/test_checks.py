@@ -9,7 +9,7 @@ from django.core.checks import Error, run_checks
 
 from embedded.supervisor.processes import PROJECT
 from pushserver.config.catalogue import GROUPS
-from pushserver.config.environment import Environment, Problem
+from pushserver.config.environment import Environment
 from pushserver.config.retired import RETIRED
 from tests.factories import apn_token, firebase_token
 
@@ -19,7 +19,9 @@ def test_the_configuration_of_the_tests_has_no_problem():
 
 
 def test_each_problem_is_an_error_with_its_id_and_hint(settings):
-    settings.CONFIGURATION_PROBLEMS = [Problem("pushserver.bad_flag", "X is wrong.", "Use Y.")]
+    env = Environment({})
+    env.report("bad_flag", "X is wrong.", "Use Y.")
+    settings.CONFIGURATION_PROBLEMS = env.problems
     assert Error("X is wrong.", hint="Use Y.", id="pushserver.bad_flag") in run_checks()
 
 
@@ -96,7 +98,7 @@ def test_a_setting_that_no_longer_exists_names_its_successor():
         env = Environment({name: "1"})
         env.refuse_retired(RETIRED)
         [problem] = env.problems
-        assert (problem.message, problem.hint) == (f"{name} is no longer a setting.", successor)
+        assert (problem.msg, problem.hint) == (f"{name} is no longer a setting.", successor)
         assert name not in documented
 
 
