@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from kit.canary.dry_run import token_of
 from kit.db.postgresql import sessions
-from kit.db.postgresql.timeouts import Timeouts, milliseconds
+from kit.db.postgresql.timeouts import Timeouts
 from pushserver.config import embedded
 from pushserver.config.environment import MAIL_ADDRESS, Environment, GeneratedSecrets, is_near, no_generation
 from pushserver.config.logs import configure_logging
@@ -64,8 +64,20 @@ FIELD_ENCRYPTION_KEYS = env.field_keys("FIELD_ENCRYPTION_KEYS", _generate)
 NO_DATABASE = "postgresql://127.0.0.1/pushserver"  # commands that need none, such as makemigrations, still run
 DATABASE_URL = env.secret("DATABASE_URL")
 
-# Within which time a host that vanished without a word is noticed, by us and by PostgreSQL.
-DATABASE_SILENCE_SECONDS = 10.0
+# A host that vanished without a word is noticed within ten seconds, by us and by PostgreSQL, whose locks are free then.
+_CLIENT_SILENCE = {
+    "connect_timeout": 5,
+    "keepalives_idle": 3,
+    "keepalives_interval": 3,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 10_000,
+}
+_SERVER_SILENCE = {
+    "tcp_keepalives_idle": "3",
+    "tcp_keepalives_interval": "3",
+    "tcp_keepalives_count": "2",
+    "tcp_user_timeout": "10000ms",
+}
 # What a statement of the message path, of the console and of the API may take, and how long it waits for a lock.
 # Reports, retention and migrations have timeouts of their own, see `kit.db.timeouts`; commands have no end.
 DATABASE_TIMEOUTS = Timeouts(
@@ -81,11 +93,11 @@ def _database() -> dict[str, Any]:
     named = {setting: given.pop(name, "") for setting, name in names.items()}
     if "," in named["HOST"]:
         given.setdefault("target_session_attrs", "read-write")  # of several servers, the primary
-    ours = sessions.options({**sessions.EVERY_SESSION, **DATABASE_TIMEOUTS.settings})
-    session = f"{given.pop('options', '')} {ours} {_server_silence()}".strip()
+    ours = sessions.options({**sessions.EVERY_SESSION, **DATABASE_TIMEOUTS.settings, **_SERVER_SILENCE})
+    session = f"{given.pop('options', '')} {ours}".strip()
     # Django's default forbids prepared statements altogether. Its own cursors bind on the client and never prepare, so
     # this is for `kit.db.statements`.
-    parameters = {"prepare_threshold": 5, **_client_silence(), **given, "options": session}
+    parameters = {"prepare_threshold": 5, **_CLIENT_SILENCE, **given, "options": session}
     kept_open = {"CONN_MAX_AGE": 60, "CONN_HEALTH_CHECKS": True}
     return {"ENGINE": "kit.db.postgresql", **named, **kept_open, "OPTIONS": parameters}
 
@@ -104,29 +116,6 @@ def _database_parameters() -> dict[str, Any]:
         "Example: postgresql://user:password@host:5432/name, and with a standby ...@host:5432,other:5432/name",
     )
     return conninfo_to_dict(NO_DATABASE)
-
-
-def _client_silence() -> dict[str, int]:
-    """Return the options by which we notice a host that vanished: in a third of the time it is asked whether it is
-    there.
-    """
-    third = max(1, round(DATABASE_SILENCE_SECONDS / 3))
-    return {
-        "connect_timeout": max(2, round(DATABASE_SILENCE_SECONDS / 2)),
-        "keepalives_idle": third,
-        "keepalives_interval": third,
-        "keepalives_count": 2,
-        "tcp_user_timeout": round(DATABASE_SILENCE_SECONDS * 1000),
-    }
-
-
-def _server_silence() -> str:
-    """Return the options by which the server notices that our host vanished, so that its locks are free again."""
-    third = max(1, round(DATABASE_SILENCE_SECONDS / 3))
-    return (
-        f"-c tcp_keepalives_idle={third} -c tcp_keepalives_interval={third} -c tcp_keepalives_count=2 "
-        f"-c tcp_user_timeout={milliseconds(DATABASE_SILENCE_SECONDS)}"
-    )
 
 
 DATABASES = {"default": _database()}
