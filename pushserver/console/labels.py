@@ -6,7 +6,6 @@ words stay with their columns. Text in braces is filled in by the module that sh
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import NamedTuple
 
 from django.apps import apps
 
@@ -175,21 +174,13 @@ NOTHING_LEFT = "Nothing for what was decided at once; each notification has a ti
 
 # Names of tables ------------------------------------------------------------------------------------------------------
 
-
-class Words(NamedTuple):
-    """The name of one row and of the list."""
-
-    singular: str
-    plural: str
-
-
 # Tables of Django and its packages, on their pages as in the menu.
-NAMES: Mapping[str, Words] = {
-    "auth.User": Words("account", "accounts"),
-    "auth.Group": Words("role", "roles"),
-    "otp_totp.TOTPDevice": Words("second factor", "second factors"),
-    "axes.AccessAttempt": Words("failed login", "failed logins"),
-    "admin.LogEntry": Words("change", "changes"),
+NAMES: Mapping[str, str] = {
+    "auth.User": "account",
+    "auth.Group": "role",
+    "otp_totp.TOTPDevice": "second factor",
+    "axes.AccessAttempt": "failed login",
+    "admin.LogEntry": "change",
 }
 # The apps of these tables, which the menu calls "Staff".
 STAFF_APPS = ("auth", "otp_totp", "axes", "admin", "pushserver")
@@ -200,8 +191,8 @@ def name_tables() -> None:
 
     The classes of the models stay unchanged, because migrations are made from them.
     """
-    for name, words in NAMES.items():
-        meta = apps.get_model(name)._meta  # noqa: SLF001 - the documented way
-        meta.verbose_name, meta.verbose_name_plural = words
+    for table, name in NAMES.items():
+        meta = apps.get_model(table)._meta  # noqa: SLF001 - the documented way
+        meta.verbose_name, meta.verbose_name_plural = name, f"{name}s"
     for label in STAFF_APPS:
         apps.get_app_config(label).verbose_name = "Staff"
