@@ -12,21 +12,18 @@ from rest_framework.serializers import BaseSerializer
 
 from kit.api.views import Guarded, Reading, describe
 from kit.health.indicators import to_json
+from notifications.admin import PUSH_CONTENT
 from notifications.models import Channel, Notification
 from notifications.queues.halts import with_halts
 from pushserver.api import answers, filters
 from pushserver.indicators.snapshot import take_snapshot
 from pushserver.models import ApiToken
+from registrations.admin import RegistrationAdmin
 from registrations.models import Registration
 from spark_reports.models import Anomaly, ErrorRate, PublishedDay, TokenChurn
 from waku_bridge.models import CanaryRun
 
 Scope = ApiToken.Scope
-UNREAD = ("dedup_key", "collapse_id", "chat_id", "message", "request__reply_address")
-# Columns of a route, without its encrypted token.
-ROUTE_COLUMNS = [
-    *("id", "token_type", "app_topic", "state", "disabled_reason", "disabled_at", "failing_since", "last_success_at"),
-]
 
 
 def needs_one_of(request: Request, filterset: type[filters.BytesFilters]) -> None:
@@ -63,16 +60,11 @@ class Registrations(Noted, mixins.ListModelMixin, Reading):
     scope = Scope.REGISTRATIONS
     serializer_class = answers.RegistrationAnswer
     filterset_class = filters.RegistrationFilters
-    queryset = Registration.objects.select_related("route")
+    queryset = Registration.objects.select_related("route").defer(*RegistrationAdmin.unread)
 
     def list(self, request: Request, *arguments: Any, **named: Any) -> Response:
         needs_one_of(request, filters.RegistrationFilters)
         return super().list(request, *arguments, **named)
-
-    def get_queryset(self) -> Any:
-        named = [str(f.source) for f in answers.RegistrationAnswer().fields.values() if f.source != "route"]
-        routes = [f"route__{name}" for name in ROUTE_COLUMNS]
-        return super().get_queryset().only(*named, *routes)
 
 
 @extend_schema_view(list=describe(answers.NotificationAnswer(many=True)), retrieve=describe(answers.StoryAnswer))
@@ -81,7 +73,7 @@ class Notifications(Noted, mixins.ListModelMixin, mixins.RetrieveModelMixin, Rea
 
     scope = Scope.NOTIFICATIONS
     filterset_class = filters.NotificationFilters
-    queryset = Notification.objects.select_related("request").defer(*UNREAD)
+    queryset = Notification.objects.select_related("request").defer(*PUSH_CONTENT, "request__reply_address")
     lookup_value_regex = "[0-9]{1,18}"
 
     def get_serializer_class(self) -> type[BaseSerializer[Any]]:

@@ -1,7 +1,7 @@
 """The page of one user: all rows about a key hash, and the operation that deletes them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -22,13 +22,13 @@ from kit.admin.lists.first_lines import FirstLine
 from kit.admin.lists.search import KEY_HASH_DIGITS, hash_digits
 from kit.admin.operations import Done, Operation, OperationPage, confirm
 from kit.db.clock import database_now
-from notifications.admin import timeline_url, type_name
+from notifications.admin import PUSH_CONTENT, timeline_url, type_name
 from notifications.models import Notification
 from pushserver.console import labels
 from pushserver.console.frame.links import user_url
 from pushserver.console.support.reach import NOBODY, reach_of
 from pushserver.models import AccessRecord
-from registrations.admin import ROUTE_SECRETS, registration_url
+from registrations.admin import RegistrationAdmin, registration_url
 from registrations.models import Grant, Registration, RegistrationEvent, TopicKey
 from registrations.token_types import name_of
 from waku_bridge.removal import erasure
@@ -53,7 +53,7 @@ class Section:
     rows: Sequence[Sequence[Any]]
     nothing: str
     open_rows: int = 0
-    more: Link | None = field(default=None)
+    more: Link | None = None
 
     @property
     def first(self) -> Sequence[Sequence[Any]]:
@@ -98,8 +98,8 @@ def show_user(request: HttpRequest, object_id: str) -> HttpResponse:
 
 
 def _registrations(key_hash: bytes) -> list[Registration]:
-    rows = Registration.objects.filter(public_key_hash=key_hash).select_related("route").defer(*_UNREAD)
-    return list(rows.order_by("-updated_at")[:MAX_ROWS])
+    rows = Registration.objects.select_related("route").defer(*RegistrationAdmin.unread)
+    return list(rows.filter(public_key_hash=key_hash).order_by("-updated_at")[:MAX_ROWS])
 
 
 def _reach(registrations: Sequence[Registration]) -> list[tuple[str, FirstLine]]:
@@ -115,13 +115,6 @@ def _sections(request: HttpRequest, key_hash: bytes, registrations: Sequence[Reg
     if request.user.has_perm(VIEW_NOTIFICATIONS):
         sections.insert(1, _notifications(key_hash))
     return sections
-
-
-_UNREAD = (
-    *("access_token_encrypted", "access_token_digest", "content_digest"),
-    *("allowed_key_list", "blocked_chat_list", "muted_chat_list", "allowed_mentions_chat_list"),
-    *(f"route__{name}" for name in ROUTE_SECRETS),
-)
 
 
 def _installations(registrations: Sequence[Registration]) -> Section:
@@ -162,7 +155,7 @@ def _route(registration: Registration) -> str:
 
 
 def _notifications(key_hash: bytes) -> Section:
-    rows = Notification.objects.filter(public_key_hash=key_hash).defer("chat_id", "message", "dedup_key", "collapse_id")
+    rows = Notification.objects.filter(public_key_hash=key_hash).defer(*PUSH_CONTENT)
     hex_digits = key_hash.hex()
     everything = f"{reverse('admin:notifications_notification_changelist')}?q={hex_digits}"
     return Section(

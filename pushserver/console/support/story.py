@@ -10,6 +10,7 @@ from django.db.models import Model, Q
 
 from kit.admin.changes import changes_of
 from kit.operations import parts
+from notifications.admin import PUSH_CONTENT
 from notifications.messages import channel_key
 from notifications.models import Attempt, Channel, EndedHalt, Halt, Notification, NotificationRequest
 from notifications.queues import halts
@@ -49,7 +50,7 @@ class Story:
 
 def load_story(notification_id: int) -> Story | None:
     """Load all rows of a notification, with a dozen look-ups by index."""
-    rows = Notification.objects.defer("chat_id", "message", "dedup_key", "collapse_id", "request__reply_address")
+    rows = Notification.objects.defer(*PUSH_CONTENT, "request__reply_address")
     notification = rows.select_related("request").filter(pk=notification_id).first()
     if notification is None:
         return None
