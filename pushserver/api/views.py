@@ -26,35 +26,30 @@ from waku_bridge.models import CanaryRun
 Scope = ApiToken.Scope
 
 
-def needs_one_of(request: Request, filterset: type[filters.BytesFilters]) -> None:
-    """Refuse a list of rows about people without at least one filter. Raises ValidationError.
+class AboutPeople:
+    """Mixin for rows about people: a list needs a filter, and the access log records each read, as in the console."""
 
-    A parameter counts only after cleaning: a space becomes empty, and would filter nothing.
-    """
-    asked = filterset(request.query_params)
-    if asked.is_valid() and not any(asked.form.cleaned_data.values()):
-        raise ValidationError({name: ["One of these is needed."] for name in filterset.base_filters})
+    filterset_class: type[filters.BytesFilters]
 
-
-class Noted:
-    """Mixin for rows about people: the access log records each read, as in the console."""
+    # A parameter counts only after cleaning: a space becomes empty, and would filter nothing.
+    def list(self, request: Request, *arguments: Any, **named: Any) -> Response:
+        asked = self.filterset_class(request.query_params)
+        if asked.is_valid() and not any(asked.form.cleaned_data.values()):
+            raise ValidationError({name: ["One of these is needed."] for name in asked.base_filters})
+        answered: Response = super().list(request, *arguments, **named)  # type: ignore[misc]
+        return answered
 
     def finalize_response(self, request: Request, response: Response, *arguments: Any, **named: Any) -> Response:
-        rows = self._rows(response) if isinstance(request.auth, ApiToken) and response.status_code == 200 else []
-        if rows:
-            page = f"api.{type(self).__name__.lower()}"
-            token: Any = request.auth
-            token.note_opened(page, [str(row["id"]) for row in rows], at=timezone.now())
+        if isinstance(request.auth, ApiToken) and response.status_code == 200:
+            data: Any = response.data
+            ids = [str(row["id"]) for row in data.get("results", [data])]
+            request.auth.note_opened(f"api.{type(self).__name__.lower()}", ids, at=timezone.now())
         answered: Response = super().finalize_response(request, response, *arguments, **named)  # type: ignore[misc]
         return answered
 
-    def _rows(self, response: Response) -> list[Any]:
-        data: Any = response.data
-        return list(data.get("results", [data]))
-
 
 @extend_schema_view(list=describe(answers.RegistrationAnswer(many=True)))
-class Registrations(Noted, mixins.ListModelMixin, Reading):
+class Registrations(AboutPeople, mixins.ListModelMixin, Reading):
     """The registrations of one key or installation."""
 
     scope = Scope.REGISTRATIONS
@@ -62,13 +57,9 @@ class Registrations(Noted, mixins.ListModelMixin, Reading):
     filterset_class = filters.RegistrationFilters
     queryset = Registration.objects.select_related("route").defer(*RegistrationAdmin.unread)
 
-    def list(self, request: Request, *arguments: Any, **named: Any) -> Response:
-        needs_one_of(request, filters.RegistrationFilters)
-        return super().list(request, *arguments, **named)
-
 
 @extend_schema_view(list=describe(answers.NotificationAnswer(many=True)), retrieve=describe(answers.StoryAnswer))
-class Notifications(Noted, mixins.ListModelMixin, mixins.RetrieveModelMixin, Reading):
+class Notifications(AboutPeople, mixins.ListModelMixin, mixins.RetrieveModelMixin, Reading):
     """Notifications of one message or recipient, and the whole way of one."""
 
     scope = Scope.NOTIFICATIONS
@@ -78,10 +69,6 @@ class Notifications(Noted, mixins.ListModelMixin, mixins.RetrieveModelMixin, Rea
 
     def get_serializer_class(self) -> type[BaseSerializer[Any]]:
         return answers.StoryAnswer if self.action == "retrieve" else answers.NotificationAnswer
-
-    def list(self, request: Request, *arguments: Any, **named: Any) -> Response:
-        needs_one_of(request, filters.NotificationFilters)
-        return super().list(request, *arguments, **named)
 
 
 @extend_schema_view(list=describe(answers.ChannelAnswer(many=True)))
