@@ -9,7 +9,6 @@ from kit.canary.answers import LinkAnswer, links_of
 from kit.health.indicators import State
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from registrations.models import Registration, Route
-from spark_reports.models import Anomaly, ErrorRate, TokenChurn
 from waku_bridge.models import CanaryRun
 
 
@@ -122,24 +121,6 @@ class CanaryRunAnswer(serializers.ModelSerializer[CanaryRun]):
     @extend_schema_field(CanaryLinkAnswer(many=True))
     def get_links(self, run: CanaryRun) -> list[dict[str, Any]]:
         return links_of(run)
-
-
-class ErrorRateAnswer(serializers.ModelSerializer[ErrorRate]):
-    class Meta:
-        model = ErrorRate
-        exclude: ClassVar = ["id"]
-
-
-class TokenChurnAnswer(serializers.ModelSerializer[TokenChurn]):
-    class Meta:
-        model = TokenChurn
-        exclude: ClassVar = ["id"]
-
-
-class AnomalyAnswer(serializers.ModelSerializer[Anomaly]):
-    class Meta:
-        model = Anomaly
-        exclude: ClassVar = ["id"]
 
 
 class IndicatorAnswer(serializers.Serializer[Any]):

@@ -9,7 +9,6 @@ from django.db.models import QuerySet
 from kit.admin.lists.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, spellings
 from notifications.models import Notification
 from registrations.models import Registration
-from waku_bridge.models import CanaryRun
 
 
 def hex_filter(field_name: str, digits: int, label: str) -> django_filters.CharFilter:
@@ -47,14 +46,6 @@ class NotificationFilters(BytesFilters):
     class Meta:
         model = Notification
         fields: ClassVar[list[str]] = []
-
-
-class CanaryFilters(django_filters.FilterSet):  # type: ignore[misc]  # has no types
-    """Filter canary runs without an index: there is one row a minute, some ten thousand in all."""
-
-    class Meta:
-        model = CanaryRun
-        fields: ClassVar[list[str]] = ["state"]
 
 
 class ReportFilters(django_filters.FilterSet):  # type: ignore[misc]  # has no types
