@@ -5,7 +5,7 @@ another incident explains it, or after somebody has acknowledged it. Its end ale
 the same incident.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from django.db.models import Exists, OuterRef, Q
@@ -69,8 +69,5 @@ def _ended(now: datetime) -> Iterator[tuple[Incident, str, int]]:
         Exists(alerted), ended_at__lte=now - WELL_AFTER, ended_at__gt=now - timedelta(days=1)
     )
     rows = over.exclude(Exists(goes_on)).exclude(Exists(answered)).order_by("pk")
-    yield from ((incident, Event.ENDED, 0) for incident in _newest(list(rows)))
-
-
-def _newest(rows: Sequence[Incident]) -> list[Incident]:
-    return list({(row.indicator, row.incident_at): row for row in rows}.values())
+    newest = {(row.indicator, row.incident_at): row for row in rows}
+    yield from ((incident, Event.ENDED, 0) for incident in newest.values())

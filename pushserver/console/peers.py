@@ -65,7 +65,8 @@ def _rows(request: HttpRequest, page: PeerPage) -> Iterator[Row]:
     notices = page.notices.read(urls)
     for url in urls:
         host, notice = host_of(url), notices.get(url)
-        indicators = shown_to(request.user, seen.of(*(f"{kind}-{host}" for kind in page.kinds)))
+        ids = {f"{kind}-{host}" for kind in page.kinds}
+        indicators = shown_to(request.user, [found for found in seen.indicators if found.id in ids])
         if notice:
             facts = list(page.describe(notice.memory)) if notice.memory else []
             yield Row(host, indicators, notice.looked_at, facts, complaints([notice]))

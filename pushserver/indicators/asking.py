@@ -45,13 +45,13 @@ def ask() -> Reached:
     with ThreadPoolExecutor(len(parts) + 2) as pool:
         asked_database, asked_broker = pool.submit(ask_database), pool.submit(ask_broker)
         asked = [pool.submit(part.ask) for part in parts]
-        beats = _fresh(_queue_keys().values())
+        queues = list(_queues(_served()))
         (database, incidents, silent_seconds), broker = asked_database.result(), asked_broker.result()
     is_blind = bool(broker)  # each request to Redis would take its full timeout
     return Reached(
         database=database,
         broker=broker,
-        queues=list(_queues(beats)),
+        queues=queues,
         silent_seconds=silent_seconds,
         parts={part: part.reach(own.result(), is_blind=is_blind) for part, own in zip(parts, asked, strict=True)},
         incidents=incidents,
@@ -137,24 +137,21 @@ def ask_broker() -> str:
     return ""
 
 
-def _fresh(keys: Collection[str]) -> set[str]:
-    """Return those of these keys that were written within their time to live."""
+# Workers --------------------------------------------------------------------------------------------------------------
+def _served() -> set[str]:
+    """Return the queues with a worker, which wrote its heartbeat within the time to live."""
+    keys = {HEARTBEAT_KEY.format(queue=queue): queue for queue in QUEUES}
     try:
-        return set(shared_cache.get_many(keys))
+        return {keys[key] for key in shared_cache.get_many(keys)}
     except redis.RedisError:
         return set()  # the indicator of Redis has the reason
 
 
-# Workers --------------------------------------------------------------------------------------------------------------
-def _queue_keys() -> dict[str, str]:
-    return {queue: HEARTBEAT_KEY.format(queue=queue) for queue in QUEUES}
-
-
-def _queues(beats: Collection[str]) -> Iterator[Queue]:
+def _queues(served: Collection[str]) -> Iterator[Queue]:
     """Yield the queues that need a worker, and those that the settings switch on. PostgreSQL reports the processes of
     `batches`.
     """
     is_wanted = {"reports": settings.REPORTS_NIGHTLY, "canary": bool(settings.CANARY_PERIOD_SECONDS)}
-    for queue, key in _queue_keys().items():
+    for queue in QUEUES:
         if queue != BATCHES and (queue in NEEDED_QUEUES or is_wanted.get(queue, True)):
-            yield Queue(queue, key in beats, is_needed=queue in NEEDED_QUEUES)
+            yield Queue(queue, queue in served, is_needed=queue in NEEDED_QUEUES)

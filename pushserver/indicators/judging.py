@@ -11,8 +11,9 @@ from typing import Any
 
 from kit.health import filling
 from kit.health.filling import Filling
-from kit.health.indicators import DATABASE_SILENT, Group, Indicator, Kind, State, explained, rows
+from kit.health.indicators import DATABASE_SILENT, Group, Indicator, Kind, State, explained
 from kit.operations import Operations, parts
+from pushserver.indicators import pages
 from pushserver.indicators.kinds import delivery, reports, results, server, traffic
 from pushserver.indicators.kinds.delivery import DeliveryFacts
 from pushserver.indicators.kinds.reports import ReportsFacts
@@ -20,15 +21,11 @@ from pushserver.indicators.kinds.results import ResultFacts
 from pushserver.indicators.kinds.traffic import TrafficFacts
 
 REGISTRATIONS = Kind(
-    "registrations",
-    Group.IN,
-    "Registrations",
-    "PushServerRegistrationsFilling",
-    rows("Registrations", "registrations.registration"),
+    *("registrations", Group.IN, "Registrations", "PushServerRegistrationsFilling", pages.REGISTRATIONS)
 )
-OWN_KINDS: tuple[Kind, ...] = (
-    *(*server.KINDS, REGISTRATIONS, *delivery.KINDS, *results.KINDS),
-    *(*traffic.KINDS, *reports.KINDS),
+OWN_KINDS = (
+    *(*server.KINDS, REGISTRATIONS, *delivery.KINDS, results.RESULTS),
+    *(traffic.TRAFFIC, *reports.KINDS),
 )
 
 
@@ -76,12 +73,9 @@ class Facts:
 
 def all_kinds() -> list[Kind]:
     """Return all kinds of indicators, causes before effects."""
-    return _in_order([*OWN_KINDS, *(kind for part in parts() for kind in part.kinds)])
-
-
-def _in_order(kinds: Sequence[Kind]) -> list[Kind]:
+    known = [*OWN_KINDS, *(kind for part in parts() for kind in part.kinds)]
     groups = list(Group)
-    return sorted(kinds, key=lambda kind: (groups.index(kind.group), not kind.decides_readiness))
+    return sorted(known, key=lambda kind: (groups.index(kind.group), not kind.decides_readiness))
 
 
 def judge(facts: Facts) -> list[Indicator]:

@@ -25,10 +25,6 @@ class Snapshot:
     hour: Hour
     indicators: list[Indicator]
 
-    def of(self, *ids: str) -> list[Indicator]:
-        """Return the indicators with these ids."""
-        return [indicator for indicator in self.indicators if indicator.id in ids]
-
 
 def take_snapshot(*, now: datetime) -> Snapshot:
     """Ask the servers, read the database, judge, and note begun and ended incidents.

@@ -3,7 +3,7 @@
 Each read opens its own connections with short timeouts. While a server hangs, metrics report that and do not hang too.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 
 import psycopg
@@ -33,9 +33,6 @@ class Stock(Collector):
 
     def __init__(self) -> None:
         self._recent = Recent(_ask, lambda: KEPT_SECONDS)
-
-    def describe(self) -> Iterable[Metric]:
-        return []
 
     def collect(self) -> list[Metric]:
         return self._recent.get()

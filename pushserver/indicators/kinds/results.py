@@ -10,7 +10,6 @@ from notifications.messages import DRY_RUN, FAILURES
 from pushserver.indicators import pages
 
 RESULTS = Kind("results", Group.OUT, "Results of pushes", "PushServerPushesFail", pages.FAILED_ATTEMPTS)
-KINDS = (RESULTS,)
 FAILING_RED, FAILING_YELLOW = 0.5, 0.1
 # A channel that was failing still is, above this share of the limit.
 STILL_FAILING = 0.5

@@ -16,7 +16,6 @@ TRAFFIC = Kind(
     *("traffic", Group.WATCH, "Traffic", "IndicatorTraffic", pages.NEWEST_REQUESTS),
     follows=(Group.SERVER, Group.IN, Group.OUT),
 )
-KINDS = (TRAFFIC,)
 FEW_DAYS = 5
 # An absence is judged over a period in which this number is usual. By chance it happens less than once in
 # millions of periods.
