@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
-from django.contrib.contenttypes.models import ContentType
 from django.db.models import Q
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.widgets import UnfoldAdminSelectWidget
 
+from kit.admin.changes import changes_of
 from kit.admin.commands import with_code
 from kit.admin.facts import FactAdmin
 from kit.admin.lists.columns import NOTHING, moment, word
@@ -130,7 +130,7 @@ class IncidentAdmin(Operated, FactAdmin):
             cause=incident.indicator, began_at__gte=incident.began_at, began_at__lte=incident.ended_at or database_now()
         )[:MAX_CHANGES]
         may_read = request.user.has_perm("admin.view_logentry")
-        context["notes"] = _notes(incident) if may_read else []
+        context["notes"] = changes_of(Incident, [str(incident.pk)])[:MAX_CHANGES] if may_read else []
         context["changes"] = sorted(_before(incident, may_read=may_read), reverse=True)
         return super().render_change_form(request, context, *args, **kwargs)
 
@@ -156,13 +156,6 @@ class IncidentAdmin(Operated, FactAdmin):
         if incident.ended_at is None:
             return NOTHING
         return duration((incident.ended_at - incident.began_at).total_seconds())
-
-
-def _notes(incident: Incident) -> list[LogEntry]:
-    """Return the staff actions and notes on an incident, newest first."""
-    own = ContentType.objects.get_for_model(Incident)
-    entries = LogEntry.objects.filter(content_type=own, object_id=str(incident.pk)).select_related("user")
-    return list(entries.order_by("-action_time")[:MAX_CHANGES])
 
 
 def _before(incident: Incident, *, may_read: bool) -> Iterator[tuple[str, str]]:

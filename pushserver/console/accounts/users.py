@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
+from django.contrib.auth.decorators import permission_required
 from django.db.models import F
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -26,6 +26,7 @@ from notifications.admin import PUSH_CONTENT, timeline_url, type_name
 from notifications.models import Notification
 from pushserver.console import labels
 from pushserver.console.frame.links import user_url
+from pushserver.console.frame.menu import NOTIFICATIONS, USERS
 from pushserver.console.support.reach import NOBODY, reach_of
 from pushserver.models import AccessRecord
 from registrations.admin import RegistrationAdmin, registration_url
@@ -33,8 +34,6 @@ from registrations.models import Grant, Registration, RegistrationEvent, TopicKe
 from registrations.token_types import name_of
 from waku_bridge.removal import erasure
 
-VIEW = "registrations.view_registration"
-VIEW_NOTIFICATIONS = "notifications.view_notification"
 # Limit of rows of each kind, so that a client with thousands of installations does not make this page slow.
 MAX_ROWS = 50
 # Rows that are shown without a click, on a phone as well.
@@ -70,10 +69,9 @@ def key_hash_from(text: str) -> bytes | None:
 
 
 @require_safe
+@permission_required(USERS, raise_exception=True)
 def show_user(request: HttpRequest, object_id: str) -> HttpResponse:
     """Show all rows about a user."""
-    if not request.user.has_perm(VIEW):
-        raise PermissionDenied
     key_hash = key_hash_from(object_id)
     registrations = _registrations(key_hash) if key_hash else []
     sections = _sections(request, key_hash, registrations) if key_hash else []
@@ -112,7 +110,7 @@ def _reach(registrations: Sequence[Registration]) -> list[tuple[str, FirstLine]]
 
 def _sections(request: HttpRequest, key_hash: bytes, registrations: Sequence[Registration]) -> list[Section]:
     sections = [_installations(registrations), _grants(registrations), _history(registrations)]
-    if request.user.has_perm(VIEW_NOTIFICATIONS):
+    if request.user.has_perm(NOTIFICATIONS):
         sections.insert(1, _notifications(key_hash))
     return sections
 

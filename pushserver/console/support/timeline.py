@@ -12,7 +12,7 @@ from operator import attrgetter
 from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.models import LogEntry
-from django.core.exceptions import PermissionDenied
+from django.contrib.auth.decorators import permission_required
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -24,6 +24,7 @@ from kit.admin.changes import change_url
 from kit.admin.labels import label
 from kit.admin.links import Link
 from kit.admin.lists.columns import NOTHING, SHORT_DIGITS, as_digits, hex_of, state
+from kit.admin.lists.search import is_number
 from kit.admin.times import in_words
 from kit.http.urls import host_of
 from kit.tracing.spans import trace_of
@@ -31,6 +32,7 @@ from notifications.admin import notification_url, request_url, timeline_url, typ
 from notifications.models import Attempt, Halt, Notification, NotificationRequest
 from notifications.rules.reports import unpack
 from pushserver.console.frame.links import links_to_recipient
+from pushserver.console.frame.menu import NOTIFICATIONS
 from pushserver.console.labels import CLASSES, NO_SUCH_NOTIFICATION, NOTHING_LEFT, PROBED
 from pushserver.console.support.outlook import (
     line_of,
@@ -54,7 +56,6 @@ from waku_bridge.admin import envelope_url
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 State = Notification.State
-MAX_ID_LENGTH = 19  # digits: a number of the database has fewer
 MAX_SHOWN = 20
 
 
@@ -70,11 +71,10 @@ class Step:
 
 
 @require_safe
+@permission_required(NOTIFICATIONS, raise_exception=True)
 def show_timeline(request: HttpRequest, object_id: str) -> HttpResponse:
     """Show the timeline of a notification."""
-    if not request.user.has_perm("notifications.view_notification"):
-        raise PermissionDenied
-    story = load_story(int(object_id)) if object_id.isdecimal() and len(object_id) < MAX_ID_LENGTH else None
+    story = load_story(int(object_id)) if is_number(object_id) else None
     if story is None:
         messages.warning(request, NO_SUCH_NOTIFICATION)
         return HttpResponseRedirect(reverse("find"))
@@ -90,11 +90,10 @@ def _page(request: HttpRequest, title: str, steps: Sequence[Step], own: dict[str
 
 
 @require_safe
+@permission_required(NOTIFICATIONS, raise_exception=True)
 def show_request_timeline(request: HttpRequest, object_id: str) -> HttpResponse:
     """Show the timeline of a request, with the decisions that were made at once about its places."""
-    if not request.user.has_perm("notifications.view_notification"):
-        raise PermissionDenied
-    pk = int(object_id) if object_id.isdecimal() and len(object_id) < MAX_ID_LENGTH else 0
+    pk = int(object_id) if is_number(object_id) else 0
     asked = NotificationRequest.objects.defer("reply_address", "decided_names").filter(pk=pk).first()
     if asked is None:
         messages.warning(request, NO_SUCH_NOTIFICATION)
