@@ -7,7 +7,7 @@ Accounts may have further groups.
 from typing import Any
 
 from django.contrib.auth.models import Group, Permission
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 
 from kit.operations import parts
 
@@ -34,9 +34,4 @@ def seed_roles(**_migrated: Any) -> None:
     """Give each role exactly its permissions. Running it again changes nothing."""
     for name, may in roles().items():
         role, _ = Group.objects.get_or_create(name=name)
-        role.permissions.set(permissions(may))
-
-
-def permissions(may: Q) -> QuerySet[Permission]:
-    """Return the permissions that a condition of `roles` selects."""
-    return Permission.objects.filter(may)
+        role.permissions.set(Permission.objects.filter(may))

@@ -66,9 +66,10 @@ def readings() -> dict[str, Reading]:
 
 def _kind(call: ast.Call) -> str:
     """Return the method of `env` that is called, or nothing."""
-    method = call.func
-    is_of_env = isinstance(method, ast.Attribute) and isinstance(method.value, ast.Name) and method.value.id == "env"
-    return method.attr if isinstance(method, ast.Attribute) and is_of_env else ""
+    match call.func:
+        case ast.Attribute(value=ast.Name(id="env"), attr=method):
+            return method
+    return ""
 
 
 def _reading(call: ast.Call) -> Reading:
