@@ -12,7 +12,6 @@ from django.contrib.contenttypes.models import ContentType
 from django.contrib.postgres.search import SearchQuery, SearchVector
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django_otp.plugins.otp_totp.models import TOTPDevice
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
@@ -20,10 +19,8 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminR
 
 from kit.admin.facts import FactAdmin, FactPage, Narrowed, ReadOnly
 from kit.admin.lists.columns import NOTHING, age, link, moment, word, yes_no
-from kit.admin.lists.search import by_hash, hash_digits, is_id, spellings
 from pushserver.console.labels import ROLES, SEARCH_CHANGES
 from pushserver.models import AccessRecord
-from registrations.admin import RegistrationAdmin
 from registrations.models import Registration
 
 # The expression of the index over the log: `pushserver/migrations/0001_initial.py`.
@@ -186,17 +183,13 @@ def _view(model: type[Model]) -> str:
 
 def subject_url(entry: LogEntry) -> str:
     """Return the URL of the row that an entry is about, or an empty text if the row has no page or was deleted."""
-    kind = entry.content_type
-    model = kind.model_class() if kind and entry.object_id else None
-    if kind is None or model is None or not admin.site.is_registered(model):
+    url, kind = entry.get_admin_url(), entry.content_type
+    if url is None or kind is None:
         return ""
-    is_there = kind.get_all_objects_for_this_type(pk=_key(model, str(entry.object_id))).exists()
-    return reverse(f"admin:{kind.app_label}_{kind.model}_change", args=[entry.object_id]) if is_there else ""
-
-
-def _key(model: type[Model], text: str) -> Any:
+    model: Any = kind.model_class()
     is_hash = model._meta.pk.get_internal_type() == "BinaryField"  # noqa: SLF001 - the documented way
-    return bytes.fromhex(text) if is_hash else text
+    key = bytes.fromhex(str(entry.object_id)) if is_hash else entry.object_id
+    return url if kind.get_all_objects_for_this_type(pk=key).exists() else ""
 
 
 @admin.register(LogEntry)
@@ -250,10 +243,8 @@ class ChangeAdmin(FactAdmin):
 
     def _about(self, term: str) -> Q:
         """Return the condition for entries about the registrations with this hash or id. Without any, it is empty."""
-        owners = RegistrationAdmin.search_hashes
-        digits = hash_digits(term)
-        condition = by_hash(digits, owners) if digits else Q()
-        condition |= Q(installation_id__in=spellings(term)) if is_id(term) else Q()
+        registrations: Any = admin.site.get_model_admin(Registration)
+        condition: Q = registrations.matching(term)
         if not condition:
             return Q()
         ids = Registration.objects.filter(condition).values_list("pk", flat=True)[:MAX_REGISTRATIONS]
