@@ -19,7 +19,6 @@ class Setting:
     meaning: str
     default: str = ""
     value: str = ""
-    is_first: bool = False  # the README names it, as every installation sets it
 
 
 EMBEDDED = "embedded"
@@ -39,19 +38,17 @@ GROUPS: Mapping[str, tuple[Setting, ...]] = {
             "options`, which removes the time limits of statements; `manage.py check --database default` says what "
             "to set instead.",
             EMBEDDED,
-            is_first=True,
         ),
-        Setting("REDIS_URL", "Redis 7 or newer, or Valkey.", EMBEDDED, is_first=True),
+        Setting("REDIS_URL", "Redis 7 or newer, or Valkey.", EMBEDDED),
         Setting("DATA_DIR", "Folder of the embedded servers and of generated secrets.", "`./.data`"),
-        Setting("SECRET_KEY", "Django's secret.", GENERATED, is_first=True),
+        Setting("SECRET_KEY", "Django's secret.", GENERATED),
         Setting(
             "FIELD_ENCRYPTION_KEYS",
             "Keys of what is stored encrypted. The first encrypts, all decrypt. Change them "
             "[step by step](backup.md#changing-the-field-keys), or senders get `WRONG_TOKEN` in between.",
             GENERATED,
-            is_first=True,
         ),
-        Setting("SERVER_PRIVATE_KEY", "The key by which clients know this server.", GENERATED, is_first=True),
+        Setting("SERVER_PRIVATE_KEY", "The key by which clients know this server.", GENERATED),
         Setting(
             "OTHER_SERVER_PRIVATE_KEYS",
             "Further keys by which clients know this server. It serves them alike while its key is being changed: "
@@ -64,7 +61,6 @@ GROUPS: Mapping[str, tuple[Setting, ...]] = {
             "REST addresses of [Waku nodes](waku.md). The bridge reads all of them; replies go to the first that "
             "works well.",
             EMBEDDED,
-            is_first=True,
         ),
         Setting(
             "WAKU_STORE_NODES",
@@ -108,7 +104,6 @@ GROUPS: Mapping[str, tuple[Setting, ...]] = {
             "GORUSH_URL",
             "Addresses of [gorush](gorush.md). The server uses the first that it reaches.",
             EMBEDDED,
-            is_first=True,
         ),
         Setting("GORUSH_SHIELDED", "`1`: nobody but this server reaches gorush, though it listens on every interface."),
         Setting(
@@ -187,13 +182,11 @@ GROUPS: Mapping[str, tuple[Setting, ...]] = {
             "Host names that console and API answer to, beside loopback names. Probes and `/metrics` answer under "
             "any name.",
             "`HOST`",
-            is_first=True,
         ),
         Setting(
             "BEHIND_HTTPS_PROXY",
             "`1`: a proxy speaks HTTPS to the browser. It must set `X-Forwarded-Proto` itself and add the caller to "
             "`X-Forwarded-For`: calls of the API and wrong logins are counted by that address.",
-            is_first=True,
         ),
         Setting("CSRF_TRUSTED_ORIGINS", "Origins of the console behind such a proxy, as `https://push.example.org`."),
         Setting("REQUIRE_SECOND_FACTOR", "`1`: everybody in the console sets up an authenticator app first."),
@@ -276,7 +269,6 @@ GROUPS: Mapping[str, tuple[Setting, ...]] = {
             "Opens `/metrics`.",
             "none: closed",
             "secret: 16 to 200 letters, digits or `._~+/-`",
-            is_first=True,
         ),
         Setting(
             "METRICS_DIR",
