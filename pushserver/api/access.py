@@ -22,12 +22,6 @@ class Program:
     is_anonymous = is_staff = False
     pk = None
 
-    def __init__(self, token: ApiToken) -> None:
-        self.token = token
-
-    def __str__(self) -> str:
-        return f"API token {self.token}"
-
 
 class BearerAuthentication(BaseAuthentication):
     """Accepts `Authorization: Bearer <token>` if the token exists, has not expired and was not revoked."""
@@ -40,7 +34,7 @@ class BearerAuthentication(BaseAuthentication):
         token = recognise(text.strip().decode(errors="replace"), now=timezone.now())
         if token is None:
             raise AuthenticationFailed("This token is unknown, expired or revoked.")
-        return Program(token), token
+        return Program(), token
 
     def authenticate_header(self, request: Request) -> str:  # noqa: ARG002
         return "Bearer"

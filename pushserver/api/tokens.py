@@ -61,14 +61,11 @@ def recognise(text: str, *, now: datetime) -> ApiToken | None:
 
     The look-up is by digest. Its time depends on the digest only, and the token cannot be found from its digest.
     """
-    token = ApiToken.objects.filter(_usable(now), digest=digest_of(text)).first()
+    is_valid = Q(expires_at=None) | Q(expires_at__gt=now)
+    token = ApiToken.objects.filter(is_valid, revoked_at=None, digest=digest_of(text)).first()
     if token and (token.last_used_at is None or now - token.last_used_at > USE_IS_NOTED_EVERY):
         ApiToken.objects.filter(pk=token.pk).update(last_used_at=now)
     return token
-
-
-def _usable(now: datetime) -> Q:
-    return Q(revoked_at=None) & (Q(expires_at=None) | Q(expires_at__gt=now))
 
 
 def revoke(token_ids: Collection[int], *, now: datetime) -> int:
