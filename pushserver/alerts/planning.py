@@ -33,15 +33,16 @@ def plan(*, now: datetime) -> None:
         Alert.objects.bulk_create(rows, ignore_conflicts=True)
 
 
-def level_of(indicator: str, levels: dict[str, str]) -> str:
+def level_of(indicator: str, levels: dict[str, AlertLevel.Level]) -> AlertLevel.Level:
     """Return the mildest state from which an indicator alerts. Its id begins with the id of its kind."""
-    own = [kind.id for kind in all_kinds() if indicator == kind.id or indicator.startswith(f"{kind.id}-")]
+    own = [kind for kind in levels if indicator == kind or indicator.startswith(f"{kind}-")]
     return levels.get(max(own, key=len, default=""), Level.RED)
 
 
-def levels() -> dict[str, str]:
-    """Return the chosen levels by the id of a kind of indicator."""
-    return dict(AlertLevel.objects.values_list("kind", "level"))
+def levels() -> dict[str, AlertLevel.Level]:
+    """Return the level of each kind of indicator by its id: the chosen one, or red."""
+    chosen = dict(AlertLevel.objects.values_list("kind", "level"))
+    return {kind.id: Level(chosen.get(kind.id, Level.RED)) for kind in all_kinds()}
 
 
 def _begun(now: datetime) -> Iterator[tuple[Incident, str, int]]:
@@ -55,7 +56,7 @@ def _begun(now: datetime) -> Iterator[tuple[Incident, str, int]]:
             yield incident, Event.STILL if number else Event.BEGAN, number
 
 
-def _is_wanted(incident: Incident, level: str) -> bool:
+def _is_wanted(incident: Incident, level: AlertLevel.Level) -> bool:
     return level == Level.YELLOW or (level == Level.RED and incident.state == State.RED)
 
 

@@ -15,7 +15,7 @@ from pushserver.alerts import messages, planning, sending
 from pushserver.alerts.targets import targets
 from pushserver.indicators import incidents
 from pushserver.indicators.kinds import server
-from pushserver.indicators.snapshot import Snapshot, is_bad_at_a_glance, take_snapshot
+from pushserver.indicators.snapshot import is_bad_at_a_glance, take_snapshot
 from pushserver.models import Alert, ServerStart
 from pushserver.start.release import version
 
@@ -52,8 +52,9 @@ class Watch(RestartingThread):
             self._end_absence(now)
             planning.plan(now=now)
             sending.send_due(now=now)
-        elif seen.facts.reached.database:
-            self._note_absence(seen, now)
+        elif found := seen.facts.reached.database:
+            self._absence = self._absence or Absence(found, now)
+            self._absence.alert(now)
         return any(indicator.state == State.RED for indicator in seen.indicators)
 
     def _note_start(self) -> None:
@@ -61,10 +62,6 @@ class Watch(RestartingThread):
         if not self._is_start_noted:
             ServerStart.objects.create(version=version(), started_at=self._started_at)
             self._is_start_noted = True
-
-    def _note_absence(self, seen: Snapshot, now: datetime) -> None:
-        self._absence = self._absence or Absence(seen.facts.reached.database, now)
-        self._absence.alert(now)
 
     def _end_absence(self, now: datetime) -> None:
         if self._absence:

@@ -65,9 +65,9 @@ def show_alerts(request: HttpRequest) -> HttpResponse:
     """Show the targets, and when each kind of indicator alerts."""
     if not may_see_incidents(request):
         raise PermissionDenied
-    chosen = planning.levels()
+    levels = planning.levels()
     may_change = request.user.has_perm(PERMISSION)
-    rows = [(kind.name, _cell(kind, _level(chosen.get(kind.id)), may_change=may_change)) for kind in all_kinds()]
+    rows = [(kind.name, _cell(kind, levels[kind.id], may_change=may_change)) for kind in all_kinds()]
     newest = {label: Alert.objects.filter(target=label).order_by("-pk").first() for label in targets()}
     shown: dict[str, Any] = {"title": "Alerts", "headers": ("indicator", "alerts"), "rows": rows, "newest": newest}
     shown["may_change"] = may_change
@@ -79,7 +79,7 @@ def choose_level(request: HttpRequest, kind: str) -> HttpResponse:
     known = {each.id: each for each in all_kinds()}
     if kind not in known:
         raise Http404
-    level = _level(planning.levels().get(kind))
+    level = planning.levels()[kind]
     page = OperationPage(f"Alerts of {known[kind].name}", request.path, reverse("alerts"))
     return confirm(request, ChooseLevel, [AlertLevel(kind=kind, level=level)], page, level=level)
 
@@ -95,7 +95,3 @@ def _cell(kind: Kind, level: AlertLevel.Level, *, may_change: bool) -> SafeStrin
     if not may_change:
         return level.label
     return format_html('<a href="{}">{}</a>', reverse("alert_level", args=[kind.id]), level.label)
-
-
-def _level(chosen: str | None) -> AlertLevel.Level:
-    return AlertLevel.Level(chosen or AlertLevel.Level.RED)
