@@ -23,7 +23,7 @@ from pushserver.console.frame.links import user_url
 from pushserver.console.frame.menu import ENVELOPES, NOTIFICATIONS, USERS, may_find
 from pushserver.console.labels import NOT_UNDERSTOOD, NOTHING_FOUND
 from pushserver.console.support.search import NotUnderstoodError, for_url
-from pushserver.start.demonstration import Person, people
+from pushserver.start.demonstration import people
 from registrations.admin import KEY_HASH_BYTES
 from registrations.models import Registration, TopicKey
 from waku_bridge.admin import envelope_url
@@ -38,8 +38,10 @@ def find(request: HttpRequest) -> HttpResponse:
     """Show the search box, or redirect its POST to a URL that holds no chat key."""
     _refuse_who_may_see_nothing(request)
     if request.method != "POST":
+        # The people of the demonstration with the URLs of their pages. A real server has none.
+        shown = [(person, user_url(hex_of(chat_key_hash(person.public_key)))) for person in people()]
         context = {**admin.site.each_context(request), "title": "Find"}
-        context |= {"people": _people(), "terms": [words for part in parts() for words in part.search_terms]}
+        context |= {"people": shown, "terms": [words for part in parts() for words in part.search_terms]}
         return TemplateResponse(request, "console/find.html", context)
     try:
         term = found_by(request.POST.get("q", "").strip())
@@ -47,11 +49,6 @@ def find(request: HttpRequest) -> HttpResponse:
         messages.error(request, str(error))
         return HttpResponseRedirect(reverse("find"))
     return HttpResponseRedirect(reverse("found", args=[term]))
-
-
-def _people() -> list[tuple[Person, str]]:
-    """Return the people of the demonstration with the URLs of their pages. A real server has none."""
-    return [(person, user_url(hex_of(chat_key_hash(person.public_key)))) for person in people()]
 
 
 @require_safe

@@ -1,7 +1,7 @@
 """First line of the pages about users: whether a user can be reached, and if not since when, by whom and why."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.contrib.admin.models import LogEntry
@@ -18,10 +18,9 @@ from notifications.models import Channel, Halt
 from notifications.queues.disabling import BY_OPERATOR, FAILING
 from notifications.queues.halts import halted_apps
 from pushserver.console import labels
+from pushserver.console.support.story import A_MOMENT
 from registrations.models import Registration, Route
 
-# The log entry is written in the transaction that disables a route, but its clock is read a little later.
-A_MOMENT = timedelta(seconds=5)
 NOBODY = FirstLine(labels.UNREACHABLE, Family.CAUTION)
 Halted = Mapping[ChannelKey, Halt]
 

@@ -39,7 +39,8 @@ class ResultFacts:
 def results(facts: ResultFacts, advice: Callable[[str], str]) -> Indicator:
     """Judge each channel. ``advice`` returns the first step for the most frequent code of failures."""
     green = Indicator(RESULTS, State.GREEN, NOTHING_TRIED, during=_judged(facts))
-    bad = [(state, channel) for channel in _channels(facts.tries) if (state := _failing(channel, facts)) in BAD]
+    channels = sorted({channel for channel, _, _ in facts.tries})
+    bad = [(state, channel) for channel in channels if (state := _failing(channel, facts)) in BAD]
     if not bad:
         total, failed = _failures(facts.tries)
         sentence = f"{failed.total():,} of {total:,} attempts failed in the last {JUDGED_MINUTES} minutes"
@@ -53,10 +54,6 @@ def results(facts: ResultFacts, advice: Callable[[str], str]) -> Indicator:
 def _judged(facts: ResultFacts) -> tuple[datetime, datetime] | None:
     until = facts.counted_until
     return (until - timedelta(minutes=JUDGED_MINUTES), until) if until else None
-
-
-def _channels(tries: ChannelTries) -> list[str]:
-    return sorted({channel for channel, _, _ in tries})
 
 
 def _failures(tries: ChannelTries, only: str = "") -> tuple[int, Counter[tuple[str, str]]]:
