@@ -5,7 +5,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
+from django.contrib.auth.decorators import permission_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -20,7 +20,7 @@ from kit.health.indicators import Kind
 from pushserver.alerts import messages, planning, sending
 from pushserver.alerts.targets import targets
 from pushserver.console import labels
-from pushserver.console.frame.menu import may_see_incidents
+from pushserver.console.frame.menu import INCIDENTS
 from pushserver.indicators.judging import all_kinds
 from pushserver.models import Alert, AlertLevel
 
@@ -61,10 +61,9 @@ class SendTest(Operation):
 
 
 @require_safe
+@permission_required(INCIDENTS, raise_exception=True)
 def show_alerts(request: HttpRequest) -> HttpResponse:
     """Show the targets, and when each kind of indicator alerts."""
-    if not may_see_incidents(request):
-        raise PermissionDenied
     levels = planning.levels()
     may_change = request.user.has_perm(PERMISSION)
     rows = [(kind.name, _cell(kind, levels[kind.id], may_change=may_change)) for kind in all_kinds()]

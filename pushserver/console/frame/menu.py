@@ -5,8 +5,10 @@ from typing import Any
 from django.http import HttpRequest
 from django.urls import reverse_lazy
 
+from kit.health.indicators import rows
 from kit.operations import parts
 
+INCIDENTS = "pushserver.view_incident"  # also the targets of alerts
 # Permissions for each kind of hit of Find.
 USERS, NOTIFICATIONS, ENVELOPES = (
     "registrations.view_registration",
@@ -21,36 +23,23 @@ def may_find(user: Any) -> bool:
     return any(user.has_perm(permission) for permission in (USERS, NOTIFICATIONS, ENVELOPES, *found))
 
 
-def may_see_incidents(request: HttpRequest) -> bool:
-    """Return whether a user may see incidents and the targets of alerts."""
-    return request.user.has_perm("pushserver.view_incident")
-
-
-def _page(title: str, icon: str, name: str) -> dict[str, Any]:
-    return {"title": title, "icon": icon, "link": reverse_lazy(name)}
+def _page(title: str, icon: str, name: str, permission: str = "", *arguments: str) -> dict[str, Any]:
+    """Return the menu item of a page, for people with the permission."""
+    may_see: dict[str, Any] = {"permission": lambda request: request.user.has_perm(permission)} if permission else {}
+    return {"title": title, "icon": icon, "link": reverse_lazy(name, args=arguments), **may_see}
 
 
 def _list(title: str, icon: str, model: str) -> dict[str, Any]:
     """Return the menu item of a list of rows, for people who may view them."""
-    app_label, model_name = model.split(".")
-    return {
-        "title": title,
-        "icon": icon,
-        "link": reverse_lazy(f"admin:{app_label}_{model_name}_changelist"),
-        "permission": lambda request: request.user.has_perm(f"{app_label}.view_{model_name}"),
-    }
+    page = rows(title, model)
+    return _page(title, icon, page.url_name, page.permission)
 
 
-def _report(title: str, icon: str, model: str, slug: str = "") -> dict[str, Any]:
-    link = reverse_lazy("reports:report", args=[slug]) if slug else reverse_lazy("reports:overview")
-    return {
-        "title": title,
-        "icon": icon,
-        "link": link,
-        # By default unfold marks each item whose URL is the beginning of the current URL.
-        "active": lambda request: request.path == str(link),
-        "permission": lambda request: request.user.has_perm(f"spark_reports.view_{model}"),
-    }
+def _report(title: str, icon: str, model: str, *slug: str) -> dict[str, Any]:
+    name = "reports:report" if slug else "reports:overview"
+    page = _page(title, icon, name, f"spark_reports.view_{model}", *slug)
+    # By default unfold marks each item whose URL is the beginning of the current URL.
+    return page | {"active": lambda request: request.path == str(page["link"])}
 
 
 # Sections by task. A section is open on its own pages, and for users with the permission ``opened_by``. For others it
@@ -64,7 +53,7 @@ MENU: list[dict[str, Any]] = [
             _page("Overview", "dashboard", "admin:index"),
             {**_page("Find", "search", "find"), "permission": lambda request: may_find(request.user)},
             _list("Incidents", "history_toggle_off", "pushserver.incident"),
-            {**_page("Alerts", "notification_important", "alerts"), "permission": may_see_incidents},
+            _page("Alerts", "notification_important", "alerts", INCIDENTS),
             _list("Changes", "edit_note", "admin.logentry"),
         ],
     },
@@ -83,10 +72,7 @@ MENU: list[dict[str, Any]] = [
         "opened_by": OPERATORS,
         "items": [
             _list("Channels", "alt_route", "notifications.channel"),
-            {
-                **_page("Drain", "pause_circle", "drain"),
-                "permission": lambda request: request.user.has_perm(OPERATORS),
-            },
+            _page("Drain", "pause_circle", "drain", OPERATORS),
         ],
     },
     {
