@@ -38,6 +38,7 @@ HOST = env.text("HOST", "127.0.0.1")
 PORT = env.count("PORT", 8000, minimum=1, maximum=65535)
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", *env.items("ALLOWED_HOSTS", HOST)]
 IS_LOOPBACK = HOST in {"127.0.0.1", "localhost", "::1"}
+IS_BEHIND_HTTPS_PROXY = env.flag("BEHIND_HTTPS_PROXY")
 
 # Secrets are generated only beside an embedded database; an operator who sets DATABASE_URL sets secrets, too.
 IS_DEVELOPMENT = DEBUG or not env.is_set("DATABASE_URL")
@@ -290,45 +291,35 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 3, "interval_start": 0.1, "interval_step": 0.3, "interval_max": 1.0}
 CELERY_WORKER_DISABLE_PREFETCH = True  # a worker takes what it can begin at once, and leaves the rest to others
-CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TASK_DEFAULT_QUEUE = "maintenance"
+
+
+def _every(seconds: float, task: str, *, expires: float | None = None) -> dict[str, Any]:
+    """Return an entry of beat. A task that no worker has begun when the next one is due expires."""
+    return {"task": task, "schedule": seconds, "options": {"expires": expires or seconds}}
+
+
 CELERY_BEAT_SCHEDULE = {
-    "derive_topic_keys": {"task": "waku_bridge.tasks.derive_topic_keys", "schedule": 10.0, "options": {"expires": 10}},
+    "derive_topic_keys": _every(10.0, "waku_bridge.tasks.derive_topic_keys"),
     # Purges run often and briefly, so that the rows of a whole day never accumulate.
-    "purge_envelopes": {"task": "waku_bridge.tasks.purge", "schedule": 30.0, "options": {"expires": 30}},
-    "purge_requests": {"task": "notifications.tasks.purge", "schedule": 30.0, "options": {"expires": 30}},
-    "expire_registrations": {
-        "task": "waku_bridge.tasks.expire_registrations",
-        "schedule": 21_600.0,
-        "options": {"expires": 3600},
-    },
-    "purge_events": {"task": "registrations.tasks.purge", "schedule": 21_600.0, "options": {"expires": 3600}},
-    "purge_devices": {"task": "xmpp_bridge.tasks.purge", "schedule": 300.0, "options": {"expires": 300}},
+    "purge_envelopes": _every(30.0, "waku_bridge.tasks.purge"),
+    "purge_requests": _every(30.0, "notifications.tasks.purge"),
+    "expire_registrations": _every(21_600.0, "waku_bridge.tasks.expire_registrations", expires=3600),
+    "purge_events": _every(21_600.0, "registrations.tasks.purge", expires=3600),
+    "purge_devices": _every(300.0, "xmpp_bridge.tasks.purge"),
     # Each minute is counted soon after it is over.
-    "count_traffic": {"task": "pushserver.tasks.count_traffic", "schedule": 15.0, "options": {"expires": 15}},
-    "purge_visits": {"task": "pushserver.tasks.purge_visits", "schedule": 300.0, "options": {"expires": 300}},
-    "check_gorush": {
-        "task": "notifications.gateways.gorush.tasks.check_gorush",
-        "schedule": 300.0,
-        "options": {"expires": 300},
-    },
-    "check_nodes": {"task": "waku_bridge.tasks.check_nodes", "schedule": 300.0, "options": {"expires": 300}},
+    "count_traffic": _every(15.0, "pushserver.tasks.count_traffic"),
+    "purge_visits": _every(300.0, "pushserver.tasks.purge_visits"),
+    "check_gorush": _every(300.0, "notifications.gateways.gorush.tasks.check_gorush"),
+    "check_nodes": _every(300.0, "waku_bridge.tasks.check_nodes"),
     # Often, as the database says what is due: a night that failed, or that the server missed, is repeated.
-    "make_reports": {"task": "spark_reports.tasks.make_reports", "schedule": 300.0, "options": {"expires": 300}},
-    "watch_reports": {"task": "spark_reports.tasks.watch_reports", "schedule": 300.0, "options": {"expires": 300}},
+    "make_reports": _every(300.0, "spark_reports.tasks.make_reports"),
+    "watch_reports": _every(300.0, "spark_reports.tasks.watch_reports"),
 }
 if CANARY_PERIOD_SECONDS:
-    CELERY_BEAT_SCHEDULE["canary"] = {
-        "task": "waku_bridge.tasks.run_canary",
-        "schedule": CANARY_PERIOD_SECONDS,
-        "options": {"expires": CANARY_PERIOD_SECONDS},
-    }
+    CELERY_BEAT_SCHEDULE["canary"] = _every(CANARY_PERIOD_SECONDS, "waku_bridge.tasks.run_canary")
 if CANARY_PERIOD_SECONDS and XMPP_COMPONENT_JID:
-    CELERY_BEAT_SCHEDULE["xmpp_canary"] = {
-        "task": "xmpp_bridge.tasks.run_canary",
-        "schedule": CANARY_PERIOD_SECONDS,
-        "options": {"expires": CANARY_PERIOD_SECONDS},
-    }
+    CELERY_BEAT_SCHEDULE["xmpp_canary"] = _every(CANARY_PERIOD_SECONDS, "xmpp_bridge.tasks.run_canary")
 CELERY_TASK_ROUTES = {
     "notifications.tasks.process_batches": {"queue": "batches"},
     # Keys are never derived in a process that makes batches, as each costs 15 ms of CPU time.
@@ -465,7 +456,7 @@ REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_THROTTLE_CLASSES": ["kit.api.throttling.PerToken"],
     "EXCEPTION_HANDLER": "kit.api.problems.as_problem",
-    "NUM_PROXIES": 1 if env.flag("BEHIND_HTTPS_PROXY") else 0,
+    "NUM_PROXIES": int(IS_BEHIND_HTTPS_PROXY),
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Push server",
@@ -474,7 +465,6 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.1",
     "SCHEMA_PATH_PREFIX": "/api/v[0-9]",
     "SERVE_INCLUDE_SCHEMA": False,
-    "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "SERVE_AUTHENTICATION": [],
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
@@ -495,14 +485,10 @@ WSGI_APPLICATION = "pushserver.wsgi.application"
 STATIC_URL = "static/"
 # The admin's files are served from the packages themselves, so no collected copies can be out of date.
 WHITENOISE_USE_FINDERS = True
-LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
-USE_TZ = True
 FORMAT_MODULE_PATH = "kit.admin.formats"
-SILENCED_SYSTEM_CHECKS: list[str] = []
 
 # Security: plain http is for loopback only, and not even there behind a proxy that speaks https to browsers.
-IS_BEHIND_HTTPS_PROXY = env.flag("BEHIND_HTTPS_PROXY")
 REQUIRE_SECOND_FACTOR = env.flag("REQUIRE_SECOND_FACTOR")
 SESSION_COOKIE_AGE = 60 * env.count("SESSION_IDLE_MINUTES", 60, minimum=5, maximum=1440)
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = IS_BEHIND_HTTPS_PROXY or not IS_LOOPBACK
