@@ -148,7 +148,7 @@ def test_a_page_loads_nothing_by_a_base_of_somebody_elses(admin_client: Client) 
     assert "base-uri 'none'" in admin_client.get("/admin/").headers["Content-Security-Policy"]
 
 
-@pytest.mark.parametrize("page", ["/admin/", "/admin/login/", "/healthz", "/api/v1/status"])
+@pytest.mark.parametrize("page", ["/admin/", "/admin/login/", "/healthz", "/readyz", "/api/v1/status"])
 def test_no_browser_and_no_proxy_keeps_an_answer(admin_client: Client, page: str) -> None:
     assert "no-store" in admin_client.get(page, follow=True).headers["Cache-Control"]
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from prometheus_client.metrics import Gauge
 
-from pushserver.metrics.catalogue import entries, page, sources
+from pushserver.metrics.catalogue import entries, sources
 
 DOCS = Path(__file__).parents[2] / "docs"
 ENTRIES = list(chain.from_iterable(map(entries, sources().values())))
@@ -89,10 +89,6 @@ def test_no_two_metrics_share_a_name():
 def test_gauges_of_processes_that_ended_are_forgotten(source):
     gauges = [metric for metric in vars(source).values() if isinstance(metric, Gauge)]
     assert all(gauge._multiprocess_mode.startswith("live") for gauge in gauges)
-
-
-def test_the_page_about_metrics_is_that_of_the_code():
-    assert (DOCS / "metrics.md").read_text(encoding="utf-8") == page(), "manage.py metrics_catalogue > docs/metrics.md"
 
 
 def _known_names():
