@@ -1,15 +1,21 @@
+"""Tokens of the API in the console and on the command line: one is shown once, and is nowhere else."""
+
 import re
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, User
+from django.contrib.sessions.models import Session
 from django.core.management import CommandError, call_command
+from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
 from pushserver.models import ApiToken
 
 ADD = "/admin/pushserver/apitoken/add/"
+TEXT = r"psk_[\w-]{43}"
+FORM = {"name": "monitoring", "scopes": ["status"]}
 pytestmark = pytest.mark.django_db
 
 
@@ -23,8 +29,8 @@ def somebody(client: Client, role: str) -> Client:
 def test_an_admin_makes_a_token_sees_it_once_and_revokes_it(client: Client) -> None:
     somebody(client, "admin")
     assert b'name="_save"' in client.get(ADD).content
-    page = client.post(ADD, {"name": "monitoring", "scopes": ["status"]}, follow=True).content.decode()
-    (text,) = re.findall(r"psk_[\w-]{43}", page)
+    page = client.post(ADD, FORM, follow=True).content.decode()
+    (text,) = re.findall(TEXT, page)
     token = ApiToken.objects.get()
     call = {"authorization": f"Bearer {text}"}
 
@@ -56,25 +62,40 @@ def test_nobody_else_makes_or_revokes_tokens(client: Client, role: str) -> None:
     assert ApiToken.objects.get().revoked_at is None
 
 
-def test_a_form_that_is_sent_twice_makes_one_token(client: Client) -> None:
-    somebody(client, "admin")
-    sent = {"name": "monitoring", "scopes": ["status"]}
+def test_the_answer_shows_it_and_no_cookie_or_row_holds_it(admin_client: Client) -> None:
+    response = admin_client.post(ADD, FORM)
 
-    client.post(ADD, sent)
-    page = client.post(ADD, sent, follow=True).content.decode()
+    assert "no-store" in response["Cache-Control"]
+    (text,) = re.findall(TEXT, response.content.decode())
+    assert text not in str(admin_client.cookies)
+    assert [session.session_key for session in Session.objects.all() if text in str(session.get_decoded())] == []
+    with connection.cursor() as cursor:
+        for table in connection.introspection.table_names():
+            cursor.execute(f'SELECT count(*) FROM "{table}" AS row WHERE row::text LIKE %s', [f"%{text}%"])
+            assert cursor.fetchone() == (0,), table
+
+
+def test_a_form_that_is_sent_twice_makes_one_token_which_is_not_shown_again(client: Client) -> None:
+    somebody(client, "admin")
+
+    (text,) = re.findall(TEXT, client.post(ADD, FORM).content.decode())
+    again = client.post(ADD, FORM)
+    page = client.get(again.url).content.decode()
 
     assert "There is a token of this name already" in page
+    assert text not in page
+    assert "messages" not in client.cookies
     assert (ApiToken.objects.count(), LogEntry.objects.count()) == (1, 1)
     with pytest.raises(CommandError, match="of this name"):
         call_command("api_token", "create", "monitoring", "--scope", "status")
     ApiToken.objects.update(revoked_at=timezone.now())
-    client.post(ADD, sent)
+    client.post(ADD, FORM)
     assert ApiToken.objects.count() == 2
 
 
 def test_the_command_line_makes_lists_and_revokes(capsys: pytest.CaptureFixture[str]) -> None:
     call_command("api_token", "create", "monitoring", "--scope", "status", "--scope", "reports", "--days", "30")
-    assert re.fullmatch(r"psk_[\w-]{43}\n", capsys.readouterr().out)
+    assert re.fullmatch(f"{TEXT}\n", capsys.readouterr().out)
     token = ApiToken.objects.get()
 
     call_command("api_token", "list")
