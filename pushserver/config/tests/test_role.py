@@ -28,6 +28,14 @@ def begun(name):
     return f"from pushserver.config.role import *; begin_as(role_of({name!r}))"
 
 
+def printed(program, **environment):
+    """Return what a program prints in this environment."""
+    run = [sys.executable, "-c", program]
+    return subprocess.run(
+        run, cwd=PROJECT, env=os.environ | environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
 @pytest.fixture
 def unnamed(monkeypatch):
     monkeypatch.setattr(role, "_named", [])
@@ -47,8 +55,7 @@ def test_a_command_names_its_role(command, expected):
 import django.core.management as management; management.execute_from_command_line = lambda argv: None
 import runpy; runpy.run_path("manage.py", run_name="__main__")
 from django.conf import settings; print(settings.ROLE)"""
-    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [expected]
+    assert printed(program).split() == [expected]
 
 
 def test_the_first_role_stays(unnamed):
@@ -80,7 +87,7 @@ def test_a_worker_without_a_role_is_refused():
 def test_files_written_by_the_server_are_closed_to_other_accounts(tmp_path, name, mode):
     program = f"import os; os.umask(0o022); {begun(name)}; import pushserver.settings; "
     program += f"open({str(tmp_path / 'written')!r}, 'w')"
-    subprocess.run([sys.executable, "-c", program], cwd=PROJECT, check=True)
+    printed(program)
     assert stat.S_IMODE((tmp_path / "written").stat().st_mode) == mode
 
 
@@ -95,9 +102,7 @@ def test_files_written_by_the_server_are_closed_to_other_accounts(tmp_path, name
 def test_cookies_go_over_https_only_but_on_loopback_without_a_proxy(environment, is_secure, hsts_seconds):
     program = """import json; from pushserver import settings as s
 print(json.dumps([s.SESSION_COOKIE_SECURE, s.CSRF_COOKIE_SECURE, s.SECURE_HSTS_SECONDS]))"""
-    run = [sys.executable, "-c", program]
-    done = subprocess.run(run, cwd=PROJECT, env=os.environ | environment, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == [is_secure, is_secure, hsts_seconds]
+    assert json.loads(printed(program, **environment)) == [is_secure, is_secure, hsts_seconds]
 
 
 @pytest.mark.parametrize(
@@ -107,9 +112,7 @@ print(json.dumps([s.SESSION_COOKIE_SECURE, s.CSRF_COOKIE_SECURE, s.SECURE_HSTS_S
 def test_a_database_that_vanishes_or_hangs_is_noticed(name, statement_seconds):
     program = f"""{begun(name)}; from pushserver import settings as s; import json
 print(json.dumps([s.DATABASE_TIMEOUTS.statement_seconds, s.DATABASES["default"]["OPTIONS"]]))"""
-    run = [sys.executable, "-c", program]
-    done = subprocess.run(run, cwd=PROJECT, capture_output=True, text=True, check=True)
-    statement, options = json.loads(done.stdout)
+    statement, options = json.loads(printed(program))
     assert statement == statement_seconds
     assert (options["keepalives_idle"], options["keepalives_interval"], options["keepalives_count"]) == (3, 3, 2)
     assert options["tcp_user_timeout"] == 10_000
@@ -136,10 +139,7 @@ print(json.dumps([s.DATABASE_TIMEOUTS.statement_seconds, s.DATABASES["default"][
 )
 def test_the_servers_of_the_database_are_those_of_the_url(url, expected):
     program = "import json; from pushserver.settings import DATABASES as d; print(json.dumps(d['default']))"
-    environment = os.environ | {"DATABASE_URL": url}
-    run = [sys.executable, "-c", program]
-    done = subprocess.run(run, cwd=PROJECT, env=environment, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
+    found = json.loads(printed(program, DATABASE_URL=url))
     assert {name: {**found["OPTIONS"], **found}.get(name) for name in expected} == expected
 
 
@@ -155,11 +155,7 @@ def test_a_url_that_libpq_refuses_is_a_problem(url):
 
 def loaded_by(name, code):
     program = f"{begun(name)}; {code}; import json, sys; print(json.dumps(sorted(sys.modules)))"
-    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "pushserver.settings"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=PROJECT, env=environment, capture_output=True, text=True, check=True
-    )
-    return set(json.loads(done.stdout))
+    return set(json.loads(printed(program, DJANGO_SETTINGS_MODULE="pushserver.settings")))
 
 
 def test_a_worker_imports_no_page_and_not_much_else():
