@@ -213,24 +213,18 @@ def test_one_gorush_that_answers_is_enough(client: Client, settings: LazySetting
 
 
 @pytest.mark.usefixtures("all_well")
-def test_a_gorush_without_that_path_still_answers(client: Client, gorush: ThreadingHTTPServer) -> None:
-    gorush.RequestHandlerClass.status = 404
+@pytest.mark.parametrize(("status", "is_ready"), [(404, True), (502, False), (None, False)])
+def test_readyz_names_a_gorush_that_is_broken_or_does_not_listen(
+    client: Client, settings: LazySettings, gorush: ThreadingHTTPServer, status: int | None, is_ready: bool
+) -> None:
+    """One without the path of the probe still answers."""
+    gorush.RequestHandlerClass.status = status or 200
+    settings.GORUSH_URLS = settings.GORUSH_URLS if status else [f"http://127.0.0.1:{free_port()}"]
 
-    assert client.get("/readyz").status_code == 200
-
-
-@pytest.mark.usefixtures("all_well")
-def test_readyz_names_a_gorush_that_is_broken(client: Client, gorush: ThreadingHTTPServer) -> None:
-    gorush.RequestHandlerClass.status = 502
-
-    assert list(failing(client).values()) == ["does not answer"]
-
-
-@pytest.mark.usefixtures("all_well")
-def test_readyz_names_a_gorush_that_does_not_listen(client: Client, settings: LazySettings) -> None:
-    settings.GORUSH_URLS = [f"http://127.0.0.1:{free_port()}"]
-
-    assert list(failing(client).values()) == ["does not answer"]
+    if is_ready:
+        assert client.get("/readyz").status_code == 200
+    else:
+        assert list(failing(client).values()) == ["does not answer"]
 
 
 @pytest.mark.usefixtures("all_well")

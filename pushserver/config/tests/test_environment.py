@@ -60,18 +60,13 @@ def test_a_lake_that_nobody_reads_or_with_a_password_is_a_problem_that_does_not_
     assert "5ecret" not in repr(env.problems)
 
 
-@pytest.mark.parametrize("text", ["1", "true", "YES", "On"])
-def test_flag_on(text):
-    assert Environment({"NAME": text}).flag("NAME") is True
-
-
-@pytest.mark.parametrize("text", ["0", "false", "NO", "Off"])
-def test_flag_off(text):
-    assert Environment({"NAME": text}).flag("NAME", default=True) is False
-
-
 @pytest.mark.parametrize("default", [True, False])
-def test_unset_flag_is_its_default(default):
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [*((text, True) for text in ("1", "true", "YES", "On")), *((text, False) for text in ("0", "false", "NO", "Off"))],
+)
+def test_a_flag_is_on_or_off_or_else_its_default(text, value, default):
+    assert Environment({"NAME": text}).flag("NAME", default=default) is value
     assert Environment({}).flag("NAME", default=default) is default
 
 
