@@ -9,7 +9,6 @@ from celery import Celery, bootsteps, signals
 from celery.concurrency import get_implementation
 from django.conf import settings
 from django.core.cache import cache
-from django.utils import timezone
 from django.utils.module_loading import import_string
 from kombu import Queue
 from kombu.exceptions import OperationalError
@@ -44,9 +43,7 @@ class StartBatches(bootsteps.StartStopStep):
 
     requires = ("celery.worker.consumer:Tasks",)
 
-    def __init__(self, consumer: Any, **kwargs: Any) -> None:
-        self._timer: Any = None
-        super().__init__(consumer, **kwargs)
+    _timer: Any = None
 
     def include_if(self, consumer: Any) -> bool:
         return BATCHES in consumer.app.amqp.queues.consume_from
@@ -152,8 +149,7 @@ def note_heartbeat(**_kwargs: Any) -> None:
 
     In every pool the loop that fetches tasks sends the heartbeat. A worker with --without-heartbeat stays unseen.
     """
-    now = timezone.now().isoformat()
-    beats = {HEARTBEAT_KEY.format(queue=queue): now for queue in app.amqp.queues.consume_from}
+    beats = {HEARTBEAT_KEY.format(queue=queue): True for queue in app.amqp.queues.consume_from}
     # While the broker is away, the worker logs its reconnection, and `/readyz` reports it.
     with contextlib.suppress(RedisError):
         cache.set_many(beats, HEARTBEAT_TTL_SECONDS)
