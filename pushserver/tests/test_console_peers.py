@@ -54,18 +54,20 @@ def test_the_page_shows_each_complaint_with_its_reason_and_what_to_do(admin_clie
     assert "path-key" not in text
 
 
-def test_the_page_reports_a_configuration_without_complaints(admin_client: Client) -> None:
+def test_the_page_reports_a_missing_check_and_one_without_complaints(admin_client: Client) -> None:
+    assert "was not checked lately" in text_of(admin_client)
     NOTICES.save(Notice(URL, NOW, (), {}, None))
     assert "as it should be" in text_of(admin_client)
 
 
-def test_the_page_reports_a_missing_check(admin_client: Client) -> None:
-    assert "was not checked lately" in text_of(admin_client)
-
-
-def test_the_page_reports_that_there_is_no_gorush(admin_client: Client, settings: LazySettings) -> None:
-    settings.GORUSH_URLS = []
-    assert "No gorush is configured" in text_of(admin_client)
+@pytest.mark.parametrize(
+    ("page", "words"), [(PAGE, "No gorush is configured"), (NODES_PAGE, "No Waku node is configured")]
+)
+def test_the_page_reports_that_there_is_no_peer(
+    admin_client: Client, settings: LazySettings, page: str, words: str
+) -> None:
+    settings.GORUSH_URLS = settings.WAKU_NODES = settings.WAKU_STORE_NODES = []
+    assert words in admin_client.get(page).content.decode()
 
 
 def test_without_the_cache_the_page_reports_a_missing_check(
@@ -111,11 +113,6 @@ def test_a_value_missing_from_an_answer_of_a_node_is_shown_as_unknown(
 
     for unsaid in ("Version</dt><dd>not known", "Health</dt><dd>not reported"):
         assert unsaid in text
-
-
-def test_the_page_reports_that_there_is_no_node(admin_client: Client, settings: LazySettings) -> None:
-    settings.WAKU_NODES = settings.WAKU_STORE_NODES = []
-    assert "No Waku node is configured" in admin_client.get(NODES_PAGE).content.decode()
 
 
 @pytest.mark.parametrize("page", [PAGE, NODES_PAGE])
