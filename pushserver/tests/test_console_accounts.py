@@ -1,18 +1,19 @@
 """Management of accounts: an admin cannot raise anybody to a superuser."""
 
 import pytest
-from django.contrib.auth.models import Group, Permission, User
+from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 from django_otp.plugins.otp_totp.models import TOTPDevice
+
+from tests.factories import make_staff
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
 def manager(client: Client) -> User:
-    person = User.objects.create_user("maria", is_staff=True)
-    person.groups.add(Group.objects.get(name="admin"))
+    person = make_staff("admin", "maria")
     client.force_login(person)
     return person
 

@@ -4,11 +4,12 @@ from collections import Counter
 
 import pytest
 from django.contrib import admin
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import User
 from django.test import Client, RequestFactory
 
 from pushserver.console.frame.menu import menu
 from pushserver.roles import seed_roles
+from tests.factories import make_staff
 
 pytestmark = pytest.mark.django_db
 AT_FIRST_SIGHT = {
@@ -20,9 +21,7 @@ AT_FIRST_SIGHT = {
 
 def member_of(role: str) -> User:
     seed_roles()
-    user = User.objects.create_user(role, is_staff=True)
-    user.groups.add(Group.objects.get(name=role))
-    return user
+    return make_staff(role)
 
 
 def sections_of(user: User, path: str = "/admin/") -> list[dict[str, object]]:

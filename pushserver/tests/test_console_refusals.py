@@ -3,11 +3,11 @@
 import re
 
 import pytest
-from django.contrib.auth.models import Group, User
 from django.test import Client
 from structlog.testing import capture_logs
 
 from pushserver.console import labels
+from tests.factories import make_staff
 
 TYPED = "zQ3shSomethingSomebodyTyped"
 pytestmark = pytest.mark.django_db
@@ -15,10 +15,8 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def support() -> Client:
-    user = User.objects.create_user("support", is_staff=True)
-    user.groups.add(Group.objects.get(name="support"))
     client = Client(enforce_csrf_checks=True)
-    client.force_login(user)
+    client.force_login(make_staff("support"))
     return client
 
 

@@ -20,6 +20,7 @@ from tests.factories.notifications import (
     make_unknown_error,
 )
 from tests.factories.registrations import make_event, make_grant, make_registration, make_route, make_topic_key
+from tests.factories.staff import make_staff
 from tests.factories.tokens import apn_token, firebase_token
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "make_reply",
     "make_request",
     "make_route",
+    "make_staff",
     "make_topic_key",
     "make_unknown_error",
     "make_watermark",

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from django.conf import LazySettings
-from django.contrib.auth.models import Group, User
 from django.core import mail
 from django.db import connection
 from django.test import Client
@@ -24,6 +23,7 @@ from pushserver.alerts.watch import Absence, Watch
 from pushserver.indicators import incidents
 from pushserver.indicators.kinds.server import BATCHES
 from pushserver.models import Alert, AlertLevel, Incident, ServerStart
+from tests.factories import make_staff
 from tests.flows.fleet import wait_until
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -69,17 +69,6 @@ def hook(settings: LazySettings) -> Iterator[Hook]:
         settings.ALERTS_TO = [server.url]
         yield server
         server.shutdown()
-
-
-@pytest.fixture
-def as_role(client: Client) -> Callable[[str], Client]:
-    def log_in(role: str) -> Client:
-        user = User.objects.create_user(role, is_staff=True)
-        user.groups.add(Group.objects.get(name=role))
-        client.force_login(user)
-        return client
-
-    return log_in
 
 
 def make_incident(
@@ -316,9 +305,9 @@ def test_labels_tell_webhooks_of_one_host_apart() -> None:
 
 @pytest.mark.parametrize(("role", "may"), [("support", False), ("operator", True), ("admin", True)])
 def test_the_page_shows_who_is_alerted_and_lets_operators_change_and_test_it(
-    hook: Hook, as_role: Callable[[str], Client], role: str, may: bool
+    hook: Hook, client: Client, role: str, may: bool
 ) -> None:
-    client = as_role(role)
+    client.force_login(make_staff(role))
     page = client.get("/admin/alerts/").content.decode()
     assert ("Send a test" in page, SECRET in page) == (may, False)
     assert "when somebody has to act now" in page
@@ -339,9 +328,9 @@ def test_the_page_shows_who_is_alerted_and_lets_operators_change_and_test_it(
     ],
 )
 def test_operators_take_care_of_incidents(
-    as_role: Callable[[str], Client], operation: str, sent: dict[str, str], columns: dict[str, Any]
+    client: Client, operation: str, sent: dict[str, str], columns: dict[str, Any]
 ) -> None:
-    client = as_role("operator")
+    client.force_login(make_staff("operator"))
     incident = make_incident()
     ServerStart.objects.create(version="0.2.0", started_at=at(-60))
     answer = client.post(

@@ -4,7 +4,6 @@ import re
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Group, User
 from django.contrib.sessions.models import Session
 from django.core.management import CommandError, call_command
 from django.db import connection
@@ -12,6 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from pushserver.models import ApiToken
+from tests.factories import make_staff
 
 ADD = "/admin/pushserver/apitoken/add/"
 TEXT = r"psk_[\w-]{43}"
@@ -19,15 +19,8 @@ FORM = {"name": "monitoring", "scopes": ["status"]}
 pytestmark = pytest.mark.django_db
 
 
-def somebody(client: Client, role: str) -> Client:
-    user = User.objects.create_user(role, is_staff=True)
-    user.groups.add(Group.objects.get(name=role))
-    client.force_login(user)
-    return client
-
-
 def test_an_admin_makes_a_token_sees_it_once_and_revokes_it(client: Client) -> None:
-    somebody(client, "admin")
+    client.force_login(make_staff("admin"))
     assert b'name="_save"' in client.get(ADD).content
     page = client.post(ADD, FORM, follow=True).content.decode()
     (text,) = re.findall(TEXT, page)
@@ -54,7 +47,7 @@ def test_an_admin_makes_a_token_sees_it_once_and_revokes_it(client: Client) -> N
 @pytest.mark.parametrize("role", ["support", "operator"])
 def test_nobody_else_makes_or_revokes_tokens(client: Client, role: str) -> None:
     call_command("api_token", "create", "x", "--scope", "status")
-    somebody(client, role)
+    client.force_login(make_staff(role))
 
     assert client.get(ADD).status_code == 403
     sent = {"id": ApiToken.objects.get().pk, "why": "x", "confirmed": "1"}
@@ -76,7 +69,7 @@ def test_the_answer_shows_it_and_no_cookie_or_row_holds_it(admin_client: Client)
 
 
 def test_a_form_that_is_sent_twice_makes_one_token_which_is_not_shown_again(client: Client) -> None:
-    somebody(client, "admin")
+    client.force_login(make_staff("admin"))
 
     (text,) = re.findall(TEXT, client.post(ADD, FORM).content.decode())
     again = client.post(ADD, FORM)
