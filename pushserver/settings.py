@@ -16,7 +16,7 @@ from kit.canary.dry_run import token_of
 from kit.db.postgresql import sessions
 from kit.db.postgresql.timeouts import Timeouts
 from pushserver.config import embedded
-from pushserver.config.environment import MAIL_ADDRESS, Environment, GeneratedSecrets, is_near, no_generation
+from pushserver.config.environment import MAIL_ADDRESS, Environment, GeneratedSecrets, is_near
 from pushserver.config.logs import configure_logging
 from pushserver.config.retired import RETIRED
 from pushserver.config.role import Role, role
@@ -42,14 +42,15 @@ IS_BEHIND_HTTPS_PROXY = env.flag("BEHIND_HTTPS_PROXY")
 
 # Secrets are generated only beside an embedded database; an operator who sets DATABASE_URL sets secrets, too.
 IS_DEVELOPMENT = DEBUG or not env.is_set("DATABASE_URL")
+if IS_DEVELOPMENT:
+    env.generate = GeneratedSecrets(DATA_DIR / "secrets")
 # Servers that the environment does not configure run embedded.
 EMBEDDED = embedded.settings_of(DATA_DIR, env.is_set)
 EMBEDDED_POSTGRES_DIR = DATA_DIR / "postgres"
 env.values = {**os.environ, **EMBEDDED}
 # Pages say who the people of `manage.py demo` are, and that their faults are staged.
 DEMONSTRATION = "DEMONSTRATION" in EMBEDDED
-_generate = GeneratedSecrets(DATA_DIR / "secrets") if IS_DEVELOPMENT else no_generation
-SECRET_KEY = env.secret("SECRET_KEY") or _generate("SECRET_KEY")
+SECRET_KEY = env.secret("SECRET_KEY") or env.generate("SECRET_KEY")
 if not SECRET_KEY:
     env.report(
         "missing_secret_key",
@@ -57,9 +58,9 @@ if not SECRET_KEY:
         "Set a long random text, for example from `openssl rand -base64 48`.",
     )
     SECRET_KEY = "only-to-let-the-checks-run"  # noqa: S105 - nothing starts while a check fails
-SERVER_PRIVATE_KEY = env.private_key("SERVER_PRIVATE_KEY", _generate)
+SERVER_PRIVATE_KEY = env.private_key("SERVER_PRIVATE_KEY")
 OTHER_SERVER_PRIVATE_KEYS = env.private_keys("OTHER_SERVER_PRIVATE_KEYS")
-FIELD_ENCRYPTION_KEYS = env.field_keys("FIELD_ENCRYPTION_KEYS", _generate)
+FIELD_ENCRYPTION_KEYS = env.field_keys("FIELD_ENCRYPTION_KEYS")
 
 # Database and broker --------------------------------------------------------------------------------------------------
 NO_DATABASE = "postgresql://127.0.0.1/pushserver"  # commands that need none, such as makemigrations, still run

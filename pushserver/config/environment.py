@@ -37,6 +37,8 @@ class Environment:
 
     values: Mapping[str, str]
     problems: list[Error] = field(default_factory=list)
+    # In production a missing secret stays missing, and a system check says so.
+    generate: Callable[[str], str] = lambda _name: ""
 
     def report(self, name: str, message: str, hint: str) -> None:
         """Remember a problem under the id ``pushserver.<name>``. A name stands for one thing to do."""
@@ -177,9 +179,9 @@ class Environment:
             )
             return ""
 
-    def private_key(self, name: str, generate: Callable[[str], str]) -> bytes:
+    def private_key(self, name: str) -> bytes:
         """Return the 32 bytes of a secp256k1 private key given as 64 hex digits, or b"" when it is wrong."""
-        if key := _decode_private_key(self.secret(name) or generate(name)):
+        if key := _decode_private_key(self.secret(name) or self.generate(name)):
             return key
         self.report(
             "bad_private_key",
@@ -200,12 +202,12 @@ class Environment:
         )
         return []
 
-    def field_keys(self, name: str, generate: Callable[[str], str]) -> list[bytes]:
+    def field_keys(self, name: str) -> list[bytes]:
         """Return the keys of a comma list of 32-byte keys in url-safe base64.
 
         The first encrypts, all of them decrypt.
         """
-        keys = [_decode_key(item) for item in self.items_of(self.secret(name) or generate(name))]
+        keys = [_decode_key(item) for item in self.items_of(self.secret(name) or self.generate(name))]
         if keys and all(keys):
             return keys
         self.report(
@@ -280,8 +282,3 @@ _GENERATORS: dict[str, Callable[[], str]] = {
     "SERVER_PRIVATE_KEY": lambda: (1 + secrets.randbelow(SECP256K1_ORDER - 1)).to_bytes(32).hex(),
     "FIELD_ENCRYPTION_KEYS": lambda: base64.urlsafe_b64encode(secrets.token_bytes(FIELD_KEY_SIZE_BYTES)).decode(),
 }
-
-
-def no_generation(name: str) -> str:  # noqa: ARG001 - the signature of GeneratedSecrets
-    """Generate nothing: in production a missing secret stays missing, and a system check says so."""
-    return ""

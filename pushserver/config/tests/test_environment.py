@@ -8,7 +8,7 @@ from multiprocessing import get_context
 import pytest
 
 from kit.buckets.bucket import Limit
-from pushserver.config.environment import SECP256K1_ORDER, Environment, GeneratedSecrets, no_generation
+from pushserver.config.environment import SECP256K1_ORDER, Environment, GeneratedSecrets
 
 KEY = base64.urlsafe_b64encode(bytes(range(32))).decode()
 OTHER_KEY = base64.urlsafe_b64encode(bytes(32)).decode()
@@ -141,7 +141,7 @@ def test_unreadable_secret_file_is_a_problem(tmp_path):
 @pytest.mark.parametrize("number", [1, SECP256K1_ORDER - 1])
 def test_private_key_at_its_limits(number):
     env = Environment({"NAME": number.to_bytes(32).hex()})
-    assert env.private_key("NAME", no_generation) == number.to_bytes(32)
+    assert env.private_key("NAME") == number.to_bytes(32)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_private_key_at_its_limits(number):
 )
 def test_anything_else_is_no_private_key(text):
     env = Environment({"NAME": text})
-    assert env.private_key("NAME", no_generation) == b""
+    assert env.private_key("NAME") == b""
     assert problem_ids(env) == ["pushserver.bad_private_key"]
 
 
@@ -157,14 +157,14 @@ def test_anything_else_is_no_private_key(text):
     ("text", "count"), [(KEY, 1), (f"{KEY},{OTHER_KEY}", 2), (f" {KEY} , ", 1), (KEY.rstrip("="), 1)]
 )
 def test_field_keys(text, count):
-    keys = Environment({"NAME": text}).field_keys("NAME", no_generation)
+    keys = Environment({"NAME": text}).field_keys("NAME")
     assert (keys[0], len(keys)) == (bytes(range(32)), count)
 
 
 @pytest.mark.parametrize("text", ["", ",", "short", KEY[:-4], f"{KEY},nonsense", "!" * 43, "é" * 43])
 def test_anything_else_is_no_field_key(text):
     env = Environment({"NAME": text})
-    assert env.field_keys("NAME", no_generation) == []
+    assert env.field_keys("NAME") == []
     assert problem_ids(env) == ["pushserver.bad_field_keys"]
 
 
@@ -174,8 +174,8 @@ def test_a_problem_never_repeats_the_value():
     env.flag("NAME")
     env.number("NAME", 1, minimum=0, maximum=2)
     env.urls("NAME")
-    env.private_key("NAME", no_generation)
-    env.field_keys("NAME", no_generation)
+    env.private_key("NAME")
+    env.field_keys("NAME")
     assert len(env.problems) == 5
     assert not any(value in str(problem) for problem in env.problems)
 
@@ -191,10 +191,9 @@ def test_generated_secrets_are_private_and_stable(tmp_path, name):
 
 
 def test_generated_secrets_satisfy_their_readers(tmp_path):
-    env = Environment({})
-    generate = GeneratedSecrets(tmp_path)
-    assert len(env.private_key("SERVER_PRIVATE_KEY", generate)) == 32
-    assert [len(key) for key in env.field_keys("FIELD_ENCRYPTION_KEYS", generate)] == [32]
+    env = Environment({}, generate=GeneratedSecrets(tmp_path))
+    assert len(env.private_key("SERVER_PRIVATE_KEY")) == 32
+    assert [len(key) for key in env.field_keys("FIELD_ENCRYPTION_KEYS")] == [32]
     assert not env.problems
 
 
