@@ -529,7 +529,6 @@ AXES_VERBOSE = False
 AXES_SENSITIVE_PARAMETERS = ["username", "ip_address", "code", "csrfmiddlewaretoken"]
 AXES_LOCKOUT_CALLABLE = "pushserver.console.accounts.refusals.locked_out"
 CSRF_FAILURE_VIEW = "pushserver.console.accounts.refusals.stale_form"
-OTP_ADMIN_HIDE_SENSITIVE_DATA = True
 OTP_TOTP_ISSUER = "Push server"
 CSRF_TRUSTED_ORIGINS = env.urls("CSRF_TRUSTED_ORIGINS")
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if IS_BEHIND_HTTPS_PROXY else None

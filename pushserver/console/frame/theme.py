@@ -20,11 +20,7 @@ THEME: dict[str, Any] = {
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_BACK_BUTTON": True,
     "LOGIN": {"form": "pushserver.console.accounts.second_factor.LoginForm"},
-    "SIDEBAR": {
-        "show_search": False,
-        "show_all_applications": False,
-        "navigation": "pushserver.console.frame.menu.menu",
-    },
+    "SIDEBAR": {"navigation": "pushserver.console.frame.menu.menu"},
     "COLORS": {
         "primary": {
             "50": "oklch(97% .014 254.604)",
