@@ -82,30 +82,6 @@ def test_the_server_is_ready_when_every_part_is(client: Client) -> None:
     assert kinds == {"database", "broker", "batches", "workers", "node", "gorush"}
 
 
-@pytest.mark.usefixtures("all_well")
-@pytest.mark.parametrize(
-    ("end", "sentence"),
-    [
-        (component.CONNECTED, "connected"),
-        ("conflict", component.WORDS["conflict"]),
-        ("not-authorized", component.WORDS["not-authorized"]),
-        ("reset", component.OTHERWISE),
-        (None, component.MISSING),
-    ],
-)
-def test_readyz_names_the_fault_of_the_xmpp_component(
-    client: Client, settings: LazySettings, end: str | None, sentence: str
-) -> None:
-    settings.XMPP_COMPONENT_JID = "push.montague.test"
-    cache.delete(component.END.key())
-    if end:
-        component.END.save(end)
-
-    [found] = [found for found in client.get("/readyz").json()["indicators"] if found["id"] == "xmpp"]
-
-    assert (found["state"], found["sentence"]) == ("fine" if sentence == "connected" else "act now", sentence)
-
-
 @pytest.mark.django_db
 @pytest.mark.parametrize("host", ["web:8000", "10.1.2.3:8000", "push.elsewhere.example", "no_name/of any"])
 def test_probes_and_metrics_answer_under_any_host_name(client: Client, settings: LazySettings, host: str) -> None:

@@ -235,6 +235,7 @@ def component(settings: LazySettings) -> None:
         ("connected", (State.GREEN, "connected")),
         ("conflict", (State.RED, "the XMPP server has another component of this name: stop that one")),
         ("not-authorized", (State.RED, "the XMPP server does not accept XMPP_COMPONENT_SECRET")),
+        ("reset", (State.RED, "the connection to the XMPP server was lost")),
         ("", (State.RED, "no component is running")),
     ],
 )
