@@ -46,8 +46,8 @@ class Shown:
     indicator: Indicator
     url: str
     history_url: str
-    cause: Indicator | None = None
-    effects: Sequence[Indicator] = ()
+    cause: Indicator | None
+    effects: Sequence[Indicator]
 
     @property
     def family(self) -> Family:

@@ -29,25 +29,20 @@ class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
         """Refuse the theme's search, which puts the typed text into the URL, where a chat key must not stand."""
         raise Http404
 
-    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
+    def index(self, request: HttpRequest) -> TemplateResponse:
         """Show the dashboard, or only its changing part for a page that refreshes itself."""
         if REFRESH_HEADER in request.headers:
             return TemplateResponse(request, "console/dashboard/board.html", status_page(request.user))
         request.current_app = self.name
-        context = {
-            **self.each_context(request),
-            "title": "Overview",
-            **status_page(request.user),
-            **(extra_context or {}),
-        }
+        context = {**self.each_context(request), "title": "Overview", **status_page(request.user)}
         return TemplateResponse(request, "admin/index.html", context)
 
-    def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def login(self, request: HttpRequest) -> HttpResponse:
         """Check a password when no other one is checked."""
         if request.method != "POST":
-            return cast(HttpResponse, super().login(request, extra_context))
+            return cast(HttpResponse, super().login(request))
         with LOGINS.wait() as is_ours:
-            return cast(HttpResponse, super().login(request, extra_context)) if is_ours else too_many_logins(request)
+            return cast(HttpResponse, super().login(request)) if is_ours else too_many_logins(request)
 
     def has_permission(self, request: HttpRequest) -> bool:
         """Let in people with the permission. A person with a second factor also needs its code."""

@@ -1,7 +1,7 @@
 """Story of one notification: all rows that its timeline needs, with its halts and the staff actions on it."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.contrib.admin.models import LogEntry
@@ -43,9 +43,9 @@ class Story:
     attempts: Sequence[Attempt]
     replies: Sequence[OutboundReply]
     halts: Sequence[Halt]
-    ended_halts: Sequence[EndedHalt] = ()
-    staff: Sequence[LogEntry] = ()
-    rule_urls: Mapping[int, str] = field(default_factory=dict)
+    ended_halts: Sequence[EndedHalt]
+    staff: Sequence[LogEntry]
+    rule_urls: Mapping[int, str]
 
 
 def load_story(notification_id: int) -> Story | None:
