@@ -71,11 +71,6 @@ def _failures(tries: ChannelTries, only: str = "") -> tuple[int, Counter[tuple[s
     return total, failed
 
 
-def _share(tries: ChannelTries, channel: str) -> float:
-    total, failed = _failures(tries, channel)
-    return failed.total() / max(total, 1)
-
-
 def _failing(channel: str, facts: ResultFacts) -> State:
     """Return the state of one channel.
 
@@ -83,14 +78,15 @@ def _failing(channel: str, facts: ResultFacts) -> State:
     minute is clearly below the limit. So neither a moment of failures nor a moment without any changes it.
     """
     before = facts.before.get(RESULTS.id, State.GREEN)
-    is_enough = _failures(facts.tries, channel)[0] >= FEW_TRIES
-    is_newest_known = _failures(facts.newest_tries, channel)[0] > 0
-    recent = _share(facts.tries, channel)
-    newest = _share(facts.newest_tries, channel) if is_newest_known else recent
+    total, failed = _failures(facts.tries, channel)
+    if total < FEW_TRIES:
+        return State.GREEN
+    recent = failed.total() / total
+    newest_total, newest_failed = _failures(facts.newest_tries, channel)
+    newest = newest_failed.total() / newest_total if newest_total else recent
     for state, limit in ((State.RED, FAILING_RED), (State.YELLOW, FAILING_YELLOW)):
         was_there = before in (state, State.RED)
-        is_begun = is_enough and min(recent, newest) > limit
-        if is_begun or (is_enough and was_there and newest > limit * STILL_FAILING):
+        if min(recent, newest) > limit or (was_there and newest > limit * STILL_FAILING):
             return state
     return State.GREEN
 

@@ -70,9 +70,9 @@ def batches(silent_seconds: Sequence[float] | None) -> Indicator:
         headline = "Nothing is processed: no worker for batches"
         return Indicator(BATCHES, State.RED, "no worker processes batches", first_step, headline=headline)
     hanging = [seconds for seconds in silent_seconds if seconds > HANGS_SECONDS]
-    if not hanging:
-        return Indicator(BATCHES, State.GREEN, f"{counted(len(silent_seconds), 'process', 'processes')} at work")
     processes = counted(len(silent_seconds), "process", "processes")
+    if not hanging:
+        return Indicator(BATCHES, State.GREEN, f"{processes} at work")
     have = "has" if len(hanging) == 1 else "have"
     sentence = f"{len(hanging)} of {processes} {have} done nothing for {duration(max(hanging))}"
     first_step = "Restart the worker of `batches`: its processes are stopped, or wait endlessly."
