@@ -7,7 +7,6 @@ and most of the figures (counts, percentiles, the heaviest) by plain SQL on them
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -65,15 +64,7 @@ def run(sizes: Sequence[int] = SIZES) -> dict[str, object]:
 
 
 def _in_a_process_of_its_own(folder: Path, database_url: str, sizes: Sequence[int]) -> dict[str, Any]:
-    environment = os.environ | {
-        "DJANGO_SETTINGS_MODULE": "pushserver.settings",
-        "DATA_DIR": str(folder / "data"),
-        "DATABASE_URL": database_url,
-        "LOG_LEVEL": "WARNING",
-        "SECRET_KEY": "only-for-the-benchmark-and-long-enough-for-it",
-        "FIELD_ENCRYPTION_KEYS": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
-        "SERVER_PRIVATE_KEY": "02" * 32,
-    }
+    environment = servers.environment(folder, database_url, LOG_LEVEL="WARNING")
     command = [sys.executable, "-m", "bench.lake.reports", str(folder), *map(str, sizes)]
     child = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
     result: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])

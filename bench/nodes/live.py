@@ -21,7 +21,7 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from bench.nodes.reading import environment_for, manage, raw_message
+from bench.nodes.reading import environment_for, raw_message
 from bench.running import servers
 
 COUNT = 400
@@ -40,7 +40,7 @@ def run() -> dict[str, object]:
         redis_url = stack.enter_context(servers.valkey(folder))
         node_url = stack.enter_context(servers.node("--shard", SHARD))
         environment = environment_for(folder, database_url, redis_url, node_url)
-        manage("migrate", "--verbosity=0", environment=environment)
+        servers.manage("migrate", "--verbosity=0", environment=environment)
         command = [sys.executable, "manage.py", "run_waku_bridge"]
         bridge = psutil.Process(stack.enter_context(servers.process(command, env=environment)).pid)
         database = stack.enter_context(psycopg.connect(database_url, autocommit=True))

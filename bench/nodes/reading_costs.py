@@ -24,7 +24,7 @@ from prometheus_client.mmap_dict import MmapedDict
 from rich.console import Console
 from rich.table import Table
 
-from bench.nodes.reading import environment_for, manage, own_topic
+from bench.nodes.reading import environment_for, own_topic
 from bench.running import servers
 
 SHARD = "/waku/2/rs/16/32"
@@ -114,7 +114,7 @@ def reading_bridge(stores: int = 1) -> Iterator[ReadingBridge]:
         [valkey] = set(psutil.Process().children()) - before
         urls = [stack.enter_context(servers.node("--shard", SHARD)) for _ in range(stores)]
         environment = environment_for(folder, database_url, redis_url, urls[0]) | {"WAKU_STORE_NODES": ",".join(urls)}
-        manage("migrate", "--verbosity=0", environment=environment)
+        servers.manage("migrate", "--verbosity=0", environment=environment)
         command = [sys.executable, "manage.py", "run_waku_bridge"]
         bridge = psutil.Process(stack.enter_context(servers.process(command, env=environment)).pid)
         database = stack.enter_context(psycopg.connect(database_url, autocommit=True))

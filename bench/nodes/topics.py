@@ -24,7 +24,7 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from bench.nodes.reading import environment_for, manage
+from bench.nodes.reading import environment_for
 from bench.running import servers
 
 COUNT = 1_000_000
@@ -58,7 +58,7 @@ def run() -> dict[str, object]:
         redis_url = stack.enter_context(servers.valkey(folder))
         node_url = stack.enter_context(servers.node("--shard", SHARD))
         environment = environment_for(folder, database_url, redis_url, node_url)
-        manage("migrate", "--verbosity=0", environment=environment)
+        servers.manage("migrate", "--verbosity=0", environment=environment)
         topic = _fill(database_url)
         result: dict[str, object] = {"topics": COUNT, **_measure_set(environment, database)}
         result |= _measure_bridge(environment, database_url, node_url, topic, database)

@@ -27,7 +27,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench.nodes.reading import environment_for, manage, own_topic, raw_message
+from bench.nodes.reading import environment_for, own_topic, raw_message
 from bench.running import servers
 
 COUNT = 30_000
@@ -60,7 +60,7 @@ def run() -> dict[str, object]:
         started_at = _fill(folder / "store.sqlite3")
         node_url = stack.enter_context(servers.node("--shard", SHARD, "--data", str(folder / "store.sqlite3")))
         environment = environment_for(folder, database_url, redis_url, node_url)
-        manage("migrate", "--verbosity=0", environment=environment)
+        servers.manage("migrate", "--verbosity=0", environment=environment)
         command = [sys.executable, "-m", "bench.nodes.walker", str(database.pid), str(started_at)]
         child = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
     result: dict[str, object] = {"messages": COUNT, "ours_of_ten": OURS_OF_TEN, **json.loads(child.stdout)}

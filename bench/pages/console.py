@@ -27,7 +27,7 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from bench.nodes.reading import environment_for, manage
+from bench.nodes.reading import environment_for
 from bench.running import servers
 
 REGISTRATIONS, ATTEMPTS = 1_000_000, 10_000_000
@@ -85,7 +85,7 @@ def run(registrations: int = REGISTRATIONS, attempts: int = ATTEMPTS, keep: Path
         redis_url = stack.enter_context(servers.valkey(folder))
         environment = environment_for(folder, url, redis_url, stack.enter_context(servers.node()))
         environment |= {"API_CALLS_PER_MINUTE": "100000"}
-        manage("migrate", "--verbosity=0", environment=environment)
+        servers.manage("migrate", "--verbosity=0", environment=environment)
         seconds = _fill(url, environment, registrations, attempts)
         sizes = _sizes(url)
         command = [sys.executable, "-m", "bench.pages.console"]
@@ -103,11 +103,11 @@ def _fill(url: str, environment: dict[str, str], registrations: int, attempts: i
         row = connection.execute("SELECT EXISTS (SELECT FROM registrations_registration)").fetchone()
     if row and row[0]:
         settle = "from embedded.seeding import settle; settle()"
-        manage("shell", "--verbosity=0", "-c", settle, environment=environment)
+        servers.manage("shell", "--verbosity=0", "-c", settle, environment=environment)
         return None
     started = time.monotonic()
     sizes = [f"--registrations={registrations}", f"--attempts={attempts}"]
-    manage("seed_bench", *sizes, environment=environment)
+    servers.manage("seed_bench", *sizes, environment=environment)
     return round(time.monotonic() - started)
 
 

@@ -11,13 +11,11 @@ machine only add to it. Run alone with ``python -m bench path``.
 """
 
 import logging
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import django
 import psutil
 from rich.console import Console
 from rich.table import Table
@@ -68,28 +66,10 @@ def servers_of_one_process() -> Iterator[psutil.Process]:
         database_url, database = stack.enter_context(servers.postgres(folder))
         node_url = stack.enter_context(servers.node("--shard", TOPIC))
         gorush_url = stack.enter_context(servers.gorush())
-        _set_up_django(folder, database_url, node_url, gorush_url)
+        servers.set_up_django(folder, database_url, WAKU_NODES=node_url, GORUSH_URL=gorush_url)
+        logging.disable(logging.INFO)
         yield database
         servers.close_connections()
-
-
-def _set_up_django(folder: Path, database_url: str, node_url: str, gorush_url: str) -> None:
-    os.environ |= {
-        "DJANGO_SETTINGS_MODULE": "pushserver.settings",
-        "DATA_DIR": str(folder / "data"),
-        "DATABASE_URL": database_url,
-        "WAKU_NODES": node_url,
-        "GORUSH_URL": gorush_url,
-        "DEBUG": "0",
-        "SECRET_KEY": "only-for-the-benchmark-and-long-enough-for-it",
-        "FIELD_ENCRYPTION_KEYS": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
-        "SERVER_PRIVATE_KEY": "02" * 32,
-    }
-    django.setup()
-    logging.disable(logging.INFO)
-    from django.core.management import call_command  # noqa: PLC0415 - once Django is set up
-
-    call_command("migrate", verbosity=0)
 
 
 def _measure_round(postgres: psutil.Process) -> dict[str, float]:

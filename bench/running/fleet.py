@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import psycopg
 
-from bench.nodes.reading import SERVER_KEY
 from bench.running import servers
+from bench.running.servers import SERVER_KEY
 from embedded.servers.ports import free_port
 
 TOPIC = "/waku/2/rs/16/32"

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from coincurve import PrivateKey
 
-from bench.nodes.reading import SERVER_KEY
+from bench.running.servers import SERVER_KEY
 from notifications.messages import NotificationType, PushNotification, PushRequest
 from registrations.messages import RegistrationMessage, TokenType
 from waku_bridge.codec.crypto.grants import sign_grant

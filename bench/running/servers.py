@@ -3,34 +3,56 @@
 With DATABASE=system PostgreSQL is the one that Debian installs, with its defaults, instead of the embedded one.
 """
 
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import django
 import httpx
 import psutil
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from bench.nodes.reading import SERVER_KEY
 from embedded.servers import installed
 from embedded.servers.accounts import own_folder
 from embedded.servers.ports import free_port, is_free
 from embedded.servers.postgres import EMBEDDED, SOCKET_NAME, EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
 
+SERVER_KEY = "02" * 32
 # The secrets of an operator who sets DATABASE_URL. They protect nothing.
 SECRETS = {
     "SECRET_KEY": "of-a-benchmark-only-and-long-enough-for-the-checks-of-django-itself",
     "FIELD_ENCRYPTION_KEYS": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
     "SERVER_PRIVATE_KEY": SERVER_KEY,
 }
+
+
+def environment(folder: Path, database_url: str, **others: str) -> dict[str, str]:
+    """Return the environment of a process of the server on this database. ``others`` are further variables."""
+    settings = {"DJANGO_SETTINGS_MODULE": "pushserver.settings", "DATA_DIR": str(folder / "data"), "DEBUG": "0"}
+    return os.environ | SECRETS | settings | {"DATABASE_URL": database_url} | others
+
+
+def set_up_django(folder: Path, database_url: str, **others: str) -> None:
+    """Set up Django in this process, and migrate the database."""
+    os.environ.update(environment(folder, database_url, **others))
+    django.setup()
+    from django.core.management import call_command  # noqa: PLC0415 - once Django is set up
+
+    call_command("migrate", verbosity=0)
+
+
+def manage(*arguments: str, environment: Mapping[str, str]) -> None:
+    """Run a management command in this environment."""
+    subprocess.run([sys.executable, "manage.py", *arguments], env=environment, check=True)
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def run(requests: int = REQUESTS, minutes: int = MINUTES) -> dict[str, object]:
     with fleet() as running, tempfile.TemporaryDirectory(prefix="bench-") as name:
         phones = Phones(PHONES)
         throughput.prepare(running, phones)
-        retention.set_up_django(Path(name), running.database_url)
+        servers.set_up_django(Path(name), running.database_url)
         _fill(running, requests)
         # Rows that are read for the first time come from the disk.
         alone = _measured(running, phones, "alone", after_chunks=1)

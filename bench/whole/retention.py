@@ -16,7 +16,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import django
 import psutil
 from rich.console import Console
 from rich.table import Table
@@ -65,26 +64,11 @@ def run() -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="bench-") as name, ExitStack() as stack:
         folder = Path(name)
         url, database = stack.enter_context(servers.postgres(folder, max_wal_size="4GB"))
-        set_up_django(folder, url)
+        servers.set_up_django(folder, url)
         stack.callback(servers.close_connections)
         result = _measure(database)
     _print(result)
     return result
-
-
-def set_up_django(folder: Path, url: str) -> None:
-    os.environ |= {
-        "DJANGO_SETTINGS_MODULE": "pushserver.settings",
-        "DATA_DIR": str(folder / "data"),
-        "DATABASE_URL": url,
-        "SECRET_KEY": "only-for-the-benchmark-and-long-enough-for-it",
-        "FIELD_ENCRYPTION_KEYS": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
-        "SERVER_PRIVATE_KEY": "02" * 32,
-    }
-    django.setup()
-    from django.core.management import call_command  # noqa: PLC0415 - Django is set up only now
-
-    call_command("migrate", verbosity=0)
 
 
 def _measure(database: psutil.Process) -> dict[str, object]:
