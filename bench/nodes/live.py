@@ -7,11 +7,7 @@ bench live``.
 """
 
 import random
-import sys
-import tempfile
 import time
-from contextlib import ExitStack
-from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
@@ -21,31 +17,25 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from bench.nodes.reading import environment_for, raw_message
+from bench.nodes.reading import BRIDGE, own_topic, raw_message, surroundings
 from bench.running import servers
 
 COUNT = 400
 PAUSE_SECONDS = 0.05, 0.25
 PAYLOAD_BYTES = 560
-SHARD = "/waku/2/rs/16/32"
 TARGET_MS = 250
 COMMITTED = "SELECT timestamp_ns, pg_xact_commit_timestamp(xmin), path FROM waku_bridge_inboundenvelope"
 
 
 def run() -> dict[str, object]:
     """Measure, print and return the figures."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-        database_url, _ = stack.enter_context(servers.postgres(folder, track_commit_timestamp="on"))
-        redis_url = stack.enter_context(servers.valkey(folder))
-        node_url = stack.enter_context(servers.node("--shard", SHARD))
-        environment = environment_for(folder, database_url, redis_url, node_url)
-        servers.manage("migrate", "--verbosity=0", environment=environment)
-        command = [sys.executable, "manage.py", "run_waku_bridge"]
-        bridge = psutil.Process(stack.enter_context(servers.process(command, env=environment)).pid)
-        database = stack.enter_context(psycopg.connect(database_url, autocommit=True))
-        with httpx.Client(base_url=node_url, trust_env=False) as client:
-            result = _measure(client, database, bridge)
+    with (
+        surroundings(track_commit_timestamp="on") as (environment, _),
+        servers.process(BRIDGE, env=environment) as bridge,
+        psycopg.connect(environment["DATABASE_URL"], autocommit=True) as database,
+        httpx.Client(base_url=environment["WAKU_NODES"], trust_env=False) as client,
+    ):
+        result = _measure(client, database, psutil.Process(bridge.pid))
     _print(result)
     return result
 
@@ -67,8 +57,7 @@ def _measure(
 
 def _publish(client: httpx.Client) -> None:
     """Publish a message whose timestamp is the moment before the POST."""
-    message = raw_message(PAYLOAD_BYTES)
-    client.post(f"/relay/v1/messages/{SHARD.replace('/', '%2F')}", json=message).raise_for_status()
+    client.post(servers.PUBLISH_PATH, json=raw_message(PAYLOAD_BYTES, own_topic())).raise_for_status()
 
 
 def _figures(rows: list[tuple[Any, ...]]) -> dict[str, object]:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.running import servers
+from bench.running.servers import TOPIC
 from embedded.load.waku import ReplyReader, Sent, build, publish_on_time
 from kit.figures import distribution
 from kit.http.connections import new_client
@@ -28,7 +29,6 @@ from waku_bridge.node import WakuNode
 RATE = 600.0
 SECONDS = 10.0
 TARGET = 500.0
-TOPIC = "/waku/2/rs/16/32"
 ANSWER_BYTES = 625
 TIMEOUT_SECONDS = 30.0
 ANSWERING = "--answering"

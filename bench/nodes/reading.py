@@ -1,20 +1,42 @@
-"""The common part of the benchmarks of reading: a bridge's environment, and messages for it."""
+"""The common part of the benchmarks of reading: the servers around a bridge, and messages for it."""
 
 import os
+import sys
+import tempfile
 import time
-from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import psutil
 from coincurve import PrivateKey
 
 from bench.running import servers
-from bench.running.servers import SERVER_KEY
+from bench.running.servers import SERVER_KEY, TOPIC
 from waku_bridge.codec import topics
+from waku_bridge.messages import WakuMessage
+from waku_bridge.node import to_json
+
+BRIDGE = (sys.executable, "manage.py", "run_waku_bridge")
 
 
-def environment_for(folder: Path, database_url: str, redis_url: str, node_url: str) -> dict[str, str]:
-    """Return the environment of a bridge with these servers."""
-    return servers.environment(folder, database_url, REDIS_URL=redis_url, WAKU_NODES=node_url, LOG_LEVEL="ERROR")
+@contextmanager
+def surroundings(*node_options: str, **settings: str) -> Iterator[tuple[dict[str, str], psutil.Process]]:
+    """Run PostgreSQL with these settings, Valkey, and a node with these options.
+
+    The value is the environment of a bridge, and the first process of PostgreSQL.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as folder,
+        servers.postgres(Path(folder), **settings) as (database_url, database),
+        servers.valkey(Path(folder)) as redis_url,
+        servers.node("--shard", TOPIC, *node_options) as node_url,
+    ):
+        urls = {"REDIS_URL": redis_url, "WAKU_NODES": node_url}
+        environment = servers.environment(Path(folder), database_url, LOG_LEVEL="ERROR", **urls)
+        servers.manage("migrate", "--verbosity=0", environment=environment)
+        yield environment, database
 
 
 def own_topic() -> str:
@@ -23,12 +45,6 @@ def own_topic() -> str:
     return topics.content_topic(topics.personal_name(key))
 
 
-def raw_message(payload_bytes: int) -> dict[str, object]:
-    """Return a message on our topic, in the form of a node."""
-    return {
-        "payload": b64encode(os.urandom(payload_bytes)).decode(),
-        "contentTopic": own_topic(),
-        "version": 1,
-        "timestamp": time.time_ns(),
-        "ephemeral": False,
-    }
+def raw_message(payload_bytes: int, content_topic: str) -> dict[str, Any]:
+    """Return a message of this moment, in the form of a node."""
+    return to_json(WakuMessage(os.urandom(payload_bytes), content_topic, time.time_ns()))

@@ -6,12 +6,8 @@ live, from the store, or only as a hash from the store. The search for late mess
 every ten minutes, does not show in a run this short. Run alone with ``python -m bench reading``.
 """
 
-import os
 import random
-import sys
-import tempfile
 import time
-from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,10 +20,9 @@ from prometheus_client.mmap_dict import MmapedDict
 from rich.console import Console
 from rich.table import Table
 
-from bench.nodes.reading import environment_for, own_topic
+from bench.nodes.reading import BRIDGE, own_topic, raw_message, surroundings
 from bench.running import servers
 
-SHARD = "/waku/2/rs/16/32"
 PAYLOAD_BYTES = 560
 WAVE_SECONDS = 0.01
 # Messages per second (0: none) and duration.
@@ -52,8 +47,8 @@ def run() -> dict[str, object]:
 class ReadingBridge:
     """A bridge that reads, and the costs of it and its servers so far. All of its nodes receive every message."""
 
-    def __init__(self, folder: Path, urls: Sequence[str], database: Any, processes: dict[str, psutil.Process]) -> None:
-        self._metrics = folder / "data" / "metrics"
+    def __init__(self, metrics: Path, urls: Sequence[str], database: Any, processes: dict[str, psutil.Process]) -> None:
+        self._metrics = metrics
         self._urls = urls
         self._client = httpx.Client(trust_env=False)
         self._database = database
@@ -107,18 +102,15 @@ class ReadingBridge:
 def reading_bridge(stores: int = 1) -> Iterator[ReadingBridge]:
     """Run a bridge that reads one node live, and ``stores`` stores, that of this node first."""
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-        database_url, postgres = stack.enter_context(servers.postgres(folder))
-        before = set(psutil.Process().children())
-        redis_url = stack.enter_context(servers.valkey(folder))
-        [valkey] = set(psutil.Process().children()) - before
-        urls = [stack.enter_context(servers.node("--shard", SHARD)) for _ in range(stores)]
-        environment = environment_for(folder, database_url, redis_url, urls[0]) | {"WAKU_STORE_NODES": ",".join(urls)}
-        servers.manage("migrate", "--verbosity=0", environment=environment)
-        command = [sys.executable, "manage.py", "run_waku_bridge"]
-        bridge = psutil.Process(stack.enter_context(servers.process(command, env=environment)).pid)
-        database = stack.enter_context(psycopg.connect(database_url, autocommit=True))
-        reader = ReadingBridge(folder, urls, database, {"bridge": bridge, "postgres": postgres, "valkey": valkey})
+        environment, postgres = stack.enter_context(surroundings())
+        [valkey] = [child for child in psutil.Process().children() if "valkey" in child.name()]
+        further = [stack.enter_context(servers.node("--shard", servers.TOPIC)) for _ in range(stores - 1)]
+        urls = [environment["WAKU_NODES"], *further]
+        environment |= {"WAKU_STORE_NODES": ",".join(urls)}
+        bridge = psutil.Process(stack.enter_context(servers.process(BRIDGE, env=environment)).pid)
+        database = stack.enter_context(psycopg.connect(environment["DATABASE_URL"], autocommit=True))
+        processes = {"bridge": bridge, "postgres": postgres, "valkey": valkey}
+        reader = ReadingBridge(Path(environment["DATA_DIR"]) / "metrics", urls, database, processes)
         reader.gossip([_message(is_ours=True)])
         servers.wait_until(lambda: reader.known() == 1)
         yield reader
@@ -126,13 +118,7 @@ def reading_bridge(stores: int = 1) -> Iterator[ReadingBridge]:
 
 def _message(*, is_ours: bool) -> dict[str, Any]:
     topic = own_topic() if is_ours else f"/waku/1/0x{random.getrandbits(32):08x}/rfc26"
-    message = {
-        "payload": b64encode(os.urandom(PAYLOAD_BYTES)).decode(),
-        "contentTopic": topic,
-        "version": 1,
-        "timestamp": time.time_ns(),
-    }
-    return {"pubsubTopic": SHARD, "message": message, "isOurs": is_ours}
+    return {"pubsubTopic": servers.TOPIC, "message": raw_message(PAYLOAD_BYTES, topic), "isOurs": is_ours}
 
 
 def _print(result: dict[str, Any]) -> None:

@@ -12,10 +12,7 @@ import json
 import random
 import subprocess
 import sys
-import tempfile
 import time
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,12 +21,11 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from bench.nodes.reading import environment_for
+from bench.nodes.reading import BRIDGE, raw_message, surroundings
 from bench.running import servers
 
 COUNT = 1_000_000
 LOOKUPS = 200_000
-SHARD = "/waku/2/rs/16/32"
 START_SECONDS = 120
 MEBIBYTE = 1024 * 1024
 TARGETS = {
@@ -52,16 +48,10 @@ FILL = """
 
 def run() -> dict[str, object]:
     """Measure, print and return the figures."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-        database_url, database = stack.enter_context(servers.postgres(folder))
-        redis_url = stack.enter_context(servers.valkey(folder))
-        node_url = stack.enter_context(servers.node("--shard", SHARD))
-        environment = environment_for(folder, database_url, redis_url, node_url)
-        servers.manage("migrate", "--verbosity=0", environment=environment)
-        topic = _fill(database_url)
+    with surroundings() as (environment, database):
+        topic = _fill(environment["DATABASE_URL"])
         result: dict[str, object] = {"topics": COUNT, **_measure_set(environment, database)}
-        result |= _measure_bridge(environment, database_url, node_url, topic, database)
+        result |= _measure_bridge(environment, topic, database)
     _print(result)
     return result
 
@@ -118,15 +108,13 @@ def _look_up(topics: Any, names: list[str]) -> float:
     return time.process_time() - started
 
 
-def _measure_bridge(
-    environment: dict[str, str], database_url: str, node_url: str, topic: int, postgres: psutil.Process
-) -> dict[str, float]:
-    _publish(node_url, f"/waku/1/0x{topic:08x}/rfc26")
-    command = [sys.executable, "manage.py", "run_waku_bridge"]
+def _measure_bridge(environment: dict[str, str], topic: int, postgres: psutil.Process) -> dict[str, float]:
+    message = raw_message(1, f"/waku/1/0x{topic:08x}/rfc26")
+    httpx.post(environment["WAKU_NODES"] + servers.PUBLISH_PATH, json=message, trust_env=False).raise_for_status()
     started, cpu = time.perf_counter(), servers.cpu_seconds(postgres)
     with (
-        psycopg.connect(database_url, autocommit=True) as database,
-        servers.process(command, env=environment) as bridge,
+        psycopg.connect(environment["DATABASE_URL"], autocommit=True) as database,
+        servers.process(BRIDGE, env=environment) as bridge,
     ):
         servers.wait_until(lambda: _inbox_size(database) == 1, START_SECONDS)
         process = psutil.Process(bridge.pid)
@@ -135,12 +123,6 @@ def _measure_bridge(
             "bridge_start_seconds": time.perf_counter() - started,
             "bridge_start_cpu_seconds": servers.cpu_seconds(process, postgres) - cpu,
         }
-
-
-def _publish(node_url: str, content_topic: str) -> None:
-    message = {"payload": "eA==", "contentTopic": content_topic, "version": 1, "timestamp": time.time_ns()}
-    path = SHARD.replace("/", "%2F")
-    httpx.post(f"{node_url}/relay/v1/messages/{path}", json=message, trust_env=False).raise_for_status()
 
 
 def _inbox_size(database: "psycopg.Connection[tuple[Any, ...]]") -> int:

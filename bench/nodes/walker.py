@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from base64 import b64decode
-from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -27,14 +26,18 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench.nodes.reading import environment_for, own_topic, raw_message
+from bench.nodes.reading import own_topic, raw_message, surroundings
 from bench.running import servers
+from bench.running.servers import TOPIC
+from embedded.node.archive import Archive
+from waku_bridge.codec.topics import message_hash
+from waku_bridge.messages import WakuMessage
 
 COUNT = 30_000
 OURS_OF_TEN = 1
 PAYLOAD_BYTES = 560
 PAGE = 100
-SHARD = "/waku/2/rs/16/32"
+STORE = "store.sqlite3"
 PERIOD_SECONDS = 3
 # Reads of each message's hash: one while it is fresh and one while it is late, when no message is missing.
 HASH_READS = 2
@@ -53,16 +56,11 @@ ROWS = {
 
 def run() -> dict[str, object]:
     """Measure, print and return the figures."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-        database_url, database = stack.enter_context(servers.postgres(folder))
-        redis_url = stack.enter_context(servers.valkey(folder))
-        started_at = _fill(folder / "store.sqlite3")
-        node_url = stack.enter_context(servers.node("--shard", SHARD, "--data", str(folder / "store.sqlite3")))
-        environment = environment_for(folder, database_url, redis_url, node_url)
-        servers.manage("migrate", "--verbosity=0", environment=environment)
-        command = [sys.executable, "-m", "bench.nodes.walker", str(database.pid), str(started_at)]
-        child = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        started_at = _fill(Path(folder) / STORE)
+        with surroundings("--data", f"{folder}/{STORE}") as (environment, database):
+            command = [sys.executable, "-m", "bench.nodes.walker", str(database.pid), str(started_at)]
+            child = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
     result: dict[str, object] = {"messages": COUNT, "ours_of_ten": OURS_OF_TEN, **json.loads(child.stdout)}
     _print(result)
     return result
@@ -70,17 +68,13 @@ def run() -> dict[str, object]:
 
 def _fill(file: Path) -> int:
     """Write one message per millisecond, the last of them now. Return the time of the first, in Unix nanoseconds."""
-    from embedded.node.archive import Archive  # noqa: PLC0415
-    from waku_bridge.codec.topics import message_hash  # noqa: PLC0415 - without Django
-    from waku_bridge.messages import WakuMessage  # noqa: PLC0415
-
     started_ns = time.time_ns() - COUNT * 10**6
     archive = Archive(file)
     for number in range(COUNT):
         is_ours = number % 10 < OURS_OF_TEN
         topic = own_topic() if is_ours else f"/waku/1/0x{number:08x}/rfc26"
         message = WakuMessage(os.urandom(PAYLOAD_BYTES), topic, started_ns + number * 10**6)
-        archive.insert(message_hash(SHARD, message), SHARD, message)
+        archive.insert(message_hash(TOPIC, message), TOPIC, message)
     archive.close()
     return started_ns
 
@@ -111,7 +105,7 @@ async def _walk(database: psutil.Process, started_ns: int) -> dict[str, float]:
     window = Window(start, start + timedelta(seconds=COUNT / 1000 + 2))
     async with new_client(timeout_seconds=30, max_answer_bytes=2**26) as client:
         node = WakuNode(settings.WAKU_NODES[0], client)
-        walker = StoreWalker(node, SHARD, intake, period_seconds=PERIOD_SECONDS, recovery=timedelta(hours=1))
+        walker = StoreWalker(node, TOPIC, intake, period_seconds=PERIOD_SECONDS, recovery=timedelta(hours=1))
         figures = []
         for _ in range(2):
             began, cpu, other = time.perf_counter(), process_time(), servers.cpu_seconds(database)
@@ -140,7 +134,11 @@ def _figures(figures: list[list[float]]) -> dict[str, float]:
 
 def _floor_us() -> float:
     entries = [
-        {"messageHash": f"0x{os.urandom(32).hex()}", "message": raw_message(PAYLOAD_BYTES), "pubsubTopic": SHARD}
+        {
+            "messageHash": f"0x{os.urandom(32).hex()}",
+            "message": raw_message(PAYLOAD_BYTES, own_topic()),
+            "pubsubTopic": TOPIC,
+        }
         for _ in range(PAGE)
     ]
     page = orjson.dumps({"statusCode": 200, "messages": entries})

@@ -27,7 +27,6 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from bench.nodes.reading import environment_for
 from bench.running import servers
 
 REGISTRATIONS, ATTEMPTS = 1_000_000, 10_000_000
@@ -83,8 +82,8 @@ def run(registrations: int = REGISTRATIONS, attempts: int = ATTEMPTS, keep: Path
         folder.mkdir(parents=True, exist_ok=True)
         url, _ = stack.enter_context(servers.postgres(folder, **SETTINGS))
         redis_url = stack.enter_context(servers.valkey(folder))
-        environment = environment_for(folder, url, redis_url, stack.enter_context(servers.node()))
-        environment |= {"API_CALLS_PER_MINUTE": "100000"}
+        urls = {"REDIS_URL": redis_url, "WAKU_NODES": stack.enter_context(servers.node())}
+        environment = servers.environment(folder, url, LOG_LEVEL="ERROR", API_CALLS_PER_MINUTE="100000", **urls)
         servers.manage("migrate", "--verbosity=0", environment=environment)
         seconds = _fill(url, environment, registrations, attempts)
         sizes = _sizes(url)

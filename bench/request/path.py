@@ -22,13 +22,13 @@ from rich.table import Table
 
 from bench.running import floors, servers
 from bench.running.floors import Floor
+from bench.running.servers import TOPIC
 
 ROUNDS = 8
 REQUESTS = 1000
 CLIENTS = 200
 BATCH = 200
 EFFICIENCY_TARGET = 0.5
-TOPIC = "/waku/2/rs/16/32"
 # The name of a figure: the event loop that sends our POSTs.
 LOOP = "event loop: two POSTs"
 
@@ -76,7 +76,7 @@ def _measure_round(postgres: psutil.Process) -> dict[str, float]:
     """Return the CPU milliseconds per request of each step, and of PostgreSQL for all of them."""
     from bench.request.path_parts import Parts  # noqa: PLC0415 - it imports models, so after Django is set up
 
-    seconds = Parts(postgres, clients=CLIENTS, requests=REQUESTS, batch=BATCH, topic=TOPIC).run()
+    seconds = Parts(postgres, clients=CLIENTS, requests=REQUESTS, batch=BATCH).run()
     return {name: each * 1000 / REQUESTS for name, each in seconds.items()}
 
 

@@ -13,7 +13,7 @@ import psutil
 from coincurve import PrivateKey
 from django.utils import timezone
 
-from bench.running.servers import cpu_seconds
+from bench.running.servers import TOPIC, cpu_seconds
 from bench.running.waiting import is_waku_over
 from kit.batches.batch import Step, Wakeup, Worker
 from notifications.messages import NotificationType, PushNotification, PushRequest
@@ -51,14 +51,13 @@ def _timed(method: Callable[[Any], T], name: str, seconds: dict[str, float]) -> 
 class Parts:
     """A server with registered clients, and requests on their way to it."""
 
-    def __init__(self, postgres: psutil.Process, *, clients: int, requests: int, batch: int, topic: str) -> None:
+    def __init__(self, postgres: psutil.Process, *, clients: int, requests: int, batch: int) -> None:
         self._postgres = postgres
         self._batch = batch
-        self._topic = topic
         self._sender = Identity(PrivateKey(os.urandom(32)))
         self._notifications = [self._register() for _ in range(clients)]
         envelopes = (self._request(number) for number in range(requests))
-        self.incoming = [Envelope(message_hash(topic, message), topic, message) for message in envelopes]
+        self.incoming = [Envelope(message_hash(TOPIC, message), TOPIC, message) for message in envelopes]
         self._seconds: dict[str, float] = defaultdict(float)
         self._process_until_done()
 
@@ -96,7 +95,7 @@ class Parts:
         return PushNotification(client.key_hash, installation_id, access_token, NotificationType.MESSAGE)
 
     def _post(self, message: WakuMessage) -> None:
-        envelope = Envelope(message_hash(self._topic, message), self._topic, message)
+        envelope = Envelope(message_hash(TOPIC, message), TOPIC, message)
         inbox.store([envelope], source="bench", now=timezone.now())
 
     def _request(self, number: int) -> WakuMessage:

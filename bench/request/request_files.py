@@ -17,7 +17,7 @@ from types import FrameType
 from rich.console import Console
 from rich.table import Table
 
-from bench.request.path import TOPIC, servers_of_one_process
+from bench.request.path import servers_of_one_process
 from bench.running import servers
 
 ROOT = f"{Path(__file__).parents[2]}/"
@@ -56,7 +56,7 @@ def run() -> dict[str, object]:
         postgres = stack.enter_context(servers_of_one_process())
         from bench.request.request_way import RequestWay  # noqa: PLC0415 - it imports models, so after Django is set up
 
-        with RequestWay(postgres, TOPIC, requests=REQUESTS) as way:
+        with RequestWay(postgres, requests=REQUESTS) as way:
             entered = [followed.during(way.go) for _ in range(REQUESTS)]
     each, any_ = sorted(set.intersection(*entered)), sorted(set.union(*entered))
     _print(each, any_)

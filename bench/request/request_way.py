@@ -1,27 +1,25 @@
 """The way that ``bench.request.request_files`` follows: node, bridge and worker. Imported once Django is set up."""
 
 import asyncio
-import base64
 import threading
 import time
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
-from urllib.parse import quote
 
 import httpx
 import psutil
 from django.conf import settings
 
 from bench.request.path_parts import Parts
-from bench.running.servers import wait_until
+from bench.running.servers import PUBLISH_PATH, TOPIC, wait_until
 from kit.batches.batch import Wakeup, Worker
 from kit.http.connections import lasting_client
 from kit.processes.leader import Term
 from notifications.tasks import new_steps
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import OutboundReply
-from waku_bridge.node import WakuNode
+from waku_bridge.node import WakuNode, to_json
 from waku_bridge.node.polling import PollingClient
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.intake import Intake, Session
@@ -37,10 +35,9 @@ DONE = (OutboundReply.State.PUBLISHED, OutboundReply.State.CONFIRMED)
 class RequestWay:
     """A server in this process, and the requests of one client, which are published to its node."""
 
-    def __init__(self, postgres: psutil.Process, topic: str, *, requests: int) -> None:
-        steps = Parts(postgres, clients=1, requests=requests + WARM_UP_REQUESTS, batch=1, topic=topic)
+    def __init__(self, postgres: psutil.Process, *, requests: int) -> None:
+        steps = Parts(postgres, clients=1, requests=requests + WARM_UP_REQUESTS, batch=1)
         self._requests = [envelope.message for envelope in steps.incoming]
-        self._topic = topic
         self._published = _published()
         wakeup = Wakeup()
         self._worker = Worker(new_steps(wakeup), wakeup)
@@ -70,14 +67,8 @@ class RequestWay:
         wait_until(lambda: _published() >= self._published)
 
     def _publish(self, message: WakuMessage) -> None:
-        body = {
-            "payload": base64.b64encode(message.payload).decode(),
-            "contentTopic": message.content_topic,
-            "timestamp": message.timestamp_ns,
-            "version": 1,
-        }
-        url = f"{settings.WAKU_NODES[0].rstrip('/')}/relay/v1/messages/{quote(self._topic, safe='')}"
-        httpx.post(url, json=body, timeout=TIMEOUT_SECONDS).raise_for_status()
+        url = settings.WAKU_NODES[0].rstrip("/") + PUBLISH_PATH
+        httpx.post(url, json=to_json(message), timeout=TIMEOUT_SECONDS).raise_for_status()
 
     def _read(self) -> None:
         asyncio.run(self._read_until_over())
@@ -90,7 +81,7 @@ class RequestWay:
         )
         intake = Intake(Session(QueryTopics()), keep=timedelta(days=1))
         node = WakuNode(settings.WAKU_NODES[0], client)
-        reader = LiveReader(node, self._topic, intake, suspect=lambda _: None, ring_capacity=1000)
+        reader = LiveReader(node, TOPIC, intake, suspect=lambda _: None, ring_capacity=1000)
         stopped = asyncio.Event()
         reading = asyncio.create_task(reader.run(Term(stopped)))
         await asyncio.to_thread(self._is_over.wait)

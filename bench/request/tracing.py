@@ -18,7 +18,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench.request.path import BATCH, CLIENTS, REQUESTS, TOPIC, servers_of_one_process
+from bench.request.path import BATCH, CLIENTS, REQUESTS, servers_of_one_process
 from bench.running import servers
 from embedded.servers.ports import free_port
 
@@ -59,7 +59,7 @@ def _round(share: float, postgres: psutil.Process) -> float:
     from bench.request.path_parts import Parts  # noqa: PLC0415
 
     settings.TRACES, settings.TRACES_SHARE = False, share
-    steps = Parts(postgres, clients=CLIENTS, requests=REQUESTS, batch=BATCH, topic=TOPIC)
+    steps = Parts(postgres, clients=CLIENTS, requests=REQUESTS, batch=BATCH)
     settings.TRACES = share > 0
     before = process_time()
     _begin([envelope.hash for envelope in steps.incoming])

@@ -19,10 +19,9 @@ import psutil
 import psycopg
 
 from bench.running import servers
-from bench.running.servers import SERVER_KEY
+from bench.running.servers import SERVER_KEY, TOPIC
 from embedded.servers.ports import free_port
 
-TOPIC = "/waku/2/rs/16/32"
 RING_CAPACITY = 100_000
 READY_SECONDS = 120.0
 # A part of a process's command line, and the name of its kind. The first part that matches decides.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import django
 import httpx
@@ -26,6 +27,8 @@ from embedded.servers.ports import free_port, is_free
 from embedded.servers.postgres import EMBEDDED, SOCKET_NAME, EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
 
+TOPIC = "/waku/2/rs/16/32"
+PUBLISH_PATH = f"/relay/v1/messages/{quote(TOPIC, safe='')}"
 SERVER_KEY = "02" * 32
 # The secrets of an operator who sets DATABASE_URL. They protect nothing.
 SECRETS = {

@@ -14,16 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import quantiles
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import aiohttp
 from rich.console import Console
 from rich.table import Table
 
 from bench.running import floors
-from bench.running.fleet import TOPIC, Fleet, fleet
+from bench.running.fleet import Fleet, fleet
 from bench.running.phones import Phones
-from bench.running.servers import wait_until
+from bench.running.servers import PUBLISH_PATH, wait_until
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import to_json
 
@@ -290,8 +289,7 @@ async def _publish(node_url: str, messages: Sequence[WakuMessage]) -> None:
 
 
 async def _post(session: aiohttp.ClientSession, node_url: str, message: WakuMessage) -> None:
-    url = f"{node_url}/relay/v1/messages/{quote(TOPIC, safe='')}"
-    async with session.post(url, json=to_json(message)) as response:
+    async with session.post(node_url + PUBLISH_PATH, json=to_json(message)) as response:
         response.raise_for_status()
 
 
