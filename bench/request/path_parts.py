@@ -1,33 +1,27 @@
 """The steps that ``bench.request.path`` measures: the batches of a real worker. Imported once Django is set up."""
 
-import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from time import process_time, thread_time
 from typing import Any, TypeVar
-from uuid import uuid4
 
 import psutil
-from coincurve import PrivateKey
 from django.utils import timezone
 
+from bench.request.path import LOOP
+from bench.running.phones import Phones
 from bench.running.servers import TOPIC, cpu_seconds
 from bench.running.waiting import is_waku_over
 from kit.batches.batch import Step, Wakeup, Worker
-from notifications.messages import NotificationType, PushNotification, PushRequest
 from notifications.tasks import new_steps
-from registrations.messages import RegistrationMessage, TokenType
-from waku_bridge.codec.crypto.grants import sign_grant
-from waku_bridge.codec.envelope import Identity, encode_registration, encode_request
 from waku_bridge.codec.topics import message_hash
-from waku_bridge.identity import server_identity
 from waku_bridge.inbox import inbox
 from waku_bridge.messages import Envelope, WakuMessage
 
+
 T = TypeVar("T")
-LOOP = "event loop: two POSTs"
 
 
 def timed(step: Step, seconds: dict[str, float]) -> Step:
@@ -54,18 +48,17 @@ class Parts:
     def __init__(self, postgres: psutil.Process, *, clients: int, requests: int, batch: int) -> None:
         self._postgres = postgres
         self._batch = batch
-        self._sender = Identity(PrivateKey(os.urandom(32)))
-        self._notifications = [self._register() for _ in range(clients)]
-        envelopes = (self._request(number) for number in range(requests))
-        self.incoming = [Envelope(message_hash(TOPIC, message), TOPIC, message) for message in envelopes]
+        phones = Phones(clients)
+        inbox.store(_envelopes(phones.registrations), source="bench", now=timezone.now())
+        self.incoming = _envelopes(phones.requests(requests))
         self._seconds: dict[str, float] = defaultdict(float)
         self._process_until_done()
 
     def run(self) -> dict[str, float]:
         """Process all requests. Return the CPU seconds of this process by part, and PostgreSQL's."""
         before, process_started, started = cpu_seconds(self._postgres), process_time(), thread_time()
-        for batch in _batches(self.incoming, self._batch):
-            inbox.store(batch, source="bench", now=timezone.now())
+        for start in range(0, len(self.incoming), self._batch):
+            inbox.store(self.incoming[start : start + self._batch], source="bench", now=timezone.now())
         stored = thread_time()
         self._seconds.clear()
         spent = self._process_until_done() - before
@@ -73,40 +66,6 @@ class Parts:
         self._seconds["inbox"] = stored - started
         self._seconds[LOOP] = process_time() - process_started - looking_on - sum(self._seconds.values())
         return {**self._seconds, "postgres": spent}
-
-    def _register(self) -> PushNotification:
-        """Store one registration, and return a sender's request to notify it."""
-        client = Identity(PrivateKey(os.urandom(32)))
-        server = server_identity().pub33
-        installation_id, access_token = str(uuid4()), str(uuid4())
-        registration = RegistrationMessage(
-            installation_id,
-            1,
-            TokenType.FIREBASE,
-            installation_id.ljust(163, "t"),
-            access_token=access_token,
-            grant=sign_grant(client.private_key, server, access_token),
-            enabled=True,
-        )
-        message = encode_registration(
-            registration, identity=client, server=server, timestamp_ns=time.time_ns(), random_bytes=os.urandom
-        ).message
-        self._post(message)
-        return PushNotification(client.key_hash, installation_id, access_token, NotificationType.MESSAGE)
-
-    def _post(self, message: WakuMessage) -> None:
-        envelope = Envelope(message_hash(TOPIC, message), TOPIC, message)
-        inbox.store([envelope], source="bench", now=timezone.now())
-
-    def _request(self, number: int) -> WakuMessage:
-        notification = self._notifications[number % len(self._notifications)]
-        return encode_request(
-            PushRequest(os.urandom(32), (notification,)),
-            signer=self._sender,
-            server=server_identity().pub33,
-            timestamp_ns=time.time_ns(),
-            random_bytes=os.urandom,
-        ).message
 
     def _process_until_done(self) -> float:
         """Process batches until every push has ended and every reply is noted. An idle worker sleeps.
@@ -131,6 +90,5 @@ class Parts:
         self._seconds["batches without their steps"] = thread_time() - started - sum(self._seconds.values())
 
 
-def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
+def _envelopes(messages: Sequence[WakuMessage]) -> list[Envelope]:
+    return [Envelope(message_hash(TOPIC, message), TOPIC, message) for message in messages]
