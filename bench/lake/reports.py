@@ -58,16 +58,9 @@ def run(sizes: Sequence[int] = SIZES) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="bench-reports-") as name:
         folder = Path(name)
         with servers.postgres(folder) as (url, _):
-            result = _in_a_process_of_its_own(folder, url, sizes)
+            environment = servers.environment(folder, url, LOG_LEVEL="WARNING")
+            result: dict[str, Any] = servers.result_of("bench.lake.reports", folder, *sizes, environment=environment)
     _print(result)
-    return result
-
-
-def _in_a_process_of_its_own(folder: Path, database_url: str, sizes: Sequence[int]) -> dict[str, Any]:
-    environment = servers.environment(folder, database_url, LOG_LEVEL="WARNING")
-    command = [sys.executable, "-m", "bench.lake.reports", str(folder), *map(str, sizes)]
-    child = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
-    result: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
     return result
 
 

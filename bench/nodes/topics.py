@@ -10,7 +10,6 @@ import asyncio
 import gc
 import json
 import random
-import subprocess
 import sys
 import time
 from typing import Any
@@ -50,7 +49,8 @@ def run() -> dict[str, object]:
     """Measure, print and return the figures."""
     with surroundings() as (environment, database):
         topic = _fill(environment["DATABASE_URL"])
-        result: dict[str, object] = {"topics": COUNT, **_measure_set(environment, database)}
+        measured = servers.result_of("bench.nodes.topics", database.pid, environment=environment)
+        result: dict[str, object] = {"topics": COUNT, **measured}
         result |= _measure_bridge(environment, topic, database)
     _print(result)
     return result
@@ -64,13 +64,6 @@ def _fill(database_url: str) -> int:
         row = connection.execute("SELECT topic FROM registrations_topickey ORDER BY id DESC LIMIT 1").fetchone()
     assert row is not None
     return int(row[0])
-
-
-def _measure_set(environment: dict[str, str], database: psutil.Process) -> dict[str, float]:
-    command = [sys.executable, "-m", "bench.nodes.topics", str(database.pid)]
-    child = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
-    measured: dict[str, float] = json.loads(child.stdout.splitlines()[-1])
-    return measured
 
 
 def load_and_look_up(database: psutil.Process) -> dict[str, float]:

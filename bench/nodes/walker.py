@@ -10,7 +10,6 @@ base64 decoded and its SHA-256 computed. Run alone with ``python -m bench walker
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -59,9 +58,8 @@ def run() -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         started_at = _fill(Path(folder) / STORE)
         with surroundings("--data", f"{folder}/{STORE}") as (environment, database):
-            command = [sys.executable, "-m", "bench.nodes.walker", str(database.pid), str(started_at)]
-            child = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
-    result: dict[str, object] = {"messages": COUNT, "ours_of_ten": OURS_OF_TEN, **json.loads(child.stdout)}
+            walked = servers.result_of("bench.nodes.walker", database.pid, started_at, environment=environment)
+    result: dict[str, object] = {"messages": COUNT, "ours_of_ten": OURS_OF_TEN, **walked}
     _print(result)
     return result
 

@@ -10,8 +10,6 @@ that text in their name.
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -87,11 +85,9 @@ def run(registrations: int = REGISTRATIONS, attempts: int = ATTEMPTS, keep: Path
         servers.manage("migrate", "--verbosity=0", environment=environment)
         seconds = _fill(url, environment, registrations, attempts)
         sizes = _sizes(url)
-        command = [sys.executable, "-m", "bench.pages.console"]
         environment |= {"GORUSH_URL": stack.enter_context(servers.gorush())}
-        child = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
+        pages: list[dict[str, Any]] = servers.result_of("bench.pages.console", environment=environment)
         size_gib = sum(file.stat().st_size for file in (folder / "postgres").rglob("*") if file.is_file()) / 2**30
-    pages: list[dict[str, Any]] = json.loads(child.stdout.splitlines()[-1])
     _print(pages)
     return {**sizes, "fill_seconds": seconds, "size_gib": round(size_gib, 1), "target_ms": TARGET_MS, "pages": pages}
 

@@ -3,6 +3,7 @@
 With DATABASE=system PostgreSQL is the one that Debian installs, with its defaults, instead of the embedded one.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -56,6 +57,13 @@ def set_up_django(folder: Path, database_url: str, **others: str) -> None:
 def manage(*arguments: str, environment: Mapping[str, str]) -> None:
     """Run a management command in this environment."""
     subprocess.run([sys.executable, "manage.py", *arguments], env=environment, check=True)
+
+
+def result_of(module: str, *arguments: object, environment: Mapping[str, str] | None = None) -> Any:
+    """Run a module as a program, which sets up a Django of its own, and return the JSON in its last line."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    child = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
+    return json.loads(child.stdout.splitlines()[-1])
 
 
 @contextmanager

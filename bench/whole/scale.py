@@ -6,13 +6,13 @@ alone with ``python -m bench scale``.
 """
 
 import json
-import subprocess
 import sys
 
 from rich.console import Console
 from rich.table import Table
 
 from bench.request import path
+from bench.running import servers
 
 SIZES = (1_000, 100_000, 1_000_000)
 ROUNDS = 4
@@ -40,7 +40,8 @@ END_WHAT_IS_OPEN = (
 
 def run() -> dict[str, object]:
     """Measure, print and return the figures."""
-    total_ms = {size: _measure_apart(size) for size in SIZES}
+    # Each in a new process, because Django is set up for one database.
+    total_ms: dict[int, float] = {size: servers.result_of("bench.whole.scale", size) for size in SIZES}
     ratios = {size: total_ms[size] / total_ms[SIZES[0]] for size in SIZES}
     table = Table(title="One request, inbox → gorush → reply, by the number of registrations")
     for heading in ("registrations", "CPU time, ms", "ratio"):
@@ -49,14 +50,6 @@ def run() -> dict[str, object]:
         table.add_row(f"{size:,}", f"{total_ms[size]:.3f}", f"{ratios[size]:.2f} (target {RATIO_TARGET})")
     Console().print(table)
     return {"total_ms": total_ms, "ratios": ratios}
-
-
-def _measure_apart(size: int) -> float:
-    """Measure in a new process, because Django is set up for one database."""
-    command = [sys.executable, "-m", "bench.whole.scale", str(size)]
-    child = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-    total: float = json.loads(child.stdout.splitlines()[-1])
-    return total
 
 
 def _measure(size: int) -> float:
