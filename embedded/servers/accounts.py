@@ -9,20 +9,12 @@ import pwd
 import shutil
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from embedded.supervisor.processes import Account
 from kit.errors import StartError
 
 ACCOUNT_NAME = "pgserver"
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """An account by its numbers."""
-
-    uid: int
-    gid: int
 
 
 def account_for(data_dir: Path) -> Account | None:

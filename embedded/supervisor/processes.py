@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from signal import SIGTERM, Signals
-from typing import Any, Protocol
+from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -22,13 +22,12 @@ class StopOrder(IntEnum):
     DATABASE = 4
 
 
-class RunsAs(Protocol):
-    """The account of a process, by number."""
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The account of a process, by its numbers."""
 
-    @property
-    def uid(self) -> int: ...
-    @property
-    def gid(self) -> int: ...
+    uid: int
+    gid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ class ProcessSpec:
     target: Callable[[], object] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # added to ours
     folder: Path | None = None
-    account: RunsAs | None = None
+    account: Account | None = None
     stop_signal: Signals = SIGTERM
     stop_seconds: float = 10.0
     announces_ready: bool = False  # by kit.processes.ready, so a replacement may start beside it until then
