@@ -20,7 +20,6 @@ from waku_bridge.codec.topics import message_hash
 from waku_bridge.inbox import inbox
 from waku_bridge.messages import Envelope, WakuMessage
 
-
 T = TypeVar("T")
 
 

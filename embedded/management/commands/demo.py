@@ -12,10 +12,8 @@ from django.conf import settings
 from embedded.demo.people import SEED, introduce, make_people
 from embedded.demo.xmpp import DemoServer
 from embedded.management.commands import up
-from embedded.servers.parts import EmbeddedPart
-from embedded.servers.postgres import EmbeddedPostgres
-from embedded.stack.addresses import demo_server
-from embedded.stack.plan import REPORTS_STOP_SECONDS, manage
+from embedded.stack.addresses import Addresses, demo_server
+from embedded.stack.plan import REPORTS_STOP_SECONDS, Plan, manage
 from embedded.supervisor.processes import ProcessSpec, StopOrder
 from pushserver.config.embedded import COMPONENT
 
@@ -38,21 +36,33 @@ class Command(up.Command):
         """Return the XMPP server, or None where an operator has a component, or no Prosody is installed."""
         return demo_server(settings.DATA_DIR) if COMPONENT in settings.EMBEDDED else None
 
+    def plan(self, here: Addresses, *, cpus: int) -> Plan:
+        """Return the plan of `manage.py up` with clients, made-up reports, and Prosody where it is installed."""
+        plan = super().plan(here, cpus=cpus)
+        return replace(
+            plan,
+            embedded=[*plan.embedded, *([self.demo_server.part()] if self.demo_server else [])],
+            services=[*plan.services, *self.clients()],
+            notes=self.notes(),
+            afterwards=self.afterwards(),
+        )
+
     def notes(self) -> list[str]:
         """Return lines about the people of the demonstration. They are made up, so their keys may be shown."""
         people = list(introduce(make_people(SEED, version=0)))
         of_xmpp = [XMPP_PEOPLE] if self.demo_server else []
         return [STAGED, *people, *of_xmpp, "Paste a chat key into the console's box, or see the page Find."]
 
-    def afterwards(self, cluster: EmbeddedPostgres | None) -> list[ProcessSpec]:
+    def afterwards(self) -> list[ProcessSpec]:
         """Return the process that makes up reports, or none for a database of the operator's own."""
         made_up = manage("made-up", "demo_reports", stop_order=StopOrder.WORKER)
-        return [replace(made_up, stop_seconds=REPORTS_STOP_SECONDS, prepare=_give_way)] if cluster else []
+        return (
+            [replace(made_up, stop_seconds=REPORTS_STOP_SECONDS, prepare=_give_way)]
+            if "DATABASE_URL" in settings.EMBEDDED
+            else []
+        )
 
-    def further_parts(self) -> list[EmbeddedPart]:
-        return [self.demo_server.part()] if self.demo_server else []
-
-    def further_processes(self) -> list[ProcessSpec]:
+    def clients(self) -> list[ProcessSpec]:
         clients = [manage("clients", "demo_clients", stop_order=StopOrder.FRONT)]
         if self.demo_server:
             clients.append(

@@ -10,13 +10,11 @@ from django.core import checks
 from django.core.management.base import BaseCommand, CommandParser
 
 from embedded.servers import parts
-from embedded.servers.postgres import EmbeddedPostgres
 from embedded.stack.addresses import Addresses, addresses
 from embedded.stack.lock import only_one
 from embedded.stack.plan import Plan, database, services, web
 from embedded.stack.running import run
 from embedded.supervisor.output import MergedLog
-from embedded.supervisor.processes import ProcessSpec
 from kit.errors import StartError
 from kit.metrics import files
 from pushserver.config.data_dir import refuse_a_full_disk, usable
@@ -45,7 +43,7 @@ class Command(BaseCommand):
                 with usable(settings.DATA_DIR):
                     files.clear(settings.METRICS_DIR)
                     here.ports.save()
-                    plan = self._plan(here, options)
+                    plan = self.plan(here, cpus=options["processes"])
                 run(plan, log=log, private_key=settings.SERVER_PRIVATE_KEY)
         except* StartError as errors:
             fault = _first_line(errors)
@@ -53,35 +51,17 @@ class Command(BaseCommand):
             self.stderr.write(fault)
             sys.exit(1)
 
-    def _plan(self, here: Addresses, options: dict[str, Any]) -> Plan:
-        own = services(cpus=options["processes"], has_xmpp=bool(settings.XMPP_COMPONENT_JID))
+    def plan(self, here: Addresses, *, cpus: int) -> Plan:
+        """Return the plan of the server. Commands based on this one add to it."""
         cluster = here.postgres if "DATABASE_URL" in settings.EMBEDDED else None
         return Plan(
             host=settings.HOST,
             port=settings.PORT,
-            embedded=[*_embedded_parts(here), *self.further_parts()],
+            embedded=list(_embedded_parts(here)),
             database=database(cluster),
             web=web(settings.HOST, settings.PORT),
-            services=[*own, *self.further_processes()],
-            notes=self.notes(),
-            afterwards=self.afterwards(cluster),
+            services=services(cpus=cpus, has_xmpp=bool(settings.XMPP_COMPONENT_JID)),
         )
-
-    def notes(self) -> list[str]:
-        """Return further lines to print once the server is ready. Commands based on this one override it."""
-        return []
-
-    def afterwards(self, cluster: EmbeddedPostgres | None) -> list[ProcessSpec]:  # noqa: ARG002 - of other commands
-        """Return processes to run once when the server is ready. Commands based on this one override it."""
-        return []
-
-    def further_parts(self) -> list[parts.EmbeddedPart]:
-        """Return further embedded servers. Commands based on this one override it."""
-        return []
-
-    def further_processes(self) -> list[ProcessSpec]:
-        """Return further processes. Commands based on this one override it."""
-        return []
 
 
 def _problems() -> Iterator[str]:

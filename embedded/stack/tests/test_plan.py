@@ -71,7 +71,7 @@ def test_a_server_is_reached_locally(host, address):
 
 
 def test_demo_is_up_with_clients():
-    assert [spec.command[-1] for spec in Demo().further_processes()] == ["demo_clients"]
+    assert [spec.command[-1] for spec in Demo().clients()] == ["demo_clients"]
 
 
 def test_one_process_shows_the_counts_of_all():
