@@ -1,7 +1,6 @@
 """The pushes that reached the imitated Apple or Google, in SQLite: the evidence for "sent once".
 
-The database is in memory or a file. Rows go into an open transaction, which the server commits a few times per second.
-Reads see them at once.
+The database is in memory or a file. Each statement commits itself, without waiting for the disk.
 """
 
 import sqlite3
@@ -33,7 +32,7 @@ class Pushes:
         if data:
             data.touch(mode=0o600)  # it contains device tokens; the files beside it get the same mode
             data.chmod(0o600)
-        self._connection = sqlite3.connect(data or ":memory:")
+        self._connection = sqlite3.connect(data or ":memory:", isolation_level=None)
         self._connection.executescript(SCHEMA)
 
     def record(self, notification: Notification, token: str, *, error: str, received_ms: int) -> None:
@@ -62,11 +61,7 @@ class Pushes:
         """Forget all pushes. Ids go on, so that a reader's `since` stays valid."""
         self._connection.execute("DELETE FROM push")
 
-    def commit(self) -> None:
-        self._connection.commit()
-
     def close(self) -> None:
-        self._connection.commit()
         self._connection.close()
 
 

@@ -1,8 +1,7 @@
 """The store: archived messages in SQLite, and one page of them for a query.
 
-Rows are written into an open transaction that `commit` closes a few times per second, so an insert costs microseconds.
-Reads use the same connection and see every row at once. A killed process loses the last fraction of a second, which is
-acceptable for a development store.
+Each statement commits itself, without waiting for the disk. So a killed process loses nothing, and a machine that fails
+may lose the last rows, which is acceptable for a development store.
 """
 
 import sqlite3
@@ -53,7 +52,7 @@ def is_admissible(message: WakuMessage, now_ns: int) -> bool:
 
 class Archive:
     def __init__(self, data: Path | None) -> None:
-        self._connection = sqlite3.connect(data or ":memory:")
+        self._connection = sqlite3.connect(data or ":memory:", isolation_level=None)
         self._connection.executescript(SCHEMA)
 
     def insert(self, message_hash: bytes, pubsub_topic: str, message: WakuMessage) -> None:
@@ -106,11 +105,7 @@ class Archive:
     def count(self) -> int:
         return int(self._connection.execute("SELECT count(*) FROM message").fetchone()[0])
 
-    def commit(self) -> None:
-        self._connection.commit()
-
     def close(self) -> None:
-        self._connection.commit()
         self._connection.close()
 
 

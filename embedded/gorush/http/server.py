@@ -1,7 +1,6 @@
-"""The development gorush as an aiohttp application: routes, the version header, and background work."""
+"""The development gorush as an aiohttp application: routes, and the version header."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -11,7 +10,6 @@ from embedded.gorush.http import api, dev
 from embedded.gorush.statistics import RESPONSES, Responses, count_response
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-COMMIT_SECONDS = 0.25
 
 
 def create_app(
@@ -30,7 +28,7 @@ def create_app(
         app.add_routes(module.routes)
     app.router.add_route("*", "/{path:.*}", refuse_unknown)
     app.on_response_prepare.append(add_version)
-    app.cleanup_ctx.append(commit_pushes)
+    app.on_cleanup.append(close_pushes)
     return app
 
 
@@ -44,16 +42,5 @@ async def add_version(_request: web.Request, response: web.StreamResponse) -> No
         response.headers["X-GORUSH-VERSION"] = api.VERSION
 
 
-async def commit_pushes(app: web.Application) -> AsyncIterator[None]:
-    pushes = app[GATEWAY].pushes
-    task = asyncio.create_task(_commit(app))
-    yield
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    pushes.close()
-
-
-async def _commit(app: web.Application) -> None:
-    while True:
-        await asyncio.sleep(COMMIT_SECONDS)
-        app[GATEWAY].pushes.commit()
+async def close_pushes(app: web.Application) -> None:
+    app[GATEWAY].pushes.close()

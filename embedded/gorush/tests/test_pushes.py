@@ -72,5 +72,4 @@ def test_only_the_owner_of_the_file_reads_the_tokens_in_it(tmp_path):
     (tmp_path / "pushes").touch(mode=0o644)
     with closing(Pushes(tmp_path / "pushes")) as kept:
         record(kept, "t")
-        kept.commit()
         assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}

@@ -15,7 +15,6 @@ from embedded.node.rest.http import not_mounted
 from embedded.node.settings import Settings
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
-COMMIT_SECONDS = 0.25
 RETENTION_SECONDS = 1800
 UNMOUNTED = ("/filter/", "/admin/", "/store/v1/", "/relay/v1/auto/", "/lightpush/v1/", "/messaging/")
 
@@ -63,18 +62,12 @@ async def refuse_unknown(request: web.Request) -> web.Response:
 async def background_work(app: web.Application) -> AsyncIterator[None]:
     """Run a node's background work until the application ends."""
     node = app[NODE]
-    tasks = [asyncio.create_task(work) for work in (_commit(node), _forget(node), *(link.run() for link in node.peers))]
+    tasks = [asyncio.create_task(work) for work in (_forget(node), *(link.run() for link in node.peers))]
     yield
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     node.close()
-
-
-async def _commit(node: Node) -> None:
-    while True:
-        await asyncio.sleep(COMMIT_SECONDS)
-        node.archive.commit()
 
 
 async def _forget(node: Node) -> None:
