@@ -8,9 +8,8 @@ from collections.abc import Iterable
 
 from registrations.messages import QueryInfo, RegistrationMessage
 from waku_bridge.codec.crypto.grants import sign_grant
-from waku_bridge.codec.envelope import encode_advertisement
-from waku_bridge.codec.keys import Identity, RandomBytes
-from waku_bridge.messages import ContactCodeAdvertisement, WakuMessage
+from waku_bridge.codec.keys import Identity
+from waku_bridge.messages import ContactCodeAdvertisement
 
 
 def advertisement(
@@ -24,20 +23,6 @@ def advertisement(
         return None
     infos = tuple(_info(registration, server, identity) for server in servers)
     return ContactCodeAdvertisement(infos) if infos else None
-
-
-def encode(
-    code: ContactCodeAdvertisement,
-    identity: Identity,
-    *,
-    topic_key: bytes,
-    timestamp_ns: int,
-    random_bytes: RandomBytes,
-) -> WakuMessage:
-    """Return the contact code as a message on the client's own topic."""
-    return encode_advertisement(
-        code, identity=identity, topic_key=topic_key, timestamp_ns=timestamp_ns, random_bytes=random_bytes
-    ).message
 
 
 def _info(registration: RegistrationMessage, server: bytes, identity: Identity) -> QueryInfo:

@@ -18,7 +18,7 @@ from waku_bridge.client.state import Address, Preferences, RegistrationState, Se
 from waku_bridge.codec import topics
 from waku_bridge.codec.crypto.access_tokens import seal_access_token
 from waku_bridge.codec.crypto.grants import sign_grant
-from waku_bridge.codec.envelope import encode_registration
+from waku_bridge.codec.envelope import encode_advertisement, encode_registration
 from waku_bridge.codec.keys import Identity, RandomBytes
 from waku_bridge.messages import ContactCodeAdvertisement, RegistrationError, RegistrationResponse, WakuMessage
 
@@ -263,9 +263,10 @@ class RegisteringClient:
         if code is None:
             return
         key = topic_key(topics.contact_code_name(self.identity.pub33))
-        messages.append(
-            advertising.encode(code, self.identity, topic_key=key, timestamp_ns=now_ns, random_bytes=self._random_bytes)
+        encoded = encode_advertisement(
+            code, identity=self.identity, topic_key=key, timestamp_ns=now_ns, random_bytes=self._random_bytes
         )
+        messages.append(encoded.message)
         events.append(Advertised(code.info[0].version, tuple(info.server_public_key for info in code.info)))
 
     def _message_for(self, slot: ServerState) -> RegistrationMessage:

@@ -21,14 +21,13 @@ from waku_bridge.client import (
     one_to_one,
 )
 from waku_bridge.client.notification.sending import LISTEN_SECONDS, MAX_INFOS
-from waku_bridge.client.registration.advertising import encode
 from waku_bridge.client.tests.model import SECOND, ModelServer, World, destination, retimed, topic_key
 from waku_bridge.codec import frame, topics
 from waku_bridge.codec.crypto import symmetric
 from waku_bridge.codec.crypto.access_tokens import seal_access_token
 from waku_bridge.codec.crypto.ecies import unseal
 from waku_bridge.codec.crypto.grants import sign_grant
-from waku_bridge.codec.envelope import Identity, decode
+from waku_bridge.codec.envelope import Identity, decode, encode_advertisement
 from waku_bridge.codec.keys import author_hash, chat_hash
 from waku_bridge.codec.tests.examples import (
     ACCESS_TOKEN,
@@ -801,14 +800,14 @@ def _advertised(
     """Return the step that follows a contact code on the client's topic."""
     sender.follow(CLIENT.pub33)
     sender.tick(world.now_ns)
-    message = encode(
+    encoded = encode_advertisement(
         ContactCodeAdvertisement((replace(info, server_public_key=server_key),)),
-        author,
+        identity=author,
         topic_key=topic_key(CODE_NAME),
         timestamp_ns=world.now_ns - round(age_seconds * SECOND),
         random_bytes=RANDOM,
     )
-    return world.report(sender, replace(message, content_topic=topics.content_topic(CODE_NAME)))
+    return world.report(sender, replace(encoded.message, content_topic=topics.content_topic(CODE_NAME)))
 
 
 RANDOM = repeatable()
