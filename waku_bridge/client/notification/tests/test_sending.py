@@ -99,8 +99,7 @@ def test_a_request_shows_the_ephemeral_key_only(sender: SendingClient, server: M
 def test_each_query_and_each_request_has_a_key_of_its_own(sender: SendingClient, server: ModelServer) -> None:
     world = _notified(sender, server)
     sender.notify(CLIENT.pub33, sender.one_to_one(), OTHER_ID)
-    sender.look_up(CLIENT.pub33)
-    world.run(sender)
+    _look_up(world, sender)
     authors = [message.author for message in server.received]
     assert len(authors) == len(set(authors)) == 4
 
@@ -150,8 +149,7 @@ def test_one_request_goes_to_exactly_one_server(server: ModelServer, second: Mod
 @pytest.mark.requirement("Q5")
 def test_an_open_installation_is_found(sender: SendingClient, server: ModelServer) -> None:
     world = World(server)
-    sender.look_up(CLIENT.pub33)
-    world.run(sender)
+    _look_up(world, sender)
     assert sender.destinations(CLIENT.pub33) == (destination(server, CLIENT, UUID),)
     assert world.events[0] == Learned(destination(server, CLIENT, UUID), is_advertised=False)
 
@@ -273,8 +271,7 @@ def test_an_advertised_destination_is_used_without_a_query(sender: SendingClient
     world = World(server)
     (learned,) = _advertised(sender, world, INFO)
     assert learned == Learned(destination(server, CLIENT, UUID), is_advertised=True)
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     assert [type(message.body) for message in server.received] == [PushRequest]
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
@@ -312,8 +309,7 @@ def test_an_old_contact_code_does_not_bring_an_old_token_back(sender: SendingCli
 def test_an_advertisement_of_yesterday_is_followed_by_a_query(sender: SendingClient, server: ModelServer) -> None:
     world = World(server)
     _advertised(sender, world, INFO, age_seconds=86_400)
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     assert [type(message.body) for message in server.received] == [Query, PushRequest]
 
 
@@ -323,8 +319,7 @@ def test_a_repeated_contact_code_makes_its_destinations_fresh_again(sender: Send
     world.wait(sender, 80_000)
     _advertised(sender, world, INFO)
     world.wait(sender, 80_000)
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     assert [type(message.body) for message in server.received] == [PushRequest]
 
 
@@ -357,8 +352,7 @@ def test_a_message_is_notified_about_once(sender: SendingClient, server: ModelSe
 def test_a_second_notification_of_the_same_message_sends_nothing(sender: SendingClient, server: ModelServer) -> None:
     world = _notified(sender, server)
     before = len(world.sent)
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     world.wait(sender, 100)
     assert len(world.sent) == before
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
@@ -371,8 +365,7 @@ def test_each_installation_is_in_one_request_only(
     for each in (server, second):
         each.enrol(CLIENT, TABLET, ACCESS_TOKEN)
     world = World(server, second)
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     world.wait(sender, 10)
     assert sum((server.pushes + second.pushes).values()) == 2
     requests = [
@@ -385,8 +378,7 @@ def test_a_request_goes_to_the_server_with_the_newest_registration(server: Model
     sender = _sender(timeouts=Timeouts())  # waits a moment for the answers of other servers
     second.enrol(CLIENT, UUID, NEW_TOKEN, version=2)
     world = World(server, second)
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     world.wait(sender, 10)
     assert (sum(server.pushes.values()), sum(second.pushes.values())) == (0, 1)
 
@@ -420,8 +412,7 @@ def test_the_limit_of_devices_can_be_raised() -> None:
 
 def test_an_unknown_client_has_no_installation_to_notify(sender: SendingClient) -> None:
     world = World(ModelServer(SERVER))
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     world.wait(sender, 3)
     assert sender.result(CLIENT.pub33, MESSAGE_ID) == Notified(MESSAGE_ID, CLIENT.pub33, ())
 
@@ -439,11 +430,9 @@ def test_another_server_gets_the_request_after_three_seconds_without_an_answer(
 ) -> None:
     sender, world = _sender(), World(server, second)
     second.enrol(CLIENT, UUID, NEW_TOKEN, version=2)  # so that it is asked first
-    sender.look_up(CLIENT.pub33)
-    world.run(sender)
+    _look_up(world, sender)
     world.mute = {SECOND_SERVER.pub33}
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     world.wait(sender, 2.9)
     assert sum(server.pushes.values()) == 0
     world.wait(sender, 0.1)
@@ -454,11 +443,9 @@ def test_another_server_gets_the_request_after_three_seconds_without_an_answer(
 
 def test_the_outcome_is_no_answer_when_no_server_answers(sender: SendingClient, server: ModelServer) -> None:
     world = World(server)
-    sender.look_up(CLIENT.pub33)
-    world.run(sender)
+    _look_up(world, sender)
     world.mute = {SERVER.pub33}
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     world.wait(sender, 10)
     (settled,) = sender.result(CLIENT.pub33, MESSAGE_ID).installations
     assert settled.outcome is Outcome.NO_ANSWER
@@ -467,12 +454,10 @@ def test_the_outcome_is_no_answer_when_no_server_answers(sender: SendingClient, 
 
 def test_without_fail_over_no_second_server_gets_the_request(server: ModelServer, second: ModelServer) -> None:
     sender, world = _sender(fail_over=False), World(server, second)
-    sender.look_up(CLIENT.pub33)
-    world.run(sender)
+    _look_up(world, sender)
     world.wait(sender, 3)
     world.mute = {SERVER.pub33, SECOND_SERVER.pub33}
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     world.wait(sender, 1000)
     (settled,) = sender.result(CLIENT.pub33, MESSAGE_ID).installations
     assert (settled.outcome, settled.request_count) == (Outcome.NO_ANSWER, 1)
@@ -491,16 +476,13 @@ def test_a_missing_answer_outweighs_a_later_failure_of_another_server(server: Mo
     sender, world = _sender(), World(server, second)
     second.enrol(CLIENT, UUID, NEW_TOKEN, version=2)
     server.errors = [77]
-    sender.look_up(CLIENT.pub33)
-    world.run(sender)
+    _look_up(world, sender)
     world.mute = {SECOND_SERVER.pub33}
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     world.wait(sender, 10)
     assert sender.result(CLIENT.pub33, MESSAGE_ID).installations[0].outcome is Outcome.NO_ANSWER
     before = len(world.sent)
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     assert len(world.sent) == before
 
 
@@ -509,11 +491,9 @@ def test_a_wrong_token_leads_to_a_query_and_a_request_with_the_new_token(
     sender: SendingClient, server: ModelServer
 ) -> None:
     world = World(server)
-    sender.look_up(CLIENT.pub33)
-    world.run(sender)
+    _look_up(world, sender)
     server.enrol(CLIENT, UUID, NEW_TOKEN, version=2)
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     assert [type(message.body) for message in server.received] == [Query, PushRequest, Query, PushRequest]
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
@@ -548,11 +528,9 @@ def test_after_an_internal_error_attempts_follow_an_exponential_backoff(
 def test_after_an_internal_error_another_server_gets_the_request(server: ModelServer, second: ModelServer) -> None:
     sender, world = _sender(), World(server, second)
     server.errors = second.errors = [ReportError.INTERNAL_ERROR]
-    sender.look_up(CLIENT.pub33)
-    world.run(sender)
+    _look_up(world, sender)
     world.wait(sender, 3)
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     world.wait(sender, 4)
     asked = [
         each.key for each in (server, second) for message in each.received if isinstance(message.body, PushRequest)
@@ -566,11 +544,9 @@ def test_a_server_that_lost_the_registration_is_replaced_by_another_one(
 ) -> None:
     sender, world = _sender(), World(server, second)
     second.enrol(CLIENT, UUID, NEW_TOKEN, version=2)
-    sender.look_up(CLIENT.pub33)
-    world.run(sender)
+    _look_up(world, sender)
     second.registrations.clear()
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     assert sender.result(CLIENT.pub33, MESSAGE_ID).installations[0].server == SERVER.pub33
     assert [place.server for place in sender.destinations(CLIENT.pub33)] == [SERVER.pub33]
 
@@ -581,8 +557,7 @@ def test_an_unknown_error_is_final_until_the_user_repeats_the_notification(
     server.errors = [77]
     world = _notified(sender, server)
     assert sender.result(CLIENT.pub33, MESSAGE_ID).installations[0].outcome is Outcome.REFUSED
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
 
@@ -662,11 +637,9 @@ def test_a_failure_that_comes_too_late_does_not_disturb_the_request_to_another_s
 ) -> None:
     sender, world = _sender(), World(server, second)
     second.enrol(CLIENT, UUID, NEW_TOKEN, version=2)  # so that it is asked first
-    sender.look_up(CLIENT.pub33)
-    world.run(sender)
+    _look_up(world, sender)
     world.mute = {SERVER.pub33, SECOND_SERVER.pub33}
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     first = second.open(world.sent[-1])
     world.wait(sender, 3)
     before = len(world.sent)
@@ -732,18 +705,26 @@ def _sender(**options: object) -> SendingClient:
     return SendingClient(SENDER, repeatable(), **{"timeouts": Timeouts(gather_seconds=0)} | options)
 
 
-def _notified(sender: SendingClient, *servers: ModelServer, content=None, installation_ids=None) -> World:
-    world = World(*servers)
+def _look_up(world: World, sender: SendingClient) -> None:
+    sender.look_up(CLIENT.pub33)
+    world.run(sender)
+
+
+def _notify(world: World, sender: SendingClient, content=None, installation_ids=None) -> None:
     sender.notify(CLIENT.pub33, content or sender.one_to_one(), MESSAGE_ID, installation_ids)
     world.run(sender)
+
+
+def _notified(sender: SendingClient, *servers: ModelServer, content=None, installation_ids=None) -> World:
+    world = World(*servers)
+    _notify(world, sender, content, installation_ids)
     return world
 
 
 def _asked(sender: SendingClient):
     """Have the sender query for the client, and return the world and the query."""
     world = World()
-    sender.look_up(CLIENT.pub33)
-    world.run(sender)
+    _look_up(world, sender)
     key = topic_key(topics.query_name(CLIENT.key_hash))
     return world, decode(world.sent[-1].payload, [key], SERVER)
 
@@ -760,11 +741,9 @@ def _answer(question, *info: QueryInfo, server: Identity = SERVER):
 def _request(sender: SendingClient, server: ModelServer):
     """Have the sender request a push, and return the world and the request, which has not reached the server."""
     world = World(server)
-    sender.look_up(CLIENT.pub33)
-    world.run(sender)
+    _look_up(world, sender)
     world.mute = {server.key}
-    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
-    world.run(sender)
+    _notify(world, sender)
     return world, server.open(world.sent[-1])
 
 
