@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from signal import SIGINT, SIGKILL, SIGTERM
 
@@ -47,17 +47,21 @@ def script(name, code, stop_order=StopOrder.FRONT, **facts):
     return ProcessSpec(name=name, command=[sys.executable, "-c", textwrap.dedent(code)], stop_order=stop_order, **facts)
 
 
-@asynccontextmanager
-async def supervised():
-    """Yield a supervisor and its output so far. Afterwards everything is stopped, and no process is left."""
+def supervised(scenario):
+    """Run a scenario with a supervisor and its output so far. Then everything is stopped, and no process is left."""
     stream = io.StringIO()
-    with Guard() as guard:
+
+    async def run():
         supervisor = Supervisor(MergedLog(stream, coloured=False), guard)
         try:
-            yield supervisor, stream
+            return await scenario(supervisor, stream)
         finally:
             await supervisor.stop()
+
+    with Guard() as guard:
+        result = asyncio.run(run())
     assert {child.pid for child in psutil.Process().children()} <= SESSION_CHILDREN
+    return result
 
 
 SESSION_CHILDREN: set[int] = set()  # the embedded servers of the test session, which stay
@@ -88,12 +92,11 @@ def is_gone(pid):
 
 
 def test_every_line_carries_the_name_of_its_process():
-    async def scenario():
-        async with supervised() as (supervisor, stream):
-            await supervisor.run(script("one", "print('a'); print(); print('b' * 200_000); print('c', end='')"))
-            return stream.getvalue()
+    async def scenario(supervisor, stream):
+        await supervisor.run(script("one", "print('a'); print(); print('b' * 200_000); print('c', end='')"))
+        return stream.getvalue()
 
-    lines = asyncio.run(scenario()).splitlines()
+    lines = supervised(scenario).splitlines()
     assert [line[:13] for line in lines] == ["one        | "] * 3
     assert [line[13:] for line in lines] == ["a", "b" * 200_000, "c"]
 
@@ -186,13 +189,12 @@ def test_exits_are_described_for_people():
 def test_a_process_that_dies_is_restarted_with_one_line_in_the_log(monkeypatch):
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 0.05)
 
-    async def scenario():
-        async with supervised() as (supervisor, stream):
-            await supervisor.start(script("short", "print('alive'); exit(3)"))
-            await appears(stream, r"(?s)(alive.*){3}")
-            return stream.getvalue()
+    async def scenario(supervisor, stream):
+        await supervisor.start(script("short", "print('alive'); exit(3)"))
+        await appears(stream, r"(?s)(alive.*){3}")
+        return stream.getvalue()
 
-    shown = [line for line in asyncio.run(scenario()).splitlines() if line.startswith("up ")]
+    shown = [line for line in supervised(scenario).splitlines() if line.startswith("up ")]
     assert shown[:2] == [
         "up         | short ended with code 3, starting it again in 0.05 s",
         "up         | short ended with code 3, starting it again in 0.1 s",
@@ -202,26 +204,24 @@ def test_a_process_that_dies_is_restarted_with_one_line_in_the_log(monkeypatch):
 def test_a_killed_process_is_restarted_without_its_orphans(monkeypatch):
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 0.05)
 
-    async def scenario():
-        async with supervised() as (supervisor, stream):
-            await supervisor.start(script("family", STUBBORN_FAMILY))
-            await appears(stream, "up\n")
-            leader = psutil.Process(pid_of(supervisor, "family"))
-            (orphan,) = leader.children()
-            leader.kill()
-            await appears(stream, r"(?s)was ended by SIGKILL.*\| up\n")
-            return orphan.pid
+    async def scenario(supervisor, stream):
+        await supervisor.start(script("family", STUBBORN_FAMILY))
+        await appears(stream, "up\n")
+        leader = psutil.Process(pid_of(supervisor, "family"))
+        (orphan,) = leader.children()
+        leader.kill()
+        await appears(stream, r"(?s)was ended by SIGKILL.*\| up\n")
+        return orphan.pid
 
-    assert is_gone(asyncio.run(scenario()))
+    assert is_gone(supervised(scenario))
 
 
 def test_a_process_that_cannot_be_started_is_an_error_of_one_line():
-    async def scenario():
-        async with supervised() as (supervisor, _):
-            await supervisor.start(ProcessSpec(name="web", command=["/nowhere/web"], stop_order=StopOrder.FRONT))
+    async def scenario(supervisor, _):
+        await supervisor.start(ProcessSpec(name="web", command=["/nowhere/web"], stop_order=StopOrder.FRONT))
 
     with pytest.raises(StartError, match=r"^web cannot be started: .*No such file"):
-        asyncio.run(scenario())
+        supervised(scenario)
 
 
 def test_a_process_that_cannot_be_prepared_again_is_tried_until_it_can(monkeypatch, tmp_path):
@@ -233,12 +233,11 @@ def test_a_process_that_cannot_be_prepared_again_is_tried_until_it_can(monkeypat
         if lives.read_text() == "xx":
             raise StartError("disk full")
 
-    async def scenario():
-        async with supervised() as (supervisor, stream):
-            await supervisor.start(script("disk", "print('alive')", prepare=prepare))
-            await appears(stream, r"(?s)alive.*cannot be started \(disk full\), starting it again.*alive")
+    async def scenario(supervisor, stream):
+        await supervisor.start(script("disk", "print('alive')", prepare=prepare))
+        await appears(stream, r"(?s)alive.*cannot be started \(disk full\), starting it again.*alive")
 
-    asyncio.run(scenario())
+    supervised(scenario)
 
 
 def test_processes_are_stopped_in_their_order():
@@ -249,29 +248,27 @@ def test_processes_are_stopped_in_their_order():
         while True: time.sleep(1)
     """
 
-    async def scenario():
-        async with supervised() as (supervisor, stream):
-            for stop_order in reversed(StopOrder):
-                await supervisor.start(script(stop_order.name.lower(), code, stop_order=stop_order))
-            await appears(stream, r"(?s)(\| up\n.*){5}")
-            await supervisor.stop()
-            return stream.getvalue()
+    async def scenario(supervisor, stream):
+        for stop_order in reversed(StopOrder):
+            await supervisor.start(script(stop_order.name.lower(), code, stop_order=stop_order))
+        await appears(stream, r"(?s)(\| up\n.*){5}")
+        await supervisor.stop()
+        return stream.getvalue()
 
-    stopped = re.findall(r"(\w+) +\| stopped", asyncio.run(scenario()))
+    stopped = re.findall(r"(\w+) +\| stopped", supervised(scenario))
     assert stopped == [stop_order.name.lower() for stop_order in StopOrder]
 
 
 def test_a_process_that_does_not_stop_in_time_is_killed_and_named():
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
 
-    async def scenario():
-        async with supervised() as (supervisor, stream):
-            await supervisor.start(script("deaf", code, stop_seconds=0.3))
-            await appears(stream, r"\| up")
-            await supervisor.stop()
-            return stream.getvalue()
+    async def scenario(supervisor, stream):
+        await supervisor.start(script("deaf", code, stop_seconds=0.3))
+        await appears(stream, r"\| up")
+        await supervisor.stop()
+        return stream.getvalue()
 
-    assert "deaf did not stop in time and is killed" in asyncio.run(scenario())
+    assert "deaf did not stop in time and is killed" in supervised(scenario)
 
 
 def test_hurry_waits_for_data_only():
@@ -282,16 +279,15 @@ def test_hurry_waits_for_data_only():
         while True: time.sleep(1)
     """
 
-    async def scenario():
-        async with supervised() as (supervisor, stream):
-            for stop_order in (StopOrder.WORKER, StopOrder.DATABASE):
-                await supervisor.start(script(stop_order.name.lower(), code, stop_order=stop_order, stop_signal=SIGINT))
-            await appears(stream, r"(?s)(\| up\n.*){2}")
-            supervisor.hurry()
-            await supervisor.stop()
-            return stream.getvalue()
+    async def scenario(supervisor, stream):
+        for stop_order in (StopOrder.WORKER, StopOrder.DATABASE):
+            await supervisor.start(script(stop_order.name.lower(), code, stop_order=stop_order, stop_signal=SIGINT))
+        await appears(stream, r"(?s)(\| up\n.*){2}")
+        supervisor.hurry()
+        await supervisor.stop()
+        return stream.getvalue()
 
-    output = asyncio.run(scenario())
+    output = supervised(scenario)
     assert "worker did not stop in time and is killed" in output
     assert re.findall(r"(\w+) +\| saved", output) == ["database"]
 
@@ -302,12 +298,11 @@ def forked(name, target, **facts):
 
 
 def lines_of(*specs):
-    async def scenario():
-        async with supervised() as (supervisor, stream):
-            codes = [await supervisor.run(spec) for spec in specs]
-            return codes, re.findall(r"\| (.*)\n", stream.getvalue())
+    async def scenario(supervisor, stream):
+        codes = [await supervisor.run(spec) for spec in specs]
+        return codes, re.findall(r"\| (.*)\n", stream.getvalue())
 
-    return asyncio.run(scenario())
+    return supervised(scenario)
 
 
 def test_a_function_runs_in_a_child_with_the_modules_imported_here():
@@ -389,14 +384,13 @@ def test_a_function_that_is_killed_is_run_again(monkeypatch):
         print("alive")
         time.sleep(60)
 
-    async def scenario():
-        async with supervised() as (supervisor, stream):
-            await supervisor.start(forked("function", target))
-            await appears(stream, r"\| alive")
-            psutil.Process(pid_of(supervisor, "function")).kill()
-            await appears(stream, r"(?s)was ended by SIGKILL.*\| alive")
+    async def scenario(supervisor, stream):
+        await supervisor.start(forked("function", target))
+        await appears(stream, r"\| alive")
+        psutil.Process(pid_of(supervisor, "function")).kill()
+        await appears(stream, r"(?s)was ended by SIGKILL.*\| alive")
 
-    asyncio.run(scenario())
+    supervised(scenario)
 
 
 READY = """
@@ -416,32 +410,30 @@ def who(name, **facts):
 
 @pytest.mark.parametrize("announces_ready", [True, False])
 def test_a_process_is_replaced_by_a_ready_one_if_it_announces_that(announces_ready):
-    async def scenario():
-        async with supervised() as (supervisor, stream):
-            await supervisor.start(who("old", announces_ready=announces_ready))
-            await appears(stream, "old is ready")
-            await supervisor.replace(who("new", announces_ready=announces_ready))
-            await appears(stream, "new is ready")
-            assert len(supervisor._children) == 1
-            return re.findall(r"\| (.*)\n", stream.getvalue())
+    async def scenario(supervisor, stream):
+        await supervisor.start(who("old", announces_ready=announces_ready))
+        await appears(stream, "old is ready")
+        await supervisor.replace(who("new", announces_ready=announces_ready))
+        await appears(stream, "new is ready")
+        assert len(supervisor._children) == 1
+        return re.findall(r"\| (.*)\n", stream.getvalue())
 
     overlapping = ["new starts", "new is ready", "old leaves"]
     apart = ["old leaves", "new starts", "new is ready"]
-    assert asyncio.run(scenario())[2:] == (overlapping if announces_ready else apart)
+    assert supervised(scenario)[2:] == (overlapping if announces_ready else apart)
 
 
 def test_the_replacement_is_restarted_and_the_replaced_process_is_not(monkeypatch):
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 0.05)
 
-    async def scenario():
-        async with supervised() as (supervisor, stream):
-            await supervisor.start(who("old", announces_ready=True))
-            await supervisor.replace(who("new", announces_ready=True))
-            psutil.Process(pid_of(supervisor, "worker")).kill()
-            await appears(stream, "(?s)old leaves.*SIGKILL, starting it again.*new is ready")
-            return stream.getvalue()
+    async def scenario(supervisor, stream):
+        await supervisor.start(who("old", announces_ready=True))
+        await supervisor.replace(who("new", announces_ready=True))
+        psutil.Process(pid_of(supervisor, "worker")).kill()
+        await appears(stream, "(?s)old leaves.*SIGKILL, starting it again.*new is ready")
+        return stream.getvalue()
 
-    assert asyncio.run(scenario()).count("old starts") == 1
+    assert supervised(scenario).count("old starts") == 1
 
 
 @pytest.mark.parametrize("announces_ready", [True, False])
@@ -449,44 +441,41 @@ def test_a_process_replaced_while_it_waits_for_its_restart_is_not_restarted(monk
     """A process that crashes repeatedly is nearly always in that pause. An upgrade is meant to replace it."""
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 1.0)
 
-    async def scenario():
-        async with supervised() as (supervisor, stream):
-            await supervisor.start(script("worker", "print('old starts')"))
-            await appears(stream, "starting it again in 1 s")
-            await supervisor.replace(who("new", announces_ready=announces_ready))
-            await asyncio.sleep(1.2)
-            assert len(supervisor._children) == 1
-            return stream.getvalue()
+    async def scenario(supervisor, stream):
+        await supervisor.start(script("worker", "print('old starts')"))
+        await appears(stream, "starting it again in 1 s")
+        await supervisor.replace(who("new", announces_ready=announces_ready))
+        await asyncio.sleep(1.2)
+        assert len(supervisor._children) == 1
+        return stream.getvalue()
 
-    assert asyncio.run(scenario()).count("old starts") == 1
+    assert supervised(scenario).count("old starts") == 1
 
 
 def test_a_process_whose_replacement_fails_stays():
-    async def scenario():
-        async with supervised() as (supervisor, stream):
-            await supervisor.start(who("old", announces_ready=True))
-            await appears(stream, "old is ready")
-            with pytest.raises(StartError, match="worker ended before it was ready"):
-                await supervisor.replace(script("worker", "print('new fails')", announces_ready=True))
-            await appears(stream, "new fails")
-            assert len(supervisor._children) == 1
-            assert "leaves" not in stream.getvalue()
+    async def scenario(supervisor, stream):
+        await supervisor.start(who("old", announces_ready=True))
+        await appears(stream, "old is ready")
+        with pytest.raises(StartError, match="worker ended before it was ready"):
+            await supervisor.replace(script("worker", "print('new fails')", announces_ready=True))
+        await appears(stream, "new fails")
+        assert len(supervisor._children) == 1
+        assert "leaves" not in stream.getvalue()
 
-    asyncio.run(scenario())
+    supervised(scenario)
 
 
 def test_a_supervisor_has_one_thread():
     """A process with a second thread cannot fork safely."""
 
-    async def scenario():
-        async with supervised() as (supervisor, stream):
-            await supervisor.start(script("program", "print('up')"))
-            await supervisor.run(forked("function", lambda: print(threading.active_count())))
-            await appears(stream, r"function +\| 1\n")
-            return threading.active_count()
+    async def scenario(supervisor, stream):
+        await supervisor.start(script("program", "print('up')"))
+        await supervisor.run(forked("function", lambda: print(threading.active_count())))
+        await appears(stream, r"function +\| 1\n")
+        return threading.active_count()
 
     before = threading.active_count()
-    assert asyncio.run(scenario()) == before
+    assert supervised(scenario) == before
 
 
 def test_a_child_counts_in_files_of_its_own(settings):
