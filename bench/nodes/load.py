@@ -18,10 +18,10 @@ from rich.table import Table
 from bench.running import servers
 from bench.running.servers import TOPIC
 from embedded.load.waku import ReplyReader, Sent, build, publish_on_time
+from embedded.load.waku.devices import new_phone
 from kit.figures import distribution
 from kit.http.connections import new_client
-from waku_bridge.client import RegisteringClient, Session, new_identity, new_state
-from waku_bridge.client.registration.addresses import android
+from waku_bridge.client import Session, new_identity
 from waku_bridge.codec import topics
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import WakuNode
@@ -59,7 +59,7 @@ def run() -> dict[str, object]:
 
 async def _measure(url: str) -> tuple[Sent, int, float]:
     server = new_identity(os.urandom).pub33
-    phones = [_phone(server) for _ in range(50)]
+    phones = [new_phone(server) for _ in range(50)]
     load_requests = build(phones, server, rate=RATE, seconds=SECONDS, on_progress=lambda: None)
     topic = topics.content_topic(topics.partitioned_name(load_requests.senders[0].pub33))
     command = [sys.executable, "-m", "bench.nodes.load", ANSWERING, url, topic, str(load_requests.due_ns[0])]
@@ -73,12 +73,6 @@ async def _measure(url: str) -> tuple[Sent, int, float]:
             with suppress(asyncio.CancelledError):
                 await following
     return sent, reader.count, round(load_requests.build_seconds * 1000 / len(load_requests.messages), 3)
-
-
-def _phone(server: bytes) -> RegisteringClient:
-    phone = RegisteringClient(new_identity(os.urandom), new_state(server, random_bytes=os.urandom), os.urandom)
-    phone.change(android(os.urandom))
-    return phone
 
 
 async def _answer(url: str, content_topic: str, begin_ns: int) -> None:

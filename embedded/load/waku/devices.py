@@ -25,7 +25,7 @@ async def register_devices(
 
     Raises what `Session.register` raises, as soon as one fails.
     """
-    phones = [_phone(server) for _ in range(count)]
+    phones = [new_phone(server) for _ in range(count)]
     await _all((session.register(phone, timeout_seconds=TIMEOUT_SECONDS) for phone in phones), on_progress)
     return phones
 
@@ -37,7 +37,8 @@ async def unregister_devices(session: Session, phones: Sequence[RegisteringClien
     await _all((session.register(phone, timeout_seconds=TIMEOUT_SECONDS) for phone in phones), on_progress)
 
 
-def _phone(server: bytes) -> RegisteringClient:
+def new_phone(server: bytes) -> RegisteringClient:
+    """Return the phone of a new user, which is not registered yet."""
     state = new_state(server, random_bytes=os.urandom)
     # The contact code is published once and never again, because it is not part of the measurement.
     phone = RegisteringClient(new_identity(os.urandom), state, os.urandom, advertise_every_seconds=10.0**6)
