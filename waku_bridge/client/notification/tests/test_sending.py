@@ -576,29 +576,23 @@ def test_reports_in_parts_are_merged(sender: SendingClient, server: ModelServer)
 # Bad input
 
 
-def test_reports_with_a_forged_signer_are_ignored(sender: SendingClient, server: ModelServer) -> None:
-    world, request = _request(sender, server)
-    events = world.report(sender, _sealed(_success(), request.author, server=OUTSIDER))
-    assert _reasons(events) == [Reason.WRONG_SIGNER]
-    assert sender.result(CLIENT.pub33, MESSAGE_ID) is None
-
-
-def test_reports_on_another_message_are_ignored(sender: SendingClient, server: ModelServer) -> None:
-    world, request = _request(sender, server)
-    events = world.report(sender, _sealed(replace(_success(), message_id=OTHER_ID), request.author))
-    assert _reasons(events) == [Reason.UNKNOWN_REQUEST]
-
-
 @pytest.mark.parametrize(
-    ("key_hash", "installation_id"), [(CLIENT.key_hash, TABLET), (OUTSIDER.key_hash, UUID)], ids=["device", "client"]
+    ("signer", "answer", "reason"),
+    [
+        (OUTSIDER, (MESSAGE_ID, CLIENT.key_hash, UUID), Reason.WRONG_SIGNER),
+        (SERVER, (OTHER_ID, CLIENT.key_hash, UUID), Reason.UNKNOWN_REQUEST),
+        (SERVER, (MESSAGE_ID, CLIENT.key_hash, TABLET), Reason.FOREIGN_INSTALLATION),
+        (SERVER, (MESSAGE_ID, OUTSIDER.key_hash, UUID), Reason.FOREIGN_INSTALLATION),
+    ],
+    ids=["forged signer", "another message", "another device", "another client"],
 )
-def test_reports_on_foreign_installations_are_ignored(
-    sender: SendingClient, server: ModelServer, key_hash: bytes, installation_id: str
+def test_reports_that_answer_no_request_are_ignored(
+    sender: SendingClient, server: ModelServer, signer: Identity, answer: tuple[bytes, bytes, str], reason: Reason
 ) -> None:
     world, request = _request(sender, server)
-    report = Report(key_hash, installation_id, success=True)
-    events = world.report(sender, _sealed(PushResponse(MESSAGE_ID, (report,)), request.author))
-    assert _reasons(events) == [Reason.FOREIGN_INSTALLATION]
+    message_id, *installation = answer
+    response = PushResponse(message_id, (Report(*installation, success=True),))
+    assert _reasons(world.report(sender, _sealed(response, request.author, server=signer))) == [reason]
     assert sender.result(CLIENT.pub33, MESSAGE_ID) is None
 
 

@@ -444,11 +444,19 @@ def test_a_client_that_retries_for_days_keeps_the_last_request_ids_only(client: 
 # Bad input
 
 
-def test_an_answer_with_a_forged_signer_is_ignored(client: RegisteringClient) -> None:
+@pytest.mark.parametrize(
+    ("signer", "answer", "reason"),
+    [
+        (OUTSIDER, lambda asked: RegistrationResponse(asked, success=True), Reason.WRONG_SIGNER),
+        (SERVER, lambda _: RegistrationResponse(b"\x0f" * 64, success=True), Reason.UNKNOWN_REQUEST),
+        (SERVER, lambda _: PushResponse(b"\x0a" * 32), Reason.UNEXPECTED_TYPE),
+    ],
+    ids=["forged signer", "unknown request id", "another kind"],
+)
+def test_a_message_that_answers_no_request_is_ignored(client: RegisteringClient, signer, answer, reason) -> None:
     world, request_id = _asked(client)
-    forged = ModelServer(OUTSIDER).seal(RegistrationResponse(request_id, success=True), CLIENT.pub33, world.now_ns)
-    (ignored,) = world.report(client, forged)
-    assert (ignored.reason, ignored.author) == (Reason.WRONG_SIGNER, OUTSIDER.pub33)
+    (ignored,) = world.report(client, ModelServer(signer).seal(answer(request_id), CLIENT.pub33, world.now_ns))
+    assert (ignored.reason, ignored.author) == (reason, signer.pub33)
     assert client.standing(SERVER.pub33).standing is Standing.PENDING
 
 
@@ -460,13 +468,6 @@ def test_one_server_cannot_answer_for_another() -> None:
     (ignored,) = world.report(client, ModelServer(OUTSIDER).seal(response, CLIENT.pub33, world.now_ns))
     assert ignored.reason is Reason.WRONG_SIGNER
     assert client.standing(OUTSIDER.pub33).standing is Standing.PENDING
-
-
-def test_an_answer_with_an_unknown_request_id_is_ignored(client: RegisteringClient) -> None:
-    world, _ = _asked(client)
-    response = RegistrationResponse(b"\x0f" * 64, success=True)
-    (ignored,) = world.report(client, ModelServer(SERVER).seal(response, CLIENT.pub33, world.now_ns))
-    assert ignored.reason is Reason.UNKNOWN_REQUEST
 
 
 def test_an_answer_to_an_older_version_is_ignored(client: RegisteringClient) -> None:
@@ -499,12 +500,6 @@ def test_a_refusal_after_the_success_changes_nothing(client: RegisteringClient) 
         events = world.report(client, server.seal(response, CLIENT.pub33, world.now_ns))
     assert [event.reason for event in events] == [Reason.ALREADY_SETTLED]
     assert client.standing(SERVER.pub33).standing is Standing.ACCEPTED
-
-
-def test_a_message_of_another_kind_is_ignored(client: RegisteringClient) -> None:
-    world, _ = _asked(client)
-    (ignored,) = world.report(client, ModelServer(SERVER).seal(PushResponse(b"\x0a" * 32), CLIENT.pub33, NOW_NS))
-    assert ignored.reason is Reason.UNEXPECTED_TYPE
 
 
 def test_garbage_on_the_clients_topics_is_ignored_with_a_reason(client: RegisteringClient) -> None:
