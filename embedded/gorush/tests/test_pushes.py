@@ -60,14 +60,6 @@ def test_forgetting_does_not_use_an_id_again(pushes):
     assert [push["id"] for push in pushes.since(0)] == [2]
 
 
-def test_survives_a_restart_when_it_has_a_file(tmp_path):
-    path = tmp_path / "pushes.sqlite3"
-    with closing(Pushes(path)) as pushes:
-        record(pushes, "a")
-    with closing(Pushes(path)) as pushes:
-        assert [push["token"] for push in pushes.since(0)] == ["a"]
-
-
 def test_only_the_owner_of_the_file_reads_the_tokens_in_it(tmp_path):
     (tmp_path / "pushes").touch(mode=0o644)
     with closing(Pushes(tmp_path / "pushes")) as kept:

@@ -88,11 +88,6 @@ def test_finds_only_matching_messages(archive, query, timestamps):
     assert found(archive, query) == timestamps
 
 
-def test_refuses_an_unknown_cursor(archive):
-    with pytest.raises(QueryRefusedError, match="cursor not found"):
-        archive.find(StoreQuery(cursor=bytes(32)))
-
-
 def test_refuses_eleven_content_topics_on_a_page_with_a_cursor(archive):
     store(archive, message(1))
     cursor = message_hash(SHARD, message(1))
@@ -117,14 +112,6 @@ def test_gives_back_the_message_as_it_was(archive):
     original = WakuMessage(bytes(range(256)), "/ä/1/b/c", -5, version=7, meta=b"\0m")
     store(archive, original)
     assert archive.find(StoreQuery()).messages[0].message == original
-
-
-def test_survives_a_restart_when_it_has_a_file(tmp_path):
-    path = tmp_path / "store.sqlite3"
-    with closing(Archive(path)) as archive:
-        store(archive, message(1))
-    with closing(Archive(path)) as archive:
-        assert found(archive, StoreQuery()) == [1]
 
 
 @pytest.mark.parametrize(

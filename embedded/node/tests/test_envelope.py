@@ -23,10 +23,6 @@ def test_fills_in_fields_that_a_sender_may_omit():
     assert read_message(MINIMAL, now_ns=NOW_NS) == WakuMessage(b"abc", TOPIC, NOW_NS, version=0)
 
 
-def test_takes_timestamp_zero_for_now():
-    assert read_message(MINIMAL | {"timestamp": 0}, now_ns=NOW_NS).timestamp_ns == NOW_NS
-
-
 @pytest.mark.parametrize("timestamp", [1, -1, 2**53 + 1, 2**63 - 1, -(2**63)])
 def test_keeps_any_timestamp_of_64_bits_exactly(timestamp):
     assert read_message(MINIMAL | {"timestamp": timestamp}, now_ns=NOW_NS).timestamp_ns == timestamp
