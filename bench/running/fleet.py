@@ -46,7 +46,6 @@ class Fleet:
 
     node_url: str
     gorush_url: str
-    url: str
     database_url: str
     database: "psycopg.Connection[tuple[Any, ...]]"
     roots: Sequence[psutil.Process]
@@ -116,7 +115,7 @@ def fleet(*options: str, ring_capacity: int = RING_CAPACITY, away_ms: float = 0.
         embedded = json.loads((folder / "data" / "embedded.json").read_text())
         database_url = configured["DATABASE_URL"] or embedded["DATABASE_URL"]
         database = stack.enter_context(psycopg.connect(database_url, autocommit=True))
-        yield Fleet(node_url, gorush_url, url, database_url, database, [root, *further])
+        yield Fleet(node_url, gorush_url, database_url, database, [root, *further])
 
 
 @contextmanager

@@ -59,7 +59,6 @@ OPEN = """
 """
 # A check reads whole tables, at the cost of the server's PostgreSQL: at 50 checks a second it took a third of that.
 CHECK_EVERY_SECONDS = 0.5
-ANALYZE = "ANALYZE"
 MAX_PUSHES = 1_000_000  # of a run, those of others included
 
 
@@ -239,7 +238,7 @@ def prepare(running: Fleet, phones: Phones) -> None:
 def _forget_missing_keys(running: Fleet) -> None:
     """Leave no key to be derived. With a tenth of a core that would take minutes, and no phone is looked up."""
     running.database.execute("DELETE FROM registrations_topickey WHERE key_encrypted IS NULL")
-    running.database.execute(ANALYZE)
+    running.database.execute("ANALYZE")
 
 
 def process_backlog(running: Fleet, messages: Sequence[WakuMessage]) -> Run:
