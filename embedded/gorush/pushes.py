@@ -33,6 +33,7 @@ class Pushes:
             data.touch(mode=0o600)  # it contains device tokens; the files beside it get the same mode
             data.chmod(0o600)
         self._connection = sqlite3.connect(data or ":memory:", isolation_level=None)
+        self._connection.row_factory = sqlite3.Row
         self._connection.executescript(SCHEMA)
 
     def record(self, notification: Notification, token: str, *, error: str, received_ms: int) -> None:
@@ -65,17 +66,12 @@ class Pushes:
         self._connection.close()
 
 
-def _as_dict(row: tuple[int, int, int, str, str, str, str, bytes]) -> dict[str, Any]:
-    push_id, received_ms, platform, token, topic, collapse_id, error, body = row
-    notification = orjson.loads(body)
+def _as_dict(row: sqlite3.Row) -> dict[str, Any]:
+    push = dict(row)
+    notification = orjson.loads(push.pop("notification"))
     return {
-        "id": push_id,
-        "received_ms": received_ms,
-        "platform": Platform(platform).name.lower(),
-        "token": token,
-        "topic": topic,
-        "collapse_id": collapse_id,
-        "error": error,
+        **push,
+        "platform": Platform(push["platform"]).name.lower(),
         "notif_id": notification.get("notif_id") or "",
         "message": notification.get("message") or "",
         "data": notification.get("data") or {},
