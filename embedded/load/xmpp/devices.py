@@ -2,8 +2,8 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from itertools import cycle
+from collections.abc import Callable, Sequence
+from itertools import cycle, islice
 
 from xmpp_bridge.client.registering import Device, Platform, Registered
 from xmpp_bridge.client.session import NotifyingServer
@@ -37,7 +37,7 @@ async def register_devices(
         on_progress()
         return route, device
 
-    return await asyncio.gather(*(register(dialect) for dialect in _dialects(count)))
+    return await asyncio.gather(*(register(dialect) for dialect in islice(cycle(Dialect), count)))
 
 
 async def unregister_devices(
@@ -51,7 +51,3 @@ async def unregister_devices(
         server.core.disable(route)
         await server.unregister(device.device_id, route.service, device)
         on_progress()
-
-
-def _dialects(count: int) -> Iterable[Dialect]:
-    return (dialect for dialect, _ in zip(cycle(Dialect), range(count), strict=False))
