@@ -12,13 +12,9 @@ class Schedule:
     base_seconds: float
     max_attempts: int
 
-    def delay_seconds(self, attempt: int) -> float:
-        """Return the wait after this attempt, in seconds."""
-        return self.base_seconds * attempt * (1 << attempt)
-
     def delay_ns(self, attempt: int) -> int:
         """Return the wait after this attempt, in nanoseconds."""
-        return round(self.delay_seconds(attempt) * SECOND_NS)
+        return round(self.base_seconds * attempt * (1 << attempt) * SECOND_NS)
 
 
 REGISTRATION = Schedule(base_seconds=15.0, max_attempts=12)
