@@ -57,10 +57,9 @@ class Opened:
 
 
 class Recent:
-    """A memory of the last ``limit`` items."""
+    """A memory of the last items."""
 
-    def __init__(self, limit: int = MAX_REMEMBERED) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
     def __contains__(self, item: bytes) -> bool:
@@ -68,7 +67,7 @@ class Recent:
 
     def add(self, item: bytes) -> None:
         self._seen[item] = None
-        if len(self._seen) > self._limit:
+        if len(self._seen) > MAX_REMEMBERED:
             self._seen.popitem(last=False)
 
 
