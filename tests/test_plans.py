@@ -7,11 +7,13 @@ same to the planner. A statement that may read the whole table takes seconds in 
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
+from django.db.models import Model
+from pytest_django import DjangoDbBlocker
 
 from kit.db.partitions import IS_UNDER_WAY, with_days
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
@@ -20,7 +22,6 @@ from tests.batches import Process
 from tests.factories import make_envelope, make_notification, make_reply, make_request
 from tests.plans import generic_plan
 
-pytestmark = pytest.mark.django_db
 APPS = ("notifications", "waku_bridge", "xmpp_bridge")
 LEFT_OUT = re.compile(r"\.(?:tests|migrations|management|client|console|admin)\b")
 STATEMENT = re.compile(r"\s*(?:WITH|SELECT|UPDATE|DELETE|INSERT)\b")
@@ -54,12 +55,21 @@ A_DAY = re.compile(
 )
 
 
-@pytest.fixture(params=["nothing came yet", "all has ended"])
-def _statistics_of_nothing(request: pytest.FixtureRequest) -> None:
-    rows = () if "yet" in request.param else (make_envelope, make_reply, make_request, make_notification)
-    models = {type(make()) for make in rows}
-    for model in models:
-        model.objects.all().delete()
+@pytest.fixture(scope="module", params=["nothing came yet", "all has ended"])
+def plans(
+    request: pytest.FixtureRequest, django_db_setup: None, django_db_blocker: DjangoDbBlocker
+) -> Iterator[dict[str, str]]:
+    """Return the plan of each statement while the statistics count no rows."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        _count_nothing(() if "yet" in request.param else (make_envelope, make_reply, make_request, make_notification))
+        yield {name: generic_plan(with_days(sql, NOW)) for name, sql in STATEMENTS.items()}
+        transaction.set_rollback(True)
+
+
+def _count_nothing(rows: Sequence[Callable[[], Model]]) -> None:
+    """Make rows, delete them, and have PostgreSQL count what is left."""
+    for model in {type(make()) for make in rows}:
+        model._default_manager.all().delete()
     with connection.cursor() as cursor:
         cursor.execute("SELECT relname FROM pg_class WHERE relname LIKE '%\\_under\\_way' AND relkind = 'r'")
         for (table,) in cursor.fetchall():
@@ -78,30 +88,27 @@ def test_statements_are_found() -> None:
     assert set(STATEMENTS) > OF_DAYS
 
 
-@pytest.mark.usefixtures("_statistics_of_nothing")
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_no_statement_reads_all_that_is_under_way(name: str) -> None:
+def test_no_statement_reads_all_that_is_under_way(plans: dict[str, str], name: str) -> None:
     """Each statement finds rows by an index: by their key, by the head of their queue, or the first of an order."""
-    plan = generic_plan(with_days(STATEMENTS[name], NOW))
-    for before, scan, after in _scans(plan):
+    for before, scan, after in _scans(plans[name]):
         is_first = re.search(r"\bLimit .*\n(?:.*\bLockRows\b.*\n)?$", before)
         narrowed = "Index Cond" in after and TRUE_OF_ALL.sub("", after.partition("Index Cond: ")[2]).strip("() ")
-        assert narrowed or (is_first and "Index" in scan), plan
+        assert narrowed or (is_first and "Index" in scan), plans[name]
 
 
-@pytest.mark.usefixtures("_statistics_of_nothing")
 @pytest.mark.parametrize("name", WRITING)
-def test_rows_that_are_written_are_compared_with_no_other_row(name: str) -> None:
+def test_rows_that_are_written_are_compared_with_no_other_row(plans: dict[str, str], name: str) -> None:
     """A join would compare each of two hundred rows with every other."""
-    plan = generic_plan(with_days(STATEMENTS[name], NOW))
-    assert not re.search(r"Join Filter: .*\b(?:id|hash) = ", plan), plan
+    assert not re.search(r"Join Filter: .*\b(?:id|hash) = ", plans[name]), plans[name]
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - OF_DAYS))
-def test_statements_of_the_queues_plan_the_under_way_partition_and_no_day(name: str) -> None:
-    assert A_DAY.findall(generic_plan(STATEMENTS[name])) == []
+def test_statements_of_the_queues_plan_the_under_way_partition_and_no_day(plans: dict[str, str], name: str) -> None:
+    assert A_DAY.findall(plans[name]) == []
 
 
+@pytest.mark.django_db
 def test_waiting_rows_are_read_from_the_under_way_partition_alone() -> None:
     waits = [step.waits for step in Process().worker._steps if "_under_way" in step.waits]
     assert len(waits) >= 6
