@@ -82,16 +82,6 @@ def test_a_registration_leads_to_the_timeline_of_a_notification(operator: Page) 
     show(operator, "story")
 
 
-def test_a_slip_in_a_chat_key_is_reported_and_not_repeated(operator: Page) -> None:
-    operator.goto("/admin/registrations/registration/")
-    operator.get_by_role("textbox", name="Search").fill(chat_key(PUBLIC_KEY)[:-1])
-    operator.get_by_role("button", name="Search").click()
-
-    expect(operator.locator("#main")).to_contain_text("Nothing was searched")
-    assert chat_key(PUBLIC_KEY)[4:40] not in operator.url + operator.content()
-    show(operator, "slip")
-
-
 def make_a_story() -> None:
     registration = factories.make_registration(public_key_hash=key_hash(PUBLIC_KEY))
     factories.make_grant(registration)

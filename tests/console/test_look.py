@@ -199,17 +199,6 @@ def focused(page: Page) -> str:
     )
 
 
-def test_the_first_thing_the_keyboard_reaches_leads_past_the_menu(world: World, operator: Page) -> None:
-    operator.goto("/admin/notifications/notification/")
-
-    operator.keyboard.press("Tab")
-    expect(operator.get_by_role("link", name="Skip to the content")).to_be_in_viewport()
-    operator.keyboard.press("Enter")
-    operator.keyboard.press("Tab")
-
-    assert operator.evaluate("document.querySelector('main').contains(document.activeElement)")
-
-
 def test_an_operation_is_carried_out_with_the_keyboard_alone(world: World, operator: Page) -> None:
     operator.goto("/admin/drain/start/")
     operator.keyboard.press("Tab")

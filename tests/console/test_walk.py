@@ -1,4 +1,4 @@
-"""An operator's way through the console, in a real browser: find a user, read the timeline, act, read the log."""
+"""An operator's way through the console, in a real browser: find a user, read the timeline, act."""
 
 import re
 
@@ -10,13 +10,10 @@ from playwright.sync_api import Page, expect
 
 from pushserver.roles import seed_roles
 from registrations.models import Registration, Route
-from tests import factories
-from tests.budget import first_everyday
 from tests.console.conftest import PASSWORD, begin_session
 from tests.console.test_browser import show
 from tests.console.test_find import make_story
 from waku_bridge.codec.keys import chat_key, key_hash
-from waku_bridge.models import DeadLetter, InboundEnvelope
 
 PUBLIC_KEY = PrivateKey(b"\x05" * 32).public_key.format()
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -69,53 +66,6 @@ def test_from_a_chat_key_to_the_timeline_and_to_what_is_logged(visitor: Page) ->
     assert not [address for address in addresses if chat_key(PUBLIC_KEY)[4:40] in address]
 
 
-@pytest.mark.nightly
-def test_an_admin_reads_who_did_what_and_why(visitor: Page) -> None:
-    registration = factories.make_registration()
-    log_in(visitor, "admin")
-    visitor.goto(f"/admin/registrations/registration/{registration.pk}/change/")
-    visitor.get_by_role("link", name="Disable", exact=True).click()
-    confirm(visitor, "Disable", "too many complaints")
-    User.objects.filter(username="admin").update(is_superuser=True)  # only superusers see the log itself
-
-    visitor.goto("/admin/admin/logentry/")
-
-    expect(visitor.locator("#result_list")).to_contain_text("too many complaints")
-    expect(visitor.locator("#result_list")).to_contain_text("admin")
-    show(visitor, "changes")
-
-
-@pytest.mark.nightly
-def test_dead_letters_are_chosen_in_the_list_and_dropped_together(visitor: Page) -> None:
-    for _ in range(3):
-        factories.make_dead_letter()
-    log_in(visitor, "operator")
-    visitor.goto("/admin/waku_bridge/deadletter/")
-
-    for box in visitor.locator("input.action-select").all()[:2]:
-        box.check()
-    visitor.locator("select[name=action]").select_option("Drop")
-    show(visitor, "chosen")
-    visitor.get_by_role("button", name="Run").click()
-    expect(visitor.locator("#touched")).to_contain_text("Dead letters that are removed for good: 2.")
-    show(visitor, "confirm-several")
-    confirm(visitor, "Drop")
-
-    expect(visitor.locator("#main")).to_contain_text("Dropped dead letters: 2.")
-    assert (DeadLetter.objects.count(), LogEntry.objects.count()) == (1, 2)
-
-
-@pytest.mark.nightly
-def test_a_failed_envelope_is_processed_again(visitor: Page) -> None:
-    envelope = factories.make_envelope(state="failed", reason="KeyError")
-    log_in(visitor, "operator")
-    find(visitor, envelope.hash.hex())
-    visitor.get_by_role("link", name="Process again").click()
-    confirm(visitor, "Process again")
-    expect(visitor.locator("#main")).to_contain_text("Envelopes to be processed again: 1.")
-    assert InboundEnvelope.objects.get().state == "received"
-
-
 def test_every_page_shows_that_delivery_is_stopped(visitor: Page) -> None:
     log_in(visitor, "operator")
     visitor.get_by_role("link", name="Drain").click()
@@ -143,21 +93,3 @@ def test_a_user_is_forgotten(visitor: Page) -> None:
     find(visitor, chat_key(PUBLIC_KEY))
     expect(visitor.locator("#main")).to_contain_text("Nothing was found")
     show(visitor, "nothing")
-
-
-@pytest.mark.parametrize("scheme", first_everyday("light", "dark"))
-def test_pages_fit_on_a_phone(visitor: Page, scheme: str) -> None:
-    notification = make_story(PUBLIC_KEY)
-    visitor.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-    log_in(visitor, "operator")
-    visitor.set_viewport_size({"width": 390, "height": 844})
-    user = f"/admin/users/{key_hash(PUBLIC_KEY).hex()}/"
-    for name, path in [
-        ("user", user),
-        ("timeline", f"/admin/timelines/{notification.pk}/"),
-        ("find", "/admin/find/"),
-        ("forget", f"{user}forget/"),
-    ]:
-        visitor.goto(path)
-        show(visitor, f"phone-{scheme}-{name}")
-        assert visitor.evaluate("document.documentElement.scrollWidth") <= 390, path

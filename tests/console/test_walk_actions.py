@@ -25,10 +25,7 @@ from spark_reports.models import RequestedRun
 from spark_reports.nights.closing import last_closed_day
 from spark_reports.tests import rows as reports
 from tests import factories
-from tests.budget import first_everyday
-from tests.console.test_find import make_story, uncompressed
-from tests.console.test_walk import confirm, find, log_in
-from waku_bridge.codec.keys import chat_key, key_hash
+from tests.console.test_walk import confirm, log_in
 from waku_bridge.models import DeadLetter, InboundEnvelope
 
 PUBLIC_KEY = PrivateKey(b"\x05" * 32).public_key.format()
@@ -50,21 +47,6 @@ def do(page: Page, button: str, touched: str | re.Pattern[str], reported: str, *
     assert LogEntry.objects.count() == before + 1
     entry = LogEntry.objects.order_by("pk").last()
     assert (entry.user.username, entry.change_message) == (by, f"{reported} Why: {WHY}")
-
-
-@pytest.mark.parametrize("write", first_everyday(chat_key, uncompressed, bytes.hex))
-def test_a_user_is_found_by_each_form_of_the_chat_key(visitor: Page, write: Callable[[bytes], str]) -> None:
-    make_story(PUBLIC_KEY)
-    written, addresses = write(PUBLIC_KEY), []
-    visitor.on("request", lambda request: addresses.append(request.url))
-    log_in(visitor, "support")
-
-    find(visitor, written)
-
-    expect(visitor).to_have_url(re.compile(f"/admin/users/{key_hash(PUBLIC_KEY).hex()}/$"))
-    expect(visitor.get_by_role("region", name="Installations")).to_contain_text("active")
-    assert not [address for address in addresses if written[6:40] in address]
-    assert written[6:40] not in visitor.content()
 
 
 @pytest.mark.nightly

@@ -9,6 +9,7 @@ from notifications.models import Notification
 from registrations.models import Registration
 from tests import factories
 from tests.console.test_browser import show
+from tests.console.test_look import too_wide
 from tests.console.test_walk import log_in
 from tests.console.world import HEROINE, World
 
@@ -46,6 +47,7 @@ def test_the_tables_of_a_user_and_a_timeline_are_cards_that_nothing_is_cut_off(p
         assert cells.count() > 20
         assert [cell.inner_text() for cell in cells.all() if not is_within(cell)] == []
         assert phone.evaluate("[...document.querySelectorAll('.rows')].every(e => e.scrollWidth <= e.clientWidth)")
+        assert list(too_wide(phone)) == []
         show(phone, f"phone-{name}")
 
 
