@@ -148,6 +148,11 @@ def begin_session(page: Page, user: User) -> None:
 
 def send_login(page: Page, name: str, password: str, code: str = "") -> None:
     page.goto("/admin/login/")
+    fill_in_login(page, name, password, code)
+
+
+def fill_in_login(page: Page, name: str, password: str, code: str = "") -> None:
+    """Log in on the page that a session's end led to."""
     page.get_by_label("Username").fill(name)
     page.get_by_label("Password").fill(password)
     page.get_by_label("Code").fill(code)

@@ -13,7 +13,7 @@ from notifications.models import Channel
 from notifications.queues import halts
 from tests import factories
 from tests.budget import first_everyday
-from tests.console.conftest import PASSWORD
+from tests.console.conftest import PASSWORD, fill_in_login
 from tests.console.test_browser import show
 from tests.console.test_dashboard import break_canary, make_old_notification, note_node, stop_worker, trip
 from tests.console.test_look import axe
@@ -70,9 +70,7 @@ def test_a_session_that_ends_leads_to_the_login_and_back(operator: Page) -> None
 
     operator.wait_for_url("**/admin/login/?next=/admin/", timeout=SOON)
     expect(operator.locator("#board")).to_have_count(0)
-    operator.get_by_label("Username").fill("operator")
-    operator.get_by_label("Password").fill(PASSWORD)
-    operator.get_by_role("button", name="Log in").click()
+    fill_in_login(operator, "operator", PASSWORD)
     expect(operator.locator("#verdict")).to_be_visible()
 
 

@@ -33,6 +33,7 @@ from tests.console.alive import look_at
 from tests.console.test_browser import show
 from tests.console.test_dashboard import stop_reading
 from tests.console.test_look import axe
+from tests.console.test_walk import confirm
 from tests.conversation import put
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbound.tests.test_inbound import registration
@@ -40,11 +41,6 @@ from waku_bridge.inbound.tests.test_inbound import registration
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive", "eager")]
 # Milliseconds, long enough for a busy machine.
 SOON = 20_000
-
-
-def confirm(page: Page, button: str, why: str) -> None:
-    page.get_by_label("Why").fill(why)
-    page.get_by_role("button", name=button).click()
 
 
 # No pushes ------------------------------------------------------------------------------------------------------------

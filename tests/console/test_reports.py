@@ -25,6 +25,7 @@ from spark_reports.tests.quick import write_quick_conf
 from tests.budget import first_everyday
 from tests.console.nights import make_busy_night
 from tests.console.test_browser import show
+from tests.console.test_walk import confirm
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DAY = date(2026, 11, 20)
@@ -150,8 +151,7 @@ def test_a_night_is_asked_for_again_with_a_reason(operator: Page) -> None:
         show(operator, f"reports-run-{width}")
     operator.get_by_role("link", name="Run again").click()
     show(operator, "reports-run-again")
-    operator.get_by_label("Why").fill("the disk was cleared")
-    operator.get_by_role("button", name="Make reports").click()
+    confirm(operator, "Make reports", "the disk was cleared")
 
     expect(operator.locator("#main")).to_contain_text("Requested the reports of 2026-11-20")
     request = RequestedRun.objects.get()

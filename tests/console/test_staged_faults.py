@@ -25,6 +25,8 @@ from playwright.sync_api import Browser, Page, expect
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
 from kit.http.urls import host_of
+from tests.console.conftest import send_login
+from tests.console.test_walk import confirm
 from tests.flows.fleet import PUBSUB_TOPIC
 from tests.up import Up
 
@@ -104,7 +106,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterat
         password = up.shows(r"Console user: admin, password: (\S+) \(shown only now").group(1)
         with _steady_requests(up, folder) as load:
             known = Stack(up, node, node_url, context.new_page(), load)
-            _log_in(known.page, password)
+            send_login(known.page, "admin", password)
+            expect(known.page.locator("#verdict")).to_be_visible()
             known.says(WELL, "ready")
             yield known
         lines = [f"{seconds:5.1f} s of {AIM_SECONDS:g}: {event}" for event, seconds in known.times]
@@ -118,14 +121,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterat
         node.send_signal(SIGCONT)
         node.kill()
         node.wait()
-
-
-def _log_in(page: Page, password: str) -> None:
-    page.goto("/admin/login/")
-    page.get_by_label("Username").fill("admin")
-    page.get_by_label("Password").fill(password)
-    page.get_by_role("button", name="Log in").click()
-    expect(page.locator("#verdict")).to_be_visible()
 
 
 @contextmanager
@@ -173,8 +168,7 @@ def test_a_paused_app(well: Stack) -> None:
     other.goto("/admin/notifications/channel/")
     other.locator("#result_list tbody th a", has_text="im.faults").click()
     other.get_by_role("link", name="Pause").click()
-    other.get_by_label("Why").fill("certificates change")
-    other.get_by_role("button", name="Pause").click()
+    confirm(other, "Pause", "certificates change")
     well.says(
         re.compile(r"(iPhone pushes|Pushes of APN im\.faults) stopped .* ago: paused by admin"), "an app is paused"
     )
@@ -183,8 +177,7 @@ def test_a_paused_app(well: Stack) -> None:
     other.goto("/admin/notifications/channel/")
     other.locator("#result_list tbody th a", has_text="im.faults").click()
     other.get_by_role("link", name="Resume").click()
-    other.get_by_label("Why").fill("certificates have changed")
-    other.get_by_role("button", name="Resume").click()
+    confirm(other, "Resume", "certificates have changed")
     well.says(WELL, "it is resumed")
     other.close()
 
@@ -219,8 +212,7 @@ def test_requests_that_all_fail_because_of_a_bug(well: Stack) -> None:
         well.page.locator("#action-toggle").check()
         well.page.locator("select[name=action]").select_option("Process again")
         well.page.get_by_role("button", name="Run").click()
-        well.page.get_by_label("Why").fill("the constraint is gone")
-        well.page.get_by_role("button", name="Process again").click()
+        confirm(well.page, "Process again", "the constraint is gone")
         well.page.goto("/admin/waku_bridge/inboundenvelope/?state__exact=failed")
     well.page.goto("/admin/")
     well.says(WELL, "failed envelopes are processed")

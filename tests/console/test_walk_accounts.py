@@ -8,7 +8,7 @@ from django.contrib.sessions.models import Session
 from playwright.sync_api import Page, expect
 
 from pushserver.models import ApiToken
-from tests.console.conftest import PASSWORD
+from tests.console.conftest import PASSWORD, send_login
 from tests.console.test_browser import show
 from tests.console.test_walk import log_in
 
@@ -40,10 +40,7 @@ def test_an_account_is_made_on_one_page_with_a_role_that_the_list_shows(visitor:
     bob = User.objects.get(username="bob")
     assert (bob.is_staff, bob.is_superuser, [*bob.groups.all()]) == (True, False, [Group.objects.get(name="operator")])
     visitor.context.clear_cookies()
-    visitor.goto("/admin/login/")
-    visitor.get_by_label("Username").fill("bob")
-    visitor.get_by_label("Password").fill(PASSWORD)
-    visitor.get_by_role("button", name="Log in").click()
+    send_login(visitor, "bob", PASSWORD)
     expect(visitor.get_by_role("link", name="Drain")).to_have_count(1)
 
 

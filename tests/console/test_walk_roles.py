@@ -15,7 +15,7 @@ from notifications.queues.halts import with_halts
 from registrations.models import Registration, Route
 from tests import factories
 from tests.budget import first_everyday
-from tests.console.conftest import PASSWORD, send_login
+from tests.console.conftest import PASSWORD, fill_in_login, send_login
 from tests.console.test_browser import show
 from tests.console.test_walk import confirm, log_in
 
@@ -106,9 +106,7 @@ def test_a_form_sent_after_the_session_ended_does_nothing_and_comes_back_after_t
 
     confirm(visitor, "Disable")
     expect(visitor.get_by_label("Password")).to_be_visible()
-    visitor.get_by_label("Username").fill("operator")
-    visitor.get_by_label("Password").fill(PASSWORD)
-    visitor.get_by_role("button", name="Log in").click()
+    fill_in_login(visitor, "operator", PASSWORD)
 
     expect(visitor.locator("#touched")).to_contain_text("Registrations with an active route: 1 of 1.")
     assert Registration.objects.get().route.state == Route.State.ACTIVE
