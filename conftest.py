@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ import pytest
 from django.conf import settings
 from hypothesis import settings as hypothesis_settings
 from pytest_django import DjangoDbBlocker
+from redis import Redis
 
 from embedded.servers import installed
 from embedded.servers.ports import free_port
@@ -71,6 +73,7 @@ from django.test import TransactionTestCase  # noqa: E402
 
 from pushserver.indicators import asking  # noqa: E402
 from tests import budget, databases, schedule  # noqa: E402
+from tests.flows.fleet import Fleet, NewFleet  # noqa: E402
 
 asking.KEPT_SECONDS = 0.0  # no cached answers, because tests change the servers' state and request it again at once
 
@@ -142,16 +145,54 @@ def valkey(guard: Guard) -> Iterator[EmbeddedValkey]:
 
 @pytest.fixture(scope="session")
 def new_database(postgres: EmbeddedPostgres, django_db_blocker: DjangoDbBlocker) -> Callable[[str], str]:
-    """Return ``new_database(name)``, which creates a migrated database and returns its name, unique in this run."""
+    """Return ``new_database(name)``, which creates a migrated database and returns its URL. Each call makes another."""
     with django_db_blocker.unblock():
         databases.make_template(postgres, RUN_DIR)
+    numbers = count(1)
 
     def clone(name: str) -> str:
-        name = f"{name}_{PROCESS}".rstrip("_")
+        name = "_".join(filter(None, (name, PROCESS, str(next(numbers)))))
         databases.clone_template(postgres, name)
-        return name
+        return postgres.url(name)
 
     return clone
+
+
+@pytest.fixture(scope="session")
+def new_redis(valkey: EmbeddedValkey) -> Callable[[], str]:
+    """Return ``new_redis()``, which empties the next of Valkey's databases but the first, and returns its URL."""
+    numbers = cycle(range(1, 16))
+
+    def empty() -> str:
+        url = f"{valkey.url.removesuffix('/0')}/{next(numbers)}"
+        with Redis.from_url(url) as client:
+            client.flushdb()
+        return url
+
+    return empty
+
+
+@pytest.fixture(scope="session")
+def new_fleet(
+    new_database: Callable[[str], str],
+    new_redis: Callable[[], str],
+    guard: Guard,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> NewFleet:
+    """Return ``new_fleet(name, **settings)``, which makes a server with databases of its own and does not start it."""
+
+    def make(name: str, **settings: str) -> Fleet:
+        folder = tmp_path_factory.mktemp(name)
+        environment = {
+            "DATABASE_URL": settings.get("DATABASE_URL") or new_database(name),
+            "REDIS_URL": settings.get("REDIS_URL") or new_redis(),
+            "WAKU_NODES": f"http://127.0.0.1:{free_port()}",
+            "GORUSH_URL": f"http://127.0.0.1:{free_port()}",
+            "METRICS_DIR": str(folder / "metrics"),
+        }
+        return Fleet(folder, environment | settings, guard)
+
+    return make
 
 
 @pytest.fixture(scope="session")
@@ -160,10 +201,9 @@ def django_db_setup(
     new_database: Callable[[str], str],
 ) -> Iterator[None]:
     """Replace pytest-django's fixture, which would migrate a database in every process."""
-    name = new_database("test_pushserver")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(TransactionTestCase, "_fixture_teardown", lambda _case: databases.put_back())
-        with databases.connected_to(name):
+        with databases.connected_to(new_database("test_pushserver")):
             yield
 
 

@@ -14,6 +14,7 @@ import psycopg
 from django.core.management import call_command
 from django.db import connection
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from embedded.servers.postgres import EmbeddedPostgres
 
@@ -59,7 +60,7 @@ def make_template(postgres: EmbeddedPostgres, folder: Path) -> None:
         if not _exists(postgres, TEMPLATE):
             draft = f"{TEMPLATE}_draft"
             _run(postgres, "CREATE DATABASE {}", draft)
-            with connected_to(draft):
+            with connected_to(postgres.url(draft)):
                 call_command("migrate", verbosity=0, interactive=False)
                 with connection.cursor() as cursor:
                     cursor.execute(PUT_BACK)
@@ -76,11 +77,11 @@ def put_back() -> None:
 
 
 @contextmanager
-def connected_to(name: str) -> Iterator[None]:
-    """Connect this thread's Django connection to the database ``name`` while the block runs."""
+def connected_to(url: str) -> Iterator[None]:
+    """Connect this thread's Django connection to the database of ``url`` while the block runs."""
     before = connection.settings_dict["NAME"]
     connection.close()
-    connection.settings_dict["NAME"] = name
+    connection.settings_dict["NAME"] = conninfo_to_dict(url)["dbname"]
     try:
         yield
     finally:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
 from threading import Event
 from unittest import mock
@@ -18,7 +17,6 @@ from kombu.exceptions import OperationalError
 from redis import Redis
 from structlog.testing import capture_logs
 
-from embedded.servers.postgres import EmbeddedPostgres
 from embedded.stack.plan import services
 from embedded.supervisor.guard import Guard
 from kit.processes.beat import FIRST_AFTER, Beat, OneBeat
@@ -26,7 +24,6 @@ from kit.processes.leader import BEAT
 from tests.flows.fleet import Fleet, wait_until
 from tests.statements import statements
 
-NUMBERS = count()
 HOLDERS = """
     SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -35,10 +32,8 @@ HOLDERS = """
 
 
 @pytest.fixture
-def fleet(
-    postgres: EmbeddedPostgres, new_database: Callable[[str], str], guard: Guard, tmp_path: Path
-) -> Iterator[Fleet]:
-    running = Fleet(tmp_path, {"DATABASE_URL": postgres.url(new_database(f"beats_{next(NUMBERS)}"))}, guard)
+def fleet(new_database: Callable[[str], str], guard: Guard, tmp_path: Path) -> Iterator[Fleet]:
+    running = Fleet(tmp_path, {"DATABASE_URL": new_database("beats")}, guard)
     yield running
     running.kill(*running.running)
 

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import orjson
 import psycopg
-import redis
 
 from embedded.servers import installed
 from embedded.servers.ports import free_port
-from embedded.servers.valkey import EmbeddedValkey
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
 from tests.clusters import UNSYNCED, Cluster
@@ -99,13 +97,10 @@ class Bridges:
         return python(name, "-m", "tests.faulty.node", *ring, *data, stop_order=StopOrder.PEER)
 
 
-def new_bridges(folder: Path, valkey: EmbeddedValkey, guard: Guard) -> Bridges:
+def new_bridges(folder: Path, redis_url: str, guard: Guard) -> Bridges:
     """Return bridges that are not started yet."""
     cluster = Cluster(installed.postgres(folder / "postgres", UNSYNCED), guard)
     urls = {name: f"http://127.0.0.1:{free_port()}" for name in NODES}
-    redis_url = valkey.url.removesuffix("/0") + "/9"
-    with redis.Redis.from_url(redis_url) as client:
-        client.flushdb()
     environment = {
         "DATABASE_URL": cluster.server.url(),
         "REDIS_URL": redis_url,

@@ -1,20 +1,18 @@
 """Server of the fault runs and the gorushes and providers behind it: starting, breaking and mending them."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from uuid import uuid4
+from pathlib import Path
 
 import orjson
-import psycopg
-import redis
 
 from embedded.servers.ports import free_port
-from embedded.servers.postgres import EmbeddedPostgres
-from embedded.servers.valkey import EmbeddedValkey
 from tests.flows import fleet as processes
-from tests.flows.fleet import Fleet, wait_for_http
+from tests.flows.fleet import UNLIMITED, Fleet, NewFleet, wait_for_http
 from tests.interop.servers import Servers, ask
 
+GORUSH = Path(os.environ.get("PEERS", ".peers")).resolve() / "gorush"
 # Fakes and gorush log tokens by design, as they act for Apple and Google.
 PEERS = ("gorush", "fakes")
 # The settings that docs/gorush.md recommends.
@@ -27,28 +25,12 @@ SETTINGS = {
 }
 
 
-def new_database(postgres: EmbeddedPostgres) -> str:
-    """Make an empty database, and return its URL."""
-    database = f"chaos_{uuid4().hex[:8]}"
-    with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {database}")
-    return postgres.url(database)
-
-
-def environment_for(database_url: str, valkey: EmbeddedValkey, ports: Sequence[int]) -> dict[str, str]:
-    """Return settings with shorter timeouts than in production, so that a run reaches the end of each."""
-    with redis.Redis.from_url(valkey.url) as client:
-        client.flushall()  # queue entries of an earlier run
-    return {
-        "DATABASE_URL": database_url,
-        "REDIS_URL": valkey.url.removesuffix("/0") + "/8",
-        "WAKU_NODES": f"http://127.0.0.1:{free_port()}",
-        "GORUSH_URL": ",".join(f"http://127.0.0.1:{port}" for port in ports),
-        "GORUSH_TIMEOUT_SECONDS": "5",
-        # Every push is counted, so none may be coalesced with another one.
-        "MAX_OPEN_PER_ROUTE": "10000",
-        **{f"{name}_LIMITS": "1000000/1,100000000/60" for name in ("ROUTE", "SENDER", "GLOBAL")},
-    }
+def new_stack(new_fleet: NewFleet, name: str, **settings: str) -> "Stack":
+    """Return a stack that is not started yet. Its timeout is short, so that a run reaches the end of it."""
+    ports = [free_port(), free_port()]
+    own = {"GORUSH_URL": ",".join(f"http://127.0.0.1:{port}" for port in ports), "GORUSH_TIMEOUT_SECONDS": "5"}
+    fleet = new_fleet(name, **own, **UNLIMITED, **settings)
+    return Stack(fleet, Servers(fleet, GORUSH, fakes_port=free_port()), ports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +43,6 @@ class Stack:
 
     def start(self) -> None:
         node_url = self.fleet.environment["WAKU_NODES"]
-        self.fleet.run(processes.migrate())
         self.fleet.start(processes.node(processes.port_of(node_url)))
         self.start_gorush(*range(len(self.ports)))
         self.start_workers(*processes.services())

@@ -10,7 +10,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from embedded.servers.valkey import EmbeddedValkey
 from embedded.supervisor.guard import Guard
 from tests.chaos.bridges import NODES, Bridges, Lag, new_bridges
 from tests.chaos.outages import Outages
@@ -41,9 +40,9 @@ OVER_SECONDS = 400
 
 
 @pytest.fixture
-def bridges(valkey: EmbeddedValkey, guard: Guard, tmp_path: Path) -> Iterator[Bridges]:
+def bridges(new_redis: Callable[[], str], guard: Guard, tmp_path: Path) -> Iterator[Bridges]:
     """A new world for each run, so that faults of one run do not affect the next."""
-    bridges = new_bridges(tmp_path, valkey, guard)
+    bridges = new_bridges(tmp_path, new_redis(), guard)
     try:
         bridges.start()
         watch(bridges.database_url)

@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import cycle
 from xml.etree.ElementTree import Element
@@ -20,18 +20,11 @@ from rich.console import Console
 
 from embedded.load.xmpp import register_devices
 from embedded.servers import prosody
-from embedded.servers.ports import free_port
-from embedded.servers.postgres import EmbeddedPostgres
-from embedded.servers.valkey import EmbeddedValkey
-from embedded.supervisor.guard import Guard
-from tests.chaos.conftest import GORUSH
 from tests.chaos.pushing import OVER_SECONDS, Sent, push, pushed
-from tests.chaos.stack import Stack, environment_for, new_database
-from tests.flows import fleet as processes
-from tests.flows.fleet import Fleet, wait_until
-from tests.interop.servers import Servers
+from tests.chaos.stack import Stack
+from tests.flows.fleet import wait_until
 from tests.interop.xmpp import peers, service
-from tests.interop.xmpp.peers import SERVICE, Peer
+from tests.interop.xmpp.peers import SERVICE
 from tests.interop.xmpp.service import APP, BRIDGE, Service
 
 pytestmark = pytest.mark.chaos
@@ -111,39 +104,14 @@ async def is_there(ask_service: Callable[[Element], object]) -> bool:
 
 
 @pytest.fixture
-def stack(
-    require_or_skip: Callable[[bool, str], None],
-    postgres: EmbeddedPostgres,
-    valkey: EmbeddedValkey,
-    guard: Guard,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Stack]:
-    require_or_skip(GORUSH.exists(), "there is no real gorush: `make peers` builds it")
+def push_service(idle_stack: Stack, require_or_skip: Callable[[bool, str], None]) -> Service:
     require_or_skip(prosody.is_installed(), "there is no Prosody: `make xmpp-interop` as root installs it")
-    ports = [free_port(), free_port()]
-    environment = environment_for(new_database(postgres), valkey, ports)
-    fleet = Fleet(tmp_path_factory.mktemp("chaos-xmpp"), environment, guard)
-    stack = Stack(fleet, Servers(fleet, GORUSH, fakes_port=free_port()), ports)
-    try:
-        yield stack
-    finally:
-        fleet.kill(*fleet.running)
-
-
-@pytest.fixture
-def peer(stack: Stack) -> Peer:
-    return peers.prosody(stack.fleet)
-
-
-@pytest.fixture
-def push_service(stack: Stack, peer: Peer) -> Service:
-    environment = service.settings_for(peer, "", "") | stack.fleet.environment | {"LOG_LEVEL": "INFO"}
-    object.__setattr__(stack.fleet, "environment", environment)
-    found = Service(peer, stack.fleet)
-    stack.fleet.run(processes.migrate())
+    fleet, peer = idle_stack.fleet, peers.prosody(idle_stack.fleet)
+    fleet.environment.update(peers.component_of(peer))
+    found = Service(peer, fleet)
     found.add_app(APP)
-    stack.start_gorush(*range(len(stack.ports)))
-    stack.start_workers("batches")
+    idle_stack.start_gorush(*range(len(idle_stack.ports)))
+    idle_stack.start_workers("batches")
     found.start_bridge()
     asyncio.run(found.wait_until_connected())
     return found
@@ -151,9 +119,9 @@ def push_service(stack: Stack, peer: Peer) -> Service:
 
 @pytest.mark.requirement("X2")
 def test_nothing_that_was_acknowledged_is_lost_and_doubles_have_one_collapse_id(
-    stack: Stack, push_service: Service
+    idle_stack: Stack, push_service: Service
 ) -> None:
-    sent, storm, is_over = Sent(), Storm(stack, push_service), threading.Event()
+    sent, storm, is_over = Sent(), Storm(idle_stack, push_service), threading.Event()
     blowing = threading.Thread(target=storm.blow, args=[is_over], name="storm")
 
     async def main() -> None:
@@ -174,7 +142,7 @@ def test_nothing_that_was_acknowledged_is_lost_and_doubles_have_one_collapse_id(
         return push_service.rows(OPEN) == [(0,)]
 
     wait_until(nothing_waits, seconds=OVER_SECONDS, pause_seconds=1, what="everything is delivered")
-    judge(stack, sent, storm)
+    judge(idle_stack, sent, storm)
 
 
 def judge(stack: Stack, sent: Sent, storm: Storm) -> None:

@@ -17,7 +17,6 @@ import pytest
 from bench.whole.scale import END_WHAT_IS_OPEN
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import EmbeddedPostgres
-from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack.plan import manage
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import StopOrder
@@ -57,10 +56,10 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def peers(folder: Path, guard: Guard, valkey: EmbeddedValkey) -> Iterator[Fleet]:
+def peers(folder: Path, guard: Guard, new_redis: Callable[[], str]) -> Iterator[Fleet]:
     """The processes that survive the loss: the node with its store, gorush, Valkey."""
     environment = {
-        "REDIS_URL": f"{valkey.url.removesuffix('/0')}/9",
+        "REDIS_URL": new_redis(),
         "WAKU_NODES": f"http://127.0.0.1:{free_port()}",
         "GORUSH_URL": f"http://127.0.0.1:{free_port()}",
         "METRICS_DIR": str(folder / "metrics"),

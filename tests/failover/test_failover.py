@@ -18,20 +18,17 @@ import pytest
 
 from embedded.load.xmpp import register_devices
 from embedded.servers import prosody
-from embedded.servers.ports import free_port
-from embedded.servers.valkey import EmbeddedValkey
 from embedded.supervisor.guard import Guard
-from tests.chaos.conftest import GORUSH
 from tests.chaos.pushing import Sent, push, pushed
-from tests.chaos.stack import Stack, environment_for
+from tests.chaos.stack import GORUSH, Stack, new_stack
 from tests.chaos.stories import Story, collect, known, say, show, wait_until_over
 from tests.chaos.targets import Target, targets_of
 from tests.clusters import Replicas, replicas
+from tests.flows import fleet as processes
 from tests.flows.conftest import SERVER
-from tests.flows.fleet import Fleet, wait_until
+from tests.flows.fleet import NewFleet, wait_until
 from tests.flows.network import Network
 from tests.folders import open_folder
-from tests.interop.servers import Servers
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.service import APP, SERVICE, Service
 
@@ -119,26 +116,26 @@ class World:
 def world(
     request: pytest.FixtureRequest,
     require_or_skip: Callable[[bool, str], None],
-    valkey: EmbeddedValkey,
+    new_fleet: NewFleet,
     guard: Guard,
 ) -> Iterator[World]:
     require_or_skip(GORUSH.exists(), "there is no real gorush: `make peers` builds it")
     require_or_skip(prosody.is_installed(), "there is no Prosody: `make failover-test` as root installs it")
     with open_folder() as folder:
-        pair, ports = replicas(folder, guard, is_synchronous=request.param), [free_port(), free_port()]
-        fleet = Fleet(folder, environment_for(pair.url, valkey, ports), guard)
+        pair = replicas(folder, guard, is_synchronous=request.param)
+        stack = new_stack(new_fleet, "failover", DATABASE_URL=pair.url)
         try:
             pair.start()
-            yield _started(fleet, ports, pair)
+            yield _started(stack, pair)
         finally:
-            fleet.kill(*fleet.running)
+            stack.fleet.kill(*stack.fleet.running)
             pair.stop()
 
 
-def _started(fleet: Fleet, ports: list[int], pair: Replicas) -> World:
-    peer = peers.prosody(fleet)
-    object.__setattr__(fleet, "environment", {**fleet.environment, **peers.component_of(peer)})
-    stack = Stack(fleet, Servers(fleet, GORUSH, fakes_port=free_port()), ports)
+def _started(stack: Stack, pair: Replicas) -> World:
+    fleet, peer = stack.fleet, peers.prosody(stack.fleet)
+    fleet.environment.update(peers.component_of(peer))
+    fleet.run(processes.migrate())
     stack.start()
     primary = replace(fleet, environment={**fleet.environment, "DATABASE_URL": pair.primary.server.url()})
     Service(peer, primary).add_app(APP)

@@ -1,17 +1,13 @@
 """Whole server for the flow tests: every process is real, with a database and a broker database of its own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import pytest
 from coincurve import PrivateKey
 
-from embedded.servers.ports import free_port
-from embedded.servers.postgres import EmbeddedPostgres
-from embedded.servers.valkey import EmbeddedValkey
-from embedded.supervisor.guard import Guard
 from tests.flows import fleet as processes
-from tests.flows.fleet import Fleet
+from tests.flows.fleet import OF_FLOWS, Fleet, NewFleet
 from tests.flows.network import Network
 from tests.schedule import group
 from waku_bridge.codec.keys import Identity
@@ -29,44 +25,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @pytest.fixture(scope="session")
-def environment(
-    postgres: EmbeddedPostgres,
-    valkey: EmbeddedValkey,
-    new_database: Callable[[str], str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, str]:
-    database_url = postgres.url(new_database("flows"))
-    return environment_of(database_url, f"{valkey.url.removesuffix('/0')}/7", tmp_path_factory)
-
-
-def environment_of(database_url: str, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return the settings of the server.
-
-    The lease is short, so that a test of a killed worker need not wait for two minutes. The limits are higher than in
-    production, as a few senders send more requests than a client may. Every push is counted, so none may be coalesced
-    with another one.
-    """
-    return {
-        "DATABASE_URL": database_url,
-        "REDIS_URL": redis_url,
-        "WAKU_NODES": f"http://127.0.0.1:{free_port()}",
-        "GORUSH_URL": f"http://127.0.0.1:{free_port()}",
-        "GORUSH_TIMEOUT_SECONDS": "3",
-        "REPLY_DEADLINE_SECONDS": "5",
-        "METRICS_DIR": str(tmp_path_factory.mktemp("metrics")),
-        "MAX_OPEN_PER_ROUTE": "10000",
-        **{f"{name}_LIMITS": "1000000/1,100000000/60" for name in ("ROUTE", "SENDER", "GLOBAL")},
-    }
-
-
-@pytest.fixture(scope="session")
-def fleet(
-    environment: dict[str, str],
-    guard: Guard,
-    tmp_path_factory: pytest.TempPathFactory,
-    pytestconfig: pytest.Config,
-) -> Iterator[Fleet]:
-    with served(Fleet(tmp_path_factory.mktemp("flows"), environment, guard)) as running:
+def fleet(new_fleet: NewFleet, pytestconfig: pytest.Config) -> Iterator[Fleet]:
+    with served(new_fleet("flows", **OF_FLOWS)) as running:
         pytestconfig.stash[RUNNING] = running
         yield running
 

@@ -5,7 +5,7 @@ Every process leads a process group, so that a kill takes the children of a work
 
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -21,6 +21,13 @@ from embedded.supervisor.processes import ProcessSpec, StopOrder, python
 PUBSUB_TOPIC = "/waku/2/rs/16/32"
 RING_CAPACITY = 10_000
 START_SECONDS = 60.0
+# Every push is counted, so none may be coalesced with another one. A few senders send more requests than a client may.
+UNLIMITED = {
+    "MAX_OPEN_PER_ROUTE": "10000",
+    **{f"{name}_LIMITS": "1000000/1,100000000/60" for name in ("ROUTE", "SENDER", "GLOBAL")},
+}
+# The lease follows from the timeout. It is short, so that a test of a killed worker need not wait for two minutes.
+OF_FLOWS = {"GORUSH_TIMEOUT_SECONDS": "3", "REPLY_DEADLINE_SECONDS": "5", **UNLIMITED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +35,7 @@ class Fleet:
     """Running processes by the names of their specs. ``environment`` is added to the test session's."""
 
     folder: Path
-    environment: Mapping[str, str]
+    environment: dict[str, str]
     guard: Guard
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -88,6 +95,9 @@ class Fleet:
         process.wait()
         kill_group(process.pid, SIGKILL)  # children that outlived their leader
         self.guard.forget(process.pid)
+
+
+NewFleet = Callable[..., Fleet]
 
 
 def port_of(url: str) -> int:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 
 import psutil
@@ -18,18 +18,16 @@ import redis
 from celery import Celery
 
 from embedded.servers.ports import free_port
-from embedded.servers.postgres import EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack import plan
-from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import ProcessSpec
 from kit.batches.batch import POLL_SECONDS
 from kit.processes.leader import LIVE_WORKERS
 from tests.budget import first_everyday
 from tests.flows import fleet as processes
 from tests.flows import load
-from tests.flows.conftest import environment_of, network_of
-from tests.flows.fleet import Fleet, services, wait_until
+from tests.flows.conftest import network_of
+from tests.flows.fleet import OF_FLOWS, Fleet, NewFleet, services, wait_until
 from tests.flows.network import Network
 
 CHILDREN = 2
@@ -48,17 +46,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> EmbeddedValkey:
 
 
 @pytest.fixture(scope="module")
-def lone(
-    broker: EmbeddedValkey,
-    postgres: EmbeddedPostgres,
-    new_database: Callable[[str], str],
-    guard: Guard,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Fleet]:
+def lone(broker: EmbeddedValkey, new_fleet: NewFleet) -> Iterator[Fleet]:
     """A server with a broker of its own, and two processes that process batches."""
-    environment = environment_of(postgres.url(new_database("batches")), broker.url, tmp_path_factory)
-    fleet = Fleet(tmp_path_factory.mktemp("batches"), environment, guard)
-    ports = {name: processes.port_of(environment[name]) for name in ("WAKU_NODES", "GORUSH_URL")}
+    fleet = new_fleet("batches", **OF_FLOWS, REDIS_URL=broker.url)
+    ports = {name: processes.port_of(fleet.environment[name]) for name in ("WAKU_NODES", "GORUSH_URL")}
     try:
         start_broker(fleet, broker)
         planned = services()

@@ -17,21 +17,17 @@ import psycopg
 import pytest
 from django.conf import settings
 from django.urls import get_resolver
-from psycopg.conninfo import conninfo_to_dict
 from pytest_django import DjangoDbBlocker
 
 from embedded.servers.ports import free_port
-from embedded.servers.postgres import EmbeddedPostgres
-from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack import plan
-from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import StopOrder
 from pushserver.models import ApiToken
 from tests.budget import first_everyday
 from tests.console.routes import Page, console_pages, patterns
 from tests.databases import connected_to
-from tests.flows.conftest import environment_of, network_of, served
-from tests.flows.fleet import Fleet, wait_for_http
+from tests.flows.conftest import network_of, served
+from tests.flows.fleet import OF_FLOWS, Fleet, NewFleet, wait_for_http
 from tests.flows.network import Network
 from tests.flows.traces import Traces, found
 from waku_bridge.codec.keys import chat_key
@@ -55,17 +51,9 @@ KEPT = """
 
 
 @pytest.fixture(scope="module")
-def own_fleet(
-    postgres: EmbeddedPostgres,
-    valkey: EmbeddedValkey,
-    guard: Guard,
-    new_database: Callable[[str], str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Fleet]:
-    database_url = postgres.url(new_database("privacy"))
-    environment = environment_of(database_url, f"{valkey.url.removesuffix('/0')}/8", tmp_path_factory)
-    environment |= {"LOG_FORMAT": "json", "METRICS_TOKEN": METRICS_TOKEN, "API_CALLS_PER_MINUTE": "100000"}
-    with served(Fleet(tmp_path_factory.mktemp("privacy"), environment, guard)) as fleet:
+def own_fleet(new_fleet: NewFleet) -> Iterator[Fleet]:
+    own = {"LOG_FORMAT": "json", "METRICS_TOKEN": METRICS_TOKEN, "API_CALLS_PER_MINUTE": "100000"}
+    with served(new_fleet("privacy", **OF_FLOWS, **own)) as fleet:
         yield fleet
 
 
@@ -95,14 +83,13 @@ def manage(fleet: Fleet, command: str, *arguments: str, **environment: str) -> s
 def test_no_page_answer_metric_or_log_shows_a_token_key_or_message(
     own_fleet: Fleet, own_network: Network, web: str, django_db_blocker: DjangoDbBlocker, every_row: bool, pages: int
 ) -> None:
-    name = str(conninfo_to_dict(own_fleet.environment["DATABASE_URL"])["dbname"])
     traces = Traces(own_network)
     manage(own_fleet, "canary")
     manage(own_fleet, "createsuperuser", "--noinput", *NAME, DJANGO_SUPERUSER_PASSWORD=PASSWORD)
     (api_token,) = re.findall("psk_[^ ]{43}", manage(own_fleet, "api_token", "create", "test", *SCOPES).strip())
 
     def pages_now() -> list[Page]:
-        with django_db_blocker.unblock(), connected_to(name):
+        with django_db_blocker.unblock(), connected_to(own_fleet.environment["DATABASE_URL"]):
             return console_pages(every_row=every_row)
 
     pages_read = read_pages(web, pages_now, traces)

@@ -4,7 +4,7 @@ The server is the tests' own. It traces every message to a collector in this pro
 """
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 
 import httpx
@@ -13,13 +13,10 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from embedded.servers.ports import free_port
-from embedded.servers.postgres import EmbeddedPostgres
-from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack import plan
-from embedded.supervisor.guard import Guard
 from tests.collector import Collector, attributes, collector
-from tests.flows.conftest import environment_of, network_of, served
-from tests.flows.fleet import Fleet, wait_for_http, wait_until
+from tests.flows.conftest import network_of, served
+from tests.flows.fleet import OF_FLOWS, Fleet, NewFleet, wait_for_http, wait_until
 from tests.flows.network import Network, iphone, new_sender
 from tests.flows.test_privacy_of_answers import digests, kept
 from tests.flows.traces import Traces, found
@@ -47,22 +44,13 @@ def collecting() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def own_fleet(
-    postgres: EmbeddedPostgres,
-    valkey: EmbeddedValkey,
-    guard: Guard,
-    new_database: Callable[[str], str],
-    collecting: Collector,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Fleet]:
-    database_url = postgres.url(new_database("traced"))
-    environment = environment_of(database_url, f"{valkey.url.removesuffix('/0')}/9", tmp_path_factory)
-    environment |= {
+def own_fleet(new_fleet: NewFleet, collecting: Collector) -> Iterator[Fleet]:
+    own = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": collecting.url,
         "OTEL_TRACES_SAMPLER_ARG": "1",
         "METRICS_TOKEN": METRICS_TOKEN,
     }
-    with served(Fleet(tmp_path_factory.mktemp("traced"), environment, guard)) as fleet:
+    with served(new_fleet("traced", **OF_FLOWS, **own)) as fleet:
         yield fleet
 
 

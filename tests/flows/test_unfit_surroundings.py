@@ -16,16 +16,14 @@ import pytest
 
 from embedded.servers import installed
 from embedded.servers.accounts import own_folder
-from embedded.servers.postgres import EmbeddedPostgres
-from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack import plan
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import StopOrder
 from kit.db.reasons import UNAVAILABLE
 from tests.clusters import UNSYNCED, Cluster
 from tests.flows import fleet as processes
-from tests.flows.conftest import SERVER, environment_of, network_of, start
-from tests.flows.fleet import Fleet, wait_until
+from tests.flows.conftest import SERVER, network_of, start
+from tests.flows.fleet import OF_FLOWS, Fleet, NewFleet, wait_until
 from tests.flows.load import RECIPIENTS, Load, prepare, pushes_by_message, replies_by_message, wait_until_all_processed
 from tests.flows.network import Network, android, new_sender, unregistered_phone
 from tests.folders import open_folder, small_disk
@@ -62,20 +60,14 @@ PROVEN = "SELECT count(*) FROM registrations_route WHERE is_proven"
 DISABLED = "SELECT count(*) FROM registrations_route WHERE state = 'disabled'"
 GORUSH = "gorush does not answer"
 
-NewFleet = Callable[..., Fleet]
-
 
 @pytest.fixture
-def new_fleet(
-    valkey: EmbeddedValkey, guard: Guard, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[NewFleet]:
-    """Return ``new_fleet(database_url, **settings)``, which makes a server that is not started yet."""
+def new_fleet(new_fleet: NewFleet) -> Iterator[NewFleet]:
+    """Return the function that makes a server, whose processes are killed after the test."""
     fleets: list[Fleet] = []
 
-    def make(database_url: str, **settings: str) -> Fleet:
-        redis_url = f"{valkey.url.removesuffix('/0')}/5"
-        environment = environment_of(database_url, redis_url, tmp_path_factory) | settings
-        fleets.append(Fleet(tmp_path, environment, guard))
+    def make(**settings: str) -> Fleet:
+        fleets.append(new_fleet("unfit", **OF_FLOWS, **settings))
         return fleets[-1]
 
     yield make
@@ -110,7 +102,7 @@ def on_the_disk(disk: Path, cluster: Cluster, new_fleet: NewFleet) -> Fleet:
     with psycopg.connect(cluster.server.url("postgres"), autocommit=True) as connection:
         connection.execute(f"CREATE TABLESPACE small LOCATION '{tables}'")
         connection.execute("CREATE DATABASE small TABLESPACE small")
-    fleet = new_fleet(cluster.server.url("small"))
+    fleet = new_fleet(DATABASE_URL=cluster.server.url("small"))
     fleet.run(processes.migrate())
     return fleet
 
@@ -128,7 +120,7 @@ def wholly_on_the_disk(disk: Path, guard: Guard) -> Iterator[Cluster]:
 def test_an_unfinished_migration_stops_all_processing_until_it_is_finished(
     cluster: Cluster, new_fleet: NewFleet
 ) -> None:
-    fleet = new_fleet(cluster.server.url("postgres"))
+    fleet = new_fleet(DATABASE_URL=cluster.server.url("postgres"))
     fleet.run(plan.manage("half", "shell", "--command", HALF, stop_order=StopOrder.FRONT))
     start(fleet)
     for name in PROCESSES:
@@ -167,7 +159,7 @@ def test_a_full_disk_that_ends_postgresql_is_reported_in_one_line_and_loses_noth
 ) -> None:
     """PostgreSQL ends at once when its WAL has no space, and again when it recovers."""
     cluster = wholly_on_the_disk
-    fleet = new_fleet(cluster.server.url())
+    fleet = new_fleet(DATABASE_URL=cluster.server.url())
     fleet.run(processes.migrate())
     start(fleet)
     with closing(network_of(fleet)) as network:
@@ -192,10 +184,10 @@ def test_a_full_disk_that_ends_postgresql_is_reported_in_one_line_and_loses_noth
 
 
 def test_a_node_of_another_network_and_a_gorush_that_does_not_start_have_a_line_each(
-    postgres: EmbeddedPostgres, new_database: Callable[[str], str], new_fleet: NewFleet
+    new_fleet: NewFleet,
 ) -> None:
     """A gorush without the keys of Apple and Google ends at once."""
-    fleet = new_fleet(postgres.url(new_database("odd_peers")))
+    fleet = new_fleet()
     node = processes.node(processes.port_of(fleet.environment["WAKU_NODES"]))
     elsewhere = [part.replace(processes.PUBSUB_TOPIC, "/waku/2/rs/1/32") for part in node.command]
     fleet.start(replace(node, command=elsewhere), processes.services()["tasks"])
@@ -211,16 +203,13 @@ def test_a_node_of_another_network_and_a_gorush_that_does_not_start_have_a_line_
 
 
 @pytest.mark.nightly
-def test_refused_credentials_are_reported_and_disable_no_token(
-    postgres: EmbeddedPostgres, new_database: Callable[[str], str], new_fleet: NewFleet
-) -> None:
+def test_refused_credentials_are_reported_and_disable_no_token(new_fleet: NewFleet) -> None:
     """Requests that come meanwhile wait. They are delivered with the right credentials, and refused pushes a few
     seconds later.
     """
-    url = postgres.url(new_database("refused"))
-    with psycopg.connect(url, autocommit=True) as connection:
+    fleet = new_fleet()
+    with psycopg.connect(fleet.environment["DATABASE_URL"], autocommit=True) as connection:
         connection.execute(SOONER)
-    fleet = new_fleet(url)
     start(fleet)
     with closing(network_of(fleet)) as network:
         load = prepare(network, REQUESTS, senders_count=RECIPIENTS)

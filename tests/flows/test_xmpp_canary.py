@@ -13,14 +13,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from embedded.servers.ports import free_port
-from embedded.servers.postgres import EmbeddedPostgres
-from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack.plan import manage
-from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import ProcessSpec, StopOrder
 from tests.flows import fleet as processes
-from tests.flows.fleet import Fleet, wait_for_http, wait_until
+from tests.flows.fleet import Fleet, NewFleet, wait_for_http, wait_until
 from tests.interop.servers import ask
 from xmpp_bridge.tests.talking import SERVICE
 from xmpp_bridge.tests.xmpp_server import SECRET, XmppServer
@@ -90,34 +86,24 @@ class Service:
 
 
 @pytest.fixture(scope="module")
-def service(
-    postgres: EmbeddedPostgres,
-    valkey: EmbeddedValkey,
-    new_database: Callable[[str], str],
-    guard: Guard,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Service]:
+def service(new_fleet: NewFleet) -> Iterator[Service]:
     xmpp = ServerThread()
-    environment = {
-        "DATABASE_URL": postgres.url(new_database("xmpp_canary")),
-        "REDIS_URL": f"{valkey.url.removesuffix('/0')}/14",
-        "WAKU_NODES": f"http://127.0.0.1:{free_port()}",  # nothing listens there: the Waku bridge is not started
-        "GORUSH_URL": f"http://127.0.0.1:{free_port()}",
-        "GORUSH_TIMEOUT_SECONDS": "2",
-        "XMPP_COMPONENT_JID": SERVICE,
-        "XMPP_COMPONENT_SECRET": SECRET,
-        "XMPP_COMPONENT_HOST": "127.0.0.1",
-        "XMPP_COMPONENT_PORT": str(xmpp.port),
+    fleet = new_fleet(
+        "xmpp_canary",
+        GORUSH_TIMEOUT_SECONDS="2",
+        XMPP_COMPONENT_JID=SERVICE,
+        XMPP_COMPONENT_SECRET=SECRET,
+        XMPP_COMPONENT_HOST="127.0.0.1",
+        XMPP_COMPONENT_PORT=str(xmpp.port),
         # The canary is served although its domain is not allowed.
-        "XMPP_ALLOWED_DOMAINS": "capulet.test",
-        "COLUMNS": "120",
-    }
-    fleet = Fleet(tmp_path_factory.mktemp("xmpp-canary"), environment, guard)
+        XMPP_ALLOWED_DOMAINS="capulet.test",
+        COLUMNS="120",
+    )
     service = Service(fleet, xmpp)
     try:
         fleet.start(gorush(service), batches(service))
         service.start_bridge()
-        wait_for_http(f"{environment['GORUSH_URL']}/healthz")
+        wait_for_http(f"{fleet.environment['GORUSH_URL']}/healthz")
         yield service
     finally:
         fleet.stop(*fleet.running)

@@ -3,20 +3,16 @@ gorush with fakes of Apple and Google behind it, and go-waku, in the folder PEER
 """
 
 import os
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from embedded.servers.ports import free_port
-from embedded.servers.postgres import EmbeddedPostgres
-from embedded.servers.valkey import EmbeddedValkey
 from embedded.supervisor.guard import Guard
 from tests.flows import fleet as processes
-from tests.flows.fleet import Fleet
+from tests.flows.fleet import Fleet, NewFleet
 from tests.interop.nodes import Nodes, Pair
 from tests.interop.servers import Server, Servers
 
@@ -72,31 +68,15 @@ def pair(request: pytest.FixtureRequest, nodes: Nodes) -> Pair:
 
 
 @pytest.fixture(scope="module")
-def start_server(
-    real_gorush: Server,
-    postgres: EmbeddedPostgres,
-    valkey: EmbeddedValkey,
-    guard: Guard,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> StartServer:
+def start_server(real_gorush: Server, new_fleet: NewFleet) -> StartServer:
     """Return a function that starts every process of the server, between a node and the gorush under test, with further
     settings.
     """
 
     @contextmanager
     def start(node_url: str, **settings: str) -> Iterator[Fleet]:
-        database = f"interop_{uuid.uuid4().hex}"
-        with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {database}")
-        environment = {
-            "DATABASE_URL": postgres.url(database),
-            "REDIS_URL": valkey.url.removesuffix("/0") + "/8",
-            "WAKU_NODES": node_url,
-            "GORUSH_URL": real_gorush.url,
-            "REPLY_DEADLINE_SECONDS": "5",
-        }
-        fleet = Fleet(tmp_path_factory.mktemp("interop-flow"), environment | settings, guard)
-        fleet.run(processes.migrate())
+        own = {"WAKU_NODES": node_url, "GORUSH_URL": real_gorush.url, "REPLY_DEADLINE_SECONDS": "5"}
+        fleet = new_fleet("interop", **own | settings)
         fleet.start(*processes.services().values())
         yield fleet
         fleet.stop(*fleet.running)

@@ -10,12 +10,9 @@ from pathlib import Path
 import pytest
 
 from embedded.servers.ports import free_port
-from embedded.servers.postgres import EmbeddedPostgres
-from embedded.servers.valkey import EmbeddedValkey
-from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import ProcessSpec, StopOrder
-from tests.flows.conftest import environment_of, network_of, served
-from tests.flows.fleet import Fleet, wait_until
+from tests.flows.conftest import network_of, served
+from tests.flows.fleet import OF_FLOWS, Fleet, NewFleet, wait_until
 from tests.flows.network import iphone, new_sender
 from tests.flows.test_traced import WAY
 
@@ -34,26 +31,14 @@ SPAN = re.compile(r"Trace ID +: (\w{32})\n +Parent ID +: (\w*)\n +ID +: \w{16}\n
 
 
 @pytest.fixture
-def fleet(
-    require_or_skip: Callable[[bool, str], None],
-    postgres: EmbeddedPostgres,
-    valkey: EmbeddedValkey,
-    guard: Guard,
-    new_database: Callable[[str], str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Fleet]:
+def fleet(require_or_skip: Callable[[bool, str], None], new_fleet: NewFleet) -> Iterator[Fleet]:
     """A server that traces every message, and halts a channel after five refusals."""
     require_or_skip(PROGRAM.exists(), "there is no real collector: `make peers` builds it")
-    url = postgres.url(new_database("collected"))
-    environment = environment_of(url, valkey.url.removesuffix("/0") + "/9", tmp_path_factory)
-    folder, port = tmp_path_factory.mktemp("collected"), free_port()
-    (folder / "collector.yaml").write_text(CONFIGURATION.format(port=port))
-    environment |= {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
-        "OTEL_TRACES_SAMPLER_ARG": "1",
-    }
-    fleet = Fleet(folder, environment, guard)
-    command = [str(PROGRAM), "--config", str(folder / "collector.yaml")]
+    port = free_port()
+    traced = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", "OTEL_TRACES_SAMPLER_ARG": "1"}
+    fleet = new_fleet("collected", **OF_FLOWS, **traced)
+    (fleet.folder / "collector.yaml").write_text(CONFIGURATION.format(port=port))
+    command = [str(PROGRAM), "--config", str(fleet.folder / "collector.yaml")]
     fleet.start(ProcessSpec(name="collector", command=command, stop_order=StopOrder.PEER))
     wait_until(lambda: "Everything is ready" in fleet.log("collector"), what="the collector")
     with served(fleet) as running:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -22,12 +22,6 @@ from waku_bridge.node import WakuNode
 
 KEYS, HOSTILE_RATE, HONEST_RATE = 1000, 300, 50
 DRAIN_SECONDS = 60
-# A siege tests the default limits.
-UNSET = ("_LIMITS", "MAX_OPEN_PER_ROUTE", "REPLY_DEADLINE_SECONDS")
-
-
-def with_usual_limits(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if not name.endswith(UNSET)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from rich.console import Console
@@ -21,17 +21,15 @@ from embedded.load.waku import Result as WakuResult
 from embedded.load.waku import register_devices
 from embedded.servers import prosody
 from embedded.servers.postgres import EmbeddedPostgres
-from embedded.servers.valkey import EmbeddedValkey
-from embedded.supervisor.guard import Guard
 from kit.http.connections import HttpClient, new_client
-from tests.flows.conftest import SERVER, environment_of, served
-from tests.flows.fleet import PUBSUB_TOPIC, Fleet, wait_until
+from tests.flows.conftest import SERVER, served
+from tests.flows.fleet import PUBSUB_TOPIC, Fleet, NewFleet, wait_until
 from tests.interop.servers import ask
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.peers import DOUBLE_SECRET, DOUBLES, LOOPBACK, SERVICE
 from tests.interop.xmpp.service import APP, Neighbour, Service
 from tests.siege import intruders
-from tests.siege.honest import Honest, ask_honestly, besieging, nothing, report_of, with_usual_limits
+from tests.siege.honest import Honest, ask_honestly, besieging, nothing, report_of
 from tests.siege.payloads import TO_OWN_PHONES, Payloads
 from tests.siege.watching import cpu_seconds, cpu_seconds_of, stored
 from waku_bridge.client import Session
@@ -104,20 +102,12 @@ class World:
 
 @pytest.fixture
 def world(
-    require_or_skip: Callable[[bool, str], None],
-    postgres: EmbeddedPostgres,
-    valkey: EmbeddedValkey,
-    new_database: Callable[[str], str],
-    guard: Guard,
-    tmp_path_factory: pytest.TempPathFactory,
+    require_or_skip: Callable[[bool, str], None], postgres: EmbeddedPostgres, new_fleet: NewFleet
 ) -> Iterator[World]:
     require_or_skip(prosody.is_installed(), "there is no Prosody: `make siege` as root installs it")
-    folder = tmp_path_factory.mktemp("attacks")
-    url = postgres.url(new_database(folder.name))
-    environment = environment_of(url, f"{valkey.url.removesuffix('/0')}/9", tmp_path_factory)
-    fleet = Fleet(folder, with_usual_limits(environment), guard)
+    fleet = new_fleet("attacks", GORUSH_TIMEOUT_SECONDS="3")
     peer = peers.prosody(fleet)
-    fleet = replace(fleet, environment={**fleet.environment, **peers.component_of(peer)})
+    fleet.environment.update(peers.component_of(peer))
     with served(fleet):
         service = Service(peer, fleet)
         service.add_app(APP)

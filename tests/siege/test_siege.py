@@ -9,7 +9,7 @@ development node and gorush.
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -19,14 +19,11 @@ import pytest
 from coincurve import PrivateKey
 
 from embedded.load.waku import Result, register_devices
-from embedded.servers.postgres import EmbeddedPostgres
-from embedded.servers.valkey import EmbeddedValkey
-from embedded.supervisor.guard import Guard
 from kit.http.connections import new_client
 from registrations.messages import RegistrationMessage
-from tests.flows.conftest import SERVER, environment_of, served
-from tests.flows.fleet import PUBSUB_TOPIC, Fleet
-from tests.siege.honest import KEYS, Honest, ask_honestly, besieging, nothing, report_of, with_usual_limits
+from tests.flows.conftest import SERVER, served
+from tests.flows.fleet import PUBSUB_TOPIC, Fleet, NewFleet
+from tests.siege.honest import KEYS, Honest, ask_honestly, besieging, nothing, report_of
 from tests.siege.watching import Memory, analyze_nothing, given_up, inbox, stored
 from waku_bridge.client import Session
 from waku_bridge.codec.envelope import encode_registration
@@ -82,17 +79,8 @@ class Siege:
 
 
 @pytest.fixture
-def fleet(
-    postgres: EmbeddedPostgres,
-    valkey: EmbeddedValkey,
-    new_database: Callable[[str], str],
-    guard: Guard,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Fleet]:
-    folder = tmp_path_factory.mktemp("siege")
-    url = postgres.url(new_database(folder.name))
-    environment = environment_of(url, f"{valkey.url.removesuffix('/0')}/9", tmp_path_factory)
-    with served(Fleet(folder, with_usual_limits(environment), guard)) as running:
+def fleet(new_fleet: NewFleet) -> Iterator[Fleet]:
+    with served(new_fleet("siege", GORUSH_TIMEOUT_SECONDS="3")) as running:
         yield running
 
 

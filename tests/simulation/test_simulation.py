@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import pytest
 
-from embedded.servers.postgres import EmbeddedPostgres
 from tests.budget import first_everyday
 
 SEED = int(os.environ.get("SEED") or 0)
@@ -19,9 +18,9 @@ ASKED = int(os.environ.get("SEEDS") or (1 if os.environ.get("SEED") else 0))
 
 
 @pytest.fixture(scope="module")
-def simulate(postgres: EmbeddedPostgres, new_database: Callable[[str], str]) -> Callable[..., str]:
+def simulate(new_database: Callable[[str], str]) -> Callable[..., str]:
     """Return ``simulate(first, count)``, which runs seeds and returns the output."""
-    url = postgres.url(new_database("simulation"))
+    url = new_database("simulation")
 
     def run(first: int, count: int, **more: str) -> str:
         command = [sys.executable, "-m", "tests.simulation", str(first), str(count)]

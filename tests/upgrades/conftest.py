@@ -13,13 +13,12 @@ import pytest
 from embedded.servers import prosody
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import EmbeddedPostgres
-from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack.plan import manage
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import StopOrder
 from tests.flows import fleet as processes
 from tests.flows.conftest import SERVER
-from tests.flows.fleet import Fleet
+from tests.flows.fleet import UNLIMITED, Fleet
 from tests.flows.network import Network
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.service import APP, Service
@@ -64,7 +63,7 @@ class Installation:
 def installation(
     require_or_skip: Callable[[bool, str], None],
     postgres: EmbeddedPostgres,
-    valkey: EmbeddedValkey,
+    new_redis: Callable[[], str],
     guard: Guard,
     tmp_path: Path,
 ) -> Iterator[Installation]:
@@ -78,7 +77,7 @@ def installation(
     (tmp_path / "logs").mkdir()
     require_or_skip(prosody.is_installed(), "there is no Prosody: `make xmpp-interop` as root installs it")
     xmpp = peers.prosody(Fleet(tmp_path / "logs", {}, guard))
-    fleet = Fleet(tmp_path / "logs", _environment(postgres, valkey, tmp_path) | peers.component_of(xmpp), guard)
+    fleet = Fleet(tmp_path / "logs", _environment(postgres, new_redis(), tmp_path) | peers.component_of(xmpp), guard)
     up = Up(tmp_path / "data", free_port(), fleet.folder / "up.log", environment=fleet.environment, folder=folder)
     try:
         _start_peers(fleet)
@@ -96,23 +95,20 @@ def installation(
         xmpp.stop()
 
 
-def _environment(postgres: EmbeddedPostgres, valkey: EmbeddedValkey, folder: Path) -> dict[str, str]:
-    """Return the settings: an empty database, and limits for a few senders that send more requests than a
-    client may.
-    """
+def _environment(postgres: EmbeddedPostgres, redis_url: str, folder: Path) -> dict[str, str]:
+    """Return the settings, with an empty database."""
     database = f"upgrade_{uuid4().hex[:8]}"
     with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {database}")
     return {
         "DATABASE_URL": postgres.url(database),
-        "REDIS_URL": valkey.url.removesuffix("/0") + "/6",
+        "REDIS_URL": redis_url,
         "WAKU_NODES": f"http://127.0.0.1:{free_port()}",
         "GORUSH_URL": f"http://127.0.0.1:{free_port()}",
         "METRICS_DIR": str(folder / "metrics"),
         "METRICS_PORT": str(free_port()),
-        "MAX_OPEN_PER_ROUTE": "10000",
         **{name: os.environ[name] for name in SECRETS},
-        **{f"{name}_LIMITS": "1000000/1,100000000/60" for name in ("ROUTE", "SENDER", "GLOBAL")},
+        **UNLIMITED,
     }
 
 

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from embedded.servers import prosody
-from embedded.servers.postgres import EmbeddedPostgres
-from embedded.servers.valkey import EmbeddedValkey
 from embedded.supervisor.guard import Guard
-from tests.flows.fleet import Fleet
+from tests.flows.fleet import Fleet, NewFleet
 from tests.interop.xmpp import ejabberd, peers, service
 from tests.interop.xmpp.peers import Peer
 from tests.interop.xmpp.service import Service
@@ -51,21 +49,13 @@ def peer(request: pytest.FixtureRequest) -> Peer:
 
 
 @pytest.fixture(scope="session")
-def start_service(
-    postgres: EmbeddedPostgres,
-    valkey: EmbeddedValkey,
-    new_database: Callable[[str], str],
-    guard: Guard,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[[Peer], Service]]:
+def start_service(new_fleet: NewFleet) -> Iterator[Callable[[Peer], Service]]:
     """Return ``start_service(peer)``, which starts a service of its own behind a server."""
     fleets: list[Fleet] = []
 
     def start(peer: Peer) -> Service:
-        database_url = postgres.url(new_database(f"xmpp_{peer.name}"))
-        redis_url = f"{valkey.url.removesuffix('/0')}/{9 + len(fleets)}"
-        environment = service.settings_for(peer, database_url, redis_url)
-        fleets.append(Fleet(tmp_path_factory.mktemp(f"service-{peer.name}"), environment, guard))
+        own = {"GORUSH_TIMEOUT_SECONDS": "3", "LOG_LEVEL": "DEBUG", **peers.component_of(peer)}
+        fleets.append(new_fleet(f"xmpp_{peer.name}", **own))
         return service.start(peer, fleets[-1])
 
     yield start

@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import psycopg
 
-from embedded.servers.ports import free_port
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import ProcessSpec, StopOrder
 from tests.flows import fleet as processes
@@ -26,7 +25,6 @@ from tests.interop.xmpp.peers import (
     USER_SERVER,
     USER_SERVER_SECRET,
     Peer,
-    component_of,
 )
 from xmpp_bridge.client import Device, Dialect, NotifyingServer, Platform, Registered, Route, new_id
 from xmpp_bridge.client.elements import PING, element, iq
@@ -179,18 +177,6 @@ async def until_async(find: Callable[[], Any], *, what: str, seconds: float = TI
 
 def bridge() -> ProcessSpec:
     return manage(BRIDGE, "run_xmpp_bridge", stop_order=StopOrder.FRONT)
-
-
-def settings_for(peer: Peer, database_url: str, redis_url: str) -> dict[str, str]:
-    return {
-        "DATABASE_URL": database_url,
-        "REDIS_URL": redis_url,
-        "WAKU_NODES": f"http://{LOOPBACK}:{free_port()}",  # nothing listens there: the Waku bridge is not started
-        "GORUSH_URL": f"http://{LOOPBACK}:{free_port()}",
-        "GORUSH_TIMEOUT_SECONDS": "3",
-        **component_of(peer),
-        "LOG_LEVEL": "DEBUG",
-    }
 
 
 def start(peer: Peer, fleet: Fleet) -> Service:
