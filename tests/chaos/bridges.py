@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import orjson
 import psycopg
 
 from embedded.servers import installed
@@ -17,7 +16,6 @@ from embedded.supervisor.processes import ProcessSpec, StopOrder, python
 from tests.clusters import UNSYNCED, Cluster
 from tests.flows import fleet as processes
 from tests.flows.fleet import PUBSUB_TOPIC, RING_CAPACITY, Fleet, wait_for_http, wait_until
-from tests.interop.servers import ask
 
 NODES = ("node-a", "node-b")
 BRIDGES = ("bridge-a", "bridge-b")
@@ -64,14 +62,6 @@ class Bridges:
     def start_workers(self) -> None:
         services = processes.services()
         self.fleet.start(*(services[name] for name in WORKERS if name not in self.fleet.running))
-
-    def break_node(self, name: str, **faults: object) -> None:
-        """Set faults of a node, and fail if the node did not accept them, as the test would otherwise prove nothing."""
-        answer = ask(self.urls[name], "POST", "/dev/faults", orjson.dumps(faults))
-        assert answer.status == 200, answer.body
-
-    def mend_node(self, name: str) -> None:
-        ask(self.urls[name], "DELETE", "/dev/faults")
 
     def owner(self) -> str:
         """Return the name of the living bridge that holds the reader's lock in PostgreSQL, or an empty string."""

@@ -12,6 +12,7 @@ import psutil
 import psycopg
 
 from tests.chaos.stack import Stack
+from tests.interop.servers import break_peer, mend_peer
 
 PAUSE_SECONDS = 2.0
 IN_FLIGHT = "SELECT id, attempt_count FROM notifications_notification WHERE state = 'in_flight'"
@@ -96,9 +97,9 @@ class Storm:
         self.held_at_kills.append(len(found))
 
     def _break(self, *, seconds: float, **faults: object) -> None:
-        self.stack.break_providers(**faults)
+        break_peer(self.stack.servers.fakes_url, **faults)
         time.sleep(seconds)
-        self.stack.mend_providers()
+        mend_peer(self.stack.servers.fakes_url)
 
     FAULTS: ClassVar[dict[str, Callable[["Storm"], None]]] = {
         "worker killed": _kill_worker,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tests.chaos.bridges import BRIDGES, NODES, Bridges
+from tests.interop.servers import break_peer, mend_peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Outages:
         """
         for _ in range(3):
             for name in NODES:
-                self.bridges.break_node(name, cut_after_drain=self.rng.randint(3, 6))
+                break_peer(self.bridges.urls[name], cut_after_drain=self.rng.randint(3, 6))
             time.sleep(1)
 
     def _restart_node(self) -> None:
@@ -64,7 +65,7 @@ class Outages:
         name = self._any_node()
         [other] = set(NODES) - {name}
         self.bridges.fleet.stop(name)
-        self.bridges.break_node(other, cut_after_drain=3)
+        break_peer(self.bridges.urls[other], cut_after_drain=3)
         time.sleep(30 * self.scale)
         self.bridges.start_nodes(name)
 
@@ -134,10 +135,10 @@ class Outages:
     @contextmanager
     def _broken(self, *names: str, **faults: object) -> Iterator[None]:
         for name in names:
-            self.bridges.break_node(name, **faults)
+            break_peer(self.bridges.urls[name], **faults)
         yield
         for name in names:
-            self.bridges.mend_node(name)
+            mend_peer(self.bridges.urls[name])
 
     def _any_node(self) -> str:
         return self.rng.choice(NODES)

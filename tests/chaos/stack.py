@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
-
 from embedded.servers.ports import free_port
 from tests.flows import fleet as processes
 from tests.flows.fleet import UNLIMITED, Fleet, NewFleet, wait_for_http
-from tests.interop.servers import Servers, ask
+from tests.interop.servers import Servers
 
 GORUSH = Path(os.environ.get("PEERS", ".peers")).resolve() / "gorush"
 # Fakes and gorush log tokens by design, as they act for Apple and Google.
@@ -61,16 +59,6 @@ class Stack:
     def start_workers(self, *names: str) -> None:
         services = processes.services()
         self.fleet.start(*(services[name] for name in names))
-
-    def break_providers(self, **faults: object) -> None:
-        """Set faults of the providers, and fail if they were not accepted, as the test would otherwise prove
-        nothing.
-        """
-        answer = ask(self.servers.fakes_url, "POST", "/dev/faults", orjson.dumps(faults))
-        assert answer.body.items() >= faults.items()
-
-    def mend_providers(self) -> None:
-        ask(self.servers.fakes_url, "DELETE", "/dev/faults")
 
     def own_logs(self) -> dict[str, str]:
         """Return the logs of the server itself, without those of PEERS."""

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,16 @@ def ask(
         connection.close()
     is_json = headers.get("content-type", "").startswith("application/json") and content
     return Answer(response.status, json.loads(content) if is_json else content, headers)
+
+
+def break_peer(url: str, **faults: object) -> None:
+    """Set faults of a peer, and fail if it did not accept them, as the test would otherwise prove nothing."""
+    answer = ask(url, "POST", "/dev/faults", json.dumps(faults).encode())
+    assert answer.status == HTTPStatus.OK, answer.body
+
+
+def mend_peer(url: str) -> None:
+    ask(url, "DELETE", "/dev/faults")
 
 
 def send(urls: Sequence[str], push: Push, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Result:

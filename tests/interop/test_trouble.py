@@ -12,7 +12,7 @@ from embedded.servers.ports import free_port
 from notifications.gateways.gorush.sending.push_api import device_token
 from notifications.messages import Outcome
 from registrations.messages import TokenType
-from tests.interop.servers import Server, Servers, ask, new_push, send
+from tests.interop.servers import Server, Servers, break_peer, mend_peer, new_push, send
 
 IOS, ANDROID = TokenType.APN, TokenType.FIREBASE
 BOTH = pytest.mark.parametrize("token_type", [IOS, ANDROID], ids=["iOS", "Android"])
@@ -77,7 +77,7 @@ def test_a_base_url_with_a_trailing_slash_is_a_matter_for_the_operator(server: S
 def development(servers: Servers) -> Iterator[Server]:
     server = servers.development("development-trouble")
     yield server
-    ask(server.url, "DELETE", "/dev/faults")
+    mend_peer(server.url)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_invalid_answers_of_gorush(development: Server, fate: str, outcome: Outc
     ],
 )
 def test_error_pages_of_a_proxy_in_front_of_gorush(development: Server, status: int, outcome: Outcome) -> None:
-    ask(development.url, "POST", "/dev/faults", b'{"status": %d}' % status)
+    break_peer(development.url, status=status)
     result = send([development.url], new_push(IOS))
     assert (result.outcome, result.code) == (outcome, f"http_{status}")
 

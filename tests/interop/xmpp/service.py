@@ -1,7 +1,6 @@
 """Push service as processes: the component at a real server, a worker, and gorush at the end."""
 
 import asyncio
-import json
 import os
 import uuid
 from base64 import b64encode
@@ -59,13 +58,6 @@ class Service:
 
     def add_app(self, slug: str, *, passes_texts: bool = False, refuses_texts: bool = False) -> None:
         self.rows(ADD_APP, slug, BUNDLE, passes_texts, refuses_texts)
-
-    def break_gorush(self, **faults: object) -> None:
-        answer = ask(self.gorush_url, "POST", "/dev/faults", json.dumps(faults).encode())
-        assert answer.body.items() >= faults.items()
-
-    def mend_gorush(self) -> None:
-        ask(self.gorush_url, "DELETE", "/dev/faults")
 
     def all_pushes(self) -> list[dict[str, Any]]:
         """Return all pushes that gorush got, including those for Status users."""

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.interop.servers import break_peer, mend_peer
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.peers import SERVICE, USER_SERVER
 from tests.interop.xmpp.service import BRIDGE, Service, android, ciphertext, iv, until
@@ -149,7 +150,7 @@ async def test_comes_back_after_the_server_and_loses_nothing_that_it_acknowledge
     device = android()
     async with push_service.user_server() as server:
         route = await server.route(device, Dialect.XEP0357)
-        push_service.break_gorush(down=True)
+        break_peer(push_service.gorush_url, down=True)
         sent = [Notification(Grade.NORMAL, ciphertext(), iv()) for _ in range(5)]
         for notification in sent:
             server.notify(route, notification)
@@ -158,7 +159,7 @@ async def test_comes_back_after_the_server_and_loses_nothing_that_it_acknowledge
         await asyncio.to_thread(push_service.peer.stop)
         await asyncio.to_thread(push_service.peer.start)
     finally:
-        push_service.mend_gorush()
+        mend_peer(push_service.gorush_url)
     await push_service.wait_until_connected()
     pushes = await push_service.wait_for_pushes(device, len(sent))
     assert sorted(push["data"]["e"] for push in pushes) == sorted(each.ciphertext for each in sent)

@@ -8,6 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from notifications.messages import Grade
+from tests.interop.servers import break_peer, mend_peer
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.peers import SERVICE, Peer, write_to_absent
 from tests.interop.xmpp.service import Service, android, ciphertext, iphone, iv
@@ -317,14 +318,14 @@ async def test_answers_come_while_gorush_hangs(push_service: Service) -> None:
     device = android()
     async with push_service.user_server() as server:
         route = await server.route(device, Dialect.XEP0357)
-        push_service.break_gorush(delay_ms=HANGING_MS)
+        break_peer(push_service.gorush_url, delay_ms=HANGING_MS)
         try:
             for _ in range(3):
                 server.notify(route, Notification(Grade.NORMAL, ciphertext(), iv()))
                 assert isinstance(await server.next_event(timeout_seconds=peers.TIMEOUT_SECONDS), Stored)
             assert push_service.pushes(device) == []
         finally:
-            push_service.mend_gorush()
+            mend_peer(push_service.gorush_url)
 
 
 async def test_two_services_of_one_name_do_not_both_connect(push_service: Service) -> None:
