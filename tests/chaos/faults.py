@@ -9,7 +9,6 @@ from itertools import cycle
 from typing import ClassVar
 
 import psutil
-import psycopg
 
 from tests.chaos.stack import Stack
 from tests.interop.servers import break_peer, mend_peer
@@ -91,8 +90,7 @@ class Storm:
         self._break(delay_ms=6000, seconds=0.5)
 
     def _note_held(self) -> None:
-        with psycopg.connect(self.stack.fleet.environment["DATABASE_URL"], autocommit=True) as connection:
-            found = set(connection.execute(IN_FLIGHT).fetchall()) - self.held
+        found = set(self.stack.fleet.rows(IN_FLIGHT)) - self.held
         self.held |= found
         self.held_at_kills.append(len(found))
 

@@ -138,8 +138,8 @@ def test_nothing_that_was_acknowledged_is_lost_and_doubles_have_one_collapse_id(
     asyncio.run(main())
 
     def nothing_waits() -> bool:
-        push_service.rows(HURRY)
-        return push_service.rows(OPEN) == [(0,)]
+        push_service.fleet.rows(HURRY)
+        return push_service.fleet.rows(OPEN) == [(0,)]
 
     wait_until(nothing_waits, seconds=OVER_SECONDS, pause_seconds=1, what="everything is delivered")
     judge(idle_stack, sent, storm)

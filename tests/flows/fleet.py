@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
 from signal import SIGKILL
+from typing import Any
 
 import httpx
+import psycopg
 
 from embedded.stack import plan
 from embedded.supervisor.guard import Guard, kill_group
@@ -83,6 +85,12 @@ class Fleet:
         """Return whether a process answers at ``url``, and fail if it has ended."""
         assert self.running[name].poll() is None, self.log(name)
         return _answers(url)
+
+    def rows(self, query: Any, *parameters: object) -> list[tuple[Any, ...]]:
+        """Run a statement in the server's database, and return its rows."""
+        with psycopg.connect(self.environment["DATABASE_URL"], autocommit=True) as connection:
+            cursor = connection.execute(query, parameters)
+            return cursor.fetchall() if cursor.description else []
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")

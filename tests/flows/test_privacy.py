@@ -1,8 +1,5 @@
 """Promise of design and documentation: the server keeps hashes instead of identities, and no secret in plain."""
 
-import psycopg
-from psycopg import sql
-
 from tests.flows.fleet import Fleet
 from tests.flows.network import Network, android, new_sender
 from tests.flows.traces import Traces, found
@@ -41,11 +38,8 @@ def test_the_contents_of_a_push_are_forgotten_once_it_is_delivered(network: Netw
 
 def _tables(fleet: Fleet) -> dict[str, str]:
     """Return every table as text, with bytes in hex."""
-    with psycopg.connect(fleet.environment["DATABASE_URL"], autocommit=True) as connection:
-        names = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
-        return {f"table {name}": _text(connection, name) for (name,) in names}
-
-
-def _text(connection: psycopg.Connection, table: str) -> str:
-    rows = connection.execute(sql.SQL("SELECT row::text FROM {} AS row").format(sql.Identifier(table)))
-    return "\n".join(text for (text,) in rows)
+    names = fleet.rows("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    return {
+        f"table {name}": "\n".join(text for (text,) in fleet.rows(f'SELECT row::text FROM "{name}" AS row'))
+        for (name,) in names
+    }

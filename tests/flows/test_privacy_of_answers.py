@@ -13,7 +13,6 @@ from hashlib import sha256
 from itertools import chain
 
 import httpx
-import psycopg
 import pytest
 from django.conf import settings
 from django.urls import get_resolver
@@ -169,8 +168,7 @@ def own_secrets() -> dict[str, bytes]:
 
 
 def kept(fleet: Fleet) -> dict[str, bytes]:
-    with psycopg.connect(fleet.environment["DATABASE_URL"]) as database:
-        values = [bytes(value) for (value,) in database.execute(KEPT) if value and len(value) >= 16]
+    values = [bytes(value) for (value,) in fleet.rows(KEPT) if value and len(value) >= 16]
     return {f"kept value {number}": value for number, value in enumerate(dict.fromkeys(values))}
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import httpx
-import psycopg
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -109,8 +108,7 @@ def test_nothing_of_anybody_leaves_for_the_collector(
 ) -> None:
     traces = Traces(own_network)
     wait_until(lambda: len(requests_of(collecting)) >= len(traces.phones), what="a trace of each")
-    with psycopg.connect(own_fleet.environment["DATABASE_URL"]) as database:
-        names = {f"name {number}": bytes(name) for number, (name,) in enumerate(database.execute(NAMES)) if name}
+    names = {f"name {number}": bytes(name) for number, (name,) in enumerate(own_fleet.rows(NAMES)) if name}
     sent = b"".join(collecting.bodies).decode("latin-1")
     hidden = {**traces.secrets(), **kept(own_fleet), **digests(traces), **names}
     assert len(names) > 30

@@ -208,8 +208,7 @@ def test_refused_credentials_are_reported_and_disable_no_token(new_fleet: NewFle
     seconds later.
     """
     fleet = new_fleet()
-    with psycopg.connect(fleet.environment["DATABASE_URL"], autocommit=True) as connection:
-        connection.execute(SOONER)
+    fleet.rows(SOONER)
     start(fleet)
     with closing(network_of(fleet)) as network:
         load = prepare(network, REQUESTS, senders_count=RECIPIENTS)

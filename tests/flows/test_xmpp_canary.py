@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
 import pytest
 
 from embedded.stack.plan import manage
@@ -64,16 +63,11 @@ class Service:
     fleet: Fleet
     xmpp: ServerThread
 
-    def rows(self, query: str) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.fleet.environment["DATABASE_URL"], autocommit=True) as connection:
-            cursor = connection.execute(query)  # type: ignore[arg-type]
-            return cursor.fetchall() if cursor.description else []
-
     def last(self, *columns: str) -> tuple[Any, ...]:
-        return self.rows(LAST.format(", ".join(columns)))[0]
+        return self.fleet.rows(LAST.format(", ".join(columns)))[0]
 
     def left(self) -> dict[str, int]:
-        return {table: self.rows(f"SELECT count(*) FROM {table}")[0][0] for table in LEFT}
+        return {table: self.fleet.rows(f"SELECT count(*) FROM {table}")[0][0] for table in LEFT}
 
     def pushes(self) -> list[Any]:
         """Return the pushes that gorush got for Apple and Google."""
@@ -191,12 +185,12 @@ def test_a_killed_run_is_reported_and_cleared_away_by_the_next(
     without("batches")
     service.fleet.start(manage("killed", "xmpp_canary", stop_order=StopOrder.FRONT))
     pushed = "SELECT count(*) FROM notifications_notification"
-    wait_until(lambda: service.rows(pushed) == [(1,)], what="the canary has pushed")
+    wait_until(lambda: service.fleet.rows(pushed) == [(1,)], what="the canary has pushed")
     service.fleet.kill("killed")
     assert canary() == (2, "CommandError: Another run of this canary is under way. Try again in a moment.\n")
-    service.rows(
+    service.fleet.rows(
         "UPDATE xmpp_bridge_canaryrun SET started_at = started_at - interval '1 hour' WHERE finished_at IS NULL"
     )
     canary()
     assert service.left() == NOTHING_LEFT
-    assert service.rows("SELECT count(*) FROM xmpp_bridge_canaryrun WHERE state = 'interrupted'") == [(1,)]
+    assert service.fleet.rows("SELECT count(*) FROM xmpp_bridge_canaryrun WHERE state = 'interrupted'") == [(1,)]

@@ -97,7 +97,7 @@ class World:
         )
 
     def wait_until_quiet(self) -> None:
-        wait_until(lambda: self.service.rows(WAITING) == [(0,)], seconds=120, pause_seconds=0.5, what="nothing waits")
+        wait_until(lambda: self.fleet.rows(WAITING) == [(0,)], seconds=120, pause_seconds=0.5, what="nothing waits")
 
 
 @pytest.fixture

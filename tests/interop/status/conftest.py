@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests.flows import fleet as processes
@@ -94,10 +93,9 @@ class World:
 
     def count_requests(self, message_id: str) -> int:
         """Count the stored requests to notify about a message."""
-        with psycopg.connect(self.server.environment["DATABASE_URL"]) as connection:
-            sql = "SELECT count(*) FROM notifications_notificationrequest WHERE message_id = decode(%s, 'hex')"
-            row = connection.execute(sql, [message_id.removeprefix("0x")]).fetchone()
-        return int(row[0]) if row else 0
+        sql = "SELECT count(*) FROM notifications_notificationrequest WHERE message_id = decode(%s, 'hex')"
+        [(count,)] = self.server.rows(sql, message_id.removeprefix("0x"))
+        return int(count)
 
     def settle(self) -> None:
         """Wait until no push was sent for `QUIET_SECONDS`."""

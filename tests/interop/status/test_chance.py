@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-import psycopg
 import pytest
 
 from tests.flows.fleet import Fleet
@@ -199,8 +198,7 @@ def published(world: World) -> Iterator[Published]:
 def inbox(world: World) -> dict[str, str]:
     """Return the state of each envelope that the server has, by its hash."""
     sql = "SELECT encode(hash, 'hex'), concat_ws(' ', state, reason, message_type) FROM waku_bridge_inboundenvelope"
-    with psycopg.connect(world.server.environment["DATABASE_URL"]) as connection:
-        return dict(connection.execute(sql).fetchall())
+    return dict(world.server.rows(sql))
 
 
 def stored(world: World, hashes: Iterable[str]) -> set[str]:

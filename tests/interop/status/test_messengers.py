@@ -4,7 +4,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from coincurve import PrivateKey
 
@@ -296,18 +295,15 @@ def test_a_client_that_is_a_year_behind_is_woken_again_once_it_has_started(world
 
 def age(world: World, messenger: Messenger) -> None:
     """Let a year pass for a registration, and expire registrations that were not renewed."""
-    with psycopg.connect(world.server.environment["DATABASE_URL"], autocommit=True) as connection:
-        connection.execute(
-            """
-            WITH old AS (
-                UPDATE registrations_registration SET updated_at = updated_at - interval '1 year'
-                WHERE installation_id = %s RETURNING route_id
-            )
-            UPDATE registrations_route SET last_success_at = last_success_at - interval '1 year'
-            FROM old WHERE id = route_id
-            """,
-            [messenger.installation_id],
+    older = """
+        WITH old AS (
+            UPDATE registrations_registration SET updated_at = updated_at - interval '1 year'
+            WHERE installation_id = %s RETURNING route_id
         )
+        UPDATE registrations_route SET last_success_at = last_success_at - interval '1 year'
+        FROM old WHERE id = route_id
+    """
+    world.server.rows(older, messenger.installation_id)
     code = "import os, django; os.environ['DJANGO_SETTINGS_MODULE'] = 'pushserver.settings'; django.setup()"
     code += "; from waku_bridge.tasks import expire_registrations as expire; expire()"
     world.server.run(python("expire", "-c", code, stop_order=StopOrder.FRONT))

@@ -9,8 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import psycopg
-
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import ProcessSpec, StopOrder
 from tests.flows import fleet as processes
@@ -51,13 +49,8 @@ class Service:
     def gorush_url(self) -> str:
         return self.fleet.environment["GORUSH_URL"]
 
-    def rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.fleet.environment["DATABASE_URL"], autocommit=True) as connection:
-            cursor = connection.execute(query, parameters)
-            return cursor.fetchall() if cursor.description else []
-
     def add_app(self, slug: str, *, passes_texts: bool = False, refuses_texts: bool = False) -> None:
-        self.rows(ADD_APP, slug, BUNDLE, passes_texts, refuses_texts)
+        self.fleet.rows(ADD_APP, slug, BUNDLE, passes_texts, refuses_texts)
 
     def all_pushes(self) -> list[dict[str, Any]]:
         """Return all pushes that gorush got, including those for Status users."""

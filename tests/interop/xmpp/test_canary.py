@@ -22,8 +22,8 @@ async def test_the_canary_goes_through_a_real_server_and_back(either_service: Se
     before = len(either_service.all_pushes())
     code, printed = await asyncio.to_thread(run_canary, either_service)
     assert code == 0, printed
-    assert either_service.rows(LAST) == [("passed", "", "")]
-    assert either_service.rows(DEVICES) == [(0,)]
+    assert either_service.fleet.rows(LAST) == [("passed", "", "")]
+    assert either_service.fleet.rows(DEVICES) == [(0,)]
     assert len(either_service.all_pushes()) == before
 
 
@@ -35,4 +35,4 @@ async def test_the_canary_reports_that_no_component_is_connected(push_service: S
         push_service.start_bridge()
     await push_service.wait_until_connected()
     assert code == 1, printed
-    assert push_service.rows(LAST) == [("broken", "register", "component")]
+    assert push_service.fleet.rows(LAST) == [("broken", "register", "component")]

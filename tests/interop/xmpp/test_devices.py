@@ -58,7 +58,7 @@ async def test_a_device_that_registers_again_keeps_its_names_and_changes_its_tok
 @pytest.mark.requirement("X4")
 @pytest.mark.parametrize("change", ["device", "account", "app"])
 async def test_another_device_account_or_app_is_another_route(push_service: Service, change: str) -> None:
-    if change == "app" and not push_service.rows("SELECT 1 FROM xmpp_bridge_app WHERE slug = 'other'"):
+    if change == "app" and not push_service.fleet.rows("SELECT 1 FROM xmpp_bridge_app WHERE slug = 'other'"):
         push_service.add_app("other")
     device, user = android(), f"user-{uuid.uuid4().hex}"
     other = {

@@ -26,8 +26,8 @@ async def kill(service: Service, route: Route, server: object, token: str) -> No
         SELECT 1 FROM registrations_route AS route JOIN xmpp_bridge_device AS device ON device.route_id = route.id
         WHERE route.state = 'disabled' AND device.id = %s
     """
-    [(device,)] = service.rows("SELECT id FROM xmpp_bridge_device ORDER BY registered_at DESC LIMIT 1")
-    await until(lambda: service.rows(dead, device), what=f"the route is disabled: {token[:8]}")
+    [(device,)] = service.fleet.rows("SELECT id FROM xmpp_bridge_device ORDER BY registered_at DESC LIMIT 1")
+    await until(lambda: service.fleet.rows(dead, device), what=f"the route is disabled: {token[:8]}")
 
 
 @pytest.mark.requirement("X10")

@@ -50,8 +50,8 @@ async def test_no_body_sender_account_or_device_id_is_anywhere(push_service: Ser
 def dump(service: Service) -> str:
     """Return every row of every table as text, with bytes decoded once more."""
     texts = []
-    for (table,) in service.rows(TABLES):
-        for row in service.rows(f'SELECT * FROM "{table}"'):
+    for (table,) in service.fleet.rows(TABLES):
+        for row in service.fleet.rows(f'SELECT * FROM "{table}"'):
             texts.append(str(row))
             texts += [bytes(value).decode("utf-8", "replace") for value in row if isinstance(value, bytes | memoryview)]
     return "\n".join(texts)

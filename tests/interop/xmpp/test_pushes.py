@@ -144,7 +144,7 @@ async def test_of_a_forwarded_stanza_only_a_wake_up_is_left(push_service: Servic
 
 @pytest.mark.requirement("X8")
 async def test_an_app_may_refuse_forwarded_stanzas(push_service: Service) -> None:
-    if not push_service.rows("SELECT 1 FROM xmpp_bridge_app WHERE slug = 'strict'"):
+    if not push_service.fleet.rows("SELECT 1 FROM xmpp_bridge_app WHERE slug = 'strict'"):
         push_service.add_app("strict", refuses_texts=True)
     device = android(app="strict")
     message = element("message", CLIENT, {}, element("body", CLIENT, text=BODY))
