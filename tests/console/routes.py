@@ -143,9 +143,22 @@ def _is_searched(meta: Any) -> bool:
 
 
 def make_one_of_everything() -> None:
-    """Make at least one row for every page of the console. All rows of a user are about the same user."""
+    """Make at least one row for every page of the console."""
     now = timezone.now()
-    registration = factories.make_registration()
+    make_one_of_each_fact()
+    Incident.objects.create(
+        indicator="broker", name="Redis", state="act now", sentence="away", incident_at=now, began_at=now, ended_at=now
+    )
+    factories.make_channel((2, ""))
+    load_seed()
+    _make_staff()
+    reports.publish(last_closed_day(now))
+
+
+def make_one_of_each_fact(**user: Any) -> None:
+    """Make a row of every table of facts. All rows of a user are about the same user."""
+    now = timezone.now()
+    registration = factories.make_registration(**user)
     factories.make_grant(registration)
     factories.make_event(pseudonym=registration.pseudonym)
     factories.make_topic_key(public_key_hash=registration.public_key_hash)
@@ -166,14 +179,7 @@ def make_one_of_everything() -> None:
     factories.make_dead_letter()
     factories.make_canary_run()
     factories.make_xmpp_canary_run()
-    Incident.objects.create(
-        indicator="broker", name="Redis", state="act now", sentence="away", incident_at=now, began_at=now, ended_at=now
-    )
-    factories.make_channel((2, ""))
     factories.make_device()
-    load_seed()
-    _make_staff()
-    reports.publish(last_closed_day(now))
 
 
 def _make_staff() -> None:

@@ -6,15 +6,14 @@ import pytest
 from coincurve import PrivateKey
 from django.contrib import admin
 from django.contrib.auth.models import User
-from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from kit.admin.facts import FactAdmin
 from tests import factories
 from tests.budget import first_everyday
 from tests.console.conftest import PASSWORD, send_login
+from tests.console.routes import make_one_of_each_fact
 from waku_bridge.codec.keys import chat_key, key_hash
-from waku_bridge.inbound import faults
 
 PUBLIC_KEY = PrivateKey(b"\x05" * 32).public_key.format()
 LISTS = [
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.mark.parametrize("lists", first_everyday(LISTS[:3], LISTS), ids=["three", "all"])
 def test_an_operator_logs_in_and_opens_every_list(visitor: Page, lists: list[tuple[str, str]]) -> None:
-    make_a_story()
+    make_one_of_each_fact(public_key_hash=key_hash(PUBLIC_KEY))
     User.objects.create_superuser("operator", password=PASSWORD)
     send_login(visitor, "operator", PASSWORD)
     expect(visitor).to_have_title(re.compile(r"Overview \| Push server$"))
@@ -71,7 +70,7 @@ def test_a_registration_is_found_by_its_chat_key_which_the_address_bar_never_sho
 
 
 def test_a_registration_leads_to_the_timeline_of_a_notification(operator: Page) -> None:
-    make_a_story()
+    make_one_of_each_fact(public_key_hash=key_hash(PUBLIC_KEY))
 
     operator.goto("/admin/registrations/registration/")
     operator.locator("#result_list tbody th a").first.click()
@@ -80,30 +79,6 @@ def test_a_registration_leads_to_the_timeline_of_a_notification(operator: Page) 
 
     expect(operator.locator("#attempts-group")).to_contain_text("unreachable")
     show(operator, "story")
-
-
-def make_a_story() -> None:
-    registration = factories.make_registration(public_key_hash=key_hash(PUBLIC_KEY))
-    factories.make_grant(registration)
-    factories.make_event(pseudonym=registration.pseudonym)
-    factories.make_topic_key(public_key_hash=registration.public_key_hash)
-    request = factories.make_request()
-    factories.make_envelope(hash=request.source_key, message_id=request.request_key, message_type=20)
-    factories.make_reply(envelope_hash=request.source_key)
-    notification = factories.make_notification(
-        request=request,
-        route=registration.route,
-        public_key_hash=registration.public_key_hash,
-        installation_id=registration.installation_id,
-    )
-    factories.make_attempt(notification, outcome="transient", code="unreachable", latency_ms=12)
-    factories.make_unknown_error()
-    factories.make_watermark()
-    factories.make_dead_letter()
-    factories.make_canary_run()
-    factories.make_xmpp_canary_run()
-    faults.note("KeyError", now=timezone.now())
-    factories.make_device()
 
 
 def show(page: Page, name: str) -> None:
