@@ -6,20 +6,27 @@ Everything between is real: codec, use cases, batches, PostgreSQL. Only nodes an
 import json
 import os
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from coincurve import PrivateKey
 from django.utils import timezone
 
+from notifications.messages import NotificationType, PushNotification, PushRequest
+from registrations.messages import RegistrationMessage, TokenType
 from tests.batches import Process
-from waku_bridge.codec.envelope import decode, encode_payload
+from tests.factories.tokens import firebase_token
+from waku_bridge.codec import topics
+from waku_bridge.codec.crypto.grants import sign_grant
+from waku_bridge.codec.envelope import decode, encode_payload, encode_query, encode_registration, encode_request
 from waku_bridge.codec.errors import NotDecryptable
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import server_identity
 from waku_bridge.inbox import inbox, pending_keys
-from waku_bridge.messages import Decoded, Envelope, MessageType, WakuMessage
+from waku_bridge.messages import Decoded, Envelope, MessageType, Query, WakuMessage
 from waku_bridge.models import OutboundReply
 from waku_bridge.query_topics import CpuBudget
 
@@ -29,6 +36,53 @@ CLIENT, SERVER, EPHEMERAL, SENDER, CONTACT, OUTSIDER = (
 )
 IDENTITIES = {"client": CLIENT, "stranger": OUTSIDER}  # by their names in the vectors
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "vectors.json").read_text())
+UUID = "11111111-1111-4111-8111-111111111111"
+TOKEN = "c0ffee00-0000-4000-8000-000000000001"
+
+
+def registration(
+    identity: Identity = CLIENT, *, server: Identity | None = None, access_token: str = TOKEN, **fields: Any
+) -> WakuMessage:
+    """Return the registration of an installation. By default it is an Android phone that registers with our server."""
+    server = server or server_identity()
+    message = RegistrationMessage(
+        UUID,
+        version=1,
+        token_type=TokenType.FIREBASE,
+        device_token=firebase_token("device-token"),
+        access_token=access_token,
+        grant=sign_grant(identity.private_key, server.pub33, access_token),
+        enabled=True,
+    )
+    message = replace(message, **fields)
+    return encode_registration(message, identity=identity, server=server.pub33, **_now()).message
+
+
+def query(*hashes: bytes, signer: Identity = EPHEMERAL) -> WakuMessage:
+    """Return a query for users, on the topic of the first."""
+    hashes = hashes or (CLIENT.key_hash,)
+    topic_key = topics.symmetric_key(topics.query_name(hashes[0]))
+    return encode_query(Query(hashes), signer=signer, topic_key=topic_key, **_now()).message
+
+
+def push(identity: Identity = CLIENT, **fields: Any) -> PushNotification:
+    return replace(PushNotification(identity.key_hash, UUID, TOKEN, NotificationType.MESSAGE), **fields)
+
+
+def request(
+    *pushes: PushNotification,
+    server: Identity | None = None,
+    signer: Identity = EPHEMERAL,
+    message_id: bytes = b"status message",
+    **now: int,
+) -> WakuMessage:
+    """Return a request to notify about a message."""
+    server = server or server_identity()
+    return encode_request(PushRequest(message_id, pushes), signer=signer, server=server.pub33, **_now() | now).message
+
+
+def _now() -> dict[str, Any]:
+    return {"timestamp_ns": time.time_ns(), "random_bytes": os.urandom}
 
 
 def put(*messages: WakuMessage, now: datetime | None = None) -> list[bytes]:
@@ -65,7 +119,6 @@ def to_server(payload: bytes, message_type: MessageType, signer: Identity) -> Wa
         message_type,
         signer=signer,
         topic_name=f"contact-discovery-{server_identity().pub65.hex()}",
-        timestamp_ns=time.time_ns(),
-        random_bytes=os.urandom,
         recipient=server_identity().pub33,
+        **_now(),
     ).message

@@ -34,9 +34,8 @@ from tests.console.test_browser import show
 from tests.console.test_dashboard import stop_reading
 from tests.console.test_look import axe
 from tests.console.test_walk import confirm
-from tests.conversation import put
+from tests.conversation import put, registration
 from waku_bridge.codec.keys import Identity
-from waku_bridge.inbound.tests.test_inbound import registration
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive", "eager")]
 # Milliseconds, long enough for a busy machine.

@@ -13,26 +13,20 @@ import pytest
 from django.conf import LazySettings
 from django.core.management import call_command
 
-from notifications.messages import Outcome, PushNotification, PushRequest
+from notifications.messages import Outcome
 from registrations.keys.keyring import keyring
-from registrations.messages import RegistrationMessage, TokenType
 from tests.batches import Process
-from tests.conversation import CONTACT, EPHEMERAL, SENDER, replies_to, say
+from tests.conversation import CONTACT, EPHEMERAL, SENDER, TOKEN, push, query, registration, replies_to, request, say
 from tests.delivering import RecordingGateway
+from tests.factories import firebase_token
 from waku_bridge.client import new_identity
-from waku_bridge.codec import topics
-from waku_bridge.codec.crypto.grants import sign_grant
-from waku_bridge.codec.envelope import encode_query, encode_registration, encode_request
 from waku_bridge.codec.keys import Identity
-from waku_bridge.identity import server_identity
-from waku_bridge.messages import PushResponse, Query, QueryResponse, RegistrationResponse
+from waku_bridge.messages import PushResponse, QueryResponse, RegistrationResponse
 from waku_bridge.models import OutboundReply
 
 pytestmark = pytest.mark.django_db(transaction=True)
 OLD, NEW = b"o" * 32, b"n" * 32
 ALICE, BOB = CONTACT, SENDER
-UUID = "11111111-1111-4111-8111-111111111111"
-TOKEN = "c0ffee00-0000-4000-8000-000000000001"
 Be = Callable[..., None]
 
 
@@ -48,22 +42,8 @@ def be(settings: LazySettings) -> Iterator[Be]:
     keyring.cache_clear()
 
 
-def now() -> dict[str, object]:
-    return {"timestamp_ns": time.time_ns(), "random_bytes": os.urandom}
-
-
 def register(person: Identity, *, version: int) -> bool:
-    server = server_identity().pub33
-    message = RegistrationMessage(
-        UUID,
-        version=version,
-        token_type=TokenType.FIREBASE,
-        device_token="d" * 160,
-        access_token=TOKEN,
-        grant=sign_grant(person.private_key, server, TOKEN),
-        enabled=True,
-    )
-    say(encode_registration(message, identity=person, server=server, **now()).message)
+    say(registration(person, version=version))
     [answer] = [each for each in replies_to(person) if isinstance(each.body, RegistrationResponse)]
     OutboundReply.objects.all().delete()
     return answer.body.success
@@ -75,9 +55,8 @@ def is_served(person: Identity) -> bool:
 
 
 def _is_found(person: Identity) -> bool:
-    key = topics.symmetric_key(topics.query_name(person.key_hash))
     sender = new_identity(os.urandom)  # the server answers a repeated query of one sender only once within seconds
-    say(encode_query(Query((person.key_hash,)), signer=sender, topic_key=key, **now()).message)
+    say(query(person.key_hash, signer=sender))
     answers = [each.body for each in replies_to(sender) if isinstance(each.body, QueryResponse)]
     OutboundReply.objects.all().delete()
     return [info.access_token for body in answers for info in body.info] == [TOKEN]
@@ -85,13 +64,12 @@ def _is_found(person: Identity) -> bool:
 
 def _is_notified(person: Identity) -> bool:
     process = Process(RecordingGateway(Outcome.DELIVERED))
-    asked = PushRequest(os.urandom(32), (PushNotification(person.key_hash, UUID, TOKEN, 1, message=b"sealed"),))
-    say(encode_request(asked, signer=EPHEMERAL, server=server_identity().pub33, **now()).message, process=process)
+    say(request(push(person, message=b"sealed"), message_id=os.urandom(32)), process=process)
     process.process_until(OutboundReply.objects.exists)
     [answer] = [each.body for each in replies_to(EPHEMERAL) if isinstance(each.body, PushResponse)]
     OutboundReply.objects.all().delete()
     pushed = [push.address for push in process.gateway.pushes]
-    return all(report.success for report in answer.reports) and pushed == [b"d" * 160]
+    return all(report.success for report in answer.reports) and pushed == [firebase_token("device-token").encode()]
 
 
 def rotate() -> str:
@@ -137,8 +115,6 @@ def test_the_shortcut_that_the_readme_warns_of_would_cut_people_off(be: Be) -> N
     be(NEW, OLD)
     assert register(ALICE, version=1)
     be(OLD)
-    process = Process(RecordingGateway(Outcome.DELIVERED))
-    asked = PushRequest(os.urandom(32), (PushNotification(ALICE.key_hash, UUID, TOKEN, 1, message=b"sealed"),))
-    say(encode_request(asked, signer=EPHEMERAL, server=server_identity().pub33, **now()).message, process=process)
+    say(request(push(ALICE, message=b"sealed")), process=Process(RecordingGateway(Outcome.DELIVERED)))
     [answer] = [each.body for each in replies_to(EPHEMERAL) if isinstance(each.body, PushResponse)]
     assert not any(report.success for report in answer.reports)

@@ -4,7 +4,6 @@ The server has two identities at once. Everything is real but nodes and gateway.
 """
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
@@ -14,24 +13,20 @@ from django.conf import LazySettings
 from django.core.management import call_command
 from django.utils import timezone
 
-from notifications.messages import Answer, Outcome, PushNotification, PushRequest
+from notifications.messages import Answer, Outcome
 from notifications.models import NotificationRequest
-from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Grant
 from tests.batches import Process
-from tests.conversation import CONTACT, EPHEMERAL, SENDER, replies_to, say
+from tests.conversation import CONTACT, EPHEMERAL, SENDER, TOKEN, push, query, registration, replies_to, request, say
 from tests.delivering import RecordingGateway
 from waku_bridge import identity
 from waku_bridge.canary.links import _next_server
 from waku_bridge.client import new_identity
-from waku_bridge.codec import topics
 from waku_bridge.codec.crypto.grants import sign_grant, verify_grant
-from waku_bridge.codec.envelope import encode_query, encode_registration, encode_request
 from waku_bridge.codec.keys import Identity, chat_key
 from waku_bridge.messages import (
     Decoded,
     PushResponse,
-    Query,
     QueryResponse,
     RegistrationError,
     RegistrationResponse,
@@ -43,8 +38,6 @@ from waku_bridge.outbound import record, reply_to, return_address
 pytestmark = pytest.mark.django_db(transaction=True)
 OLD, NEW = (Identity(PrivateKey(bytes([number]) * 32)) for number in (0x21, 0x22))
 ALICE, BOB = CONTACT, SENDER
-UUID = "11111111-1111-4111-8111-111111111111"
-TOKEN = "c0ffee00-0000-4000-8000-000000000001"
 OTHER_TOKEN = "c0ffee00-0000-4000-8000-000000000002"
 CACHED = (
     *(identity.server_identity, identity.server_identities, identity.identities_by_topic),
@@ -70,32 +63,9 @@ def serve(settings: LazySettings) -> Iterator[Serve]:
     forget()
 
 
-def registration(person: Identity, server: Identity, *, version: int = 1, token: str = TOKEN) -> WakuMessage:
-    message = RegistrationMessage(
-        UUID,
-        version=version,
-        token_type=TokenType.FIREBASE,
-        device_token="d" * 160,
-        access_token=token,
-        grant=sign_grant(person.private_key, server.pub33, token),
-        enabled=True,
-    )
-    now = {"timestamp_ns": time.time_ns(), "random_bytes": os.urandom}
-    return encode_registration(message, identity=person, server=server.pub33, **now).message
-
-
-def request(person: Identity, server: Identity) -> WakuMessage:
-    push = PushNotification(person.key_hash, UUID, TOKEN, 1, message=b"sealed")
-    now = {"timestamp_ns": time.time_ns(), "random_bytes": os.urandom}
-    asked = PushRequest(os.urandom(32), (push,))
-    return encode_request(asked, signer=EPHEMERAL, server=server.pub33, **now).message
-
-
-def query(sender: Identity, *people: Identity) -> WakuMessage:
-    hashes = tuple(person.key_hash for person in people)
-    key = topics.symmetric_key(topics.query_name(hashes[0]))
-    now = {"timestamp_ns": time.time_ns(), "random_bytes": os.urandom}
-    return encode_query(Query(hashes), signer=sender, topic_key=key, **now).message
+def asked(person: Identity, server: Identity) -> WakuMessage:
+    """Return a request to notify somebody, sent to one of the server's identities."""
+    return request(push(person, message=b"sealed"), server=server, message_id=os.urandom(32))
 
 
 def answers(listener: Identity, kind: type) -> list[Decoded]:
@@ -107,7 +77,7 @@ def answers(listener: Identity, kind: type) -> list[Decoded]:
 
 def register(person: Identity, server: Identity, **options: object) -> tuple[bytes, int]:
     """Register, and return the identity that answered and the error."""
-    say(registration(person, server, **options))
+    say(registration(person, server=server, **options))
     [answer] = answers(person, RegistrationResponse)
     return answer.author, answer.body.error
 
@@ -115,7 +85,7 @@ def register(person: Identity, server: Identity, **options: object) -> tuple[byt
 def ask(*people: Identity) -> dict[bytes, set[bytes]]:
     """Query for people, and verify the answers as clients do. Return the people whom each identity reported."""
     sender = new_identity(os.urandom)  # the server answers a repeated query of one sender only once within seconds
-    say(query(sender, *people))
+    say(query(*(person.key_hash for person in people), signer=sender))
     keys = {person.key_hash: person.pub33 for person in people}
     reported: dict[bytes, set[bytes]] = {}
     for answer in answers(sender, QueryResponse):
@@ -130,7 +100,7 @@ def ask(*people: Identity) -> dict[bytes, set[bytes]]:
 def notify(person: Identity, server: Identity) -> tuple[bytes, bool]:
     """Notify somebody. Return the identity that answered, and whether a push was sent."""
     process = Process(RecordingGateway(Outcome.DELIVERED))
-    say(request(person, server), process=process)
+    say(asked(person, server), process=process)
     process.process_until(OutboundReply.objects.exists)
     [answer] = answers(EPHEMERAL, PushResponse)
     assert [report.success for report in answer.body.reports] == [True]
@@ -156,7 +126,7 @@ def test_the_server_changes_its_key_and_nobody_is_cut_off(serve: Serve) -> None:
     serve(NEW)  # every client has the new key
     assert ask(ALICE, BOB) == {NEW.pub33: {ALICE.key_hash, BOB.key_hash}}
     assert notify(ALICE, NEW) == (NEW.pub33, True)
-    say(request(ALICE, OLD))
+    say(asked(ALICE, OLD))
     assert not answers(EPHEMERAL, PushResponse)
 
 
@@ -174,7 +144,7 @@ def test_a_client_that_knows_both_keys_registers_with_both_under_one_version(ser
 def test_a_grant_for_a_former_access_token_is_not_reported(serve: Serve) -> None:
     serve(NEW, OLD)
     register(ALICE, OLD)
-    register(ALICE, NEW, version=2, token=OTHER_TOKEN)
+    register(ALICE, NEW, version=2, access_token=OTHER_TOKEN)
     assert ask(ALICE) == {NEW.pub33: {ALICE.key_hash}}
     assert [bytes(grant.server_public_key) for grant in Grant.objects.all()] == [NEW.pub33]
 
@@ -182,16 +152,12 @@ def test_a_grant_for_a_former_access_token_is_not_reported(serve: Serve) -> None
 def test_the_same_version_with_another_content_is_refused_by_either_identity(serve: Serve) -> None:
     serve(NEW, OLD)
     register(ALICE, OLD)
-    assert register(ALICE, NEW, token=OTHER_TOKEN) == (NEW.pub33, RegistrationError.VERSION_MISMATCH)
+    assert register(ALICE, NEW, access_token=OTHER_TOKEN) == (NEW.pub33, RegistrationError.VERSION_MISMATCH)
 
 
 def test_a_grant_for_the_other_identity_is_refused(serve: Serve) -> None:
     serve(NEW, OLD)
-    now = {"timestamp_ns": time.time_ns(), "random_bytes": os.urandom}
-    granted_to_old = sign_grant(ALICE.private_key, OLD.pub33, TOKEN)
-    kind = {"token_type": TokenType.FIREBASE, "device_token": "d" * 160, "enabled": True}
-    message = RegistrationMessage(UUID, version=1, access_token=TOKEN, grant=granted_to_old, **kind)
-    say(encode_registration(message, identity=ALICE, server=NEW.pub33, **now).message)
+    say(registration(ALICE, server=NEW, grant=sign_grant(ALICE.private_key, OLD.pub33, TOKEN)))
     [answer] = answers(ALICE, RegistrationResponse)
     assert (answer.author, answer.body.error) == (NEW.pub33, RegistrationError.MALFORMED_MESSAGE)
 
@@ -234,7 +200,7 @@ def test_the_canary_uses_one_identity_after_the_other(serve: Serve) -> None:
 def test_no_secret_key_is_stored_with_a_request(serve: Serve) -> None:
     serve(NEW, OLD)
     register(ALICE, NEW)
-    say(request(ALICE, OLD))
+    say(asked(ALICE, OLD))
     [stored] = NotificationRequest.objects.values_list("reply_address", flat=True)
     assert bytes(stored) == EPHEMERAL.pub33 + OLD.pub33 + b"/waku/2/rs/16/32"
     assert InboundEnvelope.objects.filter(state="processed").count() == 2

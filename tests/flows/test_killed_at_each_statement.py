@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
@@ -21,23 +20,16 @@ from django.utils import timezone
 
 from embedded.servers.postgres import EmbeddedPostgres
 from kit.db.statements import fetch
-from notifications.messages import PushNotification, PushRequest
 from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
-from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
 from tests.budget import first_everyday
-from tests.conversation import CLIENT, EPHEMERAL, put, replies_to
-from tests.factories import firebase_token, make_notification, make_registration, make_request
-from waku_bridge.codec.crypto.grants import sign_grant
-from waku_bridge.codec.envelope import encode_registration, encode_request
-from waku_bridge.identity import server_identity
+from tests.conversation import CLIENT, EPHEMERAL, TOKEN, UUID, push, put, registration, replies_to, request
+from tests.factories import make_notification, make_registration, make_request
 from waku_bridge.messages import PushResponse, RegistrationResponse
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
 from waku_bridge.outbound import return_address
 
 pytestmark = pytest.mark.django_db(transaction=True)
-UUID = "11111111-1111-4111-8111-111111111111"
-TOKEN = "c0ffee00-0000-4000-8000-000000000001"
 TABLES = (
     *(Attempt, Notification, NotificationRequest, RequestDigest, InboundEnvelope, OutboundReply),
     *(RegistrationEvent, Registration, Route, TopicKey, EnvelopeHash),
@@ -91,16 +83,7 @@ class Request:
 
     def prepare(self) -> None:
         make_registration(public_key_hash=CLIENT.key_hash, installation_id=UUID, access_token=TOKEN)
-        push = PushNotification(CLIENT.key_hash, UUID, TOKEN, 1, message=b"sealed")
-        put(
-            encode_request(
-                PushRequest(b"status message", (push,)),
-                signer=EPHEMERAL,
-                server=server_identity().pub33,
-                timestamp_ns=time.time_ns(),
-                random_bytes=os.urandom,
-            ).message
-        )
+        put(request(push(message=b"sealed")))
 
     def check(self, mortal: Mortal, *, kills: int) -> None:
         check_push(mortal, kills=kills)
@@ -128,24 +111,7 @@ class Registering:
     """A phone registers."""
 
     def prepare(self) -> None:
-        message = RegistrationMessage(
-            UUID,
-            version=1,
-            token_type=TokenType.FIREBASE,
-            device_token=firebase_token("device-token"),
-            access_token=TOKEN,
-            grant=sign_grant(CLIENT.private_key, server_identity().pub33, TOKEN),
-            enabled=True,
-        )
-        put(
-            encode_registration(
-                message,
-                identity=CLIENT,
-                server=server_identity().pub33,
-                timestamp_ns=time.time_ns(),
-                random_bytes=os.urandom,
-            ).message
-        )
+        put(registration())
 
     def check(self, mortal: Mortal, *, kills: int) -> None:  # noqa: ARG002 - the scenarios have one signature
         check_answer(mortal, CLIENT, RegistrationResponse)

@@ -7,11 +7,10 @@ from django.utils import timezone
 
 from notifications.messages import Outcome, Result
 from tests.batches import Process
-from tests.conversation import CLIENT, put
+from tests.conversation import CLIENT, push, put, registration, request
 from tests.delivering import RecordingGateway
 from tests.statements import round_trips
 from waku_bridge.codec.topics import message_hash
-from waku_bridge.inbound.tests.test_inbound import push, registration, request
 from waku_bridge.metrics import REPLIES_CONFIRMED
 from waku_bridge.outbound import outbox
 

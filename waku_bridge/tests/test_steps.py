@@ -18,13 +18,12 @@ from notifications.models import Notification, NotificationRequest
 from registrations.models import Registration, Route
 from tests import factories
 from tests.batches import Process
-from tests.conversation import CLIENT, OUTSIDER, SENDER, put, replies_to, say
+from tests.conversation import CLIENT, OUTSIDER, SENDER, push, put, registration, replies_to, request, say
 from tests.delivering import other_session
 from tests.partitions import index_of
 from waku_bridge import bridge
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbound import inbound
-from waku_bridge.inbound.tests.test_inbound import push, registration, request
 from waku_bridge.inbox.priority import BUDGET, SHARE, SHARE_OF_IDLE, THRESHOLD
 from waku_bridge.messages import RegistrationResponse, WakuMessage
 from waku_bridge.models import InboundEnvelope, OutboundReply

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from kit.batches.batch import Batch
 from kit.buckets.shared import SharedBuckets
-from notifications.messages import NotificationType, Outcome, PushNotification, PushRequest, ReportError
+from notifications.messages import Outcome, ReportError
 from notifications.models import Notification, NotificationRequest
 from registrations.keys.encryption import DecryptionError, Keyring, Purpose
 from registrations.messages import RegistrationMessage, TokenType
@@ -22,13 +22,27 @@ from registrations.models import Registration as RegistrationRow
 from registrations.models import Route, TopicKey
 from registrations.rules import Refusal
 from tests.batches import Process
-from tests.conversation import CLIENT, EPHEMERAL, OUTSIDER, SENDER, put, replies_to, say, to_server
+from tests.conversation import (
+    CLIENT,
+    EPHEMERAL,
+    OUTSIDER,
+    SENDER,
+    TOKEN,
+    UUID,
+    push,
+    put,
+    query,
+    registration,
+    replies_to,
+    request,
+    say,
+    to_server,
+)
 from tests.delivering import RecordingGateway
-from tests.factories import apn_token, firebase_token
+from tests.factories import apn_token
 from waku_bridge.codec import topics
 from waku_bridge.codec.bodies import serialize
-from waku_bridge.codec.crypto.grants import sign_grant
-from waku_bridge.codec.envelope import encode_payload, encode_query, encode_registration, encode_request
+from waku_bridge.codec.envelope import encode_payload, encode_registration
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import server_identity
@@ -38,7 +52,6 @@ from waku_bridge.inbox import inbox
 from waku_bridge.messages import (
     MessageType,
     PushResponse,
-    Query,
     QueryResponse,
     RegistrationError,
     RegistrationResponse,
@@ -47,8 +60,6 @@ from waku_bridge.models import EnvelopeFault, InboundEnvelope, OutboundReply
 from waku_bridge.query_topics import CpuBudget, derive_newest
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-UUID = "11111111-1111-4111-8111-111111111111"
-TOKEN = "c0ffee00-0000-4000-8000-000000000001"
 APPLE = {"token_type": TokenType.APN, "device_token": apn_token(), "app_topic": "im.status"}
 State = InboundEnvelope.State
 
@@ -56,50 +67,6 @@ State = InboundEnvelope.State
 @pytest.fixture(autouse=True)
 def nothing_was_answered():
     inbound._query_limits.cache_clear()
-
-
-def registration(identity=CLIENT, **fields):
-    message = RegistrationMessage(
-        UUID,
-        version=1,
-        token_type=TokenType.FIREBASE,
-        device_token=firebase_token("device-token"),
-        access_token=TOKEN,
-        grant=sign_grant(identity.private_key, server_identity().pub33, TOKEN),
-        enabled=True,
-    )
-    return encode_registration(
-        replace(message, **fields),
-        identity=identity,
-        server=server_identity().pub33,
-        timestamp_ns=time.time_ns(),
-        random_bytes=os.urandom,
-    ).message
-
-
-def query(*hashes, signer=EPHEMERAL):
-    hashes = hashes or (CLIENT.key_hash,)
-    return encode_query(
-        Query(hashes),
-        signer=signer,
-        topic_key=topics.symmetric_key(topics.query_name(hashes[0])),
-        timestamp_ns=time.time_ns(),
-        random_bytes=os.urandom,
-    ).message
-
-
-def push(identity=CLIENT, **fields):
-    return replace(PushNotification(identity.key_hash, UUID, TOKEN, NotificationType.MESSAGE), **fields)
-
-
-def request(*pushes, signer=EPHEMERAL, message_id=b"status message", timestamp_ns=0):
-    return encode_request(
-        PushRequest(message_id, pushes),
-        signer=signer,
-        server=server_identity().pub33,
-        timestamp_ns=timestamp_ns or time.time_ns(),
-        random_bytes=os.urandom,
-    ).message
 
 
 def reasons():

@@ -12,10 +12,9 @@ import redis
 
 from registrations.models import TopicKey
 from tests.batches import Process
-from tests.conversation import CLIENT, EPHEMERAL, SENDER, put, replies_to
+from tests.conversation import CLIENT, EPHEMERAL, SENDER, put, query, registration, replies_to
 from waku_bridge import tasks
 from waku_bridge.codec import topics
-from waku_bridge.inbound.tests.test_inbound import query, registration
 from waku_bridge.inbox import pending_keys
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import InboundEnvelope
