@@ -4,7 +4,6 @@ A target reads bytes that an anonymous sender or a broken peer may send to the s
 which of several readers gets the rest. Any other exception is a finding, and so is a result that breaks a promise.
 """
 
-import importlib.util
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
@@ -18,6 +17,7 @@ from notifications.gateways.gorush.answers.redaction import signature, without_t
 from notifications.gateways.gorush.rules.file import shipped_rules
 from notifications.gateways.gorush.sending.push_api import read_dry_run, read_response
 from notifications.messages import ChannelKey, Outcome, Push
+from tests.fuzz import xmpp
 from waku_bridge.codec import bodies, envelope, frame, metadata, waku_message
 from waku_bridge.codec.crypto import access_tokens, ecies, symmetric
 from waku_bridge.codec.errors import CodecError
@@ -159,23 +159,12 @@ def node(data: bytes) -> None:
         raise AssertionError("the coroutine waits for another event")
 
 
-# XMPP -----------------------------------------------------------------------------------------------------------------
-
-
-def _xmpp() -> dict[str, Target]:
-    """Return the targets of the XMPP bridge, if it is installed."""
-    if importlib.util.find_spec("xmpp_bridge") is None:
-        return {}
-    from tests.fuzz.xmpp import stanzas, stream
-
-    return {"xmpp_stanzas": stanzas, "xmpp_stream": stream}
-
-
 TARGETS: dict[str, Target] = {
     "codec": codec,
     "bodies_again": bodies_again,
     "gorush": gorush,
     "error_texts": error_texts,
     "node": node,
-    **_xmpp(),
+    "xmpp_stanzas": xmpp.stanzas,
+    "xmpp_stream": xmpp.stream,
 }
