@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -25,3 +25,12 @@ def small_disk(folder: Path, require_or_skip: Callable[[bool, str], None], *, mi
     require_or_skip(mounted.returncode == 0, "nothing can be mounted here, which takes root's rights")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
+
+
+def fill(disk: Path) -> Path:
+    """Fill a disk to the last byte, and return the file that fills it."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(2**16)):
+            pass
+    return ballast

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from django.core.management import get_commands
 
+from tests.recipes.blocks import anchor
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 IDS = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
@@ -33,10 +35,7 @@ def text_of(path: Path) -> str:
 def headings(path: Path) -> frozenset[str]:
     """Return the anchors of a page, as they are made of its headings where it is shown."""
     prose = FENCED.sub("", text_of(path))
-    titles = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
-    return frozenset(
-        re.sub(r"[^\w\- ]", "", re.sub(r"[`*]|\]\([^)]*\)", "", title).lower()).replace(" ", "-") for title in titles
-    )
+    return frozenset(map(anchor, re.findall(r"^#+ (.*)$", prose, re.MULTILINE)))
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)

@@ -14,7 +14,7 @@ from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
 from pushserver.config.data_dir import LOCK_NAME
 from tests.budget import first_everyday
-from tests.folders import open_folder, small_disk
+from tests.folders import fill, open_folder, small_disk
 from tests.up import CONFIGURED
 
 NOBODY = 65534
@@ -144,12 +144,3 @@ def test_data_that_became_read_only_are_named(refusal_of: Output, disk: Path) ->
         f"pushserver.unwritable_metrics_dir: METRICS_DIR ({disk}/data/metrics) cannot be written to."
     )
     assert "DATA_DIR" in line
-
-
-def fill(disk: Path) -> None:
-    with (disk / "rest").open("wb", buffering=0) as file:
-        try:
-            while file.write(bytes(2**16)):
-                pass
-        except OSError:
-            return

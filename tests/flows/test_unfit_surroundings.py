@@ -26,7 +26,7 @@ from tests.flows.conftest import SERVER, network_of, start
 from tests.flows.fleet import OF_FLOWS, Fleet, NewFleet, wait_until
 from tests.flows.load import RECIPIENTS, Load, prepare, pushes_by_message, replies_by_message, wait_until_all_processed
 from tests.flows.network import Network, android, new_sender, unregistered_phone
-from tests.folders import open_folder, small_disk
+from tests.folders import fill, open_folder, small_disk
 from waku_bridge.client import Destination
 from waku_bridge.messages import WakuMessage
 
@@ -254,13 +254,7 @@ def _reasons(fleet: Fleet, name: str) -> list[str]:
 @contextmanager
 def _filled(disk: Path) -> Iterator[None]:
     """Keep the disk full to the last byte while the block runs."""
-    ballast = disk / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        try:
-            while file.write(bytes(2**16)):
-                pass
-        except OSError:
-            pass
+    ballast = fill(disk)
     try:
         yield
     finally:
