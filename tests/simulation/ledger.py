@@ -230,11 +230,6 @@ class Ledger:
 
     # The end ----------------------------------------------------------------------------------------------------------
 
-    def is_quiet(self, wanted: Iterable[bytes]) -> bool:
-        """Return whether the server has read and finished everything that the network has."""
-        self.check()
-        return not self.unfinished(wanted)
-
     def unfinished(self, wanted: Iterable[bytes]) -> list[str]:
         """Return everything that is not finished."""
         open_states = {state.value for state in Notification.State if not state.is_terminal}
