@@ -187,33 +187,20 @@ BREAKAGES: list[tuple[Callable[[], Any], str, Shown]] = [
 ]
 
 
-each_breakage = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("break_it", "indicator", "expected"), BREAKAGES, ids=lambda value: getattr(value, "__name__", "")
 )
-
-
-@each_breakage
-def test_each_fault_changes_the_state_of_its_indicator(
-    break_it: Callable[[], Any], indicator: str, expected: Shown
-) -> None:
-    break_it()
-
-    found = indicators()[indicator]
-
-    state, words = expected
-    assert (found.state, found.sentence) == (state, words.format(now=exact(found.since) if found.since else ""))
-
-
-@each_breakage
-def test_readyz_shows_the_indicators_of_the_dashboard_that_decide_readiness(
+def test_each_fault_changes_the_state_of_its_indicator_and_readyz_if_that_decides_readiness(
     client: Client, break_it: Callable[[], Any], indicator: str, expected: Shown
 ) -> None:
     assert client.get("/readyz").json()["status"] == "ready"
     break_it()
 
-    answer = client.get("/readyz").json()
+    answer, every = client.get("/readyz").json(), indicators()
 
-    deciding = [found for found in indicators().values() if found.kind.decides_readiness]
+    found, (state, words) = every[indicator], expected
+    assert (found.state, found.sentence) == (state, words.format(now=exact(found.since) if found.since else ""))
+    deciding = [found for found in every.values() if found.kind.decides_readiness]
     assert shown(answer) == [
         (found.id, found.state, found.sentence, found.first_step) for found in without_hosts(deciding)
     ]
