@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
-from django.db import connection
 
 from kit.buckets import share
+from tests.delivering import other_session
 
 
 @contextmanager
 def a_batch_worker() -> Iterator[psycopg.Connection]:
     """Show one live worker. It sends no further statement, so it counts as hanging after `server.HANGS_SECONDS`."""
-    parameters = connection.get_connection_params() | {"cursor_factory": None}
-    with psycopg.connect(**parameters, autocommit=True) as worker:
+    with other_session() as worker:
+        worker.autocommit = True
         worker.execute(share._SHOW)
         yield worker

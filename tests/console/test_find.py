@@ -29,6 +29,7 @@ from pushserver.console.drain import DRAIN_ID
 from pushserver.console.support.find import hits_for
 from pushserver.models import AccessRecord
 from tests import factories
+from tests.console.test_pages import count_queries
 from waku_bridge.codec.keys import chat_key, key_hash
 from waku_bridge.models import InboundEnvelope, OutboundReply
 from xmpp_bridge.codec.client_strings import issue
@@ -313,8 +314,7 @@ def test_the_access_record_has_who_opened_which_user(admin_client: Client) -> No
 
 
 def timeline(client: Client, notification) -> str:
-    html = client.get(f"/admin/timelines/{notification.pk}/").content.decode()
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
+    return words_of(client, f"/admin/timelines/{notification.pk}/")
 
 
 def test_attempts_that_failed_as_the_one_before_are_one_step(admin_client: Client) -> None:
@@ -647,12 +647,6 @@ def test_pages_cost_the_same_for_much_as_for_little(admin_client: Client) -> Non
         factories.make_notification(route=other.route, public_key_hash=notification.public_key_hash)
 
     assert [count_queries(admin_client, page) for page in pages] == few
-
-
-def count_queries(client: Client, page: str) -> int:
-    with CaptureQueriesContext(connection) as queries:
-        assert client.get(page).status_code == 200
-    return len(queries)
 
 
 @pytest.mark.parametrize("term", ["ab" * 64, "ab" * 32, "abcdef01", "9d1c0f7e-8a24-4c0b-a3a5-6f0f54c7e001"])
