@@ -22,7 +22,7 @@ from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import StopOrder
 from tests.drills.backups import Backups, archived_up_to_now, send_to_archive, size_bytes
 from tests.flows import fleet as processes
-from tests.flows.conftest import SERVER
+from tests.flows.conftest import network_of
 from tests.flows.fleet import Fleet, wait_for_http, wait_until
 from tests.flows.network import Network, android, new_sender
 from tests.folders import open_folder
@@ -76,8 +76,7 @@ def peers(folder: Path, guard: Guard, new_redis: Callable[[], str]) -> Iterator[
 @contextmanager
 def serving(peers: Fleet, cluster: EmbeddedPostgres, *, fill: int = 0) -> Iterator[Network]:
     """Serve on a cluster while the block runs. Cluster and server are killed at its end."""
-    environment = {**peers.environment, "DATABASE_URL": cluster.url()}
-    fleet = Fleet(peers.folder, environment, peers.guard)
+    fleet = Fleet(peers.folder, {**peers.environment, "DATABASE_URL": cluster.url()}, peers.guard)
     fleet.start(cluster.spec())
     try:
         wait_until(cluster.is_ready, what="PostgreSQL", seconds=TIMEOUT_SECONDS)
@@ -85,8 +84,7 @@ def serving(peers: Fleet, cluster: EmbeddedPostgres, *, fill: int = 0) -> Iterat
         if fill:
             _fill(fleet, cluster, fill)
         fleet.start(*processes.services().values())
-        network = Network(environment["WAKU_NODES"], environment["GORUSH_URL"], cluster.url(), SERVER.pub33)
-        with closing(network):
+        with closing(network_of(fleet)) as network:
             yield network
     finally:
         fleet.kill(*fleet.running)

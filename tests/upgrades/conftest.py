@@ -17,7 +17,7 @@ from embedded.stack.plan import manage
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import StopOrder
 from tests.flows import fleet as processes
-from tests.flows.conftest import SERVER
+from tests.flows.conftest import network_of
 from tests.flows.fleet import UNLIMITED, Fleet
 from tests.flows.network import Network
 from tests.interop.xmpp import peers
@@ -82,8 +82,7 @@ def installation(
     try:
         _start_peers(fleet)
         up.shows("Ready. Console: ")
-        settings = fleet.environment
-        network = Network(settings["WAKU_NODES"], settings["GORUSH_URL"], settings["DATABASE_URL"], SERVER.pub33)
+        network = network_of(fleet)
         service = Service(xmpp, fleet)
         service.add_app(APP)
         yield Installation(folder, old, new, fleet, up, network, service)
