@@ -28,6 +28,7 @@ STATEMENT = re.compile(r"\s*(?:WITH|SELECT|UPDATE|DELETE|INSERT)\b")
 TRUE_OF_ALL = re.compile(r"\((?:ended_on|queue_id|route_id|expires_at) >=? (?:'[^']*'::[\w ]+|0)\)(?: AND )?")
 # parts of other statements
 PARTS = {f"waku_bridge.inbound.inbound.{name}" for name in ("_ROWS", "_A_FIFTH", "WAITING")}
+SCAN = re.compile(r"\bScan .*on \w+_under_way\b")
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
@@ -79,7 +80,12 @@ def _count_nothing(rows: Sequence[Callable[[], Model]]) -> None:
 
 def _scans(plan: str) -> list[tuple[str, str, str]]:
     """Return the scans of `_under_way` partitions, each with the two plan lines before it and the one after it."""
-    return re.findall(r"(.*\n?.*\n?)(.*\bScan .*on \w+_under_way\b.*)\n?(.*)", plan)
+    lines = ["", "", *plan.splitlines(), ""]
+    return [
+        (f"{lines[number - 2]}\n{lines[number - 1]}\n", line, lines[number + 1])
+        for number, line in enumerate(lines)
+        if SCAN.search(line)
+    ]
 
 
 def test_statements_are_found() -> None:
