@@ -3,6 +3,7 @@
 
 import os
 import sys
+from importlib import import_module
 
 import django
 from django.core.management import call_command, execute_from_command_line
@@ -13,14 +14,15 @@ from kit.errors import StartError
 from pushserver.config import embedded
 from pushserver.config.role import begin_as, role_of
 
+# The commands that start embedded servers, with the modules that choose where these listen.
+ADDRESSES = {"up": "embedded.stack.addresses", "demo": "embedded.demo.addresses"}
+
 
 def main() -> None:
     command = "".join(sys.argv[1:2])
     begin_as(role_of(command))
-    if command in {"up", "demo"}:
-        from embedded.stack import addresses  # noqa: PLC0415 - these commands alone start embedded servers
-
-        embedded.choose_by(addresses.BY_COMMAND[command])
+    if command in ADDRESSES:
+        embedded.choose_by(import_module(ADDRESSES[command]).settings_of)
     if sys.argv[1:] == ["version"]:  # otherwise Django prints its own version
         django.setup()
         call_command("version")

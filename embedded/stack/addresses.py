@@ -3,13 +3,10 @@
 `manage.py` imports this module before the settings, so it may not read them.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from embedded.demo.xmpp import DemoServer
-from embedded.servers import prosody
 from embedded.servers.ports import Ports
 from embedded.servers.postgres import EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
@@ -41,21 +38,6 @@ def addresses(data_dir: Path) -> Addresses:
     return Addresses(EmbeddedPostgres(data_dir / "postgres"), valkey, ports)
 
 
-@cache
-def demo_server(data_dir: Path) -> DemoServer | None:
-    """Return the demonstration's XMPP server, or None where no Prosody is installed."""
-    return DemoServer.choose(data_dir, addresses(data_dir).ports) if prosody.is_installed() else None
-
-
-def of_up(data_dir: Path) -> dict[str, str]:
+def settings_of(data_dir: Path) -> dict[str, str]:
     """Return the settings of the embedded servers of `manage.py up`."""
     return addresses(data_dir).settings()
-
-
-def of_demo(data_dir: Path) -> dict[str, str]:
-    """Return the settings of the embedded servers of `manage.py demo`, and the one by which pages show what it is."""
-    server = demo_server(data_dir)
-    return {**of_up(data_dir), **(server.settings() if server else {}), "DEMONSTRATION": "1"}
-
-
-BY_COMMAND: Mapping[str, Callable[[Path], dict[str, str]]] = {"up": of_up, "demo": of_demo}

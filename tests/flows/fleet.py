@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from signal import SIGKILL
@@ -147,7 +148,7 @@ def wait_until(
 def wait_for_http(*urls: str) -> None:
     """Wait without an event loop, as the browser of other tests may have one in this thread."""
     for url in urls:
-        wait_until(lambda url=url: _answers(url), what=url)
+        wait_until(partial(_answers, url), what=url)
 
 
 def _answers(url: str) -> bool:

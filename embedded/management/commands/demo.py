@@ -9,10 +9,11 @@ from signal import SIGTERM, signal
 
 from django.conf import settings
 
+from embedded.demo.addresses import demo_server
 from embedded.demo.people import SEED, introduce, make_people
 from embedded.demo.xmpp import DemoServer
 from embedded.management.commands import up
-from embedded.stack.addresses import Addresses, demo_server
+from embedded.stack.addresses import Addresses
 from embedded.stack.plan import REPORTS_STOP_SECONDS, Plan, manage
 from embedded.supervisor.processes import ProcessSpec, StopOrder
 from pushserver.config.embedded import COMPONENT
@@ -55,12 +56,10 @@ class Command(up.Command):
 
     def afterwards(self) -> list[ProcessSpec]:
         """Return the process that makes up reports, or none for a database of the operator's own."""
+        if "DATABASE_URL" not in settings.EMBEDDED:
+            return []
         made_up = manage("made-up", "demo_reports", stop_order=StopOrder.WORKER)
-        return (
-            [replace(made_up, stop_seconds=REPORTS_STOP_SECONDS, prepare=_give_way)]
-            if "DATABASE_URL" in settings.EMBEDDED
-            else []
-        )
+        return [replace(made_up, stop_seconds=REPORTS_STOP_SECONDS, prepare=_give_way)]
 
     def clients(self) -> list[ProcessSpec]:
         clients = [manage("clients", "demo_clients", stop_order=StopOrder.FRONT)]
