@@ -342,7 +342,7 @@ class Queue(models.Model):
 
 
 class HaltFacts(models.Model):
-    """What a halt covers, who began it, when and why."""
+    """Facts of a halt: what it covers, who began it, when and why."""
 
     class Kind(models.TextChoices):
         DRAINED = "drained"  # by an operator: it covers every queue, and ends when an operator starts delivery again

@@ -54,7 +54,7 @@ def test_up_has_the_addresses_of_its_servers_before_it_writes_them(data_dir: Pat
     assert sorted(data_dir.rglob("*")) == before
 
 
-def test_what_the_environment_configures_is_not_embedded(data_dir: Path) -> None:
+def test_a_server_that_the_environment_configures_is_not_embedded(data_dir: Path) -> None:
     found = settings_of("up", data_dir, REDIS_URL="redis://elsewhere/1", WAKU_NODES="http://127.0.0.1:8645")
     assert isinstance(found["embedded"], dict)
     assert found["embedded"].keys() == {"DATABASE_URL", "GORUSH_URL"}
