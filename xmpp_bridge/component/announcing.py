@@ -25,15 +25,15 @@ class Ended(NamedTuple):
     """A route that was disabled. If ``announced_from`` is None, its end cannot be announced."""
 
     route_id: int
-    device_id: UUID
-    domain: str
+    device_id: UUID | None
+    domain: str | None
     announced_from: str | None
     key_name: bytes | None
 
 
 _TAKE = f"""
     SELECT route.id, device.id, device.domain, device.announced_from, device.key_name
-    FROM registrations_route AS route JOIN xmpp_bridge_device AS device ON device.route_id = route.id
+    FROM registrations_route AS route LEFT JOIN xmpp_bridge_device AS device ON device.route_id = route.id
     WHERE route.state = '{Route.State.DISABLED}' AND route.is_end_awaited
     ORDER BY route.id LIMIT %(limit)s FOR NO KEY UPDATE OF route SKIP LOCKED
 """
@@ -47,13 +47,13 @@ def find_ended(*, limit: int = BATCH) -> list[Ended]:
 
 def write_ends(ended: list[Ended], *, domain: str) -> list[bytes]:
     """Return the announcements of the ends that can be announced. ``domain`` is our own."""
-    return [_write(each, domain) for each in ended if each.announced_from is not None]
+    return [_write(each, domain) for each in ended if each.device_id and each.announced_from is not None]
 
 
 def _write(ended: Ended, domain: str) -> bytes:
     service = f"{ended.announced_from}@{domain}" if ended.announced_from else domain
-    client = issue(ended.device_id, keys_named(ended.key_name)).client
-    origin = Origin("message", uuid4().hex, ended.domain, service)
+    client = issue(ended.device_id or uuid4(), keys_named(ended.key_name)).client
+    origin = Origin("message", uuid4().hex, ended.domain or "", service)
     return answers.write_error(origin, StanzaError("cancel", "gone", disabled_client=client), by=domain)
 
 
