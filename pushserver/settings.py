@@ -44,8 +44,15 @@ IS_BEHIND_HTTPS_PROXY = env.flag("BEHIND_HTTPS_PROXY")
 IS_DEVELOPMENT = DEBUG or not env.is_set("DATABASE_URL")
 if IS_DEVELOPMENT:
     env.generate = GeneratedSecrets(DATA_DIR / "secrets")
+
+
+def _is_configured(name: str) -> bool:
+    """Return whether the environment configures the server of a variable. An XMPP server is known by the component."""
+    return env.is_set("XMPP_COMPONENT_JID" if name.startswith("XMPP_COMPONENT_") else name)
+
+
 # Servers that the environment does not configure run embedded.
-EMBEDDED = embedded.settings_of(DATA_DIR, env.is_set)
+EMBEDDED = embedded.settings_of(DATA_DIR, _is_configured)
 EMBEDDED_POSTGRES_DIR = DATA_DIR / "postgres"
 env.values = {**os.environ, **EMBEDDED}
 # Pages say who the people of `manage.py demo` are, and that their faults are staged.

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 FILE_NAME = "embedded.json"
-# The variables of one server, which the operator sets or leaves out together.
-COMPONENT, OF_COMPONENT = "XMPP_COMPONENT_JID", "XMPP_COMPONENT_"
 
 _choosers: list[Callable[[Path], Mapping[str, str]]] = []
 
@@ -22,12 +20,10 @@ def choose_by(chooser: Callable[[Path], Mapping[str, str]]) -> None:
 def settings_of(data_dir: Path, is_set: Callable[[str], bool]) -> dict[str, str]:
     """Return the settings of the embedded servers, by variable. A server that the environment configures is left out.
 
-    ``is_set`` says whether the environment has a variable.
+    ``is_set`` says whether the environment configures the server of a variable.
     """
     found = _choosers[0](data_dir) if _choosers else _noted(data_dir)
-    return {
-        name: value for name, value in found.items() if not is_set(COMPONENT if name.startswith(OF_COMPONENT) else name)
-    }
+    return {name: value for name, value in found.items() if not is_set(name)}
 
 
 def _noted(data_dir: Path) -> dict[str, str]:

@@ -54,8 +54,8 @@ class Environment:
         return self.values.get(name, "").strip() or default
 
     def is_set(self, name: str) -> bool:
-        """Return whether the variable has a value, or a file with one."""
-        return bool(self.secret(name))
+        """Return whether the variable has a value, or a file with one. It reports no problem."""
+        return bool(Environment(self.values).secret(name))
 
     def items(self, name: str, default: str = "") -> list[str]:
         """Return the items of a comma list."""

@@ -13,7 +13,7 @@ from kit.db.partitions import UNDER_WAY, day_of, with_days
 from kit.db.statements import table
 from kit.operations import parts
 from notifications.messages import Outcome
-from notifications.models import Channel, Notification, NotificationRequest
+from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, TrafficMinute
 from registrations import token_types
 
@@ -47,7 +47,7 @@ COUNT_TRAFFIC = f"""
     FROM (
         SELECT percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (
             ORDER BY greatest(0, extract(epoch FROM attempt.started_at - notification.created_at) * 1000)) AS ms
-        FROM notifications_attempt AS attempt, LATERAL (
+        FROM {table(Attempt)} AS attempt, LATERAL (
             SELECT created_at FROM notifications_notification
             WHERE id = attempt.notification_id AND ended_on IN ({{days}}, '{UNDER_WAY}') AND grade = '' LIMIT 1
         ) AS notification
@@ -69,7 +69,7 @@ COUNT_ATTEMPTS = f"""
         {{name}} || CASE WHEN attempt.token_type IN {{with_topic}}
             THEN ' ' || coalesce(channel.app_topic, 'of apps that nothing was delivered to') ELSE '' END,
         outcome, code, count(*)
-    FROM notifications_attempt AS attempt
+    FROM {table(Attempt)} AS attempt
     LEFT JOIN {table(Channel)} AS channel ON attempt.token_type IN {{with_topic}}
         AND channel.token_type = attempt.token_type AND channel.app_topic = attempt.app_topic
     WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome IS NOT NULL
@@ -84,7 +84,7 @@ COUNT_ENDS = f"""
             '{Notification.State.COALESCED}')
     GROUP BY state
     UNION ALL
-    SELECT %(begin)s, '{Notification.State.DELIVERED}', count(*) FROM notifications_attempt
+    SELECT %(begin)s, '{Notification.State.DELIVERED}', count(*) FROM {table(Attempt)}
     WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome = '{Outcome.DELIVERED}'
         HAVING count(*) > 0
 """

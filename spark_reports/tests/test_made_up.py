@@ -10,7 +10,6 @@ from django.utils import timezone
 
 from embedded.demo import reports as demo
 from embedded.management.commands.demo import Command as Demo
-from embedded.servers.postgres import EmbeddedPostgres
 from notifications.models import Attempt, Notification
 from registrations.models import RegistrationEvent
 from spark_reports.jobs.tables import EVENT_TABLES
@@ -114,11 +113,12 @@ def test_a_database_of_an_operator_gets_no_made_up_reports(settings: LazySetting
     settings.EMBEDDED = {}
     with pytest.raises(CommandError, match="embedded database of a demonstration only"):
         call_command("demo_reports")
-    assert Demo().afterwards(None) == []
+    assert Demo().afterwards() == []
 
 
-def test_a_demonstration_makes_up_reports_once_it_is_ready(tmp_path: Path) -> None:
-    [process] = Demo().afterwards(EmbeddedPostgres(tmp_path))
+def test_a_demonstration_makes_up_reports_once_it_is_ready(settings: LazySettings) -> None:
+    settings.EMBEDDED = {"DATABASE_URL": "postgresql://embedded"}
+    [process] = Demo().afterwards()
     assert process.command[-1] == "demo_reports"
 
 

@@ -216,7 +216,7 @@ def test_an_indicator_shows_that_a_night_lacks_history_after_its_lake_was_lost(a
     rows.make_check(DAY, check_name="history", subject="error_rates", expected=2, found=0)
     SAVED.save(status(at(9)))
 
-    [found] = take_snapshot(now=timezone.now()).of("anomalies")
+    found = indicator("anomalies")
     assert (found.state, found.sentence) == (IndicatorState.YELLOW, "1 finding about the data of the newest night")
     page = admin_client.get(f"/admin/reports/?day={DAY}").content.decode()
     assert "error_rates: it rests on fewer earlier days than there could be (expected 2, found 0)" in page
@@ -231,7 +231,11 @@ def no_memory() -> Iterator[None]:
 
 
 def reports_indicator() -> Indicator:
-    [found] = take_snapshot(now=timezone.now()).of("reports")
+    return indicator("reports")
+
+
+def indicator(kind: str) -> Indicator:
+    [found] = [each for each in take_snapshot(now=timezone.now()).indicators if each.id == kind]
     return found
 
 

@@ -10,7 +10,7 @@ from spark_reports.nights.status import State as ReportsState
 OURS = ("registrations", "notifications", "waku_bridge", "xmpp_bridge", "spark_reports")
 # Fields with choices that describe a kind and not a state.
 NO_STATES = {
-    *("Route.token_type", "Channel.token_type", "Queue.token_type", "Halt.token_type"),
+    *("Route.token_type", "Channel.token_type", "Queue.token_type", "Halt.token_type", "EndedHalt.token_type"),
     *("InboundEnvelope.message_type", "OutboundReply.message_type"),
     *("InboundEnvelope.path", "DeadLetter.path", "StoreWindow.reason", "ReportRun.step"),
     *("GatewayErrorRule.platform", "GatewayErrorRule.match", "GatewayErrorRule.origin", "UnknownGatewayError.platform"),

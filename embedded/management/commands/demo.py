@@ -16,7 +16,6 @@ from embedded.management.commands import up
 from embedded.stack.addresses import Addresses
 from embedded.stack.plan import REPORTS_STOP_SECONDS, Plan, manage
 from embedded.supervisor.processes import ProcessSpec, StopOrder
-from pushserver.config.embedded import COMPONENT
 
 STAGED = "A demonstration. Faults are staged, so that indicators are yellow on purpose:"
 
@@ -35,7 +34,7 @@ class Command(up.Command):
     @property
     def demo_server(self) -> DemoServer | None:
         """Return the XMPP server, or None where an operator has a component, or no Prosody is installed."""
-        return demo_server(settings.DATA_DIR) if COMPONENT in settings.EMBEDDED else None
+        return demo_server(settings.DATA_DIR) if "XMPP_COMPONENT_JID" in settings.EMBEDDED else None
 
     def plan(self, here: Addresses, *, cpus: int) -> Plan:
         """Return the plan of `manage.py up` with clients, made-up reports, and Prosody where it is installed."""
