@@ -10,13 +10,14 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 import orjson
 
 from kit.http.connections import Answer, HttpClient, was_never_sent
 from kit.http.failover import Peers
+from kit.http.urls import host_of
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node.config_check.readings import read_skew
 from waku_bridge.node.dialect import StorePage, parse, read_store_page, refusal, store_refusal, to_json
@@ -38,7 +39,7 @@ class WakuNode:
 
     def __init__(self, url: str, client: HttpClient) -> None:
         self.url = url
-        self.name = urlsplit(url).netloc.rpartition("@")[2]  # for errors and logs, because a URL may hold a password
+        self.name = host_of(url)
         self._client = client
         self._lightpush_absent_until = 0.0
         self._dated = ("", datetime.now(UTC), datetime.now(UTC))

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from urllib.parse import urlsplit
+
+from kit.http.urls import host_of
 
 
 @dataclass(frozen=True)
@@ -15,5 +16,5 @@ class Reader:
 
     @cached_property
     def name(self) -> str:
-        """Return host and port of the node, for logs and metrics: a URL may hold a password."""
-        return urlsplit(self.node).netloc.rpartition("@")[2]
+        """Return host and port of the node, for logs and metrics."""
+        return host_of(self.node)
