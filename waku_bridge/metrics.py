@@ -12,7 +12,7 @@ from kit.batches.marks import since
 from kit.canary import gauges
 from kit.metrics.batches import BatchHistogram
 from kit.metrics.kinds import StoredGauge
-from waku_bridge.models import InboundEnvelope, OutboundReply
+from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply
 
 # Reading --------------------------------------------------------------------------------------------------------------
 MESSAGES_READ = Counter(
@@ -225,20 +225,7 @@ CANARY_LINK_SECONDS = StoredGauge(
     "Time of each link of the chain in the canary's last round trip; links that it did not reach are missing. "
     "When it moves: the links are explained in docs/canary.md; the canary waits at most ten seconds for one.",
     ("link",),
-    sql=gauges.link_seconds(
-        "waku_bridge_canaryrun",
-        [
-            "register",
-            "register_answer",
-            "query",
-            "query_answer",
-            "request",
-            "gateway",
-            "request_answer",
-            "unregister",
-            "unregister_answer",
-        ],
-    ),
+    sql=gauges.link_seconds("waku_bridge_canaryrun", CanaryRun.Link.values),
 )
 
 # Queues ---------------------------------------------------------------------------------------------------------------
