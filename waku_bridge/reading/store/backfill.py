@@ -24,6 +24,7 @@ from kit.processes.leader import Term
 from waku_bridge.inbox.inbox import Path
 from waku_bridge.metrics import STORE_ERRORS
 from waku_bridge.node import Busy, NodeError
+from waku_bridge.node.client import BUSY_SECONDS
 from waku_bridge.reading.intake import Intake
 from waku_bridge.reading.reader import Reader
 from waku_bridge.reading.store.store_pages import Store, StorePages
@@ -40,7 +41,6 @@ MANY_TOPICS = 200
 # Shortest time between two reads of everything. Topics that are requested meanwhile wait for the next one. So the
 # traffic grows to six times its size at most, however many topics somebody registers.
 EVERYTHING_PERIOD_SECONDS = 60.0
-BUSY_SECONDS = 60.0
 
 
 class Backfill:

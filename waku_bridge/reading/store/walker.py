@@ -26,6 +26,7 @@ from kit.processes.leader import Term
 from waku_bridge.inbox.inbox import Path
 from waku_bridge.metrics import STORE_ERRORS, STORE_ONLY, STORE_WATERMARK_TIMESTAMP_SECONDS, STORE_WINDOW_SECONDS
 from waku_bridge.node import Busy, CursorLost, NodeError
+from waku_bridge.node.client import BUSY_SECONDS
 from waku_bridge.reading.intake import Intake
 from waku_bridge.reading.reader import Reader
 from waku_bridge.reading.store import windows
@@ -35,7 +36,6 @@ from waku_bridge.reading.store.windows import Plan, Window
 
 log = structlog.get_logger(__name__)
 
-BUSY_SECONDS = 60.0
 # Longest pause between two attempts to read an unreachable store. It is short because only that store has some of the
 # messages.
 MAX_SECONDS = 5.0

@@ -16,9 +16,10 @@ from tests.factories import make_watermark, make_window
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.models import StoreWatermark, StoreWindow
 from waku_bridge.node import StoreEntry, StorePage, to_json
+from waku_bridge.node.client import BUSY_SECONDS
 from waku_bridge.query_topics import listen_to
 from waku_bridge.reading.store.store_pages import HASHES_PER_QUERY, PagePosition
-from waku_bridge.reading.store.walker import BUSY_SECONDS, MAX_SECONDS
+from waku_bridge.reading.store.walker import MAX_SECONDS
 from waku_bridge.reading.store.windows import AHEAD, OVERLAP, SETTLE, Window
 from waku_bridge.reading.tests import conftest
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED
