@@ -37,7 +37,7 @@ from waku_bridge.codec.errors import CodecError, NotDecryptable
 from waku_bridge.codec.keys import DecryptionKey, key_hash
 from waku_bridge.identity import identities_by_topic, server_identities, server_identity
 from waku_bridge.inbound import faults
-from waku_bridge.inbound.queries import Asked, Limits
+from waku_bridge.inbound.queries import Asked, Limits, Verdicts
 from waku_bridge.messages import (
     BRIDGE,
     Body,
@@ -387,7 +387,7 @@ def _answer_queries(items: Iterable[Item], *, now: datetime) -> list[Reply]:
         for i, d, body in queries
     ]
     limits = _query_limits(QUERIES_PER_KEY_PER_MINUTE, settings.GLOBAL_LIMITS)
-    verdicts = limits.judge(asked, own_buckets(), at=now)
+    verdicts = Verdicts(limits, asked, own_buckets(), at=now)
     wanted = {key for keys in verdicts.wanted if not isinstance(keys, str) for key in keys}
     own_keys = [identity.pub33 for identity in server_identities()]
     found = lookup.find(wanted, server_public_keys=own_keys) if wanted else {}

@@ -65,13 +65,6 @@ class Limits:
         self._share = share or own_share()
         self._buckets = Buckets(MAX_REMEMBERED, frozenset({EXCESS_NAME}).__contains__)
 
-    def judge(self, queries: Sequence[Asked], shared: SharedBuckets, *, at: datetime) -> "Verdicts":
-        """Return which queries of a batch may be answered. Call it in the transaction of the batch.
-
-        Call `Verdicts.take` after the commit, to note which were answered.
-        """
-        return Verdicts(self, queries, shared, at=at)
-
     def is_repeated(self, query: Asked) -> bool:
         """Return whether the same query was answered a moment ago."""
         return not self._buckets.has(_again(query), now=self._clock())
@@ -93,7 +86,10 @@ class Limits:
 
 
 class Verdicts:
-    """The verdict about each query of one batch: the key hashes that may be answered, or a reason."""
+    """The verdict about each query of one batch: the key hashes that may be answered, or a reason.
+
+    It is made in the transaction of the batch. Call `take` after the commit, to note which queries were answered.
+    """
 
     def __init__(self, limits: Limits, queries: Sequence[Asked], shared: SharedBuckets, *, at: datetime) -> None:
         self._limits = limits

@@ -55,7 +55,7 @@ class OneWorker(Limits):
         self.now = clock
 
     def ask(self, *queries: Asked) -> Verdicts:
-        return self.judge(queries, self.shared, at=datetime.fromtimestamp(self.now(), UTC))
+        return Verdicts(self, queries, self.shared, at=datetime.fromtimestamp(self.now(), UTC))
 
 
 @pytest.fixture
