@@ -42,7 +42,7 @@ class ProcessAllAgain(Operation):
         yield "Their senders may have given up waiting for the answer; a notification in them is still sent."
 
     def run(self, rows: Sequence[EnvelopeFault], *, by: str) -> Done:
-        count = operator_actions.process_all_again([row.pk for row in rows])
+        count = operator_actions.process_again(faults.waiting([row.pk for row in rows]))
         return Done(f"Envelopes to be processed again: {count}.") if count else Done(ALREADY, is_change=False)
 
 

@@ -19,7 +19,6 @@ from kit.db.partitions import UNDER_WAY
 from registrations.models import TopicKey
 from waku_bridge.codec import topics
 from waku_bridge.identity import own_content_topics
-from waku_bridge.inbound import faults
 from waku_bridge.inbox import inbox
 from waku_bridge.models import DeadLetter, InboundEnvelope
 from waku_bridge.reading.pages import select
@@ -37,14 +36,6 @@ def process_again(envelope_hashes: Collection[bytes]) -> int:
     wake(OLD)
     log.info("envelopes_processed_again", count=count)
     return count
-
-
-def process_all_again(fault_ids: Collection[int]) -> int:
-    """Have the envelopes processed again that failed by these faults, and return how many.
-
-    One call takes the oldest `faults.MAX_AT_ONCE`.
-    """
-    return process_again(faults.waiting(list(fault_ids)))
 
 
 def drop_envelopes(envelope_hashes: Collection[bytes]) -> int:

@@ -7,7 +7,7 @@ from django.db import IntegrityError, transaction
 
 from kit.figures import counted
 from tests import factories
-from waku_bridge.console.operator_actions import process_all_again
+from waku_bridge.console.operator_actions import process_again
 from waku_bridge.inbound import faults, inbound
 from waku_bridge.models import EnvelopeFault, InboundEnvelope
 
@@ -79,8 +79,8 @@ def test_only_the_envelopes_of_a_fault_are_processed_again_with_it() -> None:
     fault = EnvelopeFault.objects.get(error="KeyError")
     assert faults.newest_waiting() is not None
 
-    assert process_all_again([fault.pk]) == 1
-    assert process_all_again([fault.pk]) == 0
+    assert process_again(faults.waiting([fault.pk])) == 1
+    assert process_again(faults.waiting([fault.pk])) == 0
 
     assert list(InboundEnvelope.objects.filter(fault=fault).values_list("state", flat=True)) == ["received"]
     assert str(faults.newest_waiting()) == "ValueError"
