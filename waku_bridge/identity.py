@@ -37,21 +37,16 @@ def identity_of(public_key: bytes) -> Identity:
     return next((each for each in server_identities() if each.pub33 == public_key), server_identity())
 
 
-@cache
 def canary_identity() -> Identity:
     """Return the identity of the canary's client. It is always the same, so that traces of earlier runs are found."""
-    return Identity(PrivateKey(_canary_key(settings.SERVER_PRIVATE_KEY)))
+    return canary_identities()[0]
 
 
 @cache
 def canary_identities() -> tuple[Identity, ...]:
     """Return the identities that the canary has had, one for each server key in the settings."""
     keys = (settings.SERVER_PRIVATE_KEY, *settings.OTHER_SERVER_PRIVATE_KEYS)
-    return tuple(Identity(PrivateKey(_canary_key(key))) for key in keys)
-
-
-def _canary_key(server_key: bytes) -> bytes:
-    return hmac.digest(server_key, b"canary identity", "sha256")
+    return tuple(Identity(PrivateKey(hmac.digest(key, b"canary identity", "sha256"))) for key in keys)
 
 
 @cache

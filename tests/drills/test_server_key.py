@@ -41,7 +41,7 @@ ALICE, BOB = CONTACT, SENDER
 OTHER_TOKEN = "c0ffee00-0000-4000-8000-000000000002"
 CACHED = (
     *(identity.server_identity, identity.server_identities, identity.identities_by_topic),
-    *(identity.own_content_topics, identity.canary_identity, identity.canary_identities),
+    *(identity.own_content_topics, identity.canary_identities),
 )
 Serve = Callable[..., None]
 
