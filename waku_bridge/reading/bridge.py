@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import product
 
 import structlog
@@ -15,7 +16,7 @@ from waku_bridge.node import WakuNode
 from waku_bridge.node.polling import PollingClient
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.intake import Intake, Session
-from waku_bridge.reading.live import LiveReader, Suspect
+from waku_bridge.reading.live import LiveReader
 from waku_bridge.reading.store.backfill import Backfill
 from waku_bridge.reading.store.bound import Bound
 from waku_bridge.reading.store.walker import StoreWalker
@@ -68,7 +69,7 @@ class Bridge:
                 WakuNode(url, PollingClient(client, timeout_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_PAGE_BYTES)),
                 topic,
                 intake,
-                suspect=self._suspecting(topic),
+                suspect=partial(self._suspect, topic),
                 ring_capacity=plan.ring_capacity,
             )
             for url, topic in product(dict.fromkeys(plan.nodes), plan.pubsub_topics)
@@ -91,14 +92,10 @@ class Bridge:
         finally:
             await self._session.close()  # a session that listens and is not read blocks notices to all other sessions
 
-    def _suspecting(self, pubsub_topic: str) -> Suspect:
-        """Return the function that a live reader calls after a possible loss: every store of the shard is searched."""
-
-        def suspect(since: datetime) -> None:
-            for walker in self._walkers[pubsub_topic]:
-                walker.suspect(since=since)
-
-        return suspect
+    def _suspect(self, pubsub_topic: str, since: datetime) -> None:
+        """Have every store of the shard searched. A live reader calls it after a possible loss."""
+        for walker in self._walkers[pubsub_topic]:
+            walker.suspect(since=since)
 
     def _backfill_new(self, content_topics: Sequence[str]) -> None:
         self._backfill.request(content_topics)

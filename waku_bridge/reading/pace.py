@@ -46,8 +46,5 @@ class Ring:
             return 0.0
         gathering = max(GATHERED / self._per_second, MIN_SECONDS) if self._per_second else IDLE_SECONDS
         filling = TARGET_FILL * self.capacity / page_size * elapsed_seconds if page_size else IDLE_SECONDS
-        return min(IDLE_SECONDS, self._burst_seconds, gathering, filling)
-
-    @property
-    def _burst_seconds(self) -> float:
-        return ALARM_FILL * self.capacity / BURST_PER_SECOND
+        burst = ALARM_FILL * self.capacity / BURST_PER_SECOND
+        return min(IDLE_SECONDS, burst, gathering, filling)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import ParamSpec, TypeVar
 
 from django.db import close_old_connections
@@ -16,9 +15,9 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 
     Each thread has a database connection of its own. An earlier call may have left it broken, so it is checked first.
     """
-    return await asyncio.to_thread(_with_good_connection, partial(function, *args, **kwargs))
 
+    def work() -> T:
+        close_old_connections()
+        return function(*args, **kwargs)
 
-def _with_good_connection(work: Callable[[], T]) -> T:
-    close_old_connections()
-    return work()
+    return await asyncio.to_thread(work)
