@@ -147,11 +147,6 @@ def test_opens_every_ciphertext_it_seals(data, topic_key):
     assert symmetric.unseal_body(symmetric.seal_body(data, topic_key, repeatable()), topic_key) == data
 
 
-def test_refuses_more_data_than_a_frame_can_hold():
-    with pytest.raises(ValueError, match="too much data"):
-        frame.build(bytes(frame.MAX_DATA_BYTES + 1), None, repeatable())
-
-
 def test_draws_padding_again_while_it_is_all_zero():
     assert frame.build(bytes(253), None, fixed(b"\0", b"\0", b"\1"))[-1:] == b"\1"
 
