@@ -33,7 +33,7 @@ def test_apple_gets_one_push_that_replaces_its_own_repetition(real_gorush: Serve
     }
     assert only["token"] == device_token(push)
     assert only["body"] == {
-        "aps": {"alert": "New message", "content-available": 1, "sound": "default"},
+        "aps": {"alert": "New message in Messenger", "content-available": 1, "sound": "default"},
         "encryptedMessage": "0x0102",
         "chatId": "0x" + push.chat_id.hex(),
         "publicKey": "0x" + push.public_key_hash.hex(),
@@ -53,7 +53,7 @@ def test_google_gets_one_message_for_the_token_and_none_for_a_topic(real_gorush:
     assert only["body"] == {
         "message": {
             "token": device_token(push),
-            "notification": {"body": "New message"},
+            "notification": {"body": "New message in Messenger"},
             "data": {
                 "encryptedMessage": "0x0102",
                 "chatId": "0x" + push.chat_id.hex(),
