@@ -53,7 +53,7 @@ def _is_configured(name: str) -> bool:
 
 # Servers that the environment does not configure run embedded.
 EMBEDDED = embedded.settings_of(DATA_DIR, _is_configured)
-EMBEDDED_POSTGRES_DIR = DATA_DIR / "postgres"
+EMBEDDED_POSTGRES_DIR = DATA_DIR / embedded.POSTGRES_FOLDER
 env.values = {**os.environ, **EMBEDDED}
 # Pages say who the people of `manage.py demo` are, and that their faults are staged.
 DEMONSTRATION = "DEMONSTRATION" in EMBEDDED
@@ -536,6 +536,7 @@ AXES_VERBOSE = False
 AXES_SENSITIVE_PARAMETERS = ["username", "ip_address", "code", "csrfmiddlewaretoken"]
 AXES_LOCKOUT_CALLABLE = "pushserver.console.accounts.refusals.locked_out"
 CSRF_FAILURE_VIEW = "pushserver.console.accounts.refusals.stale_form"
+OTP_ADMIN_HIDE_SENSITIVE_DATA = True  # keys and their QR codes, also on pages of django-otp that are not ours
 OTP_TOTP_ISSUER = "Push server"
 CSRF_TRUSTED_ORIGINS = env.urls("CSRF_TRUSTED_ORIGINS")
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if IS_BEHIND_HTTPS_PROXY else None

@@ -14,7 +14,7 @@ from embedded.stack import addresses
 @cache
 def demo_server(data_dir: Path) -> DemoServer | None:
     """Return the XMPP server, or None where no Prosody is installed."""
-    return DemoServer.choose(data_dir, addresses.addresses(data_dir).ports) if prosody.is_installed() else None
+    return DemoServer.choose(data_dir, addresses.addresses_of(data_dir).ports) if prosody.is_installed() else None
 
 
 def settings_of(data_dir: Path) -> dict[str, str]:

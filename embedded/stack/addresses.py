@@ -10,6 +10,7 @@ from pathlib import Path
 from embedded.servers.ports import Ports
 from embedded.servers.postgres import EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
+from pushserver.config.embedded import POSTGRES_FOLDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,13 @@ class Addresses:
 
 
 @cache
-def addresses(data_dir: Path) -> Addresses:
+def addresses_of(data_dir: Path) -> Addresses:
     """Return the servers of ``data_dir``: in one process always the same ones."""
     ports = Ports(data_dir / "ports.json")
     valkey = EmbeddedValkey(data_dir / "valkey", ports["valkey"])
-    return Addresses(EmbeddedPostgres(data_dir / "postgres"), valkey, ports)
+    return Addresses(EmbeddedPostgres(data_dir / POSTGRES_FOLDER), valkey, ports)
 
 
 def settings_of(data_dir: Path) -> dict[str, str]:
     """Return the settings of the embedded servers of `manage.py up`."""
-    return addresses(data_dir).settings()
+    return addresses_of(data_dir).settings()

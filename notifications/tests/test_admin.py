@@ -85,6 +85,15 @@ def test_a_filter_reads_only_the_partitions_that_can_have_its_rows(
     assert sorted(set(re.findall("notifications_notification_(?:under_way|d[0-9]+|default)", plan))) == tables
 
 
+@pytest.mark.parametrize("path", [NOTIFICATIONS, ATTEMPTS])
+@pytest.mark.parametrize("begin", ["0001-01-01T00:00:00%2B14:00", "0001-01-01T00:00:00%2B00:00", "2026-11-20", "x"])
+def test_a_period_that_is_none_finds_nothing(admin_client: Client, path: str, begin: str) -> None:
+    factories.make_attempt()
+    for during in (f"{begin}..9999-12-31T23:00:00-14:00", f"{begin}..{begin}"):
+        assert admin_client.get(f"{path}?during={during}").status_code == 200
+        assert rows(admin_client, path, f"during={during}") == set()
+
+
 def test_stuck_notifications_were_due_a_minute_ago_or_lost_their_worker(admin_client: Client) -> None:
     now, late = timezone.now(), timezone.now() - timedelta(minutes=2)
     due = factories.make_notification(next_attempt_at=late)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-FILE_NAME = "embedded.json"
+FILE_NAME, POSTGRES_FOLDER = "embedded.json", "postgres"
 
 _choosers: list[Callable[[Path], Mapping[str, str]]] = []
 

@@ -604,6 +604,17 @@ def test_a_halt_that_the_server_began_and_ended_is_two_steps(admin_client: Clien
     assert "its app was tripped for 2 min, its gateway was unreachable for 1.0 s" in line
 
 
+def test_a_halt_has_no_step_after_the_end_of_the_notification(admin_client: Client) -> None:
+    notification, app = make_story(state="expired"), channel_key(2, "")
+    halts.trip(app, reason="41 of 50 refused", now=notification.created_at)
+    halts.close_breaker(app, now=timezone.now())
+    halts.trip(app, reason="much later", now=timezone.now())
+    text = timeline(admin_client, notification)
+    assert "Halted by the server: tripped 41 of 50 refused" in text
+    assert "Halt ended" not in text
+    assert "much later" not in text
+
+
 def test_a_breaker_that_staff_closed_is_begun_by_the_server_and_ended_by_them(admin_client: Client) -> None:
     notification, channel = make_story(), factories.make_channel((2, ""))
     app = channel_key(2, "")

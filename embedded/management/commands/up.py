@@ -10,7 +10,7 @@ from django.core import checks
 from django.core.management.base import BaseCommand, CommandParser
 
 from embedded.servers import parts
-from embedded.stack.addresses import Addresses, addresses
+from embedded.stack.addresses import Addresses, addresses_of
 from embedded.stack.lock import only_one
 from embedded.stack.plan import Plan, database, services, web
 from embedded.stack.running import run
@@ -34,7 +34,7 @@ class Command(BaseCommand):
             self.stderr.write(problem)
         if problems:
             sys.exit(1)
-        here = addresses(settings.DATA_DIR)
+        here = addresses_of(settings.DATA_DIR)
         log = MergedLog(sys.stdout, coloured=sys.stdout.isatty())
         fault = ""  # raised below: Python 3.11.2 wraps in a group what `except*` raises, sys.exit too
         try:

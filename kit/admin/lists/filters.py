@@ -5,7 +5,7 @@ Rule: one filter is active at a time. Each has an index in the order of the list
 
 from collections.abc import Iterable
 from copy import copy
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
@@ -106,7 +106,7 @@ class DuringFilter(Alone, admin.SimpleListFilter):
         begin, end = span
         within = queryset.filter(**{f"{self.field_name}__gte": begin, f"{self.field_name}__lt": end})
         if self.days:
-            return within.filter(**{f"{self.days}__range": (begin.astimezone(UTC).date(), end.astimezone(UTC).date())})
+            return within.filter(**{f"{self.days}__range": (begin.date(), end.date())})
         return within.filter(pk__gte=self._first_id(queryset, begin)) if self.is_by_id else within
 
     def _first_id(self, queryset: QuerySet[Any], begin: datetime) -> int:
@@ -128,11 +128,12 @@ def read_span(text: str) -> tuple[datetime, datetime] | None:
 
 
 def _read_time(text: str) -> datetime | None:
+    """Return a time in UTC, or None for any other text, and near the ends of the calendar, where sums overflow."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo else None
+    return found.astimezone(UTC) if found.tzinfo and MINYEAR < found.year < MAXYEAR else None
 
 
 class RecentValuesFilter(Alone, admin.ChoicesFieldListFilter):

@@ -63,11 +63,16 @@ def load_story(notification_id: int) -> Story | None:
         envelope=envelope_of(notification.request),
         attempts=attempts,
         replies=replies_to(notification.request),
-        halts=halts.covering_route(route) if route else [],
+        halts=_halts(notification, route) if route else [],
         ended_halts=_ended_halts(notification, route) if route else [],
         staff=_staff(notification, _channel_of(route)),
         rule_urls={pk: url for part in parts() for pk, url in part.rule_urls(attempts).items()},
     )
+
+
+def _halts(notification: Notification, route: Route) -> list[Halt]:
+    until = notification.finished_at
+    return [halt for halt in halts.covering_route(route) if until is None or halt.since < until]
 
 
 def _ended_halts(notification: Notification, route: Route) -> list[EndedHalt]:

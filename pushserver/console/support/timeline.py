@@ -160,8 +160,9 @@ def _halted(story: Story) -> Iterator[Step]:
         if not halt.by:
             is_before = halt.since < story.request.received_at
             yield Step(halt.since, "Halted by the server:", halt.reason or halt.gateway, halt.kind, is_before)
+    until = story.notification.finished_at
     for ended in story.ended_halts:
-        if not ended.ended_by:
+        if not ended.ended_by and (until is None or ended.ended_at < until):
             yield Step(ended.ended_at, "Halt ended by the server:", PROBED[Halt.Kind(ended.kind)])
 
 
