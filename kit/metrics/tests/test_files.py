@@ -113,7 +113,8 @@ def test_a_missing_folder_has_no_metrics(tmp_path):
 
 def test_clear_removes_all_counts(tmp_path, processes):
     processes[0].count(1)
-    processes[0].kill()
+    for process in processes:
+        process.kill()  # one that is still starting would open its files after they are cleared
     _reported(tmp_path)
 
     clear(tmp_path)
