@@ -494,6 +494,7 @@ STATIC_URL = "static/"
 # The admin's files are served from the packages themselves, so no collected copies can be out of date.
 WHITENOISE_USE_FINDERS = True
 TIME_ZONE = "UTC"
+LANGUAGES = [("en", "English")]  # the theme names them all on each page
 FORMAT_MODULE_PATH = "kit.admin.formats"
 
 # Security: plain http is for loopback only, and not even there behind a proxy that speaks https to browsers.

@@ -5,6 +5,7 @@ same colour on every page.
 """
 
 from enum import StrEnum
+from functools import lru_cache
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -34,6 +35,7 @@ _WORDS = {
 FAMILIES = {word: family for family, words in _WORDS.items() for word in words.split()}
 
 
+@lru_cache(maxsize=256)
 def label(word: str) -> SafeString:
     """Return a word on the colour of its family. A word that is not in the table has the family QUIET."""
     return format_html('<span class="state-word {}">{}</span>', FAMILIES.get(word, Family.QUIET), word)

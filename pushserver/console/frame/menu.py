@@ -132,7 +132,15 @@ def menu(request: HttpRequest) -> list[dict[str, Any]]:
             _items_of(sections, section).append(_page(page.title, page.icon, page.url_name))
         for listed in part.list_pages:
             _items_of(sections, listed.section).append(_list(listed.title, listed.icon, listed.model))
-    return [{**section, "is_open": _is_open_for(request.user, section)} for section in sections]
+    return [
+        {**section, "items": [*map(_with_address, section["items"])], "is_open": _is_open_for(request.user, section)}
+        for section in sections
+    ]
+
+
+def _with_address(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an item whose link is a text, because unfold reads it several times and would look it up each time."""
+    return {**item, "link": str(item["link"])}
 
 
 def _items_of(sections: list[dict[str, Any]], title: str) -> list[dict[str, Any]]:
