@@ -150,14 +150,14 @@ INSERT INTO registrations_topickey (name, topic, key_encrypted, created_at)
     LATERAL (SELECT pg_temp.key_hash(n) AS key_hash) r;
 
 INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, app_topic, bridge, at)
-    SELECT CASE WHEN n <= pg_temp.registrations() THEN 'registered' WHEN c < 6000 THEN 'refreshed'
+    SELECT CASE WHEN n % 3 = 1 THEN 'registered' WHEN c < 6000 THEN 'refreshed'
     WHEN c < 8000 THEN 'settings_changed' WHEN c < 9200 THEN 'token_changed' WHEN c < 9500 THEN 'unregistered'
     WHEN c < 9900 THEN 'token_died' WHEN c < 9998 THEN 'expired' ELSE 'revived' END,
     md5('pseudonym ' || r)::uuid, pg_temp.token_type(r), pg_temp.app_topic(r), 'waku',
     now() - interval '400 days' * (1 - n::float8 / last)
     FROM (SELECT 3 * pg_temp.registrations() AS last) p, generate_series(1, last) n,
-    LATERAL (SELECT pg_temp.chance(n, 13) AS c, CASE WHEN n % 300 = 0 THEN pg_temp.crowd() + 1
-    ELSE 1 + n % pg_temp.registrations() END AS r) e;
+    LATERAL (SELECT pg_temp.chance(n, 13) AS c, CASE WHEN n % 3 = 1 THEN (n + 2) / 3
+    WHEN n % 300 = 0 THEN pg_temp.crowd() + 1 ELSE 1 + n * 7919 % ((n + 2) / 3) END AS r) e;
 
 INSERT INTO notifications_notificationrequest (id, bridge, request_key, message_id, state, source_key, reply_address,
     sender_digest, received_at, reply_due_at, answered_at, ended_on)
