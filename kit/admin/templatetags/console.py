@@ -7,7 +7,10 @@ from typing import Any
 from django import template
 from django.db.models import Model
 from django.template import Context
-from django.utils.safestring import SafeString
+from django.template.defaultfilters import capfirst
+from django.utils.formats import localize
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
 
 from kit.admin import labels, times
 from kit.admin.changes import acted_on_through, changes_url, newest_changes
@@ -32,9 +35,12 @@ def ago(at: datetime | None, element_id: str = "") -> SafeString | str:
 
 
 @register.filter
-def beside(headers: Sequence[str], row: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Return each cell of a row with the heading of its column."""
-    return list(zip(headers, row, strict=True))
+def cells(row: Sequence[Any], headers: Sequence[str]) -> SafeString:
+    """Return the cells of a row as HTML, each with the heading of its column. The first one names the row."""
+    named = zip(headers, row, strict=True)
+    first, *others = [format_html('data-label="{}">{}', capfirst(header), localize(cell)) for header, cell in named]
+    texts = [f'<th scope="row" {first}</th>', *(f"<td {other}</td>" for other in others)]
+    return mark_safe("".join(texts))  # noqa: S308 - headings and values are escaped above
 
 
 @register.inclusion_tag("console/staff_actions.html", takes_context=True)

@@ -99,7 +99,7 @@ class GatewayErrorRuleAdmin(LoggedEdits, Narrowed, ModelAdmin):  # type: ignore[
     )
     list_editable = ("position", "is_enabled")
     list_filter = ("platform", ("outcome", WordFilter), ("origin", WordFilter), "is_enabled")
-    list_per_page = 20  # each row is a form, and a hundred of them take a third of a second
+    list_per_page = 15  # each row is a form, and a hundred of them take a third of a second
     search_fields = ("text", "code", "remark")
     fields = (*EDITED, "origin", "updated_at")
     readonly_fields = ("origin", "updated_at")

@@ -55,7 +55,9 @@ def staff(*actions: str) -> Client:
 
 
 def test_the_list_shows_every_rule_in_the_order_in_which_they_are_tried(admin_client: Client) -> None:
-    pages = [admin_client.get(RULES, {"p": number}).content.decode() for number in range(1, 7)]
+    first = admin_client.get(RULES)
+    numbers = first.context["cl"].paginator.page_range
+    pages = [admin_client.get(RULES, {"p": number}).content.decode() for number in numbers]
     shown = [pk for html in pages for pk in re.findall(rf'href="{RULES}(\d+)/change/', html)]
     assert [int(pk) for pk in shown] == list(GatewayErrorRule.objects.values_list("pk", flat=True))
     assert "(no text)" in "".join(pages)
