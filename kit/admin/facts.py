@@ -43,6 +43,8 @@ class Narrowed:
 
     # Few rows, because a phone shows each as a card. Lists of facts show more rows, and detect a phone.
     list_per_page = 25
+    # The theme's template reads it twice for each row, and to find that it is missing takes longer than a cell.
+    list_sections: ClassVar[Any] = ()
     list_filter: Any
     opts: Any  # from ModelAdmin, whose types unfold hides
     # Lookups that links from other pages use, in addition to the lookups of `list_filter`.
@@ -104,8 +106,6 @@ class FactAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no ty
     list_per_page = 50
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
-    # The theme's template reads it twice for each row, and to find that it is missing takes longer than a cell.
-    list_sections: ClassVar[Any] = ()
 
     # Fields that the search compares with the first digits of a hash, with the size of their values in bytes.
     search_hashes: ClassVar[Sequence[tuple[str, int]]] = ()
