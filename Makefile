@@ -49,7 +49,9 @@ up: install ## the server alone, configured by the environment (manage.py up)
 dev: ## install what tests and checks need, too
 	@requirements/install.sh dev
 
-SUITE = $(if $(NIGHTLY),HYPOTHESIS_PROFILE=nightly) $(PYTHON) -m pytest -n $(PROCESSES) --durations=50
+# A test that hangs for 20 minutes ends the run, which names it and prints the stack of each thread.
+HANGS = --max-worker-restart=0 -o faulthandler_timeout=1200 -o faulthandler_exit_on_timeout=true
+SUITE = $(if $(NIGHTLY),HYPOTHESIS_PROFILE=nightly) $(PYTHON) -m pytest -n $(PROCESSES) --durations=50 $(HANGS)
 
 test: dev ## the test suite, with real servers: every promise once; ARGS="-k name" for a part, NIGHTLY=1 for many more made-up inputs
 	@requirements/system.sh chromium java postgresql
