@@ -212,7 +212,10 @@ GROUPS: Mapping[str, tuple[Setting, ...]] = {
     ),
     "Retention": (
         Setting("ENVELOPE_RETENTION_DAYS", "Days after which envelopes and replies are deleted."),
-        Setting("NOTIFICATION_RETENTION_DAYS", "Days after which requests, notifications and attempts are deleted."),
+        Setting(
+            "NOTIFICATION_RETENTION_DAYS",
+            "Days after which requests, notifications, attempts and ended halts are deleted.",
+        ),
         Setting(
             "EVENT_RETENTION_DAYS",
             "Days after which the history of registrations is deleted, and what is in the lake of the reports, which "
