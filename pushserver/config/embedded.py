@@ -3,9 +3,12 @@
 `manage.py up` chooses them before the settings are read, and notes them in a file for every other process.
 """
 
+import fcntl
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from pushserver.config.data_dir import LOCK_NAME
 
 FILE_NAME, POSTGRES_FOLDER = "embedded.json", "postgres"
 
@@ -27,8 +30,18 @@ def settings_of(data_dir: Path, is_set: Callable[[str], bool]) -> dict[str, str]
 
 
 def _noted(data_dir: Path) -> dict[str, str]:
-    """Return what a running `manage.py up` noted."""
+    """Return what a running `manage.py up` noted. One that was killed leaves its file behind, but not its lock."""
     try:
-        return dict(json.loads((data_dir / FILE_NAME).read_text(encoding="utf-8")))
+        return dict(json.loads((data_dir / FILE_NAME).read_text(encoding="utf-8"))) if _is_up(data_dir) else {}
     except (OSError, ValueError):
         return {}
+
+
+def _is_up(data_dir: Path) -> bool:
+    """Return whether a `manage.py up` holds the lock of ``data_dir``. Raises OSError where it never ran."""
+    with (data_dir / LOCK_NAME).open(encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

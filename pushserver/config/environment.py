@@ -111,7 +111,7 @@ class Environment:
     def urls(self, name: str, default: str = "") -> list[str]:
         """Return a comma list of http(s) base URLs, without their trailing slashes."""
         urls = [url.rstrip("/") for url in self.items(name, default)]
-        if all(_is_http_url(url) for url in urls):
+        if all(_is_http_url(url) for url in urls) and (urls or not self.text(name)):
             return urls
         # A user or password is refused because the URLs of peers appear in logs, metrics and the console.
         self.report("bad_urls", f"{name} is not a comma list of plain http(s) URLs.", "Example: http://127.0.0.1:8645")

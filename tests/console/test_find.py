@@ -601,7 +601,21 @@ def test_a_halt_that_the_server_began_and_ended_is_two_steps(admin_client: Clien
     assert positions == sorted(positions)
     assert "it was over" not in text
     line = first_line(admin_client, f"/admin/timelines/{notification.pk}/")
-    assert "its app was tripped for 2 min, its gateway was unreachable for 1.0 s" in line
+    assert "its app was tripped for 1.0 s, its gateway was unreachable for 1.0 s" in line  # not for the time before
+
+
+def test_the_first_line_adds_up_what_halts_of_a_kind_took_from_the_life_of_a_notification(
+    admin_client: Client,
+) -> None:
+    notification = make_story(state="expired")
+    begun, ended = notification.created_at, notification.finished_at
+    halts.note_unreachable(["gorush"], now=begun - timedelta(hours=3))
+    halts.note_reached("gorush", now=begun + timedelta(milliseconds=100))
+    halts.note_unreachable(["gorush"], now=ended - timedelta(milliseconds=100))
+    halts.note_reached("gorush", now=ended + timedelta(hours=4))
+    line = first_line(admin_client, f"/admin/timelines/{notification.pk}/")
+    assert line.count("its gateway") == 1
+    assert "its gateway was unreachable for 200 ms" in line
 
 
 def test_a_halt_has_no_step_after_the_end_of_the_notification(admin_client: Client) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from embedded.stack.lock import only_one
 from embedded.supervisor.processes import PROJECT
 
 EVERY = {"DATABASE_URL", "REDIS_URL", "WAKU_NODES", "GORUSH_URL"}
@@ -78,7 +79,17 @@ def test_another_command_reads_what_a_running_up_noted(data_dir: Path) -> None:
     assert settings_of("shell", data_dir)["embedded"] == {}
     noted = {"REDIS_URL": "redis://127.0.0.1:7/0", "GORUSH_URL": "http://127.0.0.1:8"}
     (data_dir / "embedded.json").write_text(json.dumps(noted))
-    found = settings_of("shell", data_dir, GORUSH_URL="http://gorush.example.org")
+    with only_one(data_dir):
+        found = settings_of("shell", data_dir, GORUSH_URL="http://gorush.example.org")
     assert found["embedded"] == {"REDIS_URL": "redis://127.0.0.1:7/0"}
     assert (found["redis"], found["gorush"]) == ("redis://127.0.0.1:7/0", ["http://gorush.example.org"])
     assert found["is_demonstration"] is False
+
+
+def test_the_file_of_a_demonstration_that_was_killed_configures_nothing(data_dir: Path) -> None:
+    noted = {"XMPP_COMPONENT_JID": "push.montague.test", "XMPP_COMPONENT_SECRET": "s", "DEMONSTRATION": "1"}
+    (data_dir / "embedded.json").write_text(json.dumps(noted))
+    with only_one(data_dir):
+        assert settings_of("shell", data_dir)["is_demonstration"] is True
+    found = settings_of("shell", data_dir)
+    assert (found["embedded"], found["component"], found["is_demonstration"]) == ({}, "", False)

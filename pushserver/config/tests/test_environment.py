@@ -109,7 +109,7 @@ def test_urls_lose_their_trailing_slashes(text, value):
     assert not env.problems
 
 
-@pytest.mark.parametrize("text", ["a:1", "ftp://a", "http://", "http://a:x", "http://a,b", "http://[::1"])
+@pytest.mark.parametrize("text", ["a:1", "ftp://a", "http://", "http://a:x", "http://a,b", "http://[::1", " , "])
 def test_anything_else_is_no_url(text):
     env = Environment({"NAME": text})
     assert env.urls("NAME") == []

@@ -57,9 +57,8 @@ def _causes(story: Story) -> Iterator[str]:
     for entry in story.staff:
         if (kind := halt_of(entry)) and kind not in lasting:
             yield f"{labels.HALTED_BY[kind]} by {entry.user.get_username()}"
-    for ended in story.ended_halts:
-        if not ended.by:
-            yield f"{labels.HALTED_BY[ended.kind]} for {in_words(ended.ended_at - ended.since)}"
+    for kind, lasted in _stood_still(story).items():
+        yield f"{labels.HALTED_BY[kind]} for {in_words(lasted)}"
     if story.notification.state == State.EXPIRED and not story.attempts:
         yield "no attempt was made"
     first = next((attempt.started_at for attempt in story.attempts), None)
@@ -70,6 +69,17 @@ def _causes(story: Story) -> Iterator[str]:
         yield f"{counted(len(failed), 'attempt')} failed, the last with {last.code or last.outcome}"
     if any(attempt.is_probe for attempt in story.attempts):
         yield "its app was tripped or its gateway was unreachable, and it was sent as a probe"
+
+
+def _stood_still(story: Story) -> dict[str, timedelta]:
+    """Return how long each kind of ended halt that the server began kept the notification waiting."""
+    begin, end = story.notification.created_at, story.notification.finished_at
+    lasted: dict[str, timedelta] = {}
+    for ended in story.ended_halts:
+        if not ended.by:
+            within = min(ended.ended_at, end or ended.ended_at) - max(ended.since, begin)
+            lasted[ended.kind] = lasted.get(ended.kind, timedelta()) + within
+    return lasted
 
 
 def why_decided(decided: Decided) -> str:
