@@ -217,6 +217,7 @@ class Operated:
             rows, field = context["cl"].result_list, form.fields["action"]
             fitting = {name for name, operation in self.operations.items() if any(map(operation.fits, rows))}
             field.choices = [(name, text) for name, text in field.choices if name in {"", *fitting}]
+            context["action_form"] = form if fitting else None
         return response
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:

@@ -297,6 +297,7 @@ def test_a_page_and_a_list_offer_only_what_fits_the_state_of_a_row(
     chosen = staff("operator").get(f"/admin/{table}/").content.decode().partition('name="action"')[2]
     listed = set(re.findall(r'<option value="\w+">([^<]*)<', chosen.partition("</select>")[0]))
     assert listed & LABELS == (set() if table == "notifications/channel" else offered)  # channels are halted one by one
+    assert bool(chosen) == bool(listed)
 
 
 # From the list --------------------------------------------------------------------------------------------------------
