@@ -210,14 +210,16 @@ class Operated:
         return {name: (None, name, form.label) for name, form in self.allowed(request).items()}
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Show the list, which offers the operations that apply to one of its rows."""
+        """Show the list, which offers the operations that apply to one of its rows. Without one, no row is chosen."""
         response: HttpResponse = super().changelist_view(request, extra_context)  # type: ignore[misc]
         context = getattr(response, "context_data", None) or {}
         if form := context.get("action_form"):
             rows, field = context["cl"].result_list, form.fields["action"]
             fitting = {name for name, operation in self.operations.items() if any(map(operation.fits, rows))}
             field.choices = [(name, text) for name, text in field.choices if name in {"", *fitting}]
-            context["action_form"] = form if fitting else None
+            if not fitting:
+                context["action_form"] = None
+                context["cl"].list_display.remove("action_checkbox")
         return response
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:

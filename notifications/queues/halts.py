@@ -22,11 +22,10 @@ from django.db.models.functions import Coalesce
 from kit.batches.batch import wake as wake_workers
 from kit.db.statements import fetch, write
 from kit.metrics.batches import count
-from notifications.messages import ChannelKey, channel_key
+from notifications.messages import ChannelKey
 from notifications.metrics import CHANNEL_TRIPS, GATEWAY_OUTAGES
 from notifications.models import Channel, EndedHalt, Halt
 from notifications.queues.queues import Halted
-from registrations.models import Route
 from registrations.token_types import platform_of
 
 log = structlog.get_logger(__name__)
@@ -161,21 +160,19 @@ def halted_apps() -> dict[ChannelKey, Halt]:
     return {ChannelKey(row.token_type or 0, row.app_topic): row for row in rows}
 
 
-def covering_route(route: Route) -> list[Halt]:
-    """Return the halts that keep pushes to a route from being sent."""
-    return list(Halt.objects.filter(_covers(route)).order_by("kind"))
+def covering(gateway: str, app: ChannelKey) -> list[Halt]:
+    """Return the halts that keep pushes to an app through a gateway from being sent."""
+    return list(Halt.objects.filter(_covers(gateway, app)).order_by("kind"))
 
 
-def ended_since(at: datetime, route: Route) -> QuerySet[EndedHalt]:
-    """Return the halts that covered a route and ended after ``at``, in the order of their ends."""
-    return EndedHalt.objects.filter(_covers(route), ended_at__gt=at).order_by("ended_at", "pk")
+def ended_since(at: datetime, gateway: str, app: ChannelKey) -> QuerySet[EndedHalt]:
+    """Return the halts that covered an app at a gateway and ended after ``at``, in the order of their ends."""
+    return EndedHalt.objects.filter(_covers(gateway, app), ended_at__gt=at).order_by("ended_at", "pk")
 
 
-def _covers(route: Route) -> Q:
-    app = channel_key(route.token_type, route.app_topic)
+def _covers(gateway: str, app: ChannelKey) -> Q:
     at_app = Q(kind__in=[Kind.PAUSED, Kind.TRIPPED], token_type=app.token_type, app_topic=app.app_topic)
-    at_gateway = Q(kind=Kind.UNREACHABLE, gateway=route.gateway)
-    return Q(kind=Kind.DRAINED) | at_gateway | at_app
+    return Q(kind=Kind.DRAINED) | Q(kind=Kind.UNREACHABLE, gateway=gateway) | at_app
 
 
 # Begun and ended by the gateways' results -----------------------------------------------------------------------------

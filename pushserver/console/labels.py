@@ -110,7 +110,7 @@ ENDS: Mapping[Notification.State, str] = {
     State.UNDELIVERABLE: "Apple or Google can never accept this push.",
     State.UNCONFIRMED: "It may have arrived. Sent again, it could arrive twice.",
     State.EXPIRED: "Its time to live ran out before an attempt succeeded.",
-    State.WITHDRAWN: "Its recipient no longer gets pushes.",
+    State.WITHDRAWN: "Its recipient was gone or disabled.",
     State.COALESCED: "A later notification to the same address wakes the phone for it.",
 }
 NOT_DELIVERED: Mapping[Notification.State, str] = {

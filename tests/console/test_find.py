@@ -21,13 +21,14 @@ from kit.db.partitions import UNDER_WAY
 from kit.tracing.spans import trace_of
 from notifications.admin import request_timeline_url
 from notifications.messages import channel_key
-from notifications.models import Halt
+from notifications.models import Attempt, Halt, Notification, Queue
 from notifications.queues import halts
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import Decided, pack
 from pushserver.console.drain import DRAIN_ID
 from pushserver.console.support.find import hits_for
 from pushserver.models import AccessRecord
+from registrations.models import Registration, Route
 from tests import factories
 from tests.console.test_pages import count_queries
 from waku_bridge.codec.keys import chat_key, key_hash
@@ -616,6 +617,29 @@ def test_the_first_line_adds_up_what_halts_of_a_kind_took_from_the_life_of_a_not
     line = first_line(admin_client, f"/admin/timelines/{notification.pk}/")
     assert line.count("its gateway") == 1
     assert "its gateway was unreachable for 200 ms" in line
+
+
+@pytest.mark.parametrize("has_attempt", [True, False])
+def test_the_causes_of_a_delay_stay_when_the_recipient_has_unregistered(
+    admin_client: Client, *, has_attempt: bool
+) -> None:
+    notification, app = make_story(state="withdrawn", finished_at=timezone.now()), channel_key(2, "")
+    queue = Queue.objects.create(gateway="gorush", token_type=2, app_topic="", is_proven=True)
+    Notification.objects.filter(pk=notification.pk).update(queue_id=queue.pk)
+    if not has_attempt:
+        Attempt.objects.all().delete()
+    channel = factories.make_channel((2, ""))
+    staffed(channel, "Paused. Why: new key", minutes=1)
+    staffed(channel, "Resumed. Why: it works", minutes=2)
+    halts.trip(app, reason="41 of 50 refused", now=notification.created_at)
+    halts.close_breaker(app, now=notification.created_at + timedelta(seconds=1))
+    Registration.objects.update(route=None)
+    Route.objects.all().delete()
+    line = first_line(admin_client, f"/admin/timelines/{notification.pk}/")
+    assert line.startswith(
+        "Not sent. The recipient unregistered. Before: its app was paused by ann, its app was tripped"
+    )
+    assert "Halted by the server: tripped 41 of 50 refused" in timeline(admin_client, notification)
 
 
 def test_a_halt_has_no_step_after_the_end_of_the_notification(admin_client: Client) -> None:

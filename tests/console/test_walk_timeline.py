@@ -66,17 +66,14 @@ def test_staff_actions_stand_in_the_timeline_with_who_and_why(visitor: Page) -> 
     visitor.get_by_role("link", name="Timeline").click()
     listed = steps(visitor)
     assert "By operator: notification: 1 notification due now. Why: gorush is back" in listed
-    assert "operator did it: Dropped 1 notification. Why: as she asked" in listed
+    assert "Finished: withdrawn operator withdrew it. Dropped 1 notification. Why: as she asked" in listed
     show(visitor, "timeline-dropped")
 
     visitor.goto(f"/admin/registrations/registration/{registration.pk}/change/")
     visitor.get_by_role("link", name="Disable", exact=True).click()
     confirm(visitor, "Disable", "too many complaints")
     visitor.goto(f"/admin/timelines/{disabled.pk}/")
-    assert (
-        "Finished: withdrawn Its recipient no longer gets pushes. operator did it: Disabled 1 registration."
-        in steps(visitor)
-    )
+    assert "Finished: withdrawn operator withdrew it. Disabled 1 registration." in steps(visitor)
     visitor.locator("#timeline").get_by_role("link", name="registration: Disabled 1").click()
     expect(visitor.locator("#main")).to_contain_text("too many complaints")
 

@@ -87,16 +87,16 @@ def why_decided(decided: Decided) -> str:
 
 
 def why_ended(story: Story) -> str:
-    """Return the meaning of the last state. A withdrawn notification also has the cause, if it is known."""
-    meaning = labels.ENDS[State(story.notification.state)]
-    return f"{meaning} {_why_withdrawn(story)}" if story.notification.state == State.WITHDRAWN else meaning
+    """Return the meaning of the last state, and of a withdrawn notification the cause."""
+    state = State(story.notification.state)
+    return _why_withdrawn(story) if state == State.WITHDRAWN else labels.ENDS[state]
 
 
 def _why_withdrawn(story: Story) -> str:
     for entry in reversed(story.staff):
         if entry.change_message.startswith(("Dropped", "Disabled", "Removed")):
-            return f"{entry.user.get_username()} did it: {entry.change_message}"
-    return "The recipient unregistered." if story.route is None else "Its recipient was gone or disabled."
+            return f"{entry.user.get_username()} withdrew it. {entry.change_message}"
+    return "The recipient unregistered." if story.route is None else labels.ENDS[State.WITHDRAWN]
 
 
 # In sentences ---------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
@@ -11,8 +12,8 @@ from django.db.models import Model, Q
 from kit.admin.changes import changes_of
 from kit.operations import parts
 from notifications.admin import PUSH_CONTENT
-from notifications.messages import channel_key
-from notifications.models import Attempt, Channel, EndedHalt, Halt, Notification, NotificationRequest
+from notifications.messages import ChannelKey, channel_key
+from notifications.models import Attempt, Channel, EndedHalt, Halt, Notification, NotificationRequest, Queue
 from notifications.queues import halts
 from pushserver.console.drain import DRAIN_ID
 from pushserver.console.labels import STARTED, STOPPED
@@ -56,6 +57,7 @@ def load_story(notification_id: int) -> Story | None:
         return None
     route = Route.objects.defer(*ROUTE_SECRETS).filter(pk=notification.route_id or 0).first()
     attempts = list(Attempt.objects.filter(notification=notification).order_by("number"))
+    target = _target_of(notification, route, attempts)
     return Story(
         notification=notification,
         request=notification.request,
@@ -63,20 +65,37 @@ def load_story(notification_id: int) -> Story | None:
         envelope=envelope_of(notification.request),
         attempts=attempts,
         replies=replies_to(notification.request),
-        halts=_halts(notification, route) if route else [],
-        ended_halts=_ended_halts(notification, route) if route else [],
-        staff=_staff(notification, _channel_of(route)),
+        halts=_halts(notification, target) if target else [],
+        ended_halts=_ended_halts(notification, target) if target else [],
+        staff=_staff(notification, _channel_of(target)),
         rule_urls={pk: url for part in parts() for pk, url in part.rule_urls(attempts).items()},
     )
 
 
-def _halts(notification: Notification, route: Route) -> list[Halt]:
+class Target(NamedTuple):
+    """The gateway and the app that the pushes of a notification go to."""
+
+    gateway: str
+    app: ChannelKey
+
+
+def _target_of(notification: Notification, route: Route | None, attempts: Sequence[Attempt]) -> Target | None:
+    """Return the target by the route or, once the recipient has unregistered, by the last attempt or the queue."""
+    row = route or next(reversed(attempts), None) or _queue_of(notification)
+    return Target(row.gateway, channel_key(row.token_type, row.app_topic or "")) if row else None
+
+
+def _queue_of(notification: Notification) -> Queue | None:
+    return Queue.objects.filter(pk=notification.queue_id, app_topic__isnull=False).first()
+
+
+def _halts(notification: Notification, target: Target) -> list[Halt]:
     until = notification.finished_at
-    return [halt for halt in halts.covering_route(route) if until is None or halt.since < until]
+    return [halt for halt in halts.covering(*target) if until is None or halt.since < until]
 
 
-def _ended_halts(notification: Notification, route: Route) -> list[EndedHalt]:
-    ended = halts.ended_since(notification.created_at, route).filter(Q(by="") | Q(ended_by=""))
+def _ended_halts(notification: Notification, target: Target) -> list[EndedHalt]:
+    ended = halts.ended_since(notification.created_at, *target).filter(Q(by="") | Q(ended_by=""))
     until = notification.finished_at
     return list((ended.filter(since__lt=until) if until else ended)[:MAX_STEPS])
 
@@ -89,10 +108,8 @@ def replies_to(request: NotificationRequest) -> list[OutboundReply]:
     return list(OutboundReply.objects.defer("payload").filter(envelope_hash=request.source_key).order_by("part"))
 
 
-def _channel_of(route: Route | None) -> Channel | None:
-    if route is None:
-        return None
-    return Channel.objects.filter(**channel_key(route.token_type, route.app_topic)._asdict()).first()
+def _channel_of(target: Target | None) -> Channel | None:
+    return Channel.objects.filter(**target.app._asdict()).first() if target else None
 
 
 def _staff(notification: Notification, channel: Channel | None) -> list[LogEntry]:

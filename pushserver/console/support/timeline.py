@@ -243,13 +243,13 @@ def _answer(
 
 
 def _table(steps: Sequence[Step]) -> dict[str, object]:
-    """Return the table of the steps. Each row has the time since the step before."""
-    gaps = [timedelta(0), *(later.at - earlier.at for earlier, later in pairwise(steps))]
+    """Return the table of the steps. Each row has the time since the last one, unless that was before the request."""
+    gaps = [NOTHING if first.is_before else f"+{in_words(then.at - first.at)}" for first, then in pairwise(steps)]
     return {
         "headers": ["time (UTC)", "since the last", "event", "detail"],
         "rows": [
-            [_clock(step), f"+{in_words(gap)}", _heading(step), step.detail or NOTHING]
-            for step, gap in zip(steps, gaps, strict=True)
+            [_clock(step), gap, _heading(step), step.detail or NOTHING]
+            for step, gap in zip(steps, [NOTHING, *gaps], strict=True)
         ],
     }
 
