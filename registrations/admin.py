@@ -11,6 +11,7 @@ from kit.admin.facts import FactAdmin, FactInline
 from kit.admin.lists.columns import (
     SHORT_DIGITS,
     age,
+    age_to,
     as_digits,
     count,
     full_hash,
@@ -24,6 +25,7 @@ from kit.admin.lists.columns import (
 from kit.admin.lists.filters import RecentValuesFilter, WordFilter, YesNoFilter
 from kit.admin.lists.search import hash_digits, spellings
 from kit.admin.operations import Operated
+from kit.admin.times import HOUR
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from registrations.token_types import name_of
 
@@ -114,7 +116,7 @@ class RouteAdmin(FactAdmin):
         word("disabled_reason", "reason"),
         age("disabled_at", "disabled"),
         age("failing_since", "failing since"),
-        age("last_success_at", "last success"),
+        age_to(HOUR, "last_success_at", "last success"),
     )
     list_filter = (("state", WordFilter), ("disabled_reason", RecentValuesFilter))
     shown: ClassVar[Any] = {
@@ -131,7 +133,7 @@ class RouteAdmin(FactAdmin):
             word("disabled_reason"),
             moment("disabled_at", "disabled"),
             moment("failing_since"),
-            moment("last_success_at", "last success"),
+            age_to(HOUR, "last_success_at", "last success"),
             yes_no("is_proven", "to this very address"),
         ),
     }

@@ -12,6 +12,7 @@ from django.utils.html import format_html
 
 from kit.admin.facts import FactAdmin, FactInline
 from kit.admin.lists.columns import (
+    NOTHING,
     age,
     full_hash,
     hex_of,
@@ -26,6 +27,7 @@ from kit.admin.lists.columns import (
 from kit.admin.lists.filters import Alone, LabelFilter, OnlyFilter, RecentValuesFilter, WordFilter, during
 from kit.admin.lists.search import by_hash, hash_digits
 from kit.admin.operations import Operated
+from kit.admin.times import relative
 from kit.canary.admin import CanaryRunAdmin
 from kit.processes.leader import WAKU_BRIDGE, holders
 from notifications.models import NotificationRequest
@@ -187,6 +189,13 @@ class LostFilter(Alone, OnlyFilter):
     condition = LOST_REPLIES
 
 
+@admin.display(description="next attempt")
+def next_attempt(reply: OutboundReply) -> str:
+    """Show when a node or a store is asked next. A reply that has ended keeps its last time, which means nothing."""
+    is_over = OutboundReply.State(reply.state).is_terminal
+    return NOTHING if is_over else relative(reply.next_attempt_at)
+
+
 @admin.register(OutboundReply)
 class OutboundReplyAdmin(FactAdmin):
     list_display = (
@@ -198,7 +207,7 @@ class OutboundReplyAdmin(FactAdmin):
         number("repeat_count", "repeats"),
         host("node", "taken by"),
         age("created_at"),
-        age("next_attempt_at", "next attempt"),
+        next_attempt,
         age("published_at", "published"),
         age("confirmed_at", "confirmed"),
     )
@@ -220,7 +229,7 @@ class OutboundReplyAdmin(FactAdmin):
         ),
         "Times": (
             moment("created_at", "created"),
-            moment("next_attempt_at", "next attempt"),
+            next_attempt,
             moment("published_at", "published"),
             moment("confirmed_at", "confirmed"),
         ),

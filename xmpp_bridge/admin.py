@@ -19,9 +19,10 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from kit.admin.editing import LoggedEdits, OptimisticForm
 from kit.admin.facts import FactAdmin, Narrowed
 from kit.admin.links import Link, links_from, list_url
-from kit.admin.lists.columns import NOTHING, age, link, moment, state, word, yes_no
+from kit.admin.lists.columns import NOTHING, age, age_to, link, moment, state, word, yes_no
 from kit.admin.lists.filters import Alone, WordFilter
 from kit.admin.operations import Operated
+from kit.admin.times import DAY
 from kit.canary.admin import CanaryRunAdmin
 from registrations.admin import ROUTE_SECRETS, RouteAdmin, route_url
 from registrations.models import Route
@@ -87,7 +88,7 @@ class DeviceAdmin(Operated, FactAdmin):
         state("route__state", "route"),
         word("route__disabled_reason", "reason"),
         age("registered_at", "registered"),
-        age("pushed_at", "pushed to, to the day"),
+        age_to(DAY, "pushed_at", "pushed to"),
         age("ended_at", "ended"),
     )
     list_filter = (("state", WordFilter), ("app", AppFilter))
@@ -103,7 +104,7 @@ class DeviceAdmin(Operated, FactAdmin):
         ),
         "Times": (
             moment("registered_at", "registered, the last time"),
-            moment("pushed_at", "pushed to, to the day"),
+            age_to(DAY, "pushed_at", "pushed to"),
             moment("ended_at", "ended"),
         ),
     }

@@ -7,6 +7,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 
 def exact(at: datetime) -> str:
@@ -26,6 +27,12 @@ def relative(at: datetime, element_id: str = "") -> SafeString:
     named = format_html(' id="{}"', element_id) if element_id else ""
     markup = '<time{} datetime="{}" title="{}" tabindex="0">{}</time>'
     return format_html(markup, named, at.isoformat(), exact(at), _distance(at))
+
+
+def relative_to(step: timedelta, at: datetime) -> str:
+    """Show how long ago a time was that is noted once in a ``step`` only, which is MINUTE, HOUR or DAY."""
+    unit = dict(_UNITS)[step // timedelta(seconds=1)]
+    return relative(at) if timezone.now() - at >= step else f"under 1 {unit} ago"
 
 
 def exact_with_age(at: datetime) -> SafeString:

@@ -16,7 +16,7 @@ from unfold.widgets import UnfoldAdminSelectWidget
 from kit.admin.changes import changes_of
 from kit.admin.commands import with_code
 from kit.admin.facts import FactAdmin
-from kit.admin.lists.columns import NOTHING, moment, word
+from kit.admin.lists.columns import moment, word
 from kit.admin.lists.filters import OnlyFilter, RecentValuesFilter
 from kit.admin.operations import Done, Operated, Operation
 from kit.admin.times import exact
@@ -114,7 +114,7 @@ class IncidentAdmin(Operated, FactAdmin):
         "Times": (
             moment("incident_at", "green until"),
             moment("began_at", "began"),
-            moment("ended_at", "ended"),
+            "ended",
         ),
         "Care": (
             word("acknowledged_by", "taken care of by"),
@@ -153,9 +153,7 @@ class IncidentAdmin(Operated, FactAdmin):
 
     @admin.display(description="for")
     def lasted(self, incident: Incident) -> str:
-        if incident.ended_at is None:
-            return NOTHING
-        return duration((incident.ended_at - incident.began_at).total_seconds())
+        return duration(((incident.ended_at or database_now()) - incident.began_at).total_seconds())
 
 
 def _before(incident: Incident, *, may_read: bool) -> Iterator[tuple[str, str]]:

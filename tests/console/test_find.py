@@ -684,6 +684,13 @@ def test_no_attempt_is_announced_after_the_expiry(admin_client: Client) -> None:
     assert re.search(r"Next attempt:? - ", page)
 
 
+@pytest.mark.parametrize(("state", "shown"), [("confirmed", "-"), ("pending", "in 2 min")])
+def test_only_a_reply_under_way_has_a_next_attempt(admin_client: Client, state: str, shown: str) -> None:
+    reply = factories.make_reply(state=state, next_attempt_at=timezone.now() + timedelta(minutes=2.5))
+    page = words_of(admin_client, f"/admin/waku_bridge/outboundreply/{reply.pk}/change/")
+    assert re.search(rf"Next attempt:? {shown} ", page)
+
+
 def test_pages_cost_the_same_for_much_as_for_little(admin_client: Client) -> None:
     notification = make_story()
     pages = [f"/admin/users/{key_hash(PUBLIC_KEY).hex()}/", f"/admin/timelines/{notification.pk}/"]

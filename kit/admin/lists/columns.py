@@ -4,6 +4,7 @@ Each function returns a callable with a description, as Django takes it in `list
 """
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
@@ -47,7 +48,7 @@ def state(field: str, label: str = "") -> Column:
 
 def number(field: str, label: str = "") -> Column:
     """Show a number. Only None is shown as missing, not zero."""
-    return _column(field, label, lambda value: NOTHING if value is None else str(value))
+    return _column(field, label, lambda value: NOTHING if value is None else f"{value:,}")
 
 
 def milliseconds(field: str, label: str = "") -> Column:
@@ -63,6 +64,11 @@ def yes_no(field: str, label: str = "") -> Column:
 def age(field: str, label: str = "age") -> Column:
     """Show how long ago a time was."""
     return _column(field, label, lambda at: times.relative(at) if at else NOTHING)
+
+
+def age_to(step: timedelta, field: str, label: str) -> Column:
+    """Show how long ago a time was that is noted once in a ``step`` only, which is a minute, an hour or a day."""
+    return _column(field, label, lambda at: times.relative_to(step, at) if at else NOTHING)
 
 
 def moment(field: str, label: str = "") -> Column:

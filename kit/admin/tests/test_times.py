@@ -29,6 +29,26 @@ def test_a_time_is_shown_relative_to_now(monkeypatch: pytest.MonkeyPatch, span: 
     assert re.findall(">([^<]+)<", times.relative(now - span)) == [words]
 
 
+@pytest.mark.parametrize(
+    ("step", "seconds", "words"),
+    [
+        (times.MINUTE, 59, "under 1 min ago"),
+        (times.MINUTE, 60, "1 min ago"),
+        (times.HOUR, 3599, "under 1 h ago"),
+        (times.HOUR, 7200, "2 h ago"),
+        (times.DAY, 0, "under 1 d ago"),
+        (times.DAY, 86_400, "1 d ago"),
+    ],
+)
+def test_a_time_that_is_noted_once_in_a_while_is_shown_no_more_exactly(
+    monkeypatch: pytest.MonkeyPatch, step: timedelta, seconds: int, words: str
+) -> None:
+    now = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    monkeypatch.setattr(timezone, "now", lambda: now)
+
+    assert words in re.split("[<>]", times.relative_to(step, now - timedelta(seconds=seconds)))
+
+
 def test_a_relative_time_gives_the_exact_time_to_mouse_keyboard_and_machine() -> None:
     markup = times.relative(datetime(2026, 11, 21, 7, 5, 9, tzinfo=UTC))
 

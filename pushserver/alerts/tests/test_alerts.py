@@ -344,3 +344,4 @@ def test_operators_take_care_of_incidents(
     page = client.get(f"/admin/pushserver/incident/{incident.pk}/change/").content.decode()
     assert "Why: looking at it" in page
     assert "A worker of version 0.2.0 started." in page
+    assert "it goes on" in page
