@@ -231,7 +231,7 @@ class NotificationAdmin(Operated, FactAdmin):
 
     @admin.display(description="type")
     def type_name(self, notification: Notification) -> str:
-        return type_name(notification.type)
+        return kind_of(notification)
 
     def matching_id(self, term: str) -> Q:
         """Return the condition by way of the registrations, because only these have an index of installation ids.
@@ -241,6 +241,11 @@ class NotificationAdmin(Operated, FactAdmin):
         spelled = spellings(term)
         owners = Registration.objects.filter(installation_id__in=spelled).values_list("public_key_hash", flat=True)
         return Q(installation_id__in=spelled, public_key_hash__in=list(owners.order_by("-pk")[:MAX_OWNERS]))
+
+
+def kind_of(notification: Notification) -> str:
+    """Return the type of a notification, or its grade if its bridge has grades."""
+    return f"grade {notification.grade}" if notification.grade else type_name(notification.type)
 
 
 def type_name(number: int) -> str:

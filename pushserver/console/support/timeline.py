@@ -28,7 +28,7 @@ from kit.admin.lists.search import is_number
 from kit.admin.times import in_words
 from kit.http.urls import host_of
 from kit.tracing.spans import trace_of
-from notifications.admin import notification_url, request_url, timeline_url, type_name
+from notifications.admin import kind_of, notification_url, request_url, timeline_url, type_name
 from notifications.models import Attempt, Halt, Notification, NotificationRequest
 from notifications.rules.reports import unpack
 from pushserver.console.frame.links import links_to_recipient
@@ -128,7 +128,7 @@ def _rest_of(asked: NotificationRequest) -> Iterator[str]:
 
 def steps_of(story: Story, request: HttpRequest) -> Iterator[Step]:
     """Yield the steps by time. Steps of the same moment stay in causal order."""
-    created = Step(story.notification.created_at, "Notification created", _kind(story.notification))
+    created = Step(story.notification.created_at, "Notification created", kind_of(story.notification))
     asked = [*_arrival(story.envelope, story.request), created, *_decided(story.request)]
     answer = _answer(story.request, story.replies, story.notification)
     acted = _acted(story.staff, request, since=story.request.received_at)
@@ -176,11 +176,6 @@ def _acted(staff: Sequence[LogEntry], request: HttpRequest, since: datetime) -> 
         linked = format_html('<a href="{}">{}</a>', change_url(entry), text)
         heading = f"{'Halted by' if begun else 'Halt ended by' if ended else 'By'} {entry.user.get_username()}:"
         yield Step(entry.action_time, heading, linked if may_read else text, begun, entry.action_time < since)
-
-
-def _kind(notification: Notification) -> str:
-    """Return the type of a notification, or its grade if its bridge has grades."""
-    return f"grade {notification.grade}" if notification.grade else type_name(notification.type)
 
 
 # Attempts with these fields in common are one step of a timeline.
