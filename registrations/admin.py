@@ -11,8 +11,8 @@ from kit.admin.facts import FactAdmin, FactInline
 from kit.admin.lists.columns import (
     SHORT_DIGITS,
     age,
-    age_to,
     as_digits,
+    coarse_age,
     count,
     full_hash,
     link,
@@ -116,7 +116,7 @@ class RouteAdmin(FactAdmin):
         word("disabled_reason", "reason"),
         age("disabled_at", "disabled"),
         age("failing_since", "failing since"),
-        age_to(HOUR, "last_success_at", "last success"),
+        coarse_age("last_success_at", "last success", HOUR),
     )
     list_filter = (("state", WordFilter), ("disabled_reason", RecentValuesFilter))
     shown: ClassVar[Any] = {
@@ -133,7 +133,7 @@ class RouteAdmin(FactAdmin):
             word("disabled_reason"),
             moment("disabled_at", "disabled"),
             moment("failing_since"),
-            age_to(HOUR, "last_success_at", "last success"),
+            coarse_age("last_success_at", "last success", HOUR),
             yes_no("is_proven", "to this very address"),
         ),
     }

@@ -19,7 +19,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from kit.admin.editing import LoggedEdits, OptimisticForm
 from kit.admin.facts import FactAdmin, Narrowed
 from kit.admin.links import Link, links_from, list_url
-from kit.admin.lists.columns import NOTHING, age, age_to, link, moment, state, word, yes_no
+from kit.admin.lists.columns import NOTHING, age, coarse_age, link, moment, state, word, yes_no
 from kit.admin.lists.filters import Alone, WordFilter
 from kit.admin.operations import Operated
 from kit.admin.times import DAY
@@ -88,7 +88,7 @@ class DeviceAdmin(Operated, FactAdmin):
         state("route__state", "route"),
         word("route__disabled_reason", "reason"),
         age("registered_at", "registered"),
-        age_to(DAY, "pushed_at", "pushed to"),
+        coarse_age("pushed_at", "pushed to", DAY),
         age("ended_at", "ended"),
     )
     list_filter = (("state", WordFilter), ("app", AppFilter))
@@ -104,7 +104,7 @@ class DeviceAdmin(Operated, FactAdmin):
         ),
         "Times": (
             moment("registered_at", "registered, the last time"),
-            age_to(DAY, "pushed_at", "pushed to"),
+            coarse_age("pushed_at", "pushed to", DAY),
             moment("ended_at", "ended"),
         ),
     }

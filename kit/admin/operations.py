@@ -210,7 +210,7 @@ class Operated:
         return {name: (None, name, form.label) for name, form in self.allowed(request).items()}
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Show the list, which offers the operations that apply to one of its rows. Without one, no row is chosen."""
+        """Show the list, which offers the operations that apply to one of its rows. Without any, rows have no box."""
         response: HttpResponse = super().changelist_view(request, extra_context)  # type: ignore[misc]
         context = getattr(response, "context_data", None) or {}
         if form := context.get("action_form"):

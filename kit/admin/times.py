@@ -29,8 +29,8 @@ def relative(at: datetime, element_id: str = "") -> SafeString:
     return format_html(markup, named, at.isoformat(), exact(at), _distance(at))
 
 
-def relative_to(step: timedelta, at: datetime) -> str:
-    """Show how long ago a time was that is noted once in a ``step`` only, which is MINUTE, HOUR or DAY."""
+def coarse(at: datetime, step: timedelta) -> str:
+    """Show the age of a time that is noted at most once in each ``step``, which is MINUTE, HOUR or DAY."""
     unit = dict(_UNITS)[step // timedelta(seconds=1)]
     return relative(at) if timezone.now() - at >= step else f"under 1 {unit} ago"
 

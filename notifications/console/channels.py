@@ -14,10 +14,10 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 
 from kit.admin.facts import FactPage
 from kit.admin.links import Link
-from kit.admin.lists.columns import NOTHING, age, age_to, moment, number, state, word
+from kit.admin.lists.columns import NOTHING, age, coarse_age, moment, number, state, word
 from kit.admin.lists.filters import Alone
 from kit.admin.operations import Done, Operation, OperationPage, confirm
-from kit.admin.times import MINUTE, exact
+from kit.admin.times import exact
 from kit.db.clock import database_now
 from kit.figures import counted
 from notifications.messages import ChannelKey
@@ -191,7 +191,7 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
         word("reason"),
         word("changed_by", "by"),
         age("since", "since"),
-        age_to(MINUTE, "last_success_at", "last success"),
+        coarse_age("last_success_at", "last success", queues.SUCCESS_NOTED_EVERY),
         age("deaths_distrusted_since", "deaths not believed"),
         number("share_waiting", "waits"),
         number("share_limit", "may wait"),
@@ -208,7 +208,7 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
             word("reason"),
             word("changed_by", "by"),
             moment("next_probe_at", "next probe"),
-            age_to(MINUTE, "last_success_at", "last success"),
+            coarse_age("last_success_at", "last success", queues.SUCCESS_NOTED_EVERY),
             moment("deaths_distrusted_since", "deaths not believed since"),
         ),
         "Proven addresses": (

@@ -20,6 +20,7 @@ from spark_reports.console.formats import milliseconds, percent, wilson
 from spark_reports.console.panels import PAGES
 from spark_reports.console.tables import columns_of
 from spark_reports.models import ErrorRate, PublishedDay, ReportRun
+from spark_reports.nights import status
 from spark_reports.running import parts
 from spark_reports.tests import rows
 from tests.budget import combinations
@@ -178,6 +179,13 @@ def test_without_any_report_a_page_says_so_and_when_the_first_comes(admin_client
     assert "No data yet" in html
     assert "The first reports come after" in html
     assert '<svg class="plot"' not in html
+
+
+@pytest.mark.parametrize("slug", ["", "latency/"])
+def test_a_missing_part_is_reported_once(admin_client: Client, monkeypatch: pytest.MonkeyPatch, slug: str) -> None:
+    monkeypatch.setattr(parts, "PACKAGES", {"no_such_module": "PySpark"})
+    status.LACK.save(parts.missing())
+    assert html_of(admin_client, slug).count("PySpark is not installed") == 1
 
 
 @every_report

@@ -624,7 +624,7 @@ def test_the_causes_of_a_delay_stay_when_the_recipient_has_unregistered(
     admin_client: Client, *, has_attempt: bool
 ) -> None:
     notification, app = make_story(state="withdrawn", finished_at=timezone.now()), channel_key(2, "")
-    queue = Queue.objects.create(gateway="gorush", token_type=2, app_topic="", is_proven=True)
+    queue = Queue.objects.create(gateway="gorush", token_type=2, is_proven=False)
     Notification.objects.filter(pk=notification.pk).update(queue_id=queue.pk)
     if not has_attempt:
         Attempt.objects.all().delete()

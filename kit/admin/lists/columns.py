@@ -66,9 +66,9 @@ def age(field: str, label: str = "age") -> Column:
     return _column(field, label, lambda at: times.relative(at) if at else NOTHING)
 
 
-def age_to(step: timedelta, field: str, label: str) -> Column:
-    """Show how long ago a time was that is noted once in a ``step`` only, which is a minute, an hour or a day."""
-    return _column(field, label, lambda at: times.relative_to(step, at) if at else NOTHING)
+def coarse_age(field: str, label: str, step: timedelta) -> Column:
+    """Show the age of a time that is noted at most once in each ``step``: a minute, an hour or a day."""
+    return _column(field, label, lambda at: times.coarse(at, step) if at else NOTHING)
 
 
 def moment(field: str, label: str = "") -> Column:

@@ -46,7 +46,7 @@ def test_a_time_that_is_noted_once_in_a_while_is_shown_no_more_exactly(
     now = datetime(2026, 11, 21, 12, tzinfo=UTC)
     monkeypatch.setattr(timezone, "now", lambda: now)
 
-    assert words in re.split("[<>]", times.relative_to(step, now - timedelta(seconds=seconds)))
+    assert words in re.split("[<>]", times.coarse(now - timedelta(seconds=seconds), step))
 
 
 def test_a_relative_time_gives_the_exact_time_to_mouse_keyboard_and_machine() -> None:

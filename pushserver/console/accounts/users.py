@@ -17,7 +17,7 @@ from django.views.decorators.http import require_safe
 from kit.admin.changes import newest_changes
 from kit.admin.labels import label
 from kit.admin.links import Link
-from kit.admin.lists.columns import NOTHING, age, age_to, as_digits, short_hash, state, word, yes_no
+from kit.admin.lists.columns import NOTHING, age, as_digits, coarse_age, short_hash, state, word, yes_no
 from kit.admin.lists.first_lines import FirstLine
 from kit.admin.lists.search import KEY_HASH_DIGITS, hash_digits
 from kit.admin.operations import Done, Operation, OperationPage, confirm
@@ -123,7 +123,7 @@ def _installations(registrations: Sequence[Registration]) -> Section:
         word("route__get_token_type_display"),
         word("route__app_topic"),
         _route,
-        age_to(HOUR, "route__last_success_at", "last success"),
+        coarse_age("route__last_success_at", "last success", HOUR),
         age("route__failing_since"),
         yes_no("enabled"),
         age("updated_at"),

@@ -57,7 +57,7 @@ def _causes(story: Story) -> Iterator[str]:
     for entry in story.staff:
         if (kind := halt_of(entry)) and kind not in lasting:
             yield f"{labels.HALTED_BY[kind]} by {entry.user.get_username()}"
-    for kind, lasted in _stood_still(story).items():
+    for kind, lasted in _halted_for(story).items():
         yield f"{labels.HALTED_BY[kind]} for {in_words(lasted)}"
     if story.notification.state == State.EXPIRED and not story.attempts:
         yield "no attempt was made"
@@ -71,8 +71,8 @@ def _causes(story: Story) -> Iterator[str]:
         yield "its app was tripped or its gateway was unreachable, and it was sent as a probe"
 
 
-def _stood_still(story: Story) -> dict[str, timedelta]:
-    """Return how long each kind of ended halt that the server began kept the notification waiting."""
+def _halted_for(story: Story) -> dict[str, timedelta]:
+    """Return, by kind, how much of the notification's life was covered by ended halts that the server began."""
     begin, end = story.notification.created_at, story.notification.finished_at
     lasted: dict[str, timedelta] = {}
     for ended in story.ended_halts:

@@ -11,7 +11,7 @@ from django.utils.html import format_html
 from kit.admin.changes import acted_on_through, changes_of, reason_of
 from kit.admin.labels import Family
 from kit.admin.lists.first_lines import FirstLine, first_line_of
-from kit.admin.times import HOUR, relative, relative_to
+from kit.admin.times import HOUR, coarse, relative
 from kit.operations import parts
 from notifications.messages import ChannelKey, channel_key
 from notifications.models import Channel, Halt
@@ -102,7 +102,7 @@ def _of_route(route: Route, entry: LogEntry | None, halted: Halted) -> FirstLine
             format_html("Pushes fail: the first failure was {}.", relative(route.failing_since)), Family.CAUTION
         )
     if route.is_proven and route.last_success_at:
-        known = format_html("Can be reached: something was delivered {}.", relative_to(HOUR, route.last_success_at))
+        known = format_html("Can be reached: something was delivered {}.", coarse(route.last_success_at, HOUR))
         return FirstLine(known, Family.GOOD)
     return FirstLine(labels.UNPROVEN, Family.WAITING)
 

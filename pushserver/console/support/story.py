@@ -81,12 +81,8 @@ class Target(NamedTuple):
 
 def _target_of(notification: Notification, route: Route | None, attempts: Sequence[Attempt]) -> Target | None:
     """Return the target by the route or, once the recipient has unregistered, by the last attempt or the queue."""
-    row = route or next(reversed(attempts), None) or _queue_of(notification)
+    row = route or next(reversed(attempts), None) or Queue.objects.filter(pk=notification.queue_id).first()
     return Target(row.gateway, channel_key(row.token_type, row.app_topic or "")) if row else None
-
-
-def _queue_of(notification: Notification) -> Queue | None:
-    return Queue.objects.filter(pk=notification.queue_id, app_topic__isnull=False).first()
 
 
 def _halts(notification: Notification, target: Target) -> list[Halt]:
