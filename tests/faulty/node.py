@@ -173,6 +173,8 @@ async def subscribe(request: web.Request, handler: Handler, _node: FaultyNode) -
 
 
 async def drain(request: web.Request, handler: Handler, node: FaultyNode) -> web.StreamResponse:
+    if node.faults.strikes("read_fails"):
+        return web.Response(status=500, text="Failed to read messages")
     answer = _drain_go_waku(request, node) if node.faults.go_waku else await handler(request)
     if answer.status == web.HTTPOk.status_code and node.faults.strikes("cut_after_drain"):
         return cut(request)

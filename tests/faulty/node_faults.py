@@ -24,6 +24,7 @@ class Faults:
     clock_skew_ms: int = 0  # its clock is ahead of ours, or behind when negative: admission, Date and filled-in times
     # Relay and lightpush
     ring_capacity_messages: int = 0  # replaces the capacity of the command line; a smaller ring evicts at once
+    read_fails: int = 0  # relay GET answers 500 and drains nothing
     cut_after_drain: int = 0  # relay GET: the messages are gone, the connection breaks instead of an answer
     subscribe_fails: int = 0  # 500, and then only OK and empty pages until the topic is unsubscribed
     cut_after_publish: int = 0  # relay POST, lightpush: the message is sent, and the connection breaks

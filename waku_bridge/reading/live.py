@@ -34,7 +34,7 @@ from waku_bridge.node import NodeError, NotSubscribed
 from waku_bridge.node.config_check import pages as page_lengths
 from waku_bridge.node.config_check.rules import CLOCK, about_clock
 from waku_bridge.reading.intake import Intake, Taken
-from waku_bridge.reading.pace import ALARM_FILL, IDLE_SECONDS, Ring
+from waku_bridge.reading.pace import ALARM_FILL, IDLE_SECONDS, MIN_SECONDS, Ring
 from waku_bridge.reading.pages import Selection
 from waku_bridge.reading.reader import Reader
 from waku_bridge.reading.threads import in_thread
@@ -43,11 +43,10 @@ log = structlog.get_logger(__name__)
 
 # Seconds between two notes in the status cache that the node is read.
 NOTE_SECONDS = 1.0
-# Longest pause between two attempts to read an unreachable node. The attempts never end, because a cache that is not
-# read overflows. The first one follows after 25 to 50 ms: a cache of 50 messages overflows in 2.5 s at 20 a second, and
-# several broken answers in a row must not take as long.
+# A node that fails is read at the usual pace for this long, because ten broken answers in a row must not take the 2.5 s
+# in which a cache of 50 messages overflows at 20 a second. After that, seconds between two attempts. They never end.
+USUAL_PACE_SECONDS = 10.0
 RETRY_SECONDS = 0.5
-FIRST_RETRY_SECONDS = 0.025
 # While the answers of a node keep breaking off: seconds between two searches of the stores. Each search begins where
 # the one before it ended.
 SEARCH_PERIOD_SECONDS = 1.0
@@ -100,7 +99,8 @@ class LiveReader:
         self._intake = intake
         self._suspect = suspect
         self._ring = Ring(ring_capacity)
-        self._backoff = Backoff(RETRY_SECONDS, first_seconds=FIRST_RETRY_SECONDS)
+        self._pause = IDLE_SECONDS  # the usual one, after the last page
+        self._failing_since: float | None = None  # monotonic
         self._read_at, self._read_monotonic = clock.now(), monotonic()
         self._lost_since: datetime | None = None
         self._searched_at = -SEARCH_PERIOD_SECONDS
@@ -137,7 +137,8 @@ class LiveReader:
         self._read_at = received_at
         self._search_stores()
         self._note()
-        return self._ring.next_read(len(page), new, elapsed_seconds)
+        self._pause = self._ring.next_read(len(page), new, elapsed_seconds)
+        return self._pause
 
     def _elapsed_seconds(self) -> float:
         """Return the time since the previous page."""
@@ -167,16 +168,18 @@ class LiveReader:
     def _failed(self, error: NodeError) -> float:
         """Note the failure, have the stores searched as a page may be lost, and return the pause in seconds."""
         READ_ERRORS.labels(self.reader.name, error.code).inc()
-        if not self._backoff.failures:
+        if self._failing_since is None:
+            self._failing_since = monotonic()
             log.warning("node_lost", node=self.reader.name, error=str(error))
         self._lose()
         self._search_stores()
-        return self._backoff.next()
+        is_new = monotonic() - self._failing_since < USUAL_PACE_SECONDS
+        return max(self._pause, MIN_SECONDS) if is_new else RETRY_SECONDS
 
     def _recovered(self) -> None:
-        if self._backoff.failures:
-            log.info("node_back", node=self.reader.name, failures=self._backoff.failures)
-        self._backoff.reset()
+        if self._failing_since is not None:
+            log.info("node_back", node=self.reader.name, seconds=round(monotonic() - self._failing_since, 1))
+        self._failing_since = None
 
     def _lose(self) -> None:
         self._lost_since = self._lost_since or self._read_at
