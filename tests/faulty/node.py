@@ -223,6 +223,11 @@ async def ask_store(request: web.Request, handler: Handler, node: FaultyNode) ->
     answer = _ask_go_waku(request, node) if node.faults.go_waku else await handler(request)
     if answer.status != web.HTTPOk.status_code:
         return answer
+    if has_cursor and node.faults.strikes("store_page_empty"):
+        return json_reply(_fields(answer) | {"messages": [], "paginationCursor": None})
+    if has_cursor and not _fields(answer).get("paginationCursor") and node.faults.strikes("store_cursor_circles"):
+        first = await handler(request.clone(rel_url=request.rel_url.without_query_params("cursor")))
+        return json_reply(_fields(answer) | {"paginationCursor": _fields(first)["paginationCursor"]})
     return _refuse(node.faults, has_cursor=has_cursor) or _double(request, answer, node.faults)
 
 

@@ -42,6 +42,8 @@ class Faults:
     store_too_many_requests: int = 0  # 500 with TOO_MANY_REQUESTS, how a remote store's rate limit really arrives
     store_cursor_not_found: int = 0  # 500, on pages with a cursor only
     store_cursor_stuck: int = 0  # a page with a cursor repeats the page before
+    store_cursor_circles: int = 0  # the last page has the cursor of the first
+    store_page_empty: int = 0  # a page with a cursor is empty and has none
     store_duplicates: int = 0  # the page has its last message twice
 
     def strikes(self, name: str) -> bool:

@@ -211,6 +211,30 @@ def test_a_cursor_can_be_stuck(run):
     run(scenario, ON_SHARD)
 
 
+def test_cursors_can_go_in_a_circle(run):
+    async def scenario(client):
+        await publish(client, 1, 2, 3)
+        cursors = [(await store(client, pageSize=1))["paginationCursor"]]
+        await faults(client, store_cursor_circles=True)
+        for _ in range(4):
+            cursors.append((await store(client, pageSize=1, cursor=cursors[-1]))["paginationCursor"])
+        assert cursors == [*cursors[:2], *cursors[:2], cursors[0]]
+
+    run(scenario, ON_SHARD)
+
+
+def test_a_page_after_a_cursor_can_be_empty(run):
+    async def scenario(client):
+        await publish(client, 1, 2, 3)
+        first = await store(client, pageSize=1)
+        await faults(client, store_page_empty=1)
+        empty = await store(client, pageSize=1, cursor=first["paginationCursor"])
+        assert (empty["messages"], empty["paginationCursor"]) == ([], None)
+        assert (await store(client, pageSize=1, cursor=first["paginationCursor"]))["messages"]
+
+    run(scenario, ON_SHARD)
+
+
 def test_a_page_can_have_a_message_twice(run):
     async def scenario(client):
         await publish(client, 1, 2)
@@ -299,7 +323,8 @@ def test_publishing_without_peers_answers_ok_and_reaches_nobody(run):
 def test_a_reply_cut_after_the_drain_loses_the_page(run):
     async def scenario(client):
         await publish(client, 1)
-        await faults(client, cut_after_drain=1)
+        await faults(client, read_fails=1, cut_after_drain=1)
+        assert (await client.get(MESSAGES)).status == 500
         with pytest.raises(aiohttp.ServerDisconnectedError):
             await client.get(MESSAGES)
         assert await ring(client) == []

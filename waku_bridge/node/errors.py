@@ -7,7 +7,7 @@ class NodeError(Exception):
     ├── NoPeers             it has no peer to forward the message to
     ├── MessageTooLarge     above the node's --max-msg-size; no repetition helps
     ├── Busy                it limits our rate: wait a minute at least
-    ├── CursorLost          the message after which the page would continue is gone: start the window over
+    ├── CursorLost          a cursor does not lead on, as its message is gone: start the window over
     ├── NoStore             it has no store and no peer with one
     └── BadNodeMessage      one message of a page does not follow 14/WAKU2-MESSAGE
 

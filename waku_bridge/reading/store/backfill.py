@@ -27,7 +27,7 @@ from waku_bridge.node import Busy, NodeError
 from waku_bridge.node.client import BUSY_SECONDS
 from waku_bridge.reading.intake import Intake
 from waku_bridge.reading.reader import Reader
-from waku_bridge.reading.store.store_pages import Store, StorePages
+from waku_bridge.reading.store.store_pages import PagePosition, Store, StorePages
 from waku_bridge.reading.store.windows import AHEAD, Window
 
 log = structlog.get_logger(__name__)
@@ -140,9 +140,9 @@ class _StoreBackfill:
     async def _read(self, since: datetime, content_topics: Sequence[str], term: Term) -> bool:
         """Read all pages unless the term ends meanwhile, and return whether all were read."""
         window = Window(since - self._reach, clock.now() + AHEAD)
-        cursor = await self._pages.read_again(window, "", content_topics)
-        while cursor and not term.is_over:
-            cursor = await self._pages.read_again(window, cursor, content_topics)
-        if not cursor:
+        position = await self._pages.read_again(window, PagePosition(), content_topics)
+        while position and not term.is_over:
+            position = await self._pages.read_again(window, position, content_topics)
+        if not position:
             log.info("topics_backfilled", node=self._pages.reader.name, count=len(content_topics) or "all")
-        return not cursor
+        return not position

@@ -9,7 +9,7 @@ import structlog
 from kit.db.clock import clock
 from waku_bridge.inbox.inbox import Path
 from waku_bridge.metrics import MESSAGES_READ, STORE_PAGES
-from waku_bridge.node import NodeError, StoreEntry, StorePage
+from waku_bridge.node import CursorLost, StoreEntry, StorePage
 from waku_bridge.reading.intake import Intake
 from waku_bridge.reading.reader import Reader
 from waku_bridge.reading.store.windows import Window
@@ -31,19 +31,17 @@ class Store(Protocol):
     async def store_page(self, **params: Any) -> StorePage: ...
 
 
-class StuckStoreError(NodeError):
-    """The store returned the same cursor twice, so reading on would never end."""
-
-
 @dataclass(frozen=True, slots=True)
 class PagePosition:
     """The position of the next page in a window.
 
-    ``cursor`` names the page (empty: the first). ``with_messages`` requests messages at once, instead of hashes first.
+    ``cursor`` names the page (empty: the first), and ``earlier`` the pages before it. ``with_messages`` requests
+    messages at once, instead of hashes first.
     """
 
     cursor: str = ""
     with_messages: bool = False
+    earlier: frozenset[str] = frozenset()
 
 
 class StorePages:
@@ -64,7 +62,8 @@ class StorePages:
     async def read(self, window: Window, position: PagePosition, *, loop: str) -> PagePosition | None:
         """Take in the page at ``position``, and return the position of the next one, or None after the last.
 
-        Raises NodeError, or an error of the database. Nothing of the page counts as read then.
+        Raises NodeError, or an error of the database. Nothing of the page counts as read then, and after CursorLost
+        nothing of the window.
         """
         page = await self._ask(window, position, include_data=position.with_messages)
         STORE_PAGES.labels(self.reader.name, loop).inc()
@@ -76,24 +75,33 @@ class StorePages:
             return await self.read(window, replace(position, with_messages=True), loop=loop)
         if unknown:
             await (self._take(unknown) if position.with_messages else self._fetch(unknown))
-        if not page.cursor:
-            return None
-        if page.cursor == position.cursor:
-            raise StuckStoreError(f"{self.reader.name} repeats a cursor")
-        return PagePosition(page.cursor, len(unknown) > len(page.entries) * MANY_UNKNOWN)
+        return self._after(page, position, with_messages=len(unknown) > len(page.entries) * MANY_UNKNOWN)
 
-    async def read_again(self, window: Window, cursor: str, content_topics: Sequence[str]) -> str:
-        """Take in a page, also messages that were seen before, and return the next cursor, empty after the last page.
+    async def read_again(
+        self, window: Window, position: PagePosition, content_topics: Sequence[str]
+    ) -> PagePosition | None:
+        """Take in the page at ``position``, also messages that were seen before, and return the next one, as `read`.
 
         The page has messages of these content topics only (10 at most), or of all where there are none.
         """
         more = {"contentTopics": ",".join(content_topics)} if content_topics else {}
-        page = await self._ask(window, PagePosition(cursor), include_data=True, **more)
+        page = await self._ask(window, position, include_data=True, **more)
         STORE_PAGES.labels(self.reader.name, "topics").inc()
         await self._take(page.entries)
-        if page.cursor and page.cursor == cursor:
-            raise StuckStoreError(f"{self.reader.name} repeats a cursor")
-        return page.cursor
+        return self._after(page, position, with_messages=True)
+
+    def _after(self, page: StorePage, position: PagePosition, *, with_messages: bool) -> PagePosition | None:
+        """Return the position after a page. Raises CursorLost when the cursor does not lead to the end of the window.
+
+        A store gives a cursor only if it has more messages. So an empty page after one is not the end, and a store that
+        leads back to a page before would be read for ever.
+        """
+        earlier = position.earlier | {position.cursor}
+        if page.cursor in earlier and page.cursor:
+            raise CursorLost(f"{self.reader.name} repeats a cursor")
+        if position.cursor and not page.entries:
+            raise CursorLost(f"{self.reader.name} has nothing after a cursor")
+        return PagePosition(page.cursor, with_messages, earlier) if page.cursor else None
 
     async def _ask(self, window: Window, position: PagePosition, *, include_data: bool, **more: str) -> StorePage:
         return await self._node.store_page(

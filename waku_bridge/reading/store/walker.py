@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 # Longest pause between two attempts to read an unreachable store. It is short because only that store has some of the
 # messages.
 MAX_SECONDS = 5.0
-# Attempts to read a window when the store refuses a cursor. After these it counts as a failure.
+# Attempts to read a window when a cursor does not lead on. After these it counts as a failure.
 ATTEMPTS = 3
 LOOPS = {Reason.OUTAGE: "backfill", Reason.LATE: "slow"}
 
@@ -59,8 +59,8 @@ class StoreWalker:
         self._period_seconds = period_seconds
         self._recovery = recovery
         self._backoff = Backoff(MAX_SECONDS)
-        # For catching up: whether the next page is requested with messages, and when each window was begun.
-        self._with_messages = True
+        # For catching up: the position of the next page, and when each window was begun.
+        self._position = PagePosition(with_messages=True)
         self._begun_at: dict[int, float] = {}
         self._is_first = True
         self._connection = 0  # the number of the connection that the last pass began on
@@ -196,7 +196,7 @@ class StoreWalker:
     async def _read_whole(self, window: Window, term: Term, *, loop: str) -> int:
         """Read a window, unless the term ends meanwhile, and return how many of its envelopes were new.
 
-        When the store refuses a cursor because its message is gone, the window is read from its beginning.
+        When a cursor does not lead on, as its message is gone, the window is read from its beginning.
         """
         found = self._pages.found
         with STORE_WINDOW_SECONDS.labels(self.reader.name, loop).time():
@@ -205,7 +205,7 @@ class StoreWalker:
                     await self._read_through(window, term, loop)
                 except CursorLost as error:
                     STORE_ERRORS.labels(self.reader.name, error.code).inc()
-                    log.info("store_lost_the_place", node=self.reader.name)
+                    log.info("store_lost_the_place", node=self.reader.name, error=str(error))
                 else:
                     return self._pages.found - found
         raise NodeError(f"{self.reader.name} lost the place {ATTEMPTS} times")
@@ -234,12 +234,12 @@ class StoreWalker:
         """Read one page of the first of these windows, and return the windows that are still pending."""
         first, others = pending[0], pending[1:]
         self._begun_at.setdefault(first.pk, monotonic())
+        if self._position.cursor != first.cursor:
+            self._position = PagePosition(first.cursor, self._position.with_messages)
         found = self._pages.found
         try:
             position = await self._pages.read(
-                windows.newest_slice(first.window),
-                PagePosition(first.cursor, self._with_messages),
-                loop=LOOPS[first.reason],
+                windows.newest_slice(first.window), self._position, loop=LOOPS[first.reason]
             )
         except CursorLost:
             await self._progress.turn_page(first, "", number=self._connection)
@@ -247,8 +247,9 @@ class StoreWalker:
         if self._pages.found > found:
             self._late_at = clock.now()
         if position:
-            self._with_messages = position.with_messages
-            return [await self._progress.turn_page(first, position.cursor, number=self._connection), *others]
+            turned = await self._progress.turn_page(first, position.cursor, number=self._connection)
+            self._position = position
+            return [turned, *others]
         if left := await self._progress.finish_slice(first, number=self._connection):
             return [left, *others]
         self._finish(first)

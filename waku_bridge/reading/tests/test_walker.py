@@ -344,13 +344,55 @@ def test_a_store_that_limits_our_rate_is_read_again_after_a_while(run, fault):
     run(scenario)
 
 
-def test_a_store_that_repeats_a_cursor_does_not_cause_an_endless_loop(run):
+@pytest.mark.parametrize("fault", ["store_cursor_stuck", "store_cursor_circles"])
+def test_a_store_whose_cursors_do_not_lead_on_does_not_cause_an_endless_loop(run, fault):
     async def scenario(world):
         await watermark(world)
         ours = world.archive(*messages(250))
-        world.break_node(store_cursor_stuck=1)
-        await go(world, world.walker(), times=2)
+        world.break_node(**{fault: True})
+        async with asyncio.timeout(10):
+            await go(world, walker := world.walker())
+        world.break_node(**{fault: False})
+        await go(world, walker)
         assert len(await world.paths()) == len(ours)
+
+    run(scenario)
+
+
+def test_a_slice_of_the_past_whose_cursors_go_in_a_circle_is_begun_again(run):
+    async def scenario(world):
+        row = await watermark(world)
+        ours = world.archive(*messages(250, seconds_ago=600))
+        start, end = (timezone.now() - timedelta(seconds=ago) for ago in (620, 580))
+        await asyncio.to_thread(make_window, row, start_at=start, end_at=end)
+        world.break_node(store_cursor_circles=2)
+        async with asyncio.timeout(20):
+            with capture_logs() as logs:
+                await go_until_done(world, world.walker())
+        assert len(await world.paths()) == len(ours)
+        assert "store_lost" in [entry["event"] for entry in logs]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_an_empty_page_after_a_cursor_moves_no_watermark_over_messages(run, is_kept):
+    """The store has 150 messages, and answers the second page with an empty list and without a cursor."""
+
+    async def scenario(world):
+        row = await watermark(world, seconds_ago=100)
+        ours = world.archive(*messages(150, seconds_ago=5))
+        world.break_node(store_page_empty=is_kept or 1)
+        walker = world.walker()
+        with capture_logs() as logs:
+            await go(world, walker)
+        assert {"store_lost_the_place", *(["store_lost"] if is_kept else [])} <= {entry["event"] for entry in logs}
+        moved = (await asyncio.to_thread(StoreWatermark.objects.get)).watermark_at > row.watermark_at
+        assert moved is not is_kept
+
+        world.break_node(store_page_empty=False)
+        await go(world, walker)
+        assert set(await world.paths()) == set(ours)
 
     run(scenario)
 
