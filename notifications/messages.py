@@ -206,7 +206,8 @@ class Result:
     error's backoff, or 0 for the usual one. ``is_guarded`` says that valid tokens get the same answer when the set-up
     is wrong. ``is_untried`` says that the push was found faulty before anything was sent. ``is_dry_run`` says that the
     gateway took it and sent it nowhere. ``error`` is the gateway's error text, redacted: nothing secret and nothing of
-    one device is left in it.
+    one device is left in it. ``began_at`` and ``ended_at`` are when sending began and when the result was known, by the
+    database's clock. The process that sends fills in what the gateway leaves out.
     """
 
     outcome: Outcome
@@ -217,5 +218,7 @@ class Result:
     is_untried: bool = False
     is_dry_run: bool = False
     retry_base_seconds: float = 0.0
-    # Only people read it, so results with different texts are equal.
+    # Only people read these, so results that differ in them are equal.
     error: str = field(default="", compare=False)
+    began_at: datetime | None = field(default=None, compare=False)
+    ended_at: datetime | None = field(default=None, compare=False)

@@ -42,7 +42,7 @@ ANSWER_SECONDS = BatchHistogram(
 # Delivery -------------------------------------------------------------------------------------------------------------
 DISPATCH_SECONDS = BatchHistogram(
     "pushserver_dispatch_seconds",
-    "Time from taking a request to sending the first push of a notification. "
+    "Time from the arrival of an envelope or stanza to the first push of a notification that left for the gateway. "
     "When it moves: queues are crowded or halted, or no worker of the queue `batches` was running.",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1, 2.5, 10, 60, 600, 3600),
 )

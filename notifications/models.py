@@ -151,6 +151,9 @@ class Notification(models.Model):
     # The number of ambiguous attempts, without those that ended with a worker.
     ambiguous_count = models.PositiveSmallIntegerField(default=0)
     next_attempt_at = models.DateTimeField(null=True)
+    # Since when it waits for its first push: the arrival of its message, or the time for which it is planned. It is
+    # null once a push has begun.
+    unsent_since = models.DateTimeField(null=True)
     lease_until = models.DateTimeField(null=True)
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField()
@@ -250,7 +253,7 @@ TRANSITIONS: dict[Notification.State, frozenset[Notification.State]] = {
 class Attempt(models.Model):
     """One attempt at a gateway, written before the call and completed after it: the source of error rates.
 
-    The table has a partition for each day on which attempts started.
+    The table has a partition for each day on which attempts were claimed.
     """
 
     # The notification may be gone: an attempt stays until its own day is dropped.
@@ -261,7 +264,11 @@ class Attempt(models.Model):
     gateway = models.TextField()
     token_type = models.PositiveSmallIntegerField()
     app_topic = models.TextField(blank=True)
-    started_at = models.DateTimeField(db_index=True)
+    started_at = models.DateTimeField(db_index=True)  # when a batch claimed its push
+    began_at = models.DateTimeField(null=True)  # when its POST began; null when nothing was sent, or nobody knows
+    ended_at = models.DateTimeField(null=True)  # when its result was known
+    # From `Notification.unsent_since` to `began_at`; null for all but the first push.
+    waited_ms = models.IntegerField(null=True)
     latency_ms = models.PositiveIntegerField(null=True)
     outcome = models.TextField(choices=choices_of(Outcome), null=True)  # noqa: DJ001 - null: not known (yet)
     code = models.TextField(blank=True)  # the gateway's error in our words

@@ -185,6 +185,7 @@ def _request(item: Item, device: Known, key: bytes, due_at: datetime, *, now: da
         wake=wake_content(look, grade, is_truncated=has_payload).encode(),
         collapse_id=b"" if has_payload or grade is Grade.VOIP else _wake_id(tag, grade),
         next_attempt_at=due_at,
+        unsent_since=due_at if due_at > now else push.arrived_at or now,
         expires_at=due_at + time_to_live(push.grade, has_payload=has_payload),
     )
     return storing.push_request(new, sender=item.sender.domain.encode(), now=now)

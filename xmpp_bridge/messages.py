@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from uuid import uuid4
 
@@ -75,6 +76,7 @@ class PushNotification:
     # Names the push if its stanza has no id. The name stays the same when the push is stored once more, because the
     # answer to a commit was lost.
     arrival: str = field(default_factory=lambda: uuid4().hex, repr=False, compare=False)
+    arrived_at: datetime | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from kit.buckets.bucket import BucketLimits, Limit
 from kit.buckets.shared import Spending, own_buckets
 from kit.db.partitions import UNDER_WAY, day_of, first_day
 from kit.db.statements import Statement, fetch_each
-from kit.metrics.batches import count, observe
+from kit.metrics.batches import count
 from notifications import metrics
 from notifications.acceptance import coalescing
 from notifications.acceptance.storing import (
@@ -79,6 +79,7 @@ class Incoming:
 
     ``request_key`` is the same when the request is repeated, and unique within its bridge. ``source_key`` and
     ``reply_address`` come back with the answer. ``sender`` is any value that tells senders apart, for reports.
+    ``arrived_at`` is when the bridge received it.
     """
 
     request_key: bytes
@@ -86,6 +87,7 @@ class Incoming:
     reply_address: bytes
     sender: bytes
     request: PushRequest
+    arrived_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,7 +494,6 @@ def _store(bridge: str, requests: Sequence[_Request], free: Ids, sending: Sendin
     claimed = [draft for draft in drafts if draft.is_claimed]
     for draft, attempt_id in zip(claimed, ids.attempts, strict=True):
         draft.attempt_id = attempt_id
-    observe(metrics.DISPATCH_SECONDS, [0.0] * len(claimed))  # sent at once, so no trace is an example of a delay
 
 
 def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> NewRequest:
@@ -510,11 +511,13 @@ def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> 
         ended_on=day_of(now) if is_answered else UNDER_WAY,
         decided=pack(decided) if decided else None,
         decided_names=pack_names(d.notification for d in request.decided) if is_named else None,
-        notifications=[_new_notification(draft, lease_until=lease_until, now=now) for draft in request.stored],
+        notifications=[
+            _new_notification(draft, incoming.arrived_at, lease_until=lease_until, now=now) for draft in request.stored
+        ],
     )
 
 
-def _new_notification(draft: _Draft, *, lease_until: datetime, now: datetime) -> NewNotification:
+def _new_notification(draft: _Draft, arrived_at: datetime, *, lease_until: datetime, now: datetime) -> NewNotification:
     addressee, notification, is_claimed = _addressee(draft), draft.notification, draft.is_claimed
     app = addressee.channel
     return NewNotification(
@@ -537,6 +540,7 @@ def _new_notification(draft: _Draft, *, lease_until: datetime, now: datetime) ->
         is_wake_up=draft.wakes_at is not None,
         report=Notification.Reports.SUCCESS.value if draft.wakes_at else None,
         expires_at=expires_at(now),
+        unsent_since=draft.wakes_at or arrived_at,
         attempt=NewAttempt(**app._asdict(), gateway=addressee.gateway) if is_claimed else None,
     )
 
@@ -562,6 +566,7 @@ def _claim(request: _Request, draft: _Draft, *, now: datetime) -> Claim:
         channel=addressee.channel,
         queue=draft.queue,
         slot=draft.slot,
+        unsent_since=request.incoming.arrived_at,
         is_route_noted=bool(addressee.is_route_noted),
         is_route_proven=addressee.is_route_proven,
         source_key=request.incoming.source_key,

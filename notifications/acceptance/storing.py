@@ -52,8 +52,8 @@ class NewAttempt:
 class NewNotification:
     """A notification that is to be stored.
 
-    A device replaces a push by a later one with the same ``collapse_id`` (at most 16 bytes). ``message`` is the payload
-    for the device, and ``wake`` the content of a graded push without its payload.
+    A device replaces a push by a later one with the same ``collapse_id`` (at most 16 bytes). ``unsent_since`` is when
+    its message arrived, or when it is planned for. ``message`` is the payload for the device, and ``wake`` the content of a graded push without its payload.
     """
 
     position: int = 0
@@ -76,6 +76,7 @@ class NewNotification:
     is_wake_up: bool = False
     report: str | None = None
     expires_at: datetime
+    unsent_since: datetime | None = None
     attempt: NewAttempt | None = None
 
 
@@ -115,7 +116,7 @@ _STORE = """
         INSERT INTO notifications_notification
             (id, request_id, position, public_key_hash, installation_id, type, state, queue_id, route_id,
              route_generation, dedup_key, collapse_id, chat_id, message, wake, grade, attempt_count, next_attempt_at,
-             lease_until, is_wake_up, report, expires_at, payload_dropped, ambiguous_count, created_at)
+             lease_until, is_wake_up, report, expires_at, unsent_since, payload_dropped, ambiguous_count, created_at)
         SELECT *, FALSE, 0, %(now)s
         FROM unnest(%(n_id)b::bigint[], %(n_request_id)b::bigint[], %(n_position)b::smallint[],
                     %(n_public_key_hash)b::bytea[], %(n_installation_id)b::text[], %(n_type)b::bigint[],
@@ -124,7 +125,7 @@ _STORE = """
                     %(n_chat_id)b::bytea[], %(n_message)b::bytea[], %(n_wake)b::bytea[], %(n_grade)b::text[],
                     %(n_attempt_count)b::integer[], %(n_next_attempt_at)b::timestamptz[],
                     %(n_lease_until)b::timestamptz[], %(n_is_wake_up)b::boolean[], %(n_report)b::text[],
-                    %(n_expires_at)b::timestamptz[])
+                    %(n_expires_at)b::timestamptz[], %(n_unsent_since)b::timestamptz[])
         ORDER BY 11
     )
     INSERT INTO notifications_attempt

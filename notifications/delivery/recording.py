@@ -21,7 +21,7 @@ from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.statements import array_value, fetch, unindexed, write, write_rows
 from kit.metrics.batches import count, count_returned, observe
 from notifications.messages import ChannelKey, Outcome, Result
-from notifications.metrics import ATTEMPTS, FINISHED, GATEWAY_SECONDS
+from notifications.metrics import ATTEMPTS, DISPATCH_SECONDS, FINISHED, GATEWAY_SECONDS
 from notifications.models import Notification
 from notifications.queues import breakers, disabling, halts, queues
 from notifications.queues.claim import Claim, Done
@@ -100,7 +100,8 @@ def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
     renewed = _find_renewed(believed)
     changes = [_change(claim, result, proven, renewed, now=now) for claim, result in believed]
     _finish([change for change in changes if change.is_end], now=now)
-    _schedule([change for change in changes if not change.is_end])
+    begun = {claim.attempt_id for claim, result in results if result.began_at}
+    _schedule([change for change in changes if not change.is_end], begun)
     _measure(results, known)
     return [_recorded(claim, change) for (claim, _), change in zip(believed, changes, strict=True)]
 
@@ -135,7 +136,8 @@ _COMPLETE = f"""
     UPDATE notifications_attempt AS attempt
     SET outcome = {_of_attempt("outcomes", "text")}, code = {_of_attempt("codes", "text")},
         latency_ms = {_of_attempt("latencies", "integer")}, is_guarded = {_of_attempt("guarded", "boolean")},
-        error = {_of_attempt("errors", "text")}
+        error = {_of_attempt("errors", "text")}, began_at = {_of_attempt("begun", "timestamptz")},
+        ended_at = {_of_attempt("ended", "timestamptz")}, waited_ms = {_of_attempt("waited", "integer")}
     WHERE attempt.id = ANY ({_IDS}) AND attempt.started_at = {_of_attempt("started", "timestamptz")}
         AND attempt.started_at BETWEEN %(first)s AND %(last)s  -- limits the plan to one or two days
 """
@@ -146,10 +148,21 @@ def _complete_attempts(results: Sequence[Done]) -> None:
         return
     started = [claim.started_at for claim, _ in results]
     rows = [
-        (c.attempt_id, r.outcome.value, r.code, r.latency_ms, r.is_guarded, r.error, c.started_at) for c, r in results
+        (
+            *(c.attempt_id, r.outcome.value, r.code, r.latency_ms, r.is_guarded, r.error, c.started_at),
+            *(r.began_at, r.ended_at, _waited_ms(c, r)),
+        )
+        for c, r in results
     ]
-    columns = ("ids", "outcomes", "codes", "latencies", "guarded", "errors", "started")
+    columns = ("ids", "outcomes", "codes", "latencies", "guarded", "errors", "started", "begun", "ended", "waited")
     write_rows(_COMPLETE, columns, rows, first=min(started), last=max(started))
+
+
+def _waited_ms(claim: Claim, result: Result) -> int | None:
+    """Return how long a notification waited for its first push, or None if this is no first push."""
+    if claim.unsent_since is None or result.began_at is None:
+        return None
+    return max(0, round((result.began_at - claim.unsent_since) / timedelta(milliseconds=1)))
 
 
 def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> None:
@@ -253,7 +266,8 @@ def _retry(
 _of = partial(array_value, _IDS, "n.id")
 _FINISH = f"""
     UPDATE notifications_notification AS n
-    SET state = {_of("states", "text")}, report = coalesce(n.report, {_of("reports", "text")}), {OVER}
+    SET state = {_of("states", "text")}, report = coalesce(n.report, {_of("reports", "text")}),
+        unsent_since = NULL, {OVER}
     WHERE n.id = ANY ({_IDS}) AND {IS_UNDER_WAY} AND coalesce(n.collapse_id, '') = {_of("collapse_ids", "bytea")} AND (
         n.state = '{State.IN_FLIGHT}' AND n.attempt_count = {_of("numbers", "integer")}
         OR {_of("reports", "text")} IS NOT NULL
@@ -274,6 +288,7 @@ _SCHEDULE = f"""
     UPDATE notifications_notification_under_way AS n
     SET state = {_of("states", "text")}, ambiguous_count = {_of("ambiguous", "smallint")},
         next_attempt_at = {_of("next_at", "timestamptz")}, lease_until = NULL,
+        unsent_since = CASE WHEN NOT {_of("begun", "boolean")} THEN n.unsent_since END,
         payload_dropped = n.payload_dropped OR {_of("dropped", "boolean")},
         message = CASE WHEN {_of("dropped", "boolean")} THEN NULL ELSE n.message END
     WHERE n.id = ANY ({_IDS}) AND coalesce(n.collapse_id, '') = {_of("collapse_ids", "bytea")}
@@ -281,9 +296,13 @@ _SCHEDULE = f"""
 """
 
 
-def _schedule(changes: Sequence[Change]) -> None:
-    rows = [(*_key(c), c.ambiguous_count, c.next_attempt_at, c.is_payload_dropped) for c in changes]
-    write_rows(_SCHEDULE, (*_KEY, "ambiguous", "next_at", "dropped"), rows)
+def _schedule(changes: Sequence[Change], begun: Collection[int]) -> None:
+    """Write the next attempts of notifications. ``begun`` are the attempts whose push has begun."""
+    rows = [
+        (*_key(c), c.ambiguous_count, c.next_attempt_at, c.is_payload_dropped, c.claim.attempt_id in begun)
+        for c in changes
+    ]
+    write_rows(_SCHEDULE, (*_KEY, "ambiguous", "next_at", "dropped", "begun"), rows)
 
 
 # Which row a change applies to, as in a claim of it, and its new state.
@@ -300,6 +319,8 @@ def _recorded(claim: Claim, change: Change) -> Recorded:
 
 
 def _measure(results: Sequence[Done], known: Queues) -> None:
+    first = [(c.source_key, waited / 1000) for c, r in results if (waited := _waited_ms(c, r)) is not None]
+    observe(DISPATCH_SECONDS, (waited for _, waited in first), of=(key for key, _ in first))
     count(ATTEMPTS, ((r.outcome, platform_of(c.channel.token_type), _app(c.channel, known)) for c, r in results))
     for token_type in {claim.channel.token_type for claim, _ in results}:
         sent = [
@@ -323,7 +344,7 @@ _TAKE_UP_LOST = f"""
         SELECT id FROM notifications_notification_under_way WHERE {_IS_LOST}
         {_FIRST} LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     ), completed AS (
-        UPDATE notifications_attempt AS attempt SET outcome = '{Outcome.AMBIGUOUS}', code = %(code)s
+        UPDATE notifications_attempt AS attempt SET outcome = '{Outcome.AMBIGUOUS}', code = %(code)s, ended_at = %(now)s
         WHERE attempt.notification_id = ANY (ARRAY(SELECT id FROM lost)) AND attempt.outcome IS NULL
             AND attempt.started_at >= %(since)s
     )

@@ -5,7 +5,8 @@ Pushes are sent on the event loop of the process. A batch never waits for one.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
 from math import inf
 from time import monotonic, time_ns
@@ -21,7 +22,7 @@ from kit.tracing.spans import Role, note, step
 from notifications.delivery import recording, settling
 from notifications.delivery.settling import WaitingRequest, WaitingRequests, answer_ended, settle
 from notifications.gateways.interface import Gateway
-from notifications.messages import FAILURES, Answer, Outcome, Result
+from notifications.messages import FAILURES, UNREACHABLE, Answer, Outcome, Result
 from notifications.metrics import FINISHED, LEFT_BEHIND
 from notifications.models import Notification
 from notifications.queues import queues
@@ -79,12 +80,12 @@ class PushSends(InFlight[Done]):
         return 0.0 if is_quiet else self.first_result_at + GATHERING_SECONDS
 
     async def _push(self, claim: Claim) -> Done:
-        began_at, began_ns = monotonic(), time_ns()
-        result = await _try(self._gateway_for, claim)
+        began_at, started, began_ns = clock.now(), monotonic(), time_ns()
+        result = _timed(await _try(self._gateway_for, claim), began_at)
         is_error = result.outcome in FAILURES
         attributes = _attributes(claim, result)
         step("send", claim.source_key, attributes, began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
-        self._limits.complete(claim.slot, monotonic() - began_at if result.outcome is Outcome.DELIVERED else inf)
+        self._limits.complete(claim.slot, monotonic() - started if result.outcome is Outcome.DELIVERED else inf)
         return claim, result
 
 
@@ -97,6 +98,12 @@ async def _try(gateway_for: Callable[[str], Gateway], claim: Claim) -> Result:
     except Exception as error:  # noqa: BLE001 - a fault of ours must not leave anybody waiting for a result
         log.warning("gateway_failed", gateway=claim.gateway, error=type(error).__name__)
         return Result(Outcome.AMBIGUOUS, "gateway_failed")
+
+
+def _timed(result: Result, began_at: datetime) -> Result:
+    """Return a result with its times. What left no connection has no begin, so that a later push is the first."""
+    is_unsent = result.is_untried or (result.code == UNREACHABLE and not result.began_at)
+    return replace(result, began_at=None if is_unsent else result.began_at or began_at, ended_at=clock.now())
 
 
 def _attributes(claim: Claim, result: Result) -> dict[str, object]:

@@ -15,10 +15,8 @@ import structlog
 from kit.batches.batch import LONG_AGO
 from kit.db.partitions import UNDER_WAY, day_of
 from kit.db.statements import array_value, fetch, write, write_rows
-from kit.metrics.batches import observe
 from kit.tracing.spans import is_on
 from notifications.messages import ChannelKey, Push, QueueKey, Result, channel_key
-from notifications.metrics import DISPATCH_SECONDS
 from notifications.models import Notification
 from notifications.queues import halts, queues
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
@@ -55,6 +53,7 @@ class Claim:
     channel: ChannelKey
     queue: QueueKey
     slot: Slot
+    unsent_since: datetime | None = None  # of the notification; None once a push of it has begun
     is_route_noted: bool = False  # its address had a success within the last hour, and no failure since
     is_route_proven: bool = False  # something was delivered to its address before
     # It is sent although a halt covers its queue, to find out whether the halt can end.
@@ -98,6 +97,7 @@ class Due(NamedTuple):
     attempt_count: int
     ambiguous_count: int
     created_at: datetime
+    unsent_since: datetime | None
     expires_at: datetime
     route_id: int
     route_state: str | None
@@ -136,7 +136,7 @@ _TAKE_DUE: LiteralString = f"""
     )
     SELECT n.id, n.queue_id, n.next_attempt_at, n.request_id, n.type, n.public_key_hash, n.chat_id, n.message,
            n.collapse_id, n.grade, n.wake, n.payload_dropped,
-           n.attempt_count, n.ambiguous_count, n.created_at, n.expires_at,
+           n.attempt_count, n.ambiguous_count, n.created_at, n.unsent_since, n.expires_at,
            route.id, route.state, route.generation, route.token_type, route.app_topic, route.address_encrypted,
            route.gateway, route.address_digest,
            route.failing_since IS NULL AND route.last_success_at >= %(noted_since)s AND route.is_proven,
@@ -377,9 +377,6 @@ def _write(claimable: Sequence[Claimable], *, now: datetime, lease: timedelta) -
     )
     ids: dict[int, int] = dict(attempts)
     keys = _source_keys(claimable) if is_on() else {}
-    first = [c.due for c in claimable if not c.due.attempt_count]
-    waited = ((now - due.created_at).total_seconds() for due in first)
-    observe(DISPATCH_SECONDS, waited, of=(keys.get(due.request_id, b"") for due in first))
     return [_claim(c, ids[c.due.notification_id], keys.get(c.due.request_id, b""), now=now) for c in claimable]
 
 
@@ -411,6 +408,7 @@ def _claim(claimable: Claimable, attempt_id: int, source_key: bytes, *, now: dat
         channel=claimable.channel,
         queue=claimable.queue,
         slot=claimable.slot,
+        unsent_since=due.unsent_since,
         is_route_noted=bool(due.is_route_noted),
         is_route_proven=due.is_route_proven,
         is_probe=claimable.is_probe,

@@ -60,7 +60,7 @@ class AnsweringProcess(DeliveryProcess):
         """Accept a request, as the step of a bridge does."""
         pushes = tuple(PushNotification(bytes(p.public_key_hash), p.installation_id, TOKEN, 1) for p in phones)
         sending = Sending(self.delivery.lease, self.delivery.limits)
-        batch = [Incoming(key, key, b"address", b"sender", PushRequest(b"message " + key, pushes))]
+        batch = [Incoming(key, key, b"address", b"sender", PushRequest(b"message " + key, pushes), timezone.now())]
         with transaction.atomic():
             accepted = acceptance.accept(BRIDGE, batch, sending=sending, now=timezone.now())
         self.delivery.accepted(accepted.claims, accepted.waiting)
@@ -301,7 +301,7 @@ def test_a_repeat_of_a_request_that_was_closed_without_an_answer_is_answered(pro
     sending = Sending(process.delivery.lease, process.delivery.limits)
     phone = Notification.objects.get()
     push = PushNotification(bytes(phone.public_key_hash), phone.installation_id, TOKEN, 1)
-    again = Incoming(b"k", b"another", b"address", b"sender", PushRequest(b"message k", (push,)))
+    again = Incoming(b"k", b"another", b"address", b"sender", PushRequest(b"message k", (push,)), timezone.now())
     accepted = acceptance.accept(BRIDGE, [again], sending=sending, now=timezone.now())
     assert [[(r.success, r.error) for r in answer.reports] for answer in accepted.answers] == [[SUCCESS]]
 

@@ -108,7 +108,14 @@ def request(*registrations, key: bytes = b"request", **fields) -> Incoming:
         PushNotification(bytes(r.public_key_hash), r.installation_id, **{"access_token": TOKEN, "type": 1} | fields)
         for r in registrations
     )
-    return Incoming(key, b"source of " + key, b"address of " + key, b"sender", PushRequest(b"status message", pushes))
+    return Incoming(
+        key,
+        b"source of " + key,
+        b"address of " + key,
+        b"sender",
+        PushRequest(b"status message", pushes),
+        timezone.now(),
+    )
 
 
 def results_of(answer: Answer) -> list[tuple[bool, int]]:

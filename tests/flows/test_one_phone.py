@@ -58,7 +58,7 @@ def ask(deliverer: DeliveryProcess, names: list[bytes]) -> None:
     for name in names:
         key = secrets.token_bytes(32)
         wanted = PushNotification(name * 2, installation(name), TOKEN, 1, b"chat", b"", b"sealed")
-        batch.append(Incoming(key, key, b"back", key, PushRequest(key, (wanted,))))
+        batch.append(Incoming(key, key, b"back", key, PushRequest(key, (wanted,)), timezone.now()))
     sending = acceptance.Sending(deliverer.delivery.lease, deliverer.delivery.limits)
     accepted = acceptance.accept("test-bridge", batch, sending=sending, now=timezone.now())
     deliverer.delivery.accepted(accepted.claims, [])

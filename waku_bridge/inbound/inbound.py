@@ -431,6 +431,7 @@ def _accept_requests(items: Sequence[Item], *, sending: Sending, now: datetime) 
             ),
             sender=item.decoded.author,
             request=item.decoded.body,
+            arrived_at=item.envelope.received_at,
         )
         for item in items
         if item.decoded and isinstance(item.decoded.body, PushRequest)

@@ -7,6 +7,7 @@ it then lose nothing.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from time import monotonic
 from typing import TypeVar
 
@@ -106,7 +107,9 @@ class StanzaHandler:
         """
         decoded = [(arrived, _decode(arrived)) for arrived in batch]
         pushes = [
-            (arrived.at, event_read) for arrived, event_read in decoded if isinstance(event_read, PushNotification)
+            (arrived.at, replace(event_read, arrived_at=_time_of(arrived)))
+            for arrived, event_read in decoded
+            if isinstance(event_read, PushNotification)
         ]
         others = deque(
             (arrived, event_read) for arrived, event_read in decoded if not isinstance(event_read, PushNotification)
@@ -288,6 +291,11 @@ class StanzaHandler:
             case Question.DISCO_INFO if node in ACTIONS:
                 return answers.write_command_info(origin, node, ACTIONS[node].name)
         return answers.write_error(origin, NOT_FOUND, by=self._domain)
+
+
+def _time_of(arrived: Arrived) -> datetime:
+    """Return when a stanza arrived, by the database's clock."""
+    return clock.now() - timedelta(seconds=monotonic() - arrived.at)
 
 
 def _decode(arrived: Arrived) -> StanzaEvent:

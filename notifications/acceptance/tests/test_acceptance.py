@@ -51,7 +51,7 @@ def push(public_key_hash=ALICE, **fields):
 
 
 def incoming(*pushes, amm=b"\x01" * 32, envelope=b"\x0e" * 32, message_id=b"status message"):
-    return Incoming(amm, envelope, ADDRESS, SENDER, PushRequest(message_id, pushes))
+    return Incoming(amm, envelope, ADDRESS, SENDER, PushRequest(message_id, pushes), NOW)
 
 
 def accept(batch, *, now, limits=None, bridge=BRIDGE):

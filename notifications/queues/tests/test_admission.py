@@ -81,7 +81,7 @@ def ask(*phones, limits=None, now=NOW, type_=1, sender=b"sender"):
         wanted = PushNotification(
             bytes(phone.public_key_hash), phone.installation_id, TOKEN, type_, b"chat", b"", b"sealed"
         )
-        batch.append(Incoming(key, key, b"back", sender, PushRequest(key, (wanted,))))
+        batch.append(Incoming(key, key, b"back", sender, PushRequest(key, (wanted,)), now))
     return acceptance.accept("test-bridge", batch, sending=Sending(LEASE, limits or ConcurrencyLimits(1000)), now=now)
 
 

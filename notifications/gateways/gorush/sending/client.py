@@ -10,6 +10,7 @@ import orjson
 from django.conf import settings
 
 from kit.canary.dry_run import token_of
+from kit.db.clock import clock
 from kit.http.connections import HttpClient, is_tls_wrong, lasting_client, was_never_sent
 from kit.http.failover import Peers
 from notifications.gateways.gorush.answers.errors import UNKNOWN, ErrorRule
@@ -86,6 +87,7 @@ class GorushGateway:
     async def _post(self, body: bytes, push: Push) -> Result:
         unsent = []
         for url in self._peers.in_order(monotonic()):
+            began_at = clock.now()
             try:
                 response = await self._client.request("POST", f"{url}/api/push", content=body, headers=JSON_HEADERS)
             except httpx.HTTPError as error:
@@ -93,11 +95,12 @@ class GorushGateway:
                 if isinstance(error, httpx.TransportError) and was_never_sent(error):
                     unsent.append(error)
                     continue
-                return Result(Outcome.AMBIGUOUS, _without_answer(error))
+                return Result(Outcome.AMBIGUOUS, _without_answer(error), began_at=began_at)
             self._peers.answered(url)
             retry_after = response.headers.get("Retry-After", "")
             rules = self._rules()
-            return read_response(response.status_code, response.content, push, rules, retry_after=retry_after)
+            result = read_response(response.status_code, response.content, push, rules, retry_after=retry_after)
+            return replace(result, began_at=began_at)
         return _not_sent(unsent)
 
 
