@@ -183,13 +183,14 @@ def worst(indicators: Sequence[Indicator], *, first: int = FIRST) -> list[Indica
 
 
 def verdict(indicators: Sequence[Indicator]) -> tuple[State, str]:
-    """Return the state of the whole server and a sentence about it."""
+    """Return the state of the whole server and a sentence about it, by an indicator of that state."""
     bad = worst(indicators, first=len(indicators))
     red, yellow = (sum(found.state == state for found in bad) for state in BAD)
     state = State.RED if red else State.YELLOW if yellow else State.GREEN
     if state == State.GREEN:
         return state, "Messages get through, and nothing needs you"
-    headline = next(filter(None, [*(found.headline for found in bad), *(found.late for found in bad)]), "")
+    leading = [found for found in bad if found.state == state]
+    headline = next(filter(None, [*(found.headline for found in leading), *(found.late for found in leading)]), "")
     counts = ", ".join(f"{number} {word}" for number, word in ((red, "urgent"), (yellow, "can wait")) if number)
     return state, f"{headline}. {counts}" if headline else counts if red else f"Messages get through; {counts}"
 

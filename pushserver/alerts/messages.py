@@ -1,7 +1,7 @@
 """Text and JSON of an alert, for mails and webhooks.
 
-A webhook gets JSON. Chats with simple webhooks, such as Slack, Mattermost and Google Chat, show its ``text``. Its
-``id`` stays the same when an alert is sent again.
+A webhook gets JSON. Chats with simple webhooks, such as Slack and Mattermost, show its ``text``; Google Chat gets
+nothing else. Its ``id`` stays the same when an alert is sent again.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,12 @@ class Message:
     facts: dict[str, Any]
 
     @property
+    def text(self) -> str:
+        return f"{self.subject}. {self.sentence}"
+
+    @property
     def json(self) -> dict[str, Any]:
-        return {"id": self.id, "event": self.event, "text": f"{self.subject}. {self.sentence}", **self.facts}
+        return {"id": self.id, "event": self.event, "text": self.text, **self.facts}
 
 
 def about(incident: Incident, event: str, number: int = 0) -> Message:

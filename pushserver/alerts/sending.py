@@ -2,7 +2,6 @@
 
 import json
 from datetime import datetime, timedelta
-from smtplib import SMTPException
 from time import monotonic
 
 import httpx
@@ -59,7 +58,10 @@ def _send_row(pk: int, now: datetime) -> None:
 
 def send(target: Target, message: Message) -> str:
     """Send one message. Return the reason of a refusal, without an address, or an empty text."""
-    error = _post(target, message) if target.is_webhook else _mail(target, message)
+    try:
+        error = _post(target, message) if target.is_webhook else _mail(target, message)
+    except Exception as failure:  # noqa: BLE001 - whatever is wrong with one target, the others get their alerts
+        error = type(failure).__name__
     if error:
         log.warning("alert_not_sent", target=target.label, reason=error)
     else:
@@ -68,24 +70,19 @@ def send(target: Target, message: Message) -> str:
 
 
 def _mail(target: Target, message: Message) -> str:
-    try:
-        EmailMessage(message.subject, f"{message.sentence}\n", to=[target.address]).send()
-    except (SMTPException, OSError) as error:
-        return type(error).__name__
+    EmailMessage(message.subject, f"{message.sentence}\n", to=[target.address]).send()
     return ""
 
 
 def _post(target: Target, message: Message) -> str:
-    try:
-        status = submit(_post_json(target.address, message)).result()
-    except httpx.TransportError as error:
-        return type(error).__name__
+    body = {"text": message.text} if target.takes_text_alone else message.json
+    status = submit(_post_json(target.address, json.dumps(body).encode())).result()
     return "" if httpx.codes.is_success(status) else f"answered {status}"
 
 
-async def _post_json(url: str, message: Message) -> int:
+async def _post_json(url: str, body: bytes) -> int:
     headers = {"Content-Type": "application/json"}
     limits = {"timeout_seconds": TIMEOUT_SECONDS, "in_all_seconds": TIMEOUT_SECONDS}
     async with new_client(**limits, max_answer_bytes=MAX_ANSWER_BYTES) as client:
-        answer = await client.request("POST", url, content=json.dumps(message.json).encode(), headers=headers)
+        answer = await client.request("POST", url, content=body, headers=headers)
         return answer.status_code

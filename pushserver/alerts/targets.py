@@ -2,10 +2,13 @@
 
 import hashlib
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from django.conf import settings
 
 from kit.http.urls import host_of
+
+GOOGLE_CHAT = "chat.googleapis.com"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,11 @@ class Target:
     @property
     def is_webhook(self) -> bool:
         return "://" in self.address
+
+    @property
+    def takes_text_alone(self) -> bool:
+        """Return whether the webhook refuses JSON with a field that it does not know."""
+        return urlsplit(self.address).hostname == GOOGLE_CHAT
 
     @property
     def label(self) -> str:

@@ -23,7 +23,9 @@ FIELD_KEY_SIZE_BYTES = 32
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
 LIMITS_EACH = 2
 _LAKE = re.compile(r"(/|\./|file:|s3a?://|gs://|hdfs://|abfss?://)")
-MAIL_ADDRESS = re.compile(r"[^@\s<>]+@[^@\s<>]+")
+# As browsers take it in a form (HTML standard), with letters of any script in the domain: mail takes all of these.
+_MAIL_LABEL = r"[^\W_]([\w-]{0,61}[^\W_])?"
+MAIL_ADDRESS = re.compile(rf"[A-Za-z0-9.!#$%&'*+/=?^_`{{|}}~-]+@{_MAIL_LABEL}(\.{_MAIL_LABEL})*")
 _PASSWORD = re.compile(r"://[^/@]*:.*@")  # not everybody escapes a slash within it
 SECP256K1_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 

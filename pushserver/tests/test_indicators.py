@@ -487,7 +487,7 @@ def test_an_effect_names_the_indicator_that_causes_it(causes: dict[str, str], kn
         ({"due": Waiting(1, 20), "overdue_seconds": 4.0}, "Pushes are 20 s late. 2 can wait"),
         (
             {"inbox": Waiting(1, 99), "switches": [LONG_PAUSED, ANDROID]},
-            "iPhone pushes stopped 4 min ago: paused by bea. 1 urgent, 1 can wait",
+            "Messages from Waku are 99 s late. 1 urgent, 1 can wait",
         ),
         (
             {"flows": [flow(*[0] * 12)]},

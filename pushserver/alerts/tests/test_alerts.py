@@ -209,6 +209,34 @@ def test_a_target_that_hangs_keeps_the_watch_from_its_work_for_one_alert_and_oth
     assert Alert.objects.get(sent_at=None).attempt_count == 2
 
 
+def test_a_target_for_which_nothing_can_be_made_keeps_no_other_from_its_alert(
+    hook: Hook, settings: LazySettings, client: Client
+) -> None:
+    settings.ALERTS_TO = ["ann@example.org\nTo: bob", "http://127.0.0.1:x/hook", hook.url]
+    make_incident()
+    planning.plan(now=at(30))
+    sending.send_due(now=at(30))
+    assert [body["event"] for body in hook.bodies] == ["began"]
+    refused, unfit, taken = Alert.objects.order_by("pk").values_list("error", flat=True)
+    assert (refused, bool(unfit), taken) == ("BadHeaderError", True, "")
+
+    client.force_login(make_staff("operator"))
+    page = client.post("/admin/alerts/test/", {"why": "new webhook", "confirmed": "1"}, follow=True).content.decode()
+    assert "bob: BadHeaderError" in page
+    assert "accepted" in page
+
+
+def test_google_chat_gets_the_text_alone(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers 400 to a field that it does not know."""
+    alone = [Target(f"https://{host}/a").takes_text_alone for host in ("chat.googleapis.com", "hooks.example.org")]
+    assert alone == [True, False]
+    monkeypatch.setattr("pushserver.alerts.targets.GOOGLE_CHAT", "127.0.0.1")
+    make_incident()
+    planning.plan(now=at(30))
+    sending.send_due(now=at(30))
+    assert [list(body) for body in hook.bodies] == [["text"]]
+
+
 def test_an_alert_refused_for_a_day_is_given_up(settings: LazySettings) -> None:
     settings.ALERTS_TO = ["http://127.0.0.1:1/closed"]
     make_incident()

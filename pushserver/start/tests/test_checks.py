@@ -2,14 +2,17 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 
+import pytest
 from django.core.checks import Error, run_checks
+from django.core.mail.message import sanitize_address
 
 from embedded.supervisor.processes import PROJECT
 from pushserver.config.catalogue import GROUPS
-from pushserver.config.environment import Environment
+from pushserver.config.environment import MAIL_ADDRESS, Environment
 from pushserver.config.retired import RETIRED
 from tests.factories import apn_token, firebase_token
 
@@ -79,6 +82,31 @@ WRONG = {
     "CANARY_PATIENCE_SECONDS": ("10", "retired_setting"),
     "GORUSH_HOOK_SECRET": ("5ecret: with a colon, which gorush would drop", "bad_hook_secret"),
 }
+
+
+def test_a_slip_in_a_mail_address_is_a_problem(tmp_path):
+    wrong = {"ALERTS_TO": "bob@example.org,ann@example.org.", "REPORT_RECIPIENTS": "a;b@example.org"}
+    environment = os.environ | wrong | {"EMAIL_HOST": "mail", "DATA_DIR": str(tmp_path)}
+    command = [sys.executable, str(PROJECT / "manage.py"), "check"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert sorted(re.findall(r"pushserver\.(\w+)", ended.stderr)) == ["bad_email_address", "bad_targets"]
+    assert ended.returncode == 1
+    assert "a;b" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("address", "is_right"),
+    [
+        *((address, True) for address in ("ann@example.org", "ann+push@mail", "a.b_c@xn--exmple-cua.org")),
+        *((address, True) for address in ("ann@exämple.org", "root@localhost", "ann@127.0.0.1")),
+        *((address, False) for address in ("ann@example.org.", "a;b@example.org", "ann@example.org>", "ann@x..org")),
+        *((address, False) for address in ("ann@-x.org", "(a)b@example.org", "änn@example.org", "ann@x.org\nTo: b@c")),
+    ],
+)
+def test_an_address_that_passes_can_be_mailed_to(address, is_right):
+    assert bool(MAIL_ADDRESS.fullmatch(address)) == is_right
+    if is_right:
+        assert sanitize_address(address, "utf-8")
 
 
 def test_up_names_every_wrong_value_in_a_line_of_its_own_and_does_not_start(tmp_path):
