@@ -203,7 +203,7 @@ INSERT INTO notifications_attempt (notification_id, number, gateway, token_type,
     WHEN 'config' THEN 'InvalidProviderToken'
     WHEN 'ambiguous' THEN (ARRAY['timeout', 'connection_lost', 'not_json'])[1 + pg_temp.pick(n.id, 18, 3)]
     WHEN 'transient' THEN (ARRAY['unavailable', 'InternalServerError', 'TooManyRequests', 'unreachable',
-    'http_5xx'])[1 + pg_temp.pick(n.id, 19, 5)] ELSE '' END, false, ''
+    'google_5xx'])[1 + pg_temp.pick(n.id, 19, 5)] ELSE '' END, false, ''
     FROM notifications_notification n CROSS JOIN LATERAL generate_series(1, n.attempt_count) k,
     LATERAL (SELECT pg_temp.recipient(n.id) AS r) f, LATERAL (SELECT pg_temp.token_type(r) AS token_type) t,
     LATERAL (SELECT CASE WHEN n.state IN ('unconfirmed', 'ambiguous') THEN 'ambiguous'

@@ -10,6 +10,7 @@ from django.db.models import Count, Min
 from kit.db.partitions import UNDER_WAY
 from kit.db.statements import table
 from kit.health import canaries
+from kit.health.complaints import UNREACHABLE
 from kit.health.indicators import Indicator
 from kit.health.peers import Peer
 from kit.health.waiting import Tile, Waiting
@@ -167,10 +168,13 @@ def _stores(*, is_blind: bool) -> Iterator[Store]:
         known = [read_up_to[url] for url in own if url in read_up_to]
         seen = [] if host in read_live else own
         is_watched = is_blind or all(url in notices for url in seen)
-        found = complaints([notices[url] for url in seen if url in notices])
+        checked = [notices[url] for url in seen if url in notices]
+        read = min(known) if len(known) == len(own) else None
+        has_answered_since = read is not None and all(read > notice.looked_at for notice in checked)
+        found = [one for one in complaints(checked) if not (has_answered_since and one[0].id == UNREACHABLE)]
         yield Store(
             Peer(host, is_watched=is_watched, complaints=found),
-            min(known) if len(known) == len(own) else None,
+            read,
             sum(gaps.get(url, 0) for url in own),
         )
 

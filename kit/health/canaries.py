@@ -35,7 +35,8 @@ def judge(kind: Kind, canary: CanaryFacts, *, is_redis_down: bool) -> Indicator:
         return Indicator(kind, State.GREY, REDIS_DOWN)
     if last and last.cause:
         first_step = "Messages of real clients fail at this link too. The page of the run has the details."
-        return Indicator(kind, State.RED, f"broken: {last.words}", first_step)
+        late = f"A test message does not get through: {last.words}"
+        return Indicator(kind, State.RED, f"broken: {last.words}", first_step, late=late)
     if last:
         limits = LIMITS if last.is_dry_run else ""
         return Indicator(kind, State.GREEN, f"{last.words}, {last.total_ms:,} ms in all{limits}")

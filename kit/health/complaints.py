@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+# The id of the complaint about a peer that did not answer the check. A later answer of that peer withdraws it.
+UNREACHABLE = "unreachable"
+
 
 @dataclass(frozen=True, slots=True)
 class Complaint:

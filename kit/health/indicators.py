@@ -93,9 +93,9 @@ class Indicator:
 
     ``subject`` is the host, where several servers have an indicator of one kind. ``own_page`` replaces the page of the
     kind, and ``during`` limits its list to the period of the sentence. ``headline`` names what users do not get, and
-    ``late`` what they get late; the verdict on the server shows the first of them. ``first_step`` may have commands
-    between backticks. ``cause`` is the id of the indicator that explains this one, and ``owner`` the account of the
-    operator who takes care of it.
+    ``late`` what they get late; the verdict on the server shows the first of them. Without both, messages get through
+    in spite of the fault. ``first_step`` may have commands between backticks. ``cause`` is the id of the indicator that
+    explains this one, and ``owner`` the account of the operator who takes care of it.
     """
 
     kind: Kind
@@ -192,7 +192,7 @@ def verdict(indicators: Sequence[Indicator]) -> tuple[State, str]:
     leading = [found for found in bad if found.state == state]
     headline = next(filter(None, [*(found.headline for found in leading), *(found.late for found in leading)]), "")
     counts = ", ".join(f"{number} {word}" for number, word in ((red, "urgent"), (yellow, "can wait")) if number)
-    return state, f"{headline}. {counts}" if headline else counts if red else f"Messages get through; {counts}"
+    return state, f"{headline}. {counts}" if headline else f"Messages get through; {counts}"
 
 
 def last_hour(now: datetime) -> tuple[datetime, datetime]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from kit.health.complaints import Complaint
+from kit.health.complaints import UNREACHABLE, Complaint
 from kit.health.peers import Peer
 from kit.health.status_cache import StatusCache
 from kit.http.urls import host_of
@@ -58,13 +58,15 @@ class NoticeCache:
         """Yield the peers by host. URLs that differ only in their path have the same host, and are one peer.
 
         ``seen`` has complaints by URL and id that processes found while they used a peer. These are newer than the last
-        check, and replace its complaints with the same id.
+        check, and replace its complaints with the same id. A peer that is up has answered since a check that could not
+        reach it.
         """
         notices = {} if is_blind else self.read(list(is_up))
         for host in dict.fromkeys(map(host_of, is_up)):
             own = [url for url in is_up if host_of(url) == host]
             known = [notices[url] for url in own if url in notices]
-            live = {id_: found for url in own for id_, found in seen.get(url, NONE).items()}
+            live: dict[str, Complaint | None] = {UNREACHABLE: None} if any(is_up[url] for url in own) else {}
+            live |= {id_: found for url in own for id_, found in seen.get(url, NONE).items()}
             found = _newest(complaints(known), live)
             yield Peer(host, any(is_up[url] for url in own), len(known) == len(own), found)
 

@@ -16,7 +16,7 @@ from django.urls import URLPattern, path
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from kit.health.complaints import Complaint
+from kit.health.complaints import UNREACHABLE, Complaint
 from kit.http.notices import complaints
 from kit.http.urls import host_of
 from kit.operations import PeerPage, parts
@@ -69,6 +69,8 @@ def _rows(request: HttpRequest, page: PeerPage) -> Iterator[Row]:
         indicators = shown_to(request.user, [found for found in seen.indicators if found.id in ids])
         if notice:
             facts = list(page.describe(notice.memory)) if notice.memory else []
-            yield Row(host, indicators, notice.looked_at, facts, complaints([notice]))
+            is_well = indicators and not any(found.indicator.is_bad for found in indicators)
+            found = [one for one in complaints([notice]) if not (is_well and one[0].id == UNREACHABLE)]
+            yield Row(host, indicators, notice.looked_at, facts, found)
         else:
             yield Row(host, indicators)

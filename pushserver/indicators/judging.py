@@ -83,7 +83,7 @@ def judge(facts: Facts) -> list[Indicator]:
     reached, stored = facts.reached, facts.stored
     is_slow = stored is None or stored.is_slow
     found = [*from_reached(reached), server.database_speed(reached.database, is_slow=is_slow)]
-    found += _from_database(stored, facts) if stored else _unknown(found, reached)
+    found += _from_database(stored, facts, found) if stored else _unknown(found, reached)
     known = all_kinds()
     return explained(sorted(found, key=lambda indicator: known.index(indicator.kind)))
 
@@ -112,11 +112,16 @@ def _unknown(found: Sequence[Indicator], reached: Reached) -> Iterator[Indicator
             yield Indicator(kind, State.GREY, DATABASE_SILENT)
 
 
-def _from_database(stored: Stored, facts: Facts) -> Iterator[Indicator]:
+def _from_database(stored: Stored, facts: Facts, known: Sequence[Indicator]) -> Iterator[Indicator]:
+    """Yield the indicators from the facts in the database. ``known`` are those from the answers of the servers."""
     now, reached = facts.now, facts.reached
+    of_parts = [
+        one for part, own in stored.parts.items() for one in part.judge_stored(own, reached.parts.get(part), now)
+    ]
+    gateways = [one for one in (*known, *of_parts) if one.kind.group == Group.OUT]
     yield server.beat(stored.counted_until, reached.queues, now)
     yield filling.judge(REGISTRATIONS, stored.registrations)
-    yield delivery.sending(stored.delivery)
+    yield delivery.sending(stored.delivery, gateways)
     yield delivery.delivery(stored.delivery.due, now)
     yield delivery.channels(stored.delivery, now)
     yield delivery.dead_tokens(stored.delivery.deaths_distrusted)
@@ -125,8 +130,7 @@ def _from_database(stored: Stored, facts: Facts) -> Iterator[Indicator]:
     yield traffic.traffic(stored.traffic, stored.counted_until, now)
     yield reports.reports(stored.reports)
     yield reports.anomalies(stored.reports)
-    for part, own in stored.parts.items():
-        yield from part.judge_stored(own, reached.parts.get(part), now)
+    yield from of_parts
 
 
 def _advice(code: str) -> str:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http.server import ThreadingHTTPServer
 
 import psutil
@@ -18,7 +18,7 @@ from django.test import Client
 
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import SOCKET_NAME, EmbeddedPostgres
-from kit.health.complaints import Complaint
+from kit.health.complaints import UNREACHABLE, Complaint
 from kit.health.indicators import Indicator, State
 from kit.http.notices import Notice, NoticeCache
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
@@ -346,6 +346,30 @@ def test_a_complaint_is_shown_and_no_reason_to_be_unready(
     assert shown(client, f"{kind}-1") == ("look at it", "this is off")
     saved.save(Notice(url, NOW, (), {}, None))
     assert shown(client, f"{kind}-1")[0] == "fine"
+
+
+@pytest.mark.usefixtures("all_well")
+@pytest.mark.parametrize(("saved", "setting", "kind"), PEERS)
+def test_a_peer_that_answers_again_is_fine_before_the_next_check(
+    client: Client, settings: LazySettings, saved: NoticeCache, setting: str, kind: str
+) -> None:
+    """The check runs every five minutes, and found a peer that hung at that moment."""
+    (url,) = getattr(settings, setting)
+    saved.save(Notice(url, NOW, (Complaint(UNREACHABLE, "it does not answer", "why", "Start it."),), {}, None))
+    assert shown(client, f"{kind}-1")[0] == "fine"
+
+
+@pytest.mark.usefixtures("all_well")
+def test_a_store_that_was_read_since_the_check_is_fine(settings: LazySettings) -> None:
+    store = "http://store.test:8645"
+    settings.WAKU_STORE_NODES = [*settings.WAKU_NODES, store]
+    away = (Complaint(UNREACHABLE, "it does not answer", "why", "Start it."),)
+    now = datetime.now(UTC)
+    factories.make_watermark(node=store, watermark_at=now)
+    NODE_NOTICES.save(Notice(store, now + timedelta(seconds=1), away, {}, None))
+    assert indicators()["store-store.test:8645"].sentence == "it does not answer"
+    NODE_NOTICES.save(Notice(store, now - timedelta(seconds=1), away, {}, None))
+    assert indicators()["store-store.test:8645"].state == State.GREEN
 
 
 @pytest.mark.usefixtures("all_well")

@@ -285,6 +285,10 @@ CASES = [
     ("sending", RED, "APN beta paused by bea since 2026-11-21 12:00:00 UTC: no reason given; APN old tripped",
      {"switches": [PAUSED, TRIPPED]}),
     ("sending", GREEN, "pushes are sent", {"switches": [TRIPPED, RUNNING]}),
+    ("sending", RED, "no pushes are sent: no gorush answers", {"servers": [DOWN]}),
+    ("sending", RED, "no pushes are sent: no gorush is configured", {"servers": []}),
+    ("sending", RED, "no pushes are sent: none reaches gorush", {"unreached_since": NOW}),
+    ("sending", GREEN, "pushes are sent", {"servers": [DOWN, GORUSH]}),
     ("gorush", RED, "no gorush is configured", {"servers": []}),
     ("gorush-a:1", RED, "does not answer", {"servers": [DOWN]}),
     ("gorush-a:1", YELLOW, "does not answer", {"servers": [DOWN, GORUSH]}),
@@ -460,7 +464,7 @@ BROKEN = CanaryFacts(last=RoundTrip("gateway", words="the worker", total_ms=1))
         ({"replies": "node-a:1", "lost-replies": "node-a:1", "canary": "node-a:1"},
          {"nodes": [DOWN], "outbox": Waiting(1, 99), "lost_replies": 50, "canary": BROKEN}),
         ({"canary": "inbox"}, {"inbox": Waiting(1, 99), "canary": BROKEN}),
-        ({"canary": "gorush-a:1", "answers": "gorush-a:1"},
+        ({"sending": "gorush-a:1", "canary": "gorush-a:1", "answers": "gorush-a:1"},
          {"servers": [DOWN], "canary": BROKEN, "overdue_seconds": 9.0}),
         ({"canary": "sending"}, {"switches": [DRAIN], "canary": BROKEN}),
         ({"traffic": "node-a:1"}, {"nodes": [DOWN], "flows": [flow(0, 0, 0)]}),
@@ -481,6 +485,11 @@ def test_an_effect_names_the_indicator_that_causes_it(causes: dict[str, str], kn
     ("known", "words"),
     [
         ({"unknown_errors": 1}, "Messages get through; 1 can wait"),
+        ({"broker": "Redis does not answer", "unknown_errors": 1}, "Messages get through; 1 urgent, 1 can wait"),
+        ({"counted_until": ago(181)}, "Messages get through; 1 urgent"),
+        ({"tries": tried(transient=60)}, "Most pushes of APN app fail. 1 urgent"),
+        ({"queues": [Queue("maintenance", False)]}, "Messages get through; 1 urgent"),
+        ({"queues": [Queue("keys", False)]}, "Queries about new users wait: no worker for keys. 1 urgent"),
         ({"failed": Failed(900, 19, "KeyError", 1)}, "Messages get through; 1 can wait"),
         ({"failed": Failed(20, 20, "KeyError", 20)}, "Messages fail because of a bug in this server. 1 urgent"),
         ({"silent_seconds": [9.0, 20.0]}, "Nothing is processed: the workers have hung for 9.0 s. 1 urgent"),
@@ -516,6 +525,23 @@ def test_an_effect_names_the_indicator_that_causes_it(causes: dict[str, str], kn
 )
 def test_the_verdict_counts(known: dict[str, Any], words: str) -> None:
     assert verdict(indicators(**known))[1] == words
+
+
+GET_THROUGH = ("Messages get through", "Messages may be late", "Messages fail", "Messages from Waku are", "Nothing ")
+ABOUT_PUSHES = ("No pushes are sent", "Pushes ", "Most pushes ", "Android pushes", "iPhone pushes")
+OTHERS = (
+    "No request has",
+    "Only ",
+    "Queries about",
+    "Replies are",
+    "Answers are",
+    "A test message does not get through",
+)
+
+
+def test_the_verdict_begins_with_whether_messages_get_through() -> None:
+    for _, _, _, changes in CASES:
+        assert verdict(indicators(**changes))[1].startswith((*GET_THROUGH, *ABOUT_PUSHES, *OTHERS)), changes
 
 
 def test_the_usual_number_is_reached_on_most_days() -> None:

@@ -79,7 +79,7 @@ CASES = [
     refused(ANDROID, "quota-", Outcome.TRANSIENT, "quota_exceeded"),
     refused(ANDROID, "busy-", Outcome.TRANSIENT, "unavailable"),
     refused(ANDROID, "internal-", Outcome.TRANSIENT, "internal"),
-    refused(ANDROID, "html-", Outcome.TRANSIENT, "http_5xx"),
+    refused(ANDROID, "html-", Outcome.TRANSIENT, "google_5xx"),
     refused(ANDROID, "flaky1-", Outcome.TRANSIENT, "unavailable"),
     # The Firebase SDK sends five times before it reports the error.
     Case(ANDROID, "outage-", Outcome.TRANSIENT, "unavailable", refused=5),

@@ -23,12 +23,12 @@ ABSENT = "These routes belong to a gateway that is no longer part of this server
 
 _CODES = {
     ONLY_WAIT: """IdleTimeout InternalServerError ServiceUnavailable Shutdown TooManyProviderTokenUpdates
-        TooManyRequests http_429 http_5xx internal quota_exceeded unavailable""",
-    PROVIDER: "connection_lost cannot_fetch_token",
+        TooManyRequests google_429 google_5xx internal quota_exceeded unavailable""",
+    PROVIDER: "connection_lost cannot_fetch_token google_404 google_4xx",
     GORUSH: "unreachable",
     SLOW: "timeout queue_full",
     STOPPED: "cut_off cancelled empty",
-    FOREIGN: "not_http not_json not_understood http_404 http_4xx",
+    FOREIGN: "not_http not_json not_understood",
     KEYS: """BadCertificate BadCertificateEnvironment BadEnvironmentKeyIdInToken ExpiredProviderToken Forbidden
         InvalidProviderToken MissingProviderToken UnrelatedKeyIdInToken""",
     TOPIC: "BadTopic MissingTopic TopicDisallowed",
@@ -40,14 +40,16 @@ _CODES = {
     FAULT: "gateway_failed",
     ABSENT: "no_gateway",
 }
+# Statuses with which gorush, or a proxy before it, says that it has too much to do.
+BUSY = ("http_429", "http_500")
 ADVICE = {code: advice for advice, codes in _CODES.items() for code in codes.split()}
 
 
 def advice(code: str) -> str:
     """Return the advice about a code, or an empty text.
 
-    A status of gorush itself (`http_502`) is about gorush, not about Apple.
+    A status of gorush itself, or of a proxy before it (`http_502`), is about gorush, not about Apple or Google.
     """
-    if code not in ADVICE and code.startswith("http_"):
-        return STOPPED if code.startswith("http_5") else FOREIGN
+    if code.startswith("http_"):
+        return SLOW if code in BUSY else STOPPED if code.startswith("http_5") else FOREIGN
     return ADVICE.get(code, "")

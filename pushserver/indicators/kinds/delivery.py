@@ -49,11 +49,18 @@ class DeliveryFacts:
         return [switch for switch in self.switches if not switch.is_on and switch.state != DRAINED]
 
 
-def sending(facts: DeliveryFacts) -> Indicator:
+def sending(facts: DeliveryFacts, gateways: Sequence[Indicator] = ()) -> Indicator:
     """Judge whether pushes are sent. It is red also if an operator stopped delivery, so that the next operator sees at
     once that nobody is notified.
+
+    ``gateways`` are the indicators of the gateways and of the ways to them. One that is red and concerns all pushes
+    explains that none is sent.
     """
     stopped = stops(facts.switches)
+    away = next((one for one in gateways if one.state == State.RED and one.kind.concerns_all and one.headline), None)
+    if not stopped and away:
+        sentence = away.headline[:1].lower() + away.headline[1:]
+        return Indicator(SENDING, State.RED, sentence, away.first_step, away.since, cause=away.id)
     if not stopped:
         return Indicator(SENDING, State.GREEN, "pushes are sent")
     is_drained = stopped[0].state == DRAINED
@@ -128,7 +135,8 @@ def dead_tokens(distrusted: Mapping[str, datetime]) -> Indicator:
         f"pushes are retried"
     )
     first_step = "Check environment, project and topic at Apple, Google and the gateway. It recovers by itself."
-    return Indicator(DEAD_TOKENS, State.RED, sentence, first_step, min(distrusted.values()))
+    late = f"Pushes of {names} fail: a wrong set-up is likely"
+    return Indicator(DEAD_TOKENS, State.RED, sentence, first_step, min(distrusted.values()), late=late)
 
 
 def answers(overdue_seconds: float | None, now: datetime) -> Indicator:

@@ -47,8 +47,10 @@ def results(facts: ResultFacts, advice: Callable[[str], str]) -> Indicator:
         return replace(green, sentence=sentence) if total else green
     bad.sort(key=lambda found: BAD.index(found[0]))
     sentence = "; ".join(f"{channel}: {_failing_words(facts.tries, channel)}" for _, channel in bad)
-    (_, code), _ = _failures(facts.tries, bad[0][1])[1].most_common(1)[0]
-    return replace(green, state=bad[0][0], sentence=sentence, first_step=advice(code) or OTHERWISE)
+    worst_state, worst = bad[0]
+    (_, code), _ = _failures(facts.tries, worst)[1].most_common(1)[0]
+    late = f"Most pushes of {worst} fail" if worst_state == State.RED else ""
+    return replace(green, state=worst_state, sentence=sentence, first_step=advice(code) or OTHERWISE, late=late)
 
 
 def _judged(facts: ResultFacts) -> tuple[datetime, datetime] | None:

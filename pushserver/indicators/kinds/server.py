@@ -46,7 +46,8 @@ def database_speed(reason: str, *, is_slow: bool) -> Indicator:
         return Indicator(DATABASE_SPEED, State.GREY, DATABASE_SILENT)
     if is_slow:
         first_step = "Look for long transactions and other load on PostgreSQL."
-        return Indicator(DATABASE_SPEED, State.RED, "takes too long to count the backlog", first_step)
+        late = "Messages may be late: PostgreSQL is slow"
+        return Indicator(DATABASE_SPEED, State.RED, "takes too long to count the backlog", first_step, late=late)
     return Indicator(DATABASE_SPEED, State.GREEN, "counts the backlog in time")
 
 
@@ -93,7 +94,8 @@ def workers(queues: Sequence[Queue], *, is_redis_down: bool) -> Indicator:
     names = [queue.name for queue in away]
     commands = listed([f"`celery -A pushserver.worker worker -Q {name}`" for name in names])
     first_step = f"Start {commands}. The log of the ended worker has the reason."
-    return Indicator(WORKERS, state, f"no worker for {listed(names)}", first_step)
+    late = "Queries about new users wait: no worker for keys" if "keys" in names else ""
+    return Indicator(WORKERS, state, f"no worker for {listed(names)}", first_step, late=late)
 
 
 def beat(counted_until: datetime | None, queues: Sequence[Queue], now: datetime) -> Indicator:

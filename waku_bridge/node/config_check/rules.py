@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from kit.health.complaints import Complaint
+from kit.health.complaints import UNREACHABLE, Complaint
 from waku_bridge.node.config_check.readings import Reading
 
 OLDEST_VERSION = (0, 36, 0)
@@ -45,12 +45,12 @@ Rule = Callable[[Reading, Expectations], Iterator[Complaint]]
 def complaints(reading: Reading, expected: Expectations) -> list[Complaint]:
     """Return the complaints of one reading."""
     if not reading.is_reachable:
-        return [UNREACHABLE]
+        return [NO_ANSWER]
     return [complaint for rule in RULES for complaint in rule(reading, expected)]
 
 
-UNREACHABLE = Complaint(
-    "unreachable",
+NO_ANSWER = Complaint(
+    UNREACHABLE,
     "the node does not answer",
     "Nothing is read from it or published through it. With no other node, messages wait in the network's stores.",
     "Start it, or correct WAKU_NODES and WAKU_STORE_NODES.",

@@ -7,7 +7,7 @@ our names and numbers and gorush's numbers, never its texts: a configuration con
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kit.health.complaints import Complaint
+from kit.health.complaints import UNREACHABLE, Complaint
 from notifications.gateways.gorush.config_check.readings import Config, Reading
 from notifications.gateways.gorush.sending.platforms import NAMES
 
@@ -44,13 +44,13 @@ Rule = Callable[[Config, Expectations], Iterator[Complaint]]
 def complaints(reading: Reading, expected: Expectations) -> list[Complaint]:
     """Return the complaints of all rules about a gorush."""
     if not reading.is_reachable:
-        return [UNREACHABLE]
+        return [NO_ANSWER]
     found = [complaint for rule in RULES for complaint in rule(reading.config, expected)] if reading.config else []
     return [*_unreadable(reading), *found, *_outdated(reading), *_hidden_failures(reading, expected)]
 
 
-UNREACHABLE = Complaint(
-    "unreachable",
+NO_ANSWER = Complaint(
+    UNREACHABLE,
     "gorush does not answer",
     "No push goes through it; with no other gorush, all pushes wait.",
     "Start it, or correct GORUSH_URL. Without the keys of Apple and Google it ends at once, as its log says.",

@@ -1,7 +1,12 @@
+from http import HTTPStatus
+
 import pytest
 
-from notifications.gateways.gorush.advice import ADVICE, FOREIGN, GORUSH, ONLY_WAIT, STOPPED, advice
-from notifications.gateways.gorush.rules.file import seed_rules
+from notifications.gateways.gorush.advice import ADVICE, FOREIGN, GORUSH, ONLY_WAIT, SLOW, STOPPED, advice
+from notifications.gateways.gorush.answers.errors import classify
+from notifications.gateways.gorush.rules.file import seed_rules, shipped_rules
+from notifications.gateways.gorush.sending.push_api import read_response
+from notifications.gateways.gorush.tests.test_request import APPLE
 
 FAILURES = {"transient", "ambiguous", "config"}
 # Codes that the client, the workers and `read_response` set without a rule.
@@ -26,13 +31,26 @@ def test_advice_about_our_own_gorush_never_recommends_waiting(code: str) -> None
     assert advice(code) != ONLY_WAIT
 
 
+@pytest.mark.parametrize("status", [status for status in HTTPStatus if status.value // 100 != 2])
+def test_advice_about_a_status_of_our_own_gorush_never_recommends_waiting(status: HTTPStatus) -> None:
+    """The codes of Google's own statuses are others, although gorush passes on the same numbers."""
+    found = read_response(status, b"", APPLE, shipped_rules())
+
+    assert advice(found.code) in {FOREIGN, SLOW, STOPPED}
+    google = f"unexpected http response with status: {status.value}"
+    assert classify(2, google, shipped_rules()).code != found.code
+
+
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
         ("unreachable", GORUSH),
         ("http_502", STOPPED),
+        ("http_500", SLOW),
+        ("http_429", SLOW),
         ("http_301", FOREIGN),
         ("unavailable", ONLY_WAIT),
+        ("google_429", ONLY_WAIT),
         ("", ""),
     ],
 )
