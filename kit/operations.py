@@ -130,8 +130,12 @@ class Operations:
         """
         return None
 
-    def reach(self, asked: Any, *, is_blind: bool) -> Any:
-        """Return facts from the result of `ask` and from the cache. Without Redis (``is_blind``) use no cache."""
+    def reach(self, asked: Any, leaders: Mapping[str, float] | None, *, is_blind: bool) -> Any:
+        """Return facts from the result of `ask`, from the leaders and from the cache.
+
+        ``leaders`` has the seconds since the last sign of each `Leader` by its name, and is None while PostgreSQL does
+        not answer. Without Redis (``is_blind``) use no cache.
+        """
         return asked
 
     def judge_reached(self, reached: Any, *, is_redis_down: bool) -> Iterator[Indicator]:

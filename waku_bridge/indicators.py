@@ -8,6 +8,7 @@ from math import ceil
 from kit.health import peers
 from kit.health.canaries import CanaryFacts
 from kit.health.indicators import (
+    DATABASE_SILENT,
     REDIS_DOWN,
     Group,
     Indicator,
@@ -26,14 +27,21 @@ INBOX_PAGE = rows("Envelopes that wait", "waku_bridge.inboundenvelope", "state__
 FAULTS_PAGE = rows("Envelope faults", "waku_bridge.envelopefault", "waiting=yes")
 FAILED_PAGE = rows("Failed envelopes", "waku_bridge.inboundenvelope", "state__exact=failed")
 OUTBOX_PAGE = rows("Replies that wait", "waku_bridge.outboundreply", "state__exact=pending")
-NODE = Kind(
-    *("node", Group.IN, "Node", "PushServerNodeNotRead", NODES_PAGE),
+BRIDGE = Kind(
+    *("bridge", Group.IN, "Waku bridge", "PushServerNoBridge", NODES_PAGE),
     decides_readiness=True,
     concerns_all=True,
     follows=(Group.SERVER,),
 )
+NODE = Kind(
+    *("node", Group.IN, "Node", "PushServerNodeNotRead", NODES_PAGE),
+    decides_readiness=True,
+    concerns_all=True,
+    follows=(Group.SERVER, BRIDGE),
+)
 STORE = Kind(
-    "store", Group.IN, "Store", "PushServerStoreBehind", rows("Store watermarks", "waku_bridge.storewatermark")
+    *("store", Group.IN, "Store", "PushServerStoreBehind", rows("Store watermarks", "waku_bridge.storewatermark")),
+    follows=(BRIDGE,),
 )
 INBOX = Kind("inbox", Group.IN, "Inbox", "PushServerInboxOld", INBOX_PAGE, follows=(Group.SERVER,))
 DEAD_LETTERS = Kind(
@@ -51,11 +59,13 @@ LOST_REPLIES = Kind(
 )
 CANARY = Kind(
     *("canary", Group.WATCH, "Canary", "PushServerCanaryBroken", rows("Canary", "waku_bridge.canaryrun")),
-    follows=(Group.SERVER, NODE, INBOX, Group.OUT, REPLIES),
+    follows=(Group.SERVER, BRIDGE, NODE, INBOX, Group.OUT, REPLIES),
 )
-KINDS = (NODE, STORE, INBOX, DEAD_LETTERS, FAILED, REPLIES, LOST_REPLIES, CANARY)
+KINDS = (BRIDGE, NODE, STORE, INBOX, DEAD_LETTERS, FAILED, REPLIES, LOST_REPLIES, CANARY)
 
-# Limits in seconds.
+# Limits in seconds. A bridge at work, or one that stands by, sends a statement every second. From BRIDGE_QUIET on, what
+# was not read says nothing about a node.
+BRIDGE_RED, BRIDGE_QUIET = 3.0, 1.5
 INBOX_RED, INBOX_YELLOW = 30.0, 5.0
 OUTBOX_RED, OUTBOX_YELLOW = 30.0, 3.0  # clients wait for 3 s
 STORE_BEHIND = timedelta(minutes=1)  # a store is read every few seconds, and the watermark is some seconds behind
@@ -68,7 +78,7 @@ ABOUT_NODES = PeerKind(
     NODE,
     "is read",
     "was not read for 3 seconds",
-    "Is a bridge running (`manage.py run_waku_bridge`), and does the node answer?",
+    "Start the node if it does not answer, or correct WAKU_NODES.",
 )
 
 
@@ -103,10 +113,15 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The facts from the status cache: which nodes were read lately, and the result of the canary's last round trip."""
+    """The facts from the status cache: which nodes were read lately, and the result of the canary's last round trip.
+
+    ``bridge_seconds`` is the time since the last statement of the bridge. It is infinite without a bridge, and None
+    while PostgreSQL does not answer.
+    """
 
     nodes: Sequence[Peer] = ()
     canary: CanaryFacts = field(default_factory=CanaryFacts)
+    bridge_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +141,32 @@ class WakuFacts:
     lost_replies: int = 0
 
 
-def nodes(found: Sequence[Peer], *, is_redis_down: bool) -> list[Indicator]:
+def bridge(found: Reached) -> Indicator:
+    """Judge the bridge by its session in PostgreSQL, which ends within seconds when the process ends or hangs."""
+    if not found.nodes:
+        return Indicator(BRIDGE, State.OFF, "has no node to read")
+    if found.bridge_seconds is None:
+        return Indicator(BRIDGE, State.GREY, DATABASE_SILENT)
+    if found.bridge_seconds <= BRIDGE_RED:
+        return Indicator(BRIDGE, State.GREEN, "is at work")
+    first_step = "Start `manage.py run_waku_bridge`, or restart it if it hangs. Its log has the reason."
+    headline = "Nothing comes in through Waku: the bridge has stopped"
+    return Indicator(BRIDGE, State.RED, "has stopped: no process of it is at work", first_step, headline=headline)
+
+
+def nodes(reached: Reached, *, is_redis_down: bool) -> list[Indicator]:
+    """Judge the nodes by their last reads. While the bridge does not work, nothing is known about a node."""
+    found = reached.nodes
     if not found:
         headline = "Nothing comes in through Waku: no node is configured"
         return [Indicator(NODE, State.RED, "no node is configured", "Set WAKU_NODES.", headline=headline)]
     if is_redis_down:
         return [Indicator(NODE, State.GREY, REDIS_DOWN, subject=node.host) for node in found]
+    if (reached.bridge_seconds or 0.0) > BRIDGE_QUIET and not any(node.is_up for node in found):
+        return [
+            Indicator(NODE, State.GREY, "not known while the bridge is not at work", subject=node.host)
+            for node in found
+        ]
     judged = [peers.judge(node, found, ABOUT_NODES) for node in found]
     if any(node.is_up for node in found):
         return judged

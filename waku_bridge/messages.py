@@ -7,6 +7,7 @@ from notifications.messages import PushRequest, Report
 from registrations.messages import QueryInfo, RegistrationMessage
 
 BRIDGE = "waku"  # the name of this bridge in the database
+LEADER = "push-bridge"  # the name of the sessions of its reading processes
 
 
 class MessageType(IntEnum):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from math import inf
 from typing import Any, ClassVar
 
 from django.conf import settings
@@ -25,7 +26,7 @@ from waku_bridge.canary import canary
 from waku_bridge.identity import server_identities
 from waku_bridge.inbound import faults
 from waku_bridge.indicators import Failed, Reached, Store, WakuFacts
-from waku_bridge.messages import BRIDGE
+from waku_bridge.messages import BRIDGE, LEADER
 from waku_bridge.models import (
     LOST_REPLIES,
     CanaryRun,
@@ -98,14 +99,16 @@ class WakuOperations(Operations):
         WHERE reply.created_at >= %(begin)s AND reply.created_at < %(end)s AND reply.published_at IS NOT NULL
     """
 
-    def reach(self, asked: Any, *, is_blind: bool) -> Reached:
+    def reach(self, asked: Any, leaders: Mapping[str, float] | None, *, is_blind: bool) -> Reached:
         read = {} if is_blind else LAST_READ.read_all(settings.WAKU_NODES)
         is_up = {url: url in read for url in settings.WAKU_NODES}
         nodes = NOTICES.peers(is_up, is_blind=is_blind, seen={url: clock_of(found) for url, found in read.items()})
-        return Reached(list(nodes), canary.facts(is_blind=is_blind))
+        silent_seconds = None if leaders is None else leaders.get(LEADER, inf)
+        return Reached(list(nodes), canary.facts(is_blind=is_blind), silent_seconds)
 
     def judge_reached(self, reached: Reached, *, is_redis_down: bool) -> Iterator[Indicator]:
-        yield from indicators.nodes(reached.nodes, is_redis_down=is_redis_down)
+        yield indicators.bridge(reached)
+        yield from indicators.nodes(reached, is_redis_down=is_redis_down)
         yield canaries.judge(indicators.CANARY, reached.canary, is_redis_down=is_redis_down)
 
     def read(self, evidence: Evidence) -> WakuFacts:

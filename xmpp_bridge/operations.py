@@ -55,7 +55,7 @@ class XmppOperations(Operations):
     def is_in_use(self) -> bool:
         return bool(settings.XMPP_COMPONENT_JID)
 
-    def reach(self, asked: Any, *, is_blind: bool) -> Reached:
+    def reach(self, asked: Any, leaders: Mapping[str, float] | None, *, is_blind: bool) -> Reached:
         return Reached("" if is_blind else read_fault(), canary.facts(is_blind=is_blind))
 
     def judge_reached(self, reached: Reached, *, is_redis_down: bool) -> Iterator[Indicator]:

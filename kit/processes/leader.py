@@ -57,6 +57,18 @@ HOLDERS: LiteralString = f"""
     SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
     WHERE {_OF_KEY} AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
+# Seconds since the last statement of each kind of leader by its name, or of a candidate where none leads. Both send one
+# every `BEAT_SECONDS`. Without `track_activities` in PostgreSQL the time counts as 0.
+SILENT_SECONDS: LiteralString = """
+    SELECT DISTINCT ON (name) name, silent_seconds FROM (
+        SELECT
+            split_part(application_name, ' ', 1) AS name,
+            coalesce(extract(epoch FROM clock_timestamp() - greatest(query_start, state_change)), 0)::float
+                AS silent_seconds,
+            EXISTS (SELECT FROM pg_locks WHERE pid = session.pid AND locktype = 'advisory' AND granted) AS leads
+        FROM pg_stat_activity AS session WHERE datname = current_database() AND application_name LIKE 'push-%'
+    ) AS found ORDER BY name, leads DESC, silent_seconds
+"""
 POOLED = "a pooler between this process and PostgreSQL exchanges sessions: DATABASE_URL must bypass it"
 
 BEAT_SECONDS = 1.0

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime
 from functools import cache
-from typing import Any, LiteralString
+from types import MappingProxyType
+from typing import Any, LiteralString, NamedTuple
 
 import psycopg
 import redis
@@ -17,12 +18,13 @@ from django.conf import settings
 from django.core.cache import cache as shared_cache
 from django.db import connection
 
-from kit.buckets.share import SILENT_SECONDS
+from kit.buckets import share
 from kit.db.connections import is_marked_ready
 from kit.db.postgresql.base import TimedConnection
 from kit.db.postgresql.versions import TooOldError, refuse_too_old
 from kit.health.recent import Recent
 from kit.operations import parts_in_use
+from kit.processes import leader
 from pushserver.celery import BATCHES, HEARTBEAT_KEY, QUEUES
 from pushserver.indicators.judging import Reached
 from pushserver.indicators.kinds.server import Queue
@@ -32,8 +34,20 @@ TIMEOUT_SECONDS = 2
 # Without a worker for one of these queues messages or their answers are not processed. Reports can wait.
 NEEDED_QUEUES = ("maintenance", "keys")
 INCIDENTS: LiteralString = "SELECT indicator, incident_at FROM pushserver_incident WHERE ended_at IS NULL"
-Incidents = Mapping[str, datetime]
-SilentSeconds = Sequence[float] | None  # None: not known
+
+
+class Database(NamedTuple):
+    """The answer of PostgreSQL. ``reason`` says why it cannot be used, and is empty if it answers with all migrations
+    applied. ``incidents`` has the beginning of each open incident by indicator.
+
+    ``silent_seconds`` has the silence of each process of `batches`, and ``leaders`` that of each bridge by the name of
+    its leader. Both are None while they are not known.
+    """
+
+    reason: str = ""
+    incidents: Mapping[str, datetime] = MappingProxyType({})
+    silent_seconds: Sequence[float] | None = None
+    leaders: Mapping[str, float] | None = None
 
 
 def ask() -> Reached:
@@ -46,15 +60,18 @@ def ask() -> Reached:
         asked_database, asked_broker = pool.submit(ask_database), pool.submit(ask_broker)
         asked = [pool.submit(part.ask) for part in parts]
         queues = list(_queues(_served()))
-        (database, incidents, silent_seconds), broker = asked_database.result(), asked_broker.result()
+        database, broker = asked_database.result(), asked_broker.result()
     is_blind = bool(broker)  # each request to Redis would take its full timeout
     return Reached(
-        database=database,
+        database=database.reason,
         broker=broker,
         queues=queues,
-        silent_seconds=silent_seconds,
-        parts={part: part.reach(own.result(), is_blind=is_blind) for part, own in zip(parts, asked, strict=True)},
-        incidents=incidents,
+        silent_seconds=database.silent_seconds,
+        parts={
+            part: part.reach(own.result(), database.leaders, is_blind=is_blind)
+            for part, own in zip(parts, asked, strict=True)
+        },
+        incidents=database.incidents,
     )
 
 
@@ -65,25 +82,22 @@ RECENT = Recent(ask, lambda: KEPT_SECONDS)
 
 
 # PostgreSQL and Redis -------------------------------------------------------------------------------------------------
-def ask_database() -> tuple[str, Incidents, SilentSeconds]:
-    """Return the reason why PostgreSQL cannot be used, the open incidents, and the silence of each process of
-    `batches`.
-
-    The reason is empty if PostgreSQL answers with all migrations applied.
-    """
+def ask_database() -> Database:
+    """Return the answer of PostgreSQL, or the reason why there is none."""
     if _is_marked_unready():
-        return "PostgreSQL is not ready", {}, None
+        return Database("PostgreSQL is not ready")
     try:
         with closing(_connect()) as own:
             refuse_too_old(own.info.server_version)
             missing = len(_known_migrations() - _applied_migrations(own))
             incidents = {} if missing else dict(own.execute(INCIDENTS).fetchall())
-            silent_seconds = [seconds for (seconds,) in own.execute(SILENT_SECONDS)]
+            silent_seconds = [seconds for (seconds,) in own.execute(share.SILENT_SECONDS)]
+            leaders = dict(own.execute(leader.SILENT_SECONDS).fetchall())
     except TooOldError as error:
-        return str(error), {}, None
+        return Database(str(error))
     except psycopg.Error:
-        return "PostgreSQL does not answer", {}, None
-    return (f"migrations not applied: {missing}" if missing else ""), incidents, silent_seconds
+        return Database("PostgreSQL does not answer")
+    return Database(f"migrations not applied: {missing}" if missing else "", incidents, silent_seconds, leaders)
 
 
 def _is_marked_unready() -> bool:

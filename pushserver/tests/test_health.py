@@ -31,7 +31,8 @@ from pushserver.indicators.snapshot import take_snapshot
 from tests import factories
 from tests.gorush import serve_gorush
 from tests.silent import SilentProxy
-from tests.workers import a_batch_worker
+from tests.workers import a_batch_worker, a_bridge
+from waku_bridge import indicators as waku
 from waku_bridge.canary import canary
 from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
 from waku_bridge.reading.live import LAST_READ, LastRead
@@ -59,7 +60,9 @@ def all_well(
     for queue in NEEDED_QUEUES:
         cache.set(HEARTBEAT_KEY.format(queue=queue), "2026-01-01T00:00:00+00:00", 60)
     monkeypatch.setattr(server, "HANGS_SECONDS", 600.0)  # this probe checks no server
-    with a_batch_worker():
+    monkeypatch.setattr(waku, "BRIDGE_RED", 600.0)
+    monkeypatch.setattr(waku, "BRIDGE_QUIET", 600.0)
+    with a_batch_worker(), a_bridge():
         yield
     cache.clear()
 
@@ -79,7 +82,7 @@ def test_the_server_is_ready_when_every_part_is(client: Client) -> None:
     assert response.status_code == 200, response.content
     assert response.json()["status"] == "ready"
     kinds = {found["id"].partition("-")[0] for found in response.json()["indicators"]}
-    assert kinds == {"database", "broker", "batches", "workers", "node", "gorush"}
+    assert kinds == {"database", "broker", "batches", "workers", "bridge", "node", "gorush"}
 
 
 @pytest.mark.django_db
@@ -467,7 +470,7 @@ def test_a_database_that_freezes_once_it_was_reached_is_not_waited_for(
     facts = {"host": "127.0.0.1", "port": proxy.port, "dbname": "postgres", "user": "postgres"}
     monkeypatch.setattr(asking.connection, "get_connection_params", lambda: facts)
     monkeypatch.setattr(asking, "TIMEOUT_SECONDS", 1)
-    assert asking.ask_database() == ("PostgreSQL does not answer", {}, None)
+    assert asking.ask_database() == asking.Database("PostgreSQL does not answer")
     assert not proxy.speaks.is_set()
     proxy.close()
 

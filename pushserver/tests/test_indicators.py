@@ -68,7 +68,7 @@ WELL = Facts(
         silent_seconds=[0.1, 0.4],
         queues=[Queue("keys", True), Queue("maintenance", True), Queue("reports", True, is_needed=False)],
         parts={
-            PARTS["waku"]: waku.Reached([NODE], CanaryFacts(is_expected=True, last=CAME_THROUGH)),
+            PARTS["waku"]: waku.Reached([NODE], CanaryFacts(is_expected=True, last=CAME_THROUGH), bridge_seconds=0.4),
             PARTS["gorush"]: gorush.Reached([GORUSH]),
         },
     ),
@@ -188,7 +188,7 @@ def test_while_the_database_does_not_answer_indicators_of_its_facts_are_unknown(
 
 
 # Facts without the database.
-REACHED = {"database", "broker", "batches", "workers", "node", "gorush", "xmpp", "canary", "xmpp-canary"}
+REACHED = {"database", "broker", "batches", "workers", "bridge", "node", "gorush", "xmpp", "canary", "xmpp-canary"}
 
 
 @pytest.mark.parametrize(
@@ -202,6 +202,7 @@ REACHED = {"database", "broker", "batches", "workers", "node", "gorush", "xmpp",
         (False, {"silent_seconds": [0.5, 9.0]}),
         (True, {"queues": [Queue("keys", False)]}),
         (False, {"queues": [Queue("reports", False, is_needed=False)]}),
+        (True, {"bridge_seconds": 4.0}),
         (True, {"nodes": []}),
         (True, {"nodes": [Peer("a:1", is_up=False)]}),
         (False, {"nodes": [Peer("a:1", is_up=False), OTHER]}),
@@ -221,7 +222,7 @@ def test_readiness_is_decided_by_the_servers_that_every_message_needs(
 UNAVAILABLE = {"broker": "Redis does not answer"}
 SLOW = {"is_slow": True, "inbox": None, "due": None, "outbox": None, "overdue_seconds": None}
 NOT_EXPECTED = CanaryFacts()
-DOWN = Peer("a:1", is_up=False)
+DOWN, DOWN_TOO = Peer("a:1", is_up=False), Peer("b:1", is_up=False)
 UNWATCHED = Peer("a:1", is_up=True, is_watched=False)
 TROUBLED = Peer("a:1", is_up=True, complaints=[WRONG, WRONG])
 CASES = [
@@ -241,6 +242,13 @@ CASES = [
     ("beat", GREEN, "runs", {"counted_until": ago(180)}),
     ("beat", RED, "has scheduled nothing since 11:56", {"counted_until": ago(181)}),
     ("beat", GREY, "not known", {"counted_until": ago(181), "queues": [Queue("maintenance", False)]}),
+    ("bridge", GREEN, "is at work", {"bridge_seconds": 2.9}),
+    ("bridge", RED, "has stopped", {"bridge_seconds": 3.1, "nodes": [DOWN]}),
+    ("bridge", GREY, "not known while PostgreSQL", {"bridge_seconds": None}),
+    ("bridge", OFF, "has no node", {"nodes": []}),
+    ("node-a:1", GREY, "while the bridge is not at work", {"bridge_seconds": 1.6, "nodes": [DOWN, DOWN_TOO]}),
+    ("node-a:1", YELLOW, "was not read", {"bridge_seconds": 1.6, "nodes": [DOWN, OTHER]}),
+    ("node-a:1", RED, "was not read", {"bridge_seconds": 1.4, "nodes": [DOWN]}),
     ("node", RED, "no node is configured", {"nodes": []}),
     ("node-a:1", RED, "was not read", {"nodes": [DOWN]}),
     ("node-a:1", YELLOW, "was not read", {"nodes": [DOWN, OTHER]}),
@@ -463,6 +471,9 @@ BROKEN = CanaryFacts(last=RoundTrip("gateway", words="the worker", total_ms=1))
          {"is_slow": True, "due": Waiting(1, 99), "canary": BROKEN}),
         ({"replies": "node-a:1", "lost-replies": "node-a:1", "canary": "node-a:1"},
          {"nodes": [DOWN], "outbox": Waiting(1, 99), "lost_replies": 50, "canary": BROKEN}),
+        ({"canary": "bridge", "traffic": "bridge", "store-a:1": "bridge"},
+         {"bridge_seconds": 60.0, "nodes": [DOWN], "stores": [Store(DOWN, ago(61))], "canary": BROKEN,
+          "flows": [flow(0, 0, 0)]}),
         ({"canary": "inbox"}, {"inbox": Waiting(1, 99), "canary": BROKEN}),
         ({"sending": "gorush-a:1", "canary": "gorush-a:1", "answers": "gorush-a:1"},
          {"servers": [DOWN], "canary": BROKEN, "overdue_seconds": 9.0}),
@@ -493,6 +504,10 @@ def test_an_effect_names_the_indicator_that_causes_it(causes: dict[str, str], kn
         ({"failed": Failed(900, 19, "KeyError", 1)}, "Messages get through; 1 can wait"),
         ({"failed": Failed(20, 20, "KeyError", 20)}, "Messages fail because of a bug in this server. 1 urgent"),
         ({"silent_seconds": [9.0, 20.0]}, "Nothing is processed: the workers have hung for 9.0 s. 1 urgent"),
+        (
+            {"bridge_seconds": 60.0, "nodes": [DOWN]},
+            "Nothing comes in through Waku: the bridge has stopped. 1 urgent",
+        ),
         ({"due": Waiting(1, 20), "overdue_seconds": 4.0}, "Pushes are 20 s late. 2 can wait"),
         (
             {"inbox": Waiting(1, 99), "switches": [LONG_PAUSED, ANDROID]},

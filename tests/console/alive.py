@@ -23,7 +23,8 @@ from pushserver.indicators.kinds import server
 from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
 from tests import factories
 from tests.gorush import serve_gorush
-from tests.workers import a_batch_worker
+from tests.workers import a_batch_worker, a_bridge
+from waku_bridge import indicators as waku
 from waku_bridge.canary import canary
 from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
 from waku_bridge.reading.live import LAST_READ, LastRead
@@ -61,7 +62,9 @@ def alive(
     canary.save(factories.make_canary_run(**timings))
     make_traffic(now)
     monkeypatch.setattr(server, "HANGS_SECONDS", LONG)  # the test's worker sends no statement
-    with a_batch_worker():
+    monkeypatch.setattr(waku, "BRIDGE_RED", LONG)
+    monkeypatch.setattr(waku, "BRIDGE_QUIET", LONG)
+    with a_batch_worker(), a_bridge():
         yield gorush
     cache.clear()
     forget()

@@ -221,7 +221,7 @@ def test_requests_that_all_fail_because_of_a_bug(well: Stack) -> None:
 def test_a_node_that_hangs(well: Stack) -> None:
     with frozen([psutil.Process(well.node.pid)]):
         well.says(re.compile("Nothing comes in through Waku: no node answers"), "the node hangs")
-        well.first_action("does the node answer", "PushServerNodeNotRead")
+        well.first_action("Start the node if it does not answer", "PushServerNodeNotRead")
     well.says(WELL, "the node goes on")
 
 

@@ -14,6 +14,7 @@ from kit.health.indicators import State
 from pushserver.console.frame import without_database
 from pushserver.console.frame.without_database import DatabaseWatch
 from pushserver.indicators import incidents
+from pushserver.indicators.asking import Database
 from pushserver.indicators.kinds import server
 from pushserver.models import Incident
 
@@ -32,7 +33,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> DatabaseWatch:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The results of the next database checks."""
     found = [""]
-    monkeypatch.setattr(without_database.asking, "ask_database", lambda: (found[0], {}, None))
+    monkeypatch.setattr(without_database.asking, "ask_database", lambda: Database(found[0]))
     return found
 
 
@@ -68,7 +69,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """A PostgreSQL that receives the check and does not answer."""
     is_over = threading.Event()
     monkeypatch.setattr(without_database, "ANSWER_SECONDS", 0.05)
-    monkeypatch.setattr(without_database.asking, "ask_database", lambda: (str(is_over.wait(60))[:0], {}, None))
+    monkeypatch.setattr(without_database.asking, "ask_database", lambda: Database(str(is_over.wait(60))[:0]))
     yield is_over
     is_over.set()
 
@@ -126,7 +127,7 @@ def test_any_number_of_pages_checks_the_database_at_most_twice_a_second(
 ) -> None:
     questions: list[None] = []
     monkeypatch.setattr(without_database, "FRESH_SECONDS", 60.0)
-    monkeypatch.setattr(without_database.asking, "ask_database", lambda: (questions.append(None) or "", {}, None))
+    monkeypatch.setattr(without_database.asking, "ask_database", lambda: Database(questions.append(None) or ""))
     assert {client.get("/admin/login/").status_code for _ in range(10)} == {200}
     assert (len(questions), watch.since) == (1, None)
 

@@ -11,6 +11,7 @@ import structlog
 
 from kit.http.connections import HttpClient
 from kit.processes.leader import WAKU_BRIDGE, Leader, Term
+from waku_bridge.messages import LEADER
 from waku_bridge.metrics import LOCK_HELD
 from waku_bridge.node import WakuNode
 from waku_bridge.node.polling import PollingClient
@@ -76,7 +77,7 @@ class Bridge:
         ]
 
     async def run(self, stopped: asyncio.Event) -> None:
-        await Leader(WAKU_BRIDGE, "push-bridge", LOCK_HELD).lead(stopped, self._read)
+        await Leader(WAKU_BRIDGE, LEADER, LOCK_HELD).lead(stopped, self._read)
 
     async def _read(self, term: Term) -> None:
         """Run all readers until the term is over, and return once they have returned."""

@@ -54,7 +54,7 @@ class GorushOperations(Operations):
         with httpx.Client(trust_env=False, timeout=TIMEOUT_SECONDS, verify=_certificates()) as client:
             return {url: _is_alive(client, url) for url in settings.GORUSH_URLS}
 
-    def reach(self, asked: Mapping[str, bool], *, is_blind: bool) -> Reached:
+    def reach(self, asked: Mapping[str, bool], leaders: Mapping[str, float] | None, *, is_blind: bool) -> Reached:
         return Reached(list(NOTICES.peers(asked, is_blind=is_blind)))
 
     def judge_reached(self, reached: Reached, *, is_redis_down: bool) -> Iterator[Indicator]:

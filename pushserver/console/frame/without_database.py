@@ -67,7 +67,7 @@ class DatabaseWatch:
     def _question(self) -> Future[str]:
         with self._lock:
             if self._asked is None or self._asked.done():
-                self._asked = self._pool.submit(lambda: asking.ask_database()[0])
+                self._asked = self._pool.submit(lambda: asking.ask_database().reason)
             return self._asked
 
 

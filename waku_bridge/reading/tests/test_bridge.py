@@ -7,19 +7,23 @@ import sys
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from signal import SIGKILL, SIGTERM
+from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
 from urllib.parse import quote
 
 import psycopg
 import pytest
 from django.db import connection
+from django.test import Client
 from django.utils import timezone
 
+from kit.health.indicators import State
+from kit.http.notices import Notice
 from kit.processes.leader import WAKU_BRIDGE, holders
 from tests.budget import first_everyday
 from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.factories import make_watermark
 from waku_bridge.models import InboundEnvelope, StoreWatermark
+from waku_bridge.node.config_check.saved import NOTICES
 from waku_bridge.query_topics import listen_to
 from waku_bridge.reading import bridge as bridge_module
 from waku_bridge.reading.bridge import Bridge, Plan
@@ -256,3 +260,27 @@ def test_messages_from_before_the_start_of_a_bridge_are_read(run, tmp_path):
         assert await asyncio.to_thread(InboundEnvelope.objects.count) == 61
 
     run(scenario)
+
+
+def test_a_bridge_that_is_stopped_is_no_node_that_does_not_answer(run, tmp_path, settings):
+    async def scenario(world):
+        settings.WAKU_NODES = [world.url]
+        NOTICES.save(Notice(world.url, timezone.now(), (), {}, None))
+        with process(world, tmp_path) as stopped:
+            await until(lambda: _states_are(bridge=State.GREEN, node=State.GREEN), "the bridge is at work")
+            stopped.send_signal(SIGSTOP)
+            seen = []
+            await until(lambda: _states_are(seen, bridge=State.RED, node=State.GREY), "the bridge has stopped")
+            assert {states["node"] for states in seen} == {State.GREEN, State.GREY}
+            stopped.send_signal(SIGCONT)
+            await until(lambda: _states_are(bridge=State.GREEN, node=State.GREEN), "the bridge goes on")
+
+    run(scenario)
+
+
+async def _states_are(seen=None, **expected):
+    answer = await asyncio.to_thread(Client().get, "/readyz")
+    states = {found["id"].partition("-")[0]: found["state"] for found in answer.json()["indicators"]}
+    if seen is not None:
+        seen.append(states)
+    return {name: states[name] for name in expected} == expected
