@@ -58,6 +58,11 @@ class Inbound:
     def __init__(self, limits: Limits, domains: Domains) -> None:
         self._limits = limits
         self._domains = domains
+        self._connected_at: datetime | None = None
+
+    def connect(self) -> None:
+        """Begin a connection. Answers to what was stored before may have been lost with the connection before it."""
+        self._connected_at = None
 
     def accept(self, pushes: Sequence[PushNotification], *, now: datetime) -> list[Verdict]:
         """Store the pushes that are to be delivered, and return the verdict on each, in order.
@@ -65,9 +70,10 @@ class Inbound:
         Raises the errors of the database. Nothing is stored or charged then.
         """
         began_ns = time_ns()
+        self._connected_at = self._connected_at or now
         try:
             with transaction.atomic():
-                items = self._decide_all(pushes, now=now)
+                items = self._decide_all(pushes, self._connected_at, now=now)
                 _store(items, now=now)
         except BaseException:
             self._limits.take_back()
@@ -78,12 +84,14 @@ class Inbound:
             step("accept", push.source_key, attributes, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
         return [item.decision.verdict for item in items]
 
-    def _decide_all(self, pushes: Iterable[PushNotification], *, now: datetime) -> list[Item]:
+    def _decide_all(self, pushes: Sequence[PushNotification], connected_at: datetime, *, now: datetime) -> list[Item]:
         own_admission().refresh()
         items = [self._verify(push, now=now) for push in pushes]
         named = [(item, item.device_id, _key(item)) for item in items if item.device_id]
         devices = _find_devices({device_id for _, device_id, _ in named}, now=now) if named else {}
-        repeated = storing.find_repeated(BRIDGE, {key for _, _, key in named}, now=now)
+        # What was stored since the first of these arrived may be one of them, if the answer to that commit was lost.
+        answered = (connected_at, min((push.arrived_at or now for push in pushes), default=now))
+        repeated = storing.find_repeated(BRIDGE, {key for _, _, key in named}, answered, now=now)
         for item, device_id, key in named:
             item.device = devices.get(device_id)
             item.decision = self._decide(item, is_repeated=key in repeated, now=now)
@@ -127,10 +135,15 @@ def _claimed_device(push: PushNotification) -> UUID | None:
 
 
 def _key(item: Item) -> bytes:
-    """Return the 32 bytes that identify a push. A repetition of its stanza has the same."""
-    origin = item.push.origin
-    # A message need not have an id. Without one it is never a repetition.
-    parts = (origin.sender, origin.service, origin.id or item.push.arrival, str(item.device_id))
+    """Return the 32 bytes that identify a push when it is stored once more, because the answer to a commit was lost.
+
+    A ciphertext has the same ones also when its sender repeats the stanza, because our answer was lost. Nothing else
+    is doubled by that: a wake-up replaces the one before it, and no call is repeated in time.
+    """
+    push, origin = item.push, item.push.origin
+    is_named = bool(push.payload and origin.id) and push.grade is not Grade.VOIP
+    name = (origin.id, push.payload.text) if push.payload and is_named else (push.arrival,)
+    parts = (origin.sender, origin.service, *name, str(item.device_id))
     return hashlib.sha256(b"".join(len(part.encode()).to_bytes(4) + part.encode() for part in parts)).digest()
 
 

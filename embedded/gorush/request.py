@@ -114,9 +114,11 @@ def _tokens(known: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _collapse_id(known: Mapping[str, Any], platform: int) -> str:
-    if platform == Platform.ANDROID:
-        return str(known.get("android", {}).get("collapse_key", ""))
-    return str(known.get("collapse_id", ""))
+    """Return the id by which a phone replaces a push: of a data message its key, of a shown one its tag."""
+    if platform != Platform.ANDROID:
+        return str(known.get("collapse_id", ""))
+    android = known.get("android", {})
+    return str(android.get("collapse_key") or (android.get("notification") or {}).get("tag", ""))
 
 
 def is_enabled(notification: Notification) -> bool:

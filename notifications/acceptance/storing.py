@@ -53,7 +53,8 @@ class NewNotification:
     """A notification that is to be stored.
 
     A device replaces a push by a later one with the same ``collapse_id`` (at most 16 bytes). ``unsent_since`` is when
-    its message arrived, or when it is planned for. ``message`` is the payload for the device, and ``wake`` the content of a graded push without its payload.
+    its message arrived, or when it is planned for. ``message`` is the payload for the device, and ``wake`` the content
+    of a graded push without its payload.
     """
 
     position: int = 0
@@ -318,10 +319,16 @@ _FIND_IN_USE: LiteralString = f"""
 REPEATED_WITHIN = timedelta(minutes=10)
 
 
-def find_repeated(bridge: str, keys: Collection[bytes], *, now: datetime) -> set[bytes]:
-    """Return those of these keys that were stored within `REPEATED_WITHIN`."""
-    found = fetch(*find_known(bridge, (), keys, now=now)) if keys else []
-    return release_old(read_known(bridge, (), found).dedup_keys, until=now - REPEATED_WITHIN, now=now)
+def find_repeated(
+    bridge: str, keys: Collection[bytes], answered: tuple[datetime, datetime], *, now: datetime
+) -> set[bytes]:
+    """Return those of these keys that were stored within `REPEATED_WITHIN`, and whose senders may lack our answer.
+
+    The senders of all pushes that were stored between the two times of ``answered`` have it.
+    """
+    known = read_known(bridge, (), fetch(*find_known(bridge, (), keys, now=now)) if keys else []).dedup_keys
+    old = {key: at for key, at in known.items() if at < now - REPEATED_WITHIN or answered[0] <= at < answered[1]}
+    return known.keys() - old.keys() | release_old(old, until=now, now=now)
 
 
 def store_pushes(bridge: str, pushes: Sequence[NewRequest], *, now: datetime) -> None:

@@ -54,7 +54,6 @@ def test_two_installations_are_pushed_to_once_each_and_reported_in_the_order_ask
         "platform": 2,
         "message": "New message in Messenger",
         "android": {
-            "collapse_key": _collapse_id(to_google),
             "notification": {"tag": _collapse_id(to_google)},
         },
         "data": data,

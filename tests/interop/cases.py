@@ -86,7 +86,7 @@ CASES = [
     refused(IOS, "new-", Outcome.TRANSIENT, "unknown"),
     refused(ANDROID, "new-", Outcome.TRANSIENT, "unknown"),
     # The push is accepted, but the connection breaks before the answer. Firebase's SDK sends it five times, and only
-    # the collapse key makes one of them on the phone.
+    # the tag makes one of them on the phone.
     Case(IOS, "lost-", Outcome.AMBIGUOUS, "connection_lost", accepted=1),
     Case(ANDROID, "lost-", Outcome.AMBIGUOUS, "connection_lost", accepted=5),
     Case(IOS, "reset-", Outcome.AMBIGUOUS, "connection_lost", accepted=1),

@@ -59,6 +59,6 @@ def test_google_gets_one_message_for_the_token_and_none_for_a_topic(real_gorush:
                 "chatId": "0x" + push.chat_id.hex(),
                 "publicKey": "0x" + push.public_key_hash.hex(),
             },
-            "android": {"collapse_key": push.collapse_id, "notification": {"tag": push.collapse_id}},
+            "android": {"notification": {"tag": push.collapse_id}},
         }
     }

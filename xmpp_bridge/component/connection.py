@@ -98,6 +98,7 @@ class Connection:
                 reader, self._writer = await asyncio.open_connection(address.host, address.port)
         except (OSError, TimeoutError):
             return "refused"
+        self._handler.connect()
         try:
             return await self._serve(reader, stopped)
         finally:

@@ -129,6 +129,10 @@ class StanzaHandler:
             replace(arrived, event=event_read) for arrived, event_read in others
         ]
 
+    def connect(self) -> None:
+        """Begin a connection: answers that were written to the one before may be lost."""
+        self._inbound.connect()
+
     def _answer_pushes(self, pushes: Sequence[PushNotification]) -> list[bytes]:
         return [self._write(push, verdict) for push, verdict in zip(pushes, self._accept(pushes), strict=True)]
 

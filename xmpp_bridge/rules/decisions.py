@@ -11,7 +11,7 @@ from uuid import UUID
 from notifications.messages import Grade
 from registrations.messages import TokenType
 from xmpp_bridge.messages import Dialect, PushNotification, StanzaError, Style
-from xmpp_bridge.rules.limits import Content, Limits
+from xmpp_bridge.rules.limits import Limits, Mark
 
 
 class Verdict(StrEnum):
@@ -19,7 +19,7 @@ class Verdict(StrEnum):
 
     ACCEPTED = "accepted"
     MERGED = "merged"  # a waiting wake-up serves this push, too
-    REPEATED = "repeated"  # the same stanza, or the same content within the time of SAME
+    REPEATED = "repeated"  # the same stanza or content within the time of SAME, or a stanza whose answer was lost
     UNKNOWN = (
         "unknown"  # the client does not exist, is forged, or is of another domain; the answer is the same for each
     )
@@ -182,10 +182,10 @@ def _refusals(
         yield Verdict.GONE if limits.answers_gone(device.id, seconds) else Verdict.GONE_BEFORE
     if push.is_forward and device.refuses_texts:
         yield Verdict.REFUSED
+    if limits.is_same_again(device.id, _marks(push, device), seconds):
+        yield Verdict.REPEATED
     if is_full:
         yield Verdict.FULL
-    if limits.is_same_again(device.id, _content(push, device), seconds):
-        yield Verdict.REPEATED
     if push.grade is Grade.VOIP and not limits.take_call(device.address, seconds):
         yield Verdict.BUSY_CALLS
 
@@ -193,7 +193,7 @@ def _refusals(
 def _send(push: PushNotification, device: Known, limits: Limits, *, has_capacity: bool, now: datetime) -> Decision:
     """Decide whether a push goes out with its payload or as a wake-up, by the limits of its device."""
     seconds, has_payload = now.timestamp(), _has_payload(push, device)
-    limits.note_content(device.id, _content(push, device), seconds)
+    limits.note_marks(device.id, _marks(push, device), seconds)
     if push.grade is Grade.VOIP or (has_payload and has_capacity and limits.take_payload(device.address, seconds)):
         return Decision(Verdict.ACCEPTED, now, has_payload=has_payload)
     return _wake(push, device, limits, now=now)
@@ -215,12 +215,19 @@ def _has_payload(push: PushNotification, device: Known) -> bool:
     return push.payload is not None or is_text_passed
 
 
-def _content(push: PushNotification, device: Known) -> Content:
-    """Return the content that two pushes have in common if the second would bring the device nothing new."""
-    has_payload = _has_payload(push, device)
-    text = push.payload.text if push.payload else push.body if has_payload else ""
-    kind = push.grade if push.grade in {Grade.VOIP, Grade.LOW} else Grade.NORMAL
-    return Content(hashlib.sha256(f"{kind} {text}".encode()).digest(), has_payload or kind is Grade.VOIP)
+def _marks(push: PushNotification, device: Known) -> Iterator[Mark]:
+    """Yield what a repetition of this push would have in common with it: the stanza's id, or the content.
+
+    Two calls are two calls, whatever they contain.
+    """
+    origin, has_payload = push.origin, _has_payload(push, device)
+    if origin.id:
+        stanza = f"{origin.sender}\0{origin.service}\0{origin.id}"
+        yield Mark(hashlib.sha256(stanza.encode()).digest(), is_wake=False)
+    if push.grade is not Grade.VOIP:
+        text = push.payload.text if push.payload else push.body if has_payload else ""
+        kind = Grade.LOW if push.grade is Grade.LOW else Grade.NORMAL
+        yield Mark(hashlib.sha256(f"{kind} {text}".encode()).digest(), is_wake=not has_payload)
 
 
 def answer_to(push: PushNotification, verdict: Verdict) -> StanzaError | None:

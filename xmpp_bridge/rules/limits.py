@@ -11,7 +11,7 @@ charges of a batch with `keep` once the batch is stored, or reverts them with `t
 `wait` may come again.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,8 +19,9 @@ from kit.buckets.bucket import CAPACITY, TOLERANCE, BucketLimits, Buckets, Charg
 from registrations.rules import DAY_SECONDS, limits_of_new
 
 HOUR_SECONDS = 3600.0
-# A push with the same content within this time comes from several enabled clients of one device. All wake-ups have the
-# same content. Their time is shorter, because a device may wake, fetch its messages and need another wake-up.
+# A push with the same content within this time comes from several enabled clients of one device, and a stanza with the
+# same id is a repetition. Later it is not: some servers give all stanzas to a device one id. All wake-ups have the same
+# content. Their time is shorter, because a device may wake, fetch its messages and need another wake-up.
 SAME = (Limit(1, 2.0),)
 SAME_WAKE = (Limit(1, 0.5),)
 # A user's server gets the error for a route that is gone once in this time. Many servers go on pushing all the same.
@@ -33,11 +34,11 @@ PUSHES, COMMANDS, ROUTES, UNVERIFIED = "pushes", "commands", "routes", "unverifi
 ROOTS = frozenset({PUSHES, COMMANDS, ROUTES, UNVERIFIED})
 
 
-class Content(NamedTuple):
-    """The content of a push: a digest of 32 bytes, and whether the push has a payload or is a call."""
+class Mark(NamedTuple):
+    """A digest of what a push and its repetition have in common, and whether they only wake the device."""
 
     digest: bytes
-    has_payload: bool
+    is_wake: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +112,14 @@ class Limits:
         limits = (Limit(self.rates.unknown_per_hour, HOUR_SECONDS),)
         return self._buckets.take(Charge(("unknown", domain), limits), now=now)
 
-    def is_same_again(self, route: Hashable, content: Content, now: float) -> bool:
-        """Return whether this route got the same content a moment ago."""
-        return not self._buckets.has(_same(route, content), now=now)
+    def is_same_again(self, route: Hashable, marks: Iterable[Mark], now: float) -> bool:
+        """Return whether this route got a push with one of these marks a moment ago."""
+        return not all(self._buckets.has(_same(route, mark), now=now) for mark in marks)
 
-    def note_content(self, route: Hashable, content: Content, now: float) -> None:
-        """Record the content that this route gets."""
-        self._buckets.spend(_same(route, content), now=now)
+    def note_marks(self, route: Hashable, marks: Iterable[Mark], now: float) -> None:
+        """Record the marks of a push to this route."""
+        for mark in marks:
+            self._buckets.spend(_same(route, mark), now=now)
 
     def answers_gone(self, route: Hashable, now: float) -> bool:
         """Return whether a push to this route, which is gone, is answered."""
@@ -147,8 +149,8 @@ class Limits:
         return max(0.0, -self._buckets.left(charge, now=now) * charge.limits[0].token_seconds)
 
 
-def _same(route: Hashable, content: Content) -> Charge:
-    return Charge(("same", route, content), SAME if content.has_payload else SAME_WAKE)
+def _same(route: Hashable, mark: Mark) -> Charge:
+    return Charge(("same", route, mark), SAME_WAKE if mark.is_wake else SAME)
 
 
 def _in_all(kind: str, domain: str, limits: BucketLimits) -> tuple[Charge, Charge]:

@@ -112,6 +112,11 @@ def encrypted(text: str = "AAAA", *, voip: bool = False) -> str:
     return f"<encrypted iv='{IV}'{kind}>{text}</encrypted>"
 
 
+def tigase(text: str = "AAAA", *, voip: bool = False) -> str:
+    """Return a ciphertext as servers publish it by XEP-0357."""
+    return encrypted(text, voip=voip).replace("<encrypted", "<encrypted xmlns='tigase:push:encrypt:0'")
+
+
 def rfc8291(text: str = "AAAA") -> str:
     return f"<encrypted xmlns='urn:xmpp:sce:rfc8291:0'><payload>{text}</payload></encrypted>"
 

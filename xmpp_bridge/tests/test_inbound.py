@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.utils import timezone
@@ -9,7 +10,7 @@ from django.utils import timezone
 from kit.buckets.bucket import Limit
 from kit.db.clock import clock
 from notifications.messages import Content
-from notifications.models import Notification, NotificationRequest
+from notifications.models import Notification
 from registrations.models import Route
 from tests.statements import statements
 from xmpp_bridge.codec.elements import parse
@@ -34,6 +35,7 @@ from xmpp_bridge.tests.talking import (
     push2,
     rfc8291,
     summary,
+    tigase,
 )
 
 pytestmark = pytest.mark.django_db
@@ -223,17 +225,60 @@ def test_a_repeated_stanza_is_known_to_another_process_too(service: Service, pho
     assert len(stored()) == 1
 
 
-def test_a_stanza_id_may_be_used_again_after_ten_minutes(
+# The push of an older mod_cloud_notify, which gives all IQs to a device one id.
+CONSTANT_ID = Path(__file__).with_name("constant_iq_id.xml").read_text()
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [summary(), summary(last_message_body="x"), tigase("AAAA"), tigase("AAAA", voip=True)],
+    ids=["empty", "text", "ciphertext", "call"],
+)
+def test_a_later_push_under_the_same_stanza_id_counts(
+    service: Service, phone: Registered, inside: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push = publish(phone.node, phone.secret, inside, stanza_id="constant-per-device")
+    for seconds in (0, 60, 3, 1):
+        Notification.objects.filter(state="pending").update(state="delivered")
+        pass_time(monkeypatch, seconds=seconds)
+        answer = service.receive(push)
+        assert answer is not None
+        assert answer.get("type") == "result"
+    assert len(stored()) == 3  # the last one, a second later, is a repetition
+
+
+def test_a_server_with_one_stanza_id_for_a_device_wakes_it_every_time(
     service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service.receive(push2(phone.client, encrypted("AAAA"), stanza_id="one"))
-    pass_time(monkeypatch, minutes=11)
-    service.receive(push2(phone.client, encrypted("BBBB"), stanza_id="one"))
-    assert len(stored()) == NotificationRequest.objects.count() == 2
+    push = CONSTANT_ID.replace("NODE", phone.node).replace("SECRET", phone.secret)
+    for _ in range(2):
+        assert service.receive(push) is not None
+        Notification.objects.update(state="delivered")
+        pass_time(monkeypatch, minutes=1)
+    assert len(stored()) == 2
+
+
+def test_a_stanza_that_was_not_answered_is_a_repetition_on_the_next_connection(
+    service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push = publish(phone.node, phone.secret, tigase("AAAA"), stanza_id="one")
+    service.receive(push)
+    service.connect()
+    for _ in range(2):
+        pass_time(monkeypatch, minutes=1)
+        assert service.receive(push) is not None
+    assert len(stored()) == 1
+    service.receive(publish(phone.node, phone.secret, tigase("BBBB"), stanza_id="one"))
+    assert len(stored()) == 2
+
+
+def test_two_calls_are_two_calls_whatever_they_contain(service: Service, phone: Registered) -> None:
+    service.receive_all(*(push2(phone.client, inside) for inside in ("<voip/>", "<voip/>")))
+    assert [n.grade for n in stored()] == ["voip", "voip"]
 
 
 @pytest.mark.requirement("XB15", "X15")
-@pytest.mark.parametrize("inside", ["", encrypted("AAAA"), rfc8291("AAAA"), "<voip/>"])
+@pytest.mark.parametrize("inside", ["", encrypted("AAAA"), rfc8291("AAAA")])
 def test_three_identical_pushes_at_once_are_one_delivery(service: Service, phone: Registered, inside: str) -> None:
     assert service.receive_all(*(push2(phone.client, inside) for _ in range(3))) == []
     assert len(stored()) == 1

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.buckets.bucket import Limit
-from xmpp_bridge.rules.limits import ROOTS, Content, Limits, Rates
+from xmpp_bridge.rules.limits import ROOTS, Limits, Mark, Rates
 
 
 def test_the_charges_of_a_batch_can_be_taken_back() -> None:
@@ -17,8 +17,8 @@ def test_the_charges_of_a_batch_can_be_taken_back() -> None:
         assert limits.answers_unknown("domain", 0)
         assert limits.wake_at("route", "address", 0) == 0
         assert limits.answers_gone("route", 0)
-        assert not limits.is_same_again("route", Content(b"content", True), 0)
-        limits.note_content("route", Content(b"content", True), 0)
+        assert not limits.is_same_again("route", [Mark(b"content", is_wake=False)], 0)
+        limits.note_marks("route", [Mark(b"content", is_wake=False)], 0)
         limits.take_back()
     assert limits.take_call("route", 0)
     limits.keep()

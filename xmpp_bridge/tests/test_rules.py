@@ -35,8 +35,8 @@ GONE = StanzaError("cancel", "gone", disabled_client="its client")
 BUSY = StanzaError("wait", "resource-constraint")
 
 
-def push(stanza: str = "message", dialect: Dialect = Dialect.DRAFT) -> PushNotification:
-    origin = Origin(stanza, "1", "capulet.test", "push.montague.test")
+def push(stanza: str = "message", dialect: Dialect = Dialect.DRAFT, stanza_id: str = "") -> PushNotification:
+    origin = Origin(stanza, stanza_id, "capulet.test", "push.montague.test")
     return PushNotification(dialect, origin, Grade.NORMAL, client="its client")
 
 
@@ -167,9 +167,9 @@ def test_the_verdict_on_a_push(
 
 def test_only_pushes_that_a_device_got_are_charged_to_its_limits() -> None:
     limits = Limits(Rates(calls_per_minute=1, wake_seconds=5.0, unknown_per_hour=1))
-    assert [decided(CALL, limits=limits).verdict for _ in range(2)] == [Verdict.ACCEPTED, Verdict.REPEATED]
-    other = replace(CALL, payload=Payload(Format.RFC8291, "another"))
-    assert [decided(other, limits=limits).verdict for _ in range(2)] == [Verdict.BUSY_CALLS] * 2
+    named = replace(CALL, origin=push(stanza_id="one").origin)
+    assert [decided(named, limits=limits).verdict for _ in range(2)] == [Verdict.ACCEPTED, Verdict.REPEATED]
+    assert [decided(CALL, limits=limits).verdict for _ in range(2)] == [Verdict.BUSY_CALLS] * 2
     assert [decided(WAKE, limits=limits, is_full=True).verdict for _ in range(2)] == [Verdict.FULL] * 2
     assert decided(WAKE, limits=limits) == Decision(Verdict.ACCEPTED, NOW)
     later = NOW + timedelta(seconds=3)
@@ -252,7 +252,10 @@ def test_a_device_gets_the_same_content_once(
         (WAKE, {}, Decision(Verdict.ACCEPTED, NOW + timedelta(seconds=5))),
         (FORWARD, {}, Decision(Verdict.ACCEPTED, NOW + timedelta(seconds=5))),
         (FORWARD, {"passes_texts": True}, Decision(Verdict.REPEATED)),
-        (CALL, {}, Decision(Verdict.REPEATED)),
+        (SECRET, {}, Decision(Verdict.REPEATED)),
+        (CALL, {}, Decision(Verdict.ACCEPTED, NOW + timedelta(seconds=1), has_payload=True)),
+        (replace(WAKE, origin=push(stanza_id="one").origin), {}, Decision(Verdict.REPEATED)),
+        (replace(CALL, origin=push(stanza_id="one").origin), {}, Decision(Verdict.REPEATED)),
     ],
 )
 def test_a_wake_up_is_not_the_same_as_one_a_second_ago(

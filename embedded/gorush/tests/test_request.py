@@ -134,8 +134,9 @@ def test_counts_a_topic_besides_the_tokens_as_gorush_does(fields, counted):
     assert count(notification(**fields)) == counted
 
 
-def test_takes_the_collapse_id_from_the_field_of_the_platform():
-    fields = {"collapse_id": "i", "android": {"collapse_key": "a"}}
+@pytest.mark.parametrize("android", [{"collapse_key": "a"}, {"notification": {"tag": "a"}}])
+def test_takes_the_collapse_id_from_the_field_of_the_platform(android):
+    fields = {"collapse_id": "i", "android": android}
     assert notification(platform=IOS, **fields).collapse_id == "i"
     assert notification(platform=ANDROID, **fields).collapse_id == "a"
 

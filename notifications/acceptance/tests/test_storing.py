@@ -112,13 +112,27 @@ def test_a_wake_up_that_is_refused_is_tried_once_more_and_then_dropped() -> None
     assert Route.objects.get().state == "active"
 
 
-def test_a_repeated_key_is_recognised_for_ten_minutes() -> None:
+@pytest.mark.parametrize(
+    ("minutes", "answered", "is_repeated"),
+    [
+        (1, (2, 3), True),  # stored before this connection: its answer may be lost
+        (11, (2, 11), False),
+        (1, (-1, 1), False),  # stored and answered on this connection
+        (1, (-1, 0), True),  # it is in hand, and stored once more
+    ],
+)
+def test_a_key_is_repeated_until_its_sender_has_the_answer_and_for_ten_minutes_at_most(
+    minutes: int, answered: tuple[int, int], is_repeated: bool
+) -> None:
     store(pushed())
-    now = timezone.now()
-    assert storing.find_repeated("test-bridge", {b"k" * 32, b"x" * 32}, now=now) == {b"k" * 32}
-    assert storing.find_repeated("test-bridge", {b"k" * 32}, now=now + timedelta(minutes=11)) == set()
-    store(pushed())
-    assert NotificationRequest.objects.count() == 2
+    stored_at = Notification.objects.get().created_at
+    since, until = (stored_at + timedelta(minutes=at) for at in answered)
+    now, keys = stored_at + timedelta(minutes=minutes), {b"k" * 32, b"x" * 32}
+    found = storing.find_repeated("test-bridge", keys, (since, until), now=now)
+    assert found == ({b"k" * 32} if is_repeated else set())
+    if not is_repeated:
+        store(pushed())
+        assert NotificationRequest.objects.count() == 2
 
 
 def test_a_key_that_another_worker_has_stored_anew_is_not_released() -> None:

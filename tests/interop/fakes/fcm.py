@@ -55,7 +55,7 @@ async def answer(request: Request, ledger: Ledger) -> Reply | Break:
         Platform.ANDROID,
         token=message.get("token", ""),
         topic=message.get("topic", ""),
-        collapse_id=message.get("android", {}).get("collapse_key", ""),
+        collapse_id=_collapse_id(message.get("android", {})),
         headers=request.headers,
         body=body,
         data=message.get("data", {}),
@@ -67,6 +67,11 @@ async def answer(request: Request, ledger: Ledger) -> Reply | Break:
         return fail[outcome.refusal]
     status, name, code = CODES.get(outcome.refusal, INVALID) if outcome.refusal else INVALID
     return _refuse(status, name, outcome.error, code, LONG_RETRY_AFTER if outcome.refusal is Refusal.BUSY else {})
+
+
+def _collapse_id(android: Mapping[str, Any]) -> str:
+    """Return the id by which a phone replaces a push: of a data message its key, of a shown one its tag."""
+    return str(android.get("collapse_key") or android.get("notification", {}).get("tag", ""))
 
 
 def _refuse(

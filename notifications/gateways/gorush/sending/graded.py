@@ -67,7 +67,8 @@ def _firebase(push: Push) -> dict[str, Any]:
     """Return the fields for Firebase only.
 
     The priority is given twice, because only recent versions of gorush apply the outer one to data messages. There is
-    no `topic`: for Firebase it means all subscribers, in addition to the token.
+    no `topic`: for Firebase it means all subscribers, in addition to the token. Only the collapse key makes one of a
+    push that is sent again: a data message has no tag, and no id in it tells the app that it had this push before.
     """
     priority = "normal" if push.grade == Grade.LOW else "high"
     android = {"priority": priority, "collapse_key": push.collapse_id}

@@ -97,8 +97,12 @@ def _address_apple(notification: dict[str, Any], push: Push) -> None:
 
 
 def _address_firebase(notification: dict[str, Any], push: Push) -> None:
-    """Add the fields for Firebase only. There is no `topic`: for Firebase it addresses all subscribers, too."""
-    notification["android"] = {"collapse_key": push.collapse_id, "notification": {"tag": push.collapse_id}}
+    """Add the fields for Firebase only. There is no `topic`: for Firebase it addresses all subscribers, too.
+
+    A push that is sent again replaces the first on the phone by its tag. There is no collapse key: for a phone that is
+    off, Google keeps the messages of four keys, and a hundred without a key.
+    """
+    notification["android"] = {"notification": {"tag": push.collapse_id}}
 
 
 MAX_COLLAPSE_ID_BYTES = 64  # Apple's limit

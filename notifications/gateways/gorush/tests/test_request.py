@@ -57,7 +57,7 @@ def test_a_push_to_firebase_has_no_topic_because_it_would_address_all_subscriber
         "tokens": ["device-token"],
         "platform": 2,
         "message": "New message in Messenger",
-        "android": {"collapse_key": "c" * 32, "notification": {"tag": "c" * 32}},
+        "android": {"notification": {"tag": "c" * 32}},
         "data": DATA,
     }
 
