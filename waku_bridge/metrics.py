@@ -207,9 +207,10 @@ REPLIES_ABANDONED = Counter(
 )
 PUBLISH_ERRORS = Counter(
     "pushserver_replies_publish_errors_total",
-    "Failed attempts to publish at a node, by status of the answer, or `unreachable`, `no_peers`, `rate_limited`. "
-    "Another node or a later attempt follows. "
-    "When it moves: `no_peers` is a node without peers; 413 or 400 a --max-msg-size that is too small.",
+    "Failed attempts to publish at a node, by status of the answer, or `unreachable`, `no_peers`, `rate_limited`, "
+    "`slow`. Another node or a later attempt follows. "
+    "When it moves: `no_peers` is a node without peers; 413 or 400 a --max-msg-size that is too small; `slow` a node "
+    "that took half a second while another took the reply.",
     ["node", "code"],
 )
 PUBLISH_SECONDS = BatchHistogram(

@@ -14,6 +14,7 @@ from waku_bridge.node.errors import (
     NoPeers,
     NoStore,
     NotSubscribed,
+    Slow,
     Unreachable,
 )
 
@@ -26,6 +27,7 @@ __all__ = [
     "NoStore",
     "NodeError",
     "NotSubscribed",
+    "Slow",
     "StoreEntry",
     "StorePage",
     "Unreachable",

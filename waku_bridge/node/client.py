@@ -167,6 +167,10 @@ def _text(response: Answer) -> str:
 MAX_DISTRUST_SECONDS = 120.0
 # A node that limits our rate gets no request for at least this long.
 BUSY_SECONDS = 60.0
+# A second node is offered the same message for at most this share of all messages, because otherwise slow nodes would
+# get twice the load. What was not used is saved up, for the messages that are under way when a node begins to hang.
+HEDGED_SHARE = 0.1
+HEDGED_AT_ONCE = 100
 
 
 class Nodes:
@@ -175,6 +179,7 @@ class Nodes:
     def __init__(self, nodes: Iterable[WakuNode]) -> None:
         self._nodes = {node.url: node for node in nodes}
         self._peers = Peers(self._nodes, max_distrust_seconds=MAX_DISTRUST_SECONDS)
+        self._hedges: float = HEDGED_AT_ONCE
 
     def in_order(self, *, last: str = "") -> list[WakuNode]:
         """Return all nodes, the healthiest first, and the node at the URL ``last`` at the end."""
@@ -192,5 +197,12 @@ class Nodes:
 
     def answered(self, node: WakuNode, seconds: float) -> None:
         """Note that a node answered within these seconds."""
+        self._hedges = min(self._hedges + HEDGED_SHARE, HEDGED_AT_ONCE)
         self._peers.answered(node.url)
         self._peers.took(node.url, seconds, monotonic())
+
+    def may_hedge(self) -> bool:
+        """Return whether a message may be offered to a second node while the first does not answer, and count it."""
+        may = self._hedges >= 1
+        self._hedges -= may
+        return may

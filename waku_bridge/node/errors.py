@@ -6,6 +6,7 @@ class NodeError(Exception):
     ├── NotSubscribed       the node forgot the shard, usually because it restarted
     ├── NoPeers             it has no peer to forward the message to
     ├── MessageTooLarge     above the node's --max-msg-size; no repetition helps
+    ├── Slow                another node took the message before it answered
     ├── Busy                it limits our rate: wait a minute at least
     ├── CursorLost          a cursor does not lead on, as its message is gone: start the window over
     ├── NoStore             it has no store and no peer with one
@@ -42,6 +43,10 @@ class MessageTooLarge(NodeError):  # noqa: N818 - says what is wrong
     def __init__(self, text: str, limit_bytes: int) -> None:
         super().__init__(text)
         self.limit_bytes = limit_bytes
+
+
+class Slow(NodeError):  # noqa: N818 - says what is wrong
+    word = "slow"
 
 
 class Busy(NodeError):  # noqa: N818 - says what is wrong

@@ -1,12 +1,13 @@
-"""Publication of replies: each is offered to a node, and to the next one when the first does not take it.
+"""Publication of replies: each is offered to a node, and to the next one when the first refuses it or is slow.
 
 Store nodes keep a message only while its timestamp is within 20 s of their clock, the archive window. A reply that is
 published twice within this window has the same bytes, and clients receive it once. A later repetition gets a new
 timestamp, which makes it a new message.
 """
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,13 +32,16 @@ from waku_bridge.metrics import (
     REPLIES_REPUBLISHED,
 )
 from waku_bridge.models import OutboundReply
-from waku_bridge.node import MessageTooLarge, NodeError, NoPeers
+from waku_bridge.node import MessageTooLarge, NodeError, NoPeers, Slow, WakuNode
 from waku_bridge.node.client import Nodes
 from waku_bridge.outbound.recording import Outgoing
 
 log = structlog.get_logger(__name__)
 State = OutboundReply.State
 
+# A node that has not answered for this long is slow, and the next one is offered the same reply (a hedged request). A
+# client waits three seconds.
+SLOW_AFTER_SECONDS = 0.5
 # Five seconds less than the archive window, for transport and for clocks that differ.
 FRESH_NS = 15 * 10**9
 # A reply that no node takes is offered again after this time. The wait grows by the same time with each attempt, up to
@@ -109,24 +113,66 @@ def _attributes(tried: Tried) -> dict[str, object]:
 
 
 async def publish_one(reply: Outgoing, nodes: Nodes) -> Tried:
-    """Offer a reply to one node after the other, until one takes it."""
-    message = reply.message
-    refusals = []
+    """Offer a reply to one node after the other, until one takes it.
+
+    The next node is offered the reply when one refuses it, or is slow and `Nodes.may_hedge`. Once a node has taken the
+    reply, those that still do not answer are cancelled. Both may publish it, because its bytes are the same.
+    """
     # The node that took it before comes last: for two minutes gossip does not forward a message that it has seen.
-    for node in nodes.in_order(last=reply.node):
-        started = monotonic()
-        try:
-            way = await node.publish(reply.pubsub_topic, message)
-        except NodeError as error:
-            refusals.append(Refusal(node.name, type(error).__name__, error.code))
-            if not _is_about_the_message(error, reply):
-                nodes.failed(node, error)
-        else:
-            nodes.answered(node, monotonic() - started)
-            known_as = message_hash(reply.pubsub_topic, message)
-            published = Published(reply, known_as, node.url, node.name, way, clock.now())
-            return Tried(reply, published, refusals)
-    return Tried(reply, None, refusals)
+    left = nodes.in_order(last=reply.node)
+    offers: dict[asyncio.Task[Published | NodeError], _Offer] = {}
+    refusals: list[Refusal] = []
+    has_next = True
+    try:
+        while left or offers:
+            if left and (has_next or not offers):
+                offer = _Offer(left.pop(0), monotonic())
+                offers[asyncio.ensure_future(_offer(reply, offer, nodes))] = offer
+            timeout = SLOW_AFTER_SECONDS if left else None
+            done, _ = await asyncio.wait(offers, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                offer, result = offers.pop(each), each.result()
+                if isinstance(result, Published):
+                    silent = [offer for task, offer in offers.items() if not task.done()]
+                    return Tried(reply, result, [*refusals, *_distrust_slow(silent, nodes)])
+                refusals.append(_refusal(offer.node, result))
+            has_next = bool(done) or nodes.may_hedge()
+        return Tried(reply, None, refusals)
+    finally:
+        for each in offers:
+            each.cancel()
+
+
+class _Offer(NamedTuple):
+    """A reply is offered to a node since a monotonic time."""
+
+    node: WakuNode
+    since: float
+
+
+async def _offer(reply: Outgoing, offer: _Offer, nodes: Nodes) -> Published | NodeError:
+    """Offer a reply to one node, and note whether the node works."""
+    message, node = reply.message, offer.node
+    try:
+        way = await node.publish(reply.pubsub_topic, message)
+    except NodeError as error:
+        if not _is_about_the_message(error, reply):
+            nodes.failed(node, error)
+        return error
+    nodes.answered(node, monotonic() - offer.since)
+    return Published(reply, message_hash(reply.pubsub_topic, message), node.url, node.name, way, clock.now())
+
+
+def _distrust_slow(offers: Iterable[_Offer], nodes: Nodes) -> Iterator[Refusal]:
+    """Yield a refusal for each node that is slow while another one took the reply, and prefer others for a while."""
+    for node, since in offers:
+        if monotonic() - since >= SLOW_AFTER_SECONDS:
+            nodes.failed(node, slow := Slow(f"{node.name} is slow"))
+            yield _refusal(node, slow)
+
+
+def _refusal(node: WakuNode, error: NodeError) -> Refusal:
+    return Refusal(node.name, type(error).__name__, error.code)
 
 
 def _is_about_the_message(error: NodeError, reply: Outgoing) -> bool:

@@ -1,8 +1,11 @@
 """Publication: replies are published, by another node where one fails, attempted again, and given up."""
 
+import asyncio
 import secrets
+import socket
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import psycopg
 import pytest
@@ -12,17 +15,19 @@ from structlog.testing import capture_logs
 
 from kit.batches.batch import Step
 from kit.http.connections import new_client, submit
-from tests.batches import wait_for_wakeup
-from tests.conversation import EPHEMERAL
+from tests.batches import Process, wait_for_wakeup
+from tests.conversation import CLIENT, EPHEMERAL, put, registration
 from tests.factories import make_reply
-from tests.factories.envelopes import PUBSUB_TOPIC
+from tests.factories.envelopes import CONTENT_TOPIC, PUBSUB_TOPIC
 from tests.statements import statements
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import PushResponse
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import MessageTooLarge, NodeError, NoPeers, WakuNode
-from waku_bridge.outbound import Reply, record
-from waku_bridge.outbound.publishing import CHECK_AFTER, RETRY_AFTER, give_up
+from waku_bridge.node.client import HEDGED_AT_ONCE, HEDGED_SHARE
+from waku_bridge.outbound import Nodes, Reply, publishing, record
+from waku_bridge.outbound.publishing import CHECK_AFTER, RETRY_AFTER, give_up, publish_one
+from waku_bridge.outbound.recording import Outgoing
 from waku_bridge.outbound.tests.conftest import OutboxProcess
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -249,6 +254,61 @@ def test_a_repeated_message_without_peers_is_no_failure_of_the_node(clock):
         make_reply(at=clock.at, attempt_count=attempt_count)
         process.works()
     assert (first.asked, len(second.published)) == (2, 3)
+
+
+@pytest.fixture
+def hanging():
+    """A node that takes connections and answers nothing. Its client gives up after a minute."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = new_client(timeout_seconds=60)
+        yield WakuNode(f"http://127.0.0.1:{listener.getsockname()[1]}", client)
+        submit(client.aclose()).result()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_reply_is_in_time_while_one_of_two_nodes_hangs(start, hanging):
+    """The client gives up after three seconds, and this node would be given up after a minute."""
+    [node] = start(1)
+    process = Process(nodes=[hanging, node.waku])
+    with capture_logs() as logs:
+        for version in (1, 2, 3):
+            put(registration(CLIENT, version=version))
+            process.process_until(partial(are_published, version))
+    assert list(OutboundReply.objects.values_list("node", flat=True)) == [node.url] * 3
+    assert node.has(*(bytes(each) for each in OutboundReply.objects.values_list("message_hash", flat=True)))
+    refused = [entry for entry in logs if entry["event"] == "node_refused_replies"]
+    assert [(entry["node"], entry["code"], entry["count"]) for entry in refused] == [(hanging.name, "slow", 1)]
+
+
+def are_published(count):
+    return OutboundReply.objects.filter(state=State.PUBLISHED).count() == count
+
+
+def test_slow_nodes_get_each_reply_twice_for_a_tenth_of_all_replies_at_most(monkeypatch):
+    """The ones saved up come on top, for the replies that are under way when a node begins to hang."""
+    monkeypatch.setattr(publishing, "SLOW_AFTER_SECONDS", 0.01)
+
+    class Slow(Node):
+        async def publish(self, pubsub_topic, message):
+            await asyncio.sleep(0.05)
+            return await super().publish(pubsub_topic, message)
+
+    async def publish_all(count):
+        tried = await asyncio.gather(*(publish_one(outgoing(), both) for _ in range(count)))
+        assert all(each.published for each in tried)
+
+    first, second = Slow("http://first"), Slow("http://second")
+    both = Nodes([first, second])
+    submit(publish_all(HEDGED_AT_ONCE)).result()
+    for _ in range(10):
+        submit(publish_all(100)).result()
+    hedges = first.asked + second.asked - 1000 - HEDGED_AT_ONCE
+    assert 0 < hedges <= HEDGED_AT_ONCE + (1000 + HEDGED_AT_ONCE) * HEDGED_SHARE
+
+
+def outgoing():
+    payload = secrets.token_bytes(20)
+    return Outgoing(1, PUBSUB_TOPIC, CONTENT_TOPIC, payload, time.time_ns(), NOW, 1, 0, "", None, None, b"e" * 32)
 
 
 @pytest.mark.django_db
