@@ -189,7 +189,8 @@ def verdict(indicators: Sequence[Indicator]) -> tuple[State, str]:
     state = State.RED if red else State.YELLOW if yellow else State.GREEN
     if state == State.GREEN:
         return state, "Messages get through, and nothing needs you"
-    leading = [found for found in bad if found.state == state]
+    causes = {found.id for found in bad if found.state == state}
+    leading = [found for found in indicators if found.state == state and (found.cause or found.id) in causes]
     headline = next(filter(None, [*(found.headline for found in leading), *(found.late for found in leading)]), "")
     counts = ", ".join(f"{number} {word}" for number, word in ((red, "urgent"), (yellow, "can wait")) if number)
     return state, f"{headline}. {counts}" if headline else f"Messages get through; {counts}"

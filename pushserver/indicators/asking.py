@@ -27,6 +27,7 @@ from kit.operations import parts_in_use
 from kit.processes import leader
 from pushserver.celery import BATCHES, HEARTBEAT_KEY, QUEUES
 from pushserver.indicators.judging import Reached
+from pushserver.indicators.kinds import server
 from pushserver.indicators.kinds.server import Queue
 from pushserver.start.release import Migration, known_migrations
 
@@ -141,14 +142,45 @@ def _known_migrations() -> frozenset[Migration]:
 
 
 def ask_broker() -> str:
-    """Return the reason why Redis cannot be used, or an empty text if it answers."""
-    options = {"socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS}
+    """Return the reason why Redis cannot be used, or an empty text if it lets us do what workers do there.
+
+    They write, also to the keys of Celery's queues, and publish and subscribe to Celery's channels. Nobody listens to
+    the channel of the publication. The subscription is the last command: it changes the mode of the connection.
+    """
+    # In version 3 of the protocol a subscription has no reply.
+    options = {"socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS, "protocol": 2}
     try:
         with closing(redis.Redis.from_url(settings.REDIS_URL, **options)) as client:
-            client.ping()
-    except redis.RedisError:
-        return "Redis does not answer"
+            prefix = f"/{client.connection_pool.connection_kwargs.get('db') or 0}.celery"
+            with client.pipeline(transaction=False) as commands:
+                commands.set(shared_cache.make_key("probe"), b"", ex=60)
+                commands.hdel("unacked", "probe").lrem(BATCHES, 1, "probe")
+                commands.publish(f"{prefix}ev.probe", b"")
+                commands.execute_command("SUBSCRIBE", f"{prefix}.pidbox")
+                commands.execute()
+    except redis.RedisError as error:
+        return _refusal(error)
     return ""
+
+
+def _refusal(error: redis.RedisError) -> str:
+    """Return what Redis refuses, in our own words: its own may quote a name or a key."""
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return next((fault for word, fault in server.MISSING_RIGHTS.items() if word in str(error)), server.NO_COMMANDS)
+    for kind, fault in _REFUSALS.items():
+        if isinstance(error, kind):
+            return fault
+    return server.UNSAVED if "MISCONF" in str(error) else server.REFUSING
+
+
+_REFUSALS: Mapping[type[redis.RedisError], str] = {
+    redis.exceptions.ReadOnlyError: server.REPLICA,
+    redis.exceptions.OutOfMemoryError: server.OUT_OF_MEMORY,
+    redis.exceptions.AuthenticationError: server.UNAUTHENTICATED,
+    redis.exceptions.BusyLoadingError: server.LOADING,
+    redis.exceptions.ConnectionError: server.BROKER_AWAY,
+    redis.exceptions.TimeoutError: server.BROKER_AWAY,
+}
 
 
 # Workers --------------------------------------------------------------------------------------------------------------

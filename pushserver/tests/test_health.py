@@ -5,11 +5,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from http.server import ThreadingHTTPServer
 
 import psutil
 import pytest
+import redis
 from django.conf import LazySettings
 from django.core.cache import cache
 from django.db import OperationalError, connection
@@ -18,6 +20,7 @@ from django.test import Client
 
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import SOCKET_NAME, EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
 from kit.health.complaints import UNREACHABLE, Complaint
 from kit.health.indicators import Indicator, State
 from kit.http.notices import Notice, NoticeCache
@@ -155,6 +158,55 @@ def test_readyz_names_a_broker_that_does_not_answer(client: Client, settings: La
     settings.REDIS_URL = f"redis://:secret-of-redis@127.0.0.1:{free_port()}/0"
 
     assert failing(client) == {"broker": "Redis does not answer"}
+
+
+@pytest.fixture(scope="module")
+def own_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
+    """A Valkey that a test may spoil."""
+    valkey = EmbeddedValkey(tmp_path_factory.mktemp("valkey"), free_port())
+    spec = valkey.spec()
+    spec.prepare()
+    with subprocess.Popen(spec.command, stdout=subprocess.DEVNULL) as process:
+        client = redis.Redis.from_url(valkey.url)
+        assert becomes_true(lambda: answers(client), seconds=10)
+        yield client
+        process.terminate()
+
+
+def answers(client: redis.Redis) -> bool:
+    with suppress(redis.RedisError):
+        return bool(client.ping())
+    return False
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        ("PING", ""),
+        ("REPLICAOF 127.0.0.1 1", server.REPLICA),
+        ("CONFIG SET maxmemory 1", server.OUT_OF_MEMORY),
+        ("ACL SETUSER push on >pw ~* +@all resetchannels", server.NO_CHANNELS),
+        ("ACL SETUSER push on >pw ~* +@all resetchannels &/0.celeryev*", server.NO_CHANNELS),
+        ("ACL SETUSER push on >pw ~* +@all resetchannels &/0.celery*", ""),
+        ("ACL SETUSER push on >pw ~pushserver:* &* +@all", server.NO_KEYS),
+        ("ACL SETUSER push on >pw %R~* &* +@all", server.NO_KEYS),
+        ("ACL SETUSER push on >pw ~* &* +@read", server.NO_COMMANDS),
+        ("ACL SETUSER push on >other ~* &* +@all", server.UNAUTHENTICATED),
+    ],
+)
+def test_redis_is_well_only_if_it_takes_what_workers_do_there(
+    own_valkey: redis.Redis, settings: LazySettings, spoil: str, reason: str
+) -> None:
+    """An account that Redis makes has no channels unless it is given some."""
+    port = own_valkey.connection_pool.connection_kwargs["port"]
+    password = own_valkey.connection_pool.connection_kwargs["password"]
+    settings.REDIS_URL = f"redis://{'push:pw' if 'ACL' in spoil else f':{password}'}@127.0.0.1:{port}/0"
+    own_valkey.execute_command(*spoil.split())
+    try:
+        assert asking.ask_broker() == reason
+    finally:
+        for command in ("REPLICAOF NO ONE", "CONFIG SET maxmemory 0", "ACL DELUSER push"):
+            own_valkey.execute_command(*command.split())
 
 
 @pytest.mark.usefixtures("all_well")

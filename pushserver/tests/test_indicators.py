@@ -229,6 +229,7 @@ CASES = [
     # indicator, state, a part of its sentence, facts
     ("database", RED, "migrations not applied", {"database": "migrations not applied: 1"}),
     ("broker", RED, "does not answer", UNAVAILABLE),
+    *(("broker", RED, reason, {"broker": reason}) for reason in server.BROKER_STEPS),
     ("workers", GREY, "while Redis is away", UNAVAILABLE),
     ("batches", GREEN, "2 processes at work", {}),
     ("batches", GREEN, "1 process at work", {"silent_seconds": [2.9], **UNAVAILABLE}),
@@ -474,6 +475,7 @@ BROKEN = CanaryFacts(last=RoundTrip("gateway", words="the worker", total_ms=1))
         ({"canary": "bridge", "traffic": "bridge", "store-a:1": "bridge"},
          {"bridge_seconds": 60.0, "nodes": [DOWN], "stores": [Store(DOWN, ago(61))], "canary": BROKEN,
           "flows": [flow(0, 0, 0)]}),
+        ({"batches": "broker"}, {"broker": server.NO_CHANNELS, "silent_seconds": []}),
         ({"canary": "inbox"}, {"inbox": Waiting(1, 99), "canary": BROKEN}),
         ({"sending": "gorush-a:1", "canary": "gorush-a:1", "answers": "gorush-a:1"},
          {"servers": [DOWN], "canary": BROKEN, "overdue_seconds": 9.0}),
@@ -497,6 +499,10 @@ def test_an_effect_names_the_indicator_that_causes_it(causes: dict[str, str], kn
     [
         ({"unknown_errors": 1}, "Messages get through; 1 can wait"),
         ({"broker": "Redis does not answer", "unknown_errors": 1}, "Messages get through; 1 urgent, 1 can wait"),
+        (
+            {"broker": server.NO_CHANNELS, "silent_seconds": []},
+            "Nothing is processed: no worker for batches. 1 urgent",
+        ),
         ({"counted_until": ago(181)}, "Messages get through; 1 urgent"),
         ({"tries": tried(transient=60)}, "Most pushes of APN app fail. 1 urgent"),
         ({"queues": [Queue("maintenance", False)]}, "Messages get through; 1 urgent"),

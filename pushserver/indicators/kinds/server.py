@@ -13,7 +13,10 @@ DATABASE = Kind(
 DATABASE_SPEED = Kind("database-speed", Group.SERVER, "PostgreSQL's speed", "PushServerDatabaseDown", concerns_all=True)
 BROKER = Kind("broker", Group.SERVER, "Redis", "PushServerBrokerDown", decides_readiness=True)
 BATCHES = Kind(
-    *("batches", Group.SERVER, "Batches", "PushServerQueueWithoutWorker"), decides_readiness=True, concerns_all=True
+    *("batches", Group.SERVER, "Batches", "PushServerQueueWithoutWorker"),
+    decides_readiness=True,
+    concerns_all=True,
+    follows=(DATABASE, BROKER),
 )
 WORKERS = Kind("workers", Group.SERVER, "Workers", "PushServerQueueWithoutWorker", decides_readiness=True)
 BEAT = Kind("beat", Group.WATCH, "Beat", "IndicatorBeat", follows=(Group.SERVER, BROKER, WORKERS))
@@ -51,15 +54,42 @@ def database_speed(reason: str, *, is_slow: bool) -> Indicator:
     return Indicator(DATABASE_SPEED, State.GREEN, "counts the backlog in time")
 
 
+# Why Redis cannot be used, and what to do then.
+BROKER_AWAY = "Redis does not answer"
+UNAUTHENTICATED = "Redis refuses the account or password of REDIS_URL"
+LOADING = "Redis is loading its data"
+REPLICA = "Redis is a replica, and refuses writes"
+OUT_OF_MEMORY = "Redis has reached its maxmemory, and refuses writes"
+UNSAVED = "Redis cannot write to its disk, and refuses writes"
+REFUSING = "Redis refuses what workers do there"
+NO_CHANNELS = "the account of REDIS_URL may not use Celery's channels"
+NO_KEYS = "the account of REDIS_URL may not use Celery's keys"
+NO_COMMANDS = "the account of REDIS_URL may not run Celery's commands"
+# By a word of Redis' refusal.
+MISSING_RIGHTS = {"channel": NO_CHANNELS, "key": NO_KEYS}
+BROKER_STEPS = {
+    BROKER_AWAY: "Start Redis, or correct REDIS_URL.",
+    UNAUTHENTICATED: "Correct REDIS_URL, and restart every process.",
+    LOADING: "Wait until it has read its file.",
+    REPLICA: "Name the primary in REDIS_URL, or make this server the primary: `REPLICAOF NO ONE`.",
+    OUT_OF_MEMORY: "Raise `maxmemory`, and look at who else uses this Redis.",
+    UNSAVED: "Make room on the disk of Redis: its log has the error.",
+    REFUSING: "The log of the workers and that of Redis have the reason.",
+    NO_CHANNELS: "Give the account its channels: `ACL SETUSER name allchannels`.",
+    NO_KEYS: "Give the account its keys: `ACL SETUSER name allkeys`.",
+    NO_COMMANDS: "Give the account its commands: `ACL SETUSER name +@all -@admin -@dangerous +info`.",
+}
+WITHOUT_BROKER = (
+    " Messages are processed meanwhile, but a process of `batches` that ends is not replaced, and no scheduled task "
+    "runs."
+)
+
+
 def broker(reason: str) -> Indicator:
-    """Judge whether Redis answers. ``reason`` is empty, or says why not."""
+    """Judge whether Redis does what workers need. ``reason`` is empty, or a key of `BROKER_STEPS`."""
     if reason:
-        first_step = (
-            "Start Redis, or correct REDIS_URL. Messages are processed meanwhile, but a process of `batches` that "
-            "ends is not replaced, and no scheduled task runs."
-        )
-        return Indicator(BROKER, State.RED, reason, first_step)
-    return Indicator(BROKER, State.GREEN, "answers")
+        return Indicator(BROKER, State.RED, reason, BROKER_STEPS[reason] + WITHOUT_BROKER)
+    return Indicator(BROKER, State.GREEN, "answers, and takes what workers write")
 
 
 def batches(silent_seconds: Sequence[float] | None) -> Indicator:
