@@ -1,7 +1,8 @@
 """Pytest plugin that lists the skipped tests at the end of a run.
 
-It prints one line for each reason, with the number of tests; `-q` does not hide it. With REQUIRE_ALL=1 (CI) a run that
-skipped anything fails, however the test was skipped.
+It prints one line for each reason, with the number of tests; `-q` does not hide it. With REQUIRE_ALL=1 (CI) a run fails
+unless the reasons are exactly the lines of EXPECTED_SKIPS, however the tests were skipped: what was to be hidden from
+the run and was not is a failure, too.
 """
 
 import os
@@ -23,20 +24,26 @@ def skipped(config: pytest.Config) -> Counter[str]:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Print the list."""
     reasons = skipped(config)
-    if not reasons:
-        return
-    terminalreporter.section("not run")
+    if reasons or _surprise(config):
+        terminalreporter.section("not run")
     for reason, count in sorted(reasons.items()):
         terminalreporter.write_line(f"{count} {'test' if count == 1 else 'tests'} not run: {reason}")
-    if _is_all_required():
-        terminalreporter.write_line("REQUIRE_ALL=1, so that this is a failure.", red=True)
+    if surprise := _surprise(config):
+        terminalreporter.write_line(surprise, red=True)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Turn success into failure when everything was required."""
-    if exitstatus == pytest.ExitCode.OK and _is_all_required() and skipped(session.config):
+    """Turn success into failure when everything else was required."""
+    if exitstatus == pytest.ExitCode.OK and _surprise(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def _is_all_required() -> bool:
-    return os.environ.get("REQUIRE_ALL") == "1"
+def _surprise(config: pytest.Config) -> str:
+    """Return why the skips are a failure, or an empty text."""
+    if os.environ.get("REQUIRE_ALL") != "1" or hasattr(config, "workerinput"):
+        return ""
+    expected, found = set(os.environ.get("EXPECTED_SKIPS", "").splitlines()), set(skipped(config))
+    if found - expected:
+        return "REQUIRE_ALL=1, so that this is a failure."
+    missing = ", ".join(sorted(expected - found))
+    return f"EXPECTED_SKIPS, but all tests ran: {missing}" if missing else ""

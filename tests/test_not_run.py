@@ -46,13 +46,16 @@ def run(folder: Path, *options: str, **environment: str) -> tuple[int, list[str]
     file.write_text(TESTS, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-qq", *options, str(file)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TESTS_RUN_DIR"))}
-    clean.pop("REQUIRE_ALL", None)
+    for name in ("REQUIRE_ALL", "EXPECTED_SKIPS"):
+        clean.pop(name, None)
     ended = subprocess.run(
         command, cwd=PROJECT, env=clean | environment, capture_output=True, text=True, check=False, timeout=120
     )
     assert not ended.stderr
     lines = ended.stdout.splitlines()
-    return ended.returncode, [line for line in lines if " not run: " in line or "REQUIRE_ALL" in line]
+    return ended.returncode, [
+        line for line in lines if " not run: " in line or "REQUIRE_ALL" in line or "EXPECTED" in line
+    ]
 
 
 def test_a_quiet_run_lists_what_it_skipped(tmp_path: Path) -> None:
@@ -66,6 +69,20 @@ def test_a_run_that_skipped_nothing_passes_when_all_is_required(tmp_path: Path) 
 
 def test_a_run_of_ours_that_skipped_anything_fails_when_all_is_required(tmp_path: Path) -> None:
     assert run(tmp_path, *OURS, REQUIRE_ALL="1") == (1, [*LISTED, REQUIRED])
+
+
+def test_skips_that_are_named_are_no_failure_and_others_still_are(tmp_path: Path) -> None:
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "REQUIRE_ALL": "1"}
+    named = [line.partition(" not run: ")[2] for line in LISTED[:2]]
+    assert run(tmp_path, *PLUGIN_ALONE, **alone, EXPECTED_SKIPS="\n".join(named)) == (0, LISTED[:2])
+    assert run(tmp_path, *PLUGIN_ALONE, **alone, EXPECTED_SKIPS=named[0]) == (1, [*LISTED[:2], REQUIRED])
+
+
+def test_a_named_skip_that_did_not_happen_is_a_failure(tmp_path: Path) -> None:
+    """What was to be hidden from the run was there."""
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "REQUIRE_ALL": "1", "EXPECTED_SKIPS": "there is no Prosody"}
+    code, lines = run(tmp_path, *PLUGIN_ALONE, "-k", "test_runs", **alone)
+    assert (code, lines) == (1, ["EXPECTED_SKIPS, but all tests ran: there is no Prosody"])
 
 
 @pytest.mark.nightly  # each process starts its servers

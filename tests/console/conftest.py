@@ -9,7 +9,7 @@ from django.conf import LazySettings, settings
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.test import Client
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from pytest_django import DjangoDbBlocker
 from pytest_django.live_server_helper import LiveServer
 
@@ -29,6 +29,9 @@ SWITCHES = [
 ]
 RUNNING = pytest.StashKey[tuple[ExitStack, Browser]]()
 PASSWORD = "correct horse battery staple"
+# How long a page is waited for: a busy machine takes its time.
+SOON_MS = 20_000
+expect.set_options(timeout=SOON_MS)
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ from registrations.models import Registration
 from tests import factories
 from tests.batches import Process
 from tests.console.alive import look_at
+from tests.console.conftest import SOON_MS
 from tests.console.test_browser import show
 from tests.console.test_dashboard import stop_reading
 from tests.console.test_look import axe
@@ -38,8 +39,6 @@ from tests.conversation import put, registration
 from waku_bridge.codec.keys import Identity
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive", "eager")]
-# Milliseconds, long enough for a busy machine.
-SOON = 20_000
 
 
 # No pushes ------------------------------------------------------------------------------------------------------------
@@ -111,7 +110,7 @@ def test_a_hanging_gorush_is_reported_on_its_page_and_on_the_dashboard(
 
     os.kill(gorush_process.pid, signal.SIGSTOP)
 
-    expect(operator.locator("#verdict")).to_contain_text("No pushes are sent: no gorush answers", timeout=SOON)
+    expect(operator.locator("#verdict")).to_contain_text("No pushes are sent: no gorush answers")
     expect(operator.locator(indicator)).to_contain_text("does not answer")
     expect(operator).to_have_title(re.compile("^act now: "))
     expect(operator.locator("link[rel=icon]")).to_have_attribute("data-family", "bad")
@@ -123,7 +122,7 @@ def test_a_hanging_gorush_is_reported_on_its_page_and_on_the_dashboard(
 
     os.kill(gorush_process.pid, signal.SIGCONT)
     operator.goto("/admin/")
-    expect(operator.locator("#verdict")).to_have_text("Messages get through, and nothing needs you", timeout=SOON)
+    expect(operator.locator("#verdict")).to_have_text("Messages get through, and nothing needs you")
     expect(operator).to_have_title(re.compile("^Overview"))
     operator.locator("#incidents").click()
     row = operator.locator("#result_list tbody tr")
@@ -162,7 +161,7 @@ def wait_while_a_minute_ends() -> None:
     three.
     """
     left = 60 - time.time() % 60
-    if left < SOON / 1000:
+    if left < SOON_MS / 1000:
         time.sleep(left)
 
 
@@ -191,7 +190,7 @@ def test_results_turn_red_with_the_advice_for_their_code_and_green_within_two_mi
     try_pushes(newest, 30, outcome="delivered", code="")
     count_traffic()
 
-    expect(indicator).to_contain_text("fine", timeout=SOON)
+    expect(indicator).to_contain_text("fine")
     [incident] = Incident.objects.filter(indicator="results")
     assert incident.ended_at is not None
     assert incident.ended_at - newest < timedelta(minutes=2)

@@ -34,8 +34,10 @@ def find(page: Page, term: str) -> None:
 
 
 def confirm(page: Page, button: str, why: str = "as agreed with ann") -> None:
+    """Confirm an operation, and wait until the server has done it: a click alone returns before."""
     page.get_by_label("Why").fill(why)
-    page.get_by_role("button", name=button, exact=True).click()
+    with page.expect_navigation():
+        page.get_by_role("button", name=button, exact=True).click()
 
 
 def test_from_a_chat_key_to_the_timeline_and_to_what_is_logged(visitor: Page) -> None:

@@ -22,14 +22,20 @@ def test_the_component_is_configured_and_its_secret_is_on_no_command_line(tmp_pa
     assert not [secret for secret in secrets.values() if secret in repr(demo_server)]
 
 
-def test_its_files_are_private_and_it_listens_on_loopback_only(tmp_path: Path) -> None:
-    demo_server = DemoServer.choose(tmp_path, Ports(tmp_path / "ports.json"))
-    assert not list(tmp_path.iterdir())
+def test_its_files_are_private_and_it_listens_on_loopback_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Preparing a server needs no Prosody, only a program of its name that could be started."""
+    program, folder = tmp_path / "bin" / "prosody", tmp_path / "data"
+    for made in (program.parent, folder):
+        made.mkdir()
+    program.touch(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    demo_server = DemoServer.choose(folder, Ports(folder / "ports.json"))
+    assert not list(folder.iterdir())
     demo_server.part().spec.prepare()
-    files = [file for file in (tmp_path / "prosody").iterdir() if file.is_file()]
+    files = [file for file in (folder / "prosody").iterdir() if file.is_file()]
     assert len(files) == 2
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
-    configuration = (tmp_path / "prosody" / "prosody.cfg.lua").read_text()
+    configuration = (folder / "prosody" / "prosody.cfg.lua").read_text()
     assert 'interfaces = { "127.0.0.1" }\nc2s_ports' in configuration
     assert 'component_interfaces = { "127.0.0.1" }' in configuration
     assert f'Component "{USER_SERVER}"' in configuration

@@ -52,6 +52,16 @@ document.addEventListener("DOMContentLoaded", () => {
   }
   board.addEventListener("htmx:afterSwap", refreshed);
 
+  // A link that is replaced while somebody presses it would not be followed. The next refresh is seconds away.
+  let isPressed = false;
+  board.addEventListener("pointerdown", () => { isPressed = true; });
+  for (const event of ["pointerup", "pointercancel"]) {
+    document.addEventListener(event, () => { isPressed = false; });
+  }
+  board.addEventListener("htmx:beforeSwap", (event) => {
+    if (isPressed) event.detail.shouldSwap = false;
+  });
+
   // A hidden page does not refresh. It refreshes at once when it is shown again.
   board.addEventListener("htmx:beforeRequest", (event) => {
     if (document.hidden) event.preventDefault();
