@@ -79,7 +79,7 @@ def test_skips_that_are_named_are_no_failure_and_others_still_are(tmp_path: Path
 
 
 def test_a_named_skip_that_did_not_happen_is_a_failure(tmp_path: Path) -> None:
-    """What was to be hidden from the run was there."""
+    """The run then had what was to be hidden from it."""
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "REQUIRE_ALL": "1", "EXPECTED_SKIPS": "there is no Prosody"}
     code, lines = run(tmp_path, *PLUGIN_ALONE, "-k", "test_runs", **alone)
     assert (code, lines) == (1, ["EXPECTED_SKIPS, but all tests ran: there is no Prosody"])
