@@ -174,10 +174,9 @@ INBOX_WAIT_SECONDS = BatchHistogram(
 # Publishing -----------------------------------------------------------------------------------------------------------
 REPLIES_PUBLISHED = Counter(
     "pushserver_replies_published_total",
-    "Replies that a node took, each time they were published; path is lightpush or relay. "
-    "When it moves: relay instead of lightpush means that the node has no lightpush peers; zero while "
-    "requests come in means that no reply leaves: look at the nodes.",
-    ["node", "path"],
+    "Replies that a node took, each time they were published. "
+    "When it moves: zero while requests come in means that no reply leaves: look at the nodes.",
+    ["node"],
 )
 REPLIES_CONFIRMED = Counter(
     "pushserver_replies_confirmed_total",

@@ -92,11 +92,13 @@ class Archive:
             return
         # nwaku counts content topics on cursor pages only. So page 1 of such a query works, and page 2 does not.
         if len(query.content_topics) > MAX_CONTENT_TOPICS_WITH_CURSOR:
-            raise QueryRefusedError("too many content topics")
+            raise QueryRefusedError("INVALID_QUERY: too many content topics")
+        if not any(query.cursor):
+            raise QueryRefusedError("INVALID_QUERY: all zeroes cursor hash")
         sql = "SELECT timestamp_ns FROM message WHERE message_hash = ?"
         row = self._connection.execute(sql, (query.cursor,)).fetchone()
         if row is None:
-            raise QueryRefusedError("cursor not found")
+            raise QueryRefusedError("DRIVER_ERROR: cursor not found")
         yield f"(timestamp_ns, message_hash) {'>' if query.is_forward else '<'} (?, ?)", (row[0], query.cursor)
 
     def forget_before(self, timestamp_ns: int) -> None:

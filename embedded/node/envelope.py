@@ -1,7 +1,8 @@
 """A Waku message as JSON, as nwaku's REST reads and writes it. The module is pure: bytes and values in, values out.
 
-Reading is as strict as nwaku's hand-written readers. These refuse the whole message for an unknown or repeated field, a
-wrong type, or base64 that is not standard and padded.
+Reading is as strict as nwaku's hand-written readers are by their source. These refuse the whole message for an unknown
+or repeated field, a wrong type, or base64 of another alphabet. v0.38.1 accepts base64 without padding and any length of
+`meta`, and takes a version modulo 2^32 (measured). A negative version ends its process, which is not imitated.
 """
 
 import binascii
@@ -22,8 +23,7 @@ FIELD_TYPES: Mapping[str, type] = {
     "ephemeral": bool,
     "proof": str,
 }
-MAX_META_BYTES = 64
-MAX_VERSION = 2**32 - 1
+VERSIONS = 2**32
 LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")  # JSON can spell them, UTF-8 cannot
 STATIC_SHARD = re.compile(r"/waku/2/rs/(\d{1,5})/(\d{1,5})", re.ASCII)
 
@@ -60,11 +60,11 @@ def read_message(fields: object, *, now_ns: int) -> WakuMessage:
         payload=_read_base64(checked, "payload"),
         content_topic=checked.get("contentTopic", ""),
         timestamp_ns=checked.get("timestamp", 0) or now_ns,
-        version=checked.get("version", 0),
+        version=checked.get("version", 0) % VERSIONS,
         ephemeral=checked.get("ephemeral", False),
         meta=_read_base64(checked, "meta"),
     )
-    _check_values(message)
+    _check_values(message, checked.get("version", 0))
     return message
 
 
@@ -81,24 +81,23 @@ def _check_types(fields: object) -> dict[str, Any]:
     return fields
 
 
-def _check_values(message: WakuMessage) -> None:
+def _check_values(message: WakuMessage, version: int) -> None:
     if not message.payload:
         raise InvalidMessageError("Field `payload` is missing or empty")
     if not message.content_topic.strip():
         raise InvalidMessageError("Field `contentTopic` is missing or empty")
-    if not 0 <= message.version <= MAX_VERSION:
+    if not 0 <= version < 2**63:
         raise InvalidMessageError("Field `version` is out of range")
     if not -(2**63) <= message.timestamp_ns < 2**63:
         raise InvalidMessageError("Field `timestamp` is out of range")
-    if len(message.meta) > MAX_META_BYTES:
-        raise InvalidMessageError("Field `meta` is too long")
 
 
 def _read_base64(fields: Mapping[str, Any], name: str) -> bytes:
+    text = fields.get(name, "")
     try:
-        return binascii.a2b_base64(fields.get(name, ""), strict_mode=True)
+        return binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)
     except ValueError as exc:
-        raise InvalidMessageError(f"Field `{name}` is not standard, padded base64") from exc
+        raise InvalidMessageError(f"Field `{name}` is not base64") from exc
 
 
 def relay_fields(message: WakuMessage) -> dict[str, object]:

@@ -55,8 +55,8 @@ class Node:
     def relay_peer_count(self) -> int:
         """Return one, plus the number of peers that answer.
 
-        The one is the network that a lone development node stands for. A real node without peers refuses every
-        lightpush with 505. A lone development node would then be useless.
+        The one is the network that a lone development node stands for. A real node without peers gives a message to
+        nobody. A lone development node would then be useless.
         """
         return 1 + sum(peer.is_reachable for peer in self.peers)
 
@@ -68,28 +68,38 @@ class Node:
         return f"Message size exceeded maximum of {self.settings.max_message_bytes} bytes"
 
     def publish(self, pubsub_topic: str, message: WakuMessage) -> None:
+        """Keep a message, and give it to the peers unless they have seen it.
+
+        The node's own ring and archive get a repeated message again (measured on v0.38.1).
+        """
         self.counters.published += 1
-        self._accept(pubsub_topic, message)
+        self._keep(pubsub_topic, message)
+        if self._is_new(pubsub_topic, message):
+            self._gossip(pubsub_topic, message)
 
     def receive(self, pubsub_topic: str, message: WakuMessage) -> None:
+        """Take a message of a peer, once."""
         self.counters.received += 1
-        self._accept(pubsub_topic, message)
+        if self._is_new(pubsub_topic, message):
+            self._keep(pubsub_topic, message)
+            self._gossip(pubsub_topic, message)
 
-    def _accept(self, pubsub_topic: str, message: WakuMessage) -> None:
-        """Deliver a message once: to the ring, the archive and the peers.
+    def _is_new(self, pubsub_topic: str, message: WakuMessage) -> bool:
+        # Gossip identifies a message by all its bytes. The hash leaves out these two fields.
+        identity = (message_hash(pubsub_topic, message), message.version, message.ephemeral)
+        is_new = self._seen.is_new(identity, self.clock_ns())
+        self.counters.duplicates += not is_new
+        return is_new
+
+    def _keep(self, pubsub_topic: str, message: WakuMessage) -> None:
+        """Add a message to the ring and the archive.
 
         The ring takes subscribed topics only. The archive takes every topic, because it stands for the network's
         stores, which follow all shards.
         """
-        digest, now_ns = message_hash(pubsub_topic, message), self.clock_ns()
-        # Gossip identifies a message by all its bytes. The hash leaves out these two fields.
-        if not self._seen.is_new((digest, message.version, message.ephemeral), now_ns):
-            self.counters.duplicates += 1
-            return
         self._add_to_ring(pubsub_topic, message)
-        if is_admissible(message, now_ns):
-            self._store(digest, pubsub_topic, message)
-        self._gossip(pubsub_topic, message)
+        if is_admissible(message, self.clock_ns()):
+            self._store(message_hash(pubsub_topic, message), pubsub_topic, message)
 
     def _add_to_ring(self, pubsub_topic: str, message: WakuMessage) -> None:
         if self.ring.add(pubsub_topic, message):

@@ -3,6 +3,7 @@
 An empty parameter counts as absent. Topics and hashes are URL-decoded a second time, after the HTTP layer did it once.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote_plus
@@ -10,6 +11,7 @@ from urllib.parse import unquote_plus
 DEFAULT_PAGE_SIZE = 20
 MAX_PAGE_SIZE = 100
 HASH_BYTES = 32
+INTEGER = re.compile(r"[+-]?\d{1,30}", re.ASCII)
 TRUE_WORDS = frozenset({"y", "yes", "true", "1", "on"})
 FALSE_WORDS = frozenset({"n", "no", "false", "0", "off"})
 
@@ -55,7 +57,7 @@ def read_query(parameters: Mapping[str, str]) -> StoreQuery:
 
 def _list(parameters: Mapping[str, str], name: str) -> list[str]:
     text = unquote_plus(parameters.get(name, ""))
-    return text.split(",") if text else []
+    return text.removesuffix(",").split(",") if text else []
 
 
 def _flag(text: str) -> bool:
@@ -66,10 +68,9 @@ def _flag(text: str) -> bool:
 
 
 def _number(text: str, name: str) -> int:
-    try:
-        number = int(text)
-    except ValueError as exc:
-        raise InvalidQueryError(f"{name} parsing error: invalid integer") from exc
+    if not INTEGER.fullmatch(text):
+        raise InvalidQueryError(f"{name} parsing error: invalid integer")
+    number = int(text)
     if not -(2**63) <= number < 2**63:
         raise InvalidQueryError(f"{name} parsing error: integer out of range")
     return number

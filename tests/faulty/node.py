@@ -19,7 +19,8 @@ from embedded.node.archive import QueryRefusedError
 from embedded.node.gossip import SeenCache
 from embedded.node.node import Node
 from embedded.node.rest import server
-from embedded.node.rest.http import json_reply, not_mounted, ok
+from embedded.node.rest.http import json_reply
+from embedded.node.rest.store import REFUSED
 from embedded.node.ring import Ring
 from embedded.node.settings import Settings
 from embedded.node.store_query import DEFAULT_PAGE_SIZE, InvalidQueryError, read_query
@@ -45,10 +46,6 @@ class SubscribeFailsError(Exception):
 
 class PublishFailsError(Exception):
     """The message was not sent."""
-
-
-class NoPeersError(Exception):
-    """The message is lost, because the node has no peers."""
 
 
 class ResizableRing(Ring):
@@ -98,11 +95,9 @@ class FaultyNode(Node):
         super().unsubscribe(pubsub_topic)
 
     def publish(self, pubsub_topic: str, message: WakuMessage) -> None:
-        """Raises PublishFailsError or NoPeersError."""
+        """Raises PublishFailsError."""
         if self.faults.strikes("publish_fails"):
             raise PublishFailsError
-        if self.faults.strikes("no_peers"):
-            raise NoPeersError
         super().publish(pubsub_topic, message)
 
     def _add_to_ring(self, pubsub_topic: str, message: WakuMessage) -> None:
@@ -123,7 +118,7 @@ class FaultyNode(Node):
             super()._store(digest, pubsub_topic, message)
 
     def _gossip(self, pubsub_topic: str, message: WakuMessage) -> None:
-        if not self.peers or self.faults.strikes("gossip_lost"):
+        if not self.peers or self.faults.strikes("no_peers") or self.faults.strikes("gossip_lost"):
             return
         if self.faults.gossip_delay_ms:
             delay = self.faults.gossip_delay_ms / 1000
@@ -189,29 +184,10 @@ def _drain_go_waku(request: web.Request, node: FaultyNode) -> web.Response:
 
 
 async def publish(request: web.Request, handler: Handler, node: FaultyNode) -> web.StreamResponse:
-    """Publish. Without peers the message is lost and the answer is OK, as nwaku's is."""
     try:
         answer = await handler(request)
     except PublishFailsError:
         return web.Response(status=500, text="Failed to publish: timedout")
-    except NoPeersError:
-        answer = ok()
-    return _unless_cut(request, answer, node)
-
-
-async def push(request: web.Request, handler: Handler, node: FaultyNode) -> web.StreamResponse:
-    if node.faults.strikes("lightpush_absent"):
-        return not_mounted()
-    try:
-        answer = await handler(request)
-    except PublishFailsError:
-        return json_reply({"statusDesc": "Lightpush is not available"}, status=503)
-    except NoPeersError:
-        return json_reply({"statusDesc": "No peers for topic, skipping publish"}, status=505)
-    return _unless_cut(request, answer, node)
-
-
-def _unless_cut(request: web.Request, answer: web.StreamResponse, node: FaultyNode) -> web.StreamResponse:
     is_cut = answer.status == web.HTTPOk.status_code and node.faults.strikes("cut_after_publish")
     return cut(request) if is_cut else answer
 
@@ -238,7 +214,7 @@ def _ask_go_waku(request: web.Request, node: FaultyNode) -> web.Response:
     except InvalidQueryError as exc:
         return web.Response(status=400, text=str(exc))
     except QueryRefusedError as exc:
-        return web.Response(status=500, text=f"BAD_REQUEST: {exc}")
+        return web.Response(status=500, text=f"{REFUSED}: {exc}")
     return json_reply(go_waku.page_fields(page, include_data=query.include_data))
 
 
@@ -250,7 +226,7 @@ def _refuse(faults: Faults, *, has_cursor: bool) -> web.Response | None:
     if faults.strikes("store_too_many_requests"):
         return web.Response(status=500, text="Error occurred in queryFut.read() [TOO_MANY_REQUESTS]")
     if has_cursor and faults.strikes("store_cursor_not_found"):
-        return web.Response(status=500, text="BAD_REQUEST: cursor not found")
+        return web.Response(status=500, text=f"{REFUSED}: DRIVER_ERROR: cursor not found")
     return None
 
 
@@ -269,10 +245,8 @@ async def health(request: web.Request, handler: Handler, node: FaultyNode) -> we
     fields = _fields(await handler(request))
     changes: dict[str, dict[str, str]] = {}
     if node.faults.no_peers:
-        fields |= {"nodeHealth": "NOT_READY", "connectionStatus": "Disconnected"}
+        fields |= {"connectionStatus": "Disconnected"}
         changes["Relay"] = {"Relay": "NOT_READY", "desc": "No connected peers"}
-    if node.faults.lightpush_absent:
-        changes["Lightpush"] = {"Lightpush": "NOT_MOUNTED"}
     if node.faults.store_no_peer:
         changes["Store"] = {"Store": "NOT_MOUNTED"}
     protocols = [changes.get(next(iter(protocol)), protocol) for protocol in fields["protocolsHealth"]]
@@ -297,7 +271,6 @@ STRIKES: Mapping[tuple[str, str], Strike] = {
     ("POST", "/relay/v1/subscriptions"): subscribe,
     ("GET", "/relay/v1/messages/{pubsubTopic}"): drain,
     ("POST", "/relay/v1/messages/{pubsubTopic}"): publish,
-    ("POST", "/lightpush/v3/message"): push,
     ("GET", "/store/v3/messages"): ask_store,
     ("GET", "/health"): health,
 }

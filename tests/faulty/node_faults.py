@@ -22,15 +22,14 @@ class Faults:
     starting: int = 0  # everything but health, info and version is 404, as while nwaku mounts its protocols
     reply_delay_ms: int = 0  # every answer, after its work was done
     clock_skew_ms: int = 0  # its clock is ahead of ours, or behind when negative: admission, Date and filled-in times
-    # Relay and lightpush
+    # Relay
     ring_capacity_messages: int = 0  # replaces the capacity of the command line; a smaller ring evicts at once
     read_fails: int = 0  # relay GET answers 500 and drains nothing
     cut_after_drain: int = 0  # relay GET: the messages are gone, the connection breaks instead of an answer
     subscribe_fails: int = 0  # 500, and then only OK and empty pages until the topic is unsubscribed
-    cut_after_publish: int = 0  # relay POST, lightpush: the message is sent, and the connection breaks
-    publish_fails: int = 0  # relay POST answers 500, lightpush 503: the message is not sent
-    no_peers: int = 0  # lightpush answers 505; relay POST answers OK, as nwaku does. Either way the message is lost
-    lightpush_absent: int = 0  # 404: not mounted
+    cut_after_publish: int = 0  # relay POST: the message is sent, and the connection breaks
+    publish_fails: int = 0  # relay POST answers 500: the message is not sent
+    no_peers: int = 0  # relay POST answers OK, and the message stays in this node. Health reports it all the while
     # Gossip with other development nodes. A partition is `gossip_lost` at both nodes
     gossip_lost: int = 0  # a message does not reach the peers, now or later
     gossip_delay_ms: int = 0  # a message reaches the peers this much later

@@ -76,11 +76,10 @@ class SimulatedNode:
         await self._return()
         return [relay_fields(message) for message in messages]
 
-    async def publish(self, _pubsub_topic: str, message: WakuMessage) -> str:
+    async def publish(self, _pubsub_topic: str, message: WakuMessage) -> None:
         await self._travel()
         self._network.spread(message, first=self)
         await self._return()
-        return "lightpush"
 
     async def known(self, hashes: Sequence[bytes]) -> set[bytes]:
         await self._travel()

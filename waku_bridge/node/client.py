@@ -4,7 +4,7 @@ Reading drains: the messages that a GET returned are gone from the node. So the 
 anything else.
 """
 
-import time
+import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ from kit.http.connections import Answer, HttpClient, was_never_sent
 from kit.http.failover import Peers
 from kit.http.urls import host_of
 from waku_bridge.messages import WakuMessage
-from waku_bridge.node.config_check.readings import read_skew
+from waku_bridge.node.config_check.readings import read_health, read_skew
 from waku_bridge.node.dialect import StorePage, parse, read_store_page, refusal, store_refusal, to_json
 from waku_bridge.node.errors import Busy, NodeError, NoPeers, NotSubscribed, Unreachable
 
@@ -27,10 +27,10 @@ JSON_HEADERS = {"Content-Type": "application/json"}
 HTTP_OK = 200
 HTTP_BAD_REQUEST = 400
 HTTP_NOT_FOUND = 404
-LIGHTPUSH_NO_PEERS = 505  # a code of lightpush, with another meaning than in HTTP
+HTTP_NOT_IMPLEMENTED = 501
 SUBSCRIPTIONS = "/relay/v1/subscriptions"
-# Lightpush is attempted again this long after a 404: a node that starts answers 404 for protocols not mounted yet.
-LIGHTPUSH_ABSENT_SECONDS = 60.0
+# All messages that are published within this time share one answer of the node about its peers.
+PEERS_SECONDS = 1.0
 MAX_REASON_BYTES = 1000
 
 
@@ -41,7 +41,8 @@ class WakuNode:
         self.url = url
         self.name = host_of(url)
         self._client = client
-        self._lightpush_absent_until = 0.0
+        self._peers: asyncio.Task[NodeError | None] | None = None
+        self._peers_until = 0.0
         self._dated = ("", datetime.now(UTC), datetime.now(UTC))
 
     @property
@@ -80,21 +81,20 @@ class WakuNode:
             raise NodeError(f"{self.name} answered a read without a list")
         return page
 
-    async def publish(self, pubsub_topic: str, message: WakuMessage) -> str:
-        """Publish a message and return the way that it took, "lightpush" or "relay".
+    async def publish(self, pubsub_topic: str, message: WakuMessage) -> None:
+        """Publish a message by relay.
 
-        Lightpush is preferred because it reports how many peers took the message. Relay returns OK also when none did.
-        Raises NoPeers when lightpush reports that no peer took it.
+        Raises NoPeers, and sends nothing, while the node reports that its relay has no peers: relay would answer OK,
+        keep the message for its own store, and for two minutes pass the same bytes to nobody.
         """
-        if time.monotonic() >= self._lightpush_absent_until and await self._lightpush(pubsub_topic, message):
-            return "lightpush"
+        if error := await self._trouble_with_peers():
+            raise error
         path = f"/relay/v1/messages/{quote(pubsub_topic, safe='')}"
         try:
             await self._post(path, to_json(message))
         except NotSubscribed:
             await self.subscribe(pubsub_topic)
             await self._post(path, to_json(message))
-        return "relay"
 
     async def known(self, hashes: Sequence[bytes]) -> set[bytes]:
         """Return the hashes among these (32 bytes each, 100 at most) that the node's store has."""
@@ -116,20 +116,30 @@ class WakuNode:
         """Return the raw messages of one page of store v3, oldest first."""
         return [entry.message for entry in (await self.store_page(includeData="true", **params)).entries]
 
-    async def _lightpush(self, pubsub_topic: str, message: WakuMessage) -> bool:
-        body = {"pubsubTopic": pubsub_topic, "message": to_json(message)}
-        response = await self._call("POST", "/lightpush/v3/message", body)
-        if response.status_code == HTTP_NOT_FOUND:
-            self._lightpush_absent_until = time.monotonic() + LIGHTPUSH_ABSENT_SECONDS
-        if response.status_code == LIGHTPUSH_NO_PEERS or self._has_no_peers(response):
-            raise _answered(response, NoPeers(f"{self.name} has no peers"))
-        return response.status_code == HTTP_OK
+    async def _trouble_with_peers(self) -> NodeError | None:
+        if monotonic() >= self._peers_until:
+            self._peers_until = monotonic() + PEERS_SECONDS
+            self._peers = asyncio.create_task(self._look_for_peers())
+        assert self._peers is not None  # noqa: S101 - the first call is after `_peers_until`
+        error = await asyncio.shield(self._peers)  # others wait for the same answer
+        if error and not isinstance(error, NoPeers):
+            self._peers_until = 0.0
+        return error
 
-    def _has_no_peers(self, response: Answer) -> bool:
-        if response.status_code != HTTP_OK:
-            return False
-        answer = self._json(response)
-        return isinstance(answer, dict) and answer.get("relayPeerCount") == 0
+    async def _look_for_peers(self) -> NodeError | None:
+        """Return NoPeers, or the error that the health was answered with, or None.
+
+        A node without a report (go-waku) refuses the message itself when it has no peers.
+        """
+        try:
+            response = await self._call("GET", "/health")
+            if response.status_code in (HTTP_NOT_FOUND, HTTP_NOT_IMPLEMENTED):
+                return None
+            self._json(response)
+        except NodeError as error:
+            return error
+        health = read_health(response.content)
+        return NoPeers(f"{self.name} has no peers") if health and health.has_no_peers else None
 
     async def _post(self, path: str, body: Any) -> None:
         response = await self._call("POST", path, body)

@@ -32,7 +32,7 @@ from waku_bridge.metrics import (
     REPLIES_REPUBLISHED,
 )
 from waku_bridge.models import OutboundReply
-from waku_bridge.node import MessageTooLarge, NodeError, NoPeers, Slow, WakuNode
+from waku_bridge.node import MessageTooLarge, NodeError, Slow, WakuNode
 from waku_bridge.node.client import Nodes
 from waku_bridge.outbound.recording import Outgoing
 
@@ -56,13 +56,12 @@ CHECK_AFTER = timedelta(seconds=3)
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A reply that a node took. ``hash`` has 32 bytes, ``node`` is a URL, and ``way`` is relay or lightpush."""
+    """A reply that a node took. ``hash`` has 32 bytes, and ``node`` is a URL."""
 
     reply: Outgoing
     hash: bytes
     node: str
     name: str
-    way: str
     at: datetime
 
 
@@ -109,7 +108,7 @@ def _attributes(tried: Tried) -> dict[str, object]:
     taken, attempt = tried.published, tried.reply.attempt_count
     if taken is None:
         return {"attempt": attempt, "outcome": "refused"}
-    return {"attempt": attempt, "outcome": "taken", "node": taken.name, "path": taken.way}
+    return {"attempt": attempt, "outcome": "taken", "node": taken.name}
 
 
 async def publish_one(reply: Outgoing, nodes: Nodes) -> Tried:
@@ -154,13 +153,13 @@ async def _offer(reply: Outgoing, offer: _Offer, nodes: Nodes) -> Published | No
     """Offer a reply to one node, and note whether the node works."""
     message, node = reply.message, offer.node
     try:
-        way = await node.publish(reply.pubsub_topic, message)
+        await node.publish(reply.pubsub_topic, message)
     except NodeError as error:
-        if not _is_about_the_message(error, reply):
+        if not isinstance(error, MessageTooLarge):
             nodes.failed(node, error)
         return error
     nodes.answered(node, monotonic() - offer.since)
-    return Published(reply, message_hash(reply.pubsub_topic, message), node.url, node.name, way, clock.now())
+    return Published(reply, message_hash(reply.pubsub_topic, message), node.url, node.name, clock.now())
 
 
 def _distrust_slow(offers: Iterable[_Offer], nodes: Nodes) -> Iterator[Refusal]:
@@ -173,11 +172,6 @@ def _distrust_slow(offers: Iterable[_Offer], nodes: Nodes) -> Iterator[Refusal]:
 
 def _refusal(node: WakuNode, error: NodeError) -> Refusal:
     return Refusal(node.name, type(error).__name__, error.code)
-
-
-def _is_about_the_message(error: NodeError, reply: Outgoing) -> bool:
-    """Return whether an error is due to the message and not to the node: it is too large, or all peers have seen it."""
-    return isinstance(error, MessageTooLarge) or (isinstance(error, NoPeers) and reply.attempt_count > 1)
 
 
 def log_refusals(refusals: Iterable[Refusal]) -> None:
@@ -209,7 +203,7 @@ def record_published(taken: Sequence[Published]) -> None:
     ]
     write_rows(_RECORD, ("ids", "ats", "checks", "nodes", "hashes", "questions"), rows)
     first = [published for published in taken if not published.reply.published_at]
-    count(REPLIES_PUBLISHED, [(published.name, published.way) for published in taken])
+    count(REPLIES_PUBLISHED, [(published.name,) for published in taken])
     count(REPLIES_REPUBLISHED, [_form(published) for published in taken if published.reply.published_at])
     took = [(published.at - published.reply.created_at).total_seconds() for published in first]
     observe(PUBLISH_SECONDS, took, of=(published.reply.envelope_hash for published in first))
@@ -227,8 +221,8 @@ def check_after(reply: Outgoing) -> timedelta:
 def record_refused(refused: Sequence[Outgoing], *, now: datetime) -> None:
     """Write that no node took these replies.
 
-    A reply that was published before may be refused because every node has seen it. So it counts as published again,
-    and the stores decide. A reply that was never published stays pending, and is offered again when it is due.
+    A reply that was published before counts as published again, and the stores decide: they may have been late with
+    it. A reply that was never published stays pending, and is offered again when it is due.
     """
     if refused:
         log.warning("replies_not_published", count=len(refused))

@@ -10,7 +10,7 @@ from embedded.node.rest.http import json_reply
 routes = web.RouteTableDef()
 
 
-@routes.get("/dev/stats")
+@routes.get("/dev/stats", allow_head=False)
 async def stats(request: web.Request) -> web.Response:
     return json_reply(request.app[NODE].stats())
 

@@ -11,11 +11,7 @@ routes = web.RouteTableDef()
 
 @routes.post("/relay/v1/subscriptions")
 async def subscribe(request: web.Request) -> web.Response:
-    topics = await _read_topics(request)
-    for topic in topics:
-        if not is_static_shard(topic):
-            raise InvalidMessageError(f"Subscribe failed: invalid pubsub topic: {topic[:100]!r}")
-    for topic in topics:
+    for topic in await _read_topics(request):
         request.app[NODE].subscribe(topic)
     return ok()
 
@@ -31,10 +27,12 @@ async def _read_topics(request: web.Request) -> list[str]:
     topics = await read_json(request)
     if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
         raise InvalidMessageError("Invalid content body, could not decode: not a list of topics")
+    if bad := [topic[:100] for topic in topics if not is_static_shard(topic)]:
+        raise InvalidMessageError(f"Invalid pubsub topic(s): {bad}")
     return topics
 
 
-@routes.get("/relay/v1/messages/{pubsubTopic}")
+@routes.get("/relay/v1/messages/{pubsubTopic}", allow_head=False)
 async def drain(request: web.Request) -> web.Response:
     """Answer with everything on the topic, and forget it before the answer has arrived."""
     node = request.app[NODE]
@@ -46,7 +44,7 @@ async def drain(request: web.Request) -> web.Response:
 
 @routes.post("/relay/v1/messages/{pubsubTopic}")
 async def publish(request: web.Request) -> web.Response:
-    """Answer OK even when no peer took the message: nwaku ignores the result on this route."""
+    """Answer OK even when no peer took the message. The body is read only for a shard that the node has joined."""
     node, topic = request.app[NODE], request.match_info["pubsubTopic"]
     if not node.ring.is_subscribed(topic):
         raise InvalidMessageError(f"Failed to publish: Node not subscribed to topic: {topic[:100]}")

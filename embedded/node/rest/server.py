@@ -10,13 +10,11 @@ from aiohttp.typedefs import Handler, Middleware
 
 from embedded.node.envelope import InvalidMessageError
 from embedded.node.node import NODE, Node
-from embedded.node.rest import dev, lightpush, relay, status, store
-from embedded.node.rest.http import not_mounted
+from embedded.node.rest import dev, relay, status, store
 from embedded.node.settings import Settings
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 RETENTION_SECONDS = 1800
-UNMOUNTED = ("/filter/", "/admin/", "/store/v1/", "/relay/v1/auto/", "/lightpush/v1/", "/messaging/")
 
 
 def create_app(
@@ -34,7 +32,7 @@ def create_app(
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[answer, *middlewares])
     app[NODE] = node or Node(settings, clock_ns=clock_ns)
     app.add_routes(routes or ())
-    for module in (relay, lightpush, store, status, dev):
+    for module in (relay, store, status, dev):
         app.add_routes(module.routes)
     app.router.add_route("*", "/{path:.*}", refuse_unknown)
     app.cleanup_ctx.append(background_work)
@@ -43,20 +41,19 @@ def create_app(
 
 @web.middleware
 async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer a refusal of a handler with 400 and its text, and add the node's time to every answer."""
+    """Answer a refusal of a handler with 400 and its text. Every answer has the node's time and ends its connection."""
     try:
         response = await handler(request)
     except InvalidMessageError as exc:
         response = web.Response(status=400, text=str(exc))
     response.headers["Date"] = formatdate(request.app[NODE].clock_ns() / 10**9, usegmt=True)
+    response.force_close()
     return response
 
 
-async def refuse_unknown(request: web.Request) -> web.Response:
-    """Answer like nwaku: 404 for a namespace that is not mounted, 400 for any other path or method that it lacks."""
-    if request.path.startswith(UNMOUNTED):
-        return not_mounted()
-    return web.Response(status=400, text="bad request")
+async def refuse_unknown(_request: web.Request) -> web.Response:
+    """Answer with 404 and an empty body to any path or method that the node lacks, HEAD among them."""
+    return web.Response(status=404)
 
 
 async def background_work(app: web.Application) -> AsyncIterator[None]:

@@ -8,10 +8,11 @@ from embedded.node.node import NODE
 from embedded.node.rest.http import json_reply
 from embedded.node.store_query import InvalidQueryError, read_query
 
+REFUSED = "error in handleSelfStoreRequest: BAD_RESPONSE: archive error"
 routes = web.RouteTableDef()
 
 
-@routes.get("/store/v3/messages")
+@routes.get("/store/v3/messages", allow_head=False)
 async def messages(request: web.Request) -> web.Response:
     """Answer a query, or refuse a faulty one."""
     node = request.app[NODE]
@@ -21,9 +22,9 @@ async def messages(request: web.Request) -> web.Response:
     except InvalidQueryError as exc:
         return web.Response(status=400, text=str(exc))
     except QueryRefusedError as exc:
-        return web.Response(status=500, text=f"BAD_REQUEST: {exc}")
+        return web.Response(status=500, text=f"{REFUSED}: {exc}")
     if request.query.get("peerAddr"):
-        return web.Response(status=500, text="Error occurred in queryFut.read() [PEER_DIAL_FAILURE: no libp2p here]")
+        return json_reply({"requestId": "", "statusCode": 504, "statusDesc": "PEER_DIAL_FAILURE", "messages": []})
     return json_reply(_page_fields(page, include_data=query.include_data))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import orjson
@@ -27,8 +28,16 @@ from waku_bridge.metrics import (
     NODE_VERSION_TIMESTAMP_SECONDS,
 )
 from waku_bridge.node.config_check import pages
-from waku_bridge.node.config_check.readings import Reading, read_health, read_info, read_mesh, read_skew, read_version
-from waku_bridge.node.config_check.rules import Expectations, complaints
+from waku_bridge.node.config_check.readings import (
+    Reading,
+    read_health,
+    read_info,
+    read_joined,
+    read_mesh,
+    read_skew,
+    read_version,
+)
+from waku_bridge.node.config_check.rules import Expectations, complaints, shards_of
 from waku_bridge.node.config_check.saved import NOTICES
 from waku_bridge.node.dialect import refusal, to_json
 from waku_bridge.node.errors import MessageTooLarge
@@ -42,7 +51,7 @@ PROBE_BYTES = MAX_MESSAGE_BYTES - 4096
 PROBE_SHARD = 1023
 PROBE_CONTENT_TOPIC = "/push-server/1/size-probe/proto"
 HTTP_OK = 200
-HTTP_NO_PEERS = 505
+SUBSCRIPTIONS = "/relay/v1/subscriptions"
 HEADERS = {"Content-Type": "application/json"}
 
 
@@ -109,12 +118,16 @@ async def _read(client: HttpClient, url: str) -> Reading:
         _ask_either(client, url, "/debug/v1/version", "/version"),
         _ask(client, "GET", f"{url}/admin/v1/peers/mesh/on/{settings.WAKU_PUBSUB_TOPICS[0].rpartition('/')[2]}"),
     )
+    shards = shards_of(settings.WAKU_PUBSUB_TOPICS)
+    asked = [*shards, *_others(shards)]
+    joined = await asyncio.gather(*(_is_joined(client, url, *shard) for shard in asked))
     answers = (info, health, version)
     return Reading(
         is_reachable=any(answer is not None for answer in answers),
         health=read_health(_content(health)),
         version=read_version(_content(version)),
         shards=read_info(_content(info)),
+        joined={shard: is_joined for shard, is_joined in zip(asked, joined, strict=True) if is_joined is not None},
         skew_seconds=_skew(health, asked_at, answered_at),
         mesh_peers=read_mesh(_content(mesh)),
     )
@@ -129,25 +142,44 @@ def _content(answer: Answer | None) -> bytes:
     return answer.content if answer and answer.status_code == HTTP_OK else b""
 
 
-async def _probe_size(url: str) -> int | None:
-    """Return the size limit in lightpush's refusal of a message, 0 when it takes the message, or None without either.
+def _others(shards: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the lowest shard that we do not read. A node that follows all shards of its cluster follows this one."""
+    return [(cluster, min(set(range(len(shards) + 1)) - {number for _, number in shards})) for cluster, _ in shards[:1]]
 
-    The message has the largest size that Status sends. It is ephemeral, and on a shard that no node serves, so a node
-    that takes it finds no peer to send it to.
+
+async def _is_joined(client: HttpClient, url: str, cluster: int, shard: int) -> bool | None:
+    """Return whether the node relays a shard. The request has no body, so that nothing can be published."""
+    answer = await _ask(client, "POST", url + _messages(f"/waku/2/rs/{cluster}/{shard}"))
+    return read_joined(answer.status_code, answer.content) if answer else None
+
+
+async def _probe_size(url: str) -> int | None:
+    """Return the size limit in the node's refusal of a message, 0 when it takes the message, or None without either.
+
+    The message has the largest size that Status sends. It is ephemeral, and on a shard that no node serves, which the
+    node joins for it: a node that takes the message finds no peer to send it to. Lightpush would measure another node.
     """
     pubsub_topic = f"{settings.WAKU_PUBSUB_TOPICS[0].rpartition('/')[0]}/{PROBE_SHARD}"
     message = WakuMessage(
         os.urandom(PROBE_BYTES), PROBE_CONTENT_TOPIC, int(timezone.now().timestamp() * 10**9), ephemeral=True
     )
-    body = orjson.dumps({"pubsubTopic": pubsub_topic, "message": to_json(message)})
+    topics = orjson.dumps([pubsub_topic])
     async with new_client(timeout_seconds=TIMEOUT_SECONDS) as client:
-        answer = await _ask(client, "POST", f"{url}/lightpush/v3/message", body)
+        await _ask(client, "POST", url + SUBSCRIPTIONS, topics)
+        try:
+            answer = await _ask(client, "POST", url + _messages(pubsub_topic), orjson.dumps(to_json(message)))
+        finally:
+            await _ask(client, "DELETE", url + SUBSCRIPTIONS, topics)
     if answer is None:
         return None
-    if answer.status_code in (HTTP_OK, HTTP_NO_PEERS):
+    if answer.status_code == HTTP_OK:
         return 0
     error = refusal(answer.status_code, answer.content[:1000].decode(errors="replace"), where=url)
     return (error.limit_bytes or None) if isinstance(error, MessageTooLarge) else None
+
+
+def _messages(pubsub_topic: str) -> str:
+    return f"/relay/v1/messages/{quote(pubsub_topic, safe='')}"
 
 
 async def _ask_either(client: HttpClient, url: str, path: str, newer_path: str) -> Answer | None:

@@ -20,6 +20,7 @@ STATES = frozenset(
     {"READY", "NOT_READY", "NOT_MOUNTED", "INITIALIZING", "SYNCHRONIZING", "SHUTTING_DOWN", "EVENT_LOOP_LAGGING"}
 )
 CONNECTIONS = frozenset({"Connected", "PartiallyConnected", "Disconnected"})
+HTTP_BAD_REQUEST = 400
 DATE_RESOLUTION = timedelta(seconds=1)
 
 
@@ -47,6 +48,11 @@ class Health:
     connection: str = ""
     protocols: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def has_no_peers(self) -> bool:
+        """Return whether messages reach nobody by relay. The node itself is READY all the same."""
+        return self.connection == "Disconnected" or self.protocols.get("Relay") == "NOT_READY"
+
 
 @dataclass(frozen=True, slots=True)
 class LongestPage:
@@ -60,6 +66,7 @@ class LongestPage:
 class Reading:
     """The answers of one node to one check. None means that an answer was missing or malformed.
 
+    ``shards`` are those of its record, and ``joined`` says of some shards (cluster, number) whether it relays them.
     ``skew_seconds`` is how far its clock is ahead of ours, at least. ``size_limit_bytes`` is the limit in its refusal
     of a message of the largest size that Status sends, or 0 when it took the message.
     """
@@ -68,6 +75,7 @@ class Reading:
     health: Health | None = None
     version: Version | None = None
     shards: Shards | None = None
+    joined: Mapping[tuple[int, int], bool] = field(default_factory=dict)
     skew_seconds: float | None = None
     size_limit_bytes: int | None = None
     longest_page: LongestPage = LongestPage()
@@ -107,6 +115,16 @@ def read_info(body: bytes) -> Shards | None:
     answer = _read_json(body)
     record = answer.get("enrUri") if isinstance(answer, dict) else None
     return read_shards(record) if isinstance(record, str) else None
+
+
+def read_joined(status: int, body: bytes) -> bool | None:
+    """Return whether nwaku relays a shard, by its answer to a message without a body.
+
+    It refuses a shard that it has not joined before it looks at the body, and then the missing body, without a text.
+    """
+    if status != HTTP_BAD_REQUEST:
+        return None
+    return False if b"not subscribed" in body else None if body else True
 
 
 def read_mesh(body: bytes) -> int | None:

@@ -5,7 +5,7 @@ of the node, because `/readyz` is public.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from kit.health.complaints import UNREACHABLE, Complaint
@@ -34,9 +34,13 @@ class Expectations:
 
     @property
     def shards(self) -> list[tuple[int, int]]:
-        """Return cluster and shard of each topic."""
-        found = map(SHARD.fullmatch, self.pubsub_topics)
-        return [(int(match[1]), int(match[2])) for match in found if match]
+        return shards_of(self.pubsub_topics)
+
+
+def shards_of(pubsub_topics: Iterable[str]) -> list[tuple[int, int]]:
+    """Return cluster and shard of each topic."""
+    found = map(SHARD.fullmatch, pubsub_topics)
+    return [(int(match[1]), int(match[2])) for match in found if match]
 
 
 Rule = Callable[[Reading, Expectations], Iterator[Complaint]]
@@ -96,14 +100,11 @@ def _health(reading: Reading, _expected: Expectations) -> Iterator[Complaint]:
 
 
 def _peers(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
-    if not reading.health:
-        return
-    relay = reading.health.protocols.get("Relay", "")
-    if reading.health.connection == "Disconnected" or (expected.is_read and relay == "NOT_READY"):
+    if expected.is_read and reading.health and reading.health.has_no_peers:
         yield Complaint(
             "no_peers",
             "it has no peers to gossip with",
-            "It receives nothing, and replies that are published through it reach nobody.",
+            "It receives nothing, and no reply is published through it.",
             "Make sure that it finds peers (bootstrap nodes, --cluster-id, firewall), and run a second node.",
         )
 
@@ -126,13 +127,6 @@ def _mounted(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
             "relay is not mounted",
             "There is nothing to read from this node.",
             "Start it with --relay=true, or take it out of WAKU_NODES.",
-        )
-    if expected.is_read and protocols.get("Lightpush") == "NOT_MOUNTED":
-        yield Complaint(
-            "no_lightpush",
-            "lightpush is not mounted",
-            "Replies go out by relay, which returns OK even when no peer took them.",
-            "Start it with --lightpush=true.",
         )
     if expected.is_store and protocols.get("Store") == "NOT_MOUNTED":
         yield Complaint(
@@ -161,6 +155,24 @@ def _shards(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
             "It serves the shard only while our subscription lasts, few peers find it, and a restart ends the "
             "subscription.",
             "Start it with --shard for each shard of WAKU_PUBSUB_TOPICS.",
+        )
+    elif idle := [shard for cluster, shard in expected.shards if reading.joined.get((cluster, shard)) is False]:
+        yield Complaint(
+            "shard_not_served",
+            f"it does not relay shard {', '.join(map(str, idle))}, although its record names it",
+            "Nothing arrives from this node, and no reply is published through it.",
+            "See its log, and restart it.",
+        )
+
+
+def _other_shards(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
+    others = {shard for shard, is_joined in reading.joined.items() if is_joined} - set(expected.shards)
+    if others and expected.is_read and not (reading.version and reading.version.is_go_waku):
+        yield Complaint(
+            "other_shards",
+            f"it also relays shard {', '.join(str(shard) for _, shard in sorted(others))}, which nobody reads here",
+            "It probably relays and stores every shard of its cluster, whatever its record says.",
+            "Start it with --num-shards-in-network=0, and with --shard for each shard of WAKU_PUBSUB_TOPICS.",
         )
 
 
@@ -221,6 +233,7 @@ RULES: tuple[Rule, ...] = (
     _mesh,
     _mounted,
     _shards,
+    _other_shards,
     _no_shards,
     _ring,
     _size_limit,

@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from embedded.node.rest.store import REFUSED
 from kit.http.connections import new_client
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import (
@@ -27,7 +28,7 @@ from waku_bridge.node import (
 
 SHARD = "/waku/2/rs/16/32"
 RELAY = "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F16%2F32"
-LIGHTPUSH = "/lightpush/v3/message"
+HEALTH = "/health"
 SUBSCRIBE = "/relay/v1/subscriptions"
 MESSAGE = WakuMessage(b"payload", "/waku/1/0x01020304/rfc26", 1_700_000_000_000_000_000)
 
@@ -36,8 +37,9 @@ class Node:
     """A node that answers each path with these answers in turn, and repeats the last one."""
 
     def __init__(self, **answers: list[httpx.Response | Exception]) -> None:
-        paths = {"relay": RELAY, "lightpush": LIGHTPUSH, "subscribe": SUBSCRIBE, "store": "/store/v3/messages"}
-        self.answers = {paths[name]: list(given_answers) for name, given_answers in answers.items()}
+        paths = {"relay": RELAY, "health": HEALTH, "subscribe": SUBSCRIBE, "store": "/store/v3/messages"}
+        with_health = {"health": [health()], **answers}
+        self.answers = {paths[name]: list(given_answers) for name, given_answers in with_health.items()}
         self.calls: list[tuple[str, str]] = []
         self.bodies: list[object] = []
 
@@ -61,6 +63,10 @@ class Node:
 
 def ok(body="OK"):
     return httpx.Response(200, content=json.dumps(body))
+
+
+def health(relay="READY", connection="PartiallyConnected"):
+    return ok({"nodeHealth": "READY", "connectionStatus": connection, "protocolsHealth": [{"Relay": relay}]})
 
 
 def read(*answers):
@@ -161,7 +167,7 @@ def test_the_messages_of_a_store_page_are_returned():
 @pytest.mark.parametrize(
     ("status", "text", "error"),
     [
-        (500, "BAD_REQUEST: cursor not found", CursorLost),
+        (500, f"{REFUSED}: DRIVER_ERROR: cursor not found", CursorLost),
         (429, "", Busy),
         (500, "Error occurred in queryFut.read() [TOO_MANY_REQUESTS]", Busy),
         (412, "No suitable service peer & no discovery method", NoStore),
@@ -186,50 +192,55 @@ def test_an_answer_that_is_no_page_of_a_store_is_a_node_error(answer):
 # Publishing -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_message_is_published_by_lightpush():
-    node = Node(lightpush=[ok({"relayPeerCount": 3})])
-    assert publish(node) == [("POST", LIGHTPUSH)]
-    assert node.bodies == [{"pubsubTopic": SHARD, "message": to_json(MESSAGE)}]
-
-
-def test_a_node_without_lightpush_relays_and_lightpush_is_not_attempted_at_once_again():
-    node = Node(lightpush=[httpx.Response(404)], relay=[ok()])
-    assert publish(node, times=2) == [("POST", LIGHTPUSH), ("POST", RELAY), ("POST", RELAY)]
+def test_a_message_is_published_by_relay_and_the_next_one_does_not_ask_for_the_health_again():
+    node = Node(relay=[ok()])
+    assert publish(node, times=2) == [("GET", HEALTH), ("POST", RELAY), ("POST", RELAY)]
     assert node.bodies[1] == to_json(MESSAGE)
 
 
-def test_lightpush_is_attempted_again_at_a_node_that_was_starting(monkeypatch):
-    monkeypatch.setattr(client, "LIGHTPUSH_ABSENT_SECONDS", 0.0)
-    node = Node(lightpush=[httpx.Response(404), ok({"relayPeerCount": 1})], relay=[ok()])
-    assert publish(node, times=2) == [("POST", LIGHTPUSH), ("POST", RELAY), ("POST", LIGHTPUSH)]
+def test_messages_at_the_same_time_share_one_answer_about_the_health():
+    node = Node(relay=[ok()])
+    node.run(lambda client: asyncio.gather(*(client.publish(SHARD, MESSAGE) for _ in range(50))))
+    assert [node.calls.count(call) for call in (("GET", HEALTH), ("POST", RELAY))] == [1, 50]
 
 
-@pytest.mark.parametrize("answer", [ok({"relayPeerCount": 0}), httpx.Response(505, json={"statusDesc": "no peers"})])
-def test_a_message_that_lightpush_gave_to_no_peer_is_an_error_and_not_relayed(answer):
-    node = Node(lightpush=[answer], relay=[ok()])
+@pytest.mark.parametrize("without_peers", [health("NOT_READY"), health(connection="Disconnected")])
+def test_a_node_without_peers_is_given_nothing_because_its_relay_would_answer_ok(without_peers):
+    node = Node(health=[without_peers], relay=[ok()])
     with pytest.raises(NoPeers):
         publish(node)
-    assert node.calls == [("POST", LIGHTPUSH)]
+    assert node.calls == [("GET", HEALTH)]
 
 
-def test_publishing_returns_the_way_of_the_message():
-    def way(**answers):
-        return Node(**answers).run(lambda client: client.publish(SHARD, MESSAGE))
+def test_a_node_that_found_peers_is_used_a_moment_later(monkeypatch):
+    monkeypatch.setattr(client, "PEERS_SECONDS", 0.0)
+    node = Node(health=[health("NOT_READY"), health()], relay=[ok()])
+    with pytest.raises(NoPeers):
+        publish(node)
+    assert publish(node)[1:] == [("GET", HEALTH), ("POST", RELAY)]
 
-    assert way(lightpush=[ok({"relayPeerCount": 1})]) == "lightpush"
-    assert way(lightpush=[ok({})]) == "lightpush"
-    assert way(lightpush=[httpx.Response(404)], relay=[ok()]) == "relay"
+
+@pytest.mark.parametrize("answer", [httpx.Response(404), httpx.Response(501, text="Non RLN"), ok({}), ok("healthy")])
+def test_a_node_without_a_report_of_its_health_relays(answer):
+    assert publish(Node(health=[answer], relay=[ok()])) == [("GET", HEALTH), ("POST", RELAY)]
 
 
-@pytest.mark.parametrize("status", [400, 429, 500, 503])
-def test_a_message_that_lightpush_refuses_is_relayed_and_the_next_one_goes_by_lightpush(status):
-    node = Node(lightpush=[httpx.Response(status, json={"statusDesc": "no"})], relay=[ok()])
-    assert publish(node, times=2) == [("POST", LIGHTPUSH), ("POST", RELAY)] * 2
+@pytest.mark.parametrize("answer", [httpx.Response(503), httpx.ReadTimeout("slow"), httpx.Response(200, text="<html>")])
+def test_a_health_that_fails_is_an_error_of_this_message_and_not_of_the_next_one(answer):
+    node = Node(health=[answer, health()], relay=[ok()])
+
+    async def use(client):
+        with pytest.raises(NodeError):
+            await client.publish(SHARD, MESSAGE)
+        await client.publish(SHARD, MESSAGE)
+
+    node.run(use)
+    assert node.calls == [("GET", HEALTH), ("GET", HEALTH), ("POST", RELAY)]
 
 
 def test_publishing_subscribes_a_node_that_forgot_the_shard():
-    not_subscribed = httpx.Response(400, text="Failed to publish: not subscribed to topic")
-    node = Node(lightpush=[httpx.Response(404)], relay=[not_subscribed, ok()], subscribe=[ok()])
+    not_subscribed = httpx.Response(400, text="Failed to publish: Node not subscribed to topic: x")
+    node = Node(relay=[not_subscribed, ok()], subscribe=[ok()])
     assert publish(node)[1:] == [("POST", RELAY), ("POST", SUBSCRIBE), ("POST", RELAY)]
     assert node.bodies[2] == [SHARD]
 
@@ -247,24 +258,17 @@ def test_a_failed_subscription_is_removed_at_the_node():
     ("status", "text", "limit"),
     [
         (400, "Failed to publish: Message size exceeded maximum of 153600 bytes", 153_600),
-        (420, '{"statusDesc":"Message size exceeded maximum of: 153600 bytes"}', 153_600),
+        (400, "Message size exceeded maximum of: 153600 bytes", 153_600),
         (413, "", 0),
     ],
 )
 def test_the_refusal_of_a_large_message_has_the_limit_of_the_node(status, text, limit):
     with pytest.raises(MessageTooLarge) as caught:
-        publish(Node(lightpush=[httpx.Response(404)], relay=[httpx.Response(status, text=text)]))
+        publish(Node(relay=[httpx.Response(status, text=text)]))
     assert caught.value.limit_bytes == limit
 
 
 @pytest.mark.parametrize("answer", [httpx.Response(400, text="too large"), httpx.Response(500), httpx.ReadError("x")])
-def test_a_message_that_neither_lightpush_nor_relay_takes_is_a_node_error(answer):
+def test_a_message_that_relay_does_not_take_is_a_node_error(answer):
     with pytest.raises(NodeError):
-        publish(Node(lightpush=[httpx.Response(404)], relay=[answer]))
-
-
-def test_a_lightpush_that_times_out_may_have_been_taken_and_is_not_relayed_by_the_same_node():
-    node = Node(lightpush=[httpx.ReadTimeout("slow")], relay=[ok()])
-    with pytest.raises(NodeError):
-        publish(node)
-    assert node.calls == [("POST", LIGHTPUSH)]
+        publish(Node(relay=[answer]))

@@ -123,11 +123,10 @@ def test_a_development_node_has_no_complaints(serve) -> None:
 @pytest.mark.parametrize(
     ("switches", "ids"),
     [
-        ({"no_peers": True}, ["not_ready", "no_peers"]),
+        ({"no_peers": True}, ["no_peers"]),
         ({"starting": True}, ["not_ready"]),
         ({"clock_skew_ms": 30_000}, ["clock_skew"]),
         ({"clock_skew_ms": -30_000}, ["clock_skew"]),
-        ({"lightpush_absent": True}, ["no_lightpush"]),
         ({"store_no_peer": True}, ["no_store"]),
     ],
 )
@@ -148,6 +147,19 @@ def test_a_fault_of_the_node_is_found(serve, switches: dict[str, object], ids: l
 def test_a_wrong_flag_of_the_node_is_found(serve, node_settings: Settings, ids: list[str]) -> None:
     url, _node = devnode(serve, node_settings)
     assert found(url) == ids
+
+
+def test_a_node_that_relays_more_than_its_record_names_is_found(serve) -> None:
+    """Measured on nwaku v0.38.1: --num-shards-in-network=65 joins all shards, and its record names those of --shard."""
+    url, node = devnode(serve)
+    for shard in range(65):
+        node.subscribe(f"/waku/2/rs/16/{shard}")
+    assert found(url) == ["other_shards"]
+    assert noted(url).memory["shards"] == "16: 32"
+    node.restart()
+    assert found(url) == []
+    node.unsubscribe(SHARD)
+    assert found(url) == ["shard_not_served"]
 
 
 def test_the_config_check_publishes_nothing(serve) -> None:
@@ -216,7 +228,7 @@ def test_the_config_check_survives_every_answer_and_quotes_none(serve, status: i
 
 def test_the_findings_of_a_check_are_exported_as_metrics(serve) -> None:
     url, node = devnode(serve)
-    node.faults.update({"clock_skew_ms": 30_000, "no_peers": True})
+    node.faults.update({"clock_skew_ms": 30_000, "starting": True})
     check_all(now=NOW)
     host = url.removeprefix("http://")
     assert NODE_HEALTHY.labels(host)._value.get() == 0

@@ -6,12 +6,13 @@ from waku_bridge.node.config_check.enr import Shards
 from waku_bridge.node.config_check.readings import Health, LongestPage, Reading, Version
 from waku_bridge.node.config_check.rules import Expectations, complaints
 
-PROTOCOLS = {"Relay": "READY", "Lightpush": "READY", "Store": "READY", "Filter": "NOT_MOUNTED"}
+PROTOCOLS = {"Relay": "READY", "Store": "READY", "Filter": "NOT_MOUNTED"}
 GOOD = Reading(
     is_reachable=True,
     health=Health("READY", "Connected", PROTOCOLS),
     version=Version((0, 38, 1)),
     shards=Shards(16, frozenset({32, 64})),
+    joined={(16, 32): True, (16, 0): False},
     skew_seconds=0.0,
     size_limit_bytes=0,
     longest_page=LongestPage(700, 1),
@@ -50,10 +51,12 @@ def test_a_node_as_documented_does_not_deviate() -> None:
         (replace(GOOD, mesh_peers=3), ["few_peers"]),
         (replace(GOOD, mesh_peers=4), []),
         (without("Relay"), ["no_relay"]),
-        (without("Lightpush"), ["no_lightpush"]),
         (without("Store"), ["no_store"]),
         (replace(GOOD, shards=Shards(1, frozenset({32}))), ["wrong_cluster"]),
         (replace(GOOD, shards=Shards(16, frozenset({0, 64}))), ["shard_not_served"]),
+        (replace(GOOD, joined={(16, 32): False}), ["shard_not_served"]),
+        (replace(GOOD, joined={(16, 0): True}), ["other_shards"]),
+        (replace(GOOD, joined={(16, 0): True}, version=Version((0, 10, 0), is_go_waku=True)), ["go_waku"]),
         (replace(GOOD, shards=None), ["shards_unknown"]),
         (replace(GOOD, longest_page=LongestPage(50, 3)), ["small_ring"]),
         (replace(GOOD, longest_page=LongestPage(30, 9)), ["small_ring"]),
@@ -75,7 +78,7 @@ def test_each_wrong_fact_is_a_complaint_of_its_own(reading: Reading, ids: list[s
 
 def test_a_node_that_serves_only_its_store_needs_no_relay() -> None:
     store_only = replace(EXPECTED, is_read=False)
-    relay_off = Health("READY", "Connected", {"Store": "READY", "Relay": "NOT_MOUNTED", "Lightpush": "NOT_MOUNTED"})
+    relay_off = Health("READY", "Connected", {"Store": "READY", "Relay": "NOT_MOUNTED"})
     reading = replace(GOOD, health=relay_off, shards=None, longest_page=LongestPage(50, 9))
     assert found(reading, store_only) == []
     assert found(without("Store"), store_only) == ["no_store"]

@@ -20,6 +20,7 @@ from tests.batches import TIMEOUT_SECONDS, WAKEUP, poll_and_process, wait_for_wa
 from tests.factories.envelopes import PUBSUB_TOPIC
 from tests.faulty.node import create_app
 from waku_bridge.node import WakuNode
+from waku_bridge.node import client as node_client
 from waku_bridge.outbound import Nodes, Outbox, Reply, outbox
 
 
@@ -57,8 +58,9 @@ class DevNode:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., list[DevNode]]]:
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[DevNode]]]:
     """Return a function that starts development nodes, which gossip with each other: ``start(2)``."""
+    monkeypatch.setattr(node_client, "PEERS_SECONDS", 0.0)  # it is measured by another clock
     client = new_client(timeout_seconds=5)
     running: list[DevNode] = []
 

@@ -70,8 +70,8 @@ def gossiped(source, target, reply):
 
 
 def lose_the_next(node):
-    """Lose the next message, as nwaku's relay route does without peers: it returns OK, and no node has the message."""
-    node.fails(lightpush_absent=1, no_peers=1)
+    """Lose the next message: the node returns OK, and no store has the message."""
+    node.fails(archive_refuses=1)
 
 
 # The verdict ----------------------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_a_reply_that_its_node_did_not_forward_is_published_by_another_node(star
 
 
 def test_where_every_node_refuses_a_repetition_the_stores_decide(start, clock, published):
-    """A node may report that it reached no peer because all have seen the message. A late store has it then."""
+    """A store may have been late with the message."""
     [node] = start(1)
     node.fails(archive_delay_ms=300)
     reply, process = published(node)
@@ -432,11 +432,23 @@ def test_when_the_first_node_is_down_the_second_publishes_and_confirms(start, cl
 def test_a_node_without_peers_has_not_published(start, published):
     first, second = start(2)
     first.fails(no_peers=True)
-    alone, _ = published(first)
-    assert fresh(alone).state == State.PENDING
     reply, _ = published(first, second)
     assert fresh(reply).node == second.url
     assert first.stats()["published"] == 0
+
+
+def test_a_reply_waits_for_the_peers_of_the_only_node_whose_store_would_confirm_it(start, clock, published):
+    """Relay answers OK without peers, and keeps the message in the store of the node itself."""
+    [node] = start(1)
+    node.fails(no_peers=True)
+    reply, process = published(node)
+    assert fresh(reply).state == State.PENDING
+    assert node.stats()["archived"] == 0
+    node.fails(no_peers=False)
+    for seconds in (10, ASKED_AFTER):
+        clock.goes(seconds)
+        process.works()
+    assert (fresh(reply).state, node.stats()["published"]) == (State.CONFIRMED, 1)
 
 
 def test_a_lost_answer_of_a_node_makes_no_second_message(start, published):
@@ -506,4 +518,4 @@ def test_queries_by_two_workers_lead_to_one_repetition(start, clock, published):
         each.process_batch()
     for each in (other, process):
         each.works()
-    assert node.stats()["published"] == 1
+    assert node.stats()["published"] == 2

@@ -23,7 +23,7 @@ from tests.statements import statements
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import PushResponse
 from waku_bridge.models import OutboundReply
-from waku_bridge.node import MessageTooLarge, NodeError, NoPeers, WakuNode
+from waku_bridge.node import MessageTooLarge, NodeError, WakuNode
 from waku_bridge.node.client import HEDGED_AT_ONCE, HEDGED_SHARE
 from waku_bridge.outbound import Nodes, Reply, publishing, record
 from waku_bridge.outbound.publishing import CHECK_AFTER, RETRY_AFTER, give_up, publish_one
@@ -46,7 +46,6 @@ class Node:
         if self.error:
             raise self.error
         self.published.append((pubsub_topic, message))
-        return "lightpush"
 
 
 def deaf(url="http://deaf"):
@@ -246,16 +245,6 @@ def test_a_message_that_is_too_large_is_no_failure_of_the_node(clock):
     assert (len(first.published), len(second.published)) == (1, 1)
 
 
-@pytest.mark.django_db
-def test_a_repeated_message_without_peers_is_no_failure_of_the_node(clock):
-    first, second = Node("http://first", error=NoPeers("no")), Node("http://second")
-    process = OutboxProcess([first, second])
-    for attempt_count in (1, 0, 0):
-        make_reply(at=clock.at, attempt_count=attempt_count)
-        process.works()
-    assert (first.asked, len(second.published)) == (2, 3)
-
-
 @pytest.fixture
 def hanging():
     """A node that takes connections and answers nothing. Its client gives up after a minute."""
@@ -332,7 +321,7 @@ def test_a_repeated_reply_goes_to_another_node_first(clock):
 
 @pytest.mark.django_db
 def test_the_stores_decide_about_a_published_reply_whose_repetition_is_refused(clock):
-    """Perhaps all peers have seen it, which is no reason to publish it as a new message."""
+    """Perhaps they were late with it, which is no reason to publish it as a new message."""
     reply = make_reply(at=clock.at, node="http://node", published_at=clock.at, message_hash=b"h" * 32)
     publish(deaf())
     row = fresh(reply)
