@@ -41,7 +41,7 @@ def test_the_size_is_spelled_as_nwaku_reads_it() -> None:
 
 
 def test_the_config_check_has_warnings() -> None:
-    assert len(IDS) >= 15
+    assert len(IDS) >= 14
 
 
 @pytest.mark.parametrize("warning", [*IDS, "not_watched"])
