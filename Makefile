@@ -64,7 +64,7 @@ test-nightly: dev ## what `make test` leaves out: the same promises for every pa
 test-distribution: dev ## what reads strangers' bytes, on the distribution's own Python where that is another one (one minute)
 	@PROCESSES=$(PROCESSES) requirements/distribution.sh
 
-chaos: dev ## fault runs: thousands of messages while workers, the real gorush, nodes, bridges and database are killed (many minutes); DATABASE=system
+chaos: dev ## fault runs: thousands of messages while workers, the real gorush, nodes, bridges and database are killed, and five minutes without a provider, in six ways (an hour); DATABASE=system
 	@requirements/system.sh go prosody $(SYSTEM_DATABASE)
 	@tests/interop/peers/build.sh gorush
 	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest -m chaos -s tests/chaos tests/siege $(ARGS)

@@ -12,7 +12,7 @@ import psycopg
 
 from tests.chaos.bridges import Lag
 from tests.chaos.outages import Struck
-from tests.chaos.tables import print_table
+from tests.chaos.tables import at_share, print_table
 
 AUDIT = """
     CREATE TABLE audit_offer (hash bytea);
@@ -147,7 +147,7 @@ def show(passages: Passages, struck: Iterable[Struck], lag: Lag, archived: set[b
         ("live only, in no store", not_archived),
         ("repetitions suppressed", passages.suppressed),
         ("dead letters", sum(passages.dead_letters.values())),
-        *((f"until in the inbox, {share:.1%}", f"{_at(delays, share):.2f} s") for share in (0.5, 0.9, 0.99, 1)),
+        *((f"until in the inbox, {share:.1%}", f"{at_share(delays, share):.2f} s") for share in (0.5, 0.9, 0.99, 1)),
     ]
     print_table("Passages", ("figure", "count"), rows)
     recoveries = [
@@ -162,7 +162,3 @@ def show(passages: Passages, struck: Iterable[Struck], lag: Lag, archived: set[b
     print_table("Faults", ("fault", "lasted, s", "all in the inbox after, s", "read again after, s"), recoveries)
     lags = [(f"{at:.0f}", "database away" if worst is None else f"{worst:.0f}") for at, worst in lag.worst_by(10)]
     print_table("Watermark lag", ("from second", "largest of ten, s"), lags)
-
-
-def _at(delays: Sequence[float], share: float) -> float:
-    return delays[min(len(delays) - 1, int(share * len(delays)))] if delays else 0.0

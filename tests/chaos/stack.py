@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embedded.servers.ports import free_port
+from embedded.stack import plan
 from tests.flows import fleet as processes
 from tests.flows.fleet import UNLIMITED, Fleet, NewFleet, wait_for_http
 from tests.interop.servers import Servers
@@ -23,12 +24,19 @@ SETTINGS = {
 }
 
 
-def new_stack(new_fleet: NewFleet, name: str, **settings: str) -> "Stack":
-    """Return a stack that is not started yet. Its timeout is short, so that a run reaches the end of it."""
-    ports = [free_port(), free_port()]
-    own = {"GORUSH_URL": ",".join(f"http://127.0.0.1:{port}" for port in ports), "GORUSH_TIMEOUT_SECONDS": "5"}
-    fleet = new_fleet(name, **own, **UNLIMITED, **settings)
+def new_stack(new_fleet: NewFleet, name: str, *, apart: int = 0, **settings: str) -> "Stack":
+    """Return a stack that is not started yet. Its timeout is short by default, so that a run reaches the end of it.
+
+    The server knows the first two of its gorushes, and none of those ``apart``.
+    """
+    ports = [free_port() for _ in range(2 + apart)]
+    own = {"GORUSH_URL": ",".join(map(_url, ports[:2])), "GORUSH_TIMEOUT_SECONDS": "5"}
+    fleet = new_fleet(name, **own | UNLIMITED | settings)
     return Stack(fleet, Servers(fleet, GORUSH, fakes_port=free_port()), ports)
+
+
+def _url(port: int) -> str:
+    return f"http://127.0.0.1:{port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,12 @@ class Stack:
     def start_workers(self, *names: str) -> None:
         services = processes.services()
         self.fleet.start(*(services[name] for name in names))
+
+    def start_worker_behind(self, number: int) -> None:
+        """Start a further worker of batches, which knows this gorush only."""
+        name = f"batches{number}"
+        alone = replace(self.fleet, environment={**self.fleet.environment, "GORUSH_URL": _url(self.ports[number])})
+        alone.start(plan.worker(name, "batches", "--pool=prefork", "--concurrency=1"))
 
     def own_logs(self) -> dict[str, str]:
         """Return the logs of the server itself, without those of PEERS."""

@@ -11,3 +11,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     for row in rows:
         table.add_row(*map(str, row))
     Console(width=120).print(table)
+
+
+def at_share(ascending: Sequence[float], share: float) -> float:
+    """Return the value that this share of all does not exceed, or 0 of none."""
+    return ascending[min(len(ascending) - 1, int(share * len(ascending)))] if ascending else 0.0

@@ -14,8 +14,8 @@ from notifications.models import Notification
 from notifications.rules.policy import WORKER_LOST
 from tests.chaos.faults import WORKER_ENDS, Storm, storm
 from tests.chaos.stack import Stack
-from tests.chaos.stories import Story, collect, known, say, show, wait_until_over
-from tests.chaos.targets import Target, targets_of
+from tests.chaos.stories import Story, collect, say, show, wait_until_over
+from tests.chaos.targets import Target, send_steadily, targets_of
 from tests.flows.fleet import wait_until
 from tests.flows.load import wait_until_done
 from tests.flows.network import Network
@@ -67,7 +67,9 @@ def test_ten_thousand_notifications_under_faults_end_in_one_state_each_and_none_
 ) -> None:
     targets = targets_of(network, FATES)
     with storm(stack) as blowing:
-        fates = _send_steadily(network, targets, seconds=COUNT / RATE_PER_SECOND, max_waiting=MAX_WAITING)
+        fates = send_steadily(
+            network, targets, seconds=COUNT / RATE_PER_SECOND, per_second=RATE_PER_SECOND, max_waiting=MAX_WAITING
+        )
     wait_until_over(network, fates, [message_id for message_id, fate in fates.items() if fate in REFUSED])
     _let_a_day_pass(network)
     stories = collect(network, fates)
@@ -130,13 +132,13 @@ def test_a_minute_without_gorush_is_caught_up_within_a_minute_and_every_reply_is
     stack: Stack, network: Network
 ) -> None:
     targets = targets_of(network, {"": 20})
-    fates = _send_steadily(network, targets, seconds=5)
+    fates = send_steadily(network, targets, seconds=5, per_second=RATE_PER_SECOND)
     stack.stop_gorush(0)
     stack.kill_gorush(1)
-    fates |= _send_steadily(network, targets, seconds=OUTAGE_SECONDS)
+    fates |= send_steadily(network, targets, seconds=OUTAGE_SECONDS, per_second=RATE_PER_SECOND)
     stack.start_gorush(0, 1)
     back_at = time.time()
-    fates |= _send_steadily(network, targets, seconds=5)
+    fates |= send_steadily(network, targets, seconds=5, per_second=RATE_PER_SECOND)
     wait_until_over(network, fates, [message_id for message_id, fate in fates.items() if fate in REFUSED])
     stories = collect(network, fates).values()
     show(f"{len(fates)} notifications, a minute without gorush", stories)
@@ -151,25 +153,6 @@ def test_a_minute_without_gorush_is_caught_up_within_a_minute_and_every_reply_is
     assert not [s for s in stories if s.is_doubled and not s.ambiguities]
     assert last <= CATCH_UP_SECONDS
     assert slowest <= CLIENTS_WAIT_SECONDS
-
-
-def _send_steadily(
-    network: Network, targets: Sequence[Target], *, seconds: float, max_waiting: int = COUNT
-) -> dict[bytes, str]:
-    """Send ten times a second, at RATE_PER_SECOND, to one phone after the other. Return the fate of each message.
-
-    Slow down while more than ``max_waiting`` requests are not read yet, as on a busy machine.
-    """
-    fates: dict[bytes, str] = {}
-    started = time.monotonic()
-    for step in range(round(seconds * 10)):
-        while len(fates) - known(network) > max_waiting:
-            time.sleep(0.5)
-        wave = {os.urandom(32): targets[(len(fates) + i) % len(targets)] for i in range(RATE_PER_SECOND // 10)}
-        network.publish(*(target.request(message_id) for message_id, target in wave.items()))
-        fates |= {message_id: target.fate for message_id, target in wave.items()}
-        time.sleep(max(0.0, started + (step + 1) / 10 - time.monotonic()))
-    return fates
 
 
 def _let_a_day_pass(network: Network) -> None:

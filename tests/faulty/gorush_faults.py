@@ -19,11 +19,9 @@ class Faults:
 
     def update(self, switches: Mapping[str, object]) -> None:
         """Set the named faults. Raises InvalidFaultError before anything changed."""
+        types = {field.name: field.type for field in fields(self)}
         for name, value in switches.items():
-            if name not in TYPES or type(value) is not TYPES[name]:
+            if name not in types or type(value) is not types[name]:
                 raise InvalidFaultError(f"not a fault or not its type: {name[:40]}")
         for name, value in switches.items():
             setattr(self, name, value)
-
-
-TYPES = {field.name: field.type for field in fields(Faults)}

@@ -49,6 +49,7 @@ TIMEOUTS = Timeouts(answer_seconds=TIMEOUT_SECONDS, gather_seconds=0)
 POLL_SECONDS = 0.05
 APP_TOPIC = "im.status.ethereum"
 CONNECTIONS = 64
+CLIENTS_AT_ONCE = 4  # each polls the node
 MAX_RECORD_BYTES = 2**30  # all pushes of a load
 OPEN_STATES = ("pending", "in_flight", "retrying", "ambiguous")
 
@@ -108,6 +109,18 @@ class Network:
         phone.change(address or android(), preferences)
         self.register(phone)
         return phone
+
+    def phones(self, addressed: Iterable[tuple[Sender, Address]]) -> list[tuple[Destination, ...]]:
+        """Register a phone for each address, several at a time. Return where its sender finds it."""
+        found = (self._found(sender, address) for sender, address in addressed)
+        return self._run(_all(found, at_once=CLIENTS_AT_ONCE))
+
+    async def _found(self, sender: Sender, address: Address) -> tuple[Destination, ...]:
+        phone = unregistered_phone()
+        phone.change(address)
+        phone.use([self.server])
+        await self._session.register(phone, timeout_seconds=TIMEOUT_SECONDS)
+        return await self._session.look_up(sender.new_core(), phone.identity.pub33, timeout_seconds=TIMEOUT_SECONDS)
 
     def register(self, phone: RegisteringClient) -> Standing:
         """Send the phone's outstanding messages to the server."""
@@ -257,15 +270,15 @@ async def _make_client() -> PlainClient:
     return new_client(timeout_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_RECORD_BYTES)
 
 
-async def _all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run coroutines at once, at most as many as the HTTP client has connections."""
-    free = asyncio.Semaphore(CONNECTIONS)
+async def _all(coroutines: Iterable[Coroutine[Any, Any, T]], *, at_once: int = CONNECTIONS) -> list[T]:
+    """Run several coroutines at once, by default as many as the HTTP client has connections."""
+    free = asyncio.Semaphore(at_once)
 
-    async def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    async def run(coroutine: Coroutine[Any, Any, T]) -> T:
         async with free:
-            await coroutine
+            return await coroutine
 
-    await asyncio.gather(*map(run, coroutines))
+    return await asyncio.gather(*map(run, coroutines))
 
 
 def new_identity() -> Identity:

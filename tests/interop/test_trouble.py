@@ -190,6 +190,41 @@ def test_nothing_is_sent_and_all_is_retried_once_connections_to_apple_and_google
 
 
 @pytest.mark.peers
+@pytest.mark.parametrize(
+    ("token_type", "way", "words"),
+    [
+        (IOS, "alert", "remote error: tls: expired certificate"),
+        (
+            IOS,
+            "goaway",
+            r'ErrCode=NO_ERROR, debug="{\"reason\":\"BadCertificateEnvironment\"}"',
+        ),
+        (IOS, "eof", "EOF"),
+        (IOS, "reset", "connection reset by peer"),
+        (IOS, "no_host", "dial tcp: lookup api.sandbox.push.apple.com: no such host"),
+        (ANDROID, "eof", "unknown error while making an http call: "),
+        (ANDROID, "reset", "connection reset by peer"),
+    ],
+)
+def test_the_words_of_a_broken_way_to_one_provider(
+    real_gorush: Server, token_type: TokenType, way: str, words: str
+) -> None:
+    """The fault runs of outages stage these, and the other provider is not affected."""
+    token = device_token(new_push(token_type))
+    other = new_push(ANDROID if token_type is IOS else IOS)
+    body = {"platform": token_type, "tokens": [token], "topic": "t" if token_type is IOS else ""}
+    break_peer(real_gorush.record_url, **{"apple" if token_type is IOS else "google": way})
+    try:
+        answer = real_gorush.ask("POST", "/api/push", json.dumps({"notifications": [body]}).encode())
+        assert send([real_gorush.url], other).outcome is Outcome.DELIVERED
+    finally:
+        mend_peer(real_gorush.record_url)
+    (entry,) = answer.body["logs"]
+    assert words in entry["error"]
+    assert send([real_gorush.url], new_push(token_type)).outcome is Outcome.DELIVERED
+
+
+@pytest.mark.peers
 def test_a_platform_that_gorush_has_disabled_is_a_matter_for_the_operator(
     real_gorush: Server, servers: Servers
 ) -> None:

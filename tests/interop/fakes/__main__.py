@@ -13,28 +13,29 @@ from ssl import SSLContext, SSLError
 
 from h2.exceptions import ProtocolError
 
-from tests.faulty.gorush_faults import Faults
 from tests.interop.fakes import apns, control, fcm, http1
 from tests.interop.fakes.certificates import serve_as
 from tests.interop.fakes.credentials import write_credentials
 from tests.interop.fakes.http2 import Http2
 from tests.interop.fakes.ledger import Ledger
 from tests.interop.fakes.messages import Answer, Break, Reply, Request
+from tests.interop.fakes.ways import BREAKS, EXPIRED_CERTIFICATE, ProviderFaults, Way
 
 HOST = "127.0.0.1"
 HEAD_END = b"\r\n\r\n"
+HELLO_BYTES = 64 * 1024
 
 
 class Proxy:
     def __init__(self, tls: SSLContext) -> None:
         self._tls = tls
-        self._faults = Faults()
-        self._tunnels: set[asyncio.StreamWriter] = set()
+        self._faults = ProviderFaults()
+        self._tunnels: dict[asyncio.StreamWriter, str] = {}
         ledger = Ledger(self._faults)
         self._control: Answer = partial(control.answer, ledger=ledger, faults=self._faults, cut=self._cut)
         self._hosts: dict[str, Answer] = {
-            **dict.fromkeys(apns.HOSTS, partial(self._answer, partial(apns.answer, ledger=ledger))),
-            **dict.fromkeys(fcm.HOSTS, partial(self._answer, partial(fcm.answer, ledger=ledger))),
+            **{host: partial(self._answer, host, partial(apns.answer, ledger=ledger)) for host in apns.HOSTS},
+            **{host: partial(self._answer, host, partial(fcm.answer, ledger=ledger)) for host in fcm.HOSTS},
         }
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -49,17 +50,21 @@ class Proxy:
 
     async def _tunnel(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host = head.split()[1].decode().removesuffix(":443")
-        if host not in self._hosts or self._faults.down:
-            writer.write(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
+        if host not in self._hosts or self._faults.refusal_of(host):
+            writer.write(f"HTTP/1.1 502 {self._faults.refusal_of(host) or 'Bad Gateway'}\r\n\r\n".encode())
             return
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         await writer.drain()
-        self._tunnels.add(writer)
+        if self._faults.way_to(host) is Way.ALERT:
+            await reader.read(HELLO_BYTES)
+            writer.write(EXPIRED_CERTIFICATE)
+            return
+        self._tunnels[writer] = host
         try:
             await writer.start_tls(self._tls)
             await self._serve_as(host, reader, writer)
         finally:
-            self._tunnels.discard(writer)
+            del self._tunnels[writer]
 
     async def _serve_as(self, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2":
@@ -68,12 +73,17 @@ class Proxy:
             await http1.serve(reader, writer, self._hosts[host])
 
     def _cut(self) -> None:
-        """Break the connections to Apple and Google. Answers that were sent still get through."""
-        for writer in self._tunnels:
-            writer.close()
+        """Break the connections on broken ways. Answers that were sent still get through."""
+        for writer, host in self._tunnels.items():
+            if self._faults.down or self._faults.way_to(host):
+                writer.close()
 
-    async def _answer(self, answer: Answer, request: Request) -> Reply | Break:
-        return Reply(self._faults.status) if self._faults.status else await answer(request)
+    async def _answer(self, host: str, answer: Answer, request: Request) -> Reply | Break:
+        if self._faults.status:
+            return Reply(self._faults.status)
+        broken = BREAKS.get(self._faults.way_to(host))
+        reply = await answer(request) if broken in {None, Break.RESET} else broken
+        return broken or reply
 
 
 async def run(port: int, folder: Path) -> None:

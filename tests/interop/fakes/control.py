@@ -1,8 +1,8 @@
 """Answers of the port to requests without CONNECT: Google's token endpoint, and for tests the record of pushes and the
 faults.
 
-`/dev/pushes` has the fields of the development gorush's, and `/dev/faults` takes the same, so that one test reads and
-breaks either.
+`/dev/pushes` has the fields of the development gorush's. `/dev/faults` takes the same, and the ways, so that one test
+reads and breaks either.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
-from tests.faulty.gorush_faults import Faults
 from tests.interop.fakes.ledger import Ledger
 from tests.interop.fakes.messages import Reply, Request, json_reply
+from tests.interop.fakes.ways import ProviderFaults
 
 ACCESS_TOKEN = "an-access-token"
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -22,8 +22,8 @@ TOKEN = {"access_token": ACCESS_TOKEN, "token_type": "Bearer", "expires_in": 360
 REVOKED = {"error": "invalid_grant", "error_description": "Invalid grant: account not found"}
 
 
-async def answer(request: Request, ledger: Ledger, faults: Faults, cut: Callable[[], None]) -> Reply:
-    """Answer a request. ``cut`` breaks every connection to Apple and Google."""
+async def answer(request: Request, ledger: Ledger, faults: ProviderFaults, cut: Callable[[], None]) -> Reply:
+    """Answer a request. ``cut`` breaks the connections on broken ways to Apple and Google."""
     target = urlsplit(request.path)
     match request.method, target.path:
         case "POST", "/token" if parse_qs(request.body.decode()).get("grant_type") == [GRANT_TYPE]:
@@ -35,9 +35,8 @@ async def answer(request: Request, ledger: Ledger, faults: Faults, cut: Callable
             pushes = ledger.since(since)
             return json_reply({"pushes": pushes, "last_id": since + len(pushes)})
         case "POST" | "DELETE", "/dev/faults":
-            faults.update(orjson.loads(request.body) if request.method == "POST" else asdict(Faults()))
-            if faults.down:
-                cut()
+            faults.update(orjson.loads(request.body) if request.method == "POST" else asdict(ProviderFaults()))
+            cut()
             return json_reply(asdict(faults))
         case "GET", "/healthz":
             return Reply()

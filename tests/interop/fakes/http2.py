@@ -12,6 +12,8 @@ from h2.exceptions import ProtocolError
 from tests.interop.fakes.messages import Answer, Break, Reply, Request
 
 READ_BYTES = 64 * 1024
+# What Apple says before it closes the connection of a certificate that is not for this environment.
+REASON = b'{"reason":"BadCertificateEnvironment"}'
 
 
 @dataclass(slots=True)
@@ -62,6 +64,9 @@ class Http2:
     async def _respond(self, stream_id: int, request: Request) -> None:
         reply = await self._answer(request)
         if isinstance(reply, Break):
+            if reply is Break.GOAWAY:
+                self._protocol.close_connection(additional_data=REASON)
+                self._flush()
             reply.apply(self._writer)
             return
         with suppress(ProtocolError):  # the peer may have cancelled this request

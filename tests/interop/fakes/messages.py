@@ -32,9 +32,10 @@ class Break(Enum):
 
     CLOSE = auto()
     RESET = auto()
+    GOAWAY = auto()  # closed, and HTTP/2 tells why
 
     def apply(self, writer: asyncio.StreamWriter) -> None:
-        if self is Break.CLOSE:
+        if self is not Break.RESET:
             writer.close()
             return
         linger = struct.pack("ii", 1, 0)  # on close, the kernel sends RST and drops unsent bytes
