@@ -57,13 +57,13 @@ class DemoRun:
             while True:
                 sender, recipient = self._random.sample(self._people, 2)
                 if not sender.is_busy:
-                    events.create_task(self._occupy(sender, self._next_event(sender, recipient)))
+                    events.create_task(self._occupy(sender, recipient))
                 await asyncio.sleep(self._pause_seconds * self._random.uniform(0.5, 1.5))
 
-    async def _occupy(self, person: Character, event: Coroutine[Any, Any, None]) -> None:
-        person.is_busy = True
-        await event
-        person.is_busy = False
+    async def _occupy(self, sender: Character, recipient: Character) -> None:
+        sender.is_busy = True
+        await self._next_event(sender, recipient)
+        sender.is_busy = False
 
     def _next_event(self, sender: Character, recipient: Character) -> Coroutine[Any, Any, None]:
         chance = self._random.randrange(100)

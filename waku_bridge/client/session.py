@@ -136,22 +136,24 @@ class Session:
             happened: list[Event] = []
             with suppress(NodeError):
                 await self._publish_due(core, happened)
+            with suppress(NodeError):
                 await self._read_new(core, happened)
             for event in happened:
                 yield event
             await asyncio.sleep(self._poll_seconds)
 
     async def drive(self, core: Core, is_done: Callable[[], bool], *, timeout_seconds: float) -> bool:
-        """Drive a client until ``is_done`` or until the time is up, and return whether it is done."""
+        """Drive a client until ``is_done`` and all is sent, or until the time is up, and return whether it is done."""
         deadline = time.monotonic() + timeout_seconds
         await self._publish_due(core, [])
-        while not is_done():
+        while not is_done() or self._line(core).unsent:
             if time.monotonic() >= deadline:
-                return False
+                return is_done()
             await asyncio.sleep(self._poll_seconds)
             with suppress(NodeError):
                 await self._read_new(core, [])
-            await self._publish_due(core, [])
+            with suppress(NodeError):
+                await self._publish_due(core, [])
         return True
 
     async def publish(self, message: WakuMessage) -> None:

@@ -2,8 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from waku_bridge.client.core import new_identity
 from waku_bridge.client.registration.addresses import android
@@ -26,7 +25,7 @@ async def register_devices(
     Raises what `Session.register` raises, as soon as one fails.
     """
     phones = [new_phone(server) for _ in range(count)]
-    await _all((session.register(phone, timeout_seconds=TIMEOUT_SECONDS) for phone in phones), on_progress)
+    await _register_all(session, phones, on_progress)
     return phones
 
 
@@ -34,7 +33,7 @@ async def unregister_devices(session: Session, phones: Sequence[RegisteringClien
     """Unregister the phones."""
     for phone in phones:
         phone.unregister()
-    await _all((session.register(phone, timeout_seconds=TIMEOUT_SECONDS) for phone in phones), on_progress)
+    await _register_all(session, phones, on_progress)
 
 
 def new_phone(server: bytes) -> RegisteringClient:
@@ -46,14 +45,14 @@ def new_phone(server: bytes) -> RegisteringClient:
     return phone
 
 
-async def _all(coroutines: Iterable[Coroutine[Any, Any, None]], on_progress: OnProgress) -> None:
+async def _register_all(session: Session, phones: Sequence[RegisteringClient], on_progress: OnProgress) -> None:
     free = asyncio.Semaphore(AT_ONCE)
 
-    async def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    async def register(phone: RegisteringClient) -> None:
         async with free:
-            await coroutine
+            await session.register(phone, timeout_seconds=TIMEOUT_SECONDS)
         on_progress()
 
     async with asyncio.TaskGroup() as group:
-        for coroutine in coroutines:
-            group.create_task(run(coroutine))
+        for phone in phones:
+            group.create_task(register(phone))

@@ -45,12 +45,15 @@ class Node:
         self.nonsense: list[object] = []
         self.failures: list[httpx.Response] = []
         self.refusals: list[httpx.Response] = []
+        self.later_refusals: list[httpx.Response] = []  # of messages after the first
         self.published: list[WakuMessage] = []
         self.clock: Iterator[int] = count(NOW_NS + 1)
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.url.path == "/health":
             return httpx.Response(404)
+        if request.method == "POST" and self.published and self.later_refusals:
+            return self.later_refusals.pop()
         if request.method == "POST":
             return self.refusals.pop() if self.refusals else self._publish(orjson.loads(request.content))
         if self.published and self.failures:
@@ -145,6 +148,12 @@ def test_a_node_that_does_not_take_the_message_is_an_error(node: Node) -> None:
     node.refusals = [httpx.Response(500)]
     with pytest.raises(NodeError):
         _register(node)
+
+
+def test_messages_after_the_first_are_repeated_until_the_node_takes_them(node: Node) -> None:
+    node.later_refusals = [httpx.Response(500)] * 3
+    assert _register(node).standing is Standing.ACCEPTED
+    assert len(node.published) == 2  # the registration and the contact code
 
 
 def test_a_message_that_the_node_refused_is_published_when_it_is_back(node: Node) -> None:
