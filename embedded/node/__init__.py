@@ -1,7 +1,8 @@
 """The development Waku node: nwaku's REST interface without a network behind it.
 
-Everything that a program may observe through REST is as on nwaku v0.38: the one lossy ring, draining reads, the store's
-order and admission, and the error answers. Everything else (libp2p, RLN) is absent. `tests/faulty/node.py` adds the
+Wherever our code looks, the answers are those of nwaku v0.38: the one lossy ring, draining reads, the store's order and
+admission, health, and refusals. They are known by its source, or were measured on v0.38.1 where a test says so.
+Lightpush, which our code does not use, libp2p and RLN are absent. `tests/faulty/node.py` adds the
 faults that real nodes show once a month.
 
 See docs/waku.md.

@@ -1,6 +1,7 @@
 """The relay cache: one ring for the whole node. Reading removes messages. The module is pure and has no clock.
 
-Its rules are those of nwaku's `message_cache.nim`, because it exists to lose messages as nwaku does. All topics share
+Its rules are those of nwaku's `message_cache.nim`, because it exists to lose messages as nwaku does. One is left out:
+an eviction scrambles the order of nwaku's pages (measured on v0.38.1), which no reader depends on. All topics share
 one capacity. A full ring drops the smallest sender timestamp, on any topic. Content topic subscriptions (auto-sharding)
 are not offered, so a message is admitted by its pubsub topic alone.
 """

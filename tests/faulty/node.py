@@ -81,8 +81,8 @@ class FaultyNode(Node):
         self.counters.evicted += self.ring.resize(self.ring_capacity)
 
     def subscribe(self, pubsub_topic: str) -> None:
-        """Raises SubscribeFailsError. nwaku marks the topic before it joins, so it neither reports the failure again
-        nor repairs it.
+        """Raises SubscribeFailsError. nwaku marks the topic before it joins (by its source), so it neither reports the
+        failure again nor repairs it.
         """
         is_lost = not self.ring.is_subscribed(pubsub_topic) and self.faults.strikes("subscribe_fails")
         super().subscribe(pubsub_topic)

@@ -19,7 +19,9 @@ class UnknownFaultError(ValueError):
 class Faults:
     # Faults of the whole node
     go_waku: int = 0  # pages of relay and store are written as go-waku would write them
-    starting: int = 0  # everything but health, info and version is 404, as while nwaku mounts its protocols
+    starting: int = (
+        0  # everything but health, info and version is 404, as while nwaku mounts its protocols (by its source)
+    )
     reply_delay_ms: int = 0  # every answer, after its work was done
     clock_skew_ms: int = 0  # its clock is ahead of ours, or behind when negative: admission, Date and filled-in times
     # Relay

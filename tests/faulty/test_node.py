@@ -1,4 +1,4 @@
-"""Faults of the development node as a program sees them through REST."""
+"""Faults of the development node as a program sees them through REST. nwaku's are by its source unless measured."""
 
 import asyncio
 import time

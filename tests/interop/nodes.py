@@ -105,7 +105,6 @@ class Nodes:
             f"--pubsub-topic={PUBSUB_TOPIC}",
             "--relay=true",
             "--min-relay-peers-to-publish=0",
-            "--lightpush",
             "--rest",
             "--rest-address=127.0.0.1",
             f"--rest-port={rest}",

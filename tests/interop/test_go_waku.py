@@ -159,13 +159,10 @@ def test_an_unknown_topic_is_404_and_an_unknown_method_405(alone: str) -> None:
     assert shown(ask(alone, "PUT", RELAY)) == (405, b"")
 
 
-# Lightpush and store --------------------------------------------------------------------------------------------------
+# Publishing and store -------------------------------------------------------------------------------------------------
 
 
-def test_lightpush_has_its_first_version_only_and_our_client_relays_instead(real_pair: Pair) -> None:
-    request = {"pubsubTopic": PUBSUB_TOPIC, "message": to_json(new_message())}
-    assert shown(post(real_pair.here, "/lightpush/v3/message", request)) == (404, b"404 page not found\n")
-    assert shown(post(real_pair.there, "/lightpush/v1/message", request)) == (200, True)
+def test_our_client_relays_to_a_node_without_a_report_of_its_health(real_pair: Pair) -> None:
     sent = new_message()
 
     async def use(here: WakuNode, there: WakuNode) -> None:

@@ -1,8 +1,9 @@
 """HTTP client for polling a node's relay cache up to twenty times per second.
 
 Polling is nearly all the work of an idle bridge, and a general client needs five times the CPU time for it. This client
-keeps one connection to a node and sends one request at a time. It passes any request but a plain GET over plain HTTP to
-a general client.
+has one connection to a node and sends one request at a time. nwaku ends the connection after each answer (measured on
+v0.38.1), go-waku keeps it. So the address is resolved again after some seconds only. The client passes any request but
+a plain GET over plain HTTP to a general client.
 """
 
 import asyncio
@@ -18,6 +19,8 @@ from kit.http.connections import CONNECT_TIMEOUT_SECONDS, Answer, HttpClient, Pl
 # Limit of an answer beside its body: a fixed part for headers, and a share of the body for the marks of chunks.
 MAX_HEAD_BYTES = 64 * 1024
 CHUNK_OVERHEAD = 0.25
+# As for the general client.
+ADDRESS_SECONDS = 10.0
 
 
 class PollingClient:
@@ -32,6 +35,8 @@ class PollingClient:
         self._timeout_seconds = timeout_seconds
         self._max_answer_bytes = max_answer_bytes
         self._connection: _Connection | None = None
+        self._address = ""  # that worked the last time
+        self._address_until = 0.0
 
     async def request(
         self,
@@ -63,15 +68,20 @@ class PollingClient:
 
     async def _connect(self, host: str, port: int) -> "_Connection":
         loop = asyncio.get_running_loop()
+        address = self._address if self._address and loop.time() < self._address_until else host
+        self._address = ""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
-                _, connection = await loop.create_connection(
-                    lambda: _Connection(self._timeout_seconds, self._max_answer_bytes), host, port
+                transport, connection = await loop.create_connection(
+                    lambda: _Connection(self._timeout_seconds, self._max_answer_bytes), address, port
                 )
         except TimeoutError as error:
             raise httpx.ConnectTimeout(type(error).__name__) from error
         except (OSError, ValueError) as error:  # ValueError: an invalid host name
             raise httpx.ConnectError(type(error).__name__) from error
+        if address == host:
+            self._address_until = loop.time() + ADDRESS_SECONDS
+        self._address = transport.get_extra_info("peername")[0]
         return connection
 
 

@@ -1,3 +1,5 @@
+"""The ring. What it says of nwaku is by the source of `message_cache.nim`."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

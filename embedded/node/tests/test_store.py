@@ -1,3 +1,5 @@
+"""The store. What it says of nwaku is by its source, and measured on v0.38.1 where it says so."""
+
 from base64 import b64encode
 
 import pytest

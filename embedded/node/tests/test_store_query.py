@@ -1,3 +1,5 @@
+"""Queries of the store, read as nwaku reads them by its source, and as measured on v0.38.1 where it says so."""
+
 import pytest
 
 from embedded.node.store_query import InvalidQueryError, StoreQuery, read_query

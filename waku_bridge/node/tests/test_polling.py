@@ -1,6 +1,7 @@
 """The polling client: the answers that it reads, and its errors when a node misbehaves."""
 
 import asyncio
+import socket
 from contextlib import suppress
 
 import httpx
@@ -13,7 +14,7 @@ from waku_bridge.node.polling import PollingClient
 PAGE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"
 
 
-def ask(*answers, times=1, close_after=False, timeout_seconds=5.0, limit=1000, with_uvloop=True):
+def ask(*answers, times=1, close_after=False, timeout_seconds=5.0, limit=1000, with_uvloop=True, host="127.0.0.1"):
     """Return the result of a request for each answer, on the bridge's event loop, and the number of connections."""
     connections = []
 
@@ -34,7 +35,7 @@ def ask(*answers, times=1, close_after=False, timeout_seconds=5.0, limit=1000, w
 
     async def main():
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/relay/v1/messages/%2Fwaku"
+        url = f"http://{host}:{server.sockets[0].getsockname()[1]}/relay/v1/messages/%2Fwaku"
         async with new_client(timeout_seconds=5) as other:
             client = PollingClient(other, timeout_seconds=timeout_seconds, max_answer_bytes=limit)
             try:
@@ -93,6 +94,19 @@ def test_a_connection_that_the_node_has_closed_is_opened_again_before_the_reques
     assert ask(PAGE, times=2, close_after=True) == ([(200, b"[]")] * 2, 2)
     closing = PAGE.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n")
     assert ask(closing, times=2) == ([(200, b"[]")] * 2, 2)
+
+
+def test_the_name_of_a_node_is_not_resolved_for_each_connection(monkeypatch):
+    """A nwaku ends each connection after one answer, and there are twenty in a second."""
+    resolve, resolved = socket.getaddrinfo, []
+
+    def counting(host, *arguments, **options):
+        resolved.append(host)
+        return resolve(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", counting)
+    answers, connections = ask(PAGE, times=5, close_after=True, with_uvloop=False, host="localhost")
+    assert (answers, connections, resolved.count("localhost")) == ([(200, b"[]")] * 5, 5, 1)
 
 
 @pytest.mark.parametrize(
