@@ -177,7 +177,8 @@ class AttemptInline(FactInline):
         word("code"),
         word("late_code", "reported later"),
         milliseconds("latency_ms", "latency"),
-        moment("started_at", "started"),
+        moment("began_at", "began"),
+        moment("ended_at", "ended"),
     )
     ordering = ("number",)
 
@@ -274,13 +275,13 @@ class AttemptAdmin(FactAdmin):
         state("outcome"),
         word("code"),
         milliseconds("latency_ms", "latency"),
-        age("started_at", "started"),
+        age("started_at", "claimed"),
     )
     list_filter = (
         FailedFilter,
         ("outcome", WordFilter),
         ("code", RecentValuesFilter),
-        during("started_at", is_by_id=True),
+        during("ended_at", since="started_at"),
     )
     shown: ClassVar[Any] = {
         "Outcome": (
@@ -289,7 +290,10 @@ class AttemptAdmin(FactAdmin):
             word("error", "what the gateway said"),
             word("late_code", "reported later"),
             yes_no("is_probe", "sent as a probe"),
-            moment("started_at", "started"),
+            moment("started_at", "claimed"),
+            moment("began_at", "began"),
+            moment("ended_at", "ended"),
+            milliseconds("waited_ms", "first push after"),
             milliseconds("latency_ms", "latency"),
         ),
         "Push": (

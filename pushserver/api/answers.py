@@ -47,7 +47,10 @@ class RegistrationAnswer(serializers.ModelSerializer[Registration]):
 class AttemptAnswer(serializers.ModelSerializer[Attempt]):
     class Meta:
         model = Attempt
-        fields: ClassVar = ["number", "gateway", "outcome", "code", "late_code", "latency_ms", "started_at"]
+        fields: ClassVar = [
+            *("number", "gateway", "outcome", "code", "late_code", "latency_ms", "started_at", "began_at", "ended_at"),
+            "waited_ms",
+        ]
 
 
 class NotificationAnswer(serializers.ModelSerializer[Notification]):

@@ -1,15 +1,17 @@
 """Counts of the last minutes, so that pages read a few small rows and no large table.
 
-A minute is counted after its end, and once more when no push that began in it can still be in flight. Missed minutes
-are counted later, the newest first.
+A push counts in the minute in which its result was known, and the wait for a first push in the minute in which its POST
+began. A minute is counted after its end, and once more when no push that began in it can still be in flight. Missed
+minutes are counted later, the newest first.
 """
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.db import connection, transaction
 
-from kit.db.partitions import UNDER_WAY, day_of, with_days
+from kit.db.partitions import day_of, with_days
 from kit.db.statements import table
 from kit.operations import parts
 from notifications.messages import Outcome
@@ -22,11 +24,12 @@ SHOWN = timedelta(hours=1)
 # The same hour of yesterday is shown beside the last one.
 DAY = timedelta(days=1)
 KEPT = DAY + SHOWN + timedelta(minutes=10)
-# A push may take as long as the timeout of its gateway, 65 s by default.
-SETTLED_AFTER = timedelta(seconds=90)
+# A push that has no result when its lease ends is taken over.
+SETTLED_AFTER = timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)
+# Only the claim of an attempt is in an index. What began or ended in a minute was claimed this long before it at most.
+CLAIMED_BEFORE = 2 * SETTLED_AFTER
+CLAIMED = "attempt.started_at >= %(claimed)s AND attempt.started_at < %(end)s"
 
-# `LATERAL` finds each row by its key. With a join PostgreSQL reads all open notifications for each row of the minute,
-# if it has analyzed that table while it was empty.
 COUNT_TRAFFIC = f"""
     WITH requests AS (
         SELECT bridge, count(*) AS number FROM notifications_notificationrequest
@@ -45,13 +48,9 @@ COUNT_TRAFFIC = f"""
     SELECT %(begin)s, %(now)s, (SELECT coalesce(sum(number), 0) FROM requests), sent.number,
         round(dispatch.ms[1]), round(dispatch.ms[2]), round(sent.ms[1]), round(sent.ms[2])
     FROM (
-        SELECT percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (
-            ORDER BY greatest(0, extract(epoch FROM attempt.started_at - notification.created_at) * 1000)) AS ms
-        FROM {table(Attempt)} AS attempt, LATERAL (
-            SELECT created_at FROM notifications_notification
-            WHERE id = attempt.notification_id AND ended_on IN ({{days}}, '{UNDER_WAY}') AND grade = '' LIMIT 1
-        ) AS notification
-        WHERE attempt.started_at >= %(begin)s AND attempt.started_at < %(end)s AND attempt.number = 1
+        SELECT percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY waited_ms) AS ms
+        FROM {table(Attempt)} AS attempt
+        WHERE {CLAIMED} AND began_at >= %(begin)s AND began_at < %(end)s AND waited_ms IS NOT NULL
     ) AS dispatch, (
         SELECT count(*) AS number,
             percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY ms) FILTER (WHERE ms IS NOT NULL) AS ms
@@ -72,7 +71,7 @@ COUNT_ATTEMPTS = f"""
     FROM {table(Attempt)} AS attempt
     LEFT JOIN {table(Channel)} AS channel ON attempt.token_type IN {{with_topic}}
         AND channel.token_type = attempt.token_type AND channel.app_topic = attempt.app_topic
-    WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome IS NOT NULL
+    WHERE {CLAIMED} AND ended_at >= %(begin)s AND ended_at < %(end)s AND outcome IS NOT NULL
     GROUP BY 2, outcome, code
 """
 COUNT_ENDS = f"""
@@ -84,8 +83,8 @@ COUNT_ENDS = f"""
             '{Notification.State.COALESCED}')
     GROUP BY state
     UNION ALL
-    SELECT %(begin)s, '{Notification.State.DELIVERED}', count(*) FROM {table(Attempt)}
-    WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome = '{Outcome.DELIVERED}'
+    SELECT %(begin)s, '{Notification.State.DELIVERED}', count(*) FROM {table(Attempt)} AS attempt
+    WHERE {CLAIMED} AND ended_at >= %(begin)s AND ended_at < %(end)s AND outcome = '{Outcome.DELIVERED}'
         HAVING count(*) > 0
 """
 
@@ -105,10 +104,10 @@ def count(begin_at: datetime, *, now: datetime) -> None:
 
     Counting again replaces the figures. The row of the minute makes concurrent counts wait for each other.
     """
-    day = day_of(
-        begin_at
-    )  # the partition that is read; nothing of the minute ended before it, unless the clock was set back
-    values = {"begin": begin_at, "end": begin_at + MINUTE, "now": now, "day": day, "since": day - DAY}
+    # The partition that is read. Nothing of the minute ended before it, unless the clock was set back.
+    day = day_of(begin_at)
+    times = {"begin": begin_at, "end": begin_at + MINUTE, "claimed": begin_at - CLAIMED_BEFORE, "now": now}
+    values = {**times, "day": day, "since": day - DAY}
     with connection.cursor() as cursor:
         cursor.execute(with_days(_count_traffic(), begin_at), values)
         # The outcome of an attempt may have changed, by a late answer after the loss of its worker.

@@ -1,14 +1,25 @@
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler
+from time import sleep
+from typing import Any
 
 import pytest
+from aiohttp.test_utils import unused_port
 from django.db import connection
+from django.utils import timezone
 
+from notifications.gateways.gorush.sending.client import open_gateway
+from notifications.metrics import DISPATCH_SECONDS
 from notifications.models import Attempt, Notification, NotificationRequest
 from pushserver.history import traffic
-from pushserver.models import AttemptMinute, BridgeMinute, TrafficMinute
+from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, TrafficMinute
 from tests import factories
+from tests.batches import Process
+from tests.conversation import push, put, registration, request, say
+from tests.serving import serve
 from tests.statements import statements
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
@@ -40,8 +51,8 @@ def test_a_minute_holds_what_began_in_it_and_nothing_of_its_neighbours() -> None
 def test_dispatch_takes_from_the_request_to_the_first_push() -> None:
     for number in range(1, 101):
         notification = factories.make_notification(at=NOON)
-        factories.make_attempt(notification, started_at=NOON + ms(number))
-        factories.make_attempt(notification, number=2, started_at=NOON + ms(40_000))
+        factories.make_attempt(notification, started_at=NOON + ms(number), outcome="transient")
+        factories.make_attempt(notification, number=2, started_at=NOON + ms(40_000), outcome="delivered")
 
     traffic.count(NOON, now=NOON + MINUTE)
 
@@ -60,14 +71,95 @@ def test_pushes_of_xmpp_are_requests_and_counted_apart() -> None:
     assert (found.request_count, list(by_bridge)) == (3, [("waku", 1, 0), ("xmpp", 2, 0)])
 
 
-def test_a_push_that_xmpp_schedules_for_later_is_no_slow_dispatch() -> None:
-    factories.make_attempt(factories.make_notification(at=NOON), started_at=NOON + ms(50))
-    planned = factories.make_notification(at=NOON, grade="normal", public_key_hash=b"")
-    factories.make_attempt(planned, started_at=NOON + ms(5000))
+def test_a_push_counts_when_its_result_was_known_and_its_wait_when_its_post_began() -> None:
+    """In a minute in which the gateway stands still nothing is delivered, however much was sent."""
+    times = {"began_at": NOON + ms(1), "ended_at": NOON + MINUTE + ms(5000), "waited_ms": 7}
+    factories.make_attempt(factories.make_notification(at=NOON), outcome="delivered", **times)
+    later = NOON + MINUTE
 
-    traffic.count(NOON, now=NOON + MINUTE)
+    for begin_at in (NOON, later):
+        traffic.count(begin_at, now=later + MINUTE)
 
-    assert TrafficMinute.objects.get().dispatch_p95_ms == 50
+    assert list(AttemptMinute.objects.values_list("begin_at", "outcome", "count")) == [(later, "delivered", 1)]
+    assert list(NotificationMinute.objects.values_list("begin_at", "state", "count")) == [(later, "delivered", 1)]
+    waits = TrafficMinute.objects.order_by("begin_at").values_list("begin_at", "dispatch_p50_ms")
+    assert list(waits) == [(NOON, 7), (later, None)]
+
+
+# From an envelope to gorush, over HTTP --------------------------------------------------------------------------------
+
+WAITED = timedelta(seconds=3)
+TOOK = timedelta(seconds=0.2)
+
+
+class Gorush(BaseHTTPRequestHandler):
+    """A gorush that takes its time, and then accepts every push."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        sleep(TOOK.total_seconds())
+        body = json.dumps({"success": "ok", "counts": 1, "logs": []}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def pushing_to(settings: Any, port: int, limit: int = 128) -> Process:
+    """Return a worker process that sends to gorush at this port of this host."""
+    settings.GORUSH_URLS = [f"http://127.0.0.1:{port}"]
+    return Process(open_gateway(), limit=limit)
+
+
+def chart() -> TrafficMinute:
+    """Count the minutes of all attempts, and return the one with the first push."""
+    first = Attempt.objects.exclude(waited_ms=None).get()
+    assert first.began_at
+    begin_at = first.began_at.replace(second=0, microsecond=0)
+    traffic.count(begin_at, now=begin_at + 3 * MINUTE)
+    return TrafficMinute.objects.get()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_first_push_is_measured_from_the_arrival_of_its_envelope_to_its_post(settings: Any) -> None:
+    say(registration())
+    observed = DISPATCH_SECONDS._sum.get()
+    with serve(Gorush) as server:
+        put(request(push()), now=timezone.now() - WAITED)
+        pushing_to(settings, server.server_port).process_backlog()
+
+    attempt = Attempt.objects.get()
+    assert attempt.outcome == "delivered"
+    assert attempt.waited_ms is not None
+    assert timedelta(milliseconds=attempt.waited_ms) >= WAITED
+    assert attempt.began_at
+    assert attempt.ended_at
+    assert attempt.started_at <= attempt.began_at
+    assert attempt.ended_at - attempt.began_at >= TOOK
+    assert DISPATCH_SECONDS._sum.get() - observed == pytest.approx(attempt.waited_ms / 1000)
+    assert chart().dispatch_p50_ms == attempt.waited_ms
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_push_that_waits_for_capacity_or_for_gorush_is_measured_when_it_leaves(settings: Any, is_away: bool) -> None:
+    say(registration())
+    put(request(push()), now=timezone.now() - WAITED)
+    process = pushing_to(settings, unused_port(), limit=128 if is_away else 0)
+    process.process_batch()
+    process.process_until(lambda: not process.delivery.sends.under_way)
+    assert not Attempt.objects.exclude(began_at=None, waited_ms=None).exists()
+    with serve(Gorush) as server:
+        Notification.objects.update(next_attempt_at=timezone.now())
+        process = pushing_to(settings, server.server_port)
+        process.process_until(lambda: Notification.objects.filter(state="delivered").exists())
+
+    waited_ms = chart().dispatch_p50_ms
+    assert waited_ms is not None
+    assert timedelta(milliseconds=waited_ms) >= WAITED
+
+
+# Replies and neighbours -----------------------------------------------------------------------------------------------
 
 
 def test_a_reply_takes_from_reading_the_envelope_to_the_node_that_took_it() -> None:
@@ -99,7 +191,7 @@ def test_each_row_is_read_once_though_the_tables_were_analyzed_while_they_were_e
     """PostgreSQL still estimates no rows for such a table, so any index looks as good as the primary key."""
 
     def push_and_reply() -> None:
-        factories.make_attempt(factories.make_notification(at=NOON), started_at=NOON + ms(1))
+        factories.make_attempt(factories.make_notification(at=NOON), started_at=NOON + ms(1), outcome="delivered")
         factories.make_reply(envelope_hash=factories.make_envelope(at=NOON).hash, at=NOON, published_at=NOON + ms(1))
 
     push_and_reply()

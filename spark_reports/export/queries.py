@@ -117,7 +117,7 @@ def _pseudonym(subject: Subject, value: str) -> str:
 # The recipient of a push without a key hash is the id of the bridge's device.
 _RECIPIENT = "CASE n.public_key_hash WHEN '' THEN convert_to(n.installation_id, 'UTF8') ELSE n.public_key_hash END"
 # A graded push is answered when it is stored, and may be due later on purpose, to wake the device once for several
-# pushes. Neither duration measures the speed of the server, so both are left out.
+# pushes. Neither the answer nor the delivery measures the speed of the server, so both durations are left out.
 _UNGRADED = "n.grade = ''"
 
 
@@ -263,11 +263,10 @@ def attempts(hours: Hours) -> str:
     notification may be retried for days.
     """
     oldest = f"SELECT created_at FROM {table(Notification)} old WHERE {_there('old', hours)} ORDER BY id LIMIT 1"
-    queued = _microseconds("n.created_at", "a.started_at")
     return f"""
         SELECT {_minute("a.started_at")}, {sql_platform("a.token_type")}, {_app_topic("a.token_type", "a.app_topic")},
             request.bridge, a.number, coalesce(a.outcome, 'open'), a.code, a.latency_ms * 1000::bigint,
-            CASE WHEN a.number = 1 AND {_UNGRADED} THEN {queued} END
+            a.waited_ms * 1000::bigint
         FROM {table(Attempt)} a
         JOIN {table(Notification)} n ON n.id = a.notification_id AND {_there("n", hours)}
         JOIN {table(NotificationRequest)} request ON request.id = n.request_id

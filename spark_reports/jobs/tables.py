@@ -155,15 +155,17 @@ NOTIFICATION_TIMES = Table(
 )
 ATTEMPTS = Table(
     "attempts",
-    "one row per attempt at a gateway, on the day it began",
+    "one row per attempt at a gateway, on the day it was claimed",
     (
-        required("at", Type.TIMESTAMP, "when the attempt began, to the minute"),
+        required("at", Type.TIMESTAMP, "when the attempt was claimed, to the minute"),
         *_PLACE,
         required("number", Type.INT, "1 for the first attempt of its notification"),
         required("outcome", Type.STRING, "class as in docs/delivery.md; `open` while it is not known"),
         required("code", Type.STRING, "the gateway's error in our words; empty for a success"),
         optional("latency_us", Type.LONG, "how long the gateway took, measured to the millisecond"),
-        optional("queued_us", Type.LONG, "first attempts only: from accepted to the attempt; not of graded pushes"),
+        optional(
+            "queued_us", Type.LONG, "first push only: from the arrival of its message, or its planned time, to its POST"
+        ),
     ),
 )
 REPLIES = Table(

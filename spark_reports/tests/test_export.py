@@ -323,7 +323,7 @@ def test_the_history_of_an_xmpp_device_is_exported_like_that_of_an_installation(
     ]
 
 
-def test_pushes_of_xmpp_have_recipients_of_their_own_and_no_durations(
+def test_pushes_of_xmpp_have_recipients_of_their_own_and_only_the_wait_for_the_first_push(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
     at = midnight(day)
@@ -332,7 +332,7 @@ def test_pushes_of_xmpp_have_recipients_of_their_own_and_no_durations(
         request = factories.make_answered_request(bridge="xmpp", at=at, answered_at=at, reply_due_at=at)
         push = {"public_key_hash": b"", "installation_id": device_id, "grade": "normal"}
         notification = factories.make_notification(request=request, at=at, **push, **ended)
-        late = {"started_at": at + timedelta(seconds=5), "latency_ms": 7, "outcome": "delivered"}
+        late = {"started_at": at + timedelta(seconds=5), "latency_ms": 7, "waited_ms": 9, "outcome": "delivered"}
         factories.make_attempt(notification, **late)
     manifest = export()
 
@@ -341,7 +341,7 @@ def test_pushes_of_xmpp_have_recipients_of_their_own_and_no_durations(
     rows = rows_of(lake_url, manifest, "actors")
     assert sorted(row["notifications"] for row in rows if row["role"] == "recipient") == [1, 2]
     assert manifest.rows["notification_times"] == 0
-    assert {(row["latency_us"], row["queued_us"]) for row in rows_of(lake_url, manifest, "attempts")} == {(7000, None)}
+    assert {(row["latency_us"], row["queued_us"]) for row in rows_of(lake_url, manifest, "attempts")} == {(7000, 9000)}
 
 
 def test_app_topics_that_clients_make_up_do_not_multiply_the_rows(
@@ -365,7 +365,7 @@ def test_an_outcome_that_is_not_known_yet_is_null_or_open(
     manifest = export()
 
     [row] = rows_of(lake_url, manifest, "attempts")
-    assert (row["outcome"], row["latency_us"], row["queued_us"], row["code"]) == ("open", None, 40_000, "")
+    assert (row["outcome"], row["latency_us"], row["queued_us"], row["code"]) == ("open", None, None, "")
     [row] = rows_of(lake_url, manifest, "notifications")
     assert row["platform"] == "none"
     assert manifest.rows["notification_times"] == 0

@@ -69,7 +69,7 @@ def make_notification(
 
 
 def make_attempt(notification: Notification | None = None, **fields: Any) -> Attempt:
-    """Make an attempt whose outcome is not known yet."""
+    """Make an attempt whose outcome is not known yet. With an outcome it also has its times."""
     notification = notification or make_notification()
     defaults: dict[str, Any] = {
         "number": 1,
@@ -77,7 +77,13 @@ def make_attempt(notification: Notification | None = None, **fields: Any) -> Att
         "token_type": TokenType.FIREBASE,
         "started_at": notification.created_at,
     }
-    return Attempt.objects.create(notification=notification, **defaults | fields)
+    row = defaults | fields
+    if row.get("outcome"):
+        took = timedelta(milliseconds=row.get("latency_ms") or 0)
+        waited = (row["started_at"] - notification.created_at) // timedelta(milliseconds=1)
+        times = {"began_at": row["started_at"], "ended_at": row["started_at"] + took}
+        row = {**times, "waited_ms": max(0, waited) if row["number"] == 1 else None} | row
+    return Attempt.objects.create(notification=notification, **row)
 
 
 def make_unknown_error(**fields: Any) -> UnknownGatewayError:

@@ -16,7 +16,8 @@ from django.utils import timezone
 # A filter offers the values of this many newest rows: enough for every frequent value, and read in a few milliseconds.
 RECENT_ROWS = 5_000
 HOUR = "hour"
-CLOCKS_DIFFER = timedelta(minutes=5)
+# A row is written at most this long before the time by which a filter with `since` selects it.
+WRITTEN_BEFORE = timedelta(minutes=15)
 
 
 class Alone:
@@ -82,10 +83,11 @@ class DuringFilter(Alone, admin.SimpleListFilter):
 
     title = "time"
     parameter_name = "during"
-    # The column with the time, and whether ids grow with it. If they do, the period also limits the scan of an index
-    # that is ordered by id.
+    # The column with the time.
     field_name = ""
-    is_by_id = False
+    # The indexed column with the time when the row was written, with which ids grow. It limits the scan of an index
+    # that is ordered by id, and the partitions that are read.
+    since = ""
     # The column with the UTC day by which the table is partitioned, so that other days are not read.
     days = ""
 
@@ -107,18 +109,17 @@ class DuringFilter(Alone, admin.SimpleListFilter):
         within = queryset.filter(**{f"{self.field_name}__gte": begin, f"{self.field_name}__lt": end})
         if self.days:
             return within.filter(**{f"{self.days}__range": (begin.date(), end.date())})
-        return within.filter(pk__gte=self._first_id(queryset, begin)) if self.is_by_id else within
+        return self._written(within, begin - WRITTEN_BEFORE, end) if self.since else within
 
-    def _first_id(self, queryset: QuerySet[Any], begin: datetime) -> int:
-        """Return an id below all ids of the period. The margin is for workers whose clocks differ."""
-        rows = queryset.model._default_manager.filter(**{f"{self.field_name}__gte": begin - CLOCKS_DIFFER})  # noqa: SLF001
-        first = rows.order_by(self.field_name).values_list("pk", flat=True).first()
-        return int(first or 0)
+    def _written(self, within: QuerySet[Any], earliest: datetime, end: datetime) -> QuerySet[Any]:
+        written = {f"{self.since}__gte": earliest, f"{self.since}__lt": end}
+        rows = within.model._default_manager.filter(**written).order_by(self.since)  # noqa: SLF001
+        return within.filter(**written, pk__gte=rows.values_list("pk", flat=True).first() or 0)
 
 
-def during(field: str, *, is_by_id: bool = False, days: str = "") -> type[DuringFilter]:
+def during(field: str, *, since: str = "", days: str = "") -> type[DuringFilter]:
     """Return the filter by the period of a column."""
-    return type("During", (DuringFilter,), {"field_name": field, "is_by_id": is_by_id, "days": days})
+    return type("During", (DuringFilter,), {"field_name": field, "since": since, "days": days})
 
 
 def read_span(text: str) -> tuple[datetime, datetime] | None:

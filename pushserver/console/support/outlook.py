@@ -34,7 +34,7 @@ def line_of(story: Story) -> FirstLine:
         late = f"Not delivered yet: {causes}." if causes else "Not delivered yet."
         return FirstLine(f"{late} {next(next_steps(story))}", Family.CAUTION if story.halts else family)
     if notification.state == State.DELIVERED:
-        after = in_words(notification.finished_at - notification.created_at)
+        after = in_words(notification.finished_at - story.arrived_at)
         return FirstLine(f"Delivered after {after}{f': {causes}' if causes else ''}.", family)
     how = labels.NOT_DELIVERED.get(State(notification.state), "Not delivered")
     return FirstLine(f"{how}. {why_ended(story)}{f' Before: {causes}.' if causes else ''}", family)
@@ -61,9 +61,9 @@ def _causes(story: Story) -> Iterator[str]:
         yield f"{labels.HALTED_BY[kind]} for {in_words(lasted)}"
     if story.notification.state == State.EXPIRED and not story.attempts:
         yield "no attempt was made"
-    first = next((attempt.started_at for attempt in story.attempts), None)
-    if first and first - story.notification.created_at > SLOW:
-        yield f"its first attempt came after {in_words(first - story.notification.created_at)}"
+    first = next((attempt.began_at or attempt.started_at for attempt in story.attempts), None)
+    if first and first - story.arrived_at > SLOW:
+        yield f"its first attempt came after {in_words(first - story.arrived_at)}"
     if failed := [attempt for attempt in story.attempts if attempt.outcome not in {None, Outcome.DELIVERED}]:
         last = failed[-1]
         yield f"{counted(len(failed), 'attempt')} failed, the last with {last.code or last.outcome}"

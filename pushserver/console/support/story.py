@@ -48,6 +48,11 @@ class Story:
     staff: Sequence[LogEntry]
     rule_urls: Mapping[int, str]
 
+    @property
+    def arrived_at(self) -> datetime:
+        """Return when the message arrived, or when the notification was created if no envelope is kept."""
+        return self.envelope.received_at if self.envelope else self.notification.created_at
+
 
 def load_story(notification_id: int) -> Story | None:
     """Load all rows of a notification, with a dozen look-ups by index."""

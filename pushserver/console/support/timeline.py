@@ -186,18 +186,25 @@ def _attempts(story: Story) -> Iterator[Step]:
     """Yield each attempt. Attempts that failed like the one before them become one step, at the time of the last."""
     for _, alike in groupby(story.attempts, ALIKE):
         first, *again = alike
-        yield Step(first.started_at, f"Attempt {first.number} started", f"at {first.gateway}{_as_probe(first)}")
+        waited = f", {in_words(_ms(first.waited_ms))} after its message arrived" if first.waited_ms is not None else ""
+        where = f"at {first.gateway}{waited}{_as_probe(first)}"
+        yield Step(first.began_at or first.started_at, f"Attempt {first.number} started", where)
         if first.outcome is None:
             continue
-        took = timedelta(milliseconds=first.latency_ms or 0)
+        took = _ms(first.latency_ms or 0)
         late = f"; the gateway reported later: {first.late_code}" if first.late_code else ""
         known = f"after {in_words(took)}" if first.latency_ms is not None else "after an unknown time"
         detail = format_html("{}{}{}. {}", known, _error(first, story), late, CLASSES[first.outcome])
-        yield Step(first.started_at + took, f"Attempt {first.number}:", detail, first.outcome)
+        yield Step(first.ended_at or first.started_at + took, f"Attempt {first.number}:", detail, first.outcome)
         if again:
             number, last = again[0].number, again[-1]
             which = f"Attempts {number} to {last.number}:" if last.number > number else f"Attempt {number}:"
-            yield Step(last.started_at, which, f"as attempt {first.number}; this is when the last began", first.outcome)
+            again_alike = f"as attempt {first.number}; this is when the last ended"
+            yield Step(last.ended_at or last.started_at, which, again_alike, first.outcome)
+
+
+def _ms(number: int) -> timedelta:
+    return timedelta(milliseconds=number)
 
 
 def _as_probe(attempt: Attempt) -> str:

@@ -5,7 +5,7 @@ Units: percentiles in milliseconds, of durations rounded down to 1 ms below 10 s
 in microseconds; share within the deadline from 0 to 1.
 Stages: ``decide`` envelope received → processed; ``answer`` request received → its answer fixed, once per request, on
 the platform of its first notification; ``reply`` message received → the answer published to the node, of those that
-went out once; ``queue`` notification accepted → first attempt; ``gateway`` one attempt; ``deliver`` accepted →
+went out once; ``queue`` message received → the POST of its first push; ``gateway`` one attempt; ``deliver`` accepted →
 delivered.
 Late data: a duration that had not ended at the export is missing until the next export and run of the day. Durations
 that are not plausible (`sources.is_duration`) are left out, and `data_quality` counts them. A duration that is negative
