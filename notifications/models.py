@@ -86,6 +86,30 @@ class RequestDigest(models.Model):
         return f"Digest {bytes(self.digest).hex()[:16]}"
 
 
+class DecidedAtOnce(models.Model):
+    """A push to a registered user that was decided at once, so that staff find it by its recipient.
+
+    Its verdict stands in `NotificationRequest.decided`, at this position. Equal decisions of a request about one
+    recipient have one row. The table has a partition for each day.
+    """
+
+    RECIPIENT_BYTES = 8
+
+    recipient = BytesField()  # the first bytes of the key hash
+    # There is no cascade, because it would search all rows for each deleted request.
+    request = models.ForeignKey(
+        NotificationRequest, on_delete=models.DO_NOTHING, related_name="+", db_index=False, db_constraint=False
+    )
+    position = models.SmallIntegerField()
+    decided_on = models.DateField()  # the UTC day
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["recipient", "decided_on", "request"], name="decided_recipient")]
+
+    def __str__(self) -> str:
+        return f"Position {self.position} of request {self.request_id}"
+
+
 class Notification(models.Model):
     """One push to one installation."""
 

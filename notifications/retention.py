@@ -12,7 +12,8 @@ from kit.db.statements import fetch
 REQUESTS = DayTable("notifications_notificationrequest", "ended_on", storage=WRITTEN_ONCE)
 NOTIFICATIONS = DayTable("notifications_notification", "ended_on", storage=WRITTEN_ONCE)
 ATTEMPTS = DayTable("notifications_attempt", "started_at")
-BY_DAY = (REQUESTS, NOTIFICATIONS, ATTEMPTS)
+DECIDED = DayTable("notifications_decidedatonce", "decided_on", storage=WRITTEN_ONCE)
+BY_DAY = (REQUESTS, NOTIFICATIONS, ATTEMPTS, DECIDED)
 
 # Ids are given out in the order of time, and each partition has an index of them.
 _OLDEST: LiteralString = "SELECT created_at FROM notifications_notification ORDER BY id LIMIT 1"
@@ -43,7 +44,7 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
         table.make_ahead(now=now)
     before = now - keep
     yield from chain.from_iterable(fetch(_PURGE_HALTS, {"before": before}))
-    yield from chain(ATTEMPTS.drop_before(before), NOTIFICATIONS.drop_before(before))
+    yield from chain.from_iterable(table.drop_before(before) for table in (ATTEMPTS, NOTIFICATIONS, DECIDED))
     without_any = min([before, *_oldest(_OLDEST_ENDED)])
     if REQUESTS.has_before(without_any):  # once a day: `_OLDEST` also reads the dead rows that an old snapshot keeps
         yield from REQUESTS.drop_before(min([without_any, *_oldest(_OLDEST)]))

@@ -511,10 +511,17 @@ def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> 
         ended_on=day_of(now) if is_answered else UNDER_WAY,
         decided=pack(decided) if decided else None,
         decided_names=pack_names(d.notification for d in request.decided) if is_named else None,
+        decided_for=_recipients(request.decided),
         notifications=[
             _new_notification(draft, incoming.arrived_at, lease_until=lease_until, now=now) for draft in request.stored
         ],
     )
+
+
+def _recipients(decided: Sequence[_Draft]) -> list[tuple[int, bytes]]:
+    """Return the first position of each decision about a recipient, and the recipient's key hash."""
+    first = {(d.notification.public_key_hash, d.verdict, d.wish): d.position for d in reversed(decided)}
+    return [(position, key_hash) for (key_hash, *_), position in first.items()]
 
 
 def _new_notification(draft: _Draft, arrived_at: datetime, *, lease_until: datetime, now: datetime) -> NewNotification:

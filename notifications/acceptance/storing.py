@@ -26,7 +26,7 @@ from kit.db.statements import Statement, array_value, fetch, new_ids, write, wri
 from kit.metrics.batches import count
 from notifications import metrics
 from notifications.messages import Outcome
-from notifications.models import Notification, NotificationRequest, RequestDigest
+from notifications.models import DecidedAtOnce, Notification, NotificationRequest, RequestDigest
 from notifications.queues.queues import UNSORTED, WAITS
 from notifications.rules.policy import Verdict
 from registrations.keys.encryption import Purpose
@@ -37,6 +37,7 @@ State = Notification.State
 # Length of the key of a request that may be repeated. A key of `push_request` is longer, and never repeats.
 KEY_BYTES = 32
 DIGEST_BYTES = 16
+RECIPIENT_BYTES = DecidedAtOnce.RECIPIENT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,10 @@ class NewNotification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRequest:
-    """A request that is to be stored, with those of its notifications that are to be delivered."""
+    """A request that is to be stored, with those of its notifications that are to be delivered.
+
+    ``decided_for`` are the positions and the key hashes of the others, as far as staff find them by their recipients.
+    """
 
     request_key: bytes
     source_key: bytes
@@ -95,12 +99,14 @@ class NewRequest:
     ended_on: date = UNDER_WAY
     decided: bytes | None = None
     decided_names: bytes | None = None
+    decided_for: Sequence[tuple[int, bytes]] = ()
     notifications: Sequence[NewNotification]
 
 
 # Rows are inserted in the order of their keys (`digest`, `dedup_key`). Workers that store the same rows then wait for
-# each other instead of dead-locking.
-_STORE = """
+# each other instead of dead-locking. What was decided about nobody who ever registered is not listed for staff, because
+# anybody can make up recipients.
+_STORE = f"""
     WITH digest AS (
         INSERT INTO notifications_requestdigest (digest, received_at)
         SELECT digest, %(now)s FROM unnest(%(digests)b::bytea[]) AS new (digest) ORDER BY 1
@@ -113,6 +119,12 @@ _STORE = """
                     %(r_reply_address)b::bytea[], %(r_sender_digest)b::bytea[], %(r_message_id)b::bytea[],
                     %(r_state)b::text[], %(r_answered_at)b::timestamptz[], %(r_ended_on)b::date[],
                     %(r_decided)b::bytea[], %(r_decided_names)b::bytea[])
+    ), decided AS (
+        INSERT INTO notifications_decidedatonce (recipient, request_id, position, decided_on)
+        SELECT substr(key_hash, 1, {RECIPIENT_BYTES}), request_id, position, %(today)s
+        FROM unnest(%(d_key_hash)b::bytea[], %(d_request_id)b::bigint[], %(d_position)b::smallint[])
+            AS new (key_hash, request_id, position)
+        WHERE (SELECT TRUE FROM registrations_registration WHERE public_key_hash = new.key_hash LIMIT 1)
     ), notification AS (
         INSERT INTO notifications_notification
             (id, request_id, position, public_key_hash, installation_id, type, state, queue_id, route_id,
@@ -165,6 +177,7 @@ def store(bridge: str, requests: Sequence[NewRequest], free: Ids, *, now: dateti
     ids = Ids(free.requests[: len(requests)], free.notifications[: len(notifications)], free.attempts[: len(attempts)])
     parents = [pk for pk, r in zip(ids.requests, requests, strict=True) for _ in r.notifications]
     claimed = [pk for pk, n in zip(ids.notifications, notifications, strict=True) if n.attempt]
+    decided = [(pk, *each) for pk, r in zip(ids.requests, requests, strict=True) for each in r.decided_for]
     repeatable = [request.request_key for request in requests if len(request.request_key) <= KEY_BYTES]
     own = {
         "bridge": bridge,
@@ -176,6 +189,10 @@ def store(bridge: str, requests: Sequence[NewRequest], free: Ids, *, now: dateti
         "a_id": ids.attempts,
         "n_request_id": parents,
         "a_notification_id": claimed,
+        "d_request_id": [request_id for request_id, _, _ in decided],
+        "d_position": [position for _, position, _ in decided],
+        "d_key_hash": [key_hash for _, _, key_hash in decided],
+        "today": day_of(now),
     }
     columns = _columns("r", NewRequest, requests) | _columns("n", NewNotification, notifications)
     write(_STORE, own | columns | _columns("a", NewAttempt, attempts))

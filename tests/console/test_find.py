@@ -17,20 +17,23 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from kit.buckets.bucket import Limit
 from kit.db.partitions import UNDER_WAY
 from kit.tracing.spans import trace_of
 from notifications.admin import request_timeline_url
 from notifications.messages import channel_key
-from notifications.models import Attempt, Halt, Notification, Queue
+from notifications.models import Attempt, DecidedAtOnce, Halt, Notification, Queue
 from notifications.queues import halts
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import Decided, pack
+from pushserver.console import labels
 from pushserver.console.drain import DRAIN_ID
 from pushserver.console.support.find import hits_for
 from pushserver.models import AccessRecord
 from registrations.models import Registration, Route
 from tests import factories
 from tests.console.test_pages import count_queries
+from tests.conversation import CLIENT, OUTSIDER, TOKEN, push, registration, request, say
 from waku_bridge.codec.keys import chat_key, key_hash
 from waku_bridge.models import InboundEnvelope, OutboundReply
 from xmpp_bridge.codec.client_strings import issue
@@ -325,7 +328,7 @@ def test_attempts_that_failed_as_the_one_before_are_one_step(admin_client: Clien
         at = began + timedelta(minutes=number)
         factories.make_attempt(notification, number=number, outcome="transient", code=code, started_at=at)
     text = timeline(admin_client, notification)
-    assert "Attempts 2 to 3: transient as attempt 1; this is when the last began" in text
+    assert "Attempts 2 to 3: transient as attempt 1; this is when the last ended" in text
     assert [f"Attempt {number} started" in text for number in range(1, 6)] == [True, False, False, True, True]
 
 
@@ -517,6 +520,61 @@ def test_the_first_line_of_a_request_shows_why_nothing_was_sent(admin_client: Cl
     line = first_line(admin_client, request_timeline_url(request.pk))
     assert line.startswith("2 pushes decided at once: Suppressed by")
     assert line.endswith("It brought 1 notification with a timeline of its own.")
+
+
+MUTED, CHOSEN, BLOCKED = b"m" * 64, b"c" * 64, b"b" * 64
+SECRETS = (TOKEN, "device-token", "an-outdated-token", MUTED.hex(), BLOCKED.hex(), b"ciphertext".hex(), "ciphertext")
+
+
+def decisions_shown(client: Client) -> list[tuple[str, str]]:
+    """Return the decisions on the user's page, newest first, each with its reason. Nothing secret may be on it."""
+    html = client.get(f"/admin/users/{CLIENT.key_hash.hex()}/").content.decode()
+    assert not [secret for secret in SECRETS if secret in html]
+    section = html.partition("Suppressed, refused or merged</h2>")[2].partition("</section>")[0]
+    for url in re.findall(r'href="(/admin/timelines/request/[^"]+)"', section):
+        assert client.get(url).status_code == 200
+    rows = [re.findall("<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall("<tr>(.*?)</tr>", section)]
+    return [(re.sub("<[^>]+>", "", row[0]), unescape(row[1])) for row in rows if row[0] != "Decision"]
+
+
+def test_the_page_of_a_user_shows_what_was_suppressed_refused_or_merged(admin_client: Client, settings) -> None:
+    """A user without the pushes of one friend has blocked them, or the friend has outdated data."""
+    settings.ROUTE_LIMITS = (Limit(2, 3600.0),)
+    wishes = {"block_mentions": True, "muted_chat_list": (MUTED,), "blocked_chat_list": (BLOCKED,)}
+    process = say(registration(**wishes))
+    for number, fields in enumerate(
+        [
+            {"chat_id": MUTED},
+            {"type": 2, "chat_id": CHOSEN},
+            {"author": BLOCKED, "message": b"ciphertext"},
+            {"access_token": "an-outdated-token"},
+            {"installation_id": str(uuid4())},
+            *({"chat_id": CHOSEN},) * 4,  # two are sent, the third wakes the phone, and the fourth is merged into it
+        ]
+    ):
+        say(request(push(**fields), message_id=b"%d" % number), process=process)
+    say(request(push(chat_id=CHOSEN, type=1, message=b"ciphertext"), message_id=b"5"), process=process)
+    say(request(push(OUTSIDER)), process=process)
+
+    assert decisions_shown(admin_client) == [
+        ("duplicate", labels.VERDICTS[Verdict.DUPLICATE]),
+        ("coalesced", labels.VERDICTS[Verdict.COALESCED]),
+        ("not_registered", labels.VERDICTS[Verdict.NOT_REGISTERED]),
+        ("wrong_token", labels.VERDICTS[Verdict.WRONG_TOKEN]),
+        ("suppressed", labels.WISHES[Wish.AUTHOR_BLOCKED]),
+        ("suppressed", labels.WISHES[Wish.MENTIONS_BLOCKED]),
+        ("suppressed", labels.WISHES[Wish.CHAT_MUTED]),
+    ]
+    assert {row.recipient for row in DecidedAtOnce.objects.all()} == {CLIENT.key_hash[:8]}
+
+
+def test_a_request_of_a_hundred_wrong_pushes_costs_one_row_for_the_page_of_its_recipient(admin_client: Client) -> None:
+    process = say(registration())
+    wrong = push(access_token="an-outdated-token")
+    say(request(*[wrong] * 99, push(OUTSIDER)), process=process)
+
+    assert DecidedAtOnce.objects.count() == 1
+    assert decisions_shown(admin_client) == [("wrong_token", labels.VERDICTS[Verdict.WRONG_TOKEN])]
 
 
 def test_lists_lead_to_timelines(admin_client: Client) -> None:

@@ -23,11 +23,14 @@ from kit.admin.lists.search import KEY_HASH_DIGITS, hash_digits
 from kit.admin.operations import Done, Operation, OperationPage, confirm
 from kit.admin.times import HOUR
 from kit.db.clock import database_now
-from notifications.admin import PUSH_CONTENT, timeline_url, type_name
-from notifications.models import Notification
+from kit.db.partitions import UNDER_WAY
+from notifications.admin import PUSH_CONTENT, request_timeline_url, timeline_url, type_name
+from notifications.models import DecidedAtOnce, Notification, NotificationRequest
+from notifications.rules.reports import unpack
 from pushserver.console import labels
 from pushserver.console.frame.links import user_url
 from pushserver.console.frame.menu import NOTIFICATIONS, USERS
+from pushserver.console.support.outlook import why_decided
 from pushserver.console.support.reach import NOBODY, reach_of
 from pushserver.models import AccessRecord
 from registrations.admin import RegistrationAdmin, registration_url
@@ -112,7 +115,7 @@ def _reach(registrations: Sequence[Registration]) -> list[tuple[str, FirstLine]]
 def _sections(request: HttpRequest, key_hash: bytes, registrations: Sequence[Registration]) -> list[Section]:
     sections = [_installations(registrations), _grants(registrations), _history(registrations)]
     if request.user.has_perm(NOTIFICATIONS):
-        sections.insert(1, _notifications(key_hash))
+        sections[1:1] = [_notifications(key_hash), _decided(key_hash)]
     return sections
 
 
@@ -176,6 +179,35 @@ def _notifications(key_hash: bytes) -> Section:
         labels.NO_NOTIFICATIONS,
         open_rows=OPEN_NOTIFICATIONS,
         more=Link("All notifications", everything),
+    )
+
+
+def _decided(key_hash: bytes) -> Section:
+    """Return the newest pushes to the user that were decided at once, and so have no row among the notifications."""
+    rows = DecidedAtOnce.objects.filter(recipient=key_hash[: DecidedAtOnce.RECIPIENT_BYTES])
+    newest = rows.order_by("-decided_on", "-request")[:MAX_ROWS]
+    places = list(newest.values_list("request", "position", "decided_on"))
+    since = min((day for *_, day in places), default=UNDER_WAY)
+    requests = NotificationRequest.objects.only("received_at", "decided").filter(ended_on__gte=since)
+    found = requests.in_bulk({request_id for request_id, *_ in places})
+    return Section(
+        "Suppressed, refused or merged",
+        ["decision", "why", "type", "age", "request"],
+        [
+            [
+                label(decided.verdict),
+                why_decided(decided),
+                type_name(decided.type) if decided.type else NOTHING,
+                age("received_at")(found[request_id]),
+                _link("timeline", request_timeline_url(request_id)),
+            ]
+            for request_id, position, _ in places
+            if request_id in found
+            for decided in unpack(found[request_id].decided)
+            if decided.position == position
+        ],
+        labels.NO_DECIDED,
+        open_rows=OPEN_NOTIFICATIONS,
     )
 
 

@@ -7,7 +7,7 @@ from django.db import connection
 from django.utils import timezone
 
 from notifications.acceptance.storing import digest_of
-from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
+from notifications.models import Attempt, DecidedAtOnce, Notification, NotificationRequest, RequestDigest
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
@@ -36,6 +36,8 @@ def make_user(key_hash=KEY_HASH, **fields):
     factories.make_envelope(hash=request.source_key, message_id=request.request_key, message_type=20, payload=None)
     factories.make_reply(envelope_hash=request.source_key)
     factories.make_attempt(make_push(request, registration))
+    recipient = key_hash[: DecidedAtOnce.RECIPIENT_BYTES]
+    DecidedAtOnce.objects.create(recipient=recipient, request=request, position=1, decided_on=timezone.now().date())
     asked = factories.make_envelope(content_topic=topics.content_topic(name), state="pending_key")
     factories.make_reply(envelope_hash=asked.hash)
     factories.make_dead_letter(content_topic=topics.content_topic(name))
