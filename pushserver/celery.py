@@ -93,9 +93,14 @@ def refuse_other_work(sender: Any, **_kwargs: Any) -> None:
 
 @signals.worker_init.connect
 def begin_when_fit(**_kwargs: Any) -> None:
-    """Take no message, and call no server, before database, keys and code fit each other."""
+    """Take no message, and call no server, before database, keys and code fit each other.
+
+    METRICS_PORT shows what this worker waits for. It has the metrics that the children count in files, too.
+    """
+    from kit.metrics import port  # noqa: PLC0415 - counts in files only when it is imported after the settings
     from kit.processes.starting import wait_until_fit  # noqa: PLC0415 - possible once apps are loaded
 
+    port.serve()
     wait_until_fit()
 
 
@@ -127,14 +132,6 @@ def check_at_start(**_kwargs: Any) -> None:
             scheduled = {entry["task"] for entry in app.conf.beat_schedule.values()}
             for task in (task for part in parts() for task in part.checks if task in scheduled):
                 app.send_task(task, countdown=CHECKS_AFTER_SECONDS, expires=60)
-
-
-@signals.worker_ready.connect
-def serve_metrics(**_kwargs: Any) -> None:
-    """Serve metrics on METRICS_PORT, also those that the children of this worker count in files."""
-    from kit.metrics import port  # noqa: PLC0415 - counts in files only when it is imported after the settings
-
-    port.serve()
 
 
 @signals.worker_ready.connect

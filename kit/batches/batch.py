@@ -58,6 +58,7 @@ from kit.db.reasons import (
     sqlstate,
 )
 from kit.db.statements import fetch, write
+from kit.health import own_faults
 from kit.health.change_filter import ChangeFilter
 from kit.processes.leader import BATCHES, HELD, TRY, LeaderLock
 from kit.tracing import spans
@@ -245,6 +246,7 @@ class Worker:
                     change_filter = ChangeFilter()
                     log.info("batches_go_on")
             except (Error, psycopg.Error) as error:
+                own_faults.note_refusal(sqlstate(error))
                 if change_filter.has_changed(why := reason(error)):
                     log.warning("batch_postponed", error=type(error).__name__, reason=why)
                 self._disconnect()

@@ -23,6 +23,7 @@ REASONS = {
     "57P02": "PostgreSQL ended all sessions after a crash of one of its processes: see its log",
     "57P03": "PostgreSQL is starting or stopping",
 }
+DISK_FULL = "53100"
 UNAVAILABLE = "PostgreSQL does not answer"
 POOLED = "a pooler refuses the settings of our sessions: PgBouncer needs ignore_startup_parameters = options"
 # The schema or the permissions of the database are wrong.

@@ -166,14 +166,15 @@ def dated(indicators: Sequence[Indicator], since: Mapping[str, datetime]) -> lis
 def explained(indicators: Sequence[Indicator]) -> list[Indicator]:
     """Return the indicators. Each bad one gets as ``cause`` the id of the first one that explains it.
 
-    If that one has itself a cause, both get the same.
+    If that one has itself a cause, both get the same. No kind may follow from itself, not even through others.
     """
-    found: dict[str, Indicator] = {}
-    for indicator in indicators:
-        known = (other for other in found.values() if other.state == State.RED and other.kind.explains(indicator.kind))
-        cause = next(known, None) if indicator.is_bad else None
-        found[indicator.id] = replace(indicator, cause=cause.cause or cause.id) if cause else indicator
-    return list(found.values())
+    red = [found for found in indicators if found.state == State.RED]
+
+    def cause_of(indicator: Indicator) -> str:
+        cause = next((other for other in red if other.kind.explains(indicator.kind)), None)
+        return indicator.cause or (cause_of(cause) or cause.id if cause else "")
+
+    return [replace(found, cause=cause_of(found)) if found.is_bad else found for found in indicators]
 
 
 def worst(indicators: Sequence[Indicator], *, first: int = FIRST) -> list[Indicator]:

@@ -17,6 +17,7 @@ from django.db import InterfaceError, OperationalError, ProgrammingError, connec
 
 from kit.db.clock import clock, database_now
 from kit.db.reasons import reason
+from kit.health import own_faults
 from kit.health.change_filter import ChangeFilter
 
 log = structlog.get_logger(__name__)
@@ -26,9 +27,10 @@ RETRY_SECONDS = 2.0
 
 
 def wait_until_fit() -> None:
-    """Wait until no check finds a fault. Log each fault once, and again after another one."""
+    """Wait until no check finds a fault, which is in the metrics meanwhile. Log each once, and again after another."""
     checks, faults = import_module(settings.STARTS_WHEN), ChangeFilter()
     while fault := next(_lines_of(checks.FAULTS), ""):
+        own_faults.note(fault)
         if faults.has_changed(fault):
             log.error("start_waits", reason=fault)
         connection.close()

@@ -11,8 +11,9 @@ from celery import Task
 from celery.exceptions import Ignore, TaskPredicate
 from django.db import InterfaceError, OperationalError
 
-from kit.db.reasons import is_closed, reason
+from kit.db.reasons import is_closed, reason, sqlstate
 from kit.db.timeouts import RETENTION, timeouts
+from kit.health import own_faults
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +45,7 @@ class MessageTask(Task):  # type: ignore[type-arg]  # only generic for the type 
         except TaskPredicate:
             raise
         except Exception as error:  # noqa: BLE001 - no error may reach the log with its text
+            own_faults.note_refusal(sqlstate(error))
             if is_closed(error):
                 log.warning("task_postponed", task=self.name, reason=reason(error))
                 raise Ignore from None

@@ -1,7 +1,7 @@
 """Sums of each whole hour, as the usual figures of an hour of the day: requests of each bridge, and delivered pushes to
-each kind of device.
+each kind of device. With the newest hour, the free space of volumes and the size of the database are noted in MiB.
 
-The name of a flow is what it counts: `requests waku`, `pushes iPhone`.
+The name of a flow is what it counts: `requests waku`, `pushes iPhone`, `free PostgreSQL`, `size database`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,10 @@ from datetime import datetime, timedelta
 from typing import LiteralString
 
 from kit.db.statements import fetch, write
+from kit.health.space import SIZE_OF_DATABASE
 from kit.operations import Operations, parts_in_use
 from notifications.messages import Outcome
+from pushserver.history.volumes import MIB, volumes
 from pushserver.models import TrafficHour
 from registrations import token_types
 
@@ -38,11 +40,16 @@ _ADD_UP: LiteralString = f"""
             AND (channel = name OR starts_with(channel, name || ' '))))
     FROM hours, unnest(%(device_flows)s::text[], %(kinds)s::text[]) AS device_flow (flow, name)
     GROUP BY hour_at, flow
+    UNION ALL
+    SELECT max(hour_at), flow, mib FROM hours, unnest(
+        %(volume_flows)s::text[] || '{SIZE_OF_DATABASE}'::text,
+        %(free_mib)s::integer[] || (pg_database_size(current_database()) / {MIB})::integer) AS space (flow, mib)
+    GROUP BY flow, mib
     ON CONFLICT (begin_at, flow) DO NOTHING
 """
-_USUAL: LiteralString = """
+_USUAL: LiteralString = f"""
     SELECT flow, array_agg(count ORDER BY count) FROM pushserver_traffichour
-    WHERE begin_at = ANY(%(hours)s) GROUP BY flow
+    WHERE begin_at = ANY(%(hours)s) AND flow <> '{SIZE_OF_DATABASE}' AND NOT starts_with(flow, 'free ') GROUP BY flow
 """
 
 
@@ -68,6 +75,7 @@ def add_up(*, now: datetime) -> None:
     """Store the sums of whole hours whose minutes have all been counted. Delete sums older than KEPT."""
     bridges = [part for part in parts_in_use() if part.is_bridge]
     kinds = [(devices, name) for devices, names in kinds_of_devices().items() for name in names]
+    seen = volumes()
     write(
         _ADD_UP,
         {
@@ -76,6 +84,8 @@ def add_up(*, now: datetime) -> None:
             "bridges": [bridge.name for bridge in bridges],
             "device_flows": [pushes_to(devices) for devices, _ in kinds],
             "kinds": [name for _, name in kinds],
+            "volume_flows": [volume.flow for volume in seen],
+            "free_mib": [volume.free_mib for volume in seen],
         },
     )
     TrafficHour.objects.filter(begin_at__lt=now - KEPT - HOUR).delete()

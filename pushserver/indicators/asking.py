@@ -9,6 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime
 from functools import cache
+from math import inf
+from operator import itemgetter
+from time import time
 from types import MappingProxyType
 from typing import Any, LiteralString, NamedTuple
 
@@ -22,10 +25,14 @@ from kit.buckets import share
 from kit.db.connections import is_marked_ready
 from kit.db.postgresql.base import TimedConnection
 from kit.db.postgresql.versions import TooOldError, refuse_too_old
+from kit.db.reasons import DISK_FULL, REASONS
+from kit.health import own_faults
 from kit.health.recent import Recent
+from kit.health.space import FULL_MIB, Past
 from kit.operations import parts_in_use
 from kit.processes import leader
 from pushserver.celery import BATCHES, HEARTBEAT_KEY, QUEUES
+from pushserver.history.volumes import PAST, volumes
 from pushserver.indicators.judging import Reached
 from pushserver.indicators.kinds import server
 from pushserver.indicators.kinds.server import Queue
@@ -42,13 +49,15 @@ class Database(NamedTuple):
     applied. ``incidents`` has the beginning of each open incident by indicator.
 
     ``silent_seconds`` has the silence of each process of `batches`, and ``leaders`` that of each bridge by the name of
-    its leader. Both are None while they are not known.
+    its leader. Both are None while they are not known. ``past`` has the free space of volumes and the size of the
+    database in the last day.
     """
 
     reason: str = ""
     incidents: Mapping[str, datetime] = MappingProxyType({})
     silent_seconds: Sequence[float] | None = None
     leaders: Mapping[str, float] | None = None
+    past: Mapping[str, Past] = MappingProxyType({})
 
 
 def ask() -> Reached:
@@ -73,6 +82,9 @@ def ask() -> Reached:
             for part, own in zip(parts, asked, strict=True)
         },
         incidents=database.incidents,
+        volumes=volumes(),
+        past=database.past,
+        waits_for=_waits_for(),
     )
 
 
@@ -84,7 +96,33 @@ RECENT = Recent(ask, lambda: KEPT_SECONDS)
 
 # PostgreSQL and Redis -------------------------------------------------------------------------------------------------
 def ask_database() -> Database:
-    """Return the answer of PostgreSQL, or the reason why there is none."""
+    """Return the answer of PostgreSQL, or the reason why there is none, as the processes know it."""
+    found = _ask_database()
+    return found._replace(reason=_as_known(found.reason))
+
+
+_well_at = time()  # when this process last found PostgreSQL well
+
+
+def _as_known(reason: str) -> str:
+    """Return the reason why PostgreSQL cannot be used: the one that it gave to a process, or ours.
+
+    A process that PostgreSQL refuses says so every two seconds. Once PostgreSQL does not answer any more, the last
+    refusal stays the reason.
+    """
+    global _well_at  # noqa: PLW0603 - one fact about this process
+    refused = {code: ago for code, ago in own_faults.seconds_ago(settings.METRICS_DIR).items() if code in REASONS}
+    code, seconds_ago = min(refused.items(), key=itemgetter(1), default=("", inf))
+    if seconds_ago <= own_faults.OVER_SECONDS or (reason and time() - seconds_ago > _well_at):
+        return REASONS[code]
+    if reason and any("PostgreSQL" in volume.name and volume.free_mib < FULL_MIB for volume in volumes()):
+        return REASONS[DISK_FULL]
+    if not reason:
+        _well_at = time()
+    return reason
+
+
+def _ask_database() -> Database:
     if _is_marked_unready():
         return Database("PostgreSQL is not ready")
     try:
@@ -94,11 +132,12 @@ def ask_database() -> Database:
             incidents = {} if missing else dict(own.execute(INCIDENTS).fetchall())
             silent_seconds = [seconds for (seconds,) in own.execute(share.SILENT_SECONDS)]
             leaders = dict(own.execute(leader.SILENT_SECONDS).fetchall())
+            past = {} if missing else {flow: Past(*values) for flow, *values in own.execute(PAST)}
     except TooOldError as error:
         return Database(str(error))
     except psycopg.Error:
         return Database("PostgreSQL does not answer")
-    return Database(f"migrations not applied: {missing}" if missing else "", incidents, silent_seconds, leaders)
+    return Database(f"migrations not applied: {missing}" if missing else "", incidents, silent_seconds, leaders, past)
 
 
 def _is_marked_unready() -> bool:
@@ -154,9 +193,10 @@ def ask_broker() -> str:
             prefix = f"/{client.connection_pool.connection_kwargs.get('db') or 0}.celery"
             with client.pipeline(transaction=False) as commands:
                 commands.set(shared_cache.make_key("probe"), b"", ex=60)
-                commands.hdel("unacked", "probe").lrem(BATCHES, 1, "probe")
+                commands.hdel("unacked", "probe")
+                commands.lrem(BATCHES, 1, "probe")
                 commands.publish(f"{prefix}ev.probe", b"")
-                commands.execute_command("SUBSCRIBE", f"{prefix}.pidbox")
+                commands.execute_command("SUBSCRIBE", f"{prefix}.pidbox")  # type: ignore[no-untyped-call]
                 commands.execute()
     except redis.RedisError as error:
         return _refusal(error)
@@ -181,6 +221,12 @@ _REFUSALS: Mapping[type[redis.RedisError], str] = {
     redis.exceptions.ConnectionError: server.BROKER_AWAY,
     redis.exceptions.TimeoutError: server.BROKER_AWAY,
 }
+
+
+def _waits_for() -> str:
+    """Return the fault for which a process of this machine waits at its start, or an empty text."""
+    noted = own_faults.seconds_ago(settings.METRICS_DIR).items()
+    return next((fault for fault, ago in noted if fault not in REASONS and ago <= own_faults.OVER_SECONDS), "")
 
 
 # Workers --------------------------------------------------------------------------------------------------------------

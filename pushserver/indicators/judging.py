@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from kit.health import filling
+from kit.health import filling, space
 from kit.health.filling import Filling
 from kit.health.indicators import DATABASE_SILENT, Group, Indicator, Kind, State, explained
+from kit.health.space import Past, Volume
 from kit.operations import Operations, parts
 from pushserver.indicators import pages
 from pushserver.indicators.kinds import delivery, reports, results, server, traffic
@@ -36,6 +37,8 @@ class Reached:
     ``database`` and ``broker`` have the reason why each cannot be used, or are empty. ``silent_seconds`` has the
     seconds without work of each process of `batches`, and is None while PostgreSQL does not answer. ``parts`` has the
     answers for each gateway and bridge, and ``incidents`` the beginning of each open incident by indicator.
+    ``volumes`` are those that this process sees, with the ``past`` of their free space. ``waits_for`` is the fault for
+    which processes of this machine wait at their start.
     """
 
     database: str = ""
@@ -44,6 +47,9 @@ class Reached:
     silent_seconds: Sequence[float] | None = None
     parts: Mapping[Operations, Any] = field(default_factory=dict)
     incidents: Mapping[str, datetime] = field(default_factory=dict)
+    volumes: Sequence[Volume] = ()
+    past: Mapping[str, Past] = field(default_factory=dict)
+    waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +102,10 @@ def readiness(reached: Reached) -> list[Indicator]:
 def from_reached(reached: Reached) -> Iterator[Indicator]:
     """Yield the indicators that need no table of the database."""
     is_redis_down = bool(reached.broker)
+    yield space.judge(server.DISK, reached.volumes, reached.past)
     yield server.database(reached.database)
     yield server.broker(reached.broker)
-    yield server.batches(reached.silent_seconds)
+    yield server.batches(reached.silent_seconds, reached.waits_for)
     yield server.workers(reached.queues, is_redis_down=is_redis_down)
     for part, own in reached.parts.items():
         yield from part.judge_reached(own, is_redis_down=is_redis_down)

@@ -1,6 +1,9 @@
 """Metrics of the server as a whole. `waku_bridge/metrics.py` explains the rules for metrics."""
 
+from kit.health.own_faults import OWN_FAULT
 from kit.metrics.kinds import AskedGauge
+
+__all__ = ["INDICATOR", "OWN_FAULT", "QUEUE_TASKS"]
 
 QUEUE_TASKS = AskedGauge(
     "pushserver_queue_tasks",

@@ -5,13 +5,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from http.server import ThreadingHTTPServer
 
 import psutil
 import pytest
 import redis
+from celery.exceptions import Ignore
 from django.conf import LazySettings
 from django.core.cache import cache
 from django.db import OperationalError, connection
@@ -21,6 +22,7 @@ from django.test import Client
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import SOCKET_NAME, EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
+from kit.health import own_faults
 from kit.health.complaints import UNREACHABLE, Complaint
 from kit.health.indicators import Indicator, State
 from kit.http.notices import Notice, NoticeCache
@@ -31,6 +33,7 @@ from pushserver.indicators import asking
 from pushserver.indicators.asking import NEEDED_QUEUES, RECENT
 from pushserver.indicators.kinds import server
 from pushserver.indicators.snapshot import take_snapshot
+from pushserver.tasks import count_traffic
 from tests import factories
 from tests.gorush import serve_gorush
 from tests.silent import SilentProxy
@@ -63,6 +66,8 @@ def all_well(
     for queue in NEEDED_QUEUES:
         cache.set(HEARTBEAT_KEY.format(queue=queue), "2026-01-01T00:00:00+00:00", 60)
     monkeypatch.setattr(server, "HANGS_SECONDS", 600.0)  # this probe checks no server
+    for code in own_faults.REFUSALS:  # an earlier test may have met one
+        own_faults.OWN_FAULT.labels(code).set(0)
     monkeypatch.setattr(waku, "BRIDGE_RED", 600.0)
     monkeypatch.setattr(waku, "BRIDGE_QUIET", 600.0)
     with a_batch_worker(), a_bridge():
@@ -151,6 +156,49 @@ def test_readyz_names_migrations_that_are_missing(client: Client, all_well: None
         assert failing(client) == {"database": "migrations not applied: 1"}
     finally:
         recorder.record_applied("registrations", "0001_initial")
+
+
+@pytest.mark.usefixtures("all_well")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("then", ["it answers", "it is away"])
+def test_a_full_disk_that_a_task_met_is_the_reason_also_when_postgresql_has_ended(
+    client: Client, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """Reading goes on while PostgreSQL refuses to write, and PostgreSQL ends when it cannot write its log."""
+    assert client.get("/readyz").status_code == 200
+    with connection.cursor() as cursor, full_disk("pushserver_trafficminute"):
+        cursor.execute("DELETE FROM pushserver_trafficminute")
+        factories.make_request()
+        with pytest.raises(Ignore):
+            count_traffic()
+        if then == "it is away":
+            monkeypatch.setattr(own_faults, "OVER_SECONDS", 0.0)
+            monkeypatch.setitem(connection.settings_dict, "PORT", free_port())
+            monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
+        assert failing(client) == {"database": "the disk of PostgreSQL is full"}
+
+    monkeypatch.undo()
+    monkeypatch.setattr(own_faults, "OVER_SECONDS", 0.0)
+    assert asking.ask_database().reason == ""
+    monkeypatch.setitem(connection.settings_dict, "PORT", free_port())
+    monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
+    assert asking.ask_database().reason == "PostgreSQL does not answer"  # the full disk was repaired before
+
+
+@contextmanager
+def full_disk(table: str) -> Iterator[None]:
+    """Have PostgreSQL refuse each new row of a table as if its disk were full."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN RAISE EXCEPTION 'full' USING ERRCODE = '53100'; END $$"
+        )
+        cursor.execute(f"CREATE TRIGGER refuse BEFORE INSERT ON {table} EXECUTE FUNCTION refuse()")
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP FUNCTION refuse() CASCADE")
 
 
 @pytest.mark.usefixtures("all_well")

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from kit.db.reasons import REASONS
 from kit.health.canaries import CanaryFacts, RoundTrip
 from kit.health.complaints import Complaint
 from kit.health.filling import Filling
-from kit.health.indicators import Indicator, Page, State, duration, is_ready, verdict, worst
+from kit.health.indicators import Indicator, Kind, Page, State, duration, is_ready, verdict, worst
 from kit.health.peers import Peer
+from kit.health.space import Past, Volume
 from kit.health.waiting import Waiting
 from kit.operations import parts
 from notifications.gateways.gorush import indicators as gorush
@@ -24,6 +26,7 @@ from pushserver.indicators.kinds.reports import ReportsFacts
 from pushserver.indicators.kinds.results import ResultFacts
 from pushserver.indicators.kinds.server import Queue
 from pushserver.indicators.kinds.traffic import Flow, TrafficFacts
+from pushserver.start.fitting import OTHER_FIELD_KEYS
 from waku_bridge import indicators as waku
 from waku_bridge.indicators import Failed, Store, WakuFacts
 from xmpp_bridge import indicators as xmpp
@@ -183,7 +186,7 @@ def test_while_the_database_does_not_answer_indicators_of_its_facts_are_unknown(
         without = replace(facts(**changes), stored=None)
         assert {found.kind for found in judge(without)} == {found.kind for found in indicators(**changes)}
         reported = {found.kind for found in judge(without) if found.state != GREY}
-        assert {kind.id for kind in reported} <= {*REACHED, "database-speed"}
+        assert {kind.id for kind in reported} <= {*REACHED, "database-speed", "disk"}
     assert is_ready(judge(replace(WELL, stored=None)))
 
 
@@ -228,6 +231,27 @@ TROUBLED = Peer("a:1", is_up=True, complaints=[WRONG, WRONG])
 CASES = [
     # indicator, state, a part of its sentence, facts
     ("database", RED, "migrations not applied", {"database": "migrations not applied: 1"}),
+    ("disk", GREEN, "no volume is seen", {}),
+    ("disk", GREEN, "4.0 GiB for PostgreSQL left; the database has 90 MiB, and grows by 24 MiB a day",
+     {"volumes": [Volume("PostgreSQL", 4096, 9000)], "past": {"size database": Past(ago(3600 * 10), 80, NOW, 90)}}),
+    ("disk", YELLOW, "the disk of Redis has 899 MiB left of 8.8 GiB", {"volumes": [Volume("Redis", 899, 9000)]}),
+    ("disk", GREEN, "900 MiB for", {"volumes": [Volume("PostgreSQL", 900, 9000)]}),
+    ("disk", GREEN, "1.0 GiB for", {"volumes": [Volume("PostgreSQL", 1024, 2**20)]}),
+    ("disk", RED, "the disk of PostgreSQL has 127 MiB left of 300 MiB",
+     {"volumes": [Volume("PostgreSQL", 127, 300), Volume("reports", 1, 300, is_needed=False)]}),
+    ("disk", RED, "the disk of PostgreSQL is full",
+     {"volumes": [Volume("Redis", 99, 300), Volume("PostgreSQL", 15, 300)]}),
+    ("disk", YELLOW, "the disk of reports is full", {"volumes": [Volume("reports", 1, 300, is_needed=False)]}),
+    ("disk", RED, "has 2.9 GiB left of 8.8 GiB, and is full in 5 h at the pace of the last day",
+     {"volumes": [Volume("Redis", 2999, 9000)], "past": {"free Redis": Past(ago(3600 * 10), 8500, NOW, 3000)}}),
+    ("disk", YELLOW, "is full in 6 d", {"volumes": [Volume("Redis", 2999, 9000)],
+     "past": {"free Redis": Past(ago(86_400), 3450, NOW, 3000)}}),
+    ("disk", GREEN, "2.9 GiB for Redis", {"volumes": [Volume("Redis", 2999, 9000)],
+     "past": {"free Redis": Past(NOW, 3400, NOW, 3400)}}),
+    ("database", RED, "the disk of PostgreSQL is full", {"database": REASONS["53100"]}),
+    ("batches", RED, "the workers wait: FIELD_ENCRYPTION_KEYS do not open",
+     {"silent_seconds": [], "waits_for": OTHER_FIELD_KEYS}),
+    ("batches", GREEN, "2 processes at work", {"waits_for": OTHER_FIELD_KEYS}),
     ("broker", RED, "does not answer", UNAVAILABLE),
     *(("broker", RED, reason, {"broker": reason}) for reason in server.BROKER_STEPS),
     ("workers", GREY, "while Redis is away", UNAVAILABLE),
@@ -476,6 +500,9 @@ BROKEN = CanaryFacts(last=RoundTrip("gateway", words="the worker", total_ms=1))
          {"bridge_seconds": 60.0, "nodes": [DOWN], "stores": [Store(DOWN, ago(61))], "canary": BROKEN,
           "flows": [flow(0, 0, 0)]}),
         ({"batches": "broker"}, {"broker": server.NO_CHANNELS, "silent_seconds": []}),
+        ({"database": "disk", "broker": "disk", "batches": "disk"},
+         {"volumes": [Volume("PostgreSQL", 0, 300)], "database": REASONS["53100"], "broker": server.UNSAVED,
+          "silent_seconds": []}),
         ({"canary": "inbox"}, {"inbox": Waiting(1, 99), "canary": BROKEN}),
         ({"sending": "gorush-a:1", "canary": "gorush-a:1", "answers": "gorush-a:1"},
          {"servers": [DOWN], "canary": BROKEN, "overdue_seconds": 9.0}),
@@ -494,6 +521,17 @@ def test_an_effect_names_the_indicator_that_causes_it(causes: dict[str, str], kn
     assert {found.id: found.cause for found in indicators(**known) if found.cause} == causes
 
 
+def test_no_kind_follows_from_itself() -> None:
+    def followed(kind: Kind, path: tuple[Kind, ...] = ()) -> None:
+        assert kind not in path, [kind.id for kind in path]
+        for other in judging.all_kinds():
+            if other.explains(kind):
+                followed(other, (*path, kind))
+
+    for kind in judging.all_kinds():
+        followed(kind)
+
+
 @pytest.mark.parametrize(
     ("known", "words"),
     [
@@ -502,6 +540,15 @@ def test_an_effect_names_the_indicator_that_causes_it(causes: dict[str, str], kn
         (
             {"broker": server.NO_CHANNELS, "silent_seconds": []},
             "Nothing is processed: no worker for batches. 1 urgent",
+        ),
+        ({"volumes": [Volume("PostgreSQL", 60, 300)]}, "Messages get through; 1 urgent"),
+        (
+            {"volumes": [Volume("PostgreSQL", 0, 300)], "database": REASONS["53100"]},
+            "Nothing is processed: the disk of PostgreSQL is full. 1 urgent",
+        ),
+        (
+            {"silent_seconds": [], "waits_for": OTHER_FIELD_KEYS},
+            "Nothing is processed: FIELD_ENCRYPTION_KEYS do not open the stored addresses. 1 urgent",
         ),
         ({"counted_until": ago(181)}, "Messages get through; 1 urgent"),
         ({"tries": tried(transient=60)}, "Most pushes of APN app fail. 1 urgent"),

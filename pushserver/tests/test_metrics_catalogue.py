@@ -23,6 +23,7 @@ BOUNDED_LABELS = {
     "a part of the configuration": {"node", "pubsub_topic", "queue", "gateway"},
     "a word of ours": {
         "path",
+        "fault",
         "loop",
         "novelty",
         "outcome",

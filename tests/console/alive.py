@@ -13,6 +13,7 @@ from django.conf import LazySettings
 from django.core.cache import cache
 from django.utils import timezone
 
+from kit.health import own_faults
 from kit.health.complaints import Complaint
 from kit.http.notices import Notice, NoticeCache
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
@@ -62,6 +63,8 @@ def alive(
     canary.save(factories.make_canary_run(**timings))
     make_traffic(now)
     monkeypatch.setattr(server, "HANGS_SECONDS", LONG)  # the test's worker sends no statement
+    for code in own_faults.REFUSALS:  # an earlier test may have met one
+        own_faults.OWN_FAULT.labels(code).set(0)
     monkeypatch.setattr(waku, "BRIDGE_RED", LONG)
     monkeypatch.setattr(waku, "BRIDGE_QUIET", LONG)
     with a_batch_worker(), a_bridge():

@@ -18,7 +18,8 @@ from django.db import Error as DjangoDatabaseError
 
 from kit.backoff import Backoff
 from kit.db.clock import clock
-from kit.db.reasons import reason
+from kit.db.reasons import reason, sqlstate
+from kit.health import own_faults
 from kit.health.complaints import Complaint
 from kit.health.status_cache import StatusCache
 from kit.processes.leader import Term, wait
@@ -215,6 +216,7 @@ class LiveReader:
         try:
             taken = await self._intake.take(page, self.reader, path=Path.LIVE, received_at=received_at)
         except (DjangoDatabaseError, psycopg.Error) as error:
+            own_faults.note_refusal(sqlstate(error))
             if is_first:
                 log.warning("page_not_stored", node=self.reader.name, size=len(page), reason=reason(error))
             return None

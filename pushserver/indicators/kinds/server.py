@@ -7,11 +7,17 @@ from datetime import datetime, timedelta
 from kit.figures import counted
 from kit.health.indicators import DATABASE_SILENT, REDIS_DOWN, Group, Indicator, Kind, State, duration, listed
 
+DISK = Kind("disk", Group.SERVER, "Disk space", "PushServerDiskFilling")
 DATABASE = Kind(
-    *("database", Group.SERVER, "PostgreSQL", "PushServerDatabaseDown"), decides_readiness=True, concerns_all=True
+    *("database", Group.SERVER, "PostgreSQL", "PushServerDatabaseDown"),
+    decides_readiness=True,
+    concerns_all=True,
+    follows=(DISK,),
 )
 DATABASE_SPEED = Kind("database-speed", Group.SERVER, "PostgreSQL's speed", "PushServerDatabaseDown", concerns_all=True)
-BROKER = Kind("broker", Group.SERVER, "Redis", "PushServerBrokerDown", decides_readiness=True)
+BROKER = Kind(
+    *("broker", Group.SERVER, "Redis", "PushServerBrokerDown"), decides_readiness=True, follows=(DISK, DATABASE)
+)
 BATCHES = Kind(
     *("batches", Group.SERVER, "Batches", "PushServerQueueWithoutWorker"),
     decides_readiness=True,
@@ -20,7 +26,7 @@ BATCHES = Kind(
 )
 WORKERS = Kind("workers", Group.SERVER, "Workers", "PushServerQueueWithoutWorker", decides_readiness=True)
 BEAT = Kind("beat", Group.WATCH, "Beat", "IndicatorBeat", follows=(Group.SERVER, BROKER, WORKERS))
-KINDS = (DATABASE, DATABASE_SPEED, BROKER, BATCHES, WORKERS, BEAT)
+KINDS = (DISK, DATABASE, DATABASE_SPEED, BROKER, BATCHES, WORKERS, BEAT)
 HANGS_SECONDS = 3.0  # a batch takes less than one second
 BEAT_GONE = timedelta(minutes=3)  # a minute is counted within 15 s of its end
 
@@ -39,8 +45,16 @@ def database(reason: str) -> Indicator:
     if reason:
         is_old = reason.startswith("migrations")
         first_step = "Run `manage.py migrate`." if is_old else "Start PostgreSQL, or correct DATABASE_URL."
+        if reason.startswith("the disk"):
+            reason, first_step = _with_step(reason)
         return Indicator(DATABASE, State.RED, reason, first_step, headline=f"Nothing is processed: {reason}")
     return Indicator(DATABASE, State.GREEN, "answers, migrations are applied")
+
+
+def _with_step(reason: str) -> tuple[str, str]:
+    """Return a reason that names its remedy after a colon, and that remedy as a sentence."""
+    sentence, _, step = reason.rstrip(".").partition(": ")
+    return sentence, f"{step[:1].upper()}{step[1:] or 'See the logs'}."
 
 
 def database_speed(reason: str, *, is_slow: bool) -> Indicator:
@@ -92,10 +106,19 @@ def broker(reason: str) -> Indicator:
     return Indicator(BROKER, State.GREEN, "answers, and takes what workers write")
 
 
-def batches(silent_seconds: Sequence[float] | None) -> Indicator:
-    """Judge the processes of batches by their last statements. A working process runs one every second."""
+def batches(silent_seconds: Sequence[float] | None, waits_for: str = "") -> Indicator:
+    """Judge the processes of batches by their last statements. A working process runs one every second.
+
+    ``waits_for`` is the fault for which processes wait at their start, or empty.
+    """
     if silent_seconds is None:
         return Indicator(BATCHES, State.GREY, "not known while PostgreSQL does not answer")
+    if not silent_seconds and waits_for:
+        sentence, _, todo = waits_for.rstrip(".").partition(": ")
+        headline = f"Nothing is processed: {sentence}"
+        return Indicator(
+            BATCHES, State.RED, f"the workers wait: {sentence}", f"{todo[:1].upper()}{todo[1:]}.", headline=headline
+        )
     if not silent_seconds:
         first_step = "Start the worker: `celery -A pushserver.worker worker -Q batches -P prefork`."
         headline = "Nothing is processed: no worker for batches"

@@ -41,8 +41,8 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, **_options: Any) -> None:
         if not settings.WAKU_NODES:
             raise CommandError("WAKU_NODES is not set, and no embedded node is running. Start `manage.py up`.")
-        wait_until_fit()
         port.serve()
+        wait_until_fit()
         uvloop.run(_read_all(_plan()))
 
 

@@ -21,7 +21,8 @@ from django.db import Error as DjangoDatabaseError
 
 from kit.backoff import Backoff
 from kit.db.clock import clock
-from kit.db.reasons import reason
+from kit.db.reasons import reason, sqlstate
+from kit.health import own_faults
 from kit.processes.leader import Term
 from waku_bridge.inbox.inbox import Path
 from waku_bridge.metrics import STORE_ERRORS, STORE_ONLY, STORE_WATERMARK_TIMESTAMP_SECONDS, STORE_WINDOW_SECONDS
@@ -110,6 +111,7 @@ class StoreWalker:
         except NodeError as error:
             return self._failed(error)
         except (DjangoDatabaseError, psycopg.Error) as error:
+            own_faults.note_refusal(sqlstate(error))
             log.warning("store_postponed", node=self.reader.name, reason=reason(error))
             return self._postpone(self._backoff.next())
         self._worked()

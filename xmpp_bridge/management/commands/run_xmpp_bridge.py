@@ -36,8 +36,8 @@ class Command(BaseCommand):
         if not settings.XMPP_COMPONENT_JID:
             raise CommandError("XMPP_COMPONENT_JID and XMPP_COMPONENT_SECRET are not set: docs/xmpp.md says how.")
         connection.settings_dict["OPTIONS"]["connect_timeout"] = DATABASE_CONNECT_SECONDS
-        wait_until_fit()
         port.serve()
+        wait_until_fit()
         uvloop.run(_run(_component()))
 
 

@@ -1,0 +1,50 @@
+"""Free space of the volumes that this process sees, and its history by the hour."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import LiteralString
+
+from django.conf import settings
+
+from kit.health.indicators import listed
+from kit.health.space import SIZE_OF_DATABASE, Volume
+
+MIB = 2**20
+# The first and the last known value of each flow within a day, with their times.
+PAST: LiteralString = f"""
+    SELECT flow, min(begin_at), (array_agg(count ORDER BY begin_at))[1],
+        max(begin_at), (array_agg(count ORDER BY begin_at DESC))[1]
+    FROM pushserver_traffichour
+    WHERE begin_at > now() - interval '1 day' AND (flow = '{SIZE_OF_DATABASE}' OR flow LIKE 'free %')
+    GROUP BY flow
+"""
+
+
+def volumes() -> list[Volume]:
+    """Return the volumes, each once, with the names of all data on it."""
+    found: dict[int, tuple[Path, list[str]]] = {}
+    for name, folder in _folders().items():
+        with suppress(OSError):  # nothing was written there yet
+            found.setdefault(folder.stat().st_dev, (folder, []))[1].append(name)
+    return list(_measured(found))
+
+
+def _measured(found: Mapping[int, tuple[Path, list[str]]]) -> Iterator[Volume]:
+    for folder, names in found.values():
+        with suppress(OSError):
+            free = os.statvfs(folder)
+            size_mib = free.f_blocks * free.f_frsize // MIB
+            yield Volume(listed(names), free.f_bavail * free.f_frsize // MIB, size_mib, names != ["reports"])
+
+
+def _folders() -> Mapping[str, Path]:
+    """Return the folders of our data by their names for people. Servers of the operator have theirs elsewhere."""
+    is_embedded = settings.EMBEDDED.get("DATABASE_URL") == settings.DATABASE_URL
+    embedded = {"PostgreSQL": settings.EMBEDDED_POSTGRES_DIR} if is_embedded else {}
+    if settings.EMBEDDED.get("REDIS_URL") == settings.REDIS_URL:
+        embedded["Redis"] = settings.DATA_DIR / "valkey"
+    others = {"metrics": settings.METRICS_DIR, "DATA_DIR": settings.DATA_DIR}
+    lake = settings.REPORTS_LAKE
+    return {**embedded, **others, **({} if "://" in lake else {"reports": Path(lake)})}
