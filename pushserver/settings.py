@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from kit.canary.dry_run import token_of
 from kit.db.postgresql import sessions
-from kit.db.postgresql.timeouts import Timeouts
+from kit.db.postgresql.timeouts import IDLE_SECONDS, Timeouts
 from pushserver.config import embedded
 from pushserver.config.environment import MAIL_ADDRESS, Environment, GeneratedSecrets, is_near
 from pushserver.config.logs import configure_logging
@@ -92,6 +92,7 @@ _SERVER_SILENCE = {
 DATABASE_TIMEOUTS = Timeouts(
     statement_seconds=0 if ROLE is Role.COMMAND else 20.0,
     lock_seconds=10.0,
+    idle_seconds=0 if ROLE is Role.COMMAND else IDLE_SECONDS,
 )
 
 

@@ -128,7 +128,7 @@ class Work(Generic[T]):
 
 
 class Step:
-    """One part of every batch. The worker calls all methods in the thread that processes the batches.
+    """One part of every batch. The worker calls all methods but `cut_off` in the thread that processes the batches.
 
     The defaults are for steps that keep nothing in memory and have nothing to undo.
     """
@@ -165,6 +165,11 @@ class Step:
 
     def rolled_back(self, batch: Batch) -> None:
         """Restore the memory of the step to its state before `work`, because the transaction was rolled back."""
+
+    def cut_off(self) -> None:
+        """Take back what says that the process died of the items of its batch, because it is ended in the middle of
+        one for another reason.
+        """
 
     def quarantine(self, error: Exception, batch: Batch) -> None:  # noqa: ARG002 - the signature of a step
         """Quarantine the one item of the batch, which makes `work` fail, so that it does not block the others."""
@@ -258,6 +263,11 @@ class Worker:
         self._stop_at = monotonic() + timeout_seconds
         self._stopping.set()
         self._wakeup.set()
+
+    def cut_off(self) -> None:
+        """Prepare the end of the process in the middle of a batch, from another thread."""
+        for step in self._steps:
+            step.cut_off()
 
     def _is_over(self) -> bool:
         if not self._stopping.is_set():

@@ -10,6 +10,7 @@ from kit.db.postgresql.versions import TooOldError
 
 REASONS = {
     "25006": "PostgreSQL is read-only: it is a standby, or its default_transaction_read_only is on",
+    "25P03": "PostgreSQL ended a transaction that sent nothing for half a minute: was the process stopped?",
     "28P01": "PostgreSQL refuses the password of DATABASE_URL",
     "3D000": "the database of DATABASE_URL does not exist",
     "42501": "the account of DATABASE_URL has no access to a table: it must own all tables",
@@ -29,7 +30,7 @@ POOLED = "a pooler refuses the settings of our sessions: PgBouncer needs ignore_
 # The schema or the permissions of the database are wrong.
 UNFIT = {"42501", "42703", "42P01"}
 # The server refuses all statements at the moment.
-CLOSED = {"25006", "53100", "53300", "57P01", "57P02", "57P03"}
+CLOSED = {"25006", "25P03", "53100", "53300", "57P01", "57P02", "57P03"}
 # Two sessions collided: serialization failure, deadlock. A unique violation is a conflict too, but may last.
 COLLISIONS = {"40001", "40P01"}
 CONFLICTS = {"23505", *COLLISIONS}

@@ -11,14 +11,15 @@ from django.conf import settings
 from django.db import connection
 
 from kit.db.postgresql.base import TimedConnection
-from kit.db.postgresql.timeouts import Timeouts, milliseconds
+from kit.db.postgresql.timeouts import Timeouts
 from kit.db.statements import write
 
-REPORTS = Timeouts(statement_seconds=4 * 3600, lock_seconds=10)
+# Exports hold a snapshot while others copy rows, and write to a lake that may be slow.
+REPORTS = Timeouts(statement_seconds=4 * 3600, lock_seconds=10, idle_seconds=0)
 # Retention hardly waits for locks: a locked row is removed the next time.
 RETENTION = Timeouts(statement_seconds=60, lock_seconds=1)
 # While a migration waits for a lock, all other sessions wait behind it.
-MIGRATIONS = Timeouts(statement_seconds=0, lock_seconds=10)
+MIGRATIONS = Timeouts(statement_seconds=0, lock_seconds=10, idle_seconds=0)
 
 
 @contextmanager
@@ -29,17 +30,17 @@ def timeouts(wanted: Timeouts) -> Iterator[None]:
         yield
     finally:
         if connection.connection is not None and not connection.connection.closed:
-            write("SELECT set_config(name, reset_val, false) FROM pg_settings WHERE name = ANY (%s)", [_NAMES])
+            names = list(wanted.settings)
+            write("SELECT set_config(name, reset_val, false) FROM pg_settings WHERE name = ANY (%s)", [names])
             _own().timeout_seconds = settings.DATABASE_TIMEOUTS.answer_seconds
-
-
-_NAMES = ["statement_timeout", "lock_timeout"]
 
 
 def set_timeouts(wanted: Timeouts) -> None:
     """Set the timeouts of this thread's connection for as long as it is open."""
-    sql = "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)"
-    write(sql, [milliseconds(wanted.statement_seconds), milliseconds(wanted.lock_seconds)])
+    names, values = list(wanted.settings), list(wanted.settings.values())
+    write(
+        "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS _ (name, value)", [names, values]
+    )
     _own().timeout_seconds = wanted.answer_seconds
 
 

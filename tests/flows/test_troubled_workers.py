@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 import redis
 
@@ -86,6 +87,26 @@ def test_a_leader_that_hangs_leaves_the_work_to_the_other(
     with stopped(fleet, "batches"):
         network.publish(*prepared.messages)
         load.wait_until_all_processed(network, prepared)
+    load.check_each_once(network, prepared)
+
+
+@pytest.mark.nightly
+def test_the_rows_of_a_worker_that_is_stopped_inside_a_batch_are_left_to_the_other(
+    fleet: Fleet, network: Network, prepared: Load, second: str
+) -> None:
+    """Its transaction waits for a lock when it is stopped, and stays open when it gets the lock."""
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "
+    with psycopg.connect(fleet.environment["DATABASE_URL"]) as database, stopped(fleet, second):
+        database.execute("LOCK TABLE notifications_notificationrequest")
+        network.publish(*prepared.messages)
+        wait_until(lambda: network.rows(sessions + "wait_event_type = 'Lock'") == [(1,)], what="a batch waits")
+        with stopped(fleet, "batches"):
+            database.rollback()
+            wait_until(lambda: network.rows(sessions + "state = 'idle in transaction'") == [(1,)], what="it is open")
+            for pid in batches_of(fleet, second):
+                os.kill(pid, signal.SIGCONT)
+            load.wait_until_received(network, prepared)
+            wait_until(lambda: not unread(network), what="the other worker has the rows", seconds=60)
     load.check_each_once(network, prepared)
 
 

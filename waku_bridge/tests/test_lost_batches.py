@@ -1,5 +1,6 @@
 """Envelopes that kill the process of their batch: the one that is the cause is found and given up."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -8,9 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
-from kit.batches.journal import InFlightJournal
+from embedded.servers.postgres import EmbeddedPostgres
+from kit.batches.journal import CrashReports, InFlightJournal
+from notifications import tasks
 from tests import factories
 from tests.batches import Process
 from waku_bridge import bridge
@@ -114,3 +118,37 @@ def test_a_suspect_with_a_pending_key_causes_no_further_batches(journal: InFligh
     InboundEnvelope.objects.update(state="received")
     Process().process_batch(now=timezone.now())
     assert [state for state, _ in states()] == ["dropped"]
+
+
+HANGING_WORKER = """
+import threading, time
+from notifications import tasks
+from waku_bridge.inbound import inbound
+
+def hang(_items, **_facts):
+    tasks.WORKER_STOP.set()
+    time.sleep(60)
+
+inbound.process = hang
+tasks.STOP_SECONDS = -2.0  # so that the process is cut off at once
+tasks.WORKER_STOP.prepare()
+tasks.process_batches()
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_process_that_stops_too_slowly_did_not_die_of_its_envelopes(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    """Otherwise two slow stops would make suspects of the envelopes, and a third would give them up."""
+    factories.make_envelope()
+    environment = {"DATABASE_URL": postgres.url(connection.settings_dict["NAME"]), "METRICS_DIR": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import pushserver.worker, django; django.setup(){HANGING_WORKER}"],
+        env=os.environ | environment,
+        check=False,
+        capture_output=True,
+        timeout=60,
+    )
+    assert (ended.returncode, b"batches_cut_off" in ended.stdout + ended.stderr) == (tasks.SOFTWARE_ERROR, True)
+    assert CrashReports(tmp_path / "journal").count() == {}

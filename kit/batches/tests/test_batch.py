@@ -33,6 +33,7 @@ from kit.batches.batch import (
 )
 from kit.batches.marks import since
 from kit.batches.models import StepMark
+from kit.db.postgresql.sessions import BATCH_WORKER
 from kit.db.reasons import REASONS
 from kit.db.statements import fetch
 from kit.processes.leader import BATCHES
@@ -900,6 +901,51 @@ def test_a_connection_that_ends_while_nothing_happens_is_replaced(running):
     add_row()
     eventually(lambda: sum(rows.counts) == 1)
     eventually(lambda: worker._listening not in {None, first})
+
+
+class Locked(Step):
+    """A step that locks the waiting rows, and goes on once the event is set."""
+
+    waits = Rows.waits
+
+    def __init__(self, go_on):
+        self.go_on = go_on
+        self.has_begun = threading.Event()
+        self.done = []
+
+    def work(self, _batch):
+        ids = [pk for (pk,) in fetch("SELECT id FROM registrations_topickey WHERE topic = 7 FOR UPDATE SKIP LOCKED")]
+        if ids:
+            self.has_begun.set()
+            self.go_on.wait(20)
+        TopicKey.objects.filter(pk__in=ids).delete()
+        return Work(ids)
+
+    def committed(self, decided):
+        self.done += decided
+
+
+@in_threads
+def test_the_rows_of_a_worker_that_is_stopped_inside_a_batch_are_left_to_others(running, monkeypatch):
+    """PostgreSQL ends the session of a process that sends nothing, and the process goes on with another one."""
+    name = "idle_in_transaction_session_timeout"
+    monkeypatch.setitem(BATCH_WORKER, name, str(int(BATCH_WORKER[name]) // 100))
+    add_row()
+    go_on = threading.Event()
+    stopped, other = Locked(go_on), Locked(threading.Event())
+    other.go_on.set()
+    with capture_logs() as logs:
+        running(stopped)
+        assert stopped.has_begun.wait(20)
+        running(other)
+        eventually(lambda: len(other.done) == 1)
+        go_on.set()
+        eventually(lambda: "batches_go_on" in [entry["event"] for entry in logs])
+    assert REASONS["25P03"] in [entry.get("reason") for entry in logs]
+    assert stopped.done == []
+    add_row()
+    wake()
+    eventually(lambda: len(stopped.done) + len(other.done) == 2)
 
 
 class UnderWay(Numbers):

@@ -21,6 +21,7 @@ from django.conf import settings
 from django.db import DatabaseError
 from django.db.backends.postgresql import base
 from psycopg.abc import PQGen
+from psycopg.generators import send
 from psycopg.pq import TransactionStatus
 
 from kit.db.postgresql.versions import TooOldError, refuse_too_old
@@ -28,6 +29,24 @@ from kit.db.postgresql.versions import TooOldError, refuse_too_old
 _T = TypeVar("_T")
 Parameters = Sequence[Any] | Mapping[str, Any]
 Rows = list[tuple[Any, ...]]
+
+
+class _Pipeline(psycopg.Pipeline):
+    """A pipeline that ends with its Sync message.
+
+    That of psycopg sends a Flush after it, which PostgreSQL takes for a sign of life: it stops the timer of
+    `idle_in_transaction_session_timeout` and does not start it again. If a later psycopg does not call this private
+    method, a test of the timeout fails.
+    """
+
+    def _exit_gen(self) -> PQGen[None]:
+        try:
+            self._enqueue_sync()
+            yield from self._communicate_gen()
+        finally:
+            if self.result_queue:
+                yield from send(self.pgconn)  # the rest of a large statement
+            yield from self._fetch_gen(flush=False)
 
 
 class TimedConnection(psycopg.Connection[Any]):
@@ -64,6 +83,7 @@ class TimedConnection(psycopg.Connection[Any]):
     def answering_together(self, statement_count: int) -> Iterator[None]:
         """Send ``statement_count`` statements at once, and read their answers at the end."""
         self.statement_count = statement_count
+        self._pipeline = self._pipeline or _Pipeline(self)
         try:
             with _first_error(), self.pipeline():
                 yield

@@ -6,6 +6,8 @@ the embedded one (docs/decisions/0035).
 
 from collections.abc import Mapping
 
+from kit.db.postgresql.timeouts import IDLE_SECONDS
+
 # Settings of every session. They are options of the connection, which override those of a role or a database.
 #
 # jit: a statement of a batch takes less than a millisecond, and compiling it takes much longer. PostgreSQL compiles
@@ -30,8 +32,10 @@ EVERY_SESSION: Mapping[str, str] = {"jit": "off", "random_page_cost": "1.1"}
 # sort all waiting rows, if few rows waited when the statistics were made, instead of reading the first index entries.
 #
 # lock_timeout, in ms: an item whose row another session, such as an operator's, keeps locked for longer is put off.
+# idle_in_transaction_session_timeout: as in every session (`Timeouts`), but also where a pooler drops our options.
 BATCH_WORKER: Mapping[str, str] = {
     "lock_timeout": "1000",
+    "idle_in_transaction_session_timeout": str(round(IDLE_SECONDS * 1000)),
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",

@@ -4,14 +4,19 @@ from dataclasses import dataclass
 
 # Seconds to wait for PostgreSQL's own timeout error before the client gives up.
 GRACE_SECONDS = 5.0
+# Seconds after which PostgreSQL ends a transaction whose process sends nothing, as it was stopped or its container
+# frozen. Otherwise the rows that it locked would wait until somebody ends it. Decoding and sealing a batch take less
+# than a second.
+IDLE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """The longest time of a statement (0: no limit), and of its wait for a lock."""
+    """The longest time of a statement (0: no limit), of its wait for a lock, and between two of a transaction."""
 
     statement_seconds: float
     lock_seconds: float
+    idle_seconds: float = IDLE_SECONDS
 
     @property
     def answer_seconds(self) -> float | None:
@@ -24,6 +29,7 @@ class Timeouts:
         return {
             "statement_timeout": milliseconds(self.statement_seconds),
             "lock_timeout": milliseconds(self.lock_seconds),
+            "idle_in_transaction_session_timeout": milliseconds(self.idle_seconds),
         }
 
 

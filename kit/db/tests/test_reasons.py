@@ -63,7 +63,7 @@ def django_error(code: str) -> Exception:
     ("codes", "away", "conflict"),
     [
         ("08000 08001 08003 08006 53000 53100 53200 53300 57014 57P01 57P02 57P03 57P05 58000 58030", True, False),
-        ("25006", True, False),  # a standby
+        ("25006 25P03", True, False),  # a standby; a session that was ended
         ("55P03", False, False),  # a lock timeout: the item that waited is put off
         ("42P01 42703 42501", True, False),  # not migrated yet
         ("23505 40001 40P01", False, True),
@@ -83,9 +83,8 @@ def test_each_code_of_psycopg_is_unavailable_by_its_class_except_for_named_codes
     codes = [code for code in psycopg.errors._sqlcodes if re.fullmatch("[0-9A-Z]{5}", code)]
     assert len(codes) > 200
     for code in codes:
-        expected = (code[:2] in UNAVAILABLE_CLASSES and code not in COLLISIONS | {LOCK_TIMEOUT}) or code in UNFIT | {
-            "25006"
-        }
+        is_named = code in UNFIT | {"25006", "25P03"}
+        expected = is_named or (code[:2] in UNAVAILABLE_CLASSES and code not in COLLISIONS | {LOCK_TIMEOUT})
         assert (code, is_unavailable(django_error(code))) == (code, expected)
 
 

@@ -151,16 +151,16 @@ def test_a_statement_that_takes_too_long_ends_with_an_error_that_is_retried(
 
 
 def shown() -> tuple[str, ...]:
-    names = ("statement_timeout", "lock_timeout")
+    names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
     return tuple(fetch(f"SHOW {name}")[0][0] for name in names)
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("wanted", "times"),
-    [(REPORTS, ("4h", "10s")), (RETENTION, ("1min", "1s")), (MIGRATIONS, ("0", "10s"))],
+    [(REPORTS, ("4h", "10s", "0")), (RETENTION, ("1min", "1s", "30s")), (MIGRATIONS, ("0", "10s", "0"))],
 )
-def test_timeouts_are_set_for_a_block_and_reset_after_it(wanted: Timeouts, times: tuple[str, str]) -> None:
+def test_timeouts_are_set_for_a_block_and_reset_after_it(wanted: Timeouts, times: tuple[str, ...]) -> None:
     before = shown()
     with timeouts(wanted):
         assert shown() == times
