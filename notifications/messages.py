@@ -160,8 +160,14 @@ class Outcome(StrEnum):
 
 # Outcomes that count as failures of a gateway. Dead tokens and payloads that can never be sent do not.
 FAILURES = (Outcome.CONFIG, Outcome.TRANSIENT, Outcome.AMBIGUOUS)
-# Code of a result: the gateway itself could not be reached, so nothing was sent.
+# Outcomes that Apple or Google decided about one push.
+ANSWERS = (Outcome.DELIVERED, Outcome.DEAD, Outcome.PAYLOAD)
+# Code of a result with `Result.is_unreached`. The flag counts, because a rule of the gateway may give any code.
 UNREACHABLE = "unreachable"
+# Code of a result: the gateway could not reach Apple or Google, so nothing was sent.
+PROVIDER_UNREACHABLE = "provider_unreachable"
+# Code of a result: Apple takes no more pushes to this one device for a while. It says nothing about the app.
+DEVICE_LIMITED = "TooManyRequests"
 # Code of a result: the connection to the gateway broke before an answer came.
 CUT_OFF = "cut_off"
 # Code of a result: the gateway took the push and sent it nowhere, as the push asked for.
@@ -204,10 +210,11 @@ class Result:
 
     ``retry_after_seconds`` is the pause that the gateway asked for. ``retry_base_seconds`` is the first pause of this
     error's backoff, or 0 for the usual one. ``is_guarded`` says that valid tokens get the same answer when the set-up
-    is wrong. ``is_untried`` says that the push was found faulty before anything was sent. ``is_dry_run`` says that the
-    gateway took it and sent it nowhere. ``error`` is the gateway's error text, redacted: nothing secret and nothing of
-    one device is left in it. ``began_at`` and ``ended_at`` are when sending began and when the result was known, by the
-    database's clock. The process that sends fills in what the gateway leaves out.
+    is wrong. ``is_untried`` says that nothing was sent, because the push is faulty or this process had no connection
+    free. ``is_unreached`` says that the client of this process failed to connect to the gateway. ``is_dry_run`` says
+    that the gateway took it and sent it nowhere. ``error`` is the gateway's error text, redacted: nothing secret and
+    nothing of one device is left in it. ``began_at`` and ``ended_at`` are when sending began and when the result was
+    known, by the database's clock. The process that sends fills in what the gateway leaves out.
     """
 
     outcome: Outcome
@@ -216,6 +223,7 @@ class Result:
     latency_ms: int = 0
     is_guarded: bool = False
     is_untried: bool = False
+    is_unreached: bool = False
     is_dry_run: bool = False
     retry_base_seconds: float = 0.0
     # Only people read these, so results that differ in them are equal.

@@ -121,7 +121,7 @@ class Notification(models.Model):
         DELIVERED = "delivered"  # accepted by Apple or Google, according to the gateway
         DEAD_TOKEN = "dead_token"  # the address no longer exists; a sender that still waits gets an error
         UNDELIVERABLE = "undeliverable"  # the payload can never be sent
-        UNCONFIRMED = "unconfirmed"  # it may have arrived, and is not sent again: policy.MAX_FURTHER_ATTEMPTS
+        UNCONFIRMED = "unconfirmed"  # its time is over, and some attempt may have delivered it
         EXPIRED = "expired"  # its time to live ran out before an attempt succeeded
         WITHDRAWN = "withdrawn"  # the recipient unregistered first, or an operator dropped it
         COALESCED = "coalesced"  # a later one to the same address wakes the phone for it; counts as success
@@ -172,7 +172,7 @@ class Notification(models.Model):
     # its own.
     is_wake_up = models.BooleanField(default=False, db_default=False)
     attempt_count = models.PositiveIntegerField(default=0)
-    # The number of ambiguous attempts, without those that ended with a worker.
+    # The number of ambiguous attempts. With one of them the push may have been sent.
     ambiguous_count = models.PositiveSmallIntegerField(default=0)
     next_attempt_at = models.DateTimeField(null=True)
     # Since when it waits for its first push: the arrival of its message, or the time for which it is planned. It is
@@ -263,14 +263,21 @@ _State = Notification.State
 # A notification whose lease was lost may still reach these states, by the result of an earlier attempt.
 _BY_LATE_RESULTS = frozenset({_State.DELIVERED, _State.DEAD_TOKEN, _State.UNDELIVERABLE})
 _WITHOUT_TRYING = frozenset({_State.WITHDRAWN, _State.EXPIRED, _State.DEAD_TOKEN})
+_AFTER_AMBIGUOUS_ATTEMPTS = frozenset({_State.UNCONFIRMED})
 _BY_A_LATER_ONE = frozenset({_State.COALESCED})
 # Every change of state that exists, from → to. `transitions.move` makes no other. A state without an entry is terminal.
 TRANSITIONS: dict[Notification.State, frozenset[Notification.State]] = {
     _State.PENDING: _WITHOUT_TRYING | _BY_A_LATER_ONE | {_State.IN_FLIGHT, _State.RETRYING},
-    _State.IN_FLIGHT: frozenset({_State.DELIVERED, _State.DEAD_TOKEN, _State.UNDELIVERABLE})
-    | {_State.RETRYING, _State.AMBIGUOUS, _State.UNCONFIRMED, _State.EXPIRED},
-    _State.RETRYING: _WITHOUT_TRYING | _BY_A_LATER_ONE | _BY_LATE_RESULTS | {_State.IN_FLIGHT, _State.RETRYING},
-    _State.AMBIGUOUS: _WITHOUT_TRYING | _BY_LATE_RESULTS | {_State.IN_FLIGHT, _State.RETRYING},
+    _State.IN_FLIGHT: _BY_LATE_RESULTS | {_State.RETRYING, _State.AMBIGUOUS},
+    _State.RETRYING: _WITHOUT_TRYING
+    | _AFTER_AMBIGUOUS_ATTEMPTS
+    | _BY_A_LATER_ONE
+    | _BY_LATE_RESULTS
+    | {_State.IN_FLIGHT, _State.RETRYING},
+    _State.AMBIGUOUS: _WITHOUT_TRYING
+    | _AFTER_AMBIGUOUS_ATTEMPTS
+    | _BY_LATE_RESULTS
+    | {_State.IN_FLIGHT, _State.RETRYING},
 }
 
 
@@ -379,7 +386,7 @@ class HaltFacts(models.Model):
         DRAINED = "drained"  # by an operator: it covers every queue, and ends when an operator starts delivery again
         UNREACHABLE = "unreachable"  # it covers the queues of a gateway, and ends when a probe reaches the gateway
         PAUSED = "paused"  # by an operator: it covers the queues of an app, and ends when an operator resumes the app
-        TRIPPED = "tripped"  # by a breaker: it covers the queues of an app, and ends when a probe is delivered
+        TRIPPED = "tripped"  # by a breaker: it covers the queues of an app, and ends when a probe is answered
 
     kind = models.TextField(choices=Kind.choices)
     gateway = models.TextField(blank=True, default="")  # of an unreachable gateway
@@ -403,6 +410,7 @@ class Halt(HaltFacts):
     """A reason not to send from the queues that it covers: see `halts`. The end of one halt never ends another."""
 
     next_probe_at = models.DateTimeField(null=True)  # when the next push may test whether the halt can end
+    probed_route_id = models.BigIntegerField(null=True)  # the route of the last probe: the next one goes to another
 
     class Meta:
         constraints: ClassVar = [

@@ -211,6 +211,11 @@ def wake(payload: str = "") -> None:
         cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, payload])
 
 
+def wake_peers() -> None:
+    """Notify every worker that rows wait: those that this process found, but cannot process itself."""
+    write(f"NOTIFY {WAKE_PEERS}")
+
+
 def _announce_if_old(now: datetime) -> None:
     """Notify the leader if the rows that a transaction wrote with the time ``now`` may be older than the marks."""
     if clock.now() - now > timedelta(seconds=OLD_AFTER_SECONDS):
@@ -395,7 +400,7 @@ class Worker:
             self._is_leader = False
             write(f"UNLISTEN {CHANNEL}")
             LeaderLock(BATCHES).release()
-            write(f"NOTIFY {WAKE_PEERS}")
+            wake_peers()
 
     def _read_notifications(self) -> None:
         """Read the notifications: note the steps that they name, and poll at once if one names no step."""
@@ -422,7 +427,7 @@ class Worker:
                         left.add(index)
                 left = set() if self._stopping.is_set() else left
                 if left and self._is_leader:
-                    write(f"NOTIFY {WAKE_PEERS}")
+                    wake_peers()
                 _announce_if_old(now)
         except BaseException:
             self._with_rows |= waited

@@ -22,6 +22,7 @@ from yarl import URL
 from kit.processes.once import once
 
 CONNECT_TIMEOUT_SECONDS = 2.0
+RESOLVED_AND_CONNECTED_SECONDS = 10.0  # a name server may be slow, and a host may have several addresses
 # The wait for a free connection ends well before the lease of a notification.
 POOL_TIMEOUT_SECONDS = 10.0
 MAX_CONNECTIONS = 256
@@ -78,6 +79,8 @@ class PlainClient:
         self._timeout = timeout
         self._max_answer_bytes = max_answer_bytes
         self._session: aiohttp.ClientSession | None = None
+        # aiohttp raises the same error for a peer that cannot be reached and for connections that are all in use.
+        self._free_connections = asyncio.Semaphore(MAX_CONNECTIONS)
 
     async def request(
         self,
@@ -96,6 +99,7 @@ class PlainClient:
         if params:
             url = _with(url, params)
         self._session = self._session or _new_session(self._timeout)
+        await self._take_connection()
         try:
             async with self._session.request(
                 method,
@@ -110,6 +114,15 @@ class PlainClient:
             raise _in_words_of_httpx(error) from error
         except TimeoutError as error:  # the timeout of the whole request
             raise httpx.ReadTimeout(type(error).__name__) from error
+        finally:
+            self._free_connections.release()
+
+    async def _take_connection(self) -> None:
+        try:
+            async with asyncio.timeout(POOL_TIMEOUT_SECONDS if self._free_connections.locked() else None):
+                await self._free_connections.acquire()
+        except TimeoutError as error:
+            raise httpx.PoolTimeout("all connections of this process are in use") from error
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         if response.headers.get("Content-Encoding", "identity") != "identity":
@@ -155,7 +168,7 @@ def _body(content: bytes | None) -> bytes | BytesIO | None:
 def _new_session(timeout: aiohttp.ClientTimeout) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            limit=MAX_CONNECTIONS,
+            limit=0,  # `PlainClient` limits them
             keepalive_timeout=KEPT_SECONDS,
             ssl=httpx.create_ssl_context(trust_env=False),
         ),
@@ -208,11 +221,11 @@ def new_client(
     *, timeout_seconds: float, in_all_seconds: float | None = None, max_answer_bytes: int = MAX_ANSWER_BYTES
 ) -> PlainClient:
     """Return a client. ``timeout_seconds`` is the longest silence of a peer. ``in_all_seconds`` is the longest time of
-    a request, with its wait for a free connection (None: no limit while data arrives).
+    a request that has a free connection (None: no limit while data arrives).
     """
     timeout = aiohttp.ClientTimeout(
         total=in_all_seconds,
-        connect=POOL_TIMEOUT_SECONDS,
+        connect=RESOLVED_AND_CONNECTED_SECONDS,
         sock_connect=CONNECT_TIMEOUT_SECONDS,
         sock_read=timeout_seconds,
     )

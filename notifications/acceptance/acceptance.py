@@ -219,7 +219,7 @@ def accept(bridge: str, batch: Sequence[Incoming], *, sending: Sending, now: dat
     taken = release_old(known.dedup_keys, until=now - DEDUP_WINDOW, now=now)
     requests = [_decide_all(incoming, addressees, taken) for incoming in fresh.values()]
     _limit(requests, now=now)
-    _choose(requests, all_queues, sending.limits)
+    _choose(requests, all_queues.and_halted(sending.limits.reach.halts()), sending.limits)
     crowded = _coalesce(requests)
     _store(bridge, requests, free_ids, sending, now=now)
     if crowded:

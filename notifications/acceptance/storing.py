@@ -240,9 +240,11 @@ class Known(NamedTuple):
 
 
 # Notifications with these ends reached nobody, unless an attempt was ambiguous. When the phone has registered its new
-# token, a sender's repeat must be delivered. So these keys count as in use since 1970, and are released.
+# token, a sender's repeat must be delivered. So these keys count as in use since 1970, and are released. An unconfirmed
+# one is released, too: a lost push is worse than a second one under the same collapse id.
 _MAY_HAVE_REACHED_NOBODY: LiteralString = f"""
-    state IN ('{State.DEAD_TOKEN}', '{State.WITHDRAWN}', '{State.UNDELIVERABLE}', '{State.EXPIRED}')
+    state IN ('{State.DEAD_TOKEN}', '{State.WITHDRAWN}', '{State.UNDELIVERABLE}', '{State.EXPIRED}',
+              '{State.UNCONFIRMED}')
 """
 _FIND_DIGESTS: LiteralString = """
     SELECT digest, received_at, TRUE FROM notifications_requestdigest WHERE digest = ANY (%(digests)b::bytea[])
@@ -317,7 +319,7 @@ def release_old(dedup_keys: Mapping[bytes, datetime], *, until: datetime, now: d
 _RELEASE: LiteralString = f"""
     UPDATE notifications_notification AS notification SET dedup_key = NULL
     WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({{days}}, '{UNDER_WAY}') AND (
-        created_at <= %(until)s OR {_MAY_HAVE_REACHED_NOBODY} AND NOT EXISTS (
+        created_at <= %(until)s OR state = '{State.UNCONFIRMED}' OR {_MAY_HAVE_REACHED_NOBODY} AND NOT EXISTS (
             SELECT FROM notifications_attempt
             WHERE notification_id = notification.id AND outcome = '{Outcome.AMBIGUOUS}'
                 AND started_at > %(until)s

@@ -25,21 +25,20 @@ from notifications.metrics import ATTEMPTS, DISPATCH_SECONDS, FINISHED, GATEWAY_
 from notifications.models import Notification
 from notifications.queues import breakers, disabling, halts, queues
 from notifications.queues.claim import Claim, Done
+from notifications.queues.concurrency import TRIED_FOR, Reach
 from notifications.queues.queues import OF_A_ROUTE, OVER, Queues
-from notifications.rules.deadlines import has_expired
 from notifications.rules.policy import (
     CONFIG_RETRY_SECONDS,
-    MAX_FURTHER_ATTEMPTS,
     USUAL_ATTEMPTS,
     WORKER_LOST,
     ambiguous_retry_at,
+    is_answer,
     is_contact,
     may_help_to_drop_payload,
     report_error,
     retry_at,
     retry_base_seconds,
     retry_max_seconds,
-    unreached,
 )
 from notifications.rules.reports import REPORTS
 from registrations.routes import routes
@@ -64,13 +63,16 @@ class Change(NamedTuple):
 
     claim: Claim
     state: str
-    ambiguous_count: int = 0
     next_attempt_at: datetime | None = None
     is_payload_dropped: bool = False
 
     @property
     def is_end(self) -> bool:
         return self.next_attempt_at is None
+
+    @property
+    def ambiguous_count(self) -> int:
+        return self.claim.ambiguous_count + (self.state == State.AMBIGUOUS)
 
 
 class Recorded(NamedTuple):
@@ -81,16 +83,15 @@ class Recorded(NamedTuple):
     is_token_dead: bool
 
 
-def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
+def record(results: Sequence[Done], *, reach: Reach, now: datetime) -> list[Recorded]:
     """Write the gateways' results in the transaction of a batch, and return what they mean for the senders.
 
-    The caller calls `end_halts` after the commit.
+    ``reach`` is what this process knows of its way to the gateways. The caller calls `end_halts` after the commit.
     """
     _complete_attempts(results)
     known = queues.load()
-    if away := unreached((claim.gateway, result) for claim, result in results) - known.unreachable:
-        halts.note_unreachable(away, now=now)
-    breakers.trip_misconfigured(results, known, now=now)
+    _note_reach(results, reach, known, now=now)
+    breakers.trip_what_delivers_nothing(results, known, now=now)
     distrusted = breakers.find_distrusted(results, known, now=now)
     believed = [(claim, _believe(claim.channel, result, distrusted)) for claim, result in results]
     queues.note_success({claim.channel for claim, result in believed if _proves(result)}, known, now=now)
@@ -107,16 +108,26 @@ def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
 
 
 def end_halts(results: Sequence[Done], *, now: datetime) -> None:
-    """End the trips of apps whose probe was delivered, and the halts of gateways that a probe reached.
+    """End the trips of apps whose probe Apple or Google answered, and the halts of gateways that a probe reached.
 
     It runs after the commit of the results, so that no session waits for a batch because of these rows. A halt that
     stays after a crash gets its next probe.
     """
     probes = [(claim, result) for claim, result in results if claim.is_probe]
-    for app in sorted({claim.channel for claim, result in probes if _proves(result)}):
+    for app in sorted({claim.channel for claim, result in probes if is_answer(result)}):
         halts.close_breaker(app, now=now)
     for gateway in sorted({claim.gateway for claim, result in probes if is_contact(result)}):
         halts.note_reached(gateway, now=now)
+
+
+def _note_reach(results: Sequence[Done], reach: Reach, known: Queues, *, now: datetime) -> None:
+    """Note which gateways this process reaches, and halt those that nobody in the fleet reached since it tries."""
+    reached = {claim.gateway for claim, result in results if is_contact(result)}
+    reach.note_reached(reached)
+    for gateway in sorted({claim.gateway for claim, result in results if result.is_unreached} - reached):
+        since = reach.note_unreached(gateway, now=now)
+        if since <= now - TRIED_FOR and gateway not in known.unreachable and not halts.has_contact(gateway, since):
+            halts.note_unreachable(gateway, now=now)
 
 
 def _proves(result: Result) -> bool:
@@ -213,17 +224,27 @@ def _change(
     claim: Claim, result: Result, proven: Collection[int], renewed: Collection[int], *, now: datetime
 ) -> Change:
     if result.outcome is Outcome.PAYLOAD and may_help_to_drop_payload(claim.push, result):
-        return _retry(claim, State.RETRYING, now, is_payload_dropped=True)
+        return Change(claim, State.RETRYING, now, is_payload_dropped=True)
     if result.outcome is Outcome.DEAD and claim.route_id in renewed:
-        return _retry(claim, State.RETRYING, now)
+        return Change(claim, State.RETRYING, now)
     if result.outcome in FINISHED_BY:
         return Change(claim, FINISHED_BY[result.outcome])
+    if result.is_unreached:
+        return Change(claim, State.RETRYING, now)  # another process may reach the gateway
     jitter = random.random()  # noqa: S311 - spreads load, guards nothing
     if result.outcome is Outcome.AMBIGUOUS:
-        return _send_again(claim, result, jitter=jitter, now=now)
-    count, left_seconds = claim.push.attempt_number, (claim.expires_at - now).total_seconds()
+        count = claim.ambiguous_count + 1
+        again_at = ambiguous_retry_at(now, count, jitter=jitter, after_seconds=result.retry_after_seconds)
+        return Change(claim, State.AMBIGUOUS, again_at)
+    return Change(claim, State.RETRYING, _retry_at(claim, result, proven, jitter=jitter, now=now))
+
+
+def _retry_at(claim: Claim, result: Result, proven: Collection[int], *, jitter: float, now: datetime) -> datetime:
+    # The failure of a probe is one of its app, so the pause of its push does not grow.
+    count = 1 if claim.is_probe else claim.push.attempt_number
+    left_seconds = (claim.expires_at - now).total_seconds()
     is_proven = claim.is_route_proven or claim.route_id in proven
-    next_attempt_at = retry_at(
+    return retry_at(
         now,
         count,
         jitter=jitter,
@@ -231,55 +252,23 @@ def _change(
         max_seconds=retry_max_seconds(result, count, is_proven=is_proven, left_seconds=left_seconds),
         after_seconds=result.retry_after_seconds,
     )
-    return _retry(claim, State.RETRYING, next_attempt_at)
 
 
-def _send_again(claim: Claim, result: Result, *, jitter: float, now: datetime) -> Change:
-    ambiguous_count = claim.ambiguous_count + 1
-    if ambiguous_count > MAX_FURTHER_ATTEMPTS:
-        return Change(claim, State.UNCONFIRMED)
-    again_at = ambiguous_retry_at(now, ambiguous_count, jitter=jitter, after_seconds=result.retry_after_seconds)
-    return _retry(claim, State.AMBIGUOUS, again_at, ambiguous_count=ambiguous_count)
-
-
-def _retry(
-    claim: Claim,
-    state: Notification.State,
-    next_attempt_at: datetime,
-    *,
-    ambiguous_count: int | None = None,
-    is_payload_dropped: bool = False,
-) -> Change:
-    if has_expired(claim.expires_at, next_attempt_at):
-        return Change(claim, State.EXPIRED)
-    return Change(
-        claim,
-        state,
-        claim.ambiguous_count if ambiguous_count is None else ambiguous_count,
-        next_attempt_at,
-        is_payload_dropped,
-    )
-
-
-# A notification that another attempt ended meanwhile stays as it is. An end that only this attempt may decide (expired,
-# unconfirmed) requires that the attempt still holds the notification.
+# A notification that another attempt ended meanwhile stays as it is.
 _of = partial(array_value, _IDS, "n.id")
 _FINISH = f"""
     UPDATE notifications_notification AS n
     SET state = {_of("states", "text")}, report = coalesce(n.report, {_of("reports", "text")}),
         unsent_since = NULL, {OVER}
-    WHERE n.id = ANY ({_IDS}) AND {IS_UNDER_WAY} AND coalesce(n.collapse_id, '') = {_of("collapse_ids", "bytea")} AND (
-        n.state = '{State.IN_FLIGHT}' AND n.attempt_count = {_of("numbers", "integer")}
-        OR {_of("reports", "text")} IS NOT NULL
-            AND n.state IN ('{State.IN_FLIGHT}', '{State.RETRYING}', '{State.AMBIGUOUS}')
-    )
+    WHERE n.id = ANY ({_IDS}) AND {IS_UNDER_WAY} AND coalesce(n.collapse_id, '') = {_of("collapse_ids", "bytea")}
+        AND n.state IN ('{State.IN_FLIGHT}', '{State.RETRYING}', '{State.AMBIGUOUS}')
     RETURNING n.state
 """
 
 
 def _finish(changes: Sequence[Change], *, now: datetime) -> None:
     """Write the ends of notifications and their reports. A report that is fixed already stays."""
-    rows = [(*_key(change), REPORTED.get(change.state)) for change in changes]
+    rows = [(*_key(change), REPORTED[change.state]) for change in changes]
     for finished in write_rows(_FINISH, (*_KEY, "reports"), rows, now=now, today=day_of(now)):
         count_returned(FINISHED, finished)
 
@@ -315,7 +304,7 @@ def _key(change: Change) -> tuple[int, bytes, int, str]:
 
 
 def _recorded(claim: Claim, change: Change) -> Recorded:
-    return Recorded(claim, is_open=change.state not in REPORTED, is_token_dead=change.state == State.DEAD_TOKEN)
+    return Recorded(claim, is_open=not change.is_end, is_token_dead=change.state == State.DEAD_TOKEN)
 
 
 def _measure(results: Sequence[Done], known: Queues) -> None:
@@ -349,7 +338,7 @@ _TAKE_UP_LOST = f"""
             AND attempt.started_at >= %(since)s
     )
     UPDATE notifications_notification_under_way AS n SET state = '{State.AMBIGUOUS}', next_attempt_at = %(now)s,
-        lease_until = NULL
+        ambiguous_count = n.ambiguous_count + 1, lease_until = NULL
     WHERE n.id = ANY (ARRAY(SELECT id FROM lost))
     RETURNING n.id
 """

@@ -14,7 +14,7 @@ from typing import LiteralString
 
 import structlog
 
-from kit.batches.batch import Batch, Step, Wakeup, Work
+from kit.batches.batch import Batch, Step, Wakeup, Work, wake_peers
 from kit.batches.inflight import InFlight
 from kit.db.clock import clock
 from kit.metrics import batches
@@ -24,7 +24,6 @@ from notifications.delivery.settling import WaitingRequest, WaitingRequests, ans
 from notifications.gateways.interface import Gateway
 from notifications.messages import FAILURES, UNREACHABLE, Answer, Outcome, Result
 from notifications.metrics import FINISHED, LEFT_BEHIND
-from notifications.models import Notification
 from notifications.queues import queues
 from notifications.queues.admission import UNCOUNTED, Counts, Part
 from notifications.queues.claim import Claim, Claimed, Done, claim, postpone_first
@@ -133,6 +132,12 @@ class Delivery:
         self.sends.send(claims)
         self.waiting.add(requests)
         queues.create({claim.queue for claim in claims if claim.slot.queue_id == queues.UNSORTED})
+        self.leave_to_others()
+
+    def leave_to_others(self) -> None:
+        """Wake the other processes for the pushes that this one cannot send, as it does not reach their gateway."""
+        if self.limits.reach:
+            wake_peers()
 
     def steps(self) -> list[Step]:
         """Return the steps of delivery, in the order in which a batch runs them.
@@ -168,16 +173,16 @@ class Lost(Step):
 
 
 class Expired(Step):
-    """Closes notifications that expired while they waited. Behind a halt no other step reads them."""
+    """Closes notifications whose time is over. No other step ends a push for that."""
 
     waits: LiteralString = queues.EXPIRED
     oldest: LiteralString = queues.OLDEST_EXPIRY
     is_for_leader = True  # the steps of several workers would block each other, because a row that ends is moved
 
     def work(self, batch: Batch) -> Work[None]:
-        count = queues.close_expired(limit=batch.limit, now=batch.now, nothing_before=batch.nothing_before)
-        batches.count(FINISHED, {(Notification.State.EXPIRED,): count})
-        return Work(None, is_more_left=count == batch.limit)
+        states = queues.close_expired(limit=batch.limit, now=batch.now, nothing_before=batch.nothing_before)
+        batches.count(FINISHED, {(state,): number for state, number in states.items()})
+        return Work(None, is_more_left=states.total() == batch.limit)
 
 
 class Due(Step):
@@ -250,13 +255,14 @@ class Results(Step):
         batch.taken = results = self._delivery.sends.peek(batch.limit)
         note((claim.source_key, {"outcome": result.outcome.value}) for claim, result in results)
         # The request whose last result this is can then be answered in the same commit.
-        self._delivery.waiting.note(recording.record(results, now=batch.now))
+        self._delivery.waiting.note(recording.record(results, reach=self._delivery.limits.reach, now=batch.now))
         return Work(results, is_more_left=len(results) == batch.limit)
 
     def committed(self, decided: Sequence[Done]) -> None:
         self._delivery.sends.recorded(len(decided))
         recording.end_halts(decided, now=clock.now())
         self._delivery.sends.refresh_gateways(claim for claim, _ in decided)
+        self._delivery.leave_to_others()
 
     def rolled_back(self, batch: Batch) -> None:
         self._delivery.waiting.mark_ambiguous(claim.request_id for claim, _ in batch.taken)

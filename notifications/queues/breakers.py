@@ -1,9 +1,9 @@
-"""Circuit breakers of apps: they trip an app whose set-up is wrong, and decide whether its dead tokens are believed.
+"""Circuit breakers of apps: they trip an app that delivers nothing, and decide whether its dead tokens are believed.
 
-A breaker judges errors of configuration, for which an operator must act. It reads the newest sends of the app since its
-last halt, those of all workers together, and only when a result gives reason to. So a fleet that works pays nothing for
-it. Failures of a few senders or a few addresses do not count. Apps without any delivery share a queue and have no
-breaker.
+A breaker does not judge what the gateway answered, because nobody knows all words of Apple, Google and the proxies on
+the way. It reads the newest sends of the app since its last halt, those of all workers together, and only when a result
+gives reason to. So a fleet that works pays nothing for it. Failures of a few senders or at a few addresses do not
+count. Apps without any delivery share a queue and have no breaker.
 
 Dead tokens trip nothing. With a wrong set-up, Apple and Google refuse good tokens as dead. When too many different
 proven tokens of an app are refused as dead, no death is believed: the routes stay active, and their pushes are sent
@@ -14,103 +14,102 @@ Anybody can register made-up tokens and have pushes sent to them. So only proven
 counts once: an attacker has as many proven tokens as phones.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from itertools import takewhile
+from typing import LiteralString, NamedTuple
 
 import structlog
 
 from kit.db.statements import fetch, table
-from notifications.messages import ChannelKey, Outcome, Result
+from notifications.messages import ANSWERS, DEVICE_LIMITED, DRY_RUN, FAILURES, ChannelKey, Outcome, Result
 from notifications.queues import halts, queues
 from notifications.queues.claim import Claim
 from notifications.queues.queues import Queues
-from notifications.rules.policy import MIN_SENDERS, is_dying, is_misconfigured
+from notifications.rules.policy import delivers_nothing, is_dying
 from registrations.models import Route
 
 log = structlog.get_logger(__name__)
 
-# The sends of a channel that are judged by their errors of configuration: the newest ones within this time.
-CONFIG_TRIP_WITHIN = timedelta(minutes=5)
-CONFIG_SAMPLE = 100
+# The sends of a channel that are judged: the newest ones that ended within this time.
+JUDGED_WITHIN = timedelta(minutes=5)
+SAMPLE = 100
 # The sends that count are picked among this multiple of the sample, which bounds the cost of a flood of others.
 LOOKED_THROUGH = 5
+# No send takes longer. It bounds the days that are read.
+LONGEST_SEND_SECONDS = 600
+_ANSWERED: LiteralString = ", ".join(f"'{outcome}'" for outcome in ANSWERS)
 DEATHS_WINDOW = timedelta(hours=1)
 # The number of newest sends that are read of an app that sends more within the window.
 DEATHS_LOOKED_THROUGH = 10_000
 
 
-# Errors of configuration ----------------------------------------------------------------------------------------------
+# Apps that deliver nothing --------------------------------------------------------------------------------------------
 
 
 class Send(NamedTuple):
     """The result of one send."""
 
     outcome: str
+    code: str
+    error: str
     sender_digest: bytes
     address_digest: bytes
 
 
-def trip_misconfigured(results: Iterable[tuple[Claim, Result]], known: Queues, *, now: datetime) -> None:
-    """Trip the apps whose sends, these included, say so."""
+def trip_what_delivers_nothing(results: Iterable[tuple[Claim, Result]], known: Queues, *, now: datetime) -> None:
+    """Trip the apps whose newest sends, these included, all failed."""
+    failed = {claim.channel for claim, result in results if claim.is_route_proven and _counts(result)}
     # Every worker writes halts in this order, so that none waits in a circle.
-    for app, code in sorted(_config_codes(results, known).items()):
-        if app not in known.tripped:
-            _trip_when_misconfigured(app, code, now=now)
+    for app in sorted(failed & known.delivered.keys() - known.tripped):
+        sends = list(takewhile(lambda send: send.outcome in FAILURES, _newest(app, now=now)))
+        if delivers_nothing([send.address_digest for send in sends], [send.sender_digest for send in sends]):
+            halts.trip(app, reason=_reason(sends), now=now)
 
 
-def _config_codes(results: Iterable[tuple[Claim, Result]], known: Queues) -> dict[ChannelKey, str]:
-    """Return the newest code of each app refused for its set-up. What was not even tried says nothing about it."""
-    return {
-        claim.channel: result.code
-        for claim, result in results
-        if result.outcome is Outcome.CONFIG and not result.is_untried
-        if claim.is_route_proven and claim.channel in known.delivered
-    }
+def _counts(result: Result) -> bool:
+    """Return whether a result may show that the app delivers nothing. `_NEWEST` has the same condition."""
+    is_sent = not (result.is_untried or result.is_unreached)
+    return is_sent and result.outcome in FAILURES and result.code != DEVICE_LIMITED
 
 
-def _trip_when_misconfigured(app: ChannelKey, code: str, *, now: datetime) -> None:
-    newest = _newest(app, now=now)
-    outcomes = [send.outcome for send in newest]
-    refused = [send for send in newest if send.outcome == Outcome.CONFIG]
-    if is_misconfigured(outcomes) and _are_many(refused):
-        halts.trip(app, reason=f"{len(refused)} of {len(outcomes)} sends refused: {code}", now=now)
+def _reason(failed: Sequence[Send]) -> str:
+    """Return how many sends failed, with their commonest answer. Its text is redacted: see `Result.error`."""
+    [((code, error), _)] = Counter((send.code, send.error) for send in failed).most_common(1)
+    return f"the last {len(failed)} sends failed: {code}" + (f" ({error})" if error else "")
 
 
-def _are_many(sends: Sequence[Send]) -> bool:
-    """Return whether more than a few senders asked for these, and for more than a few addresses."""
-    senders = len({send.sender_digest for send in sends})
-    addresses = len({send.address_digest for send in sends})
-    return min(senders, addresses) >= MIN_SENDERS
-
-
+# In the order in which the sends ended. Pushes that end long after others that began later are no newer news.
 _NEWEST = f"""
-    SELECT attempt.outcome, request.sender_digest, route.address_digest
+    SELECT attempt.outcome, attempt.code, attempt.error, request.sender_digest, route.address_digest
     FROM (
-        SELECT id, notification_id, outcome, started_at FROM notifications_attempt
-        WHERE token_type = %(token_type)s AND app_topic = %(app_topic)s AND outcome IS NOT NULL
-            AND started_at >= greatest(%(start)s, (
+        SELECT id, notification_id, outcome, code, error, ended_at FROM notifications_attempt
+        WHERE token_type = %(token_type)s AND app_topic = %(app_topic)s AND ended_at >= %(start)s
+            AND began_at IS NOT NULL AND code NOT IN ('{DRY_RUN}', '{DEVICE_LIMITED}')
+            AND started_at >= greatest(%(start)s - interval '{LONGEST_SEND_SECONDS} seconds', (
                 SELECT judged_from FROM notifications_channel
                 WHERE token_type = %(token_type)s AND app_topic = %(app_topic)s
             ))
         ORDER BY started_at DESC, id DESC LIMIT %(looked_through)s
     ) AS attempt
-    JOIN notifications_notification AS n ON n.id = attempt.notification_id AND n.ended_on >= %(start)s::date - 1
-    JOIN notifications_notificationrequest AS request ON request.id = n.request_id
-        AND request.ended_on >= (n.created_at - interval '1 day')::date
-    JOIN {table(Route)} AS route ON route.id = n.route_id
-    WHERE route.is_proven
-    ORDER BY attempt.started_at DESC, attempt.id DESC LIMIT %(limit)s
+    LEFT JOIN notifications_notification AS n
+        ON n.id = attempt.notification_id AND n.ended_on >= %(start)s::date - 1
+    LEFT JOIN notifications_notificationrequest AS request
+        ON request.id = n.request_id AND request.ended_on >= (n.created_at - interval '1 day')::date
+    LEFT JOIN {table(Route)} AS route ON route.id = n.route_id
+    WHERE attempt.outcome IN ({_ANSWERED}) OR route.is_proven
+    ORDER BY attempt.ended_at DESC, attempt.id DESC LIMIT %(limit)s
 """
 
 
 def _newest(app: ChannelKey, *, now: datetime) -> list[Send]:
-    """Return the newest sends that count, the newest first."""
+    """Return the newest sends that count, the last ended first."""
     parameters = {
         **app._asdict(),
-        "start": now - CONFIG_TRIP_WITHIN,
-        "looked_through": CONFIG_SAMPLE * LOOKED_THROUGH,
-        "limit": CONFIG_SAMPLE,
+        "start": now - JUDGED_WITHIN,
+        "looked_through": SAMPLE * LOOKED_THROUGH,
+        "limit": SAMPLE,
     }
     return [Send._make(row) for row in fetch(_NEWEST, parameters)]
 

@@ -5,7 +5,7 @@ The attempt is written before the push is sent.
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import LiteralString, NamedTuple
@@ -159,7 +159,7 @@ def claim(
     It belongs into the transaction of a batch. After the commit the pushes may be sent, and `limits.keep` keeps their
     capacity.
     """
-    known = queues.load()
+    known = queues.load().and_halted(limits.reach.halts())
     if known.is_drained:
         limits.note_crowded([])  # nothing is to be claimed, whatever the capacity
         return Claimed()
@@ -185,7 +185,7 @@ def postpone_first(*, limits: ConcurrencyLimits, now: datetime, nothing_before: 
 
     That is a probe where one is due. If the probe was not to blame, none is due at the next call.
     """
-    known = queues.load()
+    known = queues.load().and_halted(limits.reach.halts())
     ids = [probe.due.notification_id for probe in _probes(_Sorting(known, limits), 1, now=now)]
     limits.give_back()
     if not ids:
@@ -225,7 +225,9 @@ def _close_what_needs_no_push(taken: Sequence[Due], *, now: datetime) -> list[Du
     _close([due for due in taken if due.route_state is None], State.WITHDRAWN, now=now)
     _close([due for due in taken if due.route_state == Route.State.DISABLED], State.DEAD_TOKEN, now=now)
     active = [due for due in taken if due.route_state == Route.State.ACTIVE]
-    _close([due for due in active if has_expired(due.expires_at, now)], State.EXPIRED, now=now)
+    expired = [due for due in active if has_expired(due.expires_at, now)]
+    _close([due for due in expired if not due.ambiguous_count], State.EXPIRED, now=now)
+    _close([due for due in expired if due.ambiguous_count], State.UNCONFIRMED, now=now)
     return [due for due in active if not has_expired(due.expires_at, now)]
 
 
@@ -281,6 +283,11 @@ class _Sorting:
             return Claimable(due, _app(due), key, slot, address, is_probe)
         return None
 
+    def take_probe(self, key: QueueKey, route_id: int, *, now: datetime) -> bool:
+        """Return whether a push to this route may be sent as a probe of the halts that cover its queue."""
+        self._limits.reach.note_try(key.gateway, now=now)
+        return halts.take_probe([halt for halt in self.known.covering(key) if halt.id], route_id, now=now)
+
     def write(self, *, now: datetime) -> None:
         """Move notifications that were in a wrong queue, and postpone those whose address cannot be read."""
         write_rows(_MOVE, ("ids", "queue_ids"), self._moved.items())
@@ -299,7 +306,7 @@ def _app(due: Due) -> ChannelKey:
 
 
 def _probes(sorting: _Sorting, limit: int, *, now: datetime) -> Iterator[Claimable]:
-    """Yield one push for each halt that may be probed: the oldest for a proven address, or else the oldest of all.
+    """Yield one push for each halt that may be probed: one to a proven address, or else to any.
 
     A notification in a wrong queue is moved and not taken. So nobody can use up the probes with changed addresses.
     """
@@ -318,12 +325,27 @@ def _probe(sorting: _Sorting, queue_ids: Sequence[int], limit: int, *, now: date
     if not queue_ids:
         return None
     taken = _take_due(dict.fromkeys(queue_ids, max(1, limit // len(queue_ids))), limit, now=now)
-    for due in sorted(_close_what_needs_no_push(taken, now=now), key=lambda due: due.next_attempt_at):
-        key = sorting.queue_of(due)
-        if sorting.known.id_of(key) == due.queue_id:
-            is_taken = halts.take_probe(sorting.known.covering(key), now=now)
-            return sorting.prepare(due, key, Slot(due.queue_id), is_probe=True) if is_taken else None
-    return None
+    right = [
+        (due, key)
+        for due in _close_what_needs_no_push(taken, now=now)
+        if sorting.known.id_of(key := sorting.queue_of(due)) == due.queue_id
+    ]
+    if not right:
+        return None
+    due, key = _choose_probe(right, {halt.probed_route_id for halt in sorting.known.halts})
+    is_taken = sorting.take_probe(key, due.route_id, now=now)
+    return sorting.prepare(due, key, Slot(due.queue_id), is_probe=True) if is_taken else None
+
+
+def _choose_probe(found: Sequence[tuple[Due, QueueKey]], probed: Collection[int | None]) -> tuple[Due, QueueKey]:
+    """Return the oldest push to an address chosen at random, other than the one of the last probe if there is another.
+
+    Otherwise an address that always fails, with many pushes that wait, could keep a halt for long.
+    """
+    in_order = sorted(found, key=lambda each: each[0].next_attempt_at, reverse=True)
+    oldest = {due.route_id: (due, key) for due, key in in_order}
+    others = oldest.keys() - probed
+    return oldest[random.choice(sorted(others or oldest))]  # noqa: S311 - guards nothing
 
 
 def open_address(address_encrypted: bytes, route_id: int) -> bytes | None:

@@ -16,9 +16,13 @@ are accepted, so that a backlog does not delay them.
 """
 
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from math import inf
+
+from notifications.models import Halt
+from notifications.queues.queues import Halted
 
 # Quick answers that raise a limit by one. With fewer, a backlog would fill the limit before the gateway's speed is
 # known.
@@ -29,6 +33,46 @@ QUICK_TIMES = 4
 # Pushes of all queues of a process, beyond which no queue takes more than its first limit. It is three quarters of the
 # connections (`MAX_CONNECTIONS`), and our recipe gives the gateway as many workers as connections.
 MAX_OF_ALL = 192
+# A gateway is halted when a process has tried for this long and no process had contact.
+TRIED_FOR = timedelta(seconds=5)
+# Pause between two tries of a process that is cut off. It is a second longer than the pause between two probes of a
+# halt, so that every other process may take the next probe.
+TRY_PAUSE = timedelta(seconds=6)
+
+
+class Reach:
+    """The gateways that this process cannot reach, each with the time since when and the time of the next try.
+
+    What one process sees halts nothing but itself: it leaves its pushes to the others, and tries one in each pause.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[str, datetime] = {}
+        self._next_try_at: dict[str, datetime] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._since)
+
+    def note_reached(self, gateways: Iterable[str]) -> None:
+        """Note that these gateways were reached."""
+        for gateway in gateways:
+            self._since.pop(gateway, None)
+
+    def note_unreached(self, gateway: str, *, now: datetime) -> datetime:
+        """Note that a push did not reach its gateway, and return since when none did."""
+        since = self._since.setdefault(gateway, now)
+        self.note_try(gateway, now=now)
+        return since
+
+    def note_try(self, gateway: str, *, now: datetime) -> None:
+        """Note that a push is sent to find out whether the gateway can be reached again."""
+        self._next_try_at[gateway] = now + TRY_PAUSE
+
+    def halts(self) -> list[Halted]:
+        """Return what this process does not send, as halts without a row."""
+        return [
+            Halted(0, Halt.Kind.UNREACHABLE, gateway, None, None, self._next_try_at[gateway]) for gateway in self._since
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +87,7 @@ class ConcurrencyLimits:
     """The counters of the pushes under way in each queue: at most ``maximum``, and ``first`` in a new one."""
 
     def __init__(self, maximum: int, *, first: int | None = None) -> None:
+        self.reach = Reach()
         self._maximum = maximum
         self._first = maximum if first is None else first
         self._taken: Counter[int] = Counter()

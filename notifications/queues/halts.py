@@ -2,16 +2,16 @@
 
     kind          covers                  begun by                              ended by
     drained       every queue             an operator                           an operator
-    unreachable   queues of a gateway     a batch of which no push reached it   a probe that reaches it
+    unreachable   queues of a gateway     pushes that no process gets there     a probe that reaches it
     paused        queues of an app        an operator                           an operator
-    tripped       queues of an app        a breaker, or an operator             a probe that is delivered, an operator
+    tripped       queues of an app        a breaker, or an operator             a probe that is answered, an operator
 
 The end of one halt never ends another. None of these functions changes a notification, so none waits for the lock of
-one. A halt that ends by itself is probed. The whole fleet sends one probe in each pause: the oldest push that waits for
-a proven address.
+one. A halt that ends by itself is probed. The whole fleet sends one probe in each pause: a push that waits for a proven
+address, each to another address than the last.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import structlog
@@ -26,12 +26,14 @@ from notifications.messages import ChannelKey
 from notifications.metrics import CHANNEL_TRIPS, GATEWAY_OUTAGES
 from notifications.models import Channel, EndedHalt, Halt
 from notifications.queues.queues import Halted
+from notifications.rules.policy import GATEWAY_FAILED
 from registrations.token_types import platform_of
 
 log = structlog.get_logger(__name__)
 Kind = Halt.Kind
-# Pauses between two probes. Halts of the other kinds are not probed.
-PROBE_PAUSES: dict[str, timedelta] = {Kind.TRIPPED: timedelta(seconds=30), Kind.UNREACHABLE: timedelta(seconds=5)}
+# Halts of the other kinds are not probed.
+PROBED = (Kind.TRIPPED, Kind.UNREACHABLE)
+PROBE_PAUSE = timedelta(seconds=5)
 # Canaries report this about a push that no worker tries because of the halt.
 NO_PUSH_IS_TRIED = "an operator stopped delivery: no push is tried"
 
@@ -107,7 +109,7 @@ _BEGIN = """
 def _begin(halt: Halt) -> bool:
     """Store a halt, and return whether it is new."""
     subject = (halt.gateway, halt.token_type, halt.app_topic)
-    next_probe_at = halt.since + PROBE_PAUSES[halt.kind] if halt.kind in PROBE_PAUSES else None
+    next_probe_at = halt.since + PROBE_PAUSE if halt.kind in PROBED else None
     return bool(fetch(_BEGIN, [str(halt.kind), *subject, halt.since, halt.reason, halt.by, next_probe_at]))
 
 
@@ -178,12 +180,25 @@ def _covers(gateway: str, app: ChannelKey) -> Q:
 # Begun and ended by the gateways' results -----------------------------------------------------------------------------
 
 
-def note_unreachable(gateways: Iterable[str], *, now: datetime) -> None:
-    """Halt these gateways: no push of a batch reached them."""
-    for name in sorted(gateways):
-        if _begin(Halt(kind=Kind.UNREACHABLE, gateway=name, since=now)):
-            count(GATEWAY_OUTAGES, [(name,)])
-            log.error("gateway_unreachable", gateway=name)
+# An attempt without a begin left no connection.
+_HAS_CONTACT = f"""
+    SELECT FROM notifications_attempt
+    WHERE started_at >= %(since)s AND gateway = %(gateway)s AND began_at IS NOT NULL AND outcome IS NOT NULL
+        AND code <> '{GATEWAY_FAILED}'
+    LIMIT 1
+"""
+
+
+def has_contact(gateway: str, since: datetime) -> bool:
+    """Return whether a push of any process, claimed since then, reached this gateway."""
+    return bool(fetch(_HAS_CONTACT, {"gateway": gateway, "since": since}))
+
+
+def note_unreachable(gateway: str, *, now: datetime) -> None:
+    """Halt a gateway that no process reaches."""
+    if _begin(Halt(kind=Kind.UNREACHABLE, gateway=gateway, since=now)):
+        count(GATEWAY_OUTAGES, [(gateway,)])
+        log.error("gateway_unreachable", gateway=gateway)
 
 
 def note_reached(gateway: str, *, now: datetime) -> bool:
@@ -200,18 +215,19 @@ _LOCK_DUE = """
     ORDER BY id FOR UPDATE SKIP LOCKED
 """
 _NEXT_PROBE = """
-    UPDATE notifications_halt AS halt SET next_probe_at = item.at
-    FROM unnest(%b::bigint[], %b::timestamptz[]) AS item (id, at) WHERE halt.id = item.id
+    UPDATE notifications_halt SET next_probe_at = %(at)s, probed_route_id = %(route_id)s
+    WHERE id = ANY (%(ids)b::bigint[])
 """
 
 
-def take_probe(covering: Sequence[Halted], *, now: datetime) -> bool:
-    """Return whether the caller may send one push that these halts cover. The fleet may send one in each pause.
+def take_probe(covering: Sequence[Halted], route_id: int, *, now: datetime) -> bool:
+    """Return whether the caller may send one push, to this route, that these halts cover. The fleet may send one in
+    each pause.
 
     It never waits for a row: another worker that holds the row takes the probe.
     """
-    locked = fetch(_LOCK_DUE, {"ids": [halt.id for halt in covering], "now": now})
-    if len(locked) < len(covering):
+    ids = [halt.id for halt in covering]
+    if len(fetch(_LOCK_DUE, {"ids": ids, "now": now})) < len(ids):
         return False
-    write(_NEXT_PROBE, [[halt.id for halt in covering], [now + PROBE_PAUSES[halt.kind] for halt in covering]])
+    write(_NEXT_PROBE, {"ids": ids, "at": now + PROBE_PAUSE, "route_id": route_id})
     return True

@@ -9,8 +9,9 @@ Each row carries the id of its queue. The process that stores the row takes the 
 claim moves a row whose id is not right any more, or that was never sorted (0, a queue that is always open).
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import LiteralString, NamedTuple
@@ -80,7 +81,7 @@ OLDEST_DUE: LiteralString = f"""
 
 
 class Halted(NamedTuple):
-    """A halt, as it was read a moment ago."""
+    """A halt, as it was read a moment ago. Its id is 0 when it is one of this process alone (`concurrency.Reach`)."""
 
     id: int
     kind: str
@@ -88,6 +89,7 @@ class Halted(NamedTuple):
     token_type: int | None
     app_topic: str | None
     next_probe_at: datetime | None
+    probed_route_id: int | None = None
 
     def covers(self, queue: QueueKey) -> bool:
         """Return whether the halt keeps the pushes of this queue from being sent."""
@@ -123,6 +125,10 @@ class Queues:
     halts: Sequence[Halted] = ()
     delivered: Mapping[ChannelKey, datetime] = field(default_factory=dict)
     distrusted: frozenset[ChannelKey] = frozenset()
+
+    def and_halted(self, own: Sequence[Halted]) -> "Queues":
+        """Return the same queues, with the halts of this process alone."""
+        return replace(self, halts=[*self.halts, *own]) if own else self
 
     @cached_property
     def is_drained(self) -> bool:
@@ -168,7 +174,8 @@ class Queues:
 _LOAD = """
     SELECT 'queue', id::bigint, gateway, token_type, app_topic, is_proven, waiting_count, counted_at
     FROM notifications_queue
-    UNION ALL SELECT kind, id, gateway, token_type, app_topic, NULL, NULL, next_probe_at FROM notifications_halt
+    UNION ALL SELECT kind, id, gateway, token_type, app_topic, NULL, probed_route_id, next_probe_at
+    FROM notifications_halt
     UNION ALL SELECT 'app', NULL, '', token_type, app_topic, deaths_distrusted_since IS NOT NULL, NULL, last_success_at
     FROM notifications_channel
 """
@@ -186,15 +193,15 @@ def read_queues(found: Rows) -> Queues:
     halts: list[Halted] = []
     delivered: dict[ChannelKey, datetime] = {}
     distrusted: set[ChannelKey] = set()
-    for kind, pk, gateway, token_type, app_topic, is_so, waiting_count, at in found:
+    for kind, pk, gateway, token_type, app_topic, is_so, number, at in found:
         if kind == "queue":
             key = QueueKey(gateway, token_type, app_topic, is_so)
-            rows[key] = QueueRow(pk, key, waiting_count, at)
+            rows[key] = QueueRow(pk, key, number, at)
         elif kind == "app":
             delivered[app := ChannelKey(token_type, app_topic)] = at
             distrusted |= {app} if is_so else set()
         else:
-            halts.append(Halted(pk, kind, gateway, token_type, app_topic, at))
+            halts.append(Halted(pk, kind, gateway, token_type, app_topic, at, number))
     return Queues(rows, sorted(halts), delivered, frozenset(distrusted))
 
 
@@ -245,9 +252,9 @@ _CLOSE_EXPIRED = f"""
         ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
     UPDATE notifications_notification AS n
-    SET state = '{State.EXPIRED}', {OVER}
+    SET state = CASE WHEN n.ambiguous_count > 0 THEN '{State.UNCONFIRMED}' ELSE '{State.EXPIRED}' END, {OVER}
     WHERE n.id = ANY (ARRAY(SELECT id FROM over)) AND {IS_UNDER_WAY}
-    RETURNING n.id
+    RETURNING n.state
 """
 EXPIRED: LiteralString = f"""
     SELECT FROM (
@@ -261,7 +268,10 @@ OLDEST_EXPIRY: LiteralString = f"""
 """
 
 
-def close_expired(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> int:
-    """Close waiting notifications that expired, also behind halts, and return their count."""
+def close_expired(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> Counter[str]:
+    """Close waiting notifications that expired, also behind halts, and return their counts by state.
+
+    An expired push that may have been sent is unconfirmed.
+    """
     values = {"limit": limit, "now": now, "today": day_of(now), "nothing_before": nothing_before}
-    return len(fetch(_CLOSE_EXPIRED, values))
+    return Counter(state for (state,) in fetch(_CLOSE_EXPIRED, values))

@@ -3,16 +3,17 @@
 The order of checks is status-go's (71/STATUS-PUSH-NOTIFICATION-SERVER, "Handling push notification requests").
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from notifications.messages import (
+    ANSWERS,
     CANCELLED,
     CONNECTION_LOST,
     CUT_OFF,
-    UNREACHABLE,
+    PROVIDER_UNREACHABLE,
     NotificationType,
     Outcome,
     Push,
@@ -30,25 +31,25 @@ MAX_UNPROVEN_RETRY_SECONDS = 3600.0
 USUAL_ATTEMPTS = 15
 # Failures that only an operator can repair are retried less often from the start.
 CONFIG_RETRY_SECONDS = 60.0
-# A push that may have arrived is sent again at most this often, with the same collapse id, after pauses that double.
-MAX_FURTHER_ATTEMPTS = 3
+# A push that may have arrived is sent again with the same collapse id, nine times within a day: a lost push is worse
+# than a duplicate, which replaces the first on the device.
 FIRST_AMBIGUOUS_PAUSE_SECONDS = 10.0
-# The code of an attempt that ended with a process of ours. It says nothing about the push, and does not count against
-# MAX_FURTHER_ATTEMPTS. A lost push is worse than a duplicate, which replaces the first on the device.
+AMBIGUOUS_PAUSE_FACTOR = 3
+# The code of an attempt that ended with a process of ours.
 WORKER_LOST = "worker_lost"
-# A connection carries many pushes. An attempt that ended with its connection says nothing about the next one.
-INTERRUPTIONS = frozenset({WORKER_LOST, CUT_OFF, CANCELLED, CONNECTION_LOST})
-# Codes of results without an answer of the gateway.
-WITHOUT_CONTACT = frozenset({UNREACHABLE, "gateway_failed", "no_gateway"})
+# The code of an attempt that ended with an exception of ours. Whether it reached the gateway is unknown.
+GATEWAY_FAILED = "gateway_failed"
+# An attempt that ended on its way says nothing about the push, so it does not prolong the pause.
+INTERRUPTIONS = frozenset({WORKER_LOST, CUT_OFF, CANCELLED, CONNECTION_LOST, PROVIDER_UNREACHABLE})
 # When a larger share of an app's proven tokens is refused as dead within an hour, deaths are not believed. Fewer dead
 # tokens than the minimum say nothing about the set-up, whatever their share.
 DEAD_TOKEN_SHARE = 0.2
 MIN_DEAD_TOKENS = 20
-# A channel is tripped when this number of its latest sends were refused for its set-up, in a row or as half of them.
-CONFIG_TRIP_COUNT = 5
-CONFIG_SHARE = 0.5
-# Failures of fewer senders, or at fewer addresses, say nothing about an app.
-MIN_SENDERS = 3
+# A channel delivers nothing when this number of its latest sends failed in a row, whatever the gateway answered. Sends
+# of fewer senders, or to fewer addresses, say nothing about an app.
+FAILED_IN_A_ROW = 10
+FAILED_ADDRESSES = 5
+FAILED_SENDERS = 3
 MAX_DOUBLINGS = 20  # keeps the power small; the maximum pause is reached long before
 
 
@@ -178,12 +179,12 @@ def retry_base_seconds(result: Result) -> float:
 def retry_max_seconds(result: Result, attempt_count: int, *, is_proven: bool, left_seconds: float) -> float:
     """Return the longest pause of the backoff. It is never shorter than the first pause of the error.
 
-    While the gateway itself is unreachable a halt covers its queues (`halts`), so the pause stays short. An interrupted
-    attempt says nothing about the next. ``is_proven`` says whether something was delivered to this address before.
-    ``left_seconds`` is the rest of the notification's life: no long pause takes more than a quarter of it.
+    An interrupted attempt says nothing about the next. ``is_proven`` says whether something was delivered to this
+    address before. ``left_seconds`` is the rest of the notification's life: no long pause takes more than a quarter of
+    it.
     """
     longest = MAX_RETRY_SECONDS
-    if result.code == UNREACHABLE or result.code in INTERRUPTIONS:
+    if result.code in INTERRUPTIONS:
         longest = MAX_SHORT_RETRY_SECONDS
     elif not is_proven and attempt_count > USUAL_ATTEMPTS:
         grown = MAX_RETRY_SECONDS * 2 ** min(attempt_count - USUAL_ATTEMPTS, MAX_DOUBLINGS)
@@ -192,8 +193,11 @@ def retry_max_seconds(result: Result, attempt_count: int, *, is_proven: bool, le
 
 
 def ambiguous_retry_at(now: datetime, ambiguous_count: int, *, jitter: float, after_seconds: float = 0) -> datetime:
-    """Return when to send an ambiguous push again: after 10, 20 and 40 seconds, plus up to a fifth by ``jitter``."""
-    pause = FIRST_AMBIGUOUS_PAUSE_SECONDS * 2 ** (ambiguous_count - 1) * (1 + jitter / 5)
+    """Return when to send an ambiguous push again: after 10, 30, 90 seconds and so on, plus up to a fifth by
+    ``jitter``.
+    """
+    grown = AMBIGUOUS_PAUSE_FACTOR ** min(ambiguous_count - 1, MAX_DOUBLINGS)
+    pause = FIRST_AMBIGUOUS_PAUSE_SECONDS * grown * (1 + jitter / 5)
     return now + timedelta(seconds=max(pause, after_seconds))
 
 
@@ -210,24 +214,21 @@ def may_help_to_drop_payload(push: Push, result: Result) -> bool:
 
 def is_contact(result: Result) -> bool:
     """Return whether a result shows that the gateway could be reached."""
-    return not result.is_untried and result.code not in WITHOUT_CONTACT
+    return not (result.is_untried or result.is_unreached or result.code == GATEWAY_FAILED)
 
 
-def unreached(results: Iterable[tuple[str, Result]]) -> set[str]:
-    """Return the gateways that no push of a batch reached. ``results`` come with the names of their gateways."""
-    seen = list(results)
-    return {name for name, result in seen if result.code == UNREACHABLE} - {n for n, r in seen if is_contact(r)}
+def is_answer(result: Result) -> bool:
+    """Return whether a result shows that an app's pushes get through to Apple or Google, whatever they say of one push.
 
-
-def is_misconfigured(newest: Sequence[str]) -> bool:
-    """Return whether a channel's set-up is wrong. ``newest`` are the outcomes of its latest sends, the newest first.
-
-    It is wrong when the newest `CONFIG_TRIP_COUNT` sends were all refused for it, or when at least as many were and
-    they are half of all.
+    A dry run shows nothing about Apple and Google.
     """
-    refused = newest.count(Outcome.CONFIG)
-    in_a_row = newest[:CONFIG_TRIP_COUNT].count(Outcome.CONFIG)
-    return in_a_row == CONFIG_TRIP_COUNT or (refused >= CONFIG_TRIP_COUNT and refused >= CONFIG_SHARE * len(newest))
+    return result.outcome in ANSWERS and not result.is_dry_run and not result.is_untried
+
+
+def delivers_nothing(addresses: Collection[bytes], senders: Collection[bytes]) -> bool:
+    """Return whether an app delivers nothing, given addresses and senders of the sends that failed in a row."""
+    is_long = len(addresses) >= FAILED_IN_A_ROW
+    return is_long and len(set(addresses)) >= FAILED_ADDRESSES and len(set(senders)) >= FAILED_SENDERS
 
 
 def is_dying(dead_count: int, send_count: int) -> bool:

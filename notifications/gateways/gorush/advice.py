@@ -14,19 +14,19 @@ FOREIGN = "The server at GORUSH_URL does not answer as gorush does: correct GORU
 KEYS = "Correct the keys that gorush has for Apple: key, team, certificate, and the environment that they are made for."
 TOPIC = "Apple refuses this app topic from us: compare the app's topic with the key that gorush has."
 GOOGLE = "Correct the service account that gorush has for Google: its file, its permissions and its project."
-CERTIFICATE = "Renew the certificate of gorush, or gorush's trust in those of Apple and Google."
+CERTIFICATE = "Renew the certificate of gorush or the one that it has for Apple, or correct its trust in those of Apple and Google."
 WORKER = "Workers die: the system's log shows the cause, often a lack of memory."
 DROPPED = "gorush takes no pushes of this platform: set `ios.enabled` and `android.enabled`."
-RULE = "Give these errors a rule. Until then they count as transient."
+RULE = "Give these errors a rule. Until then their pushes are tried again."
 FAULT = "A fault of this server: the log of the workers shows it. Report it."
 ABSENT = "These routes belong to a gateway that is no longer part of this server."
 
 _CODES = {
     ONLY_WAIT: """IdleTimeout InternalServerError ServiceUnavailable Shutdown TooManyProviderTokenUpdates
         TooManyRequests google_429 google_5xx internal quota_exceeded unavailable""",
-    PROVIDER: "connection_lost cannot_fetch_token google_404 google_4xx",
+    PROVIDER: "connection_lost cannot_fetch_token google_404 google_4xx provider_unreachable proxy",
     GORUSH: "unreachable",
-    SLOW: "timeout queue_full",
+    SLOW: "timeout queue_full no_connection",
     STOPPED: "cut_off cancelled empty",
     FOREIGN: "not_http not_json not_understood",
     KEYS: """BadCertificate BadCertificateEnvironment BadEnvironmentKeyIdInToken ExpiredProviderToken Forbidden

@@ -75,5 +75,5 @@ def unknown_errors(count: int, now: datetime) -> Indicator:
     if not count:
         return Indicator(UNKNOWN_ERRORS, State.GREEN, "every error of the last hour has a rule")
     sentence = f"{counted(count, 'error')} of the last hour that no rule knows"
-    first_step = "Give them a rule. Until then they count as transient."
+    first_step = "Give them a rule. Until then their pushes are tried again."
     return Indicator(UNKNOWN_ERRORS, State.YELLOW, sentence, first_step, during=last_hour(now))

@@ -32,6 +32,8 @@ from registrations.token_types import platform_of
 
 # Code of a result: the device's token for calls is dead.
 DEAD_CALL_TOKEN = "dead_call_token"  # noqa: S105 - a label
+# The connections of this process are all in use. That says nothing about gorush.
+NO_CONNECTION = Result(Outcome.TRANSIENT, "no_connection", is_untried=True)
 JSON_HEADERS = {"Content-Type": "application/json"}
 
 
@@ -90,6 +92,8 @@ class GorushGateway:
             began_at = clock.now()
             try:
                 response = await self._client.request("POST", f"{url}/api/push", content=body, headers=JSON_HEADERS)
+            except httpx.PoolTimeout:
+                return NO_CONNECTION
             except httpx.HTTPError as error:
                 self._peers.failed(url, monotonic())
                 if isinstance(error, httpx.TransportError) and was_never_sent(error):
@@ -111,7 +115,7 @@ def _not_sent(errors: Sequence[httpx.TransportError]) -> Result:
     """
     if errors and all(map(is_tls_wrong, errors)):
         return Result(Outcome.CONFIG, "tls")
-    return Result(Outcome.TRANSIENT, UNREACHABLE)
+    return Result(Outcome.TRANSIENT, UNREACHABLE, is_unreached=True)
 
 
 def _without_answer(error: httpx.HTTPError) -> str:
