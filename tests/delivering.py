@@ -4,8 +4,9 @@ due.
 
 import asyncio
 import select
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
@@ -15,13 +16,14 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from kit.batches.batch import Step, Wakeup, Worker
-from notifications.delivery.recording import end_halts, record
+from notifications.delivery import recording
+from notifications.delivery.recording import Recorded, end_halts
 from notifications.delivery.steps import Delivery
 from notifications.messages import ChannelKey, Outcome, Push, Result
 from notifications.models import Attempt, Notification
 from notifications.queues import queues
-from notifications.queues.claim import Claim, claim
-from notifications.queues.concurrency import ConcurrencyLimits
+from notifications.queues.claim import Claim, Done, claim
+from notifications.queues.concurrency import ConcurrencyLimits, Reach
 from notifications.rules.transitions import DUE
 from tests.factories import make_channel, make_notification, make_registration, make_route
 
@@ -166,9 +168,20 @@ def due_ids(*, now=NOW, limits=None) -> list[int]:
     return ids
 
 
-def recorded(results, *, now=NOW) -> None:
+def record(results: Sequence[Done], *, now=NOW, reach: Reach | None = None) -> list[Recorded]:
+    """Record results as a batch does. Those without times began and ended at ``now``."""
+    timed = [(claim, _timed(result, now)) for claim, result in results]
+    return recording.record(timed, reach=Reach() if reach is None else reach, now=now)
+
+
+def _timed(result: Result, now) -> Result:
+    is_sent = not (result.is_untried or result.is_unreached)
+    return replace(result, began_at=(result.began_at or now) if is_sent else None, ended_at=result.ended_at or now)
+
+
+def recorded(results, *, now=NOW, reach: Reach | None = None) -> None:
     """Record results as a batch does, and end halts as it does after its commit."""
-    record(results, now=now)
+    record(results, now=now, reach=reach)
     end_halts(results, now=now)
 
 

@@ -126,7 +126,11 @@ def _note_reach(results: Sequence[Done], reach: Reach, known: Queues, *, now: da
     reach.note_reached(reached)
     for gateway in sorted({claim.gateway for claim, result in results if result.is_unreached} - reached):
         since = reach.note_unreached(gateway, now=now)
-        if since <= now - TRIED_FOR and gateway not in known.unreachable and not halts.has_contact(gateway, since):
+        if since > now - TRIED_FOR or gateway in known.unreachable:
+            continue
+        if halts.has_contact(gateway, since):
+            reach.note_alone(gateway, now=now)
+        else:
             halts.note_unreachable(gateway, now=now)
 
 

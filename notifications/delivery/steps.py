@@ -22,7 +22,7 @@ from kit.tracing.spans import Role, note, step
 from notifications.delivery import recording, settling
 from notifications.delivery.settling import WaitingRequest, WaitingRequests, answer_ended, settle
 from notifications.gateways.interface import Gateway
-from notifications.messages import FAILURES, UNREACHABLE, Answer, Outcome, Result
+from notifications.messages import FAILURES, Answer, Outcome, Result
 from notifications.metrics import FINISHED, LEFT_BEHIND
 from notifications.queues import queues
 from notifications.queues.admission import UNCOUNTED, Counts, Part
@@ -101,7 +101,7 @@ async def _try(gateway_for: Callable[[str], Gateway], claim: Claim) -> Result:
 
 def _timed(result: Result, began_at: datetime) -> Result:
     """Return a result with its times. What left no connection has no begin, so that a later push is the first."""
-    is_unsent = result.is_untried or (result.code == UNREACHABLE and not result.began_at)
+    is_unsent = result.is_untried or result.is_unreached
     return replace(result, began_at=None if is_unsent else result.began_at or began_at, ended_at=clock.now())
 
 

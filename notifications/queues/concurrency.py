@@ -43,7 +43,8 @@ TRY_PAUSE = timedelta(seconds=6)
 class Reach:
     """The gateways that this process cannot reach, each with the time since when and the time of the next try.
 
-    What one process sees halts nothing but itself: it leaves its pushes to the others, and tries one in each pause.
+    What one process sees halts nothing but itself: it leaves its pushes to the others, and tries one in each pause. The
+    others then have contact, or nobody has.
     """
 
     def __init__(self) -> None:
@@ -63,6 +64,10 @@ class Reach:
         since = self._since.setdefault(gateway, now)
         self.note_try(gateway, now=now)
         return since
+
+    def note_alone(self, gateway: str, *, now: datetime) -> None:
+        """Note that others had contact since then, so that contact counts from now on."""
+        self._since[gateway] = now
 
     def note_try(self, gateway: str, *, now: datetime) -> None:
         """Note that a push is sent to find out whether the gateway can be reached again."""

@@ -182,7 +182,7 @@ def _covers(gateway: str, app: ChannelKey) -> Q:
 
 # An attempt without a begin left no connection.
 _HAS_CONTACT = f"""
-    SELECT FROM notifications_attempt
+    SELECT 1 FROM notifications_attempt
     WHERE started_at >= %(since)s AND gateway = %(gateway)s AND began_at IS NOT NULL AND outcome IS NOT NULL
         AND code <> '{GATEWAY_FAILED}'
     LIMIT 1

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from notifications.delivery.recording import FINISHED_BY, record, take_up_lost
+from notifications.delivery.recording import FINISHED_BY, take_up_lost
 from notifications.delivery.settling import overdue_request_ids, settle
 from notifications.gateways.registry import gateway_for
 from notifications.messages import ChannelKey, Outcome, Push, QueueKey, ReportError, Result
@@ -34,6 +34,7 @@ from tests.delivering import (
     only,
     other_session,
     prove,
+    record,
     recorded,
     send,
     take,

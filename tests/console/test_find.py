@@ -647,7 +647,7 @@ def test_a_halt_that_the_server_began_and_ended_is_two_steps(admin_client: Clien
     halts.close_breaker(app, now=before + timedelta(seconds=1))
     halts.trip(app, reason="it was over", now=before - timedelta(minutes=9))
     halts.close_breaker(app, now=before - timedelta(minutes=8))
-    halts.note_unreachable(["gorush"], now=before + timedelta(seconds=2))
+    halts.note_unreachable("gorush", now=before + timedelta(seconds=2))
     halts.note_reached("gorush", now=before + timedelta(seconds=3))
     text = timeline(admin_client, notification)
     steps = [
@@ -668,9 +668,9 @@ def test_the_first_line_adds_up_what_halts_of_a_kind_took_from_the_life_of_a_not
 ) -> None:
     notification = make_story(state="expired")
     begun, ended = notification.created_at, notification.finished_at
-    halts.note_unreachable(["gorush"], now=begun - timedelta(hours=3))
+    halts.note_unreachable("gorush", now=begun - timedelta(hours=3))
     halts.note_reached("gorush", now=begun + timedelta(milliseconds=100))
-    halts.note_unreachable(["gorush"], now=ended - timedelta(milliseconds=100))
+    halts.note_unreachable("gorush", now=ended - timedelta(milliseconds=100))
     halts.note_reached("gorush", now=ended + timedelta(hours=4))
     line = first_line(admin_client, f"/admin/timelines/{notification.pk}/")
     assert line.count("its gateway") == 1

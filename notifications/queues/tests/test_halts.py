@@ -24,6 +24,7 @@ from tests.delivering import (
     fresh,
     make_due,
     make_due_to_app,
+    other_session,
     prove,
     recorded,
     send,
@@ -34,10 +35,10 @@ from tests.statements import statements
 
 pytestmark = pytest.mark.django_db
 APPLE, GOOGLE = ChannelKey(1, APP), ChannelKey(2, "")
-PROBE, GATEWAY_PROBE = timedelta(seconds=30), timedelta(seconds=5)
+PROBE = timedelta(seconds=5)
 SECOND = timedelta(seconds=1)
 State = Notification.State
-UNAVAILABLE = Result(Outcome.TRANSIENT, UNREACHABLE)
+UNAVAILABLE = Result(Outcome.TRANSIENT, UNREACHABLE, is_unreached=True)
 BUSY = Result(Outcome.TRANSIENT, "http_503")
 DELIVERED = Result(Outcome.DELIVERED)
 
@@ -59,7 +60,7 @@ def make_proven(**fields):
 
 
 def halt_gateway():
-    halts.note_unreachable(["gorush"], now=NOW)
+    halts.note_unreachable("gorush", now=NOW)
 
 
 # Operators and breakers -----------------------------------------------------------------------------------------------
@@ -215,8 +216,8 @@ def test_a_notification_behind_a_halt_expires_at_its_time_and_not_before():
     halts.pause(APPLE, by="ann", why="", now=NOW)
     waiting = make_due_to_app(expires_at=NOW + SECOND)
     assert claimed(waiting) == []
-    assert queues.close_expired(limit=10, now=NOW) == 0
-    assert queues.close_expired(limit=10, now=NOW + SECOND) == 1
+    assert queues.close_expired(limit=10, now=NOW) == {}
+    assert queues.close_expired(limit=10, now=NOW + SECOND) == {"expired": 1}
     row = fresh(waiting)
     assert (row.state, row.finished_at, row.message, row.next_attempt_at) == ("expired", NOW + SECOND, None, None)
 
@@ -224,7 +225,7 @@ def test_a_notification_behind_a_halt_expires_at_its_time_and_not_before():
 def test_many_notifications_expire_in_steps():
     for _ in range(5):
         make_due_to_app(expires_at=NOW)
-    assert [queues.close_expired(limit=2, now=NOW) for _ in range(4)] == [2, 2, 1, 0]
+    assert [queues.close_expired(limit=2, now=NOW).total() for _ in range(4)] == [2, 2, 1, 0]
 
 
 def test_a_worker_closes_notifications_that_expire_behind_a_halt():
@@ -277,12 +278,24 @@ def test_a_tripped_app_is_probed_with_one_push_at_a_time():
     assert len(claimed(*waiting, now=NOW + 2 * PROBE)) == 1
 
 
-def test_the_probe_is_the_oldest_that_waits_for_a_proven_address():
+def test_a_probe_goes_to_a_proven_address_if_one_waits():
     halts.trip(APPLE, reason="", now=NOW)
     outsider = make_due_to_app(next_attempt_at=LONG_AGO)
-    newer, older = (make_proven(next_attempt_at=NOW - n * SECOND) for n in (1, 2))
+    proven = {make_proven(next_attempt_at=NOW - n * SECOND).pk for n in (1, 2)}
     taken = [held.notification_id for n in (1, 2, 3) for held in take(now=NOW + n * PROBE)]
-    assert taken == [older.pk, newer.pk, outsider.pk]
+    assert set(taken[:2]) == proven
+    assert taken[2:] == [outsider.pk]
+
+
+def test_each_probe_goes_to_another_address_than_the_last():
+    """An address that always fails, with older pushes than all others, must not keep the breaker open."""
+    halts.trip(APPLE, reason="", now=NOW)
+    failing, honest = make_proven(), make_proven()
+    for _ in range(20):
+        make_due(route=failing.route)
+    probes = [probe for n in range(1, 9) for probe in take(now=NOW + n * PROBE)]
+    assert {probe.route_id for probe in probes[:2]} == {failing.route_id, honest.route_id}
+    assert {probe.route_id for probe in probes[2:]} == {failing.route_id}  # nobody else waits
 
 
 def test_a_notification_in_a_wrong_queue_uses_up_no_probe():
@@ -306,7 +319,7 @@ def test_an_app_that_is_tripped_at_a_gateway_that_is_away_gets_one_probe_for_bot
     halts.trip(APPLE, reason="", now=NOW)
     halt_gateway()
     waiting = make_proven()
-    assert claimed(waiting, now=NOW + GATEWAY_PROBE) == []
+    assert claimed(waiting, now=NOW + PROBE - SECOND) == []
     answered(DELIVERED, waiting, now=NOW + PROBE)
     assert kinds() == []
 
@@ -319,7 +332,14 @@ def test_a_probe_that_comes_through_closes_the_breaker():
     assert len(claimed(waiting, now=NOW + PROBE + SECOND)) == 1
 
 
-@pytest.mark.parametrize("outcome", [Outcome.CONFIG, Outcome.TRANSIENT, Outcome.DEAD])
+@pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.DEAD, Outcome.PAYLOAD])
+def test_a_probe_that_apple_or_google_judged_closes_the_breaker(outcome):
+    halts.trip(APPLE, reason="", now=NOW)
+    answered(Result(outcome), make_due_to_app(), now=NOW + PROBE)
+    assert kinds() == []
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CONFIG, Outcome.TRANSIENT, Outcome.AMBIGUOUS])
 def test_a_probe_that_fails_leaves_the_breaker_open(outcome):
     halts.trip(APPLE, reason="", now=NOW)
     answered(Result(outcome), make_due_to_app(), now=NOW + PROBE)
@@ -368,30 +388,79 @@ def long_ago():
     return timezone.now() - SECOND
 
 
-def test_nothing_is_claimed_for_a_gateway_that_is_away(gateway):
+def test_nothing_is_claimed_for_a_gateway_that_nobody_reached_for_five_seconds(gateway):
     """Every open notification used to be sent again every ten seconds, and each attempt was a row."""
+    now = timezone.now()
     for _ in range(5):
         make_due()
     deliverer = DeliveryProcess(gateway)
-    deliverer.process_backlog()
-    assert Halt.objects.get().gateway == "gorush"
-    Halt.objects.update(next_probe_at=timezone.now() + timedelta(hours=1))
-    Notification.objects.update(next_attempt_at=timezone.now())
-    deliverer.process_backlog()
-    deliverer.process_batch()
-    assert len(gateway.pushes) == 5
+    deliverer.process_backlog(now=now)
+    assert (len(gateway.pushes), kinds()) == (5, [])
+    deliverer.process_backlog(now=now + 5 * SECOND)
+    assert (len(gateway.pushes), kinds()) == (5, [])
+    deliverer.process_backlog(now=now + 6 * SECOND)
+    assert (len(gateway.pushes), kinds()) == (6, ["unreachable"])
+    DeliveryProcess(gateway).process_backlog(now=now + 7 * SECOND)
+    assert len(gateway.pushes) == 6
+
+
+def test_a_process_that_is_cut_off_halts_nobody_and_leaves_its_pushes_to_others(gateway, transactional_db):
+    now, works = timezone.now(), RecordingGateway()
+    rows = [make_due() for _ in range(5)]
+    cut_off, other = DeliveryProcess(gateway), DeliveryProcess(works)
+    with other_session() as session:
+        session.autocommit = True
+        session.execute("LISTEN batches_peers")
+        cut_off.process_backlog(now=now)
+        assert list(session.notifies(timeout=0.1))
+    other.process_backlog(now=now)
+    assert {fresh(row).state for row in rows} == {State.DELIVERED}
+    late = make_due()
+    for seconds in range(6, 60, 6):
+        Notification.objects.filter(pk=late.pk).update(next_attempt_at=now)
+        cut_off.process_backlog(now=now + seconds * SECOND)
+        other.process_backlog(now=now + seconds * SECOND)
+    assert (fresh(late).state, kinds(), len(works.pushes)) == (State.DELIVERED, [], 6)
+
+
+def test_a_process_that_is_cut_off_tries_one_push_in_each_pause_and_goes_on_when_it_comes_through(gateway):
+    now = timezone.now()
+    make_due()
+    deliverer = DeliveryProcess(gateway)
+    deliverer.process_backlog(now=now)
+    rows = [make_due() for _ in range(5)]
+    for seconds in range(1, 6):
+        deliverer.process_backlog(now=now + seconds * SECOND)
+    assert len(gateway.pushes) == 1
+    gateway.answer = lambda _: DELIVERED
+    deliverer.process_batch(now=now + 6 * SECOND)
+    while not deliverer.delivery.sends.are_all_done():
+        deliverer.wait()
+    assert len(gateway.pushes) == 2
+    deliverer.process_backlog(now=now + 7 * SECOND)
+    assert {fresh(row).state for row in rows} == {State.DELIVERED}
+
+
+def test_words_of_a_rule_halt_no_gateway():
+    """A rule may give any code, also the one of a gateway that was not reached."""
+    now = timezone.now()
+    make_due()
+    deliverer = DeliveryProcess(RecordingGateway(lambda _: Result(Outcome.TRANSIENT, UNREACHABLE)))
+    for seconds in range(0, 60, 6):
+        Notification.objects.update(next_attempt_at=now)
+        deliverer.process_backlog(now=now + seconds * SECOND)
+    assert kinds() == []
 
 
 def test_a_gateway_that_is_away_is_probed_with_one(gateway):
     halted_gateway(next_probe_at=long_ago())
     for _ in range(5):
         make_due()
-    deliverer = DeliveryProcess(gateway)
-    deliverer.process_backlog()
+    DeliveryProcess(gateway).process_backlog()
     assert len(gateway.pushes) == 1
     assert Halt.objects.get().next_probe_at > timezone.now()
     Halt.objects.update(next_probe_at=long_ago())
-    deliverer.process_backlog()
+    DeliveryProcess(gateway).process_backlog()
     assert len(gateway.pushes) == 2
 
 

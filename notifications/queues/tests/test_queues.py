@@ -272,7 +272,7 @@ def test_a_gateway_that_comes_back_is_sent_to_after_one_probe(transactional_db):
     prove(APPLE)
     fill(number_of(UNPROVEN), 200)
     make_halt("unreachable", gateway="gorush", next_probe_at=timezone.now() - SECOND)
-    answers = iter([Result(Outcome.TRANSIENT, UNREACHABLE)])
+    answers = iter([Result(Outcome.TRANSIENT, UNREACHABLE, is_unreached=True)])
     deliverer = DeliveryProcess(RecordingGateway(lambda _: next(answers, Result(Outcome.DELIVERED))), limit=40)
     deliverer.process_backlog()
     assert (len(deliverer.gateway.pushes), Halt.objects.count()) == (1, 1)
