@@ -124,7 +124,7 @@ def test_a_claim_at_acceptance_equals_the_claim_of_any_worker():
     [stored] = take(now=NOW + LEASE)
     assert straight.push == replace(stored.push, attempt_number=1)
     assert straight == replace(
-        stored, push=straight.push, attempt_id=straight.attempt_id, started_at=straight.started_at
+        stored, push=straight.push, attempt_id=straight.attempt_id, started_at=straight.started_at, ambiguous_count=0
     )
     assert bytes(Notification.objects.get().collapse_id).hex() == straight.push.collapse_id
     assert (straight.push.address, straight.push.channel.app_topic) == (b"device", APP)

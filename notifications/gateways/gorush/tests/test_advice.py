@@ -12,7 +12,7 @@ FAILURES = {"transient", "ambiguous", "config"}
 # Codes that the client, the workers and `read_response` set without a rule.
 OF_OUR_OWN = [
     *("unreachable", "timeout", "cut_off", "not_http", "not_json", "not_understood", "dropped", "tls"),
-    *("worker_lost", "gateway_failed", "no_gateway", "unknown"),
+    *("worker_lost", "gateway_failed", "no_gateway", "no_connection", "unknown"),
 ]
 
 

@@ -13,6 +13,10 @@ from notifications.messages import Outcome
 IOS, ANDROID = 1, 2
 DEAD, CONFIG, PAYLOAD = Outcome.DEAD, Outcome.CONFIG, Outcome.PAYLOAD
 TRANSIENT, AMBIGUOUS = Outcome.TRANSIENT, Outcome.AMBIGUOUS
+GOAWAY = (
+    "http2: server sent GOAWAY and closed the connection; LastStreamID=0, ErrCode=NO_ERROR, "
+    r'debug="{{\"reason\":\"{}\"}}"'
+)
 POST = 'Post "https://api.push.apple.com/3/device/0123abcd": '
 
 
@@ -39,6 +43,21 @@ def test_apples_reasons_have_the_meaning_in_apples_documentation_and_keep_their_
         (POST + "dial tcp: lookup api.push.apple.com: no such host", TRANSIENT),
         (POST + "dial tcp 127.0.0.1:443: connect: connection refused", TRANSIENT),
         (POST + "Bad Gateway", TRANSIENT),
+        (POST + "Service Unavailable", TRANSIENT),
+        (POST + "Gateway Timeout", TRANSIENT),
+        (POST + "Proxy Authentication Required", CONFIG),
+        (POST + "Forbidden", CONFIG),
+        (POST + "net/http: TLS handshake timeout", TRANSIENT),
+        (POST + "proxyconnect tcp: EOF", TRANSIENT),
+        (POST + "remote error: tls: expired certificate", CONFIG),
+        (POST + "remote error: tls: unknown certificate", CONFIG),
+        (POST + "remote error: tls: unknown certificate authority", CONFIG),
+        (POST + "tls: first record does not look like a TLS handshake", CONFIG),
+        (POST + "http: server gave HTTP response to HTTPS client", CONFIG),
+        (POST + GOAWAY.format("BadCertificateEnvironment"), CONFIG),
+        (POST + GOAWAY.format("BadCertificate"), CONFIG),
+        (POST + GOAWAY.format("ExpiredProviderToken"), CONFIG),
+        (POST + GOAWAY.format("SomethingNew"), AMBIGUOUS),
         (POST + "context deadline exceeded (Client.Timeout exceeded while awaiting headers)", AMBIGUOUS),
         (POST + "context canceled", AMBIGUOUS),
         (POST + "http2: server sent GOAWAY and closed the connection", AMBIGUOUS),
@@ -69,6 +88,9 @@ def test_other_errors_of_ios(error, outcome):
         ("SenderId mismatch", DEAD),
         ("Permission 'cloudmessaging.messages.create' denied on resource", CONFIG),
         ("Firebase Cloud Messaging API has not been used in project 1 before or it is disabled", CONFIG),
+        ("The caller does not have permission", CONFIG),
+        ("Request had insufficient authentication scopes.", CONFIG),
+        ("Permission denied: Consumer 'project_number:100000000001' has been suspended.", CONFIG),
         ("Request had invalid authentication credentials.", CONFIG),
         ("Request is missing required authentication credential.", CONFIG),
         ("UNAUTHENTICATED", CONFIG),
@@ -92,6 +114,10 @@ def test_other_errors_of_ios(error, outcome):
         ("multiple sound specifications", PAYLOAD),
         ("failed to establish a connection: dial tcp: connection refused", TRANSIENT),
         ("failed to establish a connection: read tcp: read: connection reset by peer", AMBIGUOUS),
+        ("failed to establish a connection: " + POST + "remote error: tls: expired certificate", CONFIG),
+        ("failed to establish a connection: " + POST + "Proxy Authentication Required", CONFIG),
+        ("failed to establish a connection: " + POST + "net/http: TLS handshake timeout", TRANSIENT),
+        ("unknown error while making an http call: something new", AMBIGUOUS),
         ('Post "https://fcm.googleapis.com": x509: certificate signed by unknown authority', CONFIG),
         ("tls: failed to verify certificate", CONFIG),
         ("timed out while making an http call: i/o timeout", AMBIGUOUS),

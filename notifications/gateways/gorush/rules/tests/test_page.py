@@ -11,7 +11,7 @@ def test_the_page_has_each_rule_in_its_order_and_each_code_with_its_advice() -> 
     rows = re.findall(r"^\| (?:exact|prefix|contains) `(.*)` \| `(\w+)` \| `(\w+)` \|", page(), re.MULTILINE)
     wanted = [(rule.text, rule.outcome, rule.code) for rule in seed_rules() if rule.text]
     assert sorted(rows) == sorted(wanted)
-    assert [row for row in rows if row in wanted[:20]] == wanted[:20]
+    assert rows[:20] == wanted[:20]
     advised = re.findall(r"^\| (`[^|]*`) \| ([^|]*\.) \|$", page(), re.MULTILINE)
     assert {code: advice for codes, advice in advised for code in re.findall(r"`(\w+)`", codes)} == ADVICE
 
