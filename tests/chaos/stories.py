@@ -10,7 +10,6 @@ from typing import Any
 
 from rich.console import Console
 
-from notifications.rules.policy import MAX_FURTHER_ATTEMPTS, WORKER_LOST
 from notifications.rules.reports import unpack
 from tests.chaos.tables import print_table
 from tests.flows.fleet import wait_until
@@ -110,11 +109,6 @@ class Story:
             if push["platform"] == "android"
         )
         return attempts.total() - len(attempts)
-
-    @property
-    def may_be_left_alone(self) -> bool:
-        """Return whether enough of its attempts ended ambiguously."""
-        return sum(code != WORKER_LOST for code in self.ambiguities) > MAX_FURTHER_ATTEMPTS
 
     @property
     def reply_seconds(self) -> float:

@@ -84,7 +84,7 @@ def test_ten_thousand_notifications_under_faults_end_in_one_state_each_and_none_
 def _judge(stories: Collection[Story]) -> None:
     for story in stories:
         assert story.state == "refused" or Notification.State(story.state).is_terminal  # refused: it has no row
-        assert story.state in ENDS[story.fate] or (story.state == "unconfirmed" and story.may_be_left_alone), story
+        assert story.state in ENDS[story.fate], story
     reachable = [s for s in stories if s.fate not in REFUSED | DEAD]
     refused = [s for s in stories if s.fate in REFUSED | DEAD]
     doubled = [s for s in stories if s.is_doubled]

@@ -19,7 +19,6 @@ from django.conf import settings
 from notifications.acceptance.acceptance import dedup_key
 from notifications.messages import Outcome, Push, PushNotification, Report, ReportError, Result
 from notifications.models import Notification
-from notifications.rules.policy import MAX_FURTHER_ATTEMPTS
 from tests.simulation.processes import IN_FLIGHT
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import NotDecryptable
@@ -199,7 +198,6 @@ class Ledger:
         _hold(row.is_leased == (row.state == "in_flight"), f"{row.state}, leased: {row.is_leased}")
         _hold(not (is_terminal and row.has_message), "an ended notification keeps its payload")
         _hold(row.attempt_count == row.attempts, "an attempt is not counted, or counted twice")
-        _hold(row.ambiguous_count <= MAX_FURTHER_ATTEMPTS + 1, "an ambiguous notification is repeated without end")
 
     def _check_change(self, row: Row, before: Row | None) -> None:
         if before is None:
@@ -260,10 +258,9 @@ class Ledger:
     def _check_fate(self, name: str, installation_id: str, expectation: Expectation) -> None:
         answers = self.pushes.get(name, [])
         is_delivered = str(Outcome.DELIVERED) in answers
-        is_left_alone = answers.count(str(Outcome.AMBIGUOUS)) > MAX_FURTHER_ATTEMPTS
         if expectation.is_certain():
             is_coalesced = self._is_coalesced(name) or self._is_left_out(name, installation_id)
-            _hold(is_delivered or is_left_alone or is_coalesced, "a notification is lost")
+            _hold(is_delivered or is_coalesced, "a notification is lost")
         self.counts["delivered"] += is_delivered
 
     def _is_left_out(self, name: str, installation_id: str) -> bool:
