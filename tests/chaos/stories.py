@@ -38,7 +38,7 @@ OPEN = """
     SELECT (SELECT count(*) FROM notifications_notification AS notification
             JOIN notifications_notificationrequest AS request ON request.id = notification.request_id
             WHERE notification.state IN ('pending', 'in_flight', 'retrying', 'ambiguous')
-              AND (notification.state <> 'retrying' OR request.message_id <> ALL(%s)))
+              AND (notification.state NOT IN ('retrying', 'ambiguous') OR request.message_id <> ALL(%s)))
          + (SELECT count(*) FROM waku_bridge_outboundreply WHERE state = 'pending')
 """
 HURRY = """
@@ -173,15 +173,15 @@ def _why(story: Story) -> str:
     )
 
 
-def wait_until_over(network: Network, fates: Collection[bytes], refused: Sequence[bytes] = ()) -> None:
-    """Wait until every notification but those in ``refused`` has ended. The latter are refused every time and would
-    last until they expire. Long pauses between attempts are shortened.
+def wait_until_over(network: Network, fates: Collection[bytes], endless: Sequence[bytes] = ()) -> None:
+    """Wait until every notification but those in ``endless`` has ended. Every attempt of the latter fails until they
+    expire. Long pauses between attempts are shortened.
     """
-    refused = list(refused)
+    endless = list(endless)
 
     def is_over() -> bool:
-        network.rows(HURRY, refused)
-        return network.rows(OPEN, refused) == [(0,)]
+        network.rows(HURRY, endless)
+        return network.rows(OPEN, endless) == [(0,)]
 
     try:
         wait_until(lambda: known(network) == len(fates), seconds=120, pause_seconds=1, what="all requests are read")
