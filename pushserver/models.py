@@ -9,6 +9,7 @@ from django.db import models
 
 from kit.admin.times import exact
 from kit.db.fields import BytesField
+from kit.health.indicators import State
 
 
 class AccessRecord(models.Model):
@@ -165,18 +166,18 @@ class NotificationMinute(models.Model):
 
 
 class Incident(models.Model):
-    """Period in which one health indicator was red, or yellow. See `indicators.incidents`.
-
-    A change between yellow and red makes a second row. Both rows have the same ``incident_at``.
-    """
+    """Period in which one health indicator was yellow or red. See `indicators.incidents`."""
 
     indicator = models.TextField()  # its id
     name = models.TextField()
-    state = models.TextField()  # the word of `kit.health.indicators.State`
-    sentence = models.TextField()  # sentence of the indicator at the beginning
-    incident_at = models.DateTimeField()  # last time at which the indicator was green
+    state = models.TextField()  # the last one, as the word of `kit.health.indicators.State`
+    sentence = models.TextField()  # sentence of the indicator at the beginning, and then when it got red
+    incident_at = models.DateTimeField()  # equal to `began_at`: the previous version reads it
     began_at = models.DateTimeField(db_index=True)
     ended_at = models.DateTimeField(null=True)
+    # Its newest time in red. It is red now while `red_from` is set and `red_until` is not.
+    red_from = models.DateTimeField(null=True)
+    red_until = models.DateTimeField(null=True)
     # The id of the last indicator that explained it.
     cause = models.TextField(blank=True, default="", db_default="")
     # The staff member who takes care of it. No more reminders are sent then.
@@ -198,7 +199,15 @@ class Incident(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.state} from {exact(self.began_at)}"
+        return f"{self.name}: {self.worst} from {exact(self.began_at)}"
+
+    @property
+    def is_red(self) -> bool:
+        return self.ended_at is None and self.red_from is not None and self.red_until is None
+
+    @property
+    def worst(self) -> State:
+        return State.RED if self.red_from else State(self.state)
 
 
 class AlertLevel(models.Model):
@@ -226,9 +235,9 @@ class Alert(models.Model):
 
     incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="alerts")
     event = models.TextField(choices=Event.choices)
-    number = models.PositiveIntegerField(default=0)  # of the reminder
+    number = models.PositiveIntegerField(default=0)  # of a reminder; of a beginning 1 if it was yellow
     target = models.TextField()  # its label, because URLs of webhooks are secret
-    planned_at = models.DateTimeField(auto_now_add=True)
+    planned_at = models.DateTimeField()
     next_attempt_at = models.DateTimeField()
     attempt_count = models.PositiveIntegerField(default=0)
     sent_at = models.DateTimeField(null=True)

@@ -292,7 +292,6 @@ WATCH = "pushserver.alerts.watch.Watch"  # the thread of workers for maintenance
 CELERY_BROKER_URL = REDIS_URL
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {
-    # Then the mail of a worker that died is sent by another one. All other tasks are scheduled again anyway.
     "visibility_timeout": 900,
     "socket_timeout": 30,
     "socket_connect_timeout": 5,

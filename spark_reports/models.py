@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import ClassVar
 
 from django.db import models
+from django.db.models.functions import Now
 
 
 class ReportRun(models.Model):
@@ -83,6 +84,8 @@ class PublishedDay(models.Model):
     facts_digest = models.TextField(blank=True, default="", db_default="")
     code_version = models.TextField(blank=True, default="", db_default="")
     is_made_up = models.BooleanField(default=False, db_default=False)
+    # None while the day is to be mailed. A day that is not mailed has the time of its reports.
+    mailed_at = models.DateTimeField(null=True, db_default=Now())
 
     def __str__(self) -> str:
         return f"Reports of {self.day}"

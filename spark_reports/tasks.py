@@ -16,8 +16,8 @@ from kit.db.clock import database_now
 from kit.db.timeouts import REPORTS, timeouts
 from kit.processes.stopping import WORKER_STOP
 from kit.processes.tasks import MessageTask
-from spark_reports.mail import send_summary
-from spark_reports.models import PublishedDay, ReportRun, RequestedRun
+from spark_reports.mail import send_owed
+from spark_reports.models import ReportRun, RequestedRun
 from spark_reports.nights import nights, status
 from spark_reports.nights.on_demand import next_request
 from spark_reports.nights.seeds import destroy_seeds
@@ -30,14 +30,13 @@ log = structlog.get_logger(__name__)
 class _Work:
     """The days to report.
 
-    ``request`` is set if an operator requested them. ``is_first`` is true for a night that has no reports yet.
+    ``request`` is set if an operator requested them.
     """
 
     first: date
     last: date
     replace: bool = False
     request: RequestedRun | None = None
-    is_first: bool = False
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # the schedule runs it again in five minutes
@@ -54,12 +53,7 @@ def _next_work(now: datetime) -> _Work | None:
     if request := next_request():
         return _Work(request.from_day, request.to_day, request.replace, request)
     day = nights.next_day(now) if settings.REPORTS_NIGHTLY else None
-    return _Work(day, day, is_first=_is_first(day)) if day else None
-
-
-def _is_first(day: date) -> bool:
-    """Return whether a day has no reports of real facts yet."""
-    return not PublishedDay.objects.filter(day=day, is_made_up=False).exists()
+    return _Work(day, day) if day else None
 
 
 def _make(work: _Work) -> bool:
@@ -80,7 +74,9 @@ def _make(work: _Work) -> bool:
         )
 
         try:
-            run_reports(work.first, work.last, progress=Progress(), replace=work.replace)
+            # A night is mailed, and what an operator requested is not.
+            is_mailed = bool(settings.REPORT_RECIPIENTS) and not work.request
+            run_reports(work.first, work.last, progress=Progress(), replace=work.replace, is_mailed=is_mailed)
         except (Busy, WorkerStops):
             return False
         except RunError as error:
@@ -88,8 +84,6 @@ def _make(work: _Work) -> bool:
         except Exception:
             _close(work)
             raise
-        else:
-            _announce(work)
     _close(work)
     return True
 
@@ -108,25 +102,17 @@ def _note_lack(work: _Work, error: str) -> None:
     log.error("reports_failed", from_day=str(work.first), to_day=str(last), error=error)
 
 
-def _announce(work: _Work) -> None:
-    """Mail a night once. Reports that an operator requested, or that were stale, are not mailed."""
-    if settings.REPORT_RECIPIENTS and work.is_first:
-        mail_summary.delay(work.last.isoformat())
-
-
-@shared_task(
-    base=MessageTask, acks_late=True, autoretry_for=(OSError, SMTPException), retry_backoff=60, retry_backoff_max=600
-)
-def mail_summary(day: str) -> None:
-    """Mail the summary of a day. The task is acknowledged late, because no schedule sends it again."""
-    send_summary(date.fromisoformat(day))
-
-
 @shared_task(base=MessageTask, autoretry_for=())  # the schedule runs it again in five minutes
 def watch_reports() -> None:
-    """Save the status of the reports for `/readyz`, log an alarm, and destroy the seeds that no export needs."""
+    """Save the status of the reports for `/readyz`, log an alarm, mail what is owed, and destroy the seeds that no
+    export needs.
+    """
     destroy_seeds(database_now())
     found = status.status(database_now())
     status.SAVED.save(found)
     if found.is_alarm:
         log.warning("reports_missing", reason=found.words)
+    try:
+        send_owed(now=database_now())
+    except (OSError, SMTPException) as error:
+        log.warning("night_not_mailed", error=type(error).__name__)

@@ -251,8 +251,7 @@ class Worker:
                     self._read_notifications()  # so that rows announced meanwhile do not wait behind the rest of a step
                 else:
                     self._wait(started + PAUSE_SECONDS)
-                if backoff.failures:
-                    backoff.reset()
+                if backoff.works():
                     change_filter = ChangeFilter()
                     log.info("batches_go_on")
             except (Error, psycopg.Error) as error:

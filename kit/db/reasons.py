@@ -4,12 +4,14 @@ Rule: the text of an error never leaves this module, because PostgreSQL quotes s
 may leave.
 """
 
+import psycopg
 from django.db import Error, InterfaceError, OperationalError
 
 from kit.db.postgresql.versions import TooOldError
 
+READ_ONLY = "25006"
 REASONS = {
-    "25006": "PostgreSQL is read-only: it is a standby, or its default_transaction_read_only is on",
+    READ_ONLY: "PostgreSQL cannot be written: it is a standby, or its default_transaction_read_only is on",
     "25P03": "PostgreSQL ended a transaction that sent nothing for half a minute: was the process stopped?",
     "28P01": "PostgreSQL refuses the password of DATABASE_URL",
     "3D000": "the database of DATABASE_URL does not exist",
@@ -19,6 +21,7 @@ REASONS = {
     "53100": "the disk of PostgreSQL is full: free some space, and start PostgreSQL if it has stopped",
     "53200": "PostgreSQL has no memory left, or no space for locks: raise max_locks_per_transaction",
     "53300": "PostgreSQL accepts no more connections: raise max_connections",
+    "55P03": "another session keeps a table or a row locked: see pg_locks",
     "57014": "a statement took too long: is a snapshot open for hours (pg_stat_activity, pg_replication_slots)?",
     "57P01": "PostgreSQL is stopping, or an administrator ended this session",
     "57P02": "PostgreSQL ended all sessions after a crash of one of its processes: see its log",
@@ -27,10 +30,13 @@ REASONS = {
 DISK_FULL = "53100"
 UNAVAILABLE = "PostgreSQL does not answer"
 POOLED = "a pooler refuses the settings of our sessions: PgBouncer needs ignore_startup_parameters = options"
+# By what libpq says about a connection that was refused. The second is about `target_session_attrs`.
+_OF_CONNECTIONS = {"unsupported startup parameter": POOLED, "session is read-only": REASONS[READ_ONLY]}
+_OPERATIONAL = (OperationalError, psycopg.OperationalError)
 # The schema or the permissions of the database are wrong.
 UNFIT = {"42501", "42703", "42P01"}
 # The server refuses all statements at the moment.
-CLOSED = {"25006", "25P03", "53100", "53300", "57P01", "57P02", "57P03"}
+CLOSED = {READ_ONLY, "25P03", "53100", "53300", "57P01", "57P02", "57P03"}
 # Two sessions collided: serialization failure, deadlock. A unique violation is a conflict too, but may last.
 COLLISIONS = {"40001", "40P01"}
 CONFLICTS = {"23505", *COLLISIONS}
@@ -55,7 +61,9 @@ def _unfit(error: BaseException) -> str:
     """Return why a reachable server cannot be used, or an empty text. These errors have no code."""
     if isinstance(error, TooOldError):
         return str(error)
-    return POOLED if isinstance(error, OperationalError) and "unsupported startup parameter" in str(error) else ""
+    if isinstance(error, _OPERATIONAL):
+        return next((why for words, why in _OF_CONNECTIONS.items() if words in str(error)), "")
+    return ""
 
 
 def is_unavailable(error: BaseException) -> bool:
@@ -89,7 +97,7 @@ def is_lock_timeout(error: BaseException) -> bool:
 def is_closed(error: BaseException) -> bool:
     """Return whether the server fails for all statements, so that the place of the error is irrelevant."""
     code = sqlstate(error)
-    return code in CLOSED or (not code and isinstance(error, OperationalError | InterfaceError))
+    return code in CLOSED or (not code and isinstance(error, (*_OPERATIONAL, InterfaceError, psycopg.InterfaceError)))
 
 
 def words(error: BaseException) -> str:

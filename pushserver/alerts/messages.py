@@ -38,7 +38,7 @@ def about(incident: Incident, event: str, number: int = 0) -> Message:
     facts = {
         "indicator": incident.indicator,
         "name": incident.name,
-        "state": incident.state,
+        "state": incident.worst,
         "sentence": incident.sentence,
         "began_at": exact(incident.began_at),
         "ended_at": exact(incident.ended_at) if incident.ended_at else None,
@@ -54,7 +54,7 @@ def test_message(now: datetime) -> Message:
 
 
 def _subject(incident: Incident, event: str) -> str:
-    state = "fine again" if event == Alert.Event.ENDED else incident.state
+    state = "fine again" if event == Alert.Event.ENDED else incident.worst
     return f"Push server: {incident.name}: {state}"
 
 

@@ -1,16 +1,15 @@
 """Decide which target gets an alert about which incident, as rows of `Alert`.
 
 An incident alerts after 30 seconds, and again every four hours while somebody has to act. It does not alert while
-another incident explains it, or after somebody has acknowledged it. Its end alerts a minute later, once for all rows of
-the same incident.
+another indicator explains it, or after somebody has acknowledged it. Its end alerts a minute later. However often its
+colour changes meanwhile, it is one incident.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, Max, OuterRef, Q
 
-from kit.health.indicators import State
 from pushserver.alerts.targets import targets
 from pushserver.indicators.incidents import WELL_AFTER
 from pushserver.indicators.judging import all_kinds
@@ -19,6 +18,7 @@ from pushserver.models import Alert, AlertLevel, Incident
 SETTLED = timedelta(seconds=30)
 REMINDED_EVERY = timedelta(hours=4)
 Level, Event = AlertLevel.Level, Alert.Event
+AS_YELLOW = 1  # number of the beginning of an incident that was not red yet
 
 
 def plan(*, now: datetime) -> None:
@@ -26,14 +26,31 @@ def plan(*, now: datetime) -> None:
     if labels := list(targets()):
         known = [*_begun(now), *_ended(now)]
         rows = [
-            Alert(incident=incident, event=event, number=number, target=label, next_attempt_at=now)
+            Alert(incident=incident, event=event, number=number, target=label, planned_at=now, next_attempt_at=now)
             for incident, event, number in known
             for label in labels
         ]
         Alert.objects.bulk_create(rows, ignore_conflicts=True)
 
 
-def level_of(indicator: str, levels: dict[str, AlertLevel.Level]) -> AlertLevel.Level:
+def due(
+    incident: Incident, level: AlertLevel.Level, now: datetime, alerted: tuple[datetime | None, datetime | None, int]
+) -> Iterator[tuple[str, int]]:
+    """Yield event and number of each alert that is due about an open incident. The function is pure.
+
+    An incident alerts once in red, and, where ``level`` is yellow, once before. ``alerted`` has the times of its last
+    alert and of the last one in red, and the number of reminders.
+    """
+    alerted_at, alerted_red_at, reminders = alerted
+    if level != Level.NEVER and incident.red_from and incident.is_red and now - incident.red_from >= SETTLED:
+        yield Event.BEGAN, 0
+        if alerted_red_at and now - alerted_red_at >= REMINDED_EVERY:
+            yield Event.STILL, reminders + 1
+    elif level == Level.YELLOW and alerted_at is None and now - incident.began_at >= SETTLED:
+        yield Event.BEGAN, AS_YELLOW
+
+
+def level_of(indicator: str, levels: Mapping[str, AlertLevel.Level]) -> AlertLevel.Level:
     """Return the mildest state from which an indicator alerts. Its id begins with the id of its kind."""
     own = [kind for kind in levels if indicator == kind or indicator.startswith(f"{kind}-")]
     return levels.get(max(own, key=len, default=""), Level.RED)
@@ -47,28 +64,23 @@ def levels() -> dict[str, AlertLevel.Level]:
 
 def _begun(now: datetime) -> Iterator[tuple[Incident, str, int]]:
     snoozed = Incident.objects.filter(indicator=OuterRef("indicator"), snoozed_until__gt=now)
-    causes = Incident.objects.filter(Q(ended_at=None) | Q(ended_at__gt=now - SETTLED), indicator=OuterRef("cause"))
-    goes_on = Incident.objects.filter(ended_at=None, began_at__lte=now - SETTLED, acknowledged_at=None)
+    is_red_or_was = Q(red_from__isnull=False) & (Q(red_until=None) | Q(red_until__gt=now - SETTLED))
+    causes = Incident.objects.filter(is_red_or_was, indicator=OuterRef("cause"))  # only a red indicator explains others
+    goes_on = Incident.objects.filter(ended_at=None, acknowledged_at=None).exclude(Exists(snoozed) | Exists(causes))
     chosen = levels()
-    for incident in goes_on.exclude(Exists(snoozed)).exclude(Exists(causes)):
-        if _is_wanted(incident, level_of(incident.indicator, chosen)):
-            number = (now - incident.began_at) // REMINDED_EVERY if incident.state == State.RED else 0
-            yield incident, Event.STILL if number else Event.BEGAN, number
-
-
-def _is_wanted(incident: Incident, level: AlertLevel.Level) -> bool:
-    return level == Level.YELLOW or (level == Level.RED and incident.state == State.RED)
+    alerted_rows = goes_on.annotate(
+        alerted_at=Max("alerts__planned_at"),
+        alerted_red_at=Max("alerts__planned_at", filter=~Q(alerts__event=Event.BEGAN, alerts__number=AS_YELLOW)),
+        reminders=Max("alerts__number", filter=Q(alerts__event=Event.STILL)),
+    )
+    for incident in alerted_rows:
+        alerted = (incident.alerted_at, incident.alerted_red_at, incident.reminders or 0)
+        for event, number in due(incident, level_of(incident.indicator, chosen), now, alerted):
+            yield incident, event, number
 
 
 def _ended(now: datetime) -> Iterator[tuple[Incident, str, int]]:
-    """Yield the incidents that ended. An incident that was yellow and red has two rows, and only the newest counts."""
-    goes_on = Incident.objects.filter(indicator=OuterRef("indicator"), ended_at=None)
-    alerted = Alert.objects.filter(incident=OuterRef("pk")).exclude(event=Event.ENDED)
-    same = {"incident__indicator": OuterRef("indicator"), "incident__incident_at": OuterRef("incident_at")}
-    answered = Alert.objects.filter(**same, event=Event.ENDED)
-    over = Incident.objects.filter(
-        Exists(alerted), ended_at__lte=now - WELL_AFTER, ended_at__gt=now - timedelta(days=1)
-    )
-    rows = over.exclude(Exists(goes_on)).exclude(Exists(answered)).order_by("pk")
-    newest = {(row.indicator, row.incident_at): row for row in rows}
-    yield from ((incident, Event.ENDED, 0) for incident in newest.values())
+    alerted = Alert.objects.filter(incident=OuterRef("pk"))
+    span = {"ended_at__lte": now - WELL_AFTER, "ended_at__gt": now - timedelta(days=1)}
+    over = Incident.objects.filter(Exists(alerted), **span).exclude(Exists(alerted.filter(event=Event.ENDED)))
+    yield from ((incident, Event.ENDED, 0) for incident in over)

@@ -8,6 +8,7 @@ import httpx
 import structlog
 from django.core.mail import EmailMessage
 from django.db import transaction
+from django.db.models import Exists, OuterRef
 
 from kit.http.connections import new_client, submit
 from pushserver.alerts import messages
@@ -27,10 +28,15 @@ IN_A_ROW_SECONDS = 5.0
 
 
 def send_due(*, now: datetime) -> None:
-    """Send the due alerts, those with the fewest failures first. Each row is locked, and other workers skip it."""
+    """Send the due alerts, those with the fewest failures first. Each row is locked, and other workers skip it.
+
+    A target gets the alerts about one incident in their order: the end waits until it has accepted the beginning.
+    """
     until = monotonic() + IN_A_ROW_SECONDS
     Alert.objects.filter(sent_at=None, planned_at__lt=now - GIVEN_UP_AFTER).delete()
-    due = Alert.objects.filter(sent_at=None, next_attempt_at__lte=now).order_by("attempt_count", "pk")
+    same = {"incident": OuterRef("incident"), "target": OuterRef("target")}
+    before = Alert.objects.filter(**same, sent_at=None, pk__lt=OuterRef("pk"))
+    due = Alert.objects.filter(~Exists(before), sent_at=None, next_attempt_at__lte=now).order_by("attempt_count", "pk")
     for pk in due.values_list("pk", flat=True):
         with transaction.atomic():
             _send_row(pk, now)
@@ -47,13 +53,18 @@ def _send_row(pk: int, now: datetime) -> None:
     if target is None:  # removed from ALERTS_TO
         alert.delete()
         return
+    attempt(alert, target, now)
+    alert.save()
+
+
+def attempt(alert: Alert, target: Target, now: datetime) -> None:
+    """Send an alert, and note the result in it, without storing it."""
     alert.error = send(target, messages.about(alert.incident, alert.event, alert.number))
     alert.attempt_count += 1
     if alert.error:
         alert.next_attempt_at = now + min(FIRST_PAUSE * 2 ** (alert.attempt_count - 1), LONGEST_PAUSE)
     else:
         alert.sent_at = now
-    alert.save()
 
 
 def send(target: Target, message: Message) -> str:

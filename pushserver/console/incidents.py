@@ -22,7 +22,7 @@ from kit.admin.operations import Done, Operated, Operation
 from kit.admin.times import exact
 from kit.db.clock import database_now
 from kit.figures import counted
-from kit.health.indicators import State, duration
+from kit.health.indicators import duration
 from pushserver.console import labels
 from pushserver.console.dashboard.showing import LOOKS
 from pushserver.models import Incident, ServerStart
@@ -112,8 +112,9 @@ class IncidentAdmin(Operated, FactAdmin):
     shown: ClassVar[Any] = {
         "Incident": ("name", "colour", "happened", word("cause", "follows from"), "lasted"),
         "Times": (
-            moment("incident_at", "green until"),
             moment("began_at", "began"),
+            moment("red_from", "last red from"),
+            moment("red_until", "last red until"),
             "ended",
         ),
         "Care": (
@@ -136,8 +137,8 @@ class IncidentAdmin(Operated, FactAdmin):
 
     @admin.display(description="indicator was")
     def colour(self, incident: Incident) -> SafeString:
-        family = LOOKS[State(incident.state)][0]
-        return format_html('<span class="state-word {}">{}</span>', family, incident.state)
+        family = LOOKS[incident.worst][0]
+        return format_html('<span class="state-word {}">{}</span>', family, incident.worst)
 
     @admin.display(description="what happened")
     def happened(self, incident: Incident) -> SafeString:
@@ -158,7 +159,7 @@ class IncidentAdmin(Operated, FactAdmin):
 
 def _before(incident: Incident, *, may_read: bool) -> Iterator[tuple[str, str]]:
     """Yield time and text of each change shortly before an incident: starts of workers, and staff actions."""
-    span = (incident.incident_at - BEFORE, incident.began_at)
+    span = (incident.began_at - BEFORE, incident.began_at)
     for start in ServerStart.objects.filter(started_at__range=span).order_by("-started_at")[:MAX_CHANGES]:
         yield exact(start.started_at), f"A worker of version {start.version} started."
     if may_read:

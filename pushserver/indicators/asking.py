@@ -25,7 +25,7 @@ from kit.buckets import share
 from kit.db.connections import is_marked_ready
 from kit.db.postgresql.base import TimedConnection
 from kit.db.postgresql.versions import TooOldError, refuse_too_old
-from kit.db.reasons import DISK_FULL, REASONS
+from kit.db.reasons import DISK_FULL, READ_ONLY, REASONS, UNAVAILABLE, is_closed, reason
 from kit.health import own_faults
 from kit.health.recent import Recent
 from kit.health.space import FULL_MIB, Past
@@ -39,14 +39,15 @@ from pushserver.indicators.kinds.server import Queue
 from pushserver.start.release import Migration, known_migrations
 
 TIMEOUT_SECONDS = 2
+LOCK_TIMEOUT = "500ms"
 # Without a worker for one of these queues messages or their answers are not processed. Reports can wait.
 NEEDED_QUEUES = ("maintenance", "keys")
-INCIDENTS: LiteralString = "SELECT indicator, incident_at FROM pushserver_incident WHERE ended_at IS NULL"
+INCIDENTS: LiteralString = "SELECT indicator, began_at FROM pushserver_incident WHERE ended_at IS NULL"
 
 
 class Database(NamedTuple):
-    """The answer of PostgreSQL. ``reason`` says why it cannot be used, and is empty if it answers with all migrations
-    applied. ``incidents`` has the beginning of each open incident by indicator.
+    """The answer of PostgreSQL. ``reason`` says why it cannot be used, and is empty if it answers, can be
+    written and has all migrations. ``incidents`` has the beginning of each open incident by indicator.
 
     ``silent_seconds`` has the silence of each process of `batches`, and ``leaders`` that of each bridge by the name of
     its leader. Both are None while they are not known. ``past`` has the free space of volumes and the size of the
@@ -129,15 +130,26 @@ def _ask_database() -> Database:
         with closing(_connect()) as own:
             refuse_too_old(own.info.server_version)
             missing = len(_known_migrations() - _applied_migrations(own))
-            incidents = {} if missing else dict(own.execute(INCIDENTS).fetchall())
+            is_read_only = own.execute("SELECT current_setting('transaction_read_only')").fetchone() == ("on",)
             silent_seconds = [seconds for (seconds,) in own.execute(share.SILENT_SECONDS)]
             leaders = dict(own.execute(leader.SILENT_SECONDS).fetchall())
             past = {} if missing else {flow: Past(*values) for flow, *values in own.execute(PAST)}
+            incidents = {} if missing else _open_incidents(own)
     except TooOldError as error:
         return Database(str(error))
-    except psycopg.Error:
-        return Database("PostgreSQL does not answer")
-    return Database(f"migrations not applied: {missing}" if missing else "", incidents, silent_seconds, leaders, past)
+    except psycopg.Error as error:
+        return Database(reason(error) if is_closed(error) else UNAVAILABLE)
+    why = REASONS[READ_ONLY] if is_read_only else f"migrations not applied: {missing}" if missing else ""
+    return Database(why, incidents, silent_seconds, leaders, past)
+
+
+def _open_incidents(own: psycopg.Connection[Any]) -> Mapping[str, datetime]:
+    """Return the open incidents, or none while another session keeps their table locked: messages are processed."""
+    own.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+    try:
+        return dict(own.execute(INCIDENTS).fetchall())
+    except psycopg.errors.LockNotAvailable:
+        return {}
 
 
 def _is_marked_unready() -> bool:

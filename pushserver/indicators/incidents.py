@@ -1,7 +1,8 @@
 """Incidents of the last thirty days: periods in which an indicator was not green.
 
-Every snapshot updates them: those of the watch, dashboards, the API and `/metrics`. These snapshots interleave. So an
-indicator that is bad again within WELL_AFTER continues its incident.
+Every snapshot updates them: those of the watch, dashboards, the API and `/metrics`. These snapshots interleave, and an
+indicator may flap. So two periods go on after a pause shorter than WELL_AFTER: the incident, and its time in red.
+Alerts and acknowledgements belong to the incident, whatever its colours were.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,7 @@ class Memory:
     def owner_of(self, indicator: Indicator) -> str:
         """Return the name of the person who takes care of a bad indicator, or an empty text."""
         row = self.newest.get(indicator.id)
-        return row.acknowledged_by if row and indicator.is_bad and row.state == indicator.state else ""
+        return row.acknowledged_by if row and indicator.is_bad else ""
 
 
 def recall(*, now: datetime) -> Memory:
@@ -44,71 +45,88 @@ def recall(*, now: datetime) -> Memory:
 
 
 def remember(indicators: Sequence[Indicator], memory: Memory, *, now: datetime) -> list[Indicator]:
-    """Note begun and ended incidents. Return the indicators with the last time at which each was green.
-
-    An unknown (grey) indicator neither begins nor ends an incident.
-    """
+    """Note begun, changed and ended incidents. Return the indicators with the time since when each is not green."""
     known = {indicator.id: indicator for indicator in indicators}
-    over = [row for row in memory.newest.values() if row.ended_at is None and _is_over(row, known.get(row.indicator))]
-    begun = [_begun(found, memory.newest.get(found.id), now) for found in indicators if _has_begun(found, memory)]
-    if over or begun:
-        _note(over, begun, now=now)
-    _note_causes(memory, known)
+    seen = [(row, changes(row, known.get(row.indicator), now)) for row in memory.newest.values()]
+    begun = [incident_of(found, now) for found in indicators if found.is_bad and found.id not in memory.newest]
+    changed = [(row, columns) for row, columns in seen if columns]
+    if changed or begun:
+        _note(changed, begun)
     owned = [replace(found, owner=memory.owner_of(found)) for found in indicators]
-    return dated(owned, {row.indicator: row.incident_at for row in [*memory.newest.values(), *begun]})
+    return dated(owned, {row.indicator: row.began_at for row in [*memory.newest.values(), *begun]})
 
 
-def _is_over(row: Incident, indicator: Indicator | None) -> bool:
-    state = indicator.state if indicator else State.GREEN
-    return state not in (State.GREY, row.state)
+def changes(incident: Incident, indicator: Indicator | None, now: datetime) -> dict[str, Any]:
+    """Return the columns of an incident that change with its indicator. The function is pure.
+
+    An unknown (grey) indicator changes nothing, and one that is gone has recovered.
+    """
+    if indicator and indicator.state == State.GREY:
+        return {}
+    columns: dict[str, Any] = {"ended_at": incident.ended_at or now}
+    if indicator and indicator.is_bad:
+        columns = {"ended_at": None, "state": indicator.state.value, "cause": indicator.cause or incident.cause}
+    if indicator and indicator.state == State.RED:
+        columns["red_until"] = None
+        if incident.red_from is None or (incident.red_until and now - incident.red_until >= WELL_AFTER):
+            columns |= {"red_from": now, "sentence": indicator.sentence}
+    elif incident.red_from:
+        columns["red_until"] = incident.red_until or now
+    return {name: value for name, value in columns.items() if getattr(incident, name) != value}
 
 
-def _has_begun(indicator: Indicator, memory: Memory) -> bool:
-    return indicator.is_bad and memory.states.get(indicator.id) != indicator.state
+def follow(incident: Incident | None, indicator: Indicator, now: datetime) -> Incident | None:
+    """Return the newest incident of an indicator after a snapshot, without the database."""
+    if incident is None or (incident.ended_at and now - incident.ended_at >= WELL_AFTER):
+        return incident_of(indicator, now) if indicator.is_bad else incident
+    for name, value in changes(incident, indicator, now).items():
+        setattr(incident, name, value)
+    return incident
 
 
-def _begun(indicator: Indicator, before: Incident | None, now: datetime) -> Incident:
-    """Return the row of an incident that begins: the row before it, if that has the same state and ended just now."""
-    if before and before.ended_at and before.state == indicator.state:
-        return before
-    return incident_of(indicator, incident_at=before.incident_at if before else now, began_at=now)
-
-
-def incident_of(indicator: Indicator, **times: Any) -> Incident:
-    """Return a new row about a bad indicator, which is not stored."""
+def incident_of(indicator: Indicator, began_at: datetime, ended_at: datetime | None = None) -> Incident:
+    """Return a new incident of a bad indicator, which is not stored."""
+    is_red = indicator.state == State.RED
     return Incident(
         indicator=indicator.id,
         name=indicator.name,
         state=indicator.state.value,
         sentence=indicator.sentence,
         cause=indicator.cause,
-        **times,
+        incident_at=began_at,
+        began_at=began_at,
+        ended_at=ended_at,
+        red_from=began_at if is_red else None,
+        red_until=ended_at if is_red else None,
     )
 
 
 @transaction.atomic
-def _note(over: Sequence[Incident], begun: Sequence[Incident], *, now: datetime) -> None:
+def _note(changed: Sequence[tuple[Incident, Mapping[str, Any]]], begun: Sequence[Incident]) -> None:
     """Write the changes. If two processes saw the same change, the second one writes nothing."""
-    Incident.objects.filter(pk__in=[row.pk for row in over], ended_at=None).update(ended_at=now)
-    Incident.objects.bulk_create([row for row in begun if row.pk is None], ignore_conflicts=True)
     is_open = Incident.objects.filter(ended_at=None).values("indicator")
-    again = Incident.objects.filter(pk__in=[row.pk for row in begun if row.pk])
-    again.exclude(indicator__in=is_open).update(ended_at=None)
-
-
-def _note_causes(memory: Memory, known: Mapping[str, Indicator]) -> None:
-    """Store the last cause of each incident, which stays when the cause recovers first."""
-    for indicator, row in memory.newest.items():
-        cause = known[indicator].cause if row.ended_at is None and indicator in known else ""
-        if cause not in ("", row.cause):
-            Incident.objects.filter(pk=row.pk).update(cause=cause)
+    for row, columns in changed:
+        same = Incident.objects.filter(pk=row.pk, **{name: getattr(row, name) for name in columns})
+        if row.ended_at:  # it goes on, unless another process has begun the next one
+            same = same.exclude(indicator__in=is_open)
+        same.update(**columns)
+    Incident.objects.bulk_create(begun, ignore_conflicts=True)
 
 
 @transaction.atomic
-def note_past(indicator: Indicator, began_at: datetime, ended_at: datetime) -> None:
-    """Note an incident that could not be noted in time, unless another process has done so."""
+def note_past(incident: Incident, *, now: datetime) -> Incident:
+    """Note an incident that could not be noted in time. Return its row, which another process may have written."""
     fetch("SELECT pg_advisory_xact_lock(hashtext('past incidents'))")
-    known = Incident.objects.filter(indicator=indicator.id, began_at__lt=ended_at + WELL_AFTER)
-    if known.filter(Q(ended_at=None) | Q(ended_at__gt=began_at - WELL_AFTER)).exists():
-        return
-    incident_of(indicator, incident_at=began_at, began_at=began_at, ended_at=ended_at).save()
+    known = Incident.objects.filter(
+        Q(ended_at=None) | Q(ended_at__gt=incident.began_at - WELL_AFTER),
+        indicator=incident.indicator,
+        began_at__lt=(incident.ended_at or now) + WELL_AFTER,
+    )
+    row = known.order_by("pk").last()
+    if row is None:
+        incident.save()
+        return incident
+    if incident.began_at < row.began_at:
+        times = {"began_at": incident.began_at, "incident_at": incident.began_at, "red_from": incident.red_from}
+        Incident.objects.filter(pk=row.pk).update(**times)
+    return row

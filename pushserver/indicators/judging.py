@@ -70,11 +70,14 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All facts of one moment. ``stored`` is None while the database does not answer in time."""
+    """All facts of one moment. ``stored`` is None while the database does not answer in time, or cannot be written.
+    ``refusal`` says why then.
+    """
 
     now: datetime
     reached: Reached
     stored: Stored | None
+    refusal: str = ""
 
 
 def all_kinds() -> list[Kind]:
@@ -88,7 +91,7 @@ def judge(facts: Facts) -> list[Indicator]:
     """Return all indicators, causes before effects."""
     reached, stored = facts.reached, facts.stored
     is_slow = stored is None or stored.is_slow
-    found = [*from_reached(reached), server.database_speed(reached.database, is_slow=is_slow)]
+    found = [*from_reached(reached), server.database_speed(reached.database, facts.refusal, is_slow=is_slow)]
     found += _from_database(stored, facts, found) if stored else _unknown(found, reached)
     known = all_kinds()
     return explained(sorted(found, key=lambda indicator: known.index(indicator.kind)))

@@ -1,12 +1,14 @@
 """The health of the whole server at one moment: facts, the hour before it, and the indicators."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
 from django.db import Error, transaction
 
+from kit.db.reasons import is_closed, reason
 from kit.db.timeouts import timeouts
+from kit.health.change_filter import ChangeFilter
 from kit.health.indicators import Indicator, dated
 from pushserver.history import traffic
 from pushserver.indicators import asking, judging, stored
@@ -15,6 +17,8 @@ from pushserver.indicators.incidents import recall, remember
 from pushserver.indicators.judging import Facts, Reached
 
 log = structlog.get_logger(__name__)
+
+REFUSALS = ChangeFilter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +33,23 @@ class Snapshot:
 def take_snapshot(*, now: datetime) -> Snapshot:
     """Ask the servers, read the database, judge, and note begun and ended incidents.
 
-    While the database does not answer in time, nothing is noted, and the indicators from its facts are unknown.
+    While the database cannot be read and written in time, nothing is noted, and the indicators from its facts are
+    unknown.
     """
     reached = asking.RECENT.get()
+    refusal = ""
     if not reached.database:
         try:
             with timeouts(stored.TIMEOUTS), transaction.atomic():
-                return _with_database(reached, now)
+                seen = _with_database(reached, now)
+            REFUSALS.has_changed("")
+            return seen  # noqa: TRY300 - the rest is for failures
         except Error as error:
-            log.warning("facts_not_read", error=type(error).__name__)
-    facts = Facts(now, reached, None)
+            refusal = reason(error)
+            reached = replace(reached, database=refusal) if is_closed(error) else reached
+            if REFUSALS.has_changed(refusal):
+                log.warning("facts_not_read", reason=refusal)
+    facts = Facts(now, reached, None, refusal)
     return Snapshot(facts, Hour(traffic.minutes(now), {}), dated(judging.judge(facts), reached.incidents))
 
 

@@ -550,7 +550,7 @@ def test_a_database_that_goes_away_during_a_snapshot_is_reported(monkeypatch: py
 
     found = indicators()
 
-    assert (found["database"].state, found["database-speed"].state) == (State.GREEN, State.RED)
+    assert (found["database"].state, found["database-speed"].state) == (State.RED, State.GREY)
     assert found["sending"].state == State.GREY
 
 

@@ -36,9 +36,21 @@ def test_an_incident_is_kept_with_its_begin_and_end() -> None:
     assert rows() == [("act now", at(5), at(65))]
 
 
-def test_another_colour_has_a_row_of_its_own_and_the_same_beginning() -> None:
+def test_another_colour_is_the_same_incident() -> None:
     assert [see(YELLOW, 0), see(RED, 30), see(YELLOW, 60)] == [at(0)] * 3
-    assert rows() == [("look at it", at(0), at(30)), ("act now", at(30), at(60)), ("look at it", at(60), None)]
+    assert rows() == [("look at it", at(0), None)]
+    incident = Incident.objects.get()
+    assert (incident.red_from, incident.red_until, incident.worst, incident.sentence) == (
+        *(at(30), at(60), RED),
+        "is act now",
+    )
+
+
+def test_an_incident_keeps_its_owner_in_every_colour() -> None:
+    see(YELLOW, 0)
+    Incident.objects.update(acknowledged_by="ann")
+    [seen] = remember([Indicator(BROKER, RED, "is red")], recall(now=at(9)), now=at(9))
+    assert seen.owner == "ann"
 
 
 def test_a_moment_of_green_ends_nothing_and_a_minute_does() -> None:
@@ -64,7 +76,8 @@ def test_two_processes_that_see_the_same_change_note_it_once() -> None:
     see(GREEN, 4, again)
     see(GREEN, 5, again)
 
-    assert rows() == [("act now", at(0), at(2)), ("look at it", at(2), at(4))]
+    assert rows() == [("look at it", at(0), at(4))]
+    assert Incident.objects.get().red_until == at(2)
 
 
 def test_an_indicator_that_is_gone_has_no_open_incident() -> None:

@@ -95,19 +95,35 @@ def _into_place(lake: Lake, result: Result, path: str, name: str) -> Any:
     return lake.describe(target, result.parts[path].num_rows)
 
 
-def load(results: Sequence[Result], facts: Mapping[date, Manifest], run: ReportRun, *, now: datetime) -> None:
+def load(
+    results: Sequence[Result],
+    facts: Mapping[date, Manifest],
+    run: ReportRun,
+    *,
+    now: datetime,
+    is_mailed: bool = False,
+) -> None:
     """Replace all reports of these days in PostgreSQL, in one transaction.
+
+    With ``is_mailed`` a mail is owed for each day that had no reports, and so it cannot be forgotten.
 
     Raises LakeError when the run is made up and there are reports of real days.
     """
     days = sorted(facts)
     with transaction.atomic():
-        renewed = _renewed(days)
+        renewed, mailed = _renewed(days), _mailed(days)
         _remove(days, run)
         session: psycopg.Connection[Any] = connection.connection
         for result in results:
             _copy(session, result)
-        PublishedDay.objects.bulk_create(_published(day, facts[day], run, renewed.get(day, now), now) for day in days)
+        PublishedDay.objects.bulk_create(
+            _published(
+                *(day, facts[day], run, now),
+                renewed_at=renewed.get(day, now),
+                mailed_at=mailed.get(day, None if is_mailed else now),
+            )
+            for day in days
+        )
         run.result_count = sum(result.row_count for result in results)
         run.finding_count = DataQuality.objects.filter(day__in=days, is_ok=False).count()
 
@@ -116,6 +132,11 @@ def _renewed(days: Sequence[date]) -> dict[date, datetime]:
     """Return the ``renewed_at`` of the days whose former reports were made of the same facts."""
     same = PublishedDay.objects.filter(day__in=days, is_made_up=False, renewed_at__lte=F("published_at"))
     return dict(same.values_list("day", "renewed_at"))
+
+
+def _mailed(days: Sequence[date]) -> dict[date, datetime | None]:
+    """Return ``mailed_at`` of the days that have reports of real facts."""
+    return dict(PublishedDay.objects.filter(day__in=days, is_made_up=False).values_list("day", "mailed_at"))
 
 
 def _remove(days: Sequence[date], run: ReportRun) -> None:
@@ -129,16 +150,16 @@ def _remove(days: Sequence[date], run: ReportRun) -> None:
     PublishedDay.objects.filter(day__in=replaced).delete()
 
 
-def _published(day: date, facts: Manifest, run: ReportRun, renewed_at: datetime, now: datetime) -> PublishedDay:
+def _published(day: date, facts: Manifest, run: ReportRun, now: datetime, **times: datetime | None) -> PublishedDay:
     return PublishedDay(
         day=day,
         run=run,
         event_count=facts.row_count,
         published_at=now,
-        renewed_at=renewed_at,
         facts_digest=facts.digest,
         code_version=code_version(),
         is_made_up=run.is_made_up,
+        **times,
     )
 
 

@@ -17,6 +17,7 @@ from django.core.cache import cache
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 from django.utils import timezone
+from structlog.testing import capture_logs
 
 import spark_reports.management.commands
 from kit.health.indicators import Indicator
@@ -27,12 +28,15 @@ from pushserver.indicators import asking
 from pushserver.indicators.snapshot import take_snapshot
 from spark_reports import tasks
 from spark_reports.export.queries import QUERIES
+from spark_reports.jobs.tables import SCHEMA_VERSION
+from spark_reports.lake import Manifest
 from spark_reports.mail import send_summary
 from spark_reports.models import PublishedDay, ReportRun, RequestedRun
 from spark_reports.nights import nights, on_demand
 from spark_reports.nights.closing import last_closed_day
 from spark_reports.nights.status import LACK, NO_RUN, SAVED, State, status
 from spark_reports.running import parts, runs
+from spark_reports.running.loading import load
 from spark_reports.running.spark import Submission
 from spark_reports.tests import rows
 from spark_reports.tests.test_faults import another_run
@@ -405,30 +409,51 @@ def test_a_night_is_mailed_as_text_and_as_html_that_fetches_nothing(settings: La
     assert not [word for word in ("src=", "href=", "url(", "<script", "@import") if word in html]
 
 
-def test_a_night_is_mailed_once_and_not_when_it_was_stale(
-    settings: LazySettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_night_is_owed_until_it_is_mailed(settings: LazySettings) -> None:
     settings.REPORT_RECIPIENTS = ["ann@example.org"]
-    mailed: list[str] = []
-    monkeypatch.setattr(tasks.mail_summary, "delay", mailed.append)
-    make_stale()
-    for now in (at(4), at(4, day=22)):
-        work = tasks._next_work(now)
-        assert work is not None
-        tasks._announce(work)
-        PublishedDay.objects.update(published_at=at(5))
-    assert mailed == ["2026-11-21"]
+    owed, _ = (rows.publish(day) for day in days(19, 20))
+    PublishedDay.objects.filter(day=owed.day).update(mailed_at=None)
+    usual, settings.EMAIL_BACKEND = settings.EMAIL_BACKEND, "django.core.mail.backends.smtp.EmailBackend"
+    settings.EMAIL_PORT = 1
+    with capture_logs() as logs:
+        tasks.watch_reports()
+    assert [line["event"] for line in logs].count("night_not_mailed") == 1
+    assert PublishedDay.objects.get(day=owed.day).mailed_at is None
 
-
-def test_the_first_real_night_is_mailed_though_its_day_was_made_up() -> None:
-    for day in days(18, 19, 20):
-        rows.publish(day, is_made_up=day == DAY)
-    assert tasks._next_work(at(4)) == tasks._Work(DAY, DAY, is_first=True)
+    settings.EMAIL_BACKEND = usual
+    tasks.watch_reports()
+    tasks.watch_reports()
+    assert [message.subject.partition(":")[0] for message in mail.outbox] == [f"Push server, {owed.day}"]
 
 
 def test_without_recipients_no_mail_is_sent() -> None:
-    tasks._announce(tasks._Work(DAY, DAY))
+    rows.publish(DAY)
+    PublishedDay.objects.update(mailed_at=None)
+    tasks.watch_reports()
     assert not mail.outbox
+
+
+@pytest.mark.parametrize(
+    ("before", "is_mailed", "is_owed"),
+    [
+        ({}, True, True),
+        ({}, False, False),  # an operator requested it
+        ({"mailed_at": None}, False, True),  # made again before it was mailed
+        ({"mailed_at": datetime(2026, 11, 21, 4, tzinfo=UTC)}, True, False),  # it was stale
+        ({"mailed_at": datetime(2026, 11, 21, 4, tzinfo=UTC), "is_made_up": True}, True, True),
+    ],
+)
+def test_a_day_is_mailed_when_a_night_makes_its_first_reports(
+    before: dict[str, Any], is_mailed: bool, is_owed: bool
+) -> None:
+    if before:
+        rows.publish(DAY)
+        PublishedDay.objects.update(**before)
+    now = at(5)
+    run = ReportRun.objects.create(from_day=DAY, to_day=DAY, started_at=now, seen_at=now)
+    facts = {DAY: Manifest(DAY.isoformat(), SCHEMA_VERSION, now.isoformat(), key_id="", facts_digest="", tables={})}
+    load([], facts, run, now=now, is_mailed=is_mailed)
+    assert (PublishedDay.objects.get().mailed_at is None) == is_owed
 
 
 def test_commands_without_pyarrow_say_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,9 @@ def test_an_outage_of_the_database_is_recorded_once_afterwards(
     [noted] = Incident.objects.filter(indicator="database")
     assert (noted.began_at, noted.state, noted.sentence) == (began_at, State.RED.value, UNAVAILABLE)
     assert noted.ended_at
-    incidents.note_past(server.database(UNAVAILABLE), noted.began_at - timedelta(seconds=9), timezone.now())
+    now = timezone.now()
+    again = incidents.incident_of(server.database(UNAVAILABLE), noted.began_at + timedelta(seconds=9), now)
+    assert incidents.note_past(again, now=now) == noted
     assert Incident.objects.filter(indicator="database").count() == 1
 
 

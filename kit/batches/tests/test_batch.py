@@ -2,11 +2,11 @@
 
 import select
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from time import monotonic
+from time import monotonic, sleep
 from unittest.mock import patch
 from uuid import uuid4
 
@@ -858,23 +858,46 @@ def test_the_reason_why_batches_are_postponed_is_logged_once_and_so_is_its_end(r
     assert written() == names(1)
 
 
-@in_threads
-def test_a_worker_waits_until_a_standby_becomes_the_primary(running):
-    """New sessions of a read-only server can only read, like those of a standby. No item is dropped meanwhile."""
+@contextmanager
+def standby():
+    """Let new sessions only read, like those of a standby."""
     with other_session() as other:
         other.autocommit = True
         name = psycopg.sql.Identifier(other.info.dbname)
         other.execute(psycopg.sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name))
+        connection.close()
         try:
-            connection.close()
-            step = Numbers(1, 2)
-            with capture_logs() as logs:
-                running(step)
-                eventually(lambda: REASONS["25006"] in [entry.get("reason") for entry in logs])
+            yield
         finally:
             other.execute(psycopg.sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
+
+
+@in_threads
+def test_a_worker_waits_until_a_standby_becomes_the_primary(running):
+    """No item is dropped meanwhile."""
+    step = Numbers(1, 2)
+    with standby(), capture_logs() as logs:
+        running(step)
+        eventually(lambda: REASONS["25006"] in [entry.get("reason") for entry in logs])
     eventually(lambda: written() == names(1, 2))
     assert step.quarantined_numbers == []
+
+
+class OldRows(Rows):
+    """A step whose marks the leader saves."""
+
+    oldest = "SELECT min(created_at) FROM registrations_topickey WHERE created_at >= %(nothing_before)s"
+
+
+@in_threads
+def test_an_empty_batch_between_two_failures_ends_no_failure(running):
+    """A worker of a standby begins well after each connection, and fails when it is leader and writes."""
+    with capture_logs() as logs:
+        with standby():
+            running(OldRows())
+            sleep(4)
+            assert [(entry["event"], entry["reason"]) for entry in logs] == [("batch_postponed", REASONS["25006"])]
+        eventually(lambda: [entry["event"] for entry in logs] == ["batch_postponed", "batches_go_on"])
 
 
 @in_threads

@@ -2,13 +2,15 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import psycopg
 import pytest
 from django.conf import LazySettings
 from django.core import mail
@@ -16,11 +18,12 @@ from django.db import connection
 from django.test import Client
 from structlog.testing import capture_logs
 
+from kit.db.postgresql.timeouts import Timeouts
 from kit.health.indicators import Indicator, State
 from pushserver.alerts import planning, sending
 from pushserver.alerts.targets import Target, targets
-from pushserver.alerts.watch import Absence, Watch
-from pushserver.indicators import incidents
+from pushserver.alerts.watch import Watch
+from pushserver.indicators import asking, incidents, stored
 from pushserver.indicators.kinds.server import BATCHES
 from pushserver.models import Alert, AlertLevel, Incident, ServerStart
 from tests.factories import make_staff
@@ -76,7 +79,9 @@ def make_incident(
 ) -> Incident:
     known = {"indicator": BATCHES.id, "name": BATCHES.name, "sentence": "no worker processes batches"} | columns
     times = {"began_at": at(began), "ended_at": None if ended is None else at(ended)}
-    return Incident.objects.create(state=state.value, incident_at=at(0), **times, **known)
+    if state == State.RED:
+        times |= {"red_from": times["began_at"], "red_until": times["ended_at"]}
+    return Incident.objects.create(state=state.value, incident_at=at(began), **times, **known)
 
 
 def planned(*seconds: float) -> list[tuple[str, int]]:
@@ -108,7 +113,7 @@ def test_an_alert_goes_out_when_an_indicator_reaches_its_level(
     if level:
         AlertLevel.objects.create(kind=BATCHES.id, level=level)
     make_incident(**columns)
-    assert planned(30) == ([("began", 0)] if is_alerted else [])
+    assert [event for event, _ in planned(30)] == ["began"] * is_alerted
 
 
 def test_an_indicator_of_a_host_alerts_as_its_kind_does(hook: Hook) -> None:
@@ -125,22 +130,91 @@ def test_an_indicator_of_a_host_alerts_as_its_kind_does(hook: Hook) -> None:
 
 def test_a_red_incident_is_repeated_every_four_hours_and_its_end_is_sent(hook: Hook) -> None:
     incident = make_incident()
-    assert planned(30, 4 * 3600 - 1, 4 * 3600 + 1, 4 * 3600 + 20) == [("began", 0), ("still", 1)]
+    assert planned(30, 4 * 3600 + 29, 4 * 3600 + 31, 4 * 3600 + 50) == [("began", 0), ("still", 1)]
     Incident.objects.filter(pk=incident.pk).update(ended_at=at(20_000))
     assert planned(20_059, 20_060, 20_100) == [("began", 0), ("still", 1), ("ended", 0)]
 
 
-def test_an_incident_that_was_yellow_and_red_ends_with_one_alert(hook: Hook) -> None:
-    AlertLevel.objects.create(kind=BATCHES.id, level="yellow")
-    make_incident(State.YELLOW, ended=100)
-    make_incident(State.RED, began=100, ended=200)
-    make_incident(State.YELLOW, began=200)
-    Alert.objects.bulk_create(
-        Alert(incident=each, event="began", target="x", next_attempt_at=NOW) for each in Incident.objects.all()
-    )
-    assert {event for event, _ in planned(300)} == {"began"}
-    Incident.objects.filter(ended_at=None).update(ended_at=at(400))
-    assert [event for event, _ in planned(460, 500, 600)].count("ended") == 1
+def see(state: State, seconds: float) -> None:
+    """Note one indicator in this state, as a snapshot does."""
+    memory = incidents.recall(now=at(seconds))
+    incidents.remember([Indicator(BATCHES, state, f"is {state}")], memory, now=at(seconds))
+
+
+R, Y, G = State.RED, State.YELLOW, State.GREEN
+
+
+@pytest.mark.parametrize(
+    ("level", "flaps", "alerts"),
+    [
+        ("red", [(R, 45), (Y, 45)], ["began"]),
+        ("red", [(R, 15), (Y, 15)], ["began"]),
+        ("red", [(R, 15), (G, 15)], ["began"]),
+        ("red", [(R, 90), (Y, 90)], ["began"]),
+        ("red", [(R, 5), (G, 115)], []),
+        ("red", [(R, 5), (Y, 115)], []),
+        ("red", [(Y, 60)], []),
+        ("never", [(R, 60)], []),
+        ("yellow", [(Y, 15), (G, 15)], ["began"]),
+        ("yellow", [(R, 90), (Y, 90)], ["began"]),
+        ("yellow", [(Y, 90), (R, 90)], ["began", "began"]),  # once as yellow, once as red
+    ],
+)
+def test_an_indicator_that_flaps_is_one_incident_and_alerts_once(
+    level: str, flaps: list[tuple[State, int]], alerts: list[str]
+) -> None:
+    """The rules alone, for an hour with a snapshot every five seconds."""
+    incident, planned = None, []
+    states = [state for state, seconds in flaps for _ in range(seconds // 5)]
+    for number in range(720):
+        now = at(5 * number)
+        incident = incidents.follow(incident, Indicator(BATCHES, states[number % len(states)], "hangs"), now)
+        if incident and not incident.ended_at:
+            alerted_at = now if planned else None
+            due = planning.due(incident, AlertLevel.Level(level), now, (alerted_at, alerted_at, 0))
+            planned += [event for event in due if event not in planned]
+    assert [event for event, _ in planned] == alerts
+
+
+@pytest.mark.parametrize(("other", "seconds"), [(Y, 45), (Y, 15), (G, 15)])
+def test_an_indicator_that_flaps_for_an_hour_alerts_once_and_stays_acknowledged(
+    hook: Hook, other: State, seconds: int
+) -> None:
+    for moment in range(0, 600, 15):
+        see((R, other)[moment // seconds % 2], moment)
+        planning.plan(now=at(moment))
+        if moment == 150:
+            Incident.objects.update(acknowledged_by="ann", acknowledged_at=at(moment))
+    assert list(Alert.objects.values_list("event", flat=True)) == ["began"]
+    assert Incident.objects.get().acknowledged_by == "ann"
+    see(G, 600)
+    planning.plan(now=at(700))
+    assert list(Alert.objects.order_by("pk").values_list("event", flat=True)) == ["began", "ended"]
+
+
+def test_an_indicator_that_is_red_half_the_time_is_still_reminded_of(hook: Hook) -> None:
+    for moment in (*range(0, 300, 30), *range(4 * 3600, 4 * 3600 + 300, 30)):
+        see((R, Y)[moment // 30 % 2], moment)
+        planning.plan(now=at(moment))
+    assert list(Alert.objects.order_by("pk").values_list("event", flat=True)) == ["began", "still"]
+
+
+def test_the_end_is_not_sent_before_the_beginning(hook: Hook) -> None:
+    """A webhook that was away gets both in their order."""
+    see(R, 0)
+    hook.answers = [503] * 3
+    for moment in range(30, 400, 5):
+        see(R if moment < 60 else G, moment)
+        planning.plan(now=at(moment))
+        sending.send_due(now=at(moment))
+    assert [body["event"] for body in hook.bodies] == ["began"] * 4 + ["ended"]
+
+
+def test_a_cause_that_is_only_yellow_silences_nothing(hook: Hook) -> None:
+    make_incident(indicator="database", state=State.YELLOW, red_from=at(-60), red_until=at(0))
+    make_incident(cause="database")
+    assert planned(29) == []
+    assert planned(30) == [("began", 0)]
 
 
 def test_snoozing_holds_when_the_indicator_gets_bad_again(hook: Hook) -> None:
@@ -155,7 +229,7 @@ def test_an_incident_alerts_half_a_minute_after_what_explained_it_has_been_put_r
     cause = make_incident(indicator="database")
     make_incident(cause="database")
     assert planned(30) == []
-    Incident.objects.filter(pk=cause.pk).update(ended_at=at(40))
+    Incident.objects.filter(pk=cause.pk).update(ended_at=at(40), red_until=at(40))
     assert planned(69) == []
     assert planned(70) == [("began", 0)]
 
@@ -280,17 +354,75 @@ def test_of_two_workers_one_alerts(hook: Hook) -> None:
     assert len(hook.bodies) == 1
 
 
-def test_an_absent_postgresql_is_alerted_from_memory(hook: Hook) -> None:
-    absence = Absence("PostgreSQL does not answer", NOW)
-    for moment in (0, 29, 30, 45):
-        absence.alert(at(moment))
-    absence.end(at(60))
-    assert [(body["event"], body["indicator"]) for body in hook.bodies] == [
-        ("began", "database"),
-        ("ended", "database"),
-    ]
-    incident = Incident.objects.get()
-    assert (incident.indicator, incident.began_at, incident.ended_at) == ("database", NOW, at(60))
+@contextmanager
+def read_only() -> Iterator[None]:
+    """Refuse every write of a new session, as a standby does."""
+    with outsider() as other:
+        name = psycopg.sql.Identifier(other.info.dbname)
+        other.execute(psycopg.sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name))
+        try:
+            yield
+        finally:
+            other.execute(psycopg.sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
+
+
+@contextmanager
+def locked(table: str, mode: str) -> Iterator[None]:
+    """Keep a table locked."""
+    with outsider() as other, other.transaction():
+        other.execute(psycopg.sql.SQL(f"LOCK TABLE {table} IN {mode} MODE"))
+        yield
+
+
+def outsider() -> "psycopg.Connection[Any]":
+    return psycopg.connect(**connection.get_connection_params() | {"autocommit": True, "cursor_factory": None})
+
+
+def look(watch: Watch, seconds: float) -> None:
+    """Let the watch look with a new session, and past what was answered a moment ago."""
+    connection.close()
+    asking.RECENT.forget()
+    watch.look(at(seconds))
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("fault", "indicator", "words"),
+    [
+        (read_only, "database", "PostgreSQL cannot be written"),
+        (partial(locked, "pushserver_incident", "ACCESS EXCLUSIVE"), "database-speed", "locked"),
+        (partial(locked, "pushserver_incident", "SHARE"), "database-speed", "locked"),
+        (partial(locked, "pushserver_alert", "ACCESS EXCLUSIVE"), "gorush", "no gorush"),
+    ],
+)
+def test_postgresql_that_cannot_be_written_is_alerted_from_memory_and_noted_afterwards(
+    hook: Hook,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[], AbstractContextManager[None]],
+    indicator: str,
+    words: str,
+) -> None:
+    monkeypatch.setattr(stored, "TIMEOUTS", Timeouts(statement_seconds=2, lock_seconds=0.2))
+    watch = Watch()
+    hook.answers = [503]  # the first attempt of the first alert
+    with fault(), capture_logs() as logs:
+        for moment in (0, 31, 60):
+            look(watch, moment)
+    alerts = [body for body in hook.bodies if body["indicator"].startswith(indicator)]
+    assert {body["event"] for body in alerts} == {"began"}
+    assert words in alerts[0]["sentence"]
+    refusals = [line["event"] for line in logs if line["event"].endswith(("not_read", "not_noted"))]
+    assert len(refusals) == (indicator != "database")  # logged once
+
+    before = len(hook.bodies)
+    look(watch, 100)
+    look(watch, 165)
+    ended = [body for body in hook.bodies[before:] if body["indicator"].startswith("database")]
+    assert [body["event"] for body in ended] == ["ended"] * indicator.startswith("database")
+    incident = Incident.objects.filter(indicator__startswith=indicator).earliest("pk")
+    assert (incident.began_at, incident.ended_at) == (at(0), at(100) if indicator.startswith("database") else None)
+    assert set(incident.alerts.filter(event="began").values_list("sent_at", flat=True)) <= {at(31), at(60)}
+    assert not Alert.objects.filter(incident__began_at__lt=at(100), event="began", sent_at__gt=at(100)).exists()
 
 
 def test_the_watch_notes_alerts_and_keeps_when_it_started(hook: Hook) -> None:

@@ -62,7 +62,8 @@ class DatabaseWatch:
             self.since, self._found = (since or timezone.now(), found) if found else (None, "")
             self._answered_at = float("-inf") if found else monotonic()
         if since and not found:
-            incidents.note_past(server.database(known), since, timezone.now())
+            now = timezone.now()
+            incidents.note_past(incidents.incident_of(server.database(known), since, now), now=now)
 
     def _question(self) -> Future[str]:
         with self._lock:

@@ -27,6 +27,10 @@ BATCHES = Kind(
 WORKERS = Kind("workers", Group.SERVER, "Workers", "PushServerQueueWithoutWorker", decides_readiness=True)
 BEAT = Kind("beat", Group.WATCH, "Beat", "IndicatorBeat", follows=(Group.SERVER, BROKER, WORKERS))
 KINDS = (DISK, DATABASE, DATABASE_SPEED, BROKER, BATCHES, WORKERS, BEAT)
+FIRST_STEPS = {
+    "migrations": "Run `manage.py migrate`.",
+    "cannot be written": "Promote the standby, or correct DATABASE_URL, or set `default_transaction_read_only = off`.",
+}
 HANGS_SECONDS = 3.0  # a batch takes less than one second
 BEAT_GONE = timedelta(minutes=3)  # a minute is counted within 15 s of its end
 
@@ -43,8 +47,8 @@ class Queue:
 def database(reason: str) -> Indicator:
     """Judge whether PostgreSQL answers with all migrations applied. ``reason`` is empty, or says why not."""
     if reason:
-        is_old = reason.startswith("migrations")
-        first_step = "Run `manage.py migrate`." if is_old else "Start PostgreSQL, or correct DATABASE_URL."
+        steps = (step for words, step in FIRST_STEPS.items() if words in reason)
+        first_step = next(steps, "Start PostgreSQL, or correct DATABASE_URL.")
         if reason.startswith("the disk"):
             reason, first_step = _with_step(reason)
         return Indicator(DATABASE, State.RED, reason, first_step, headline=f"Nothing is processed: {reason}")
@@ -57,14 +61,15 @@ def _with_step(reason: str) -> tuple[str, str]:
     return sentence, f"{step[:1].upper()}{step[1:] or 'See the logs'}."
 
 
-def database_speed(reason: str, *, is_slow: bool) -> Indicator:
-    """Judge whether PostgreSQL counts the backlog in time."""
+def database_speed(reason: str, refusal: str = "", *, is_slow: bool) -> Indicator:
+    """Judge whether PostgreSQL counts the backlog in time. ``refusal`` is its reason for doing nothing else in time."""
     if reason:
         return Indicator(DATABASE_SPEED, State.GREY, DATABASE_SILENT)
     if is_slow:
         first_step = "Look for long transactions and other load on PostgreSQL."
-        late = "Messages may be late: PostgreSQL is slow"
-        return Indicator(DATABASE_SPEED, State.RED, "takes too long to count the backlog", first_step, late=late)
+        sentence = refusal or "takes too long to count the backlog"
+        late = f"Messages may be late: {refusal or 'PostgreSQL is slow'}"
+        return Indicator(DATABASE_SPEED, State.RED, sentence, first_step, late=late)
     return Indicator(DATABASE_SPEED, State.GREEN, "counts the backlog in time")
 
 

@@ -109,7 +109,7 @@ class _StoreBackfill:
             return self._postpone(error)
         if self._waiting or self._everything_since:  # the term ended before everything was read
             self._has_work.set()
-        self._backoff.reset()
+        self._backoff.works()
         return 0.0
 
     def _postpone(self, error: Exception) -> float:

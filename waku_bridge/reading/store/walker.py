@@ -89,7 +89,7 @@ class StoreWalker:
         while not term.is_over:
             pause = await self._go_once(term)
             # After a failure of the store, an urgent search waits for the pause, too.
-            await term.pause(pause, unless=None if self._backoff.failures else self._wanted)
+            await term.pause(pause, unless=None if self._backoff.is_failing else self._wanted)
 
     async def _go_once(self, term: Term) -> float:
         """Search the urgent window, make a pass if one is due, and catch up with the past until the next pass.
@@ -112,7 +112,8 @@ class StoreWalker:
             return self._failed(error)
         except (DjangoDatabaseError, psycopg.Error) as error:
             own_faults.note_refusal(sqlstate(error))
-            log.warning("store_postponed", node=self.reader.name, reason=reason(error))
+            if not self._backoff.failures:
+                log.warning("store_postponed", node=self.reader.name, reason=reason(error))
             return self._postpone(self._backoff.next())
         self._worked()
         return max(self._next_pass - monotonic(), 0.0)
@@ -131,9 +132,9 @@ class StoreWalker:
         return seconds
 
     def _worked(self) -> None:
-        if self._backoff.failures:
-            log.info("store_back", node=self.reader.name, failures=self._backoff.failures)
-        self._backoff.reset()
+        failures = self._backoff.failures
+        if self._backoff.works():
+            log.info("store_back", node=self.reader.name, failures=failures)
 
     # Fresh and suspect windows ----------------------------------------------------------------------------------------
 
