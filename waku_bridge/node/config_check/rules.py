@@ -99,12 +99,12 @@ def _health(reading: Reading, _expected: Expectations) -> Iterator[Complaint]:
         )
 
 
-def _peers(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
-    if expected.is_read and reading.health and reading.health.has_no_peers:
+def _peers(reading: Reading, _expected: Expectations) -> Iterator[Complaint]:
+    if reading.health and reading.health.has_no_peers:
         yield Complaint(
             "no_peers",
             "it has no peers to gossip with",
-            "It receives nothing, and no reply is published through it.",
+            "It receives and stores nothing, and no reply is published through it.",
             "Make sure that it finds peers (bootstrap nodes, --cluster-id, firewall), and run a second node.",
         )
 

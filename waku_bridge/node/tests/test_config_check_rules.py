@@ -82,6 +82,7 @@ def test_a_node_that_serves_only_its_store_needs_no_relay() -> None:
     reading = replace(GOOD, health=relay_off, shards=None, longest_page=LongestPage(50, 9))
     assert found(reading, store_only) == []
     assert found(without("Store"), store_only) == ["no_store"]
+    assert found(without("Relay", "NOT_READY"), store_only) == ["no_peers"]
 
 
 def test_a_node_that_is_only_read_needs_no_store() -> None:

@@ -36,7 +36,12 @@ def test_the_bridge_in_compose_has_the_capacity_of_the_nodes_relay_cache() -> No
     assert capacity == f"${{WAKU_RING_CAPACITY:-{DOCUMENTED['--rest-relay-cache-capacity']}}}"
 
 
-def test_the_size_is_spelled_as_nwaku_reads_it() -> None:
+def test_the_node_follows_our_shard_alone() -> None:
+    """Measured on nwaku v0.38.1: with a number of shards it joins them all, whatever --shard says."""
+    assert (DOCUMENTED["--num-shards-in-network"], DOCUMENTED["--shard"]) == ("0", "32")
+
+
+def test_the_size_is_spelled_as_nwaku_reads_it_by_its_source() -> None:
     assert re.fullmatch(r"\d+(kib|kb|b)", DOCUMENTED["--max-msg-size"], re.IGNORECASE)
 
 
