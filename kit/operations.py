@@ -162,6 +162,14 @@ class Operations:
         """Return the number of clients by key, for a part whose clients depend on a key of this server."""
         return None
 
+    def own_keys(self) -> Sequence[bytes]:
+        """Return the names of this server's keys by which clients address it, that of new clients first."""
+        return ()
+
+    def has_clients_of(self, key: bytes) -> bool:
+        """Return whether any client depends on the key of this name."""
+        return False
+
     def knows_newest_clients(self, number: int) -> bool:
         """Return whether any of the ``number`` newest clients uses a key that this server still has."""
         return True

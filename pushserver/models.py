@@ -260,6 +260,8 @@ class ServerStart(models.Model):
 
     version = models.TextField()
     started_at = models.DateTimeField(db_index=True)
+    # The public keys of the server then, in hexadecimal, with commas. New clients addressed the first one.
+    keys = models.TextField(blank=True, default="", db_default="")
 
     def __str__(self) -> str:
         return f"version {self.version} started"

@@ -140,8 +140,14 @@ class WakuOperations(Operations):
         yield indicators.replies(stored.outbox, now)
         yield indicators.lost_replies(stored, now)
 
+    def own_keys(self) -> Sequence[bytes]:
+        return [identity.pub33 for identity in server_identities()]
+
+    def has_clients_of(self, key: bytes) -> bool:
+        return Grant.objects.filter(server_public_key=key).exists()
+
     def key_use(self) -> KeyUse:
-        own = [identity.pub33 for identity in server_identities()]
+        own = self.own_keys()
         others = "have granted none of these keys: senders do not find them"
         return KeyUse("installations", own, count_by_newest_grant(), others)
 

@@ -18,7 +18,7 @@ from kit.health.indicators import Indicator, State
 from kit.processes.threads import RestartingThread
 from pushserver.alerts import planning, sending
 from pushserver.alerts.targets import targets
-from pushserver.indicators import incidents, stored
+from pushserver.indicators import incidents, keys, stored
 from pushserver.indicators.snapshot import is_bad_at_a_glance, take_snapshot
 from pushserver.models import Alert, AlertLevel, Incident, ServerStart
 from pushserver.start.release import version
@@ -79,7 +79,7 @@ class Watch(RestartingThread):
     def _note_start(self) -> None:
         """Store the start of this version. The page of an incident shows the starts in the hour before it."""
         if not self._is_start_noted:
-            ServerStart.objects.create(version=version(), started_at=self._started_at)
+            ServerStart.objects.create(version=version(), started_at=self._started_at, keys=keys.present())
 
 
 class Unnoted:

@@ -60,6 +60,7 @@ class Stored:
 
     is_slow: bool = False
     counted_until: datetime | None = None
+    lost_key: server.LostKey | None = None
     delivery: DeliveryFacts = field(default_factory=DeliveryFacts)
     results: ResultFacts = field(default_factory=ResultFacts)
     traffic: TrafficFacts = field(default_factory=TrafficFacts)
@@ -129,6 +130,7 @@ def _from_database(stored: Stored, facts: Facts, known: Sequence[Indicator]) -> 
         one for part, own in stored.parts.items() for one in part.judge_stored(own, reached.parts.get(part), now)
     ]
     gateways = [one for one in (*known, *of_parts) if one.kind.group == Group.OUT]
+    yield server.key(stored.lost_key)
     yield server.beat(stored.counted_until, reached.queues, now)
     yield filling.judge(REGISTRATIONS, stored.registrations)
     yield delivery.sending(stored.delivery, gateways)

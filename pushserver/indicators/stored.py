@@ -23,6 +23,7 @@ from notifications.models import Channel
 from notifications.queues import standstill
 from pushserver.history import hours
 from pushserver.history.traffic import MINUTE
+from pushserver.indicators import keys
 from pushserver.indicators.hour import Hour
 from pushserver.indicators.judging import Stored
 from pushserver.indicators.kinds import results
@@ -61,6 +62,7 @@ def read(hour: Hour, before: Mapping[str, str], *, now: datetime, is_blind: bool
     return Stored(
         is_slow=counted is None,
         counted_until=hour.counted_until,
+        lost_key=keys.lost(),
         delivery=_delivery(counted),
         traffic=_traffic(hour),
         results=ResultFacts(hour.newest(results.JUDGED_MINUTES), hour.newest(1), hour.counted_until, before),

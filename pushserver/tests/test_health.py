@@ -28,11 +28,13 @@ from kit.health.indicators import Indicator, State
 from kit.http.notices import Notice, NoticeCache
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from notifications.queues import halts
+from pushserver.alerts.watch import Watch
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.indicators import asking
 from pushserver.indicators.asking import NEEDED_QUEUES, RECENT
 from pushserver.indicators.kinds import server
 from pushserver.indicators.snapshot import take_snapshot
+from pushserver.models import Incident
 from pushserver.tasks import count_traffic
 from tests import factories
 from tests.gorush import serve_gorush
@@ -40,6 +42,7 @@ from tests.silent import SilentProxy
 from tests.workers import a_batch_worker, a_bridge
 from waku_bridge import indicators as waku
 from waku_bridge.canary import canary
+from waku_bridge.identity import server_identities, server_identity
 from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
 from waku_bridge.reading.live import LAST_READ, LastRead
 from xmpp_bridge.canary import canary as xmpp_canary
@@ -483,6 +486,63 @@ def test_a_node_that_is_only_asked_for_its_store_is_watched_too(settings: LazySe
     assert indicators()["store-store.test:8645"].sentence == "is read; its configuration was not checked lately"
     NODE_NOTICES.save(Notice(store, NOW, (Complaint("wrong", "this is off", "why", "todo"),), {"wrong": NOW}, None))
     assert indicators()["store-store.test:8645"].sentence == "this is off"
+
+
+@pytest.fixture
+def with_keys(settings: LazySettings) -> Iterator[Callable[..., None]]:
+    """Return a function that starts the server with these private keys, as the watch of a worker notes it."""
+
+    def start(first: str, *others: str) -> None:
+        settings.SERVER_PRIVATE_KEY = bytes.fromhex(first)
+        settings.OTHER_SERVER_PRIVATE_KEYS = tuple(map(bytes.fromhex, others))
+        forget_keys()
+        Watch().look(datetime.now(UTC))
+
+    yield start
+    forget_keys()
+
+
+def forget_keys() -> None:
+    for known in (server_identity, server_identities):
+        known.cache_clear()
+
+
+OLD, NEW = "01" * 32, "02" * 32
+
+
+@pytest.mark.usefixtures("all_well")
+@pytest.mark.django_db(transaction=True)
+def test_a_key_that_clients_do_not_know_is_red_until_it_is_back_or_staff_acknowledge_it(
+    with_keys: Callable[..., None],
+) -> None:
+    with_keys(OLD)
+    with_keys(NEW)
+    assert indicators()["key"].state == State.GREEN  # nobody has registered with the old one
+
+    with_keys(OLD)
+    factories.make_grant(server_public_key=server_identity().pub33)
+    with_keys(NEW)
+    assert indicators()["key"].state == State.RED
+    with_keys(OLD)
+    assert indicators()["key"].state == State.GREEN
+    with_keys(NEW)
+    assert indicators()["key"].state == State.RED
+    with_keys(NEW, OLD)
+    assert indicators()["key"].state == State.GREEN
+    with_keys(NEW)  # the last step of a change of keys on purpose
+    assert indicators()["key"].state == State.GREEN
+
+
+@pytest.mark.usefixtures("all_well")
+@pytest.mark.django_db(transaction=True)
+def test_a_change_of_the_key_that_staff_acknowledged_is_no_fault(with_keys: Callable[..., None]) -> None:
+    with_keys(OLD)
+    factories.make_grant(server_public_key=server_identity().pub33)
+    with_keys(NEW)
+    changed = Incident.objects.get(indicator="key", ended_at=None)
+    changed.acknowledged_by, changed.acknowledged_at = "ann", datetime.now(UTC)
+    changed.save()
+    assert indicators()["key"].sentence == "was changed, as ann has acknowledged"
 
 
 @pytest.mark.usefixtures("all_well")

@@ -231,6 +231,8 @@ TROUBLED = Peer("a:1", is_up=True, complaints=[WRONG, WRONG])
 CASES = [
     # indicator, state, a part of its sentence, facts
     ("database", RED, "migrations not applied", {"database": "migrations not applied: 1"}),
+    ("key", RED, "is not the one that clients know", {"lost_key": server.LostKey(ago(9))}),
+    ("key", GREEN, "was changed, as ann has acknowledged", {"lost_key": server.LostKey(ago(9), "ann")}),
     ("disk", GREEN, "no volume is seen", {}),
     ("disk", GREEN, "4.0 GiB for PostgreSQL left; the database has 90 MiB, and grows by 24 MiB a day",
      {"volumes": [Volume("PostgreSQL", 4096, 9000)], "past": {"size database": Past(ago(3600 * 10), 80, NOW, 90)}}),
@@ -598,6 +600,7 @@ def test_the_verdict_counts(known: dict[str, Any], words: str) -> None:
 GET_THROUGH = ("Messages get through", "Messages may be late", "Messages fail", "Messages from Waku are", "Nothing ")
 ABOUT_PUSHES = ("No pushes are sent", "Pushes ", "Most pushes ", "Android pushes", "iPhone pushes")
 OTHERS = (
+    "Phones get no pushes",
     "No request has",
     "Only ",
     "Queries about",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from kit.figures import counted
 from kit.health.indicators import DATABASE_SILENT, REDIS_DOWN, Group, Indicator, Kind, State, duration, listed
@@ -26,7 +27,8 @@ BATCHES = Kind(
 )
 WORKERS = Kind("workers", Group.SERVER, "Workers", "PushServerQueueWithoutWorker", decides_readiness=True)
 BEAT = Kind("beat", Group.WATCH, "Beat", "IndicatorBeat", follows=(Group.SERVER, BROKER, WORKERS))
-KINDS = (DISK, DATABASE, DATABASE_SPEED, BROKER, BATCHES, WORKERS, BEAT)
+KEY = Kind("key", Group.SERVER, "Server's key", "PushServerKeyChanged")
+KINDS = (KEY, DISK, DATABASE, DATABASE_SPEED, BROKER, BATCHES, WORKERS, BEAT)
 FIRST_STEPS = {
     "migrations": "Run `manage.py migrate`.",
     "cannot be written": "Promote the standby, or correct DATABASE_URL, or set `default_transaction_read_only = off`.",
@@ -42,6 +44,28 @@ class Queue:
     name: str
     has_worker: bool
     is_needed: bool = True
+
+
+class LostKey(NamedTuple):
+    """The key that clients know this server by, and that its settings lack. Staff may have acknowledged that."""
+
+    used_at: datetime
+    acknowledged_by: str = ""
+
+
+def key(lost: LostKey | None) -> Indicator:
+    """Judge whether the server still has the key by which clients know it."""
+    if lost is None:
+        return Indicator(KEY, State.GREEN, "is the one that clients know")
+    if lost.acknowledged_by:
+        return Indicator(KEY, State.GREEN, f"was changed, as {lost.acknowledged_by} has acknowledged")
+    first_step = (
+        "List the earlier key in OTHER_SERVER_PRIVATE_KEYS, and restart every process. If it was replaced on purpose, "
+        "acknowledge the incident."
+    )
+    sentence = "is not the one that clients know: they must register again"
+    headline = "Phones get no pushes until they register again: the server's key was changed"
+    return Indicator(KEY, State.RED, sentence, first_step, headline=headline)
 
 
 def database(reason: str) -> Indicator:
