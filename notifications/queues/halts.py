@@ -6,9 +6,9 @@
     paused        queues of an app        an operator                           an operator
     tripped       queues of an app        a breaker, or an operator             a probe that is answered, an operator
 
-The end of one halt never ends another. None of these functions changes a notification, so none waits for the lock of
-one. A halt that ends by itself is probed. The whole fleet sends one probe in each pause: a push that waits for a proven
-address, each to another address than the last.
+The end of one halt never ends another. None of these functions waits for the lock of a notification. A halt that ends
+by itself is probed. The whole fleet sends one probe in each pause: a push that waits for a proven address, each to
+another address than the last.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ from kit.db.statements import fetch, write
 from kit.metrics.batches import count
 from notifications.messages import ChannelKey
 from notifications.metrics import CHANNEL_TRIPS, GATEWAY_OUTAGES
-from notifications.models import Channel, EndedHalt, Halt
-from notifications.queues.queues import Halted
+from notifications.models import Channel, EndedHalt, Halt, Notification
+from notifications.queues.queues import QUEUED, Halted
 from notifications.rules.policy import GATEWAY_FAILED
 from registrations.token_types import platform_of
 
@@ -34,6 +34,9 @@ Kind = Halt.Kind
 # Halts of the other kinds are not probed.
 PROBED = (Kind.TRIPPED, Kind.UNREACHABLE)
 PROBE_PAUSE = timedelta(seconds=5)
+# Ambiguous pushes that are due within this time are not brought forward, so that an app that fails again and again does
+# not ring a phone each time.
+SOON_SECONDS = 60
 # Canaries report this about a push that no worker tries because of the halt.
 NO_PUSH_IS_TRIED = "an operator stopped delivery: no push is tried"
 
@@ -81,8 +84,28 @@ def trip(app: ChannelKey, *, reason: str, by: str = "", now: datetime) -> bool:
 
 
 def close_breaker(app: ChannelKey, *, by: str = "", now: datetime) -> bool:
-    """End the trip of this app, because a probe was delivered or an operator decided so."""
-    return _end_at_app(Kind.TRIPPED, app, by=by, now=now)
+    """End the trip of this app, because a probe was answered or an operator decided so.
+
+    Its ambiguous pushes have long pauses because of the fault that is over. They are due at once.
+    """
+    if is_ended := _end_at_app(Kind.TRIPPED, app, by=by, now=now):
+        write(_BRING_FORWARD, {**app._asdict(), "now": now})
+    return is_ended
+
+
+# Only pushes that were sent before have pauses, so the rows that wait for their first attempt are not read.
+_BRING_FORWARD = f"""
+    UPDATE notifications_notification_under_way SET next_attempt_at = %(now)s
+    WHERE id = ANY (ARRAY(
+        SELECT waiting.id FROM notifications_queue AS queue CROSS JOIN LATERAL (
+            SELECT id FROM notifications_notification_under_way
+            WHERE queue_id = queue.id AND {QUEUED} AND state = '{Notification.State.AMBIGUOUS}'
+                AND next_attempt_at > %(now)s + interval '{SOON_SECONDS} seconds'
+            FOR UPDATE SKIP LOCKED
+        ) AS waiting
+        WHERE queue.token_type = %(token_type)s AND queue.app_topic = %(app_topic)s
+    ))
+"""
 
 
 def _begin_at_app(kind: Halt.Kind, app: ChannelKey, *, by: str, reason: str, now: datetime) -> bool:

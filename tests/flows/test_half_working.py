@@ -1,0 +1,191 @@
+"""Requests while the way behind gorush is half broken: from the envelope to gorush's answer, and to the push's end.
+
+The clock is the test's, so that days pass. gorush answers over HTTP, in words that operators have seen.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from http.server import BaseHTTPRequestHandler
+from itertools import count
+from typing import Any, ClassVar
+
+import pytest
+from coincurve import PrivateKey
+from django.utils import timezone
+
+from kit.http.connections import new_client, submit
+from notifications.gateways.gorush.sending.client import GorushGateway
+from notifications.models import Halt, Notification
+from registrations.messages import TokenType
+from tests.batches import Process
+from tests.conversation import push, registration, request, say
+from tests.factories.tokens import apn_token, firebase_token
+from tests.serving import serve
+from waku_bridge.codec.keys import Identity
+
+pytestmark = pytest.mark.django_db
+IOS, ANDROID = 1, 2
+POST = 'Post "https://api.push.apple.com/3/device/{token}": '
+GOAWAY = (
+    "http2: server sent GOAWAY and closed the connection; LastStreamID=0, ErrCode=NO_ERROR, "
+    r'debug="{{\"reason\":\"BadCertificateEnvironment\"}}"'
+)
+WORDS = [
+    (IOS, POST + "remote error: tls: expired certificate"),
+    (IOS, POST + GOAWAY),
+    (IOS, POST + "net/http: TLS handshake timeout"),
+    (IOS, POST + "EOF"),
+    (IOS, POST + "dial tcp: lookup api.push.apple.com: no such host"),
+    (IOS, POST + "words that nobody has seen for {token}"),
+    (IOS, "AReasonThatAppleAddedYesterday"),
+    (ANDROID, "The caller does not have permission"),
+    (ANDROID, "failed to establish a connection: dial tcp: lookup fcm.googleapis.com: no such host"),
+    (ANDROID, "words of Google that nobody has seen"),
+]
+THIRD_PARTY = "Auth error from APNS or Web Push Service"
+keys, message_ids = count(1000), count(1)
+
+
+class Gorush(BaseHTTPRequestHandler):
+    """gorush that answers about each platform in the words of ``words``, or takes the push."""
+
+    words: ClassVar[dict[int, str]] = {}
+    taken: ClassVar[dict[str, list[Any]]] = {}
+
+    def do_POST(self) -> None:
+        [sent] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["notifications"]
+        [token], platform = sent["tokens"], sent["platform"]
+        logs = []
+        if word := self.words.get(platform):
+            logs = [{"type": "failed-push", "platform": "", "token": token, "error": word.format(token=token)}]
+        else:
+            self.taken[token].append(sent)
+        body = json.dumps({"success": "ok", "counts": 1, "logs": logs}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class Phone:
+    """A registered installation that was notified before."""
+
+    def __init__(self, platform: int) -> None:
+        self.identity = Identity(PrivateKey(next(keys).to_bytes(32)))
+        self.token = apn_token() if platform == IOS else firebase_token()
+        kind = TokenType.APN if platform == IOS else TokenType.FIREBASE
+        topic = "im.status" if platform == IOS else ""
+        self.message = registration(self.identity, token_type=kind, app_topic=topic, device_token=self.token)
+
+
+class World:
+    """A worker process with real phones, senders and gorush. Its clock is ``now``."""
+
+    def __init__(self, url: str, gorush: type[Gorush]) -> None:
+        self.gorush, self.now = gorush, timezone.now()
+        self.client = new_client(timeout_seconds=5)
+        self.process = Process(GorushGateway([url], self.client))
+        self.phones = {platform: [Phone(platform) for _ in range(6)] for platform in (IOS, ANDROID)}
+        self.senders = [Identity(PrivateKey(next(keys).to_bytes(32))) for _ in range(4)]
+        every = [phone for phones in self.phones.values() for phone in phones]
+        say(*(phone.message for phone in every), now=self.now, process=self.process)
+        self.notify(*every)
+        assert len(self.gorush.taken) == len(every)
+        self.gorush.taken.clear()
+
+    def notify(self, *phones: Phone, message_id: bytes = b"") -> None:
+        """Have a push to each of these phones requested, by one sender after the other, one push at a time."""
+        for number, phone in enumerate(phones):
+            own_id = message_id or b"message %d" % next(message_ids)
+            signer = self.senders[number % len(self.senders)]
+            say(request(push(phone.identity), signer=signer, message_id=own_id), now=self.now, process=self.process)
+            self.process.process_backlog(now=self.now)
+
+    def wait(self, **time: float) -> None:
+        """Let time pass, and the process do what is due then."""
+        self.now += timedelta(**time)
+        self.process.process_backlog(now=self.now)
+
+    def sent_to(self, *phones: Phone) -> list[int]:
+        """Return how often gorush took a push to each of these phones."""
+        return [len(self.gorush.taken[phone.token]) for phone in phones]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with _fresh(Gorush) as gorush, serve(gorush) as server:
+        world = World(f"http://127.0.0.1:{server.server_port}", gorush)
+        yield world
+        submit(world.client.aclose()).result(2)
+
+
+@contextmanager
+def _fresh(handler: type[Gorush]) -> Iterator[type[Gorush]]:
+    yield type(handler.__name__, (handler,), {"words": {}, "taken": defaultdict(list)})
+
+
+@pytest.mark.parametrize(("platform", "word"), WORDS)
+def test_an_outage_of_ten_minutes_loses_nothing_whatever_the_words(world: World, platform: int, word: str) -> None:
+    waiting, others = world.phones[platform] * 2, world.phones[3 - platform]
+    world.gorush.words[platform] = word
+    world.notify(*waiting)
+    [halt] = Halt.objects.all()
+    assert (halt.kind, halt.token_type) == ("tripped", platform)
+    assert not [phone for phone in waiting if phone.token in halt.reason]
+    world.notify(*others)
+    assert world.sent_to(*others) == [1] * 6
+    for _ in range(10):
+        world.wait(minutes=1)
+    assert not Notification.objects.filter(finished_at__gte=world.now - timedelta(minutes=9))
+    world.gorush.words.clear()
+    for _ in range(12):
+        world.wait(seconds=5)
+    assert world.sent_to(*world.phones[platform]) == [2] * 6
+    assert not Halt.objects.exists()
+
+
+@pytest.mark.parametrize("word", [POST + "EOF", POST + "words that nobody has seen"])
+def test_a_push_that_may_have_arrived_is_sent_nine_times_in_a_day_and_then_a_repeat_counts(
+    world: World, word: str
+) -> None:
+    [phone, *_] = world.phones[IOS]
+    world.gorush.words[IOS] = word
+    world.notify(phone, message_id=b"the same")
+    while world.now < _expiry():
+        world.wait(seconds=max((_next_at() - world.now).total_seconds(), 1) if _next_at() else 3600)
+    notification = Notification.objects.latest("pk")
+    assert (notification.state, notification.attempt_count) == ("unconfirmed", 9)
+    world.gorush.words.clear()
+    world.senders.reverse()  # the same request of the same sender would be a repetition
+    world.notify(phone, message_id=b"the same")
+    assert world.sent_to(phone) == [1]
+    assert Notification.objects.latest("pk").collapse_id == notification.collapse_id
+
+
+def _expiry() -> datetime:
+    return Notification.objects.latest("pk").expires_at
+
+
+def _next_at() -> datetime | None:
+    next_at = Notification.objects.latest("pk").next_attempt_at
+    return min(next_at, _expiry()) if next_at else None
+
+
+def test_one_gorush_without_dns_for_apple_is_no_gorush_that_cannot_be_reached(world: World) -> None:
+    world.gorush.words[IOS] = POST + "dial tcp: lookup api.push.apple.com on 10.0.0.2:53: no such host"
+    world.notify(*world.phones[IOS][:3])
+    world.wait(seconds=30)
+    world.notify(*world.phones[ANDROID])
+    assert world.sent_to(*world.phones[ANDROID]) == [1] * 6
+    assert not Halt.objects.exists()
+
+
+def test_refusals_at_three_phones_that_may_be_their_tokens_fault_stop_nobody(world: World) -> None:
+    world.gorush.words[ANDROID] = THIRD_PARTY
+    world.notify(*world.phones[ANDROID][:3] * 2)
+    assert not Halt.objects.exists()
+    world.notify(*world.phones[ANDROID][3:], world.phones[ANDROID][0])
+    assert Halt.objects.get().kind == "tripped"
