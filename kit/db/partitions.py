@@ -162,14 +162,16 @@ class DayTable:
         )
 
     def drop_days(self, at: datetime, *, kept: Callable[[str], Sequence[int]] = lambda _: ()) -> Iterator[int]:
-        """Drop the partitions of days that were over at ``at``. Yield 0 for each of them.
+        """Drop the partitions of days that were over at ``at``, oldest first. Yield 0 for each of them.
 
+        A partition that cannot be dropped now ends the call, because later ones may say what of its rows is kept.
         ``kept`` takes the name of a partition and returns ids of rows that move to the default partition instead.
         """
         for day in self._over(at):
-            if self._change(partial(self._drop, day, kept(self.partition(day)))):
-                log.info("partition_dropped", table=self.name, day=day.isoformat())
-                yield 0
+            if not self._change(partial(self._drop, day, kept(self.partition(day)))):
+                return
+            log.info("partition_dropped", table=self.name, day=day.isoformat())
+            yield 0
 
     def _over(self, at: datetime) -> list[date]:
         return sorted(day for day in self.days() if day + self.width * DAY <= day_of(at))

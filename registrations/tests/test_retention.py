@@ -4,7 +4,9 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
-from registrations.models import RegistrationEvent
+from registrations.models import Registration, RegistrationEvent
+from registrations.rules import Acceptance
+from registrations.tests.test_intake import register, submission, unregistration
 from registrations.upkeep import retention
 from tests import factories
 
@@ -54,6 +56,17 @@ def test_all_events_of_an_ended_installation_are_removed() -> None:
     factories.make_event(pseudonym=pseudonym, at=OLD - KEEP)
     factories.make_event(pseudonym=pseudonym, kind=Kind.EXPIRED, at=OLD)
     assert purge() == []
+
+
+def test_an_installation_that_registered_and_ended_in_one_batch_leaves_nothing() -> None:
+    """Both events have the time of the batch. The one that was decided last counts."""
+    registered, ended, returned = submission(version=1), unregistration(version=2), submission(version=3)
+    assert set(register(registered, ended, now=OLD)) == {Acceptance.REGISTER, Acceptance.UNREGISTER}
+    assert purge() == []
+    register(returned, unregistration(version=4), submission(version=5), now=OLD + timedelta(hours=1))
+    [last] = purge()
+    assert last.kind == Kind.REGISTERED
+    assert last.pseudonym == Registration.objects.get().pseudonym
 
 
 def test_partitions_of_past_weeks_are_dropped_and_those_of_coming_weeks_are_made() -> None:

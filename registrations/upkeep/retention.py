@@ -23,10 +23,11 @@ EVENTS = DayTable("registrations_registrationevent", "at", width=7, storage=WRIT
 # The tables are walked in the order of their ids. An index by age would slow down every registration, and a walk from
 # the oldest row would read the rows that stay again and again.
 _WALKED = 5_000
+# Events of one batch have the same time. Their ids are in the order in which they were decided.
 _STAYS: LiteralString = """
     kind <> ALL (%(ends)s::text[]) AND NOT EXISTS (
         SELECT FROM registrations_registrationevent AS later
-        WHERE later.pseudonym = event.pseudonym AND later.at > event.at
+        WHERE later.pseudonym = event.pseudonym AND (later.at, later.id) > (event.at, event.id)
     )
 """
 _PURGE_EVENTS: LiteralString = f"""

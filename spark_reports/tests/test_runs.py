@@ -224,7 +224,7 @@ ACTIVE = """
     FROM (VALUES (%(since)s, true), (%(until)s, false)) AS moment (until, at_start)
     JOIN registrations_registrationevent e ON e.at < moment.until AND NOT EXISTS (
         SELECT FROM registrations_registrationevent later
-        WHERE later.pseudonym = e.pseudonym AND later.at > e.at AND later.at < moment.until)
+        WHERE later.pseudonym = e.pseudonym AND (later.at, later.id) > (e.at, e.id) AND later.at < moment.until)
     WHERE kind NOT IN ('unregistered', 'token_died', 'expired') GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
 
 

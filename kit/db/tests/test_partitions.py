@@ -138,6 +138,17 @@ def test_partitions_are_left_alone_while_a_session_uses_the_table(seconds_ago: i
     assert sum(1 for _ in TABLE.drop_before(NOON + 10 * DAY)) == MADE_AHEAD + 5, "the days, and the last query for rows"
 
 
+def test_no_partition_is_dropped_before_an_older_one() -> None:
+    """Whether a row of the older one is kept follows from later rows."""
+    TABLE.make_ahead(now=NOON)
+    with psycopg.connect(**connection_parameters()) as other:
+        other.execute("SELECT FROM made_up_d20260228")
+        assert list(TABLE.drop_days(NOON + DAY)) == []
+        assert min(TABLE.days()) == date(2026, 2, 28)
+        assert date(2026, 3, 1) in TABLE.days()
+    assert list(TABLE.drop_days(NOON + DAY)) == [0, 0]
+
+
 def test_only_one_session_makes_partitions_at_a_time() -> None:
     with psycopg.connect(**connection_parameters()) as other:
         other.execute(

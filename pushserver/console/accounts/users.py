@@ -228,7 +228,8 @@ def _grants(registrations: Sequence[Registration]) -> Section:
 def _history(registrations: Sequence[Registration]) -> Section:
     names = {row.pseudonym: row.installation_id for row in registrations if row.pseudonym}
     # The order is no plain column, so that PostgreSQL does not search the newest events of everybody for these.
-    rows = RegistrationEvent.objects.filter(pseudonym__in=names).order_by((F("at") + timedelta(0)).desc())[:MAX_ROWS]
+    newest_first = ((F("at") + timedelta(0)).desc(), "-pk")
+    rows = RegistrationEvent.objects.filter(pseudonym__in=names).order_by(*newest_first)[:MAX_ROWS]
     return Section(
         "Registration events",
         ["what", "installation", "platform", "app", "when"],
