@@ -16,6 +16,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from pushserver.console.accounts import login_queue
+from pushserver.console.accounts.guessing import OF_NAME, OF_NETWORK
 from pushserver.console.accounts.login_queue import KNOWN, MAX_REMEMBERED, LoginQueue
 
 PASSWORD = "correct horse battery staple"
@@ -101,6 +102,47 @@ def test_another_address_of_the_same_network_does_not_help_to_guess() -> None:
     assert log_in(x_forwarded_for="2001:db8:1:2:ffff::1") == 429
     assert log_in(x_forwarded_for="2001:db8:1:3::1") == 302
     assert guess(x_forwarded_for="::ffff:203.0.113.9") == log_in(x_forwarded_for="203.0.113.9") == 429
+
+
+def browser(**headers: str) -> Client:
+    """Return the browser of somebody who has logged in with it, and out again."""
+    client = Client(headers=headers)
+    assert client.post("/admin/login/", FORM).status_code == 302
+    client.post("/admin/logout/")
+    return client
+
+
+@pytest.mark.usefixtures("proxy")
+def test_guesses_at_many_names_lock_their_address_and_nobody_elses() -> None:
+    office = browser(x_forwarded_for="203.0.113.66")
+    codes = [
+        Client(headers={"x_forwarded_for": "203.0.113.66"})
+        .post("/admin/login/", {"username": f"name {number}", "password": "wrong"})
+        .status_code
+        for number in range(28)
+    ]
+    assert codes == [200] * (OF_NETWORK - 1) + [429] * (28 - OF_NETWORK + 1)
+    assert log_in(x_forwarded_for="203.0.113.66") == 429
+    assert log_in(x_forwarded_for="198.51.100.1") == 302
+    assert office.post("/admin/login/", FORM).status_code == 302  # staff behind the same address
+
+
+@pytest.mark.usefixtures("proxy")
+def test_guesses_at_a_name_from_many_addresses_lock_it_but_not_where_it_logged_in_before() -> None:
+    own = browser(x_forwarded_for="198.51.100.1")
+    own.cookies["known"] = own.cookies["known"].value.replace("a", "b").replace("0", "1")
+    forged, own = own, browser(x_forwarded_for="198.51.100.1")
+    networks = [f"203.0.113.{number}" for number in range(OF_NAME)]
+    assert [log_in("wrong", x_forwarded_for=each) for each in networks] == [200] * (OF_NAME - 1) + [429]
+    assert log_in(x_forwarded_for="192.0.2.1") == forged.post("/admin/login/", FORM).status_code == 429
+    assert own.post("/admin/login/", FORM).status_code == 302
+
+
+@pytest.mark.usefixtures("proxy")
+def test_one_address_alone_locks_a_name_nowhere_else() -> None:
+    guess(x_forwarded_for="203.0.113.66")
+    assert {log_in("wrong", x_forwarded_for="203.0.113.66") for _ in range(OF_NAME)} == {429}
+    assert log_in(x_forwarded_for="198.51.100.1") == 302
 
 
 @pytest.fixture

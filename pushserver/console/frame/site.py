@@ -8,6 +8,7 @@ from django.template.response import TemplateResponse
 from unfold.sites import UnfoldAdminSite
 
 from notifications.queues import halts
+from pushserver.console.accounts.guessing import remember_browser
 from pushserver.console.accounts.login_queue import LOGINS
 from pushserver.console.accounts.refusals import too_many_logins
 from pushserver.console.accounts.second_factor import is_missing
@@ -42,7 +43,10 @@ class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
         if request.method != "POST":
             return cast(HttpResponse, super().login(request))
         with LOGINS.wait() as is_ours:
-            return cast(HttpResponse, super().login(request)) if is_ours else too_many_logins(request)
+            response = cast(HttpResponse, super().login(request)) if is_ours else too_many_logins(request)
+        if is_ours and request.user.is_authenticated:
+            remember_browser(request, response)
+        return response
 
     def has_permission(self, request: HttpRequest) -> bool:
         """Let in people with the permission. A person with a second factor also needs its code."""
