@@ -8,8 +8,10 @@ Only the files in a day's manifest belong to the day, and the manifest is writte
 beside old ones under other names. So a reader always finds a complete day, and a second export counts no row twice.
 """
 
+import errno
 import hashlib
 import json
+import os
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +28,8 @@ from pyarrow import fs
 from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, SCHEMA_VERSION, Table, Type
 
 READ_SIZE = 8 * 1024 * 1024
+# What network file systems answer that know no fsync of a folder.
+NO_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
 _ARROW: dict[Type, pa.DataType] = {
     Type.TIMESTAMP: pa.timestamp("us", tz="UTC"),
     Type.DATE: pa.date32(),
@@ -277,6 +281,7 @@ class Lake:
             self._files.create_dir(full.rsplit("/", 1)[0], recursive=True)
             with self._files.open_output_stream(full) as out:
                 yield out
+            self._sync(full)
         except (OSError, pa.ArrowException) as error:
             self.remove(path)
             raise LakeError(f"The lake failed: {path}: {_first_line(error)}") from error
@@ -290,8 +295,26 @@ class Lake:
         return bool(self._files.get_file_info(self._path(path)).type == fs.FileType.File)
 
     def move(self, source: str, target: str) -> None:
+        """Move a file. Once this returns, a power failure neither loses it nor cuts it off."""
         self._files.create_dir(self._path(target).rsplit("/", 1)[0], recursive=True)
+        self._sync(self._path(source))  # Spark has written it, and syncs nothing
         self._files.move(self._path(source), self._path(target))
+        self._sync(self._path(target))
+
+    def _sync(self, full: str) -> None:
+        """Write a file and its folders to the disk of a local lake. An object store does so itself."""
+        if not isinstance(self._files, fs.LocalFileSystem):
+            return
+        file, root = Path(full), Path(self._root)
+        for path in (file, *(folder for folder in file.parents if folder.is_relative_to(root))):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            except OSError as error:
+                if path == file or error.errno not in NO_SYNC:
+                    raise
+            finally:
+                os.close(descriptor)
 
     def parquet_files(self, folder: str) -> list[str]:
         """Return the paths below the lake of the Parquet files in a folder, in order."""

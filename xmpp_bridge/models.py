@@ -110,7 +110,7 @@ class Device(models.Model):
     route = models.OneToOneField(Route, null=True, on_delete=models.SET_NULL, related_name="device")
     state = models.TextField(choices=State.choices, default=State.ACTIVE)
     # The local part of our address that the last push of Push 2.0 was sent to. The end of the route is announced from
-    # it. Null: there was no such push, or an account sent it, which is not stored.
+    # it. Null: there was no such push, or an account sent it, which is not stored; or the device's end is announced.
     announced_from = models.TextField(null=True)  # noqa: DJ001 - null: not announced
     registered_at = models.DateTimeField()  # the last time
     pushed_at = models.DateTimeField(null=True)  # exact to the day
@@ -127,6 +127,11 @@ class Device(models.Model):
             models.Index(fields=["owner_key"], condition=models.Q(state="active"), name="device_owner"),
             models.Index(fields=["registered_at"], condition=models.Q(state="active"), name="device_registered"),
             models.Index(fields=["ended_at"], condition=~models.Q(state="active"), name="device_ended"),
+            models.Index(
+                fields=["ended_at"],
+                condition=~models.Q(state="active") & models.Q(announced_from__isnull=False),
+                name="device_to_announce",
+            ),
             # For the console's list and its filters.
             models.Index(fields=["registered_at", "id"], name="device_newest"),
             models.Index(fields=["state", "registered_at", "id"], name="device_state"),

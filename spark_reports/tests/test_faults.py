@@ -107,6 +107,23 @@ def test_reports_name_the_facts_and_the_code_that_they_were_made_of(lake: Lake, 
     assert (published.facts_digest, published.code_version) == (manifest.facts_digest, manifest.code_version)
 
 
+def test_files_are_on_the_disk_before_a_manifest_names_them(
+    lake: Lake, day: date, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    export_day(day, lake, now=midnight(day + timedelta(days=2)), on_rows=lambda _table, _rows: None)
+    publish(lake, day, [RATE])
+
+    for kind in Kind:
+        named = Path(lake.url, "manifests", kind, f"{day}.json")
+        files = [Path(lake.url, path) for paths in manifest_of(lake, kind, day).paths.values() for path in paths]
+        assert files
+        for path in [path for file in files for path in (file, file.parent, file.parents[1])]:
+            assert synced.index(path.stat().st_ino) < synced.index(named.stat().st_ino), path
+        assert named.parent.stat().st_ino in synced[synced.index(named.stat().st_ino) :]
+
+
 def test_facts_that_differ_in_one_file_have_another_digest() -> None:
     first, second = File("a", 1, 1, "aa"), File("b", 1, 1, "bb")
 

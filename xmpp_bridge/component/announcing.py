@@ -1,4 +1,6 @@
-"""Announcements of disabled routes: messages to the users' servers that pushed there, before their next push.
+"""Announcements of ends: messages to the users' servers that pushed to a device, before their next push.
+
+A disabled route waits for its announcement by `is_end_awaited`, and a device that ended by `announced_from`.
 
 XEP-0357 has no such message, so its servers get the error at their next push. So does a server that pushes in the name
 of an account, because accounts are not stored.
@@ -16,22 +18,26 @@ from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.identity import keys_named
 from xmpp_bridge.messages import Origin, StanzaError
 from xmpp_bridge.metrics import ANNOUNCED
+from xmpp_bridge.models import Device
 
 # Ends announced at a time. The number is small, so that a wave of ends does not delay answers.
 BATCH = 50
 
 
 class Ended(NamedTuple):
-    """A route that was disabled. If ``announced_from`` is None, its end cannot be announced."""
+    """A disabled route, or without ``route_id`` a device that ended.
 
-    route_id: int
+    If ``announced_from`` is None, the end cannot be announced.
+    """
+
+    route_id: int | None
     device_id: UUID | None
     domain: str | None
     announced_from: str | None
     key_name: bytes | None
 
 
-_TAKE = f"""
+_TAKE_ROUTES = f"""
     SELECT route.id, device.id, device.domain, device.announced_from, device.key_name
     FROM registrations_route AS route LEFT JOIN xmpp_bridge_device AS device ON device.route_id = route.id
     WHERE route.state = '{Route.State.DISABLED}' AND route.is_end_awaited
@@ -39,10 +45,17 @@ _TAKE = f"""
 """
 
 
+_TAKE_DEVICES = f"""
+    SELECT NULL, id, domain, announced_from, key_name FROM xmpp_bridge_device
+    WHERE state <> '{Device.State.ACTIVE}' AND announced_from IS NOT NULL
+    ORDER BY ended_at LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
+"""
+
+
 def find_ended(*, limit: int = BATCH) -> list[Ended]:
-    """Return disabled routes whose end is not announced yet."""
+    """Return disabled routes and ended devices whose end is not announced yet, at most ``limit`` of each."""
     with transaction.atomic():
-        return [Ended._make(row) for row in fetch(_TAKE, {"limit": limit})]
+        return [Ended._make(row) for sql in (_TAKE_ROUTES, _TAKE_DEVICES) for row in fetch(sql, {"limit": limit})]
 
 
 def write_ends(ended: list[Ended], *, domain: str) -> list[bytes]:
@@ -60,6 +73,8 @@ def _write(ended: Ended, domain: str) -> bytes:
 def note_announced(ended: list[Ended]) -> None:
     """Record that these ends were written to the connection. If one is lost, the next push gets the error."""
     if ended:
-        disabled = Route.objects.filter(pk__in=[each.route_id for each in ended], state=Route.State.DISABLED)
-        disabled.update(is_end_awaited=False)
+        routes = [each.route_id for each in ended if each.route_id]
+        Route.objects.filter(pk__in=routes, state=Route.State.DISABLED).update(is_end_awaited=False)
+        devices = [each.device_id for each in ended if not each.route_id]
+        Device.objects.filter(pk__in=devices).exclude(state=Device.State.ACTIVE).update(announced_from=None)
         ANNOUNCED.inc(sum(each.announced_from is not None for each in ended))

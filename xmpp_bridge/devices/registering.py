@@ -263,10 +263,13 @@ def _unregister(action: Action, device: Device | None, *, now: datetime) -> Done
 def end(device: Device, state: Device.State, *, now: datetime) -> None:
     """End a device: delete its route and withdraw its notifications, inside a transaction of the caller.
 
-    The row of the device stays, so that later pushes to it get the error that it is gone.
+    The row of the device stays, so that later pushes to it get the error that it is gone. It keeps the address from
+    which the end is announced, until that is done.
     """
     route, device.route = device.route, None
-    device.state, device.ended_at, device.announced_from = state, now, None
+    device.state, device.ended_at = state, now
+    if route and route.state == Route.State.DISABLED and not route.is_end_awaited:
+        device.announced_from = None
     device.save()
     if route:
         acceptance.withdraw([route.pk], now=now)

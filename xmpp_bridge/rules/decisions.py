@@ -70,15 +70,16 @@ PAYLOAD_TTL = timedelta(hours=24)
 class Domains:
     """The domains whose users and servers are served.
 
-    A denied domain is not served, nor any domain below it. If ``allowed`` is not empty, only those domains are served.
+    A denied domain is not served, nor any domain below it. If ``allowed`` is not empty, only those domains are served,
+    and the domains below them.
     """
 
     denied: Collection[str] = ()
     allowed: Collection[str] = ()
 
     def serve(self, domain: str) -> bool:
-        is_denied = any(parent in self.denied for parent in _with_parents(domain))
-        return not is_denied and (not self.allowed or domain in self.allowed)
+        own = set(_with_parents(domain))
+        return own.isdisjoint(self.denied) and not (self.allowed and own.isdisjoint(self.allowed))
 
 
 def _with_parents(domain: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ from registrations.models import Route
 from tests.delivering import DeliveryProcess
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.component.announcing import find_ended
+from xmpp_bridge.console import operator_actions
 from xmpp_bridge.devices import retention
 from xmpp_bridge.models import Device
 from xmpp_bridge.tests.talking import (
@@ -148,6 +149,49 @@ def test_a_dead_token_is_announced_and_then_answers_each_later_push(service: Ser
     answer = service.receive(push2(phone.client, encrypted()))
     assert answer is not None
     assert disabled_client(answer) == phone.client
+
+
+def unregister(service: Service) -> None:
+    service.command("unregister-push-apns", {"device-id": "phone"})
+
+
+def expire(_service: Service) -> None:
+    now = timezone.now()
+    assert sum(retention.expire(now=now + timedelta(days=91), keep=timedelta(days=90))) == 1
+
+
+def remove(_service: Service) -> None:
+    assert operator_actions.remove([Device.objects.get().pk], now=timezone.now()) == 1
+
+
+def disable_and_unregister(service: Service) -> None:
+    operator_actions.disable([Device.objects.get().pk], now=timezone.now())
+    unregister(service)
+
+
+@pytest.mark.requirement("XB10", "X10")
+@pytest.mark.parametrize("end", [unregister, expire, remove, disable_and_unregister])
+def test_a_device_that_ends_is_announced_once_as_a_dead_token_is(
+    service: Service, phone: Registered, end: Callable[[Service], None]
+) -> None:
+    service.receive(push2(phone.client, to=f"5891b5b522@{SERVICE}"))
+    end(service)
+    ended = service.find_ended()
+    [announcement] = [parse(each) for each in service.write_ends(ended)]
+    assert (announcement.get("to"), announcement.get("from")) == (SERVER, f"5891b5b522@{SERVICE}")
+    assert (error_of(announcement), disabled_client(announcement)) == (("cancel", "gone"), phone.client)
+    service.note_announced(ended)
+    assert service.find_ended() == []
+
+
+def test_an_end_that_was_announced_before_the_device_was_removed_is_not_announced_again(
+    service: Service, phone: Registered
+) -> None:
+    service.receive(push2(phone.client))
+    deliver(Gorush(refusing("Unregistered")))
+    service.note_announced(service.find_ended())
+    unregister(service)
+    assert service.find_ended() == []
 
 
 def test_a_server_that_pushes_by_xep_0357_gets_the_end_with_its_next_push_only(
