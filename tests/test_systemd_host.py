@@ -3,6 +3,7 @@ units expect them, in a mount namespace of their own.
 """
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -63,6 +64,35 @@ def test_the_doctor_reads_the_settings_and_secrets_of_the_units(host: Run) -> No
 def test_the_doctor_reports_when_it_cannot_check(host: Run) -> None:
     found = host("NOT A VARIABLE=1\n", sys.executable, "requirements/doctor.py").stdout
     assert "!! manage.py check failed: " in found
+
+
+def test_manage_reads_settings_as_systemd_does(tmp_path: Path, host: Run) -> None:
+    settings = r"""
+        ; a comment
+        PLAIN=http://a.test?x=1 # and more
+        DOUBLE="two words, \"\`\$\\"
+        SINGLE='"raw" \ $HOME'
+        ESCAPED=a\\b
+        INSIDE=it's "5" o'clock
+        EMPTY=
+        OPTIONS=postgresql://u:p@db.test/push?options='x'
+        QUOTED_URL="postgresql://u:p@db.test/push"
+    """
+    (tmp_path / "manage.py").write_text("import os; print(*(f'{n}={v}' for n, v in os.environ.items()), sep='\\n')")
+    script = f"mount --bind {tmp_path}/manage.py manage.py && deploy/systemd/push-server-manage show"
+    done = host(settings, "sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    shown = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+    assert {name: shown.get(name) for name in re.findall(r"([A-Z_]+)=", settings)} == {
+        "PLAIN": "http://a.test?x=1 # and more",
+        "DOUBLE": 'two words, "`$\\',
+        "SINGLE": '"raw" \\ $HOME',
+        "ESCAPED": "a\\b",
+        "INSIDE": "it's \"5\" o'clock",
+        "EMPTY": "",
+        "OPTIONS": "postgresql://u:p@db.test/push?options='x'",
+        "QUOTED_URL": "postgresql://u:p@db.test/push",
+    }
 
 
 def test_an_upgrade_brings_the_units_and_the_command_of_the_new_version(tmp_path: Path) -> None:

@@ -1,7 +1,12 @@
 """Fields of each kind of row in the API. None is a token, key or payload, or a digest of one."""
 
 from typing import Any, ClassVar
+from uuid import UUID
 
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import ECB
+from django.utils.crypto import salted_hmac
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
@@ -18,6 +23,30 @@ class HexField(serializers.Field[Any, Any, str, Any]):
 
     def to_representation(self, value: Any) -> str:
         return bytes(value).hex()
+
+
+class PublicIdField(serializers.UUIDField):
+    """The id of a row that has a page of its own, so that nobody reads other rows by counting.
+
+    It is the row's number and eight zero bytes, encrypted as one block under a key made of `SECRET_KEY`. So it needs no
+    column and no index in a large table, and nobody without the key makes another valid one.
+    """
+
+    def to_representation(self, value: Any) -> str:
+        return str(UUID(bytes=_cipher().encryptor().update(value.to_bytes(8) + bytes(8))))
+
+
+def number_of(public_id: str) -> int | None:
+    """Return the number of the row with this public id, or None for a text that this server never made."""
+    try:
+        block = _cipher().decryptor().update(UUID(public_id).bytes)
+    except ValueError:
+        return None
+    return None if any(block[8:]) else int.from_bytes(block[:8])
+
+
+def _cipher() -> Cipher[ECB]:
+    return Cipher(AES256(salted_hmac("ids in the API", "", algorithm="sha256").digest()), ECB())  # noqa: S305 - one block
 
 
 class RouteAnswer(serializers.ModelSerializer[Route]):
@@ -56,6 +85,7 @@ class AttemptAnswer(serializers.ModelSerializer[Attempt]):
 class NotificationAnswer(serializers.ModelSerializer[Notification]):
     """One push to one installation, or why there is none."""
 
+    id = PublicIdField(source="pk", read_only=True)
     key_hash = HexField(source="public_key_hash")
     message_id = HexField(source="request.message_id", help_text="Of the Status message.")
     type = serializers.IntegerField(help_text="As sent: an open enum of 32 bits.")

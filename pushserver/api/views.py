@@ -3,9 +3,11 @@
 from typing import Any
 
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema_view
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema_view
 from rest_framework import generics, mixins
 from rest_framework.exceptions import ValidationError
+from rest_framework.generics import get_object_or_404
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer, ModelSerializer
@@ -24,10 +26,14 @@ from spark_reports.models import Anomaly, ErrorRate, PublishedDay, TokenChurn
 from waku_bridge.models import CanaryRun
 
 Scope = ApiToken.Scope
+ID = OpenApiParameter("id", OpenApiTypes.UUID, OpenApiParameter.PATH)
 
 
 class AboutPeople:
-    """Mixin for rows about people: a list needs a filter, and the access log records each read, as in the console."""
+    """Mixin for rows about people: a list needs a filter, and the access log records each read, as in the console.
+
+    It also records each request for a row that does not exist.
+    """
 
     filterset_class: type[filters.BytesFilters]
 
@@ -40,12 +46,18 @@ class AboutPeople:
         return answered
 
     def finalize_response(self, request: Request, response: Response, *arguments: Any, **named: Any) -> Response:
+        page, data = f"api.{type(self).__name__.lower()}", response.data
         if isinstance(request.auth, ApiToken) and response.status_code == 200:
-            data: Any = response.data
-            ids = [str(row["id"]) for row in data.get("results", [data])]
-            request.auth.note_opened(f"api.{type(self).__name__.lower()}", ids, at=timezone.now())
+            ids = [self.number_in_log(row["id"]) for row in data.get("results", [data])]
+            request.auth.note_opened(page, ids, at=timezone.now())
+        elif isinstance(request.auth, ApiToken) and response.status_code == 404:
+            request.auth.note_opened(f"{page}.missed", [str(self.kwargs.get("pk", ""))], at=timezone.now())  # type: ignore[attr-defined]
         answered: Response = super().finalize_response(request, response, *arguments, **named)  # type: ignore[misc]
         return answered
+
+    def number_in_log(self, public_id: Any) -> str:
+        """Return the number of a row, by which the console finds it."""
+        return str(public_id)
 
 
 @extend_schema_view(list=describe(answers.RegistrationAnswer(many=True)))
@@ -58,14 +70,24 @@ class Registrations(AboutPeople, mixins.ListModelMixin, Reading):
     queryset = Registration.objects.select_related("route").defer(*RegistrationAdmin.unread)
 
 
-@extend_schema_view(list=describe(answers.NotificationAnswer(many=True)), retrieve=describe(answers.StoryAnswer))
+@extend_schema_view(
+    list=describe(answers.NotificationAnswer(many=True)), retrieve=describe(answers.StoryAnswer, parameters=[ID])
+)
 class Notifications(AboutPeople, mixins.ListModelMixin, mixins.RetrieveModelMixin, Reading):
     """Notifications of one message or recipient, and the whole way of one."""
 
     scope = Scope.NOTIFICATIONS
     filterset_class = filters.NotificationFilters
     queryset = Notification.objects.select_related("request").defer(*PUSH_CONTENT, "request__reply_address")
-    lookup_value_regex = "[0-9]{1,18}"
+    lookup_value_regex = "[0-9a-f-]{1,36}"
+
+    def get_object(self) -> Notification:
+        """Return the notification with this public id. Raises Http404."""
+        found: Notification = get_object_or_404(self.get_queryset(), pk=answers.number_of(self.kwargs["pk"]))
+        return found
+
+    def number_in_log(self, public_id: Any) -> str:
+        return str(answers.number_of(public_id))
 
     def get_serializer_class(self) -> type[BaseSerializer[Any]]:
         return answers.StoryAnswer if self.action == "retrieve" else answers.NotificationAnswer

@@ -247,7 +247,7 @@ def test_pods_reach_the_xmpp_server_the_mail_server_and_webhooks_where_there_are
         VALUES["processes"], usual
     )
     assert goes_out(everything, "xmpp") == usual | {5347}
-    assert goes_out(everything, "tasks") == goes_out(everything, "web") == usual | {5347, 587, 443}
+    assert goes_out(everything, "tasks") == goes_out(everything, "web") == usual | {5347, 587, 443, 8065}
 
 
 def test_pods_are_asked_by_their_address(rendered: Rendered) -> None:

@@ -75,6 +75,6 @@ def note_announced(ended: list[Ended]) -> None:
     if ended:
         routes = [each.route_id for each in ended if each.route_id]
         Route.objects.filter(pk__in=routes, state=Route.State.DISABLED).update(is_end_awaited=False)
-        devices = [each.device_id for each in ended if not each.route_id]
+        devices = [each.device_id for each in ended if each.device_id and not each.route_id]
         Device.objects.filter(pk__in=devices).exclude(state=Device.State.ACTIVE).update(announced_from=None)
         ANNOUNCED.inc(sum(each.announced_from is not None for each in ended))

@@ -6,7 +6,7 @@ from datetime import date, timedelta
 from socket import socket
 from typing import Any
 from unittest.mock import patch
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from django.conf import settings
@@ -19,6 +19,7 @@ from drf_spectacular.generators import SchemaGenerator
 
 from kit.buckets.shared import SharedBuckets
 from pushserver.api import tokens
+from pushserver.api.answers import number_of
 from pushserver.models import AccessRecord, ApiToken
 from spark_reports.models import Anomaly, ErrorRate, PublishedDay, TokenChurn
 from tests import factories
@@ -146,12 +147,13 @@ def test_the_api_returns_a_notification_with_its_request_and_attempts(api: Api) 
     notification = factories.make_notification()
     factories.make_attempt(notification, outcome="transient", code="unreachable", latency_ms=12)
 
-    reported = api(f"notifications/{notification.pk}/").json()
     message_id = bytes(notification.request.message_id).hex()
+    [listed] = api("notifications/", message_id=message_id).json()["results"]
+    reported = api(f"notifications/{listed['id']}/").json()
 
     assert [attempt["code"] for attempt in reported["attempts"]] == ["unreachable"]
     assert reported["request"]["amm_message_id"] == bytes(notification.request.request_key).hex()
-    assert [row["id"] for row in api("notifications/", message_id=message_id).json()["results"]] == [notification.pk]
+    assert reported["id"] == listed["id"]
 
 
 # A parameter that is empty after cleaning filters nothing.
@@ -250,7 +252,7 @@ def test_a_long_list_comes_in_pages_that_count_nothing(api: Api) -> None:
             seen += [row["id"] for row in page["results"]]
             path = page["next"]
 
-    assert seen == made[::-1]
+    assert [number_of(each) for each in seen] == made[::-1]
     assert not [query for query in queries.captured_queries if "COUNT(" in query["sql"]]
 
 
@@ -357,12 +359,28 @@ def test_the_api_returns_round_trips_through_the_xmpp_server_link_by_link(api: A
 
 def test_reading_personal_records_is_noted_in_the_access_log(api: Api) -> None:
     notification = factories.make_notification()
+    key_hash = bytes(notification.public_key_hash).hex()
 
-    api(f"notifications/{notification.pk}/")
+    [listed] = api("notifications/", key_hash=key_hash).json()["results"]
+    api(f"notifications/{listed['id']}/")
     api("channels/")
 
-    noted = AccessRecord.objects.get()
-    assert (noted.page, noted.object_id, noted.user) == ("api.notifications", str(notification.pk), None)
+    opened = list(AccessRecord.objects.values_list("page", "object_id", "user"))
+    assert opened == [("api.notifications", str(notification.pk), None)] * 2
+
+
+def test_nobody_reads_notifications_by_counting_and_each_attempt_is_noted(api: Api) -> None:
+    notifications = [factories.make_notification() for _ in range(3)]
+    key_hash = bytes(notifications[0].public_key_hash).hex()
+    [own] = [row["id"] for row in api("notifications/", key_hash=key_hash).json()["results"]]
+    near = [str(UUID(int=UUID(own).int ^ 1 << bit)) for bit in range(0, 128, 8)]
+    tried = [*near, *(number for each in notifications for number in (str(UUID(int=each.pk)), str(each.pk)))]
+    AccessRecord.objects.all().delete()
+
+    assert {api(f"notifications/{each}/").status_code for each in tried} == {404}
+
+    noted = AccessRecord.objects.order_by("pk").values_list("page", "object_id")
+    assert list(noted) == [("api.notifications.missed", each) for each in tried]
 
 
 def test_anybody_may_read_the_schema_and_it_is_made_once(client: Client) -> None:
