@@ -5,7 +5,7 @@ due.
 import asyncio
 import select
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
@@ -106,6 +106,21 @@ class DeliveryProcess:
 def other_session() -> psycopg.Connection[Any]:
     """Open another connection to the same database, to hold locks as another process would."""
     return psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None})
+
+
+@contextmanager
+def read_only() -> Iterator[None]:
+    """Let new sessions only read, like those of a standby."""
+    with closing(other_session()) as other:
+        other.autocommit = True
+        name = psycopg.sql.Identifier(other.info.dbname)
+        other.execute(psycopg.sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name))
+        connection.close()
+        try:
+            yield
+        finally:
+            other.execute(psycopg.sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
+            connection.close()
 
 
 def make_due(*, route=None, **fields) -> Notification:

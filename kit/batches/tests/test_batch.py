@@ -2,7 +2,7 @@
 
 import select
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -38,7 +38,7 @@ from kit.db.reasons import REASONS
 from kit.db.statements import fetch
 from kit.processes.leader import BATCHES
 from registrations.models import TopicKey
-from tests.delivering import other_session
+from tests.delivering import other_session, read_only
 from tests.statements import statements
 
 pytestmark = pytest.mark.django_db
@@ -858,25 +858,11 @@ def test_the_reason_why_batches_are_postponed_is_logged_once_and_so_is_its_end(r
     assert written() == names(1)
 
 
-@contextmanager
-def standby():
-    """Let new sessions only read, like those of a standby."""
-    with other_session() as other:
-        other.autocommit = True
-        name = psycopg.sql.Identifier(other.info.dbname)
-        other.execute(psycopg.sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name))
-        connection.close()
-        try:
-            yield
-        finally:
-            other.execute(psycopg.sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
-
-
 @in_threads
 def test_a_worker_waits_until_a_standby_becomes_the_primary(running):
     """No item is dropped meanwhile."""
     step = Numbers(1, 2)
-    with standby(), capture_logs() as logs:
+    with read_only(), capture_logs() as logs:
         running(step)
         eventually(lambda: REASONS["25006"] in [entry.get("reason") for entry in logs])
     eventually(lambda: written() == names(1, 2))
@@ -893,7 +879,7 @@ class OldRows(Rows):
 def test_an_empty_batch_between_two_failures_ends_no_failure(running):
     """A worker of a standby begins well after each connection, and fails when it is leader and writes."""
     with capture_logs() as logs:
-        with standby():
+        with read_only():
             running(OldRows())
             sleep(4)
             assert [(entry["event"], entry["reason"]) for entry in logs] == [("batch_postponed", REASONS["25006"])]

@@ -26,6 +26,7 @@ from pushserver.alerts.watch import Watch
 from pushserver.indicators import asking, incidents, stored
 from pushserver.indicators.kinds.server import BATCHES
 from pushserver.models import Alert, AlertLevel, Incident, ServerStart
+from tests.delivering import other_session, read_only
 from tests.factories import make_staff
 from tests.flows.fleet import wait_until
 
@@ -355,27 +356,11 @@ def test_of_two_workers_one_alerts(hook: Hook) -> None:
 
 
 @contextmanager
-def read_only() -> Iterator[None]:
-    """Refuse every write of a new session, as a standby does."""
-    with outsider() as other:
-        name = psycopg.sql.Identifier(other.info.dbname)
-        other.execute(psycopg.sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name))
-        try:
-            yield
-        finally:
-            other.execute(psycopg.sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
-
-
-@contextmanager
 def locked(table: str, mode: str) -> Iterator[None]:
     """Keep a table locked."""
-    with outsider() as other, other.transaction():
+    with closing(other_session()) as other:
         other.execute(psycopg.sql.SQL(f"LOCK TABLE {table} IN {mode} MODE"))
         yield
-
-
-def outsider() -> "psycopg.Connection[Any]":
-    return psycopg.connect(**connection.get_connection_params() | {"autocommit": True, "cursor_factory": None})
 
 
 def look(watch: Watch, seconds: float) -> None:

@@ -8,6 +8,7 @@ or that wait for the key of their topic, the oldest are dropped. It costs one st
 import psycopg
 import structlog
 
+from kit.backoff import Backoff
 from kit.batches.batch import AT_FIRST, LONG_AGO, RECENT
 from kit.db.clock import clock
 from kit.db.reasons import STATEMENT_TIMEOUT
@@ -19,6 +20,8 @@ from waku_bridge.reading.intake import Intake
 log = structlog.get_logger(__name__)
 
 PERIOD_SECONDS = 1.0
+# Longest pause while the database fails. Each failure costs the bridge its connection and all topics loaded over it.
+MAX_SECONDS = 5.0
 # Envelopes of one state that a statement drops at most. Where more are to be dropped, the next statement follows at
 # once.
 MAX_DROPPED = 5000
@@ -30,6 +33,7 @@ class Bound:
     def __init__(self, intake: Intake, *, limit: int) -> None:
         self._intake = intake
         self._limit = limit
+        self._backoff = Backoff(MAX_SECONDS)
         self._nothing_before = LONG_AGO  # no unopened envelope is older
 
     async def run(self, term: Term) -> None:
@@ -54,7 +58,8 @@ class Bound:
             # The statement read too many dead index entries, because some session keeps an old snapshot open.
             if isinstance(error.__cause__, TimeoutError) or error.sqlstate == STATEMENT_TIMEOUT:
                 self._nothing_before = max(self._nothing_before, clock.now() - RECENT - AT_FIRST)
-            return PERIOD_SECONDS
+            return max(self._backoff.next(), PERIOD_SECONDS)
+        self._backoff.works()
         clock.set(now)
         self._nothing_before = min(oldest or now, now - RECENT)
         if dropped:

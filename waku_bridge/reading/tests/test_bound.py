@@ -12,6 +12,7 @@ from kit.batches.batch import LONG_AGO
 from kit.processes.leader import Term
 from tests import factories
 from tests.conversation import PUBSUB_TOPIC
+from tests.delivering import read_only
 from tests.partitions import index_of
 from waku_bridge.inbox import inbox
 from waku_bridge.inbox.inbox import Envelope
@@ -85,6 +86,19 @@ def test_envelopes_up_to_the_limit_are_taken_in(run):
         assert world.intake.has_capacity.is_set()
 
     run(scenario)
+
+
+def test_the_connection_is_not_opened_each_second_while_the_database_cannot_be_written(run):
+    """All topics are loaded over each new connection."""
+
+    async def scenario(world):
+        bound = Bound(world.intake, limit=3)
+        return [await bound._enforce() for _ in range(8)]
+
+    with read_only():
+        pauses = run(scenario)
+    assert pauses[0] == 1.0
+    assert all(2.5 <= pause <= 5 for pause in pauses[5:])
 
 
 def test_a_bridge_that_loses_its_lock_does_not_wait_for_capacity(run):
