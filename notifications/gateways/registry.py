@@ -4,10 +4,13 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 
+from kit.health.status_cache import StatusCache
 from kit.processes.once import once
 from notifications.gateways.interface import Gateway
 from notifications.messages import Outcome, Push, Result
 
+# The process that last could not reach a gateway while others could, by the gateway. It tries every few seconds.
+CUT_OFF = StatusCache("cut_off", str, ttl_seconds=9)
 NO_GATEWAY = Result(Outcome.CONFIG, "no_gateway", is_untried=True)
 _openers: dict[str, Callable[[], Gateway]] = {}
 

@@ -15,12 +15,15 @@ The backlog of a queue takes at most half of its limit. The other half is for fr
 are accepted, so that a backlog does not delay them.
 """
 
+import os
+import socket
 from collections import Counter, deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import inf
 
+from notifications.gateways.registry import CUT_OFF
 from notifications.models import Halt
 from notifications.queues.queues import Halted
 
@@ -66,8 +69,9 @@ class Reach:
         return since
 
     def note_alone(self, gateway: str, *, now: datetime) -> None:
-        """Note that others had contact since then, so that contact counts from now on."""
+        """Note that others had contact since then, so that contact counts from now on. Operators see it."""
         self._since[gateway] = now
+        CUT_OFF.save(f"process {os.getpid()} on {socket.gethostname()}", gateway)
 
     def note_try(self, gateway: str, *, now: datetime) -> None:
         """Note that a push is sent to find out whether the gateway can be reached again."""

@@ -27,6 +27,7 @@ from kit.health.complaints import UNREACHABLE, Complaint
 from kit.health.indicators import Indicator, State
 from kit.http.notices import Notice, NoticeCache
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
+from notifications.gateways.registry import CUT_OFF
 from notifications.queues import halts
 from pushserver.alerts.watch import Watch
 from pushserver.celery import HEARTBEAT_KEY
@@ -543,6 +544,13 @@ def test_a_change_of_the_key_that_staff_acknowledged_is_no_fault(with_keys: Call
     changed.acknowledged_by, changed.acknowledged_at = "ann", datetime.now(UTC)
     changed.save()
     assert indicators()["key"].sentence == "was changed, as ann has acknowledged"
+
+
+@pytest.mark.usefixtures("all_well")
+def test_a_process_that_is_cut_off_from_gorush_is_named() -> None:
+    assert indicators()["gateway"].state == State.GREEN
+    CUT_OFF.save("process 7 on a", "gorush")
+    assert indicators()["gateway"].sentence == "process 7 on a cannot reach gorush, and leaves its pushes to the others"
 
 
 @pytest.mark.usefixtures("all_well")

@@ -363,6 +363,8 @@ CASES = [
      {"unknown_errors": 1, "tries": tried(transient=60)}),
     ("unknown-errors", GREEN, "has a rule", {}),
     ("gateway", RED, "gorush answers, but no push reaches it", {"unreached_since": NOW}),
+    ("gateway", YELLOW, "process 7 on a cannot reach gorush, and leaves its pushes", {"cut_off": "process 7 on a"}),
+    ("gateway", RED, "but no push reaches it", {"cut_off": "process 7 on a", "unreached_since": NOW}),
     ("gateway", GREY, "while no gorush answers", {"unreached_since": NOW, "servers": [DOWN]}),
     ("replies", GREEN, "2 waiting", {"outbox": Waiting(2, 3)}),
     ("replies", YELLOW, "2 waiting, the oldest for 4.0 s", {"outbox": Waiting(2, 4)}),

@@ -5,13 +5,17 @@ Each fault is timed from its beginning, and from its end, until the open page sh
 the aim of five seconds in `test-results/staged-faults.txt`, and a test gives up after `GIVES_UP_AFTER_SECONDS`.
 """
 
+import itertools
 import json
+import os
 import re
+import secrets
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP, SIGTERM
@@ -20,6 +24,7 @@ import httpx
 import psutil
 import psycopg
 import pytest
+import redis
 from playwright.sync_api import Browser, Page, expect
 
 from embedded.servers.ports import free_port
@@ -35,6 +40,7 @@ RESULTS = PROJECT / "test-results"
 AIM_SECONDS = 5.0
 GIVES_UP_AFTER_SECONDS = 30.0
 WELL = re.compile("Messages get through")
+PASSWORD = r"Console user: admin, password: (\S+) \(shown only now"
 # Requests an hour on the days before, so that twenty a minute are usual.
 USUAL_HOUR = 1200
 
@@ -48,18 +54,31 @@ class Stack:
     node_url: str
     page: Page
     load: "subprocess.Popen[bytes]"
+    own: dict[str, str]  # its settings
     times: list[tuple[str, float]] = field(default_factory=list)
 
     @property
     def database(self) -> "psycopg.Connection[tuple[object, ...]]":
-        file = Path(self.up.environment["DATA_DIR"]) / "embedded.json"
-        return psycopg.connect(json.loads(file.read_text())["DATABASE_URL"], autocommit=True)
+        return psycopg.connect(_embedded(self)["DATABASE_URL"], autocommit=True)
 
     def says(self, words: "re.Pattern[str]", event: str) -> None:
         """Wait until the page shows ``words``, and record how long that took."""
         begun = time.monotonic()
         expect(self.page.locator("body")).to_contain_text(words, timeout=GIVES_UP_AFTER_SECONDS * 1000)
         self.times.append((event, time.monotonic() - begun))
+
+    def keeps_saying(self, words: "re.Pattern[str]") -> None:
+        """Check for ten seconds that the first line of the page stays the same."""
+        for _ in range(20):
+            assert words.search(line := self.page.locator("#verdict").inner_text()), line
+            time.sleep(0.5)
+
+    def restart(self, **environment: str) -> None:
+        """Stop the server, and start it again with these settings besides its own."""
+        assert self.up.ends(SIGTERM) == 0
+        port, data_dir = int(self.up.environment["PORT"]), Path(self.up.environment["DATA_DIR"])
+        self.up = Up(data_dir, port, self.up.log, environment={**self.own, **environment})
+        self.up.shows("Ready. Console: ")
 
     def first_action(self, words: str, page_title: str) -> None:
         """Check the first action on the page, and that a click on it leads to its steps."""
@@ -84,7 +103,13 @@ def _command(process: psutil.Process) -> list[str]:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Stack]:
-    folder = tmp_path_factory.mktemp("faults")
+    with a_stack(tmp_path_factory.mktemp("faults"), chromium) as known:
+        yield known
+
+
+@contextmanager
+def a_stack(folder: Path, chromium: Browser, password: str = "") -> Iterator[Stack]:
+    """Start a whole server. ``password`` is that of the console, if the data were made before."""
     node_port, port = free_port(), free_port()
     node_url = f"http://127.0.0.1:{node_port}"
     node_command = [
@@ -103,16 +128,17 @@ def stack(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterat
     context = chromium.new_context(base_url=up.url, viewport={"width": 1400, "height": 900}, reduced_motion="reduce")
     try:
         up.shows("Ready. Console: ")
-        password = up.shows(r"Console user: admin, password: (\S+) \(shown only now").group(1)
+        password = password or up.shows(PASSWORD).group(1)
         with _steady_requests(up, folder) as load:
-            known = Stack(up, node, node_url, context.new_page(), load)
+            known = Stack(up, node, node_url, context.new_page(), load, environment)
             send_login(known.page, "admin", password)
             expect(known.page.locator("#verdict")).to_be_visible()
             known.says(WELL, "ready")
             yield known
-        lines = [f"{seconds:5.1f} s of {AIM_SECONDS:g}: {event}" for event, seconds in known.times]
+            up = known.up
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "staged-faults.txt").write_text("\n".join(lines), encoding="utf-8")
+        with (RESULTS / "staged-faults.txt").open("a", encoding="utf-8") as results:
+            results.writelines(f"{seconds:5.1f} s of {AIM_SECONDS:g}: {event}\n" for event, seconds in known.times)
     finally:
         context.close()
         for each in up.process.children(recursive=True):
@@ -248,6 +274,116 @@ def test_a_broker_that_is_away(well: Stack) -> None:
         well.says(re.compile("Redis does not answer"), "Redis hangs")
         well.first_action("Start Redis", "PushServerBrokerDown")
     well.says(WELL, "Redis goes on")
+
+
+def test_a_redis_that_is_read_only(well: Stack) -> None:
+    with redis.Redis.from_url(_embedded(well)["REDIS_URL"]) as broker:
+        broker.execute_command("REPLICAOF", "127.0.0.1", "1")
+        try:
+            well.says(re.compile("Redis is a replica, and refuses writes"), "Redis is read-only")
+            well.first_action("Name the primary in REDIS_URL", "PushServerBrokerDown")
+            well.keeps_saying(re.compile(r"^Messages get through; 1 urgent"))
+        finally:
+            broker.execute_command("REPLICAOF", "NO", "ONE")
+    well.says(WELL, "Redis takes writes again")
+
+
+def test_a_postgresql_that_is_read_only(well: Stack) -> None:
+    said = re.compile("Nothing is processed: PostgreSQL cannot be written")
+    with well.database as database:
+        database.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+        database.execute("SELECT pg_reload_conf()")
+        try:
+            well.says(said, "PostgreSQL is read-only")
+            expect(well.page.locator("body")).to_contain_text("Promote the standby")
+            well.keeps_saying(said)
+        finally:
+            database.execute("ALTER SYSTEM RESET default_transaction_read_only")
+            database.execute("SELECT pg_reload_conf()")
+    well.says(WELL, "PostgreSQL can be written")
+
+
+def test_a_bridge_that_is_stopped(well: Stack) -> None:
+    said = re.compile("Nothing comes in through Waku: the bridge has stopped")
+    with frozen(well.processes("pushserver bridge")):
+        well.says(said, "the bridge is stopped")
+        well.first_action("restart it if it hangs", "PushServerNoBridge")
+        well.keeps_saying(said)
+    well.says(WELL, "the bridge goes on")
+
+
+def test_a_key_that_changed_at_a_restart(well: Stack) -> None:
+    said = re.compile("Phones get no pushes until they register again: the server's key was changed")
+    well.restart(SERVER_PRIVATE_KEY=secrets.token_hex(32))
+    well.page.goto("/admin/")
+    well.says(said, "the key was changed")
+    well.first_action("List the earlier key in OTHER_SERVER_PRIVATE_KEYS", "PushServerKeyChanged")
+    well.keeps_saying(said)
+    well.restart()
+    well.page.goto("/admin/")
+    well.says(WELL, "the key is back")
+
+
+@pytest.mark.parametrize("name", ["postgres", ""], ids=["of PostgreSQL alone", "of all data"])
+def test_a_disk_that_fills(name: str, tmp_path: Path, chromium: Browser) -> None:
+    """Nearly full, messages still get through. Full, nothing is processed, whoever notices it first."""
+    first = Up(tmp_path / "data", free_port(), tmp_path / "first.log")
+    first.shows("Ready. Console: ")
+    password = first.shows(PASSWORD).group(1)
+    first.ends(SIGTERM)
+    with small_disk(tmp_path / "data" / name) as disk, a_stack(tmp_path, chromium, password) as well:
+        disk.fill(left_mib=60)
+        well.says(re.compile(r"the disk of PostgreSQL.* has \d+ MiB left of"), f"the disk {name} is nearly full")
+        well.first_action("Make room there", "PushServerDiskFilling")
+        well.keeps_saying(re.compile("^Messages get through; 1 urgent"))
+        disk.fill(left_mib=0)
+        said = re.compile("Nothing is processed: the disk of PostgreSQL is full")
+        well.says(said, f"the disk {name} is full")
+        well.keeps_saying(said)
+        disk.empty()
+        well.says(WELL, f"the disk {name} has room")
+
+
+@dataclass
+class SmallDisk:
+    """A file system in memory that a test fills."""
+
+    folder: Path
+
+    def fill(self, *, left_mib: int) -> None:
+        for number in itertools.count():
+            free = os.statvfs(self.folder)
+            wanted = free.f_bavail * free.f_frsize - left_mib * 2**20
+            if wanted <= 0:
+                return
+            with suppress(OSError), (self.folder / f"filler-{left_mib}-{number}").open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, wanted)
+
+    def empty(self) -> None:
+        for file in self.folder.glob("filler-*"):
+            file.unlink()
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[SmallDisk]:
+    """Move a folder of data onto a small disk. Only root may mount one."""
+    kept = folder.with_name(f"{folder.name}.kept")
+    folder.rename(kept)
+    folder.mkdir()
+    mount = ["/bin/mount", "-t", "tmpfs", "-o", "size=420m,mode=0700", "tmpfs", str(folder)]
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("only root may mount a small disk")
+    try:
+        shutil.copystat(kept, folder)
+        os.chown(folder, kept.stat().st_uid, kept.stat().st_gid)
+        subprocess.run(["/bin/cp", "-a", f"{kept}/.", str(folder)], check=True)
+        yield SmallDisk(folder)
+    finally:
+        subprocess.run(["/bin/umount", "--lazy", str(folder)], check=True)
+
+
+def _embedded(stack: Stack) -> dict[str, str]:
+    return dict(json.loads((Path(stack.up.environment["DATA_DIR"]) / "embedded.json").read_text()))
 
 
 def test_clients_that_fall_silent(well: Stack) -> None:

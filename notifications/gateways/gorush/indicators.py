@@ -29,9 +29,13 @@ ABOUT_GORUSH = PeerKind(
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The gorush servers, each with whether it answers and with the findings of the config check."""
+    """The gorush servers, each with whether it answers and with the findings of the config check.
+
+    ``cut_off`` names a process that cannot reach any of them while others can, or is empty.
+    """
 
     servers: Sequence[Peer] = ()
+    cut_off: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +62,14 @@ def gorushes(found: Sequence[Peer], *, is_redis_down: bool) -> list[Indicator]:
     return [replace(one, headline="No pushes are sent: no gorush answers") for one in judged]
 
 
-def reach(unreached_since: datetime | None, found: Sequence[Peer]) -> Indicator:
+def reach(unreached_since: datetime | None, found: Reached) -> Indicator:
     """Judge whether pushes reach gorush. Its answers to this process do not help while the workers cannot reach it."""
-    if not any(one.is_up for one in found):
+    if not any(one.is_up for one in found.servers):
         return Indicator(REACH, State.GREY, "unknown while no gorush answers")
+    if unreached_since is None and found.cut_off:
+        sentence = f"{found.cut_off} cannot reach gorush, and leaves its pushes to the others"
+        first_step = "Check the network of that host and its GORUSH_URL, then restart that process."
+        return Indicator(REACH, State.YELLOW, sentence, first_step)
     if unreached_since is None:
         return Indicator(REACH, State.GREEN, "pushes reach it")
     first_step = "Check that the workers can reach gorush and have the same GORUSH_URL. Pushes wait meanwhile."

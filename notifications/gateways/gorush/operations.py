@@ -19,6 +19,7 @@ from notifications.gateways.gorush.indicators import GorushFacts, Reached
 from notifications.gateways.gorush.models import ANY_PLATFORM, GatewayErrorRule, UnknownGatewayError
 from notifications.gateways.gorush.rules.file import rule_of
 from notifications.gateways.gorush.sending.platforms import NAMES
+from notifications.gateways.registry import CUT_OFF
 from notifications.models import Attempt, Halt
 
 NAME = "gorush"
@@ -55,7 +56,8 @@ class GorushOperations(Operations):
             return {url: _is_alive(client, url) for url in settings.GORUSH_URLS}
 
     def reach(self, asked: Mapping[str, bool], leaders: Mapping[str, float] | None, *, is_blind: bool) -> Reached:
-        return Reached(list(NOTICES.peers(asked, is_blind=is_blind)))
+        cut_off = "" if is_blind else CUT_OFF.read(NAME)
+        return Reached(list(NOTICES.peers(asked, is_blind=is_blind)), cut_off or "")
 
     def judge_reached(self, reached: Reached, *, is_redis_down: bool) -> Iterator[Indicator]:
         yield from indicators.gorushes(reached.servers, is_redis_down=is_redis_down)
@@ -66,7 +68,7 @@ class GorushOperations(Operations):
         return GorushFacts(unreached.values_list("since", flat=True).first(), unknown[:MAX_COUNTED].count())
 
     def judge_stored(self, stored: GorushFacts, reached: Reached, now: datetime) -> Iterator[Indicator]:
-        yield indicators.reach(stored.unreached_since, reached.servers)
+        yield indicators.reach(stored.unreached_since, reached)
         yield indicators.unknown_errors(stored.unknown_errors, now)
 
     def advice(self, code: str) -> str:

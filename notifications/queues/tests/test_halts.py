@@ -1,13 +1,16 @@
 """Tests of halts: begun by operators, breakers and gateways, ended one by one, and probed meanwhile."""
 
+import os
 from datetime import timedelta
 from itertools import permutations
 
 import pytest
+from django.core.cache import cache
 from django.utils import timezone
 from structlog.testing import capture_logs
 
 from notifications import retention
+from notifications.gateways.registry import CUT_OFF
 from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result, channel_key
 from notifications.metrics import CHANNEL_TRIPS
 from notifications.models import Attempt, Channel, EndedHalt, Halt, Notification
@@ -421,6 +424,18 @@ def test_a_process_that_is_cut_off_halts_nobody_and_leaves_its_pushes_to_others(
         cut_off.process_backlog(now=now + seconds * SECOND)
         other.process_backlog(now=now + seconds * SECOND)
     assert (fresh(late).state, kinds(), len(works.pushes)) == (State.DELIVERED, [], 6)
+
+
+def test_operators_see_which_process_is_cut_off(gateway, transactional_db):
+    now = timezone.now()
+    cut_off, other = DeliveryProcess(gateway), DeliveryProcess(RecordingGateway())
+    cache.clear()
+    for seconds in (0, 6, 12):
+        make_due()
+        cut_off.process_backlog(now=now + seconds * SECOND)
+        other.process_backlog(now=now + seconds * SECOND)
+    assert f"process {os.getpid()} on " in CUT_OFF.read("gorush")
+    cache.clear()
 
 
 def test_a_process_that_is_cut_off_tries_one_push_in_each_pause_and_goes_on_when_it_comes_through(gateway):
