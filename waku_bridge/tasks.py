@@ -2,16 +2,20 @@
 
 import threading
 from datetime import timedelta
+from itertools import count
+from time import sleep
 
 import structlog
 from celery import shared_task
 from django.conf import settings
+from django.db import Error, connection
 from kombu.exceptions import OperationalError
 
 from kit.batches.batch import OLD, OLD_AFTER_SECONDS, wake
 from kit.canary.engine import KEPT
 from kit.db.clock import database_now
 from kit.db.partitions import UNDER_WAY
+from kit.db.reasons import reason
 from kit.expiry.asking import waiting
 from kit.processes.tasks import MessageTask, run_for_a_while
 from registrations.upkeep.retention import remove_tombstones
@@ -31,6 +35,8 @@ KEYS_PERIOD_SECONDS = 10.0
 KEYS_CPU_SHARE = 0.1
 # Limit of the CPU time of one run for keys that envelopes wait for.
 WANTED_KEYS_SECONDS = 2.5
+# While the broker is unreachable: seconds between two runs that derive keys in the process that wants them.
+UNSCHEDULED_SECONDS = 1.0
 # Held by the thread that schedules the deriving of keys, so that there is one such thread at a time.
 ASKING_FOR_KEYS = threading.Lock()
 
@@ -67,13 +73,28 @@ def want_keys() -> None:
 
 
 def _ask_for_keys() -> None:
-    """Schedule a task that derives keys. While the broker is unreachable, envelopes wait for the periodic task."""
+    """Schedule a task that derives keys. While the broker is unreachable, derive them here, in the same budget."""
+    try:
+        for run in count():
+            if _is_scheduled() or not pending_keys.are_any():
+                return
+            if not run:
+                log.warning("keys_not_scheduled")
+            _call_back_pending(urgent_budget())
+            sleep(UNSCHEDULED_SECONDS)
+    except Error as error:
+        log.warning("keys_not_derived", reason=reason(error))
+    finally:
+        connection.close()
+        ASKING_FOR_KEYS.release()
+
+
+def _is_scheduled() -> bool:
     try:
         derive_wanted_keys.apply_async(expires=KEYS_PERIOD_SECONDS, retry=False)
-    except OperationalError as error:
-        log.warning("keys_not_wanted", error=type(error).__name__)
-    finally:
-        ASKING_FOR_KEYS.release()
+    except OperationalError:
+        return False
+    return True
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment

@@ -4,15 +4,23 @@ One process writes a time (a lease, a pause, a deadline), and another one compar
 clock jumps must not treat the pushes of other processes as lost, or delay its own for hours. So each process reads the
 time of the database now and then, and continues it with its monotonic clock. Replies need it too, because stores
 refuse messages that are dated 20 seconds off.
+
+The database's own clock may leap, too, and everything that waits would expire. So a process that ran before does not
+follow a leap ahead that its machine's clock did not make (docs/decisions/0070).
 """
 
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import cast
 
+import structlog
 from django.utils import timezone
 
 from kit.db.statements import fetch
+
+log = structlog.get_logger(__name__)
+
+MAX_LEAP = timedelta(hours=1)
 
 
 class Clock:
@@ -20,10 +28,24 @@ class Clock:
 
     def __init__(self) -> None:
         self._known: tuple[datetime, float] | None = None
+        self._has_leapt = False
 
-    def set(self, now: datetime) -> None:
-        """Set the clock to a time that was just read from the database."""
+    def set(self, read: datetime) -> datetime:
+        """Set the clock to a time that was just read from the database. Return the time that it has now."""
+        now = self.now() if self._leaps(read) else read
         self._known = (now, monotonic())
+        return now
+
+    def _leaps(self, read: datetime) -> bool:
+        """Return whether the database's clock has leapt ahead of ours and of this machine's, which agree."""
+        expected = self.now()
+        has_leapt = read - expected > MAX_LEAP and self._known is not None
+        has_leapt = has_leapt and abs(timezone.now() - expected) <= MAX_LEAP
+        if has_leapt != self._has_leapt:
+            seconds = round((read - expected).total_seconds())
+            log.error("database_clock_leapt" if has_leapt else "database_clock_is_back", seconds_ahead=seconds)
+        self._has_leapt = has_leapt
+        return has_leapt
 
     def now(self) -> datetime:
         """Return the time of the database, or of this machine before `set` was called."""
@@ -43,4 +65,4 @@ clock = Clock()
 def database_now() -> datetime:
     """Read the time from the database. Code that deletes or expires rows, or closes a day, uses no other clock."""
     [(now,)] = fetch("SELECT clock_timestamp()")
-    return cast("datetime", now)
+    return clock.set(cast("datetime", now))

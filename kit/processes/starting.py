@@ -15,7 +15,7 @@ import structlog
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, ProgrammingError, connection
 
-from kit.db.clock import clock, database_now
+from kit.db.clock import database_now
 from kit.db.reasons import reason
 from kit.health import own_faults
 from kit.health.change_filter import ChangeFilter
@@ -37,7 +37,7 @@ def wait_until_fit() -> None:
         sleep(RETRY_SECONDS)
     for oddity in _lines_of(checks.ODDITIES):
         log.warning("started_all_the_same", reason=oddity)
-    clock.set(database_now())
+    database_now()  # sets the clock
     connection.close()  # so that no forked process inherits it
 
 

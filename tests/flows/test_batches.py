@@ -28,7 +28,7 @@ from tests.flows import fleet as processes
 from tests.flows import load
 from tests.flows.conftest import network_of
 from tests.flows.fleet import OF_FLOWS, Fleet, NewFleet, services, wait_until
-from tests.flows.network import Network
+from tests.flows.network import Network, new_sender
 
 CHILDREN = 2
 REQUESTS = 100
@@ -96,6 +96,8 @@ def test_batches_go_on_without_a_broker_and_only_a_new_child_waits_for_it(
     lone.kill("valkey")
     lone_network.publish(*prepared.messages)
     load.check_each_once(lone_network, prepared)
+    # the key of a new phone's query topic is derived without a task
+    assert lone_network.query(new_sender(), lone_network.phone())
     assert children(lone) == [killed, neighbour]
     killed.kill()
     wait_until(lambda: loops(lone_network) == 1, what="one child processes batches")

@@ -439,7 +439,7 @@ class Simulation:
                 patch.setattr(module, "monotonic", self._monotonic)
         patch.setattr(timezone, "now", self._now)
         # the server sets it from the database's time, which is simulated
-        patch.setattr(Clock, "set", lambda _clock, _reported: None)
+        patch.setattr(Clock, "set", lambda _clock, reported: reported)
         patch.setattr(os, "urandom", self._random_bytes)
         patch.setattr(kit.http.connections, "_loop", lambda: self._current().loop)
         patch.setattr(waku, "want_keys", self._want_keys)

@@ -7,6 +7,8 @@ from kombu.exceptions import OperationalError
 from structlog.testing import capture_logs
 
 from pushserver.celery import app
+from tests.batches import Process
+from tests.conversation import EPHEMERAL, put, query, registration, replies_to
 from waku_bridge import tasks
 
 
@@ -22,7 +24,9 @@ def test_keys_are_not_derived_in_the_workers_of_batches(task):
     assert app.amqp.router.route({}, task.name)["queue"].name == "keys"
 
 
-def test_while_the_broker_is_unreachable_envelopes_wait_for_the_periodic_task(monkeypatch):
+@pytest.mark.django_db(transaction=True)
+def test_while_the_broker_is_unreachable_the_process_derives_the_keys_itself(monkeypatch):
+    """One run after the other, in a thread and within the budget, until no envelope waits or the broker is back."""
     asked = []
 
     def refuse(**_options):
@@ -30,10 +34,14 @@ def test_while_the_broker_is_unreachable_envelopes_wait_for_the_periodic_task(mo
         raise OperationalError
 
     monkeypatch.setattr(tasks.derive_wanted_keys, "apply_async", refuse)
+    monkeypatch.setattr(tasks, "UNSCHEDULED_SECONDS", 0.0)
+    process = Process()
     with capture_logs() as logs:
-        for _ in "12":
-            tasks.want_keys()
-            with tasks.ASKING_FOR_KEYS:
-                pass
+        for message in (registration(), query()):
+            put(message)
+            process.process_batch()
+        with tasks.ASKING_FOR_KEYS:
+            process.process_batch()
+    assert len(replies_to(EPHEMERAL)) == 1
     assert asked == ["want-keys"] * 2
-    assert [entry["event"] for entry in logs] == ["keys_not_wanted"] * 2
+    assert [entry["event"] for entry in logs].count("keys_not_scheduled") == 1

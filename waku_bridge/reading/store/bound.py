@@ -60,7 +60,7 @@ class Bound:
                 self._nothing_before = max(self._nothing_before, clock.now() - RECENT - AT_FIRST)
             return max(self._backoff.next(), PERIOD_SECONDS)
         self._backoff.works()
-        clock.set(now)
+        now = clock.set(now)
         self._nothing_before = min(oldest or now, now - RECENT)
         if dropped:
             log.warning("envelopes_dropped", reason=inbox.OVERLOAD, count=dropped)
