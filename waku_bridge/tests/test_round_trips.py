@@ -24,7 +24,6 @@ class Node:
 
     async def publish(self, pubsub_topic, message):
         message_hash(pubsub_topic, message)
-        return "relay"
 
     async def known(self, hashes):
         return set(hashes)
