@@ -21,6 +21,8 @@ from kit.http.notices import Notice
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from notifications.gateways.gorush.rules.table import load_seed
 from notifications.models import Channel, Notification
+from notifications.rules.policy import Verdict, Wish
+from notifications.rules.reports import Decided
 from pushserver.api import tokens
 from pushserver.models import AccessRecord
 from registrations.messages import TokenType
@@ -87,6 +89,7 @@ def make_world() -> World:
     # Oldest first, and rows under way last.
     for number, state in reversed([*enumerate([*ENDS, *["delivered"] * 12])]):
         _make_notification(world, registrations[number % 3 if 4 <= number < 13 else number % USERS], state, number)
+    _make_decided(world)
     _make_waku(world)
     _make_xmpp(world)
     _make_operations(world)
@@ -195,6 +198,15 @@ def _make_request(world: World, at: datetime, *, is_open: bool) -> Any:
             envelope_hash=request.source_key, at=at, state="confirmed", node=NODES[0], payload=None, **reported
         )
     return request
+
+
+def _make_decided(world: World) -> None:
+    """Make pushes to the heroine that were decided at once: by her wishes, or by her friends' outdated data."""
+    wishes = [Wish.CHAT_MUTED, Wish.AUTHOR_BLOCKED, Wish.MENTIONS_BLOCKED]
+    decided = [Decided(0, Verdict.SUPPRESSED, 2 if wish is Wish.MENTIONS_BLOCKED else 1, wish) for wish in wishes]
+    decided += [Decided(0, Verdict.WRONG_TOKEN, 1), Decided(0, Verdict.COALESCED, 1), Decided(0, Verdict.DUPLICATE, 1)]
+    for number, one in reversed([*enumerate(decided)]):
+        factories.make_decided(HEROINE, one, at=world.before(minutes=3 + 17 * number))
 
 
 def _make_waku(world: World) -> None:

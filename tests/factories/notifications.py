@@ -8,8 +8,9 @@ from django.utils import timezone
 from kit.db.partitions import day_of
 from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.messages import QueueKey
-from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest
+from notifications.models import Attempt, Channel, DecidedAtOnce, Halt, Notification, NotificationRequest
 from notifications.queues import queues
+from notifications.rules.reports import Decided, pack
 from registrations.messages import TokenType
 
 REQUEST_ANSWERED_AFTER = timedelta(seconds=1)
@@ -84,6 +85,17 @@ def make_attempt(notification: Notification | None = None, **fields: Any) -> Att
         times = {"began_at": row["started_at"], "ended_at": row["started_at"] + took}
         row = {**times, "waited_ms": max(0, waited) if row["number"] == 1 else None} | row
     return Attempt.objects.create(notification=notification, **row)
+
+
+def make_decided(key_hash: bytes, decided: Decided, *, at: datetime | None = None) -> DecidedAtOnce:
+    """Make a request with one push to a user, which was decided at once."""
+    request = make_answered_request(at=at, decided=pack([decided]))
+    return DecidedAtOnce.objects.create(
+        recipient=key_hash[: DecidedAtOnce.RECIPIENT_BYTES],
+        request=request,
+        position=decided.position,
+        decided_on=day_of(request.received_at),
+    )
 
 
 def make_unknown_error(**fields: Any) -> UnknownGatewayError:

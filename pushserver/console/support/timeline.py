@@ -43,6 +43,7 @@ from pushserver.console.support.outlook import (
     why_ended,
 )
 from pushserver.console.support.story import (
+    A_MOMENT,
     HALT_ENDS,
     Story,
     envelope_of,
@@ -223,9 +224,11 @@ def _error(attempt: Attempt, story: Story) -> str:
 
 
 def _end(story: Story) -> Iterator[Step]:
-    notification = story.notification
-    if notification.finished_at:
-        yield Step(notification.finished_at, "Finished:", why_ended(story), notification.state)
+    finished_at = story.notification.finished_at
+    if finished_at:
+        # The batch that recorded the last result may have begun just before the result arrived.
+        results = [each.ended_at for each in story.attempts if each.ended_at and each.ended_at < finished_at + A_MOMENT]
+        yield Step(max([finished_at, *results]), "Finished:", why_ended(story), story.notification.state)
 
 
 def _answer(
