@@ -531,7 +531,7 @@ def decisions_shown(client: Client) -> list[tuple[str, str]]:
     html = client.get(f"/admin/users/{CLIENT.key_hash.hex()}/").content.decode()
     assert not [secret for secret in SECRETS if secret in html]
     section = html.partition("Suppressed, refused or merged</h2>")[2].partition("</section>")[0]
-    for url in re.findall(r'href="(/admin/timelines/request/[^"]+)"', section):
+    for url in re.findall(r'href="(/admin/timelines/requests/[^"]+)"', section):
         assert client.get(url).status_code == 200
     rows = [re.findall("<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall("<tr>(.*?)</tr>", section)]
     return [(re.sub("<[^>]+>", "", row[0]), unescape(row[1])) for row in rows if row[0] != "Decision"]
