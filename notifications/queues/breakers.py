@@ -39,7 +39,7 @@ SAMPLE = 100
 LOOKED_THROUGH = 5
 # No send takes longer. It bounds the days that are read.
 LONGEST_SEND_SECONDS = 600
-_ANSWERED: LiteralString = ", ".join(f"'{outcome}'" for outcome in ANSWERS)
+ANSWERED: LiteralString = ", ".join(f"'{outcome}'" for outcome in ANSWERS)
 DEATHS_WINDOW = timedelta(hours=1)
 # The number of newest sends that are read of an app that sends more within the window.
 DEATHS_LOOKED_THROUGH = 10_000
@@ -98,7 +98,7 @@ _NEWEST = f"""
     LEFT JOIN notifications_notificationrequest AS request
         ON request.id = n.request_id AND request.ended_on >= (n.created_at - interval '1 day')::date
     LEFT JOIN {table(Route)} AS route ON route.id = n.route_id
-    WHERE attempt.outcome IN ({_ANSWERED}) OR route.is_proven
+    WHERE attempt.outcome IN ({ANSWERED}) OR route.is_proven
     ORDER BY attempt.ended_at DESC, attempt.id DESC LIMIT %(limit)s
 """
 

@@ -5,12 +5,15 @@ keep it running.
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, LiteralString, NamedTuple
 
 from kit.admin.times import exact
+from kit.db.statements import fetch
 from kit.health.indicators import duration
+from notifications.messages import DEVICE_LIMITED, DRY_RUN, FAILURES
 from notifications.models import Channel, Halt
+from notifications.queues.breakers import ANSWERED
 from notifications.queues.halts import RUNNING
 from registrations import token_types
 
@@ -26,6 +29,58 @@ SWITCHES: LiteralString = f"""
             AND halt.app_topic = app.app_topic
     )
 """
+
+
+# Failures of an app in a row that are too few for its breaker (`breakers`), as in a small fleet or at night.
+FEW_FAILURES = 3
+FAILURES_WITHIN = timedelta(hours=1)
+_FAILED: LiteralString = " UNION ALL ".join(
+    f"""(
+        SELECT token_type, app_topic, code, error, began_at, ended_at FROM notifications_attempt
+        WHERE outcome = '{outcome}' AND started_at >= date_trunc('day', %(since)s) ORDER BY id DESC LIMIT 100
+    )"""
+    for outcome in FAILURES
+)
+# All apps of a platform that nothing was delivered to count as one, without a name, because clients choose the names.
+_FAILING = f"""
+    SELECT failed.token_type, app.app_topic, count(*), min(failed.ended_at),
+        mode() WITHIN GROUP (ORDER BY concat(code, ' (' || nullif(error, '') || ')'))
+    FROM ({_FAILED}) AS failed
+    LEFT JOIN notifications_channel AS app USING (token_type, app_topic)
+    WHERE began_at IS NOT NULL AND code <> '{DEVICE_LIMITED}' AND ended_at >= %(since)s AND ended_at > coalesce((
+        SELECT ended_at FROM notifications_attempt AS answered
+        WHERE answered.token_type = app.token_type AND answered.app_topic = app.app_topic
+            AND outcome IN ({ANSWERED}) AND began_at IS NOT NULL AND code <> '{DRY_RUN}' AND started_at >= %(since)s
+        ORDER BY started_at DESC LIMIT 1
+    ), '-infinity')
+    GROUP BY failed.token_type, app.app_topic HAVING count(*) >= {FEW_FAILURES}
+"""
+
+
+class Failing(NamedTuple):
+    """An app whose last sends all failed, or the apps of a platform that nothing was delivered to yet.
+
+    ``answer`` is the commonest code, with gorush's redacted text where there is one.
+    """
+
+    name: str
+    failures: int
+    since: datetime
+    answer: str
+
+
+def failing(*, now: datetime) -> list[Failing]:
+    """Return the apps whose last sends, at least `FEW_FAILURES` within the last hour, all failed."""
+    return [
+        Failing(_name(kind, topic), count, since.astimezone(UTC), answer)
+        for kind, topic, count, since, answer in fetch(_FAILING, {"since": now - FAILURES_WITHIN})
+    ]
+
+
+def _name(kind: int, topic: str | None) -> str:
+    if topic is None:
+        return f"{token_types.devices_of(kind)} apps without a delivery"
+    return str(Channel(token_type=kind, app_topic=topic))
 
 
 class Switch(NamedTuple):
@@ -57,7 +112,7 @@ def read(rows: Iterable[Sequence[Any]]) -> list[Switch]:
     """Return the switches in the rows of `SWITCHES`, from any connection."""
     return [
         Switch(
-            *(state, str(Channel(token_type=kind, app_topic=topic)), by, why, since.astimezone(UTC)),
+            *(state, _name(kind, topic), by, why, since.astimezone(UTC)),
             token_types.devices_of(kind),
         )
         for state, kind, topic, by, why, since in rows

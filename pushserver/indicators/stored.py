@@ -63,7 +63,7 @@ def read(hour: Hour, before: Mapping[str, str], *, now: datetime, is_blind: bool
         is_slow=counted is None,
         counted_until=hour.counted_until,
         lost_key=keys.lost(),
-        delivery=_delivery(counted),
+        delivery=_delivery(counted, now=now),
         traffic=_traffic(hour),
         results=ResultFacts(hour.newest(results.JUDGED_MINUTES), hour.newest(1), hour.counted_until, before),
         registrations=_registrations(),
@@ -74,11 +74,12 @@ def read(hour: Hour, before: Mapping[str, str], *, now: datetime, is_blind: bool
     )
 
 
-def _delivery(counted: Mapping[str, float] | None) -> DeliveryFacts:
+def _delivery(counted: Mapping[str, float] | None, *, now: datetime) -> DeliveryFacts:
     distrusted = Channel.objects.filter(deaths_distrusted_since__isnull=False)
     due, due_age, overdue = ((counted or {}).get(gauge.name, 0.0) for gauge in OWN_GAUGES)
     return DeliveryFacts(
         switches=standstill.read(fetch(standstill.SWITCHES)),
+        failing=standstill.failing(now=now),
         deaths_distrusted={str(app): at for app in distrusted if (at := app.deaths_distrusted_since)},
         time_to_live=timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS),
         due=None if counted is None else Waiting(int(due), due_age),

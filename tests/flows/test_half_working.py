@@ -14,14 +14,18 @@ from typing import Any, ClassVar
 
 import pytest
 from coincurve import PrivateKey
+from django.conf import LazySettings
 from django.utils import timezone
 
+from kit.health.indicators import Indicator, State
 from kit.http.connections import new_client, submit
 from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.models import Halt, Notification
+from pushserver.indicators.snapshot import take_snapshot
 from registrations.messages import TokenType
 from tests.batches import Process
-from tests.conversation import push, registration, request, say
+from tests.conversation import push, registration, say
+from tests.conversation import request as push_request
 from tests.factories.tokens import apn_token, firebase_token
 from tests.serving import serve
 from waku_bridge.codec.keys import Identity
@@ -63,7 +67,13 @@ class Gorush(BaseHTTPRequestHandler):
             logs = [{"type": "failed-push", "platform": "", "token": token, "error": word.format(token=token)}]
         else:
             self.taken[token].append(sent)
-        body = json.dumps({"success": "ok", "counts": 1, "logs": logs}).encode()
+        self._answer({"success": "ok", "counts": 1, "logs": logs})
+
+    def do_GET(self) -> None:
+        self._answer({})
+
+    def _answer(self, answer: object) -> None:
+        body = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -93,7 +103,6 @@ class World:
         every = [phone for phones in self.phones.values() for phone in phones]
         say(*(phone.message for phone in every), now=self.now, process=self.process)
         self.notify(*every)
-        assert len(self.gorush.taken) == len(every)
         self.gorush.taken.clear()
 
     def notify(self, *phones: Phone, message_id: bytes = b"") -> None:
@@ -101,7 +110,9 @@ class World:
         for number, phone in enumerate(phones):
             own_id = message_id or b"message %d" % next(message_ids)
             signer = self.senders[number % len(self.senders)]
-            say(request(push(phone.identity), signer=signer, message_id=own_id), now=self.now, process=self.process)
+            say(
+                push_request(push(phone.identity), signer=signer, message_id=own_id), now=self.now, process=self.process
+            )
             self.process.process_backlog(now=self.now)
 
     def wait(self, **time: float) -> None:
@@ -115,9 +126,12 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world(request: pytest.FixtureRequest, settings: LazySettings) -> Iterator[World]:
     with _fresh(Gorush) as gorush, serve(gorush) as server:
-        world = World(f"http://127.0.0.1:{server.server_port}", gorush)
+        if not getattr(request, "param", {"is_delivered": True})["is_delivered"]:
+            gorush.words[IOS] = "InvalidProviderToken"
+        settings.GORUSH_URLS = [url := f"http://127.0.0.1:{server.server_port}"]
+        world = World(url, gorush)
         yield world
         submit(world.client.aclose()).result(2)
 
@@ -189,3 +203,31 @@ def test_refusals_at_three_phones_that_may_be_their_tokens_fault_stop_nobody(wor
     assert not Halt.objects.exists()
     world.notify(*world.phones[ANDROID][3:], world.phones[ANDROID][0])
     assert Halt.objects.get().kind == "tripped"
+
+
+def test_three_failures_without_a_success_show_in_a_fleet_too_small_to_be_halted(world: World) -> None:
+    word = POST + "words that nobody has seen for {token}"
+    world.gorush.words[IOS] = word
+    phones = world.phones[IOS][:3]
+    world.notify(*phones[:2])
+    assert _sending(world).state == State.GREEN
+    world.notify(phones[2])
+    sending = _sending(world)
+    assert (sending.state, Halt.objects.count()) == (State.YELLOW, 0)
+    assert "APN im.status: the last 3 sends failed, mostly with unknown" in sending.sentence
+    assert not [phone for phone in phones if phone.token in sending.sentence]
+    world.gorush.words.clear()
+    world.wait(seconds=15)
+    assert _sending(world).state == State.GREEN
+
+
+@pytest.mark.parametrize("world", [{"is_delivered": False}], indirect=True)
+def test_three_failures_before_the_first_delivery_show_too(world: World) -> None:
+    sending = _sending(world)
+    assert sending.state == State.YELLOW
+    assert "apps without a delivery: the last 6 sends failed, mostly with InvalidProviderToken" in sending.sentence
+
+
+def _sending(world: World) -> Indicator:
+    indicators = take_snapshot(now=world.now).indicators
+    return next(indicator for indicator in indicators if indicator.id == "sending")

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from kit.health.indicators import DATABASE_SILENT, Group, Indicator, Kind, State, above, duration, listed
 from kit.health.waiting import Waiting
-from notifications.queues.standstill import DRAINED, Switch, headline, stopped_words, stops
+from notifications.queues.standstill import DRAINED, Failing, Switch, headline, stopped_words, stops
 from pushserver.indicators import pages
 
 SENDING = Kind("sending", Group.OUT, "Sending", "PushServerNoPushes", pages.CHANNELS, concerns_all=True)
@@ -33,11 +33,12 @@ TRIPPED, PAUSED = "tripped", "paused"
 class DeliveryFacts:
     """Facts about delivery from the database. ``due`` and ``overdue_seconds`` are None where counting took too long.
 
-    ``switches`` are the drain and the channels. ``deaths_distrusted`` has the channels whose dead tokens are ignored,
-    with the time since when.
+    ``switches`` are the drain and the channels, and ``failing`` the apps whose last sends all failed.
+    ``deaths_distrusted`` has the channels whose dead tokens are ignored, with the time since when.
     """
 
     switches: Sequence[Switch] = ()
+    failing: Sequence[Failing] = ()
     deaths_distrusted: Mapping[str, datetime] = field(default_factory=dict)
     time_to_live: timedelta = timedelta(days=1)
     due: Waiting | None = field(default_factory=Waiting)
@@ -62,7 +63,7 @@ def sending(facts: DeliveryFacts, gateways: Sequence[Indicator] = ()) -> Indicat
         sentence = away.headline[:1].lower() + away.headline[1:]
         return Indicator(SENDING, State.RED, sentence, away.first_step, away.since, cause=away.id)
     if not stopped:
-        return Indicator(SENDING, State.GREEN, "pushes are sent")
+        return _failing(facts)
     is_drained = stopped[0].state == DRAINED
     action = "Start it" if is_drained else "Resume the channels"
     wait = duration(facts.time_to_live.total_seconds())
@@ -75,6 +76,21 @@ def sending(facts: DeliveryFacts, gateways: Sequence[Indicator] = ()) -> Indicat
         own_page=pages.DRAIN if is_drained else pages.HALTED,
         headline=headline(stopped),
     )
+
+
+def _failing(facts: DeliveryFacts) -> Indicator:
+    """Judge whether what is sent gets through. A halt of a channel has an indicator of its own."""
+    halted = {channel.name for channel in facts.halted}
+    failing = [app for app in facts.failing if app.name not in halted]
+    if not failing:
+        return Indicator(SENDING, State.GREEN, "pushes are sent")
+    sentence = "; ".join(
+        f"{app.name}: the last {app.failures} sends failed, mostly with {app.answer}" for app in failing
+    )
+    first_step = (
+        "Look at its attempts: what does the gateway answer? Waiting pushes are sent again less and less often."
+    )
+    return Indicator(SENDING, State.YELLOW, sentence, first_step, min(app.since for app in failing))
 
 
 def _each(switches: Sequence[Switch]) -> str:
