@@ -23,7 +23,7 @@ OWN_FAULT = Gauge(
 # PostgreSQL refuses every process for these reasons, and not one statement.
 REFUSALS = ("25006", "42501", "53100", "53300")
 # A process that meets a fault tries again within two seconds, so one that was noted longer ago is over.
-OVER_SECONDS = 6.0
+OVER_SECONDS = 5.0
 
 for code in REFUSALS:  # a full disk has no room for a new entry
     OWN_FAULT.labels(code)

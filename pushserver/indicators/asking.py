@@ -109,10 +109,12 @@ def _as_known(reason: str) -> str:
     """Return the reason why PostgreSQL cannot be used: the one that it gave to a process, or ours.
 
     A process that PostgreSQL refuses says so every two seconds. Once PostgreSQL does not answer any more, the last
-    refusal stays the reason.
+    refusal stays the reason. Whether it can be written at all is what our own question has just told.
     """
     global _well_at  # noqa: PLW0603 - one fact about this process
-    refused = {code: ago for code, ago in own_faults.seconds_ago(settings.METRICS_DIR).items() if code in REASONS}
+    noted = own_faults.seconds_ago(settings.METRICS_DIR)
+    told = "" if reason else READ_ONLY
+    refused = {code: ago for code, ago in noted.items() if code in REASONS and code != told}
     code, seconds_ago = min(refused.items(), key=itemgetter(1), default=("", inf))
     if seconds_ago <= own_faults.OVER_SECONDS or (reason and time() - seconds_ago > _well_at):
         return REASONS[code]

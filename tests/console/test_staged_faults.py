@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP, SIGTERM
@@ -310,6 +310,50 @@ def test_a_bridge_that_is_stopped(well: Stack) -> None:
         well.first_action("restart it if it hangs", "PushServerNoBridge")
         well.keeps_saying(said)
     well.says(WELL, "the bridge goes on")
+
+
+def test_a_worker_that_is_cut_off_from_gorush(well: Stack, tmp_path: Path) -> None:
+    """It has a gorush of its own, which ends. It leads, so that it gets its share of so little load."""
+    port = free_port()
+    words = re.compile(r"process \d+ on \S+ cannot reach gorush, and leaves its pushes to the others")
+    at_work = re.compile(r"(\d+) process(?:es)? at work")
+    expect(well.page.locator("body")).to_contain_text(at_work)
+    usual = at_work.search(well.page.locator("body").inner_text())
+    all_at_work = f"{int(usual.group(1)) + 1} processes at work" if usual else ""
+    with ExitStack() as running:
+        gorush = running.enter_context(program(tmp_path, "embedded.gorush", "--port", str(port)))
+        environment = well.up.environment | {"GORUSH_URL": f"http://127.0.0.1:{port}", "METRICS_PORT": "0"}
+        apart = ["celery", "--app=pushserver.worker", "worker", "--hostname=apart@%h", "--queues=batches"]
+        running.enter_context(program(tmp_path, *apart, "--pool=prefork", "--concurrency=1", environment=environment))
+        expect(well.page.locator("body")).to_contain_text(all_at_work, timeout=90_000)
+        for each in well.processes("batches@", "MainProcess"):
+            each.terminate()  # the supervisor starts it again
+        expect(well.page.locator("body")).to_contain_text("1 process at work", timeout=30_000)
+        expect(well.page.locator("body")).to_contain_text(all_at_work, timeout=90_000)
+        gorush.kill()
+        well.says(words, "a worker is cut off from gorush")
+        well.keeps_saying(re.compile("^Messages get through; 1 can wait"))
+        running.enter_context(program(tmp_path, "embedded.gorush", "--port", str(port)))
+        begun = time.monotonic()
+        expect(well.page.locator("body")).not_to_contain_text(words, timeout=GIVES_UP_AFTER_SECONDS * 1000)
+        well.times.append(("it reaches gorush again", time.monotonic() - begun))
+    well.says(WELL, "it has ended")
+
+
+@contextmanager
+def program(
+    folder: Path, *module: str, environment: "dict[str, str] | None" = None
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a module of ours, or one that is installed, while the block runs."""
+    with (folder / "programs.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *module], cwd=PROJECT, env=environment, stdout=log, stderr=log
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def test_a_key_that_changed_at_a_restart(well: Stack) -> None:

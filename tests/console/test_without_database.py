@@ -47,7 +47,7 @@ def test_each_page_shows_only_the_outage_its_beginning_and_its_remedy(
     response = client.get(path)
 
     html = response.content.decode()
-    assert (response.status_code, response["Retry-After"], response["Cache-Control"]) == (503, "5", "no-store")
+    assert (response.status_code, response["Retry-After"], response["Cache-Control"]) == (503, "2", "no-store")
     assert "Nothing is processed: PostgreSQL does not answer" in html
     assert "Start PostgreSQL, or correct DATABASE_URL." in html
     assert 'http-equiv="refresh"' in html

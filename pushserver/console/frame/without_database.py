@@ -26,7 +26,7 @@ from pushserver.indicators.kinds import server
 # A page opens without a check of PostgreSQL for this time after the last good answer.
 FRESH_SECONDS = 0.5
 ANSWER_SECONDS = 1.5
-AGAIN_SECONDS = 5
+AGAIN_SECONDS = 2
 PREFIX = "/admin/"
 
 
