@@ -40,6 +40,7 @@ RESULTS = PROJECT / "test-results"
 AIM_SECONDS = 5.0
 GIVES_UP_AFTER_SECONDS = 30.0
 WELL = re.compile("Messages get through")
+START_SECONDS = 240.0
 PASSWORD = r"Console user: admin, password: (\S+) \(shown only now"
 # Requests an hour on the days before, so that twenty a minute are usual.
 USUAL_HOUR = 1200
@@ -78,7 +79,7 @@ class Stack:
         assert self.up.ends(SIGTERM) == 0
         port, data_dir = int(self.up.environment["PORT"]), Path(self.up.environment["DATA_DIR"])
         self.up = Up(data_dir, port, self.up.log, environment={**self.own, **environment})
-        self.up.shows("Ready. Console: ")
+        self.up.shows("Ready. Console: ", START_SECONDS)
 
     def first_action(self, words: str, page_title: str) -> None:
         """Check the first action on the page, and that a click on it leads to its steps."""
@@ -127,7 +128,7 @@ def a_stack(folder: Path, chromium: Browser, password: str = "") -> Iterator[Sta
     up = Up(folder / "data", port, folder / "up.log", environment=environment)
     context = chromium.new_context(base_url=up.url, viewport={"width": 1400, "height": 900}, reduced_motion="reduce")
     try:
-        up.shows("Ready. Console: ")
+        up.shows("Ready. Console: ", START_SECONDS)
         password = password or up.shows(PASSWORD).group(1)
         with _steady_requests(up, folder) as load:
             known = Stack(up, node, node_url, context.new_page(), load, environment)
@@ -372,9 +373,11 @@ def test_a_key_that_changed_at_a_restart(well: Stack) -> None:
 def test_a_disk_that_fills(name: str, tmp_path: Path, chromium: Browser) -> None:
     """Nearly full, messages still get through. Full, nothing is processed, whoever notices it first."""
     first = Up(tmp_path / "data", free_port(), tmp_path / "first.log")
-    first.shows("Ready. Console: ")
-    password = first.shows(PASSWORD).group(1)
-    first.ends(SIGTERM)
+    try:
+        password = first.shows(PASSWORD, START_SECONDS).group(1)
+        first.shows("Ready. Console: ", START_SECONDS)
+    finally:
+        first.ends(SIGTERM)
     with small_disk(tmp_path / "data" / name) as disk, a_stack(tmp_path, chromium, password) as well:
         disk.fill(left_mib=60)
         well.says(re.compile(r"the disk of PostgreSQL.* has \d+ MiB left of"), f"the disk {name} is nearly full")
