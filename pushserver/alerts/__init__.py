@@ -3,7 +3,8 @@
     watch ──▶ snapshot ──▶ incidents ──▶ planning ──▶ Alert rows ──▶ sending ──▶ mail, webhook
 
 Each message is a row of `Alert`. So only one worker sends it, and repeats it until the target accepts it. While
-PostgreSQL is away there are no rows. Each worker then alerts about PostgreSQL alone, from memory.
+PostgreSQL cannot be read or written, each worker alerts from memory about what has got bad, and stores the rows
+afterwards.
 
 See docs/console.md.
 """

@@ -85,7 +85,7 @@ class Watch(RestartingThread):
 class Unnoted:
     """The incidents since PostgreSQL cannot be read or written. They alert from memory, and get their rows afterwards.
 
-    The rows of ``before``, the indicators that were bad already, have their own alerts. ``levels`` are those that were
+    The indicators in ``before`` were bad already, and alert by their rows. ``levels`` are those that were
     chosen last, by kind.
     """
 
