@@ -5,8 +5,8 @@ from dataclasses import dataclass
 # Seconds to wait for PostgreSQL's own timeout error before the client gives up.
 GRACE_SECONDS = 5.0
 # Seconds after which PostgreSQL ends a transaction whose process sends nothing, as it was stopped or its container
-# frozen. Otherwise the rows that it locked would wait until somebody ends it. Decoding and sealing a batch take less
-# than a second.
+# frozen. Otherwise the rows that it locked would wait until somebody ends it. Decoding the largest batch takes two
+# seconds on a busy machine.
 IDLE_SECONDS = 30.0
 
 
