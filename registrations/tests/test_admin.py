@@ -160,3 +160,18 @@ def test_the_newest_event_comes_first(admin_client: Client) -> None:
 
     table = re.sub(r"<[^>]+>", " ", html[html.index('id="result_list"') : html.index("</table>")])
     assert re.findall(r"\b(?:expired|token_died|registered)\b", table) == ["expired", "token_died", "registered"]
+
+
+@pytest.mark.parametrize("page", ["/admin/users/{key_hash}/", "/admin/registrations/registrationevent/?q={pseudonym}"])
+def test_of_events_of_one_moment_the_one_that_was_decided_last_comes_first(admin_client: Client, page: str) -> None:
+    registration, at = factories.make_registration(), timezone.now()
+    kinds = [RegistrationEvent.Kind.REGISTERED, RegistrationEvent.Kind.UNREGISTERED] * 4
+    for kind in kinds:
+        factories.make_event(pseudonym=registration.pseudonym, kind=kind, at=at)
+
+    key_hash = bytes(registration.public_key_hash).hex()
+    html = admin_client.get(page.format(key_hash=key_hash, pseudonym=registration.pseudonym)).content.decode()
+
+    table = html[html.rindex("Registration events") if "users" in page else html.index('id="result_list"') :]
+    shown = re.findall(r"\b(?:un)?registered\b", re.sub(r"<[^>]+>", " ", table[: table.index("</table>")]))
+    assert shown == [kind.value for kind in reversed(kinds)]
