@@ -1,8 +1,13 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import connection
 
+from kit.health.indicators import State
+from kit.health.space import SIZE_OF_DATABASE, Past, judge
 from pushserver.history import hours
+from pushserver.history.volumes import PAST, volumes
+from pushserver.indicators.kinds.server import DISK
 from pushserver.models import AttemptMinute, BridgeMinute, TrafficHour, TrafficMinute
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -21,7 +26,9 @@ def count_minutes(begin_at: datetime, minutes: int, *, requests: int = 0, delive
 
 
 def known() -> dict[tuple[datetime, str], int]:
-    return {(row.begin_at, row.flow): row.count for row in TrafficHour.objects.all()}
+    """Return the flows of messages."""
+    rows = TrafficHour.objects.exclude(flow__startswith="free ").exclude(flow=SIZE_OF_DATABASE)
+    return {(row.begin_at, row.flow): row.count for row in rows}
 
 
 def test_the_sum_of_an_hour_is_known_when_its_last_minute_has_settled() -> None:
@@ -33,6 +40,33 @@ def test_the_sum_of_an_hour_is_known_when_its_last_minute_has_settled() -> None:
     hours.add_up(now=NOON + HOUR + 5 * MINUTE)
     hours.add_up(now=NOON + HOUR + 6 * MINUTE)
     assert known() == {(NOON, "requests waku"): 120, (NOON, "pushes iPhone"): 360, (NOON, "pushes Android"): 0}
+
+
+def test_the_space_of_volumes_and_the_size_of_the_database_are_noted_with_the_newest_hour() -> None:
+    count_minutes(NOON, 120)
+    hours.add_up(now=NOON + 2 * HOUR + 5 * MINUTE)
+
+    everything = {(row.begin_at, row.flow): row.count for row in TrafficHour.objects.all()}
+    space = {key: count for key, count in everything.items() if key not in known()}
+    assert {flow for _, flow in space} == {SIZE_OF_DATABASE, *(volume.flow for volume in volumes())}
+    assert {at for at, _ in space} == {NOON + HOUR}
+    assert all(space.values())
+    assert not set(hours.read_usual(NOON + HOUR + DAY)) & {flow for _, flow in space}
+
+
+def test_the_disk_that_fills_at_the_pace_of_the_last_day_is_red() -> None:
+    [volume, *_] = volumes()
+    lost_per_hour = volume.free_mib // 2
+    now = datetime.now(UTC)
+    for ago in (0, 1, 2):
+        count = volume.free_mib + ago * lost_per_hour
+        TrafficHour.objects.create(begin_at=now - ago * HOUR, flow=volume.flow, count=count)
+    with connection.cursor() as cursor:
+        cursor.execute(PAST)
+        past = {flow: Past(*values) for flow, *values in cursor.fetchall()}
+
+    found = judge(DISK, [volume], past)
+    assert (found.state, "and is full in 2 h at the pace of the last day" in found.sentence) == (State.RED, True), found
 
 
 def test_an_hour_without_messages_is_zero_and_one_that_was_not_counted_is_not_known() -> None:
