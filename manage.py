@@ -6,6 +6,8 @@ import sys
 from importlib import import_module
 
 import django
+from django.conf import settings
+from django.core import checks
 from django.core.management import call_command, execute_from_command_line
 from django.db import OperationalError
 
@@ -35,6 +37,8 @@ if __name__ == "__main__":
     try:
         main()
     except OperationalError as error:
+        if settings.CONFIGURATION_PROBLEMS:  # a DATABASE_URL that is wrong was not used
+            sys.exit("\n".join(str(found) for found in checks.run_checks() if found.is_serious()))
         if not words(error):
             raise
         sys.exit(f"manage.py: {words(error)}")

@@ -101,7 +101,7 @@ def begin_when_fit(**_kwargs: Any) -> None:
     from kit.processes.starting import wait_until_fit  # noqa: PLC0415 - possible once apps are loaded
 
     port.serve()
-    wait_until_fit()
+    wait_until_fit(is_worker=True)
 
 
 @signals.worker_ready.connect

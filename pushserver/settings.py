@@ -16,7 +16,15 @@ from kit.canary.dry_run import token_of
 from kit.db.postgresql import sessions
 from kit.db.postgresql.timeouts import IDLE_SECONDS, Timeouts
 from pushserver.config import embedded
-from pushserver.config.environment import MAIL_ADDRESS, Environment, GeneratedSecrets, is_near
+from pushserver.config.catalogue import NAMES
+from pushserver.config.environment import (
+    ENCODE,
+    MAIL_ADDRESS,
+    Environment,
+    GeneratedSecrets,
+    is_near,
+    wrong_in_url,
+)
 from pushserver.config.logs import configure_logging
 from pushserver.config.retired import RETIRED
 from pushserver.config.role import Role, role
@@ -25,6 +33,8 @@ from pushserver.start.release import version
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = Environment(os.environ)
 env.refuse_retired(RETIRED)
+env.refuse_unfinished(NAMES)
+env.refuse_unreadable_certificates()
 
 VERSION = version()
 ROLE = role()
@@ -114,16 +124,17 @@ def _database() -> dict[str, Any]:
 
 def _database_parameters() -> dict[str, Any]:
     """Return what the URL says, as libpq reads it. One that libpq does not take, or without a name, is a problem."""
+    wrong = wrong_in_url(DATABASE_URL or NO_DATABASE, ("postgresql", "postgres"))
     try:
-        given = conninfo_to_dict(DATABASE_URL or NO_DATABASE)
+        given = {} if wrong else conninfo_to_dict(DATABASE_URL or NO_DATABASE)
     except ProgrammingError:
-        given = {}
-    if (DATABASE_URL or NO_DATABASE).startswith(("postgresql://", "postgres://")) and given.get("dbname"):
+        wrong = "has a character or an option that libpq does not read"
+    if not wrong and given.get("dbname"):
         return given
     env.report(
         "bad_database_url",
-        "DATABASE_URL is not a PostgreSQL URL.",
-        "Example: postgresql://user:password@host:5432/name, and with a standby ...@host:5432,other:5432/name",
+        f"DATABASE_URL {wrong or 'has no name of a database at its end'}.",
+        f"Example: postgresql://user:password@host:5432/name, with a standby ...@host:5432,other:5432/name. {ENCODE}",
     )
     return conninfo_to_dict(NO_DATABASE)
 
@@ -131,9 +142,7 @@ def _database_parameters() -> dict[str, Any]:
 DATABASES = {"default": _database()}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-REDIS_URL = env.secret("REDIS_URL") or "redis://127.0.0.1:6379/0"
-if not REDIS_URL.startswith(("redis://", "rediss://")):
-    env.report("bad_redis_url", "REDIS_URL is not a Redis URL.", "Example: redis://127.0.0.1:6379/0")
+REDIS_URL = env.redis_url("REDIS_URL") or "redis://127.0.0.1:6379/0"
 CACHES = {
     "default": {
         "BACKEND": "django.core.cache.backends.redis.RedisCache",
@@ -251,12 +260,7 @@ if not re.match(r"(local(\[.+\])?$|yarn$|spark://|k8s://|sc://)", SPARK_MASTER):
 SPARK_DRIVER_MEMORY = env.text("SPARK_DRIVER_MEMORY", "2g")
 if not re.fullmatch(r"[1-9]\d{0,5}[mg]", SPARK_DRIVER_MEMORY):
     env.report("bad_driver_memory", "SPARK_DRIVER_MEMORY is no size as Java reads it.", "Example: 2g")
-REPORTS_PSEUDONYM_PERIOD = env.text("REPORTS_PSEUDONYM_PERIOD", "month")
-if REPORTS_PSEUDONYM_PERIOD not in {"day", "week", "month", "year"}:
-    env.report(
-        "bad_pseudonym_period", "REPORTS_PSEUDONYM_PERIOD is none of day, week, month, year.", "The default is month."
-    )
-    REPORTS_PSEUDONYM_PERIOD = "month"
+REPORTS_PSEUDONYM_PERIOD = env.choice("REPORTS_PSEUDONYM_PERIOD", "month", "day", "week", "year")
 REPORTS_NIGHTLY = env.flag("REPORTS_NIGHTLY", default=True)
 REPORTS_HOUR = env.count("REPORTS_HOUR", 1, minimum=0, maximum=23)
 REPORT_RECIPIENTS = env.items("REPORT_RECIPIENTS")
@@ -265,12 +269,16 @@ EMAIL_HOST = env.text("EMAIL_HOST")
 EMAIL_PORT = env.count("EMAIL_PORT", 587, minimum=1, maximum=65535)
 EMAIL_HOST_USER = env.text("EMAIL_USER")
 EMAIL_HOST_PASSWORD = env.secret("EMAIL_PASSWORD")
-EMAIL_ENCRYPTION = env.text("EMAIL_ENCRYPTION", "starttls")
+EMAIL_ENCRYPTION = env.choice("EMAIL_ENCRYPTION", "starttls", "tls", "none")
 EMAIL_USE_TLS, EMAIL_USE_SSL = EMAIL_ENCRYPTION == "starttls", EMAIL_ENCRYPTION == "tls"
 EMAIL_TIMEOUT = 30
 DEFAULT_FROM_EMAIL = env.text("EMAIL_FROM", "push-server@localhost")
-if EMAIL_ENCRYPTION not in {"starttls", "tls", "none"}:
-    env.report("bad_email_encryption", "EMAIL_ENCRYPTION is none of starttls, tls, none.", "The default is starttls.")
+if EMAIL_ENCRYPTION == "none" and EMAIL_HOST_PASSWORD and not is_near(EMAIL_HOST):
+    env.report(
+        "open_email_password",
+        "EMAIL_PASSWORD would cross the network in plain text, as EMAIL_ENCRYPTION is none.",
+        "Set EMAIL_ENCRYPTION to starttls or tls, or no EMAIL_USER and EMAIL_PASSWORD.",
+    )
 if any(not MAIL_ADDRESS.fullmatch(address) for address in [*REPORT_RECIPIENTS, DEFAULT_FROM_EMAIL]):
     env.report(
         "bad_email_address",
@@ -286,6 +294,7 @@ if (REPORT_RECIPIENTS or any("://" not in target for target in ALERTS_TO)) and n
 
 # Start ----------------------------------------------------------------------------------------------------------------
 STARTS_WHEN = "pushserver.start.fitting"  # what `kit.processes.starting` asks
+BROKER_CHECK = "pushserver.indicators.asking.refusing_broker"  # what it asks before workers start
 WATCH = "pushserver.alerts.watch.Watch"  # the thread of workers for maintenance that takes snapshots
 
 # Celery ---------------------------------------------------------------------------------------------------------------
@@ -556,8 +565,8 @@ else:
 # Logging --------------------------------------------------------------------------------------------------------------
 LOGGING_CONFIG = None
 configure_logging(
-    as_json=env.text("LOG_FORMAT", "text") == "json",
-    level=env.text("LOG_LEVEL", "INFO").upper(),
+    as_json=env.choice("LOG_FORMAT", "text", "json") == "json",
+    level=env.choice("LOG_LEVEL", "INFO", "DEBUG", "WARNING", "ERROR"),
     exports_errors=TRACES_ERRORS,
 )
 

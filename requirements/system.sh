@@ -30,8 +30,8 @@ describe() {
             fedora=java-21-openjdk-headless arch=jre21-openjdk-headless ;;
         maven) what=Maven without="no lake on S3"
             debian=maven ubuntu=maven fedora=maven arch=maven ;;
-        postgresql) what="Debian's PostgreSQL" without="no tests on what operators have" is_server=1
-            debian=postgresql ubuntu=postgresql instead="use a container of Debian" ;;
+        postgresql) what="Debian's PostgreSQL or PgBouncer" without="no tests on what operators have" is_server=1
+            debian="postgresql pgbouncer" ubuntu=$debian instead="use a container of Debian" ;;
         prosody) what="Prosody or its mod_cloud_notify" without="no XMPP server" is_server=1
             debian="prosody prosody-modules" ubuntu=$debian fedora=prosody arch=prosody ;;
         systemd) what=systemd-analyze without="units are not checked"
@@ -50,7 +50,7 @@ has() {
         go) go version 2>/dev/null | grep -Eq 'go1\.(2[1-9]|[3-9][0-9])' ;;
         java) java -version 2>&1 | grep -Eq 'version "(17|21)[."]' ;;
         maven) has_program mvn ;;
-        postgresql) [ -n "$(ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null)" ] ;;
+        postgresql) [ -n "$(ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null)" ] && [ -x /usr/sbin/pgbouncer ] ;;
         prosody) has_program prosody && has_cloud_notify ;;
         systemd) has_program systemd-analyze ;;
     esac

@@ -33,6 +33,8 @@ def bring_up_to_date(embedded: EmbeddedPostgres | None) -> None:
 
 
 def _bring_up_to_date() -> None:
+    for fault in fitting.unusable_database():
+        raise SystemExit(fault)
     found = fitting.schema()
     if found.is_too_old:
         raise SystemExit(f"The database is {found.words}.")

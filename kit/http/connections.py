@@ -6,11 +6,12 @@ outlive a task, and a connection that the peer closes is noticed at once.
 
 import asyncio
 import atexit
+import ssl
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from io import BytesIO
 from typing import Any, Protocol, Self, TypeVar
 
@@ -165,12 +166,22 @@ def _body(content: bytes | None) -> bytes | BytesIO | None:
     return BytesIO(content) if content and len(content) > MAX_BODY_IN_ONE_PIECE else content
 
 
+@cache
+def tls_context() -> ssl.SSLContext:
+    """Return a TLS context that trusts the public authorities, those of the system, and those of SSL_CERT_FILE. It is
+    made once, because that takes longer than a request.
+    """
+    context = httpx.create_ssl_context(trust_env=False)
+    context.load_default_certs()
+    return context
+
+
 def _new_session(timeout: aiohttp.ClientTimeout) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
             limit=0,  # `PlainClient` limits them
             keepalive_timeout=KEPT_SECONDS,
-            ssl=httpx.create_ssl_context(trust_env=False),
+            ssl=tls_context(),
         ),
         timeout=timeout,
         cookie_jar=aiohttp.DummyCookieJar(),

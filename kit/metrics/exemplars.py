@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, time
+from typing import Any
 
 from django.conf import settings
 from prometheus_client import Metric
@@ -66,13 +67,21 @@ def keep(examples: Iterable[tuple[Bucket, float, Trace]]) -> None:
 
 def read(folder: Path) -> dict[Bucket, Exemplar]:
     """Return the newest exemplar of each bucket over all processes."""
-    found = [example for file in folder.glob("exemplars_*.json") for example in json.loads(file.read_text())]
+    found = [example for file in folder.glob("exemplars_*.json") for example in _read(file)]
     newest = sorted((at, trace_id, value, name, labels) for name, labels, value, at, trace_id in found)
     return {
         (name, tuple((key, text) for key, text in labels)): Exemplar({"trace_id": trace_id}, value, at)
         for at, trace_id, value, name, labels in newest
         if at > time() - KEPT_SECONDS
     }
+
+
+def _read(file: Path) -> list[list[Any]]:
+    """Return the exemplars of a file, or none of a broken one, which its process writes anew within seconds."""
+    try:
+        return list(json.loads(file.read_text()))
+    except ValueError:
+        return []
 
 
 def show(metrics: Iterable[Metric], examples: Mapping[Bucket, Exemplar]) -> None:

@@ -6,12 +6,15 @@ because a killed process cannot record its own end.
 """
 
 import fcntl
+import json
 import os
 import re
+import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import structlog
 from prometheus_client import Metric
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -22,6 +25,9 @@ from kit.metrics import exemplars
 NAME = re.compile(r"(?P<kind>counter|histogram|gauge_[a-z]+|exemplars)_(?P<pid>\d+)\.(db|json)")
 FOLDED = ("counter", "histogram")
 DEAD = "dead"
+# What prometheus_client raises for a file that a crash of the machine or a full disk has cut off or emptied in parts.
+BROKEN = (RuntimeError, struct.error, ValueError, TypeError)
+log = structlog.get_logger(__name__)
 
 
 class Counted(Collector):
@@ -29,6 +35,7 @@ class Counted(Collector):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._skipped: set[Path] = set()  # broken files of living processes, which are named once
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -39,11 +46,33 @@ class Counted(Collector):
         with _alone(self._folder):
             _fold_ended(self._folder)
             # A new file is empty for a moment, until its process has set its size.
-            files = [str(file) for file in self._folder.glob("*.db") if file.stat().st_size]
-            merged = list(MultiProcessCollector.merge(files, accumulate=True))
+            files = [file for file in self._folder.glob("*.db") if file.stat().st_size]
+            try:
+                merged = _merge(files)
+            except BROKEN:
+                merged = _merge([file for file in files if self._is_whole(file)])
             _leave_out_sums_below_zero(merged)
             exemplars.show(merged, exemplars.read(self._folder))
             return merged
+
+    def _is_whole(self, file: Path) -> bool:
+        """Return whether a file can be read. Name another one, and remove it unless its process still counts in it."""
+        try:
+            _read(file)
+        except BROKEN:
+            found = NAME.fullmatch(file.name)
+            if found and _is_alive(int(found["pid"])):
+                if file not in self._skipped:
+                    log.warning("metric_file_skipped", file=file.name)
+                self._skipped.add(file)
+            else:
+                _remove(file)
+            return False
+        return True
+
+
+def _merge(files: Iterable[Path]) -> list[Metric]:
+    return list(MultiProcessCollector.merge([str(file) for file in files], accumulate=True))
 
 
 def _leave_out_sums_below_zero(metrics: Iterable[Metric]) -> None:
@@ -81,16 +110,39 @@ def _fold_ended(folder: Path) -> None:
         if int(found["pid"]) not in living:
             if found["kind"] in FOLDED and file.stat().st_size:
                 _fold(file, folder / f"{found['kind']}_{DEAD}.db")
-            file.unlink()
+            file.unlink(missing_ok=True)
 
 
 def _fold(file: Path, into: Path) -> None:
-    total = MmapedDict(str(into))
+    """Add the counts of one file to those of ended processes. A broken file of either kind is removed instead."""
     try:
-        for key, value, _, _ in MmapedDict.read_all_values_from_file(str(file)):
+        counts = _read(file)
+    except BROKEN:
+        _remove(file)
+        return
+    try:
+        total = MmapedDict(str(into))
+    except BROKEN:
+        _remove(into)
+        total = MmapedDict(str(into))
+    try:
+        for key, value in counts:
             total.write_value(key, total.read_value(key)[0] + value, 0.0)
     finally:
         total.close()
+
+
+def _read(file: Path) -> list[tuple[str, float]]:
+    """Return the values of a whole file, by their keys. Raises one of `BROKEN`."""
+    counts = [(key, value) for key, value, _, _ in MmapedDict.read_all_values_from_file(str(file))]
+    for key, _ in counts:
+        _metric, _name, _labels, _help = json.loads(key)
+    return counts
+
+
+def _remove(file: Path) -> None:
+    log.warning("metric_file_removed", file=file.name, reason="it is broken, and its counts are lost")
+    file.unlink(missing_ok=True)
 
 
 def _is_alive(pid: int) -> bool:

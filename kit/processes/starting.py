@@ -4,7 +4,8 @@ It waits instead of ending, so that nobody has to start it again after a repair.
 wait in the stores of the nodes, and rows in the database.
 
 The setting STARTS_WHEN names the module with the checks, functions that yield one line about each fault. The process
-waits as long as a check of `FAULTS` yields a line. It logs the lines of `ODDITIES` as warnings, and starts.
+waits as long as a check of `FAULTS`, or `FAULTS_OF_WORKERS`, yields a line. It logs the lines of `ODDITIES` as
+warnings, and starts.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -26,10 +27,11 @@ Check = Callable[[], Iterable[str]]
 RETRY_SECONDS = 2.0
 
 
-def wait_until_fit() -> None:
+def wait_until_fit(*, is_worker: bool = False) -> None:
     """Wait until no check finds a fault, which is in the metrics meanwhile. Log each once, and again after another."""
     checks, faults = import_module(settings.STARTS_WHEN), ChangeFilter()
-    while fault := next(_lines_of(checks.FAULTS), ""):
+    stopping: Iterable[Check] = checks.FAULTS_OF_WORKERS if is_worker else checks.FAULTS
+    while fault := next(_lines_of(stopping), ""):
         own_faults.note(fault)
         if faults.has_changed(fault):
             log.error("start_waits", reason=fault)

@@ -33,13 +33,17 @@ GROUPS: Mapping[str, tuple[Setting, ...]] = {
         Setting(
             "DATABASE_URL",
             "PostgreSQL 15 to 18; an older one is refused. Of several servers, `host:port,host:port`, the primary is "
-            "used ([fail-over](backup.md#fail-over)). Bridges and workers need sessions of their own, so put no "
-            "pooler in transaction mode between. PgBouncer in session mode needs `ignore_startup_parameters = "
-            "options`, which removes the time limits of statements; `manage.py check --database default` says what "
-            "to set instead.",
+            "used ([fail-over](backup.md#fail-over)). PgBouncer in transaction mode is refused. In session mode it "
+            "needs `ignore_startup_parameters = options`, which removes the time limits of statements; `manage.py "
+            "check --database default` says what to set instead.",
             EMBEDDED,
         ),
-        Setting("REDIS_URL", "Redis 7 or newer, or Valkey.", EMBEDDED),
+        Setting(
+            "REDIS_URL",
+            "Redis 7 or newer, or Valkey. With `rediss://` its certificate and name are always verified; "
+            "`?ssl_ca_certs=path` names an authority of your own.",
+            EMBEDDED,
+        ),
         Setting("DATA_DIR", "Folder of the embedded servers and of generated secrets.", "`./.data`"),
         Setting("SECRET_KEY", "Django's secret.", GENERATED),
         Setting(
@@ -303,3 +307,4 @@ GROUPS: Mapping[str, tuple[Setting, ...]] = {
         ),
     ),
 }
+NAMES = tuple(setting.name for own in GROUPS.values() for setting in own)

@@ -9,10 +9,11 @@ import binascii
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping
+import ssl
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from django.core.checks import Error
 
@@ -27,6 +28,16 @@ _LAKE = re.compile(r"(/|\./|file:|s3a?://|gs://|hdfs://|abfss?://)")
 _MAIL_LABEL = r"[^\W_]([\w-]{0,61}[^\W_])?"
 MAIL_ADDRESS = re.compile(rf"[A-Za-z0-9.!#$%&'*+/=?^_`{{|}}~-]+@{_MAIL_LABEL}(\.{_MAIL_LABEL})*")
 _PASSWORD = re.compile(r"://[^/@]*:.*@")  # not everybody escapes a slash within it
+# `$(NAME)` and `${NAME}`, which not every program that sets an environment replaces, and placeholders of templates.
+_UNREPLACED = re.compile(r"\$\([A-Za-z_]\w*\)|\$\{[A-Za-z_]\w*\}|\{\{.*\}\}")
+_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
+# Host and port. What a shell or a template would have replaced is part of no host.
+_HOST = re.compile(r"(?P<host>\[[0-9A-Za-z:.%]+\]|[^\s\[\]:@$(){}<>\"'`\\|^]*)(:(?P<port>\d*))?")
+ENCODE = "In user and password write %40 for @, %2F for /, %3F for ?, %23 for #, %25 for %."
+MAX_PORT = 65535
+TLS_FILES = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
+# redis-py verifies certificates and names unless it is told not to, and Celery only if it is told to.
+TLS_VERIFIED = {"ssl_cert_reqs": "required", "ssl_check_hostname": "true"}
 SECP256K1_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 
 
@@ -39,12 +50,32 @@ class Environment:
 
     values: Mapping[str, str]
     problems: list[Error] = field(default_factory=list)
+    # Variables whose problem is known: nothing else is said about them.
+    _unfinished: set[str] = field(default_factory=set)
     # In production a missing secret stays missing, and a system check says so.
     generate: Callable[[str], str] = lambda _name: ""
 
     def report(self, name: str, message: str, hint: str) -> None:
-        """Remember a problem under the id ``pushserver.<name>``. A name stands for one thing to do."""
-        self.problems.append(Error(message, hint=hint, id=f"pushserver.{name}"))
+        """Remember a problem under the id ``pushserver.<name>``. A name stands for one thing to do.
+
+        ``message`` begins with the variable that is wrong.
+        """
+        if message.partition(" ")[0] not in self._unfinished:
+            self.problems.append(Error(message, hint=hint, id=f"pushserver.{name}"))
+
+    def refuse_unfinished(self, names: Iterable[str]) -> None:
+        """Report each variable whose value some other program should have changed: env files of Docker and systemd keep
+        what a shell replaces.
+        """
+        for name in (each for own in names for each in (own, f"{own}_FILE")):
+            text = self.text(name)
+            if text[:1] in {'"', "'"} and text[1:].endswith(text[0]):
+                self.report("quoted_value", f"{name} has quotes around its value.", "Remove them.")
+                self._unfinished.add(name)
+            elif _UNREPLACED.search(text):
+                hint = "Write the value itself: what starts the server does not replace names of variables."
+                self.report("unreplaced_variable", f"{name} has the name of a variable in its value.", hint)
+                self._unfinished.add(name)
 
     def refuse_retired(self, retired: Mapping[str, str]) -> None:
         """Report each setting that is given and no longer exists. ``retired`` says what to do instead."""
@@ -66,6 +97,14 @@ class Environment:
     def items_of(self, text: str) -> list[str]:
         """Return the items of a comma list that was read already."""
         return [item.strip() for item in text.split(",") if item.strip()]
+
+    def choice(self, name: str, default: str, *others: str) -> str:
+        """Return one of these words, whose case does not matter; anything else is a problem."""
+        words = {word.lower(): word for word in (default, *others)}
+        if found := words.get(self.text(name, default).lower()):
+            return found
+        self.report("bad_choice", f"{name} is none of {', '.join(words.values())}.", f"The default is {default}.")
+        return default
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """Return whether the variable is on. Raises nothing: neither on nor off is a problem."""
@@ -113,11 +152,34 @@ class Environment:
     def urls(self, name: str, default: str = "") -> list[str]:
         """Return a comma list of http(s) base URLs, without their trailing slashes."""
         urls = [url.rstrip("/") for url in self.items(name, default)]
-        if all(_is_http_url(url) for url in urls) and (urls or not self.text(name)):
+        if all(_is_http_url(url) and not {"?", "#"} & {*url} for url in urls) and (urls or not self.text(name)):
             return urls
         # A user or password is refused because the URLs of peers appear in logs, metrics and the console.
         self.report("bad_urls", f"{name} is not a comma list of plain http(s) URLs.", "Example: http://127.0.0.1:8645")
         return []
+
+    def redis_url(self, name: str) -> str:
+        """Return the URL of a Redis, which is secret, or an empty text. With TLS it makes every library verify the
+        certificate and the name of the server.
+        """
+        if not (url := self.secret(name)):
+            return ""
+        if wrong := wrong_in_url(url, ("redis", "rediss")) or _wrong_in_redis_url(url):
+            self.report(
+                "bad_redis_url", f"{name} {wrong}.", f"Example: redis://user:password@127.0.0.1:6379/0. {ENCODE}"
+            )
+            return ""
+        base, _, options = url.partition("?")
+        return url if base.startswith("redis:") else f"{base}?{urlencode(dict(parse_qsl(options)) | TLS_VERIFIED)}"
+
+    def refuse_unreadable_certificates(self) -> None:
+        """Report a file of authorities that cannot be read. OpenSSL, which reads the variable itself, ignores that."""
+        if (path := self.text("SSL_CERT_FILE")) and not _are_certificates(path):
+            self.report(
+                "bad_certificates",
+                "SSL_CERT_FILE names no file with certificates that can be read.",
+                "It holds the certificates of authorities in PEM: -----BEGIN CERTIFICATE-----",
+            )
 
     def targets(self, name: str) -> list[str]:
         """Return the mail addresses and URLs of webhooks of a comma list, which is secret. An item that is neither is a
@@ -225,12 +287,53 @@ def is_near(host: str) -> bool:
     return host in {"localhost", "::1"} or host.startswith("127.")
 
 
-def _is_http_url(url: str) -> bool:
+def wrong_in_url(url: str, schemes: Collection[str]) -> str:
+    """Return why libraries would misread a URL of a server, or an empty text. It quotes no part of the URL.
+
+    Where a password has an unencoded character they disagree about its end, and log the rest of it as a host.
+    """
+    found = _URL.fullmatch(url)
+    if not found or found["scheme"] not in schemes:
+        return f"does not begin with {' or '.join(f'{scheme}://' for scheme in schemes)}"
+    if re.search(r"[\s\x00-\x1f\x7f]", url):
+        return "has a space or a line break in it"
+    user, _, hosts = found["authority"].rpartition("@")
+    if {"@", "[", "]"} & {*user} or "@" in found["path"] or "#" in found["rest"]:
+        return "has a character in its user or password that must be encoded"
+    return "" if all(map(_is_host, hosts.split(","))) else "has no host, or no port from 1 to 65535 behind a host"
+
+
+def _is_host(text: str) -> bool:
+    found = _HOST.fullmatch(text)
+    return found is not None and (not found["port"] or 0 < int(found["port"]) <= MAX_PORT)
+
+
+def _wrong_in_redis_url(url: str) -> str:
+    """Return why Redis could not be used as the URL says, or would be used without verifying who it is."""
+    base, _, query = url.partition("?")
+    scheme, _, path = base.partition("://")[0], *base.partition("://")[2].partition("/")[1:]
+    if not re.fullmatch(r"\d{0,5}", path):
+        return "has no number of a database at its end"
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    files = [options.pop(name) for name in TLS_FILES & options.keys()]
+    if (scheme == "redis" and query) or not options.items() <= TLS_VERIFIED.items():
+        return f"has an option other than {', '.join(sorted(TLS_FILES))} of rediss://, whose server is always verified"
+    return "" if all(os.access(file, os.R_OK) for file in files) else "names a file that cannot be read"
+
+
+def _are_certificates(path: str) -> bool:
     try:
-        parts = urlsplit(url)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0 and not parts.username
-    except ValueError:
+        ssl.create_default_context(cafile=path)
+    except OSError:  # an SSLError is one, too
         return False
+    return True
+
+
+def _is_http_url(url: str) -> bool:
+    found = _URL.fullmatch(url)
+    if not found or found["scheme"] not in {"http", "https"} or re.search(r"[\s\x00-\x1f\x7f]", url):
+        return False
+    return found["authority"][:1] not in {"", ":"} and _is_host(found["authority"])
 
 
 def _decode_private_key(text: str) -> bytes:

@@ -11,7 +11,6 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 SECRET_KEYWORDS = frozenset({"device_token", "access_token", "private_key", "payload", "password", "token", "message"})
-LEVELS = frozenset({"DEBUG", "INFO", "WARNING", "ERROR"})
 
 
 def blank_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -51,7 +50,7 @@ LOGGERS = {
 
 def configure_logging(*, as_json: bool, level: str, exports_errors: bool = False) -> None:
     """Set up structlog and the logging of all libraries on standard error, and for errors also at a collector if it
-    ``exports_errors``. An unknown ``level`` means INFO.
+    ``exports_errors``.
     """
     structlog.configure(
         processors=PROCESSORS,
@@ -78,7 +77,7 @@ def configure_logging(*, as_json: bool, level: str, exports_errors: bool = False
             },
             "root": {
                 "handlers": ["stderr", *(["collector"] if exports_errors else [])],
-                "level": level if level in LEVELS else "INFO",
+                "level": level,
             },
             "loggers": LOGGERS,
         }

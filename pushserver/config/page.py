@@ -21,12 +21,14 @@ first. This page is made from the code (`manage.py settings_catalogue`).
 
 A *secret* can also be in a file, whose path is the value of `NAME_FILE`. An empty variable, and an empty file, count as
 unset. What is not here is fixed, as no two servers need it differently. A setting of an older version is refused with
-what to do instead.
+what to do instead. OpenSSL's variable `SSL_CERT_FILE` names certificates of your own authorities (PEM) for all links but
+that to PostgreSQL. The system's and the public ones are known without it.
 
 {LIMITS}
 """
 # What a value looks like, by the method of `Environment` that reads it.
 VALUES = {
+    "choice": "word",
     "count": "number",
     "domain": "domain",
     "domains": "comma list of domains",
@@ -39,6 +41,7 @@ VALUES = {
     "number": "number",
     "private_key": "secret: 64 hex digits",
     "private_keys": "secret: comma list of 64 hex digits",
+    "redis_url": "secret",
     "secret": "secret",
     "targets": "secret: comma list",
     "text": "text",

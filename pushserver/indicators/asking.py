@@ -4,6 +4,7 @@
 hosts as subjects only, which `/readyz` leaves out.
 """
 
+import ssl
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -217,10 +218,18 @@ def ask_broker() -> str:
     return ""
 
 
+def refusing_broker() -> Iterator[str]:
+    """Yield what Redis refuses, with the remedy. Celery itself waits for a Redis that is away."""
+    if (fault := ask_broker()) and fault not in {server.BROKER_AWAY, server.LOADING}:
+        yield f"{fault}. {server.BROKER_STEPS[fault]}"
+
+
 def _refusal(error: redis.RedisError) -> str:
     """Return what Redis refuses, in our own words: its own may quote a name or a key."""
     if isinstance(error, redis.exceptions.NoPermissionError):
         return next((fault for word, fault in server.MISSING_RIGHTS.items() if word in str(error)), server.NO_COMMANDS)
+    if isinstance(error.__cause__ or error.__context__, ssl.SSLError):
+        return server.UNVERIFIED
     for kind, fault in _REFUSALS.items():
         if isinstance(error, kind):
             return fault

@@ -1,5 +1,6 @@
 """System checks: each reports a wrong value of the configuration with an id and a hint."""
 
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,28 +31,52 @@ def canary_can_register(app_configs: Sequence[Any] | None, **_kwargs: object) ->
 
 
 @register(Tags.database)
-def field_keys_fit_the_database(
+def database_is_usable(
     app_configs: Sequence[Any] | None,  # noqa: ARG001
     databases: Sequence[str] | None = None,
     **_kwargs: object,
 ) -> list[CheckMessage]:
-    """Report field keys that open no stored address. `manage.py migrate` runs this check before anything starts."""
-    from pushserver.start.fitting import foreign_field_keys  # noqa: PLC0415 - imports the codec, for this check only
+    """Report a database that this server cannot use, or whose addresses the field keys do not open. `manage.py migrate`
+    runs this check before anything starts.
+    """
+    if not databases or settings.CONFIGURATION_PROBLEMS:
+        return []
+    from pushserver.start.fitting import foreign_field_keys, unusable_database  # noqa: PLC0415 - imports the codec
 
+    if unusable := [Error(fault, id="pushserver.unusable_database") for fault in unusable_database()]:
+        return list(unusable)
     try:
-        found = list(foreign_field_keys()) if databases else []
+        return [Error(fault, id="pushserver.foreign_field_keys") for fault in foreign_field_keys()]
     except ProgrammingError:  # the first migrations were interrupted before the column came
         return []
-    return [Error(problem, id="pushserver.foreign_field_keys") for problem in found]
 
 
 @register(Tags.database)
-def sessions_begin_as_asked(
+def servers_do_as_asked(
     app_configs: Sequence[Any] | None,  # noqa: ARG001
     databases: Sequence[str] | None = None,
     **_kwargs: object,
 ) -> list[CheckMessage]:
-    """Warn about session settings that a pooler does not pass on. Without them the server is slow, but correct."""
-    from pushserver.start.fitting import odd_session  # noqa: PLC0415 - as above
+    """Warn about session settings that a pooler does not pass on, without which the server is slow, and about a Redis
+    that refuses what workers do there.
+    """
+    if not databases or settings.CONFIGURATION_PROBLEMS:
+        return []
+    from pushserver.start.fitting import odd_session, refusing_broker  # noqa: PLC0415 - as above
 
-    return [Warning(problem, id="pushserver.odd_session") for problem in (odd_session() if databases else ())]
+    return [
+        *(Warning(oddity, id="pushserver.odd_session") for oddity in odd_session()),
+        *(Warning(fault, id="pushserver.refusing_broker") for fault in refusing_broker()),
+    ]
+
+
+@register()
+def listens_here(app_configs: Sequence[Any] | None, **_kwargs: object) -> list[CheckMessage]:  # noqa: ARG001
+    """Report a HOST that no server of this machine can listen on."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in settings.HOST else socket.AF_INET) as tried:
+            tried.bind((settings.HOST, 0))
+    except (OSError, UnicodeError):
+        hint = "Set 127.0.0.1, or 0.0.0.0 in a container. Other programs set HOST, too: conda, tcsh."
+        return [Error("HOST is no address of this machine.", hint=hint, id="pushserver.bad_host")]
+    return []

@@ -7,15 +7,19 @@ read only the newest rows, so during a change of keys the listed keys are enough
 
 from collections.abc import Iterator
 
+import psycopg
 from django.conf import settings
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
+from django.utils.module_loading import import_string
 
+from kit.db.connections import connection_parameters
 from kit.db.postgresql.sessions import EVERY_SESSION
 from kit.db.postgresql.versions import untried
 from kit.db.statements import fetch
 from kit.operations import parts
+from kit.processes.leader import POOLED
 from pushserver.start.release import Schema, compare, known_migrations
 from registrations.keys.encryption import DecryptionError, Purpose
 from registrations.keys.keyring import keyring
@@ -44,8 +48,53 @@ _UNFINISHED = """
     WHERE NOT index.indisvalid AND class.relnamespace = current_schema()::regnamespace ORDER BY 1
 """
 
+# The session as PostgreSQL knows it, the encoding of the database, and where new tables would be made. Each is asked
+# before any statement is prepared, which a pooler may not survive.
+_PLACE = """
+    SELECT pg_backend_pid(), current_setting('server_encoding'), quote_ident(current_user),
+        quote_ident(current_database()), quote_ident(current_schema()),
+        has_schema_privilege(current_schema(), 'CREATE')
+"""
 # Initial settings of this session, and its role.
 _BEGUN_WITH = "SELECT quote_ident(current_user), name, reset_val FROM pg_settings WHERE name = ANY (%s)"
+
+
+def unusable_database() -> Iterator[str]:
+    """Yield the faults of a database that this server cannot use, whatever is in it."""
+    with connection.cursor() as cursor:
+        cursor.execute(_PLACE)
+        pid, encoding, account, database, schema_name, may_create = cursor.fetchone()
+    if pid != connection.connection.info.backend_pid and _are_sessions_exchanged():
+        yield f"There is {POOLED}."
+    if encoding != "UTF8":
+        yield (
+            f"The database {database} has the encoding {encoding}, which cannot store every text: name another one in "
+            f"DATABASE_URL, made by CREATE DATABASE name ENCODING 'UTF8' TEMPLATE template0;"
+        )
+    if not may_create:
+        where = f"the schema {schema_name}" if schema_name else "any schema of its search_path"
+        yield (
+            f"The account {account} may not make tables in {where}, and each day needs new ones: "
+            f"GRANT CREATE ON SCHEMA {schema_name or 'public'} TO {account};"
+        )
+
+
+def _are_sessions_exchanged() -> bool:
+    """Return whether a pooler gives our session to others between two transactions.
+
+    A pooler is known by the process id of a connection, which it makes up. Its free session goes to the next
+    transaction, so that ours is another one while that lasts.
+    """
+    parameters = connection_parameters() | {"prepare_threshold": None}
+    with psycopg.connect(**parameters, autocommit=True) as ours, psycopg.connect(**parameters) as other:
+        before = ours.execute("SELECT pg_backend_pid()").fetchone()
+        other.execute("SELECT pg_backend_pid()")
+        return before != ours.execute("SELECT pg_backend_pid()").fetchone()
+
+
+def refusing_broker() -> Iterator[str]:
+    """Yield why Redis refuses what workers do there."""
+    yield from import_string(settings.BROKER_CHECK)()
 
 
 def schema() -> Schema:
@@ -139,6 +188,7 @@ def foreign_private_key() -> Iterator[str]:
         yield OTHER_PRIVATE_KEY
 
 
-# Checks whose findings stop the start of a process, and checks whose findings it only logs.
-FAULTS = (unfit_schema, foreign_field_keys)
+# Checks whose findings stop the start of a process, those that stop workers, too, and those that are only logged.
+FAULTS = (unusable_database, unfit_schema, foreign_field_keys)
+FAULTS_OF_WORKERS = (*FAULTS, refusing_broker)
 ODDITIES = (untried_version, odd_session, odd_schema, few_locks, clocks_apart, foreign_private_key)

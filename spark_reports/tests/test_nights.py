@@ -255,6 +255,13 @@ def test_without_pyspark_one_line_says_how_to_install_it(monkeypatch: pytest.Mon
     assert parts.missing() == "PySpark is not installed: no reports. `make install-reports` brings them, and Java."
 
 
+def test_an_account_without_a_name_gets_the_line_that_gives_it_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers often run as a number. Hadoop's part of Spark then fails on an empty name, deep in Java."""
+    monkeypatch.setattr(parts.os, "geteuid", lambda: 987_654)
+    assert parts.missing().startswith("Account 987654 has no name, and Spark needs one: no reports.")
+    assert "push:x:987654:" in parts.missing()
+
+
 def test_without_java_the_task_records_one_failed_run_for_all_days(no_java: None) -> None:
     install(timezone.now() - timedelta(days=30))
 

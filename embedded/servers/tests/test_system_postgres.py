@@ -1,9 +1,12 @@
 """Tests with the PostgreSQL that operators have: its versions, its compiler, and poolers in front of it."""
 
+import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -14,13 +17,16 @@ from django.db import connection
 from structlog.testing import capture_logs
 
 from embedded.servers import installed
+from embedded.servers.ports import free_port
 from embedded.servers.postgres import EMBEDDED, SOCKET_NAME, EmbeddedPostgres
+from embedded.servers.probing import takes
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import PROJECT
 from kit.db.postgresql import versions
 from kit.db.postgresql.sessions import EVERY_SESSION
 from kit.db.reasons import POOLED
 from kit.errors import StartError
+from kit.processes import leader
 from kit.processes.starting import wait_until_fit
 from pushserver.indicators.asking import ask_database
 from pushserver.start import fitting
@@ -124,6 +130,93 @@ def test_a_pooler_that_refuses_our_settings_is_named_in_one_line(postgres: Embed
         url = f"postgresql://postgres@127.0.0.1:{between.port}/postgres?sslmode=disable"
         done = run("manage.py", "check", "--database=default", DATABASE_URL=url)
     assert done.stderr.splitlines() == [f"manage.py: {POOLED}"]
+
+
+PGBOUNCER = Path("/usr/sbin/pgbouncer")
+CONFIGURATION = """
+[databases]
+* = host={folder} port=5432 user=postgres
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {own_port}
+unix_socket_dir =
+auth_type = any
+pool_mode = {mode}
+ignore_startup_parameters = options,extra_float_digits
+"""
+
+
+@pytest.fixture(params=["transaction", "session"])
+def pgbouncer(
+    request: pytest.FixtureRequest, system: EmbeddedPostgres, guard: Guard, require_or_skip: Callable[[bool, str], None]
+) -> Iterator[tuple[str, str]]:
+    """Yield the mode of a PgBouncer in front of PostgreSQL, and the URL of a database through it."""
+    require_or_skip(PGBOUNCER.exists(), "PgBouncer is not installed (on Debian: apt-get install pgbouncer)")
+    own_port, folder = free_port(), system.socket_dir
+    with open_folder() as made:
+        file = made / "pgbouncer.ini"
+        file.write_text(CONFIGURATION.format(folder=folder, own_port=own_port, mode=request.param))
+        file.chmod(0o644)
+        account = ["-u", folder.owner()] if os.geteuid() == 0 else []
+        with subprocess.Popen([PGBOUNCER, "-q", *account, file], stderr=subprocess.DEVNULL) as process:
+            guard.watch(process.pid, signal.SIGTERM)
+            while not asyncio.run(takes(f"tcp://127.0.0.1:{own_port}")):
+                assert process.poll() is None
+                time.sleep(0.05)
+            yield request.param, f"postgresql://postgres@127.0.0.1:{own_port}/postgres"
+            process.terminate()
+        guard.forget(process.pid)
+
+
+def test_a_pooler_that_exchanges_sessions_is_named_before_anything_is_prepared(pgbouncer: tuple[str, str]) -> None:
+    mode, url = pgbouncer
+    command = ("migrate", "--check") if mode == "transaction" else ("check", "--database=default")
+    done = run("manage.py", *command, DATABASE_URL=url)
+    found = [line.partition(") ")[2] for line in done.stderr.splitlines() if "unusable_database" in line]
+    assert found == [f"There is {leader.POOLED}."] * (mode == "transaction")
+    assert "Traceback" not in done.stderr
+
+
+# Databases ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(system: EmbeddedPostgres) -> Iterator[Callable[[str], str]]:
+    """Return ``made(sql)``, which makes a database and an account of the same name, and returns its URL."""
+    name = f"made_{uuid4().hex[:8]}"
+    with psycopg.connect(system.url("postgres"), autocommit=True) as admin:
+
+        def make(sql: str) -> str:
+            for statement in (f"CREATE ROLE {name} LOGIN", sql.format(name=name)):
+                admin.execute(statement.encode())
+            return system.url(name).replace("postgres@", f"{name}@")
+
+        yield make
+        admin.execute(f"DROP DATABASE {name}".encode())
+        admin.execute(f"DROP ROLE {name}".encode())
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        (
+            "CREATE DATABASE {name}",
+            "may not make tables in the schema public, and each day needs new ones: GRANT CREATE",
+        ),
+        (
+            "CREATE DATABASE {name} OWNER {name} ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'",
+            "has the encoding LATIN1",
+        ),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_refused_with_the_remedy(
+    made: Callable[[str], str], sql: str, words: str
+) -> None:
+    """PostgreSQL 15 lets nobody but the owner of a database make tables in its schema public."""
+    done = run("manage.py", "check", "--database=default", DATABASE_URL=made(sql))
+    [line] = [line for line in done.stderr.splitlines() if "unusable_database" in line]
+    assert words in line
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.django_db

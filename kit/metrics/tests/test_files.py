@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import values
+from structlog.testing import capture_logs
 
 from kit.metrics.files import Counted, clear
 
@@ -105,6 +106,56 @@ def test_an_empty_file_of_an_ended_process_is_ignored(tmp_path, processes):
     (tmp_path / f"counter_{processes[1]._process.pid}.db").write_bytes(b"")
 
     assert _reported(tmp_path)["jobs_totala"] == 1
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda content: content[:60],
+        lambda content: content.rstrip(b"\0")[:-9],
+        lambda content: content[:4],
+        lambda _: bytes(64 * 1024),
+        lambda content: content[:8] + bytes(len(content) - 8),
+        lambda content: content.replace(b"jobs", b"\xff\xfe[]"),
+        lambda _: b"not a file of metrics",
+    ],
+    ids=["cut", "cut within an entry", "cut within its head", "zeros", "zeros behind its head", "no text", "strange"],
+)
+def test_a_broken_file_costs_its_own_counts_and_no_others(tmp_path, processes, spoil, is_alive):
+    """The disk was full, or the machine lost its power. The file of a living process stays its own."""
+    for process in processes:
+        process.count(1)
+    file = tmp_path / f"counter_{processes[1]._process.pid}.db"
+    content = file.read_bytes()
+    if not is_alive:
+        processes[1].kill()
+    file.unlink()  # a living process keeps writing to the one that it has open
+    file.write_bytes(spoil(content))
+    counted, events = Counted(tmp_path), []
+
+    for _ in range(3):
+        with capture_logs() as logs:
+            families = counted.collect()
+        events += [entry["event"] for entry in logs]
+        assert {s.value for family in families for s in family.samples if s.name == "jobs_total"} == {1}
+
+    assert file.exists() is is_alive
+    assert events in ([], ["metric_file_skipped" if is_alive else "metric_file_removed"])
+
+
+def test_the_counts_of_ended_processes_begin_anew_when_their_file_is_broken(tmp_path, processes):
+    for process in processes:
+        process.count(1)
+        process.kill()
+        _reported(tmp_path)
+    dead = tmp_path / "counter_dead.db"
+    dead.write_bytes(dead.read_bytes()[:60])
+
+    with capture_logs() as logs:
+        assert "jobs_totala" not in _reported(tmp_path)
+        assert _reported(tmp_path)["took_seconds_count"] == 2
+    assert [(entry["event"], entry["file"]) for entry in logs] == [("metric_file_removed", "counter_dead.db")]
 
 
 def test_a_missing_folder_has_no_metrics(tmp_path):

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cache
-from ssl import SSLContext
 from typing import ClassVar
 
 import httpx
@@ -11,6 +9,7 @@ from django.conf import settings
 from django.urls import reverse
 
 from kit.health.indicators import Indicator
+from kit.http.connections import tls_context
 from kit.operations import Evidence, ListPage, Operations, PeerPage
 from notifications.gateways.gorush import indicators
 from notifications.gateways.gorush.advice import advice
@@ -52,7 +51,7 @@ class GorushOperations(Operations):
 
     def ask(self) -> dict[str, bool]:
         """Return by URL whether each gorush answers."""
-        with httpx.Client(trust_env=False, timeout=TIMEOUT_SECONDS, verify=_certificates()) as client:
+        with httpx.Client(trust_env=False, timeout=TIMEOUT_SECONDS, verify=tls_context()) as client:
             return {url: _is_alive(client, url) for url in settings.GORUSH_URLS}
 
     def reach(self, asked: Mapping[str, bool], leaders: Mapping[str, float] | None, *, is_blind: bool) -> Reached:
@@ -81,12 +80,6 @@ class GorushOperations(Operations):
         return {
             pk: reverse("admin:notifications_gatewayerrorrule_change", args=[rule.pk]) for pk, rule in found if rule
         }
-
-
-@cache
-def _certificates() -> SSLContext:
-    """Return the TLS context. It is made once, because that takes longer than the whole check."""
-    return httpx.create_ssl_context(trust_env=False)
 
 
 def _is_alive(client: httpx.Client, url: str) -> bool:

@@ -3,12 +3,16 @@
 import base64
 import stat
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from multiprocessing import get_context
+from ssl import CERT_REQUIRED
 
 import pytest
+from kombu.utils.url import parse_url
+from redis import Redis
 
 from kit.buckets.bucket import Limit
-from pushserver.config.environment import SECP256K1_ORDER, Environment, GeneratedSecrets
+from pushserver.config.environment import SECP256K1_ORDER, Environment, GeneratedSecrets, wrong_in_url
 
 KEY = base64.urlsafe_b64encode(bytes(range(32))).decode()
 OTHER_KEY = base64.urlsafe_b64encode(bytes(32)).decode()
@@ -109,11 +113,171 @@ def test_urls_lose_their_trailing_slashes(text, value):
     assert not env.problems
 
 
-@pytest.mark.parametrize("text", ["a:1", "ftp://a", "http://", "http://a:x", "http://a,b", "http://[::1", " , "])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "a:1",
+            "ftp://a",
+            "http://",
+            "http://a:x",
+            "http://a,b",
+            "http://[::1",
+            " , ",
+            "http://a:0",
+            "http://a:65536",
+        ),
+        *(
+            "http://::1:8645",
+            "http://a b",
+            "http://a\nb",
+            "http://u:5ecret@a",
+            "http://:5ecret@a",
+            "http://a?b",
+            "http://a#b",
+        ),
+        *("http://:8645", "http://$HOST", "http://<node>:8645", "'http://a'"),
+    ],
+)
 def test_anything_else_is_no_url(text):
     env = Environment({"NAME": text})
     assert env.urls("NAME") == []
     assert problem_ids(env) == ["pushserver.bad_urls"]
+
+
+POSTGRES, REDIS = ("postgresql", "postgres"), ("redis", "rediss")
+
+
+@pytest.mark.parametrize(
+    ("schemes", "url"),
+    [
+        (POSTGRES, "postgresql://push:b%40r%2F%25@127.0.0.1:5432/push"),
+        (POSTGRES, "postgres://push@one:5432,two:5433,[2001:db8::1]:5432/push?sslmode=verify-full"),
+        (POSTGRES, "postgresql:///push?host=/run/postgresql"),
+        (POSTGRES, "postgresql://push@%2Frun%2Fpostgresql/push"),
+        (POSTGRES, "postgresql://a.user+b:p!&'()*+,;=:^|\"ä@db_1/push"),
+        (REDIS, "redis://:pa%23ss@[::1]:6379/15"),
+        (REDIS, "redis://push@example.org@redis".replace("@e", "%40e")),
+        (REDIS, "rediss://redis.example.org"),
+    ],
+)
+def test_a_url_that_all_libraries_read_alike_has_nothing_wrong(schemes, url):
+    assert wrong_in_url(url, schemes) == ""
+
+
+@pytest.mark.parametrize(
+    ("schemes", "url", "words"),
+    [
+        (POSTGRES, "postgresql://push:b@5ecret@127.0.0.1:5432/push", "must be encoded"),
+        (POSTGRES, "postgresql://push:pa/5ecret@127.0.0.1:5432/push", "must be encoded"),
+        (POSTGRES, "postgresql://push:12/5ecret@127.0.0.1:5432/push", "must be encoded"),
+        (POSTGRES, "postgresql://push:a[5ecret@127.0.0.1:5432/push", "must be encoded"),
+        (POSTGRES, "postgresql://push:pa?5ecret@127.0.0.1:5432/push", "no port"),
+        (POSTGRES, "postgresql://push:pa 5ecret@127.0.0.1:5432/push", "a space or a line break"),
+        (POSTGRES, "postgresql://push:5ecret@127.0.0.1\n:5432/push", "a space or a line break"),
+        (POSTGRES, "postgresql://push:5ecret@one:5432,two:99999/push", "no port"),
+        (POSTGRES, "postgresql://push:5ecret@::1:5432/push", "no port"),
+        (POSTGRES, "mysql://push:5ecret@host/push", "does not begin with postgresql:// or postgres://"),
+        (POSTGRES, "host=db user=push password=5ecret", "does not begin"),
+        (POSTGRES, "'postgresql://push:5ecret@host/push'", "does not begin"),
+        (REDIS, "redis://:pa#5ecret@127.0.0.1:6379/0", "must be encoded"),
+        (REDIS, "redis://:5ecret@$REDIS_HOST:6379/0", "no port"),
+        (REDIS, "redis://:5ecret@redis:6379:6379/0", "no port"),
+        (REDIS, "redis://:5ecret@127.0.0.1:99999/0", "no port"),
+        (REDIS, "redis://:5ecret@127.0.0.1:0/0", "no port"),
+        (REDIS, "redis://:5ecret@127.0.0.1:-1/0", "no port"),
+        (REDIS, "unix:///run/redis.sock", "does not begin with redis:// or rediss://"),
+    ],
+)
+def test_a_url_that_a_library_would_misread_is_refused_without_any_of_it(schemes, url, words):
+    found = wrong_in_url(url, schemes)
+    assert words in found
+    assert "5ecret" not in found
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("redis://127.0.0.1:6379/default", "no number of a database"),
+        ("redis://127.0.0.1:6379/0/1", "no number of a database"),
+        ("redis://127.0.0.1:6379/0?db=1", "an option other than ssl_ca_certs"),
+        ("rediss://127.0.0.1:6380/0?ssl_cert_reqs=none", "an option other than"),
+        ("rediss://127.0.0.1:6380/0?ssl_cert_reqs=CERT_NONE", "an option other than"),
+        ("rediss://127.0.0.1:6380/0?ssl_check_hostname=false", "an option other than"),
+        ("rediss://127.0.0.1:6380/0?ssl_ca_certs=/nowhere.pem", "a file that cannot be read"),
+    ],
+)
+def test_a_redis_that_cannot_be_used_as_its_url_says_is_a_problem(url, words):
+    env = Environment({"NAME": url})
+    assert env.redis_url("NAME") == ""
+    [problem] = env.problems
+    assert (problem.id, words in problem.msg) == ("pushserver.bad_redis_url", True)
+
+
+@pytest.mark.parametrize("url", ["", "redis://:a%40b@redis:6379/1", "redis://redis", "redis://redis/"])
+def test_a_redis_without_tls_is_used_as_its_url_says(url):
+    env = Environment({"NAME": url})
+    assert (env.redis_url("NAME"), env.problems) == (url, [])
+
+
+@pytest.mark.parametrize("options", ["", "?ssl_cert_reqs=required", f"?ssl_ca_certs={__file__}"])
+def test_a_redis_with_tls_is_verified_by_both_libraries(options):
+    """Celery verifies nothing unless its URL says so."""
+    url = Environment({"NAME": f"rediss://:pw@redis:6380/0{options}"}).redis_url("NAME")
+    told = parse_url(url)["ssl"]
+    assert (told["ssl_cert_reqs"], told["ssl_check_hostname"]) == (CERT_REQUIRED, True)
+    with closing(Redis.from_url(url)) as client:
+        made = client.connection_pool.make_connection()
+    assert (made.cert_reqs, made.check_hostname, made.ca_certs) == (CERT_REQUIRED, True, told.get("ssl_ca_certs"))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("redis://redis:$(REDIS_PORT)/0", "unreplaced_variable"),
+        ("http://${NODE}:8645", "unreplaced_variable"),
+        ("{{ .Values.secret }}", "unreplaced_variable"),
+        ('"http://node:8645"', "quoted_value"),
+        ("'5ecret'", "quoted_value"),
+        (" '5ecret' ", "quoted_value"),
+    ],
+)
+def test_what_another_program_should_have_changed_is_the_only_problem_of_a_variable(text, problem):
+    env = Environment({"NAME": text, "OTHER_FILE": text})
+    env.refuse_unfinished(["NAME", "OTHER"])
+    env.urls("NAME")
+    env.private_key("NAME")
+    env.secret("OTHER")
+    assert problem_ids(env) == [f"pushserver.{problem}"] * 2
+    assert [each.msg.split()[0] for each in env.problems] == ["NAME", "OTHER_FILE"]
+    assert "5ecret" not in repr(env.problems)
+
+
+@pytest.mark.parametrize("text", ["", "'", "it's", "a$b", "$(", "https://jaeger/{trace_id}", "'a' and b", "pa$$word"])
+def test_other_signs_are_part_of_a_value(text):
+    env = Environment({"NAME": text})
+    env.refuse_unfinished(["NAME"])
+    assert not env.problems
+
+
+@pytest.mark.parametrize(("text", "value"), [("", "INFO"), ("debug", "DEBUG"), ("Info", "INFO")])
+def test_a_choice_is_one_of_its_words(text, value):
+    assert Environment({"NAME": text}).choice("NAME", "INFO", "DEBUG") == value
+
+
+def test_a_word_that_is_no_choice_is_a_problem_with_those_that_are():
+    env = Environment({"NAME": "WARN"})
+    assert env.choice("NAME", "INFO", "WARNING") == "INFO"
+    [problem] = env.problems
+    assert (problem.id, problem.msg) == ("pushserver.bad_choice", "NAME is none of INFO, WARNING.")
+
+
+def test_certificates_that_cannot_be_read_are_a_problem(tmp_path):
+    (tmp_path / "empty").touch()
+    for path in (tmp_path / "missing", tmp_path / "empty", tmp_path):
+        env = Environment({"SSL_CERT_FILE": str(path)})
+        env.refuse_unreadable_certificates()
+        assert problem_ids(env) == ["pushserver.bad_certificates"]
 
 
 def test_secret_from_a_file_wins(tmp_path):

@@ -99,6 +99,7 @@ def database_speed(reason: str, refusal: str = "", *, is_slow: bool) -> Indicato
 
 # Why Redis cannot be used, and what to do then.
 BROKER_AWAY = "Redis does not answer"
+UNVERIFIED = "Redis has no valid certificate for the host of REDIS_URL"
 UNAUTHENTICATED = "Redis refuses the account or password of REDIS_URL"
 LOADING = "Redis is loading its data"
 REPLICA = "Redis is a replica, and refuses writes"
@@ -112,6 +113,7 @@ NO_COMMANDS = "the account of REDIS_URL may not run Celery's commands"
 MISSING_RIGHTS = {"channel": NO_CHANNELS, "key": NO_KEYS}
 BROKER_STEPS = {
     BROKER_AWAY: "Start Redis, or correct REDIS_URL.",
+    UNVERIFIED: "Name its authority in SSL_CERT_FILE, and Redis by a name of its certificate.",
     UNAUTHENTICATED: "Correct REDIS_URL, and restart every process.",
     LOADING: "Wait until it has read its file.",
     REPLICA: "Name the primary in REDIS_URL, or make this server the primary: `REPLICAOF NO ONE`.",

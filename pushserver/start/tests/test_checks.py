@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from django.core.checks import Error, run_checks
@@ -66,7 +67,7 @@ WRONG = {
     "WAKU_PUBSUB_TOPICS": ("status", "bad_pubsub_topic"),
     "PUSH_PRIORITY": ("normal", "retired_setting"),
     "REPORTS_HOUR": ("24", "bad_number"),
-    "EMAIL_ENCRYPTION": ("rot13", "bad_email_encryption"),
+    "EMAIL_ENCRYPTION": ("rot13", "bad_choice"),
     "REPORT_RECIPIENTS": ("ann@example.org", "missing_email_host"),
     "ALERTS_TO": ("hooks.example.org/abc", "bad_targets"),
     "CHANNEL_IN_FLIGHT": ("0", "bad_number"),
@@ -120,6 +121,60 @@ def test_up_names_every_wrong_value_in_a_line_of_its_own_and_does_not_start(tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+# What operators have: a start with several wrong values, each with the id of its problem.
+FROM_THE_FIELD = [
+    {
+        "REDIS_URL": ("redis://redis:$(REDIS_PORT)/0", "unreplaced_variable"),
+        "DATABASE_URL": ("postgresql://push:b@5ecret@127.0.0.1:5432/push", "bad_database_url"),
+        "HOST": ("x86_64-conda-linux-gnu", "bad_host"),
+        "LOG_LEVEL": ("WARN", "bad_choice"),
+        "SSL_CERT_FILE": ("/nowhere/ca.pem", "bad_certificates"),
+    },
+    {
+        "REDIS_URL": ("redis://:pa#5ecret@127.0.0.1:6379/0", "bad_redis_url"),
+        "DATABASE_URL": ("postgresql://push:pa/5ecret@127.0.0.1:5432/push", "bad_database_url"),
+        "HOST": ("192.0.2.1", "bad_host"),
+        "LOG_FORMAT": ("JSONL", "bad_choice"),
+        "GORUSH_URL": ("'http://gorush:8088'", "quoted_value"),
+    },
+    {
+        "REDIS_URL": ("redis://127.0.0.1:99999/0", "bad_redis_url"),
+        "DATABASE_URL": ("postgresql://push:AmJa%qu5ecret@127.0.0.1:5432/push", "bad_database_url"),
+    },
+    {
+        "REDIS_URL": ("redis://127.0.0.1:6379/default", "bad_redis_url"),
+        "DATABASE_URL": ("postgresql://push:5ecret@127.0.0.1:5432/", "bad_database_url"),
+    },
+]
+
+
+def check(folder: Path, *options: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(PROJECT / "manage.py"), "check", *options]
+    given = os.environ | {"DATA_DIR": str(folder)} | environment
+    return subprocess.run(command, env=given, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("wrong", FROM_THE_FIELD)
+def test_what_operators_have_is_named_in_one_line_each_without_a_secret(
+    tmp_path: Path, wrong: dict[str, tuple[str, str]]
+) -> None:
+    ended = check(tmp_path, "--database=default", **{name: value for name, (value, _) in wrong.items()})
+    lines = [line for line in ended.stderr.splitlines() if "(pushserver." in line]
+    found = [(line.split()[2], line.split()[1]) for line in lines]
+    assert sorted(found) == sorted((name, f"(pushserver.{problem})") for name, (_, problem) in wrong.items())
+    assert "5ecret" not in ended.stderr + ended.stdout
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(("host", "is_refused"), [("127.0.0.1", False), ("mail.example.org", True)])
+def test_a_password_for_mail_goes_in_plain_text_to_this_machine_alone(
+    tmp_path: Path, host: str, is_refused: bool
+) -> None:
+    ended = check(tmp_path, EMAIL_PASSWORD="5ecret", EMAIL_ENCRYPTION="none", EMAIL_HOST=host)
+    assert ("(pushserver.open_email_password) EMAIL_PASSWORD" in ended.stderr) is is_refused
+    assert (ended.returncode == 1) is is_refused
+
+
 def test_a_setting_that_no_longer_exists_names_its_successor():
     documented = {setting.name for own in GROUPS.values() for setting in own}
     for name, successor in RETIRED.items():
@@ -144,8 +199,6 @@ def test_loopback_names_are_allowed_beside_those_that_are_set():
 
 
 def test_a_folder_for_metrics_that_cannot_be_made_is_a_problem(tmp_path):
-    environment = os.environ | {"METRICS_DIR": "/dev/null/metrics", "DATA_DIR": str(tmp_path)}
-    command = [sys.executable, str(PROJECT / "manage.py"), "check"]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    ended = check(tmp_path, METRICS_DIR="/dev/null/metrics")
     assert "pushserver.unwritable_metrics_dir" in ended.stderr
     assert ended.returncode == 1

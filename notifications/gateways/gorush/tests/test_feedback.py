@@ -157,6 +157,15 @@ def test_refuses_a_wrong_secret(call: Call, secret: str) -> None:
     assert late_codes() == [""]
 
 
+@pytest.mark.parametrize("host", ["push-server-web", "web.push.svc.cluster.local:8000", "10.0.0.7"])
+def test_gorush_may_call_the_server_by_any_name(client: Client, settings: LazySettings, host: str, db: None) -> None:
+    """Within a cluster it knows the name of a service, which is no name of the console."""
+    settings.ALLOWED_HOSTS = ["localhost", "push.example.org"]
+    headers = {"X-Gorush-Secret": SECRET, "host": host}
+    assert client.post("/hooks/gorush", ENTRY, "application/json", headers=headers).status_code == 200
+    assert client.get("/admin/", headers={"host": host}).status_code == 400
+
+
 def test_reads_no_body_without_the_secret(call: Call) -> None:
     assert call(b"\x00", "wrong").status_code == 403
 
