@@ -36,7 +36,7 @@ _HOST = re.compile(r"(?P<host>\[[0-9A-Za-z:.%]+\]|[^\s\[\]:@$(){}<>\"'`\\|^]*)(:
 ENCODE = "In user and password write %40 for @, %2F for /, %3F for ?, %23 for #, %25 for %."
 MAX_PORT = 65535
 TLS_FILES = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
-# redis-py verifies certificates and names unless it is told not to, and Celery only if it is told to.
+# redis-py verifies certificates and names by default, Celery only on demand.
 TLS_VERIFIED = {"ssl_cert_reqs": "required", "ssl_check_hostname": "true"}
 SECP256K1_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 

@@ -21,8 +21,8 @@ first. This page is made from the code (`manage.py settings_catalogue`).
 
 A *secret* can also be in a file, whose path is the value of `NAME_FILE`. An empty variable, and an empty file, count as
 unset. What is not here is fixed, as no two servers need it differently. A setting of an older version is refused with
-what to do instead. OpenSSL's variable `SSL_CERT_FILE` names certificates of your own authorities (PEM) for all links but
-that to PostgreSQL. The system's and the public ones are known without it.
+what to do instead. OpenSSL's `SSL_CERT_FILE` names your own authorities (PEM) for all links but that to PostgreSQL,
+beside the system's and the public ones.
 
 {LIMITS}
 """

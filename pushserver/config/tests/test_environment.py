@@ -224,11 +224,11 @@ def test_a_redis_without_tls_is_used_as_its_url_says(url):
 def test_a_redis_with_tls_is_verified_by_both_libraries(options):
     """Celery verifies nothing unless its URL says so."""
     url = Environment({"NAME": f"rediss://:pw@redis:6380/0{options}"}).redis_url("NAME")
-    told = parse_url(url)["ssl"]
-    assert (told["ssl_cert_reqs"], told["ssl_check_hostname"]) == (CERT_REQUIRED, True)
+    of_celery = parse_url(url)["ssl"]
+    assert (of_celery["ssl_cert_reqs"], of_celery["ssl_check_hostname"]) == (CERT_REQUIRED, True)
     with closing(Redis.from_url(url)) as client:
         made = client.connection_pool.make_connection()
-    assert (made.cert_reqs, made.check_hostname, made.ca_certs) == (CERT_REQUIRED, True, told.get("ssl_ca_certs"))
+    assert (made.cert_reqs, made.check_hostname, made.ca_certs) == (CERT_REQUIRED, True, of_celery.get("ssl_ca_certs"))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_a_redis_with_tls_is_verified_by_both_libraries(options):
         (" '5ecret' ", "quoted_value"),
     ],
 )
-def test_what_another_program_should_have_changed_is_the_only_problem_of_a_variable(text, problem):
+def test_an_unfinished_value_is_the_only_problem_of_its_variable(text, problem):
     env = Environment({"NAME": text, "OTHER_FILE": text})
     env.refuse_unfinished(["NAME", "OTHER"])
     env.urls("NAME")

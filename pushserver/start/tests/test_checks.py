@@ -155,7 +155,7 @@ def check(folder: Path, *options: str, **environment: str) -> "subprocess.Comple
 
 
 @pytest.mark.parametrize("wrong", FROM_THE_FIELD)
-def test_what_operators_have_is_named_in_one_line_each_without_a_secret(
+def test_faults_from_the_field_are_named_in_one_line_each_without_a_secret(
     tmp_path: Path, wrong: dict[str, tuple[str, str]]
 ) -> None:
     ended = check(tmp_path, "--database=default", **{name: value for name, (value, _) in wrong.items()})
