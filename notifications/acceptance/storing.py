@@ -22,7 +22,7 @@ from typing import Any, LiteralString, NamedTuple
 from kit.batches.batch import wake as wake_workers
 from kit.db.partitions import UNDER_WAY, day_of, first_day, with_days
 from kit.db.postgresql.base import Rows
-from kit.db.statements import Statement, array_value, fetch, new_ids, write, write_rows
+from kit.db.statements import Statement, array_value, fetch, new_ids, table, write, write_rows
 from kit.metrics.batches import count
 from notifications import metrics
 from notifications.messages import Outcome
@@ -31,6 +31,7 @@ from notifications.queues.queues import UNSORTED, WAITS
 from notifications.rules.policy import Verdict
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
+from registrations.models import Registration
 
 State = Notification.State
 
@@ -124,7 +125,7 @@ _STORE = f"""
         SELECT substr(key_hash, 1, {RECIPIENT_BYTES}), request_id, position, %(today)s
         FROM unnest(%(d_key_hash)b::bytea[], %(d_request_id)b::bigint[], %(d_position)b::smallint[])
             AS new (key_hash, request_id, position)
-        WHERE (SELECT TRUE FROM registrations_registration WHERE public_key_hash = new.key_hash LIMIT 1)
+        WHERE (SELECT TRUE FROM {table(Registration)} WHERE public_key_hash = new.key_hash LIMIT 1)
     ), notification AS (
         INSERT INTO notifications_notification
             (id, request_id, position, public_key_hash, installation_id, type, state, queue_id, route_id,

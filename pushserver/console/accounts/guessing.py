@@ -4,8 +4,8 @@
     a network, whatever the names ─ 20 ─┬▶ locked, but not for a name in a browser in which it has logged in
     a name, whatever the networks ─ 50 ─┘
 
-So nobody keeps staff out by guessing. One network adds at most five to the count of a name, because whoever is locked
-out is not counted. A browser is known by a cookie that only this server can make.
+So nobody keeps staff out by guessing. One network adds at most five to the count of a name, because a client that is
+locked out is not counted. A browser is known by a cookie that only this server can make.
 """
 
 import hmac
