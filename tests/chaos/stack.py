@@ -9,7 +9,7 @@ from embedded.servers.ports import free_port
 from embedded.stack import plan
 from tests.flows import fleet as processes
 from tests.flows.fleet import UNLIMITED, Fleet, NewFleet, wait_for_http
-from tests.interop.servers import Servers
+from tests.interop.servers import Servers, ask
 
 GORUSH = Path(os.environ.get("PEERS", ".peers")).resolve() / "gorush"
 # Fakes and gorush log tokens by design, as they act for Apple and Google.
@@ -63,6 +63,9 @@ class Stack:
 
     def stop_gorush(self, *numbers: int) -> None:
         self.fleet.stop(*(f"gorush{number}" for number in numbers))
+
+    def pushes_through(self, number: int) -> int:
+        return int(ask(_url(self.ports[number]), "GET", "/api/stat/app").body["total_count"])
 
     def start_workers(self, *names: str) -> None:
         services = processes.services()
