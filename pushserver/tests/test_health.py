@@ -15,9 +15,11 @@ import redis
 from celery.exceptions import Ignore
 from django.conf import LazySettings
 from django.core.cache import cache
+from django.core.checks import run_checks
 from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
+from structlog.testing import capture_logs
 
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import SOCKET_NAME, EmbeddedPostgres
@@ -30,7 +32,7 @@ from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_N
 from notifications.gateways.registry import CUT_OFF
 from notifications.queues import halts
 from pushserver.alerts.watch import Watch
-from pushserver.celery import HEARTBEAT_KEY
+from pushserver.celery import HEARTBEAT_KEY, begin_when_fit
 from pushserver.indicators import asking
 from pushserver.indicators.asking import NEEDED_QUEUES, RECENT
 from pushserver.indicators.kinds import server
@@ -223,6 +225,24 @@ def own_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis
         assert becomes_true(lambda: answers(client), seconds=10)
         yield client
         process.terminate()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_waits_for_a_right_that_it_lacks_at_redis_and_names_it(
+    own_valkey: redis.Redis, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An account that Redis makes has no channels, without which a worker would end again and again."""
+    given = own_valkey.connection_pool.connection_kwargs
+    settings.REDIS_URL = f"redis://push:pw@127.0.0.1:{given['port']}/0"
+    own_valkey.execute_command("ACL", "SETUSER", "push", "on", ">pw", "~*", "+@all", "resetchannels")
+    line = f"{server.NO_CHANNELS}. {server.BROKER_STEPS[server.NO_CHANNELS]}"
+    assert line in {found.msg for found in run_checks(databases=["default"])}
+    grant = lambda _seconds: own_valkey.execute_command("ACL", "SETUSER", "push", "allchannels")  # noqa: E731
+    monkeypatch.setattr("kit.processes.starting.sleep", grant)
+    with capture_logs() as logs:
+        begin_when_fit()
+    own_valkey.execute_command("ACL", "DELUSER", "push")
+    assert [entry["reason"] for entry in logs if entry["event"] == "start_waits"] == [line]
 
 
 def answers(client: redis.Redis) -> bool:
