@@ -88,4 +88,5 @@ def _growth(past: Mapping[str, Past]) -> str:
 
 
 def size_of(mib: float) -> str:
-    return f"{mib / 1024:,.1f} GiB" if mib >= 1024 else f"{mib:,.0f} MiB"
+    """Return a size for people. A large one that hardly changes has the same words."""
+    return f"{mib:,.0f} MiB" if mib < 1024 else f"{mib / 1024:,.{0 if mib >= 10 * 1024 else 1}f} GiB"

@@ -114,8 +114,8 @@ def _as_known(reason: str) -> str:
     """
     global _well_at  # noqa: PLW0603 - one fact about this process
     noted = own_faults.seconds_ago(settings.METRICS_DIR)
-    told = "" if reason else READ_ONLY
-    refused = {code: ago for code, ago in noted.items() if code in REASONS and code != told}
+    just_asked = "" if reason else READ_ONLY
+    refused = {code: ago for code, ago in noted.items() if code in REASONS and code != just_asked}
     code, seconds_ago = min(refused.items(), key=itemgetter(1), default=("", inf))
     if seconds_ago <= own_faults.OVER_SECONDS or (reason and time() - seconds_ago > _well_at):
         return REASONS[code]

@@ -290,14 +290,14 @@ def test_a_redis_that_is_read_only(well: Stack) -> None:
 
 
 def test_a_postgresql_that_is_read_only(well: Stack) -> None:
-    said = re.compile("Nothing is processed: PostgreSQL cannot be written")
+    headline = re.compile("Nothing is processed: PostgreSQL cannot be written")
     with well.database as database:
         database.execute("ALTER SYSTEM SET default_transaction_read_only = on")
         database.execute("SELECT pg_reload_conf()")
         try:
-            well.says(said, "PostgreSQL is read-only")
+            well.says(headline, "PostgreSQL is read-only")
             expect(well.page.locator("body")).to_contain_text("Promote the standby")
-            well.keeps_saying(said)
+            well.keeps_saying(headline)
         finally:
             database.execute("ALTER SYSTEM RESET default_transaction_read_only")
             database.execute("SELECT pg_reload_conf()")
@@ -305,11 +305,11 @@ def test_a_postgresql_that_is_read_only(well: Stack) -> None:
 
 
 def test_a_bridge_that_is_stopped(well: Stack) -> None:
-    said = re.compile("Nothing comes in through Waku: the bridge has stopped")
+    headline = re.compile("Nothing comes in through Waku: the bridge has stopped")
     with frozen(well.processes("pushserver bridge")):
-        well.says(said, "the bridge is stopped")
+        well.says(headline, "the bridge is stopped")
         well.first_action("restart it if it hangs", "PushServerNoBridge")
-        well.keeps_saying(said)
+        well.keeps_saying(headline)
     well.says(WELL, "the bridge goes on")
 
 
@@ -358,12 +358,12 @@ def program(
 
 
 def test_a_key_that_changed_at_a_restart(well: Stack) -> None:
-    said = re.compile("Phones get no pushes until they register again: the server's key was changed")
+    headline = re.compile("Phones get no pushes until they register again: the server's key was changed")
     well.restart(SERVER_PRIVATE_KEY=secrets.token_hex(32))
     well.page.goto("/admin/")
-    well.says(said, "the key was changed")
+    well.says(headline, "the key was changed")
     well.first_action("List the earlier key in OTHER_SERVER_PRIVATE_KEYS", "PushServerKeyChanged")
-    well.keeps_saying(said)
+    well.keeps_saying(headline)
     well.restart()
     well.page.goto("/admin/")
     well.says(WELL, "the key is back")
@@ -384,9 +384,9 @@ def test_a_disk_that_fills(name: str, tmp_path: Path, chromium: Browser) -> None
         well.first_action("Make room there", "PushServerDiskFilling")
         well.keeps_saying(re.compile("^Messages get through; 1 urgent"))
         disk.fill(left_mib=0)
-        said = re.compile("Nothing is processed: the disk of PostgreSQL is full")
-        well.says(said, f"the disk {name} is full")
-        well.keeps_saying(said)
+        headline = re.compile("Nothing is processed: the disk of PostgreSQL is full")
+        well.says(headline, f"the disk {name} is full")
+        well.keeps_saying(headline)
         disk.empty()
         well.says(WELL, f"the disk {name} has room")
 
