@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import inf
+from threading import Thread
 
 from notifications.gateways.registry import CUT_OFF
 from notifications.models import Halt
@@ -71,7 +72,9 @@ class Reach:
     def note_alone(self, gateway: str, *, now: datetime) -> None:
         """Note that others had contact since then, so that contact counts from now on. Operators see it."""
         self._since[gateway] = now
-        CUT_OFF.save(f"process {os.getpid()} on {socket.gethostname()}", gateway)
+        name = f"process {os.getpid()} on {socket.gethostname()}"
+        # In a thread, because a host without a way to the gateway may have none to Redis, and no batch waits for it.
+        Thread(target=CUT_OFF.save, args=[name, gateway], daemon=True).start()
 
     def note_try(self, gateway: str, *, now: datetime) -> None:
         """Note that a push is sent to find out whether the gateway can be reached again."""

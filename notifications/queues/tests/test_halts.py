@@ -434,7 +434,7 @@ def test_operators_see_which_process_is_cut_off(gateway, transactional_db):
         make_due()
         cut_off.process_backlog(now=now + seconds * SECOND)
         other.process_backlog(now=now + seconds * SECOND)
-    assert f"process {os.getpid()} on " in CUT_OFF.read("gorush")
+    cut_off.process_until(lambda: f"process {os.getpid()} on " in (CUT_OFF.read("gorush") or ""), now=now + 13 * SECOND)
     cache.clear()
 
 
