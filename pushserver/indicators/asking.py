@@ -110,7 +110,7 @@ def _as_known(reason: str) -> str:
     """Return the reason why PostgreSQL cannot be used: the one that it gave to a process, or ours.
 
     A process that PostgreSQL refuses says so every two seconds. Once PostgreSQL does not answer any more, the last
-    refusal stays the reason. Whether it can be written at all is what our own question has just told.
+    refusal stays the reason. Our own question has just found out whether it can be written at all.
     """
     global _well_at  # noqa: PLW0603 - one fact about this process
     noted = own_faults.seconds_ago(settings.METRICS_DIR)

@@ -375,7 +375,7 @@ def test_a_key_that_changed_at_a_restart(well: Stack) -> None:
 
 @pytest.mark.parametrize("name", ["postgres", ""], ids=["of PostgreSQL alone", "of all data"])
 def test_a_disk_that_fills(name: str, tmp_path: Path, chromium: Browser) -> None:
-    """Nearly full, messages still get through. Full, nothing is processed, whoever notices it first."""
+    """Nearly full, messages still get through. Full, nothing is processed, and its own process says so."""
     first = Up(tmp_path / "data", free_port(), tmp_path / "first.log")
     try:
         password = first.shows(PASSWORD, START_SECONDS).group(1)
