@@ -170,6 +170,8 @@ PROVIDER_UNREACHABLE = "provider_unreachable"
 DEVICE_LIMITED = "TooManyRequests"
 # Code of a result: the connection to the gateway broke before an answer came.
 CUT_OFF = "cut_off"
+# Code of a result: no answer came in time.
+TIMEOUT = "timeout"
 # Code of a result: the gateway took the push and sent it nowhere, as the push asked for.
 DRY_RUN = "dry_run"
 # Code of a result: the gateway was stopped and gave up its pushes in flight.

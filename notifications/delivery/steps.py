@@ -22,7 +22,7 @@ from kit.tracing.spans import Role, note, step
 from notifications.delivery import recording, settling
 from notifications.delivery.settling import WaitingRequest, WaitingRequests, answer_ended, settle
 from notifications.gateways.interface import Gateway
-from notifications.messages import FAILURES, Answer, Outcome, Result
+from notifications.messages import FAILURES, TIMEOUT, Answer, Outcome, Result
 from notifications.metrics import FINISHED, LEFT_BEHIND
 from notifications.queues import queues
 from notifications.queues.admission import UNCOUNTED, Counts, Part
@@ -93,7 +93,7 @@ async def _try(gateway_for: Callable[[str], Gateway], claim: Claim) -> Result:
         gateway = gateway_for(claim.gateway)
         return gateway.find_fault(claim.push) or await gateway.send(claim.push)
     except asyncio.CancelledError:
-        return Result(Outcome.AMBIGUOUS, "timeout")
+        return Result(Outcome.AMBIGUOUS, TIMEOUT)
     except Exception as error:  # noqa: BLE001 - a fault of ours must not leave anybody waiting for a result
         log.warning("gateway_failed", gateway=claim.gateway, error=type(error).__name__)
         return Result(Outcome.AMBIGUOUS, "gateway_failed")

@@ -17,7 +17,6 @@ counts once: an attacker has as many proven tokens as phones.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from itertools import takewhile
 from typing import LiteralString, NamedTuple
 
 import structlog
@@ -49,9 +48,8 @@ DEATHS_LOOKED_THROUGH = 10_000
 
 
 class Send(NamedTuple):
-    """The result of one send."""
+    """The result of one send that failed."""
 
-    outcome: str
     code: str
     error: str
     sender_digest: bytes
@@ -63,13 +61,13 @@ def trip_what_delivers_nothing(results: Iterable[tuple[Claim, Result]], known: Q
     failed = {claim.channel for claim, result in results if claim.is_route_proven and _counts(result)}
     # Every worker writes halts in this order, so that none waits in a circle.
     for app in sorted(failed & known.delivered.keys() - known.tripped):
-        sends = list(takewhile(lambda send: send.outcome in FAILURES, _newest(app, now=now)))
+        sends = _failed_in_a_row(app, now=now)
         if delivers_nothing([send.address_digest for send in sends], [send.sender_digest for send in sends]):
             halts.trip(app, reason=_reason(sends), now=now)
 
 
 def _counts(result: Result) -> bool:
-    """Return whether a result may show that the app delivers nothing. `_NEWEST` has the same condition."""
+    """Return whether a result may show that the app delivers nothing. `_FAILED_IN_A_ROW` has the same condition."""
     is_sent = not (result.is_untried or result.is_unreached)
     return is_sent and result.outcome in FAILURES and result.code != DEVICE_LIMITED
 
@@ -80,10 +78,10 @@ def _reason(failed: Sequence[Send]) -> str:
     return f"the last {len(failed)} sends failed: {code}" + (f" ({error})" if error else "")
 
 
-# In the order in which the sends ended. Pushes that end long after others that began later are no newer news.
-_NEWEST = f"""
-    SELECT attempt.outcome, attempt.code, attempt.error, request.sender_digest, route.address_digest
-    FROM (
+# In the order in which the sends ended. Pushes that end long after others that began later are no newer news. The
+# notifications of sends before the last answer are not read: mostly there are none of later ones.
+_FAILED_IN_A_ROW = f"""
+    WITH newest AS MATERIALIZED (
         SELECT id, notification_id, outcome, code, error, ended_at FROM notifications_attempt
         WHERE token_type = %(token_type)s AND app_topic = %(app_topic)s AND ended_at >= %(start)s
             AND began_at IS NOT NULL AND code NOT IN ('{DRY_RUN}', '{DEVICE_LIMITED}')
@@ -92,26 +90,30 @@ _NEWEST = f"""
                 WHERE token_type = %(token_type)s AND app_topic = %(app_topic)s
             ))
         ORDER BY started_at DESC, id DESC LIMIT %(looked_through)s
-    ) AS attempt
-    LEFT JOIN notifications_notification AS n
-        ON n.id = attempt.notification_id AND n.ended_on >= %(start)s::date - 1
+    )
+    SELECT failed.code, failed.error, request.sender_digest, route.address_digest
+    FROM newest AS failed
+    JOIN notifications_notification AS n
+        ON n.id = failed.notification_id AND n.ended_on >= %(start)s::date - 1
     LEFT JOIN notifications_notificationrequest AS request
         ON request.id = n.request_id AND request.ended_on >= (n.created_at - interval '1 day')::date
-    LEFT JOIN {table(Route)} AS route ON route.id = n.route_id
-    WHERE attempt.outcome IN ({ANSWERED}) OR route.is_proven
-    ORDER BY attempt.ended_at DESC, attempt.id DESC LIMIT %(limit)s
+    JOIN {table(Route)} AS route ON route.id = n.route_id AND route.is_proven
+    WHERE failed.ended_at > coalesce(
+        (SELECT max(ended_at) FROM newest WHERE outcome IN ({ANSWERED})), '-infinity'
+    )
+    ORDER BY failed.ended_at DESC, failed.id DESC LIMIT %(limit)s
 """
 
 
-def _newest(app: ChannelKey, *, now: datetime) -> list[Send]:
-    """Return the newest sends that count, the last ended first."""
+def _failed_in_a_row(app: ChannelKey, *, now: datetime) -> list[Send]:
+    """Return the newest sends that failed without an answer between them, the last ended first."""
     parameters = {
         **app._asdict(),
         "start": now - JUDGED_WITHIN,
         "looked_through": SAMPLE * LOOKED_THROUGH,
         "limit": SAMPLE,
     }
-    return [Send._make(row) for row in fetch(_NEWEST, parameters)]
+    return [Send._make(row) for row in fetch(_FAILED_IN_A_ROW, parameters)]
 
 
 # Dead tokens ----------------------------------------------------------------------------------------------------------

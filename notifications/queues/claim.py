@@ -283,8 +283,12 @@ class _Sorting:
             return Claimable(due, _app(due), key, slot, address, is_probe)
         return None
 
-    def take_probe(self, key: QueueKey, route_id: int, *, now: datetime) -> bool:
-        """Return whether a push to this route may be sent as a probe of the halts that cover its queue."""
+    def take_probe(self, key: QueueKey, slot: Slot, route_id: int, *, now: datetime) -> bool:
+        """Return whether a push to this route may be sent as a probe of the halts that cover its queue. Without
+        capacity, the probe is left to other processes.
+        """
+        if not self._limits.has_capacity(slot):
+            return False
         self._limits.reach.note_try(key.gateway, now=now)
         return halts.take_probe([halt for halt in self.known.covering(key) if halt.id], route_id, now=now)
 
@@ -332,18 +336,20 @@ def _probe(sorting: _Sorting, queue_ids: Sequence[int], limit: int, *, now: date
     ]
     if not right:
         return None
-    due, key = _choose_probe(right, {halt.probed_route_id for halt in sorting.known.halts})
-    is_taken = sorting.take_probe(key, due.route_id, now=now)
-    return sorting.prepare(due, key, Slot(due.queue_id), is_probe=True) if is_taken else None
+    probed = Route.objects.filter(pk__in={halt.probed_route_id for halt in sorting.known.halts})
+    due, key = _choose_probe(right, set(probed.values_list("address_digest", flat=True)))
+    slot = Slot(due.queue_id)
+    is_taken = sorting.take_probe(key, slot, due.route_id, now=now)
+    return sorting.prepare(due, key, slot, is_probe=True) if is_taken else None
 
 
-def _choose_probe(found: Sequence[tuple[Due, QueueKey]], probed: Collection[int | None]) -> tuple[Due, QueueKey]:
-    """Return the oldest push to an address chosen at random, other than the one of the last probe if there is another.
+def _choose_probe(found: Sequence[tuple[Due, QueueKey]], probed: Collection[bytes]) -> tuple[Due, QueueKey]:
+    """Return the oldest push to an address chosen at random, other than those that were ``probed`` if there is another.
 
-    Otherwise an address that always fails, with many pushes that wait, could keep a halt for long.
+    Otherwise an address that always fails, with many pushes that wait under many names, could keep a halt for long.
     """
     in_order = sorted(found, key=lambda each: each[0].next_attempt_at, reverse=True)
-    oldest = {due.route_id: (due, key) for due, key in in_order}
+    oldest = {due.address_digest: (due, key) for due, key in in_order}
     others = oldest.keys() - probed
     return oldest[random.choice(sorted(others or oldest))]  # noqa: S311 - guards nothing
 

@@ -113,8 +113,7 @@ class ConcurrencyLimits:
 
     def enter(self, slot: Slot) -> bool:
         """Take capacity for one push, and return whether there was any."""
-        self._free_completed()
-        if not self._has_capacity(slot):
+        if not self.has_capacity(slot):
             self._crowded.add(slot.queue_id)
             return False
         self._taken[slot.queue_id] += 1
@@ -122,6 +121,13 @@ class ConcurrencyLimits:
         self._backlog[slot.queue_id] += slot.is_backlog
         self._new.append(slot)
         return True
+
+    def has_capacity(self, slot: Slot) -> bool:
+        """Return whether there is capacity for one more push."""
+        self._free_completed()
+        limit = self._limit(slot.queue_id)
+        is_half_free = not slot.is_backlog or self._backlog[slot.queue_id] < _half(limit)
+        return self._taken[slot.queue_id] < limit and is_half_free
 
     def keep(self) -> None:
         """Keep the capacity that this batch took, because it is committed and the pushes are sent."""
@@ -170,11 +176,6 @@ class ConcurrencyLimits:
         self._taken[slot.queue_id] -= 1
         self._taken_by_all -= 1
         self._backlog[slot.queue_id] -= slot.is_backlog
-
-    def _has_capacity(self, slot: Slot) -> bool:
-        limit = self._limit(slot.queue_id)
-        is_half_free = not slot.is_backlog or self._backlog[slot.queue_id] < _half(limit)
-        return self._taken[slot.queue_id] < limit and is_half_free
 
     def _limit(self, queue_id: int) -> int:
         limit = min(self._maximum, self._first + self._answers[queue_id] // ANSWERS_TO_GROW)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import structlog
+from django.conf import settings
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import OuterRef, Q, QuerySet, Subquery, TextField, Value
 from django.db.models.functions import Coalesce
@@ -22,7 +23,7 @@ from django.db.models.functions import Coalesce
 from kit.batches.batch import wake as wake_workers
 from kit.db.statements import fetch, write
 from kit.metrics.batches import count
-from notifications.messages import ChannelKey
+from notifications.messages import CUT_OFF, TIMEOUT, ChannelKey
 from notifications.metrics import CHANNEL_TRIPS, GATEWAY_OUTAGES
 from notifications.models import Channel, EndedHalt, Halt, Notification
 from notifications.queues.queues import QUEUED, Halted
@@ -203,18 +204,19 @@ def _covers(gateway: str, app: ChannelKey) -> Q:
 # Begun and ended by the gateways' results -----------------------------------------------------------------------------
 
 
-# An attempt without a begin left no connection.
+# An attempt without a begin left no connection. One that began before counts only with an answer.
 _HAS_CONTACT = f"""
     SELECT 1 FROM notifications_attempt
-    WHERE started_at >= %(since)s AND gateway = %(gateway)s AND began_at IS NOT NULL AND outcome IS NOT NULL
-        AND code <> '{GATEWAY_FAILED}'
-    LIMIT 1
+    WHERE started_at >= %(first)s AND gateway = %(gateway)s AND began_at IS NOT NULL AND ended_at >= %(since)s
+        AND code <> '{GATEWAY_FAILED}' AND (began_at >= %(since)s OR code NOT IN ('{CUT_OFF}', '{TIMEOUT}'))
+    ORDER BY started_at DESC LIMIT 1
 """
 
 
 def has_contact(gateway: str, since: datetime) -> bool:
-    """Return whether a push of any process, claimed since then, reached this gateway."""
-    return bool(fetch(_HAS_CONTACT, {"gateway": gateway, "since": since}))
+    """Return whether a push of any process reached this gateway, or was answered by it, since then."""
+    first = since - timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)  # no push takes longer
+    return bool(fetch(_HAS_CONTACT, {"gateway": gateway, "since": since, "first": first}))
 
 
 def note_unreachable(gateway: str, *, now: datetime) -> None:

@@ -15,6 +15,7 @@ from notifications.messages import DEVICE_LIMITED, DRY_RUN, FAILURES
 from notifications.models import Channel, Halt
 from notifications.queues.breakers import ANSWERED
 from notifications.queues.halts import RUNNING
+from notifications.queues.queues import SUCCESS_NOTED_EVERY
 from registrations import token_types
 
 DRAINED = Halt.Kind.DRAINED.value
@@ -41,18 +42,30 @@ _FAILED: LiteralString = " UNION ALL ".join(
     )"""
     for outcome in FAILURES
 )
-# All apps of a platform that nothing was delivered to count as one, without a name, because clients choose the names.
+# All apps of a platform that nothing was delivered to count as one, without a name, because clients choose the names. A
+# delivery to any app of the platform clears them (exact to the minute), so that made-up apps show no failure of ours.
 _FAILING = f"""
+    WITH failed AS MATERIALIZED ({_FAILED}), app AS MATERIALIZED (
+        SELECT token_type, app_topic, (
+            SELECT ended_at FROM notifications_attempt AS answered
+            WHERE answered.token_type = channel.token_type AND answered.app_topic = channel.app_topic
+                AND outcome IN ({ANSWERED}) AND began_at IS NOT NULL AND code <> '{DRY_RUN}' AND started_at >= %(since)s
+            ORDER BY started_at DESC LIMIT 1
+        ) AS answered_at
+        FROM notifications_channel AS channel
+        WHERE (token_type, app_topic) IN (SELECT token_type, app_topic FROM failed)
+    ), platform AS (
+        SELECT token_type, max(last_success_at) + interval '{SUCCESS_NOTED_EVERY.seconds} seconds' AS answered_at
+        FROM notifications_channel GROUP BY token_type
+    )
     SELECT failed.token_type, app.app_topic, count(*), min(failed.ended_at),
         mode() WITHIN GROUP (ORDER BY concat(code, ' (' || nullif(error, '') || ')'))
-    FROM ({_FAILED}) AS failed
-    LEFT JOIN notifications_channel AS app USING (token_type, app_topic)
-    WHERE began_at IS NOT NULL AND code <> '{DEVICE_LIMITED}' AND ended_at >= %(since)s AND ended_at > coalesce((
-        SELECT ended_at FROM notifications_attempt AS answered
-        WHERE answered.token_type = app.token_type AND answered.app_topic = app.app_topic
-            AND outcome IN ({ANSWERED}) AND began_at IS NOT NULL AND code <> '{DRY_RUN}' AND started_at >= %(since)s
-        ORDER BY started_at DESC LIMIT 1
-    ), '-infinity')
+    FROM failed
+    LEFT JOIN app USING (token_type, app_topic)
+    LEFT JOIN platform ON platform.token_type = failed.token_type
+    WHERE began_at IS NOT NULL AND code <> '{DEVICE_LIMITED}' AND ended_at >= %(since)s AND ended_at > coalesce(
+        CASE WHEN app.token_type IS NULL THEN platform.answered_at ELSE app.answered_at END, '-infinity'
+    )
     GROUP BY failed.token_type, app.app_topic HAVING count(*) >= {FEW_FAILURES}
 """
 

@@ -83,12 +83,12 @@ class Gorush(BaseHTTPRequestHandler):
 class Phone:
     """A registered installation that was notified before."""
 
-    def __init__(self, platform: int) -> None:
+    def __init__(self, platform: int, topic: str = "im.status") -> None:
         self.identity = Identity(PrivateKey(next(keys).to_bytes(32)))
         self.token = apn_token() if platform == IOS else firebase_token()
         kind = TokenType.APN if platform == IOS else TokenType.FIREBASE
-        topic = "im.status" if platform == IOS else ""
-        self.message = registration(self.identity, token_type=kind, app_topic=topic, device_token=self.token)
+        app_topic = topic if platform == IOS else ""
+        self.message = registration(self.identity, token_type=kind, app_topic=app_topic, device_token=self.token)
 
 
 class World:
@@ -226,6 +226,15 @@ def test_three_failures_before_the_first_delivery_show_too(world: World) -> None
     sending = _sending(world)
     assert sending.state == State.YELLOW
     assert "apps without a delivery: the last 6 sends failed, mostly with InvalidProviderToken" in sending.sentence
+
+
+def test_made_up_apps_show_no_failure_while_others_work(world: World) -> None:
+    """Anybody can register an app that Apple refuses, and have pushes sent to it."""
+    outsider = Phone(IOS, topic="made.up")
+    say(outsider.message, now=world.now, process=world.process)
+    world.gorush.words[IOS] = "TopicDisallowed"
+    world.notify(outsider, outsider, outsider)
+    assert _sending(world).state == State.GREEN
 
 
 def _sending(world: World) -> Indicator:

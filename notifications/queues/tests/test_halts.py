@@ -1,6 +1,7 @@
 """Tests of halts: begun by operators, breakers and gateways, ended one by one, and probed meanwhile."""
 
 import os
+from dataclasses import replace
 from datetime import timedelta
 from itertools import permutations
 
@@ -15,6 +16,7 @@ from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, R
 from notifications.metrics import CHANNEL_TRIPS
 from notifications.models import Attempt, Channel, EndedHalt, Halt, Notification
 from notifications.queues import halts, queues
+from notifications.queues.concurrency import ConcurrencyLimits, Reach
 from registrations.models import Route
 from tests.delivering import (
     APP,
@@ -44,6 +46,7 @@ State = Notification.State
 UNAVAILABLE = Result(Outcome.TRANSIENT, UNREACHABLE, is_unreached=True)
 BUSY = Result(Outcome.TRANSIENT, "http_503")
 DELIVERED = Result(Outcome.DELIVERED)
+CUT_OFF_RESULT = Result(Outcome.AMBIGUOUS, "cut_off")
 
 
 @pytest.fixture(autouse=True)
@@ -301,6 +304,17 @@ def test_each_probe_goes_to_another_address_than_the_last():
     assert {probe.route_id for probe in probes[2:]} == {failing.route_id}  # nobody else waits
 
 
+def test_one_phone_under_many_names_is_one_address_for_probes():
+    halts.trip(APPLE, reason="", now=NOW)
+    names = [make_proven() for _ in range(40)]
+    Route.objects.filter(pk__in=[row.route_id for row in names]).update(
+        address_digest=b"the same phone", delivered_digest=b"the same phone"
+    )
+    honest = make_proven()
+    probes = [probe.route_id for n in (1, 2) for probe in take(now=NOW + n * PROBE)]
+    assert honest.route_id in probes
+
+
 def test_a_notification_in_a_wrong_queue_uses_up_no_probe():
     """An attacker registers one phone under many names, has pushes sent to it, and then registers made-up tokens."""
     halts.trip(APPLE, reason="", now=NOW)
@@ -310,6 +324,14 @@ def test_a_notification_in_a_wrong_queue_uses_up_no_probe():
     Route.objects.filter(pk__in=[row.route_id for row in pestering]).update(address_digest=b"made up")
     [probe] = take(now=NOW + PROBE)
     assert probe.notification_id == phone.pk
+
+
+def test_a_process_without_capacity_uses_up_no_probe():
+    halts.trip(APPLE, reason="", now=NOW)
+    make_proven()
+    take()  # this sorts it into its queue
+    assert take(now=NOW + PROBE, limits=ConcurrencyLimits(0)) == []
+    assert len(take(now=NOW + PROBE)) == 1
 
 
 def test_a_paused_app_is_not_probed_also_while_it_is_tripped():
@@ -424,6 +446,22 @@ def test_a_process_that_is_cut_off_halts_nobody_and_leaves_its_pushes_to_others(
         cut_off.process_backlog(now=now + seconds * SECOND)
         other.process_backlog(now=now + seconds * SECOND)
     assert (fresh(late).state, kinds(), len(works.pushes)) == (State.DELIVERED, [], 6)
+
+
+@pytest.mark.parametrize(
+    ("result", "is_halted"),
+    [(DELIVERED, False), (BUSY, False), (Result(Outcome.AMBIGUOUS, "timeout"), True), (CUT_OFF_RESULT, True)],
+)
+def test_a_late_answer_to_another_process_is_contact(result, is_halted):
+    """Each push takes eight seconds, so that the answers to others are those of pushes from before."""
+    theirs, mine, again = (make_due() for _ in range(3))
+    reach, before = Reach(), claimed(theirs, now=NOW - 3 * SECOND)
+    recorded([(claim, UNAVAILABLE) for claim in claimed(mine)], reach=reach)
+    late = replace(result, began_at=NOW - 3 * SECOND)
+    recorded([(claim, late) for claim in before], now=NOW + 5 * SECOND)
+    at = NOW + 6 * SECOND
+    recorded([(claim, UNAVAILABLE) for claim in claimed(again, now=at)], now=at, reach=reach)
+    assert kinds() == ["unreachable"] * is_halted
 
 
 def test_operators_see_which_process_is_cut_off(gateway, transactional_db):

@@ -11,8 +11,8 @@ from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
 from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result
 from notifications.models import Halt, Notification, Queue
+from notifications.queues import breakers, halts, queues, standstill
 from notifications.queues import claim as claiming
-from notifications.queues import halts, queues
 from notifications.queues.claim import QUEUES_AT_ONCE, claim
 from notifications.queues.concurrency import ConcurrencyLimits
 from registrations.models import Route
@@ -32,7 +32,7 @@ from tests.delivering import (
     prove,
     take,
 )
-from tests.factories import make_answered_request, make_halt, make_registration, make_route
+from tests.factories import make_answered_request, make_attempt, make_halt, make_registration, make_route
 
 APPLE, GOOGLE = ChannelKey(1, APP), ChannelKey(2, "")
 PROVEN, UNPROVEN = (QueueKey("gorush", *APPLE, is_proven=is_proven) for is_proven in (True, False))
@@ -185,26 +185,47 @@ def test_expired_rows_are_closed_by_their_index():
     assert read["notifications_notification"] <= 20  # three of them are found, locked and written
 
 
+def test_a_failure_among_answers_reads_no_notification_of_an_answer():
+    """A channel that works has some failures at any time, and each batch with one looks at the newest sends."""
+    prove(APPLE)
+    for n in range(50):
+        make_attempt(token_type=1, app_topic=APP, started_at=NOW - n * SECOND, outcome="delivered")
+    make_attempt(token_type=1, app_topic=APP, started_at=NOW, outcome="transient", ended_at=NOW + SECOND)
+    values = {**APPLE._asdict(), "start": NOW - 300 * SECOND, "looked_through": 500, "limit": 100}
+    assert rows_read(breakers._FAILED_IN_A_ROW, values)["notifications_notification"] <= 2
+
+
+def test_failures_of_an_app_without_an_answer_are_read_once():
+    """Its breaker does not trip when all are for one sender, as on a server of one XMPP domain."""
+    prove(APPLE)
+    for n in range(50):
+        make_attempt(token_type=1, app_topic=APP, started_at=NOW - n * SECOND, outcome="transient")
+    assert rows_read(standstill._FAILING, {"since": NOW - 3600 * SECOND})["notifications_attempt"] <= 2 * 50
+
+
 def rows_read(sql, parameters):
     """Return the number of rows read of each table, planned as in a worker, and the indexes of the models used.
 
     The statistics are made here: autovacuum may have made others in the middle of other tests.
     """
     with connection.cursor() as cursor:
-        cursor.execute("ANALYZE notifications_notification, notifications_queue, registrations_route")
+        cursor.execute(
+            "ANALYZE notifications_notification, notifications_queue, registrations_route, notifications_attempt"
+        )
         cursor.execute(f"SELECT {set_all(BATCH_WORKER)}")
         cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql.replace('b::', 's::')}", parameters)
         [(found,)] = cursor.fetchall()
         cursor.execute("RESET ALL")
     plan = found if isinstance(found, list) else json.loads(found)
     names = dict(fetch(INDEXES_OF_PARTITIONS))
-    read = {"notifications_notification": 0, "indexes": []}
+    read = {"notifications_notification": 0, "notifications_attempt": 0, "indexes": []}
     nodes = [plan[0]["Plan"]]
     for node in nodes:
         nodes += node.get("Plans", [])
-        if node.get("Relation Name", "").startswith("notifications_notification"):
-            removed = node.get("Rows Removed by Filter", 0)
-            read["notifications_notification"] += (node["Actual Rows"] + removed) * node["Actual Loops"]
+        for table in ("notifications_notification", "notifications_attempt"):
+            if node.get("Relation Name", "").startswith(table):
+                removed = node.get("Rows Removed by Filter", 0)
+                read[table] += (node["Actual Rows"] + removed) * node["Actual Loops"]
         if "Index Name" in node:
             read["indexes"].append(names.get(node["Index Name"], node["Index Name"]))
     return read

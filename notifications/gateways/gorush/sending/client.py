@@ -26,7 +26,7 @@ from notifications.gateways.gorush.sending.push_api import (
     read_dry_run,
     read_response,
 )
-from notifications.messages import CUT_OFF, UNREACHABLE, Outcome, Push, Result
+from notifications.messages import CUT_OFF, TIMEOUT, UNREACHABLE, Outcome, Push, Result
 from registrations.routes.addresses import read_address
 from registrations.token_types import platform_of
 
@@ -122,7 +122,7 @@ def _without_answer(error: httpx.HTTPError) -> str:
     if isinstance(error, httpx.RemoteProtocolError):
         # Also for an answer that is too large or compressed: the peer may give it every time.
         return "not_http"
-    return "timeout" if isinstance(error, httpx.TimeoutException) else CUT_OFF
+    return TIMEOUT if isinstance(error, httpx.TimeoutException) else CUT_OFF
 
 
 def open_gateway() -> GorushGateway:
