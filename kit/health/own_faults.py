@@ -5,6 +5,7 @@ failed. They outrank what other processes infer from its silence.
 """
 
 import json
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from time import time
@@ -44,10 +45,18 @@ def seconds_ago(folder: Path) -> Mapping[str, float]:
     """Return how long ago each fault was last noted by a process that counts in ``folder``."""
     noted: dict[str, float] = {}
     for file in folder.glob("gauge_livemax_*.db"):
-        if not file.stat().st_size:  # its process has just created it
-            continue
-        for key, value, _, _ in MmapedDict.read_all_values_from_file(str(file)):  # type: ignore[no-untyped-call]
-            name, _, labels, _ = json.loads(key)
-            if name == OWN_FAULT._name and value:  # noqa: SLF001 - there is no public name for it
-                noted[labels["fault"]] = max(value, noted.get(labels["fault"], 0.0))
-    return {fault: time() - at for fault, at in noted.items()}
+        for fault, at in _noted_in(file).items():
+            noted[fault] = max(at, noted.get(fault, 0.0))
+    # A time in the future is from before the clock was set back, and long ago.
+    return {fault: abs(time() - at) for fault, at in noted.items()}
+
+
+def _noted_in(file: Path) -> Mapping[str, float]:
+    """Return the faults in one file. A broken one has none, and `/metrics` names it; that of an ended process goes."""
+    try:
+        values = [] if not file.stat().st_size else MmapedDict.read_all_values_from_file(str(file))  # type: ignore[no-untyped-call]
+        known = [(json.loads(key), value) for key, value, _, _ in values]
+        own = OWN_FAULT._name  # noqa: SLF001 - there is no public name for it
+        return {labels["fault"]: value for (name, _, labels, _), value in known if name == own and value}
+    except (OSError, RuntimeError, struct.error, TypeError, ValueError):
+        return {}

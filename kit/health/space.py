@@ -9,8 +9,9 @@ from kit.health.indicators import BAD, Indicator, Kind, State, duration, listed
 
 SIZE_OF_DATABASE = "size database"
 # Free MiB below which PostgreSQL cannot make the next segment of its log, and below which somebody has to act: a start
-# needs as much. Above it, a volume is low below a tenth of its size, and at most below LOW_MIB.
-FULL_MIB, RED_MIB, LOW_MIB = 16, 128, 1024
+# needs as much. Of a volume smaller than SMALL_MIB, such as one in memory for metrics, that is a quarter. Above it, a
+# volume is low below a tenth of its size, and at most below LOW_MIB.
+FULL_MIB, RED_MIB, LOW_MIB, SMALL_MIB = 16, 128, 1024, 256
 # Time until a volume is full, at the pace of the last day.
 RED_HOURS, YELLOW_HOURS = 6.0, 7 * 24.0
 
@@ -67,8 +68,9 @@ def judge(kind: Kind, volumes: Sequence[Volume], past: Mapping[str, Past]) -> In
 
 def _state_of(volume: Volume, past: Mapping[str, Past]) -> State:
     """Return the state of one volume. One that only reports need stops no message."""
-    low_mib, hours = max(RED_MIB, min(LOW_MIB, volume.size_mib / 10)), hours_left(volume, past)
-    if volume.is_needed and (volume.free_mib < RED_MIB or hours < RED_HOURS):
+    red_mib = RED_MIB if volume.size_mib >= SMALL_MIB else volume.size_mib / 4
+    low_mib, hours = max(red_mib, min(LOW_MIB, volume.size_mib / 10)), hours_left(volume, past)
+    if volume.is_needed and (volume.free_mib < red_mib or hours < RED_HOURS):
         return State.RED
     return State.YELLOW if volume.free_mib < low_mib or hours < YELLOW_HOURS else State.GREEN
 

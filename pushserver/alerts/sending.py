@@ -7,7 +7,6 @@ from time import monotonic
 import httpx
 import structlog
 from django.core.mail import EmailMessage
-from django.db import transaction
 from django.db.models import Exists, OuterRef
 
 from kit.http.connections import new_client, submit
@@ -28,7 +27,7 @@ IN_A_ROW_SECONDS = 5.0
 
 
 def send_due(*, now: datetime) -> None:
-    """Send the due alerts, those with the fewest failures first. Each row is locked, and other workers skip it.
+    """Send the due alerts, those with the fewest failures first. A worker takes each before it sends it.
 
     A target gets the alerts about one incident in their order: the end waits until it has accepted the beginning.
     """
@@ -37,24 +36,22 @@ def send_due(*, now: datetime) -> None:
     same = {"incident": OuterRef("incident"), "target": OuterRef("target")}
     before = Alert.objects.filter(**same, sent_at=None, pk__lt=OuterRef("pk"))
     due = Alert.objects.filter(~Exists(before), sent_at=None, next_attempt_at__lte=now).order_by("attempt_count", "pk")
-    for pk in due.values_list("pk", flat=True):
-        with transaction.atomic():
-            _send_row(pk, now)
+    for alert in due.select_related("incident"):
+        _send_row(alert, now)
         if monotonic() >= until:
             return
 
 
-def _send_row(pk: int, now: datetime) -> None:
-    due = Alert.objects.select_for_update(skip_locked=True, of=("self",)).select_related("incident")
-    alert = due.filter(pk=pk, sent_at=None).first()
-    if alert is None:
-        return
+def _send_row(alert: Alert, now: datetime) -> None:
+    """Send an alert, unless another worker has taken it. PostgreSQL would end a transaction that waits for a target."""
     target = targets().get(alert.target)
     if target is None:  # removed from ALERTS_TO
         alert.delete()
         return
-    attempt(alert, target, now)
-    alert.save()
+    same = Alert.objects.filter(pk=alert.pk, sent_at=None, attempt_count=alert.attempt_count)
+    if same.update(attempt_count=alert.attempt_count + 1, next_attempt_at=now + LONGEST_PAUSE):
+        attempt(alert, target, now)
+        alert.save()
 
 
 def attempt(alert: Alert, target: Target, now: datetime) -> None:

@@ -3,13 +3,14 @@
 So incidents are noted and alert also while no page of the console is open.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from datetime import datetime
 from time import monotonic
 
 import structlog
 from django.db import Error, connection, transaction
+from django.db.models import prefetch_related_objects
 from django.utils import timezone
 
 from kit.db.reasons import reason
@@ -65,9 +66,8 @@ class Watch(RestartingThread):
                     self._note_start()
                     self._unnoted.note(indicators, now)
                     planning.plan(now=now)
-                    levels = planning.levels()
-                self._is_start_noted = True
-                self._unnoted = Unnoted({found.id for found in indicators if found.is_bad}, levels)
+                    unnoted = Unnoted.after(now)
+                self._is_start_noted, self._unnoted = True, unnoted
                 sending.send_due(now=now)
         except Error as error:
             if self.faults.has_changed(why := reason(error)):
@@ -85,30 +85,50 @@ class Watch(RestartingThread):
 class Unnoted:
     """The incidents since PostgreSQL cannot be read or written. They alert from memory, and get their rows afterwards.
 
-    The indicators in ``before`` were bad already, and alert by their rows. ``levels`` are those that were
-    chosen last, by kind.
+    Those that are known go on in memory by the same rules, so each has its row and its alerts, or is not stored yet.
+    ``levels`` are those that were chosen last, by kind, and ``snoozed`` has the indicators that send no alert until
+    then.
     """
 
-    def __init__(self, before: Collection[str] = (), levels: Mapping[str, AlertLevel.Level] | None = None) -> None:
-        self._before = before
+    def __init__(
+        self,
+        known: Iterable[Incident] = (),
+        levels: Mapping[str, AlertLevel.Level] | None = None,
+        snoozed: Mapping[str, datetime] | None = None,
+    ) -> None:
+        self._incidents = [(incident, list(incident.alerts.all())) for incident in known]
         self._levels = levels or {}
-        self._incidents: list[tuple[Incident, list[Alert]]] = []
+        self._snoozed = snoozed or {}
+        self._is_used = False
+
+    @classmethod
+    def after(cls, now: datetime) -> "Unnoted":
+        """Return a memory that goes on with the incidents that are open or have just ended."""
+        known = list(incidents.recall(now=now).newest.values())
+        prefetch_related_objects(known, "alerts")
+        snoozed = Incident.objects.filter(snoozed_until__gt=now).order_by("snoozed_until")
+        return cls(known, planning.levels(), dict(snoozed.values_list("indicator", "snoozed_until")))
 
     def look(self, indicators: Sequence[Indicator], now: datetime) -> None:
         """Note new and ended incidents, and send what is due about those that follow from no other."""
+        self._is_used = True
         self._follow(indicators, now)
         causes = {found.id: found.cause for found in indicators}
         for incident, alerts in self._incidents:
-            if not causes.get(incident.indicator) and not incident.ended_at:
+            is_quiet = incident.ended_at or incident.acknowledged_at or self._snoozed.get(incident.indicator, now) > now
+            if not (is_quiet or causes.get(incident.indicator)):
                 self._plan(incident, alerts, now)
-            self._send([alert for alert in alerts if not alert.sent_at and alert.next_attempt_at <= now], now)
+            own = [alert for alert in alerts if alert.pk is None]
+            self._send([alert for alert in own if not alert.sent_at and alert.next_attempt_at <= now], now)
 
     def note(self, indicators: Sequence[Indicator], now: datetime) -> None:
         """Store incidents and alerts. What is not sent yet, and the ends, are sent by these rows."""
+        if not self._is_used:
+            return
         self._follow(indicators, now)
         for incident, alerts in self._incidents:
             row = incidents.note_past(copy(incident), now=now)
-            rows = list(map(copy, alerts))
+            rows = [copy(alert) for alert in alerts if alert.pk is None]
             for alert in rows:
                 alert.incident = row
             Alert.objects.bulk_create(rows, ignore_conflicts=True)
@@ -117,14 +137,15 @@ class Unnoted:
         newest = {incident.indicator: incident for incident, _ in self._incidents}
         for found in indicators:
             known = newest.get(found.id)
-            incident = None if found.id in self._before else incidents.follow(known, found, now)
+            incident = incidents.follow(known, found, now)
             if incident and incident is not known:
                 self._incidents.append((incident, []))
 
     def _plan(self, incident: Incident, alerts: list[Alert], now: datetime) -> None:
         level = planning.level_of(incident.indicator, self._levels)
         planned = {(alert.event, alert.number) for alert in alerts}
-        for event, number in planning.due(incident, level, now, (None, None, 0)):
+        alerted_at = max((alert.planned_at for alert in alerts), default=None)
+        for event, number in planning.due(incident, level, now, (alerted_at, None, 0)):
             if (event, number) not in planned:
                 own = {"incident": incident, "event": event, "number": number, "planned_at": now}
                 alerts += [Alert(target=label, next_attempt_at=now, **own) for label in targets()]

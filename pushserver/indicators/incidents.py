@@ -117,16 +117,20 @@ def _note(changed: Sequence[tuple[Incident, Mapping[str, Any]]], begun: Sequence
 def note_past(incident: Incident, *, now: datetime) -> Incident:
     """Note an incident that could not be noted in time. Return its row, which another process may have written."""
     fetch("SELECT pg_advisory_xact_lock(hashtext('past incidents'))")
-    known = Incident.objects.filter(
+    same = Incident.objects.filter(
         Q(ended_at=None) | Q(ended_at__gt=incident.began_at - WELL_AFTER),
         indicator=incident.indicator,
         began_at__lt=(incident.ended_at or now) + WELL_AFTER,
     )
-    row = known.order_by("pk").last()
+    row = (Incident.objects.filter(pk=incident.pk) if incident.pk else same).order_by("pk").last()
     if row is None:
         incident.save()
         return incident
+    times: dict[str, Any] = {}
     if incident.began_at < row.began_at:
         times = {"began_at": incident.began_at, "incident_at": incident.began_at, "red_from": incident.red_from}
+    if incident.ended_at and row.ended_at and incident.ended_at > row.ended_at:  # it went on
+        times |= {name: getattr(incident, name) for name in ("ended_at", "red_from", "red_until", "sentence")}
+    if times:
         Incident.objects.filter(pk=row.pk).update(**times)
     return row

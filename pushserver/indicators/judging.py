@@ -106,13 +106,19 @@ def readiness(reached: Reached) -> list[Indicator]:
 def from_reached(reached: Reached) -> Iterator[Indicator]:
     """Yield the indicators that need no table of the database."""
     is_redis_down = bool(reached.broker)
-    yield space.judge(server.DISK, reached.volumes, reached.past)
-    yield server.database(reached.database)
-    yield server.broker(reached.broker)
+    disk = space.judge(server.DISK, reached.volumes, reached.past)
+    yield disk
+    yield server.database(reached.database, _red_disk_of("PostgreSQL", disk, reached.volumes))
+    yield server.broker(reached.broker, _red_disk_of("Redis", disk, reached.volumes))
     yield server.batches(reached.silent_seconds, reached.waits_for)
     yield server.workers(reached.queues, is_redis_down=is_redis_down)
     for part, own in reached.parts.items():
         yield from part.judge_reached(own, is_redis_down=is_redis_down)
+
+
+def _red_disk_of(name: str, disk: Indicator, volumes: Sequence[Volume]) -> str:
+    """Return the id of a red disk, if a volume that we see has the data of this name. Else its server is elsewhere."""
+    return disk.id if disk.state == State.RED and any(name in volume.name for volume in volumes) else ""
 
 
 def _unknown(found: Sequence[Indicator], reached: Reached) -> Iterator[Indicator]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from http.server import ThreadingHTTPServer
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,6 +20,7 @@ from django.core.checks import run_checks
 from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from structlog.testing import capture_logs
 
 from embedded.servers.ports import free_port
@@ -189,6 +191,25 @@ def test_a_full_disk_that_a_task_met_is_the_reason_also_when_postgresql_has_ende
     monkeypatch.setitem(connection.settings_dict, "PORT", free_port())
     monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
     assert asking.ask_database().reason == "PostgreSQL does not answer"  # the full disk was repaired before
+
+
+@pytest.mark.usefixtures("all_well")
+@pytest.mark.django_db(transaction=True)
+def test_a_broken_metric_file_and_a_clock_set_back_keep_no_probe_from_its_answer(
+    client: Client, settings: LazySettings, tmp_path: Path
+) -> None:
+    """A full disk leaves files that are cut off. A fault of the future was noted before the clock was set back."""
+    settings.METRICS_DIR = tmp_path
+    for number, content in enumerate((b"\x00\x01", b"\xff\xff\xff\x7f, cut off", b"\x00\x01" + bytes(200))):
+        (tmp_path / f"gauge_livemax_{number}.db").write_bytes(content)
+    assert client.get("/readyz").status_code == 200
+
+    noted = MmapedDict(str(tmp_path / "gauge_livemax_9.db"))
+    name = own_faults.OWN_FAULT._name
+    noted.write_value(mmap_key(name, name, ["fault"], ["53100"], ""), time.time() + 3600, 0.0)
+    noted.close()
+    asking.RECENT.forget()
+    assert client.get("/readyz").status_code == 200
 
 
 @contextmanager

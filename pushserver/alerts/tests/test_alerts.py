@@ -1,6 +1,7 @@
 """Alerts: which incidents send them, how often, and how a refused one is repeated."""
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -408,6 +409,57 @@ def test_postgresql_that_cannot_be_written_is_alerted_from_memory_and_noted_afte
     assert (incident.began_at, incident.ended_at) == (at(0), at(100) if indicator.startswith("database") else None)
     assert set(incident.alerts.filter(event="began").values_list("sent_at", flat=True)) <= {at(31), at(60)}
     assert not Alert.objects.filter(incident__began_at__lt=at(100), event="began", sent_at__gt=at(100)).exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_postgresql_that_cannot_be_written_half_the_time_is_alerted_once(hook: Hook) -> None:
+    watch = Watch()
+    for moment in range(0, 300, 30):
+        look(watch, moment)
+        with read_only():
+            look(watch, moment + 15)
+    began = [body for body in hook.bodies if (body["indicator"], body["event"]) == ("database", "began")]
+    assert len(began) == 1
+    look(watch, 300)
+    look(watch, 365)
+    assert [body["event"] for body in hook.bodies if body["indicator"] == "database"] == ["began", "ended"]
+    incident = Incident.objects.get(indicator="database")
+    assert (incident.began_at, incident.ended_at) == (at(15), at(300))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_was_bad_before_postgresql_failed_is_alerted_all_the_same_unless_somebody_takes_care(hook: Hook) -> None:
+    watch = Watch()
+    look(watch, 0)  # there is no gorush in this test
+    Incident.objects.filter(indicator="node").update(acknowledged_by="ann", acknowledged_at=at(1))
+    make_incident(indicator="database", ended=-9, began=-99, snoozed_until=at(3600))
+    look(watch, 10)
+    with read_only():
+        for moment in (20, 31, 60):
+            look(watch, moment)
+    gorush = [body["id"] for body in hook.bodies if body["indicator"] == "gorush"]
+    assert len(gorush) == 1
+    assert not {"node", "database"} & {body["indicator"] for body in hook.bodies}
+
+    look(watch, 70)
+    look(watch, 100)
+    assert [body["id"] for body in hook.bodies if body["indicator"] == "gorush"] == gorush
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_target_that_answers_late_keeps_its_result_and_holds_up_no_other(
+    hook: Hook, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL ends a transaction that waits, as for a mail server that takes half a minute for each line."""
+    monkeypatch.setattr(stored, "TIMEOUTS", Timeouts(statement_seconds=2, lock_seconds=2, idle_seconds=0.1))
+    make_incident()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(sending, "TIMEOUT_SECONDS", 0.3)
+        settings.ALERTS_TO = [f"http://127.0.0.1:{silent.getsockname()[1]}/", hook.url]
+        look(Watch(), 31)
+    assert "batches" in {body["indicator"] for body in hook.bodies}
+    late = Alert.objects.get(target=next(iter(targets())), incident__indicator="batches")
+    assert (late.attempt_count, late.next_attempt_at, bool(late.error)) == (1, at(46), True)
 
 
 def test_the_watch_notes_alerts_and_keeps_when_it_started(hook: Hook) -> None:

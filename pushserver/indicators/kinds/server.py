@@ -13,12 +13,9 @@ DATABASE = Kind(
     *("database", Group.SERVER, "PostgreSQL", "PushServerDatabaseDown"),
     decides_readiness=True,
     concerns_all=True,
-    follows=(DISK,),
 )
 DATABASE_SPEED = Kind("database-speed", Group.SERVER, "PostgreSQL's speed", "PushServerDatabaseDown", concerns_all=True)
-BROKER = Kind(
-    *("broker", Group.SERVER, "Redis", "PushServerBrokerDown"), decides_readiness=True, follows=(DISK, DATABASE)
-)
+BROKER = Kind(*("broker", Group.SERVER, "Redis", "PushServerBrokerDown"), decides_readiness=True, follows=(DATABASE,))
 BATCHES = Kind(
     *("batches", Group.SERVER, "Batches", "PushServerQueueWithoutWorker"),
     decides_readiness=True,
@@ -68,14 +65,20 @@ def key(lost: LostKey | None) -> Indicator:
     return Indicator(KEY, State.RED, sentence, first_step, headline=headline)
 
 
-def database(reason: str) -> Indicator:
-    """Judge whether PostgreSQL answers with all migrations applied. ``reason`` is empty, or says why not."""
+def database(reason: str, disk: str = "") -> Indicator:
+    """Judge whether PostgreSQL answers with all migrations applied. ``reason`` is empty, or says why not.
+
+    ``disk`` is the id of the red indicator of its disk, or empty. It explains a full disk only.
+    """
     if reason:
         steps = (step for words, step in FIRST_STEPS.items() if words in reason)
         first_step = next(steps, "Start PostgreSQL, or correct DATABASE_URL.")
         if reason.startswith("the disk"):
             reason, first_step = _with_step(reason)
-        return Indicator(DATABASE, State.RED, reason, first_step, headline=f"Nothing is processed: {reason}")
+        cause = disk if reason.startswith("the disk") else ""
+        return Indicator(
+            DATABASE, State.RED, reason, first_step, headline=f"Nothing is processed: {reason}", cause=cause
+        )
     return Indicator(DATABASE, State.GREEN, "answers, migrations are applied")
 
 
@@ -130,10 +133,14 @@ WITHOUT_BROKER = (
 )
 
 
-def broker(reason: str) -> Indicator:
-    """Judge whether Redis does what workers need. ``reason`` is empty, or a key of `BROKER_STEPS`."""
+def broker(reason: str, disk: str = "") -> Indicator:
+    """Judge whether Redis does what workers need. ``reason`` is empty, or a key of `BROKER_STEPS`.
+
+    ``disk`` is the id of the red indicator of its disk, or empty.
+    """
     if reason:
-        return Indicator(BROKER, State.RED, reason, BROKER_STEPS[reason] + WITHOUT_BROKER)
+        cause = disk if reason == UNSAVED else ""
+        return Indicator(BROKER, State.RED, reason, BROKER_STEPS[reason] + WITHOUT_BROKER, cause=cause)
     return Indicator(BROKER, State.GREEN, "answers, and takes what workers write")
 
 
