@@ -107,7 +107,7 @@ class Unnoted:
         known = list(incidents.recall(now=now).newest.values())
         prefetch_related_objects(known, "alerts")
         snoozed = Incident.objects.filter(snoozed_until__gt=now).order_by("snoozed_until")
-        return cls(known, planning.levels(), dict(snoozed.values_list("indicator", "snoozed_until")))
+        return cls(known, planning.levels(), {row.indicator: row.snoozed_until for row in snoozed if row.snoozed_until})
 
     def look(self, indicators: Sequence[Indicator], now: datetime) -> None:
         """Note new and ended incidents, and send what is due about those that follow from no other."""
