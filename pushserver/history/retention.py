@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from django.contrib.sessions.models import Session
 from django.db import connection
+from django.db.models import Exists, OuterRef
 
 from kit.db.deleting import CHUNK_SIZE, delete_in_chunks
 from pushserver.models import AccessRecord, Incident, ServerStart
@@ -18,11 +19,12 @@ def purge_access_log(*, now: datetime, keep: timedelta) -> Iterator[int]:
 
 
 def purge_incidents(*, now: datetime) -> Iterator[int]:
-    """Delete incidents that ended before INCIDENTS_KEPT, and starts of that time. Yields how many rows each step
-    deleted.
+    """Delete incidents that ended before INCIDENTS_KEPT, and starts after which another one was that long ago: what ran
+    until now tells whether the server's key was changed since. Yields how many rows each step deleted.
     """
     yield from delete_in_chunks(Incident.objects.filter(ended_at__lt=now - INCIDENTS_KEPT).order_by("ended_at"))
-    yield from delete_in_chunks(ServerStart.objects.filter(started_at__lt=now - INCIDENTS_KEPT).order_by("started_at"))
+    later = ServerStart.objects.filter(started_at__gt=OuterRef("started_at"), started_at__lt=now - INCIDENTS_KEPT)
+    yield from delete_in_chunks(ServerStart.objects.filter(Exists(later)).order_by("started_at"))
 
 
 def purge_sessions(*, now: datetime) -> Iterator[int]:

@@ -12,6 +12,9 @@ from kit.health.indicators import listed
 from kit.health.space import SIZE_OF_DATABASE, Volume
 
 MIB = 2**20
+MOUNTS = Path("/proc/self/mounts")
+# Beginnings of the names of file systems of other machines.
+REMOTE = ("9p", "afs", "autofs", "ceph", "cifs", "fuse.", "gluster", "lustre", "nfs", "smb")
 # The first and the last known value of each flow within a day, with their times.
 PAST: LiteralString = f"""
     SELECT flow, min(begin_at), (array_agg(count ORDER BY begin_at))[1],
@@ -47,4 +50,11 @@ def _folders() -> Mapping[str, Path]:
         embedded["Redis"] = settings.DATA_DIR / "valkey"
     others = {"metrics": settings.METRICS_DIR, "DATA_DIR": settings.DATA_DIR}
     lake = settings.REPORTS_LAKE
-    return {**embedded, **others, **({} if "://" in lake else {"reports": Path(lake)})}
+    return {**embedded, **others, **({} if "://" in lake or _is_elsewhere(Path(lake)) else {"reports": Path(lake)})}
+
+
+def _is_elsewhere(folder: Path) -> bool:
+    """Return whether another machine has a folder. It may be away, and each question about it would hang as long."""
+    mounts = [line.split()[1:3] for line in MOUNTS.read_text().splitlines()] if MOUNTS.exists() else []
+    holding = [(len(point), kind) for point, kind in mounts if folder.is_relative_to(point)]
+    return bool(holding) and max(holding)[1].startswith(REMOTE)

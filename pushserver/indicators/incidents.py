@@ -11,14 +11,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 
 from kit.db.statements import fetch
 from kit.health.indicators import Indicator, State, dated
-from pushserver.models import Incident
+from pushserver.models import Alert, Incident
 
 # An indicator has recovered after it was green for this time.
 WELL_AFTER = timedelta(minutes=1)
+_IS_END_SENT = Exists(Alert.objects.filter(incident=OuterRef("pk"), event=Alert.Event.ENDED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +108,8 @@ def _note(changed: Sequence[tuple[Incident, Mapping[str, Any]]], begun: Sequence
     is_open = Incident.objects.filter(ended_at=None).values("indicator")
     for row, columns in changed:
         same = Incident.objects.filter(pk=row.pk, **{name: getattr(row, name) for name in columns})
-        if row.ended_at:  # it goes on, unless another process has begun the next one
-            same = same.exclude(indicator__in=is_open)
+        if row.ended_at:  # it goes on, unless another process has begun the next one or sent its end
+            same = same.exclude(indicator__in=is_open).exclude(_IS_END_SENT)
         same.update(**columns)
     Incident.objects.bulk_create(begun, ignore_conflicts=True)
 

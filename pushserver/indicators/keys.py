@@ -25,9 +25,9 @@ def lost() -> LostKey | None:
 
 
 def _lost(start: ServerStart) -> LostKey | None:
-    key = bytes.fromhex(start.keys.split(",")[0])
-    if not any(part.has_clients_of(key) for part in parts_in_use()):
-        return None
+    """Return the key of a start, unless no client uses it. After an acknowledgement that is not asked: it reads all."""
     taken_care_of = Incident.objects.filter(indicator=KEY.id, acknowledged_at__gt=start.started_at)
     by = taken_care_of.values_list("acknowledged_by", flat=True).last() or ""
-    return LostKey(start.started_at, by)
+    key = bytes.fromhex(start.keys.split(",")[0])
+    is_used = bool(by) or any(part.has_clients_of(key) for part in parts_in_use())
+    return LostKey(start.started_at, by) if is_used else None

@@ -35,11 +35,12 @@ from notifications.gateways.registry import CUT_OFF
 from notifications.queues import halts
 from pushserver.alerts.watch import Watch
 from pushserver.celery import HEARTBEAT_KEY, begin_when_fit
+from pushserver.history import retention
 from pushserver.indicators import asking
 from pushserver.indicators.asking import NEEDED_QUEUES, RECENT
 from pushserver.indicators.kinds import server
 from pushserver.indicators.snapshot import take_snapshot
-from pushserver.models import Incident
+from pushserver.models import Incident, ServerStart
 from pushserver.tasks import count_traffic
 from tests import factories
 from tests.gorush import serve_gorush
@@ -574,6 +575,20 @@ def test_a_key_that_clients_do_not_know_is_red_until_it_is_back_or_staff_acknowl
     assert indicators()["key"].state == State.GREEN
     with_keys(NEW)  # the last step of a change of keys on purpose
     assert indicators()["key"].state == State.GREEN
+
+
+@pytest.mark.usefixtures("all_well")
+@pytest.mark.django_db(transaction=True)
+def test_a_key_that_is_lost_after_months_without_a_restart_is_red(with_keys: Callable[..., None]) -> None:
+    with_keys(OLD)
+    factories.make_grant(server_public_key=server_identity().pub33)
+    ServerStart.objects.update(started_at=datetime.now(UTC) - timedelta(days=90))
+    list(retention.purge_incidents(now=datetime.now(UTC)))
+    with_keys(NEW)
+    list(retention.purge_incidents(now=datetime.now(UTC)))
+    assert indicators()["key"].state == State.RED
+    list(retention.purge_incidents(now=datetime.now(UTC) + timedelta(days=31)))
+    assert ServerStart.objects.count() == 1
 
 
 @pytest.mark.usefixtures("all_well")

@@ -1,6 +1,8 @@
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from django.conf import LazySettings
 from django.db import connection
 
 from kit.health.indicators import State
@@ -52,6 +54,17 @@ def test_the_space_of_volumes_and_the_size_of_the_database_are_noted_with_the_ne
     assert {at for at, _ in space} == {NOON + HOUR}
     assert all(space.values())
     assert not set(hours.read_usual(NOON + HOUR + DAY)) & {flow for _, flow in space}
+
+
+def test_a_lake_of_another_machine_which_may_hang_is_not_asked(
+    settings: LazySettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings.REPORTS_LAKE = str(tmp_path / "share" / "lake")
+    (tmp_path / "share" / "lake").mkdir(parents=True)
+    assert any("reports" in volume.name for volume in volumes())
+    (tmp_path / "mounts").write_text(f"/dev/vda / ext4 rw 0 0\nnas:/share {tmp_path}/share nfs4 rw,hard 0 0\n")
+    monkeypatch.setattr("pushserver.history.volumes.MOUNTS", tmp_path / "mounts")
+    assert not any("reports" in volume.name for volume in volumes())
 
 
 def test_the_disk_that_fills_at_the_pace_of_the_last_day_is_red() -> None:

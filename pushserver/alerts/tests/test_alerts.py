@@ -212,6 +212,27 @@ def test_the_end_is_not_sent_before_the_beginning(hook: Hook) -> None:
     assert [body["event"] for body in hook.bodies] == ["began"] * 4 + ["ended"]
 
 
+def test_what_gets_bad_after_its_end_was_sent_is_a_new_incident_also_for_a_process_whose_clock_is_behind(
+    hook: Hook,
+) -> None:
+    see(R, 0)
+    planning.plan(now=at(30))
+    see(G, 40)
+    planning.plan(now=at(100))
+    for moment in (96, 106, 136):
+        see(R, moment)
+        planning.plan(now=at(moment + 5))
+    assert list(Alert.objects.order_by("pk").values_list("event", flat=True)) == ["began", "ended", "began"]
+
+
+def test_a_cause_that_the_previous_version_has_ended_silences_nothing(hook: Hook) -> None:
+    """It knows no times in red, and leaves them open."""
+    cause = make_incident(indicator="database")
+    Incident.objects.filter(pk=cause.pk).update(ended_at=at(10))
+    make_incident(cause="database")
+    assert ("began", 0) in planned(41)
+
+
 def test_a_cause_that_is_only_yellow_silences_nothing(hook: Hook) -> None:
     make_incident(indicator="database", state=State.YELLOW, red_from=at(-60), red_until=at(0))
     make_incident(cause="database")
