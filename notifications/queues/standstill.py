@@ -73,7 +73,7 @@ _FAILING = f"""
 class Failing(NamedTuple):
     """An app whose last sends all failed, or the apps of a platform that nothing was delivered to yet.
 
-    ``answer`` is the commonest code, with gorush's redacted text where there is one.
+    ``answer`` is the commonest code, with the gateway's redacted text where there is one.
     """
 
     name: str

@@ -92,7 +92,6 @@ def test_a_message_over_one_mebibyte_is_refused_and_not_relayed(pair: Pair) -> N
         {"payload": 5},
         {"contentTopic": ""},
         {"contentTopic": 5},
-        {"meta": base64.b64encode(bytes(65)).decode()},
         {"timestamp": "1"},
         {"version": -1},
     ],

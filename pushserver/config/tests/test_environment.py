@@ -155,7 +155,7 @@ POSTGRES, REDIS = ("postgresql", "postgres"), ("redis", "rediss")
         (POSTGRES, "postgres://push@one:5432,two:5433,[2001:db8::1]:5432/push?sslmode=verify-full"),
         (POSTGRES, "postgresql:///push?host=/run/postgresql"),
         (POSTGRES, "postgresql://push@%2Frun%2Fpostgresql/push"),
-        (POSTGRES, "postgresql://a.user+b:p!&'()*+,;=:^|\"ä@db_1/push"),
+        (POSTGRES, "postgresql://a.user+b:p!&'()+*,;=:^|\"ä@db_1/push"),
         (REDIS, "redis://:pa%23ss@[::1]:6379/15"),
         (REDIS, "redis://push@example.org@redis".replace("@e", "%40e")),
         (REDIS, "rediss://redis.example.org"),
