@@ -41,8 +41,8 @@ CREATE TEMPORARY VIEW decided AS
         AS verdict (code, state, report) ON verdict.code = get_byte(r.decided, 2 * place);
 
 CREATE TEMPORARY VIEW own_attempts AS
-    SELECT a.id, a.notification_id, a.number, a.started_at, a.latency_ms, a.outcome, a.code, a.error, a.late_code,
-        n.bridge, n.grade, n.created_at,
+    SELECT a.id, a.notification_id, a.number, a.started_at, a.waited_ms, a.latency_ms, a.outcome, a.code, a.error,
+        a.late_code, n.bridge,
         CASE a.token_type WHEN 1 THEN 'ios' WHEN 2 THEN 'android' ELSE 'none' END AS platform,
         CASE WHEN a.token_type <> 1 THEN ''
             WHEN a.app_topic IN (SELECT app_topic FROM known_topics) THEN a.app_topic ELSE '(other)' END AS app_topic
@@ -223,8 +223,7 @@ CREATE TEMPORARY VIEW durations AS
         FROM decided WHERE place = 0
     UNION ALL SELECT created_at, 'deliver', platform, bridge, finished_at - created_at, NULL
         FROM own_notifications WHERE state = 'delivered' AND grade = ''
-    UNION ALL SELECT started_at, 'queue', platform, bridge, started_at - created_at, NULL
-        FROM own_attempts WHERE number = 1 AND grade = ''
+    UNION ALL SELECT started_at, 'queue', platform, bridge, waited_ms * interval '1 millisecond', NULL FROM own_attempts
     UNION ALL SELECT started_at, 'gateway', platform, bridge, latency_ms * interval '1 millisecond', NULL FROM own_attempts
     UNION ALL SELECT r.created_at, 'reply', 'none', 'waku', r.published_at - e.received_at,
         r.published_at - e.received_at <= interval '2 seconds'

@@ -13,6 +13,7 @@ from kit.http.connections import tls_context
 from kit.operations import Evidence, ListPage, Operations, PeerPage
 from notifications.gateways.gorush import indicators
 from notifications.gateways.gorush.advice import advice
+from notifications.gateways.gorush.answers.errors import UNKNOWN
 from notifications.gateways.gorush.config_check.saved import NOTICES
 from notifications.gateways.gorush.indicators import GorushFacts, Reached
 from notifications.gateways.gorush.models import ANY_PLATFORM, GatewayErrorRule, UnknownGatewayError
@@ -90,8 +91,11 @@ def _is_alive(client: httpx.Client, url: str) -> bool:
 
 
 def rule_for(attempt: Attempt, rules: Sequence[GatewayErrorRule]) -> GatewayErrorRule | None:
-    """Return the rule that gave an attempt its code. Of several with this code it is the one that matches the error."""
+    """Return the rule that gave an attempt its code. Of several with this code it is the one that matches the error.
+
+    Errors that no rule matches share their code with rules, so a rule of that code has to match.
+    """
     named = NAMES.get(attempt.token_type)
     fitting = [rule for rule in rules if rule.code == attempt.code and rule.platform in {named, ANY_PLATFORM}]
     exact = (rule for rule in fitting if rule_of(rule).matches(attempt.error))
-    return next(exact, fitting[0] if fitting else None)
+    return next(exact, fitting[0] if fitting and attempt.code != UNKNOWN.code else None)
