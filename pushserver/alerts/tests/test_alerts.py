@@ -212,7 +212,7 @@ def test_the_end_is_not_sent_before_the_beginning(hook: Hook) -> None:
     assert [body["event"] for body in hook.bodies] == ["began"] * 4 + ["ended"]
 
 
-def test_what_gets_bad_after_its_end_was_sent_is_a_new_incident_also_for_a_process_whose_clock_is_behind(
+def test_a_fault_after_the_end_was_sent_is_a_new_incident_also_for_a_process_whose_clock_is_behind(
     hook: Hook,
 ) -> None:
     see(R, 0)
@@ -449,7 +449,7 @@ def test_postgresql_that_cannot_be_written_half_the_time_is_alerted_once(hook: H
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_was_bad_before_postgresql_failed_is_alerted_all_the_same_unless_somebody_takes_care(hook: Hook) -> None:
+def test_a_fault_from_before_postgresql_failed_is_alerted_all_the_same_unless_somebody_takes_care(hook: Hook) -> None:
     watch = Watch()
     look(watch, 0)  # there is no gorush in this test
     Incident.objects.filter(indicator="node").update(acknowledged_by="ann", acknowledged_at=at(1))
