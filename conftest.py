@@ -71,6 +71,7 @@ settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 # Imported after the setup, because these modules read the settings.
 from django.test import TransactionTestCase  # noqa: E402
 
+from kit.health import own_faults  # noqa: E402
 from pushserver.indicators import asking  # noqa: E402
 from tests import budget, databases, schedule  # noqa: E402
 from tests.flows.fleet import Fleet, NewFleet  # noqa: E402
@@ -211,6 +212,14 @@ def django_db_setup(
 def admin_user(django_user_model: Any, db: None) -> Any:  # noqa: ARG001 - the database is needed
     """Replace pytest-django's fixture, because hashing an unused password takes longer than most tests."""
     return django_user_model.objects.create_superuser("admin", password=None)
+
+
+@pytest.fixture(autouse=True)
+def no_own_faults() -> None:
+    """Forget the faults that an earlier test met, because the server believes in them for seconds."""
+    for metric in own_faults.OWN_FAULT.collect():
+        for sample in metric.samples:
+            own_faults.OWN_FAULT.labels(*sample.labels.values()).set(0)
 
 
 @pytest.fixture(scope="session")

@@ -75,8 +75,6 @@ def all_well(
     for queue in NEEDED_QUEUES:
         cache.set(HEARTBEAT_KEY.format(queue=queue), "2026-01-01T00:00:00+00:00", 60)
     monkeypatch.setattr(server, "HANGS_SECONDS", 600.0)  # this probe checks no server
-    for code in own_faults.REFUSALS:  # an earlier test may have met one
-        own_faults.OWN_FAULT.labels(code).set(0)
     monkeypatch.setattr(waku, "BRIDGE_RED", 600.0)
     monkeypatch.setattr(waku, "BRIDGE_QUIET", 600.0)
     with a_batch_worker(), a_bridge():
@@ -264,7 +262,6 @@ def test_a_worker_waits_for_a_right_that_it_lacks_at_redis_and_names_it(
     with capture_logs() as logs:
         begin_when_fit()
     own_valkey.execute_command("ACL", "DELUSER", "push")
-    own_faults.OWN_FAULT.labels(line).set(0)  # or the next test meets it
     assert [entry["reason"] for entry in logs if entry["event"] == "start_waits"] == [line]
 
 
