@@ -135,7 +135,7 @@ def test_the_first_push_is_measured_from_the_arrival_of_its_envelope_to_its_post
     assert attempt.began_at
     assert attempt.ended_at
     assert attempt.started_at <= attempt.began_at
-    assert attempt.ended_at - attempt.began_at >= TOOK
+    assert attempt.ended_at - attempt.began_at >= 0.9 * TOOK  # the clock is set by each poll
     assert DISPATCH_SECONDS._sum.get() - observed == pytest.approx(attempt.waited_ms / 1000)
     assert chart().dispatch_p50_ms == attempt.waited_ms
 
