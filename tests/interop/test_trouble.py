@@ -186,7 +186,7 @@ def test_nothing_is_sent_and_all_is_retried_once_connections_to_apple_and_google
     assert send([server.url], new_push(token_type)).outcome is Outcome.DELIVERED
     servers.fleet.kill(fakes)
     result = send([server.url], new_push(token_type))
-    assert (result.outcome, result.code) == (Outcome.TRANSIENT, "unreachable")
+    assert (result.outcome, result.code) == (Outcome.TRANSIENT, "provider_unreachable")
 
 
 @pytest.mark.peers
