@@ -187,7 +187,7 @@ def _refusals(
         yield Verdict.REPEATED
     if is_full:
         yield Verdict.FULL
-    if push.grade is Grade.VOIP and not limits.take_call(device.address, seconds):
+    if push.grade is Grade.VOIP and not limits.take_call(device.address, device.domain, seconds):
         yield Verdict.BUSY_CALLS
 
 
@@ -195,7 +195,8 @@ def _send(push: PushNotification, device: Known, limits: Limits, *, has_capacity
     """Decide whether a push goes out with its payload or as a wake-up, by the limits of its device."""
     seconds, has_payload = now.timestamp(), _has_payload(push, device)
     limits.note_marks(device.id, _marks(push, device), seconds)
-    if push.grade is Grade.VOIP or (has_payload and has_capacity and limits.take_payload(device.address, seconds)):
+    may_have_payload = has_payload and has_capacity
+    if push.grade is Grade.VOIP or (may_have_payload and limits.take_payload(device.address, device.domain, seconds)):
         return Decision(Verdict.ACCEPTED, now, has_payload=has_payload)
     return _wake(push, device, limits, now=now)
 
@@ -205,7 +206,7 @@ def _wake(push: PushNotification, device: Known, limits: Limits, *, now: datetim
     waiting = device.waiting_background if is_background else device.waiting_wake
     if waiting is not None:
         return Decision(Verdict.MERGED, served_by=waiting)
-    at = limits.wake_at((device.id, is_background), device.address, now.timestamp())
+    at = limits.wake_at((device.id, is_background), device.address, device.domain, now.timestamp())
     if at is None:
         return Decision(Verdict.MERGED)
     return Decision(Verdict.ACCEPTED, now + timedelta(seconds=at - now.timestamp()))

@@ -1,6 +1,6 @@
 """Limits of pushes and commands: token buckets in the memory of the connected process. Pure.
 
-    call, payload, wake-up of a device ──▶ those of its address, which devices of several accounts may share
+    call, payload, wake-up of a device ──▶ those of its zone to its address ──▶ those of its address, from all zones
     push ────────────────────────────────▶ pushes of a domain ──▶ of its zone ──▶ all pushes
     command of an account ───────────────▶ commands of a domain ──▶ of its zone ──▶ all commands
     new device of a domain ──────────────▶ those of its zone ──▶ all new devices
@@ -29,6 +29,9 @@ GONE = (Limit(1, 60.0),)
 # A zone is all domains with the same last two labels, because the owner of a domain can make any number of domains
 # below it. One zone gets at most this part of the limits of all domains.
 ZONE_PART = 0.6
+# A phone may have accounts of several domains. One zone gets at most this part of the limits of a phone, so it uses up
+# none of another one.
+ZONE_PART_OF_PHONE = 1 / 4
 # Names of the buckets of all pushes, commands and new devices, and of all pushes without valid credentials.
 PUSHES, COMMANDS, ROUTES, UNVERIFIED = "pushes", "commands", "routes", "unverified"
 ROOTS = frozenset({PUSHES, COMMANDS, ROUTES, UNVERIFIED})
@@ -43,7 +46,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """The limits. docs/limits.md lists the answer beyond each."""
+    """The limits. docs/limits.md lists the answer beyond each. Those of a phone are for one zone of domains."""
 
     wake_seconds: float = 5.0
     payloads_per_minute: int = 60
@@ -59,11 +62,11 @@ class Rates:
     # A command takes ten times as long as a push. The burst is for devices that register again after an outage.
     commands_of_domain: BucketLimits = (Limit(600, 30.0),)
     commands_in_all: BucketLimits = (Limit(3000, 60.0),)
-    wakes_of_address: BucketLimits = (Limit(10, 10.0),)
+    wakes_of_phone: BucketLimits = (Limit(10, 10.0),)
 
     @property
     def payloads(self) -> BucketLimits:
-        """The limits of payloads to one address. A flood of one minute does not use up the limit of the day."""
+        """The limits of payloads to a phone. A flood of one minute does not use up the limit of the day."""
         return (*per_minute(self.payloads_per_minute), Limit(self.payloads_per_day, DAY_SECONDS))
 
 
@@ -87,13 +90,14 @@ class Limits:
         """Return whether a push without valid credentials, or of a domain that is not served, is within their limit."""
         return self._buckets.take(Charge(UNVERIFIED, self.rates.pushes_of_domain), now=now)
 
-    def take_call(self, address: Hashable, now: float) -> bool:
-        """Return whether a call to this address is within its limit, and charge it."""
-        return self._buckets.take(Charge(("call", address), per_minute(self.rates.calls_per_minute)), now=now)
+    def take_call(self, address: Hashable, domain: str, now: float) -> bool:
+        """Return whether a call of this domain to this address is within its limits, and charge it."""
+        limits = per_minute(self.rates.calls_per_minute)
+        return self._buckets.take(*_of_phone("call", address, domain, limits), now=now)
 
-    def take_payload(self, address: Hashable, now: float) -> bool:
-        """Return whether a payload to this address is within its limits, and charge it."""
-        return self._buckets.take(Charge(("payload", address), self.rates.payloads), now=now)
+    def take_payload(self, address: Hashable, domain: str, now: float) -> bool:
+        """Return whether a payload of this domain to this address is within its limits, and charge it."""
+        return self._buckets.take(*_of_phone("payload", address, domain, self.rates.payloads), now=now)
 
     def take_command(self, account: Hashable, domain: str, now: float) -> bool:
         """Return whether a command of this account is within its limits, and charge it."""
@@ -125,8 +129,8 @@ class Limits:
         """Return whether a push to this route, which is gone, is answered."""
         return self._buckets.take(Charge(("gone", route), GONE), now=now)
 
-    def wake_at(self, route: Hashable, address: Hashable, now: float) -> float | None:
-        """Return when this route is woken: now, or later for all pushes until then.
+    def wake_at(self, route: Hashable, address: Hashable, domain: str, now: float) -> float | None:
+        """Return when this route of a domain is woken: now, or later for all pushes until then.
 
         Return None if this batch has planned the wake-up already. A wake-up that an earlier batch planned is planned
         again, because it may have been sent or dropped before its time.
@@ -140,13 +144,20 @@ class Limits:
             self._buckets.put(charge.name, (missing,), now=now)  # marks it as planned by this batch
             return now + missing - self.rates.wake_seconds
         self._buckets.spend(charge, now=now)
-        return now + max(missing, self._wait_of_address(address, now=now))
+        return now + max(missing, self._wait_of_phone(address, domain, now=now))
 
-    def _wait_of_address(self, address: Hashable, *, now: float) -> float:
-        """Charge one wake-up to an address, and return in how many seconds its limit allows it."""
-        charge = Charge(("wake of", address), self.rates.wakes_of_address)
-        self._buckets.spend(charge, now=now)
-        return max(0.0, -self._buckets.left(charge, now=now) * charge.limits[0].token_seconds)
+    def _wait_of_phone(self, address: Hashable, domain: str, *, now: float) -> float:
+        """Charge one wake-up of a domain to an address, and return in how many seconds its limits allow it.
+
+        All zones are charged only for wake-ups that a zone has not booked in advance. So what one zone books, with
+        thousands of devices that have this address, delays no other zone.
+        """
+        own, in_all = _of_phone("wake of", address, domain, self.rates.wakes_of_phone)
+        if self._buckets.has(own, now=now):
+            self._buckets.spend(in_all, now=now)
+        self._buckets.spend(own, now=now)
+        waits = (-self._buckets.left(each, now=now) * each.limits[0].token_seconds for each in (own, in_all))
+        return max(0.0, *waits)
 
 
 def _same(route: Hashable, mark: Mark) -> Charge:
@@ -155,5 +166,13 @@ def _same(route: Hashable, mark: Mark) -> Charge:
 
 def _in_all(kind: str, domain: str, limits: BucketLimits) -> tuple[Charge, Charge]:
     """Return the charges to the zone of a domain and to all domains together."""
-    zone = ".".join(domain.split(".")[-2:])
-    return Charge(("zone", kind, zone), part(limits, ZONE_PART)), Charge(kind, limits)
+    return Charge(("zone", kind, _zone(domain)), part(limits, ZONE_PART)), Charge(kind, limits)
+
+
+def _of_phone(kind: str, address: Hashable, domain: str, limits: BucketLimits) -> tuple[Charge, Charge]:
+    """Return the charges to the zone of a domain at an address, with these limits, and to all zones at the address."""
+    return Charge((kind, address, _zone(domain)), limits), Charge((kind, address), part(limits, 1 / ZONE_PART_OF_PHONE))
+
+
+def _zone(domain: str) -> str:
+    return ".".join(domain.split(".")[-2:])

@@ -60,6 +60,10 @@ def content(notification: Notification) -> Content:
     return Content.decode(notification.message or notification.wake or b"")
 
 
+def text(number: int) -> str:
+    return b64encode(bytes([number])).decode()
+
+
 def pass_time(monkeypatch: pytest.MonkeyPatch, **time: float) -> None:
     later = clock.now() + timedelta(**time)
     monkeypatch.setattr(type(clock), "now", lambda _: later)
@@ -394,6 +398,27 @@ def test_a_call_is_never_merged_and_beyond_its_limit_the_server_waits(service: S
     calls = [push2(phone.client, encrypted(b64encode(bytes([n])).decode(), voip=True)) for n in range(3)]
     assert [error_of(answer) for answer in service.receive_all(*calls)] == [BUSY]
     assert [n.grade for n in stored()] == ["voip", "voip"]
+
+
+HOSTILE = "evil.test"
+
+
+def test_a_domain_uses_up_no_call_payload_or_wake_up_of_another_one_to_the_same_phone(
+    service: Service, phone: Registered
+) -> None:
+    """A user may have a second account on a hostile server, and its device has the token of the same phone."""
+    theirs = [service.register(sender=f"juliet{number}@{HOSTILE}/x") for number in range(20)]
+    flood = [
+        *(push2(theirs[0].client, encrypted(text(n), voip=True), sender=HOSTILE) for n in range(30)),
+        *(push2(theirs[0].client, encrypted(text(n)), sender=HOSTILE) for n in range(100)),
+        *(push2(device.client, sender=HOSTILE) for device in theirs),
+    ]
+    service.receive_all(*flood)
+    Notification.objects.all().delete()
+    honest = push2(phone.client, encrypted(voip=True)), push2(phone.client, encrypted()), push2(phone.client)
+    assert service.receive_all(*honest) == []
+    assert [(n.grade, bool(n.message)) for n in stored()] == [("voip", True), ("normal", True), ("normal", False)]
+    assert stored()[-1].next_attempt_at <= clock.now()
 
 
 @pytest.mark.requirement("XB21")

@@ -13,31 +13,31 @@ def test_the_charges_of_a_batch_can_be_taken_back() -> None:
     limits = Limits(Rates(calls_per_minute=1, unknown_per_hour=1))
     limits.keep()
     for _ in range(3):
-        assert limits.take_call("route", 0)
+        assert limits.take_call("route", "a.test", 0)
         assert limits.answers_unknown("domain", 0)
-        assert limits.wake_at("route", "address", 0) == 0
+        assert limits.wake_at("route", "address", "a.test", 0) == 0
         assert limits.answers_gone("route", 0)
         assert not limits.is_same_again("route", [Mark(b"content", is_wake=False)], 0)
         limits.note_marks("route", [Mark(b"content", is_wake=False)], 0)
         limits.take_back()
-    assert limits.take_call("route", 0)
+    assert limits.take_call("route", "a.test", 0)
     limits.keep()
     limits.take_back()
-    assert not limits.take_call("route", 0)
+    assert not limits.take_call("route", "a.test", 0)
 
 
 def test_a_flood_of_a_minute_does_not_use_up_the_payloads_of_the_day() -> None:
     limits = Limits(Rates(payloads_per_minute=2, payloads_per_day=5))
-    assert sum(limits.take_payload("route", 0) for _ in range(100)) == 2
-    assert sum(limits.take_payload("route", 60) for _ in range(100)) == 2
-    assert sum(limits.take_payload("route", 120) for _ in range(100)) == 1
+    assert sum(limits.take_payload("route", "a.test", 0) for _ in range(100)) == 2
+    assert sum(limits.take_payload("route", "a.test", 60) for _ in range(100)) == 2
+    assert sum(limits.take_payload("route", "a.test", 120) for _ in range(100)) == 1
 
 
 def test_a_wake_up_that_an_earlier_batch_planned_is_planned_again_by_a_later_one() -> None:
     limits = Limits(Rates())
-    assert [limits.wake_at("route", "address", now) for now in (0, 1, 2)] == [0, 5, None]
+    assert [limits.wake_at("route", "address", "a.test", now) for now in (0, 1, 2)] == [0, 5, None]
     limits.keep()
-    assert [limits.wake_at("route", "address", now) for now in (3, 3, 4)] == [5, None, None]
+    assert [limits.wake_at("route", "address", "a.test", now) for now in (3, 3, 4)] == [5, None, None]
 
 
 def test_an_owner_of_many_domains_registers_no_more_devices_than_the_limit_of_all() -> None:
@@ -63,7 +63,7 @@ def test_every_wake_up_is_served_and_two_are_never_closer_than_the_pause(times: 
     limits = Limits(Rates())
     planned: list[float] = []
     for now in times:
-        at = limits.wake_at("route", "address", now)
+        at = limits.wake_at("route", "address", "a.test", now)
         if at is not None:
             planned.append(at)
         assert any(now <= each <= now + 5 for each in planned)
@@ -74,7 +74,7 @@ def test_every_wake_up_is_served_and_two_are_never_closer_than_the_pause(times: 
 def test_calls_never_exceed_their_rate_whatever_fails_in_between(calls: list[tuple[float, bool]]) -> None:
     limits, taken = Limits(Rates(calls_per_minute=6)), []
     for now, is_stored in calls:
-        if limits.take_call("route", now) and is_stored:
+        if limits.take_call("route", "a.test", now) and is_stored:
             taken.append(now)
         (limits.keep if is_stored else limits.take_back)()
     assert all(sum(start <= at < start + 60 for at in taken) <= 12 for start in taken)
@@ -84,8 +84,8 @@ def test_two_hundred_thousand_names_refill_no_bucket() -> None:
     """If the oldest names were forgotten, made-up names would refill the buckets of a victim."""
     limits = Limits(Rates(calls_per_minute=2, payloads_per_minute=2, unknown_per_hour=1, commands_per_hour=2))
     drained = [
-        lambda: limits.take_call("victim", 0),
-        lambda: limits.take_payload("victim", 0),
+        lambda: limits.take_call("victim", "a.test", 0),
+        lambda: limits.take_payload("victim", "a.test", 0),
         lambda: limits.answers_unknown("victim", 0),
     ]
     for take in drained:

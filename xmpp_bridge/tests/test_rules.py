@@ -204,7 +204,7 @@ def test_pushes_of_one_device_are_charged_to_no_other(
 
 def test_all_devices_at_one_address_share_the_limits_of_one() -> None:
     """Forty accounts may register one phone, whose owner need not be theirs."""
-    limits = Limits(Rates(calls_per_minute=3, payloads_per_minute=2, wakes_of_address=(Limit(4, 4.0),)))
+    limits = Limits(Rates(calls_per_minute=3, payloads_per_minute=2, wakes_of_phone=(Limit(4, 4.0),)))
     accounts = [DEVICE._replace(id=UUID(int=number)) for number in range(40)]
     calls = [decided(CALL, each, limits).verdict for each in accounts]
     assert calls == [Verdict.ACCEPTED] * 3 + [Verdict.BUSY_CALLS] * 37
