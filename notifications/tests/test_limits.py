@@ -5,7 +5,6 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from kit.buckets.bucket import Limit
 from kit.buckets.shared import SharedBuckets
 from notifications.acceptance import acceptance
 from notifications.messages import ReportError
@@ -96,24 +95,6 @@ def test_a_flood_of_one_phone_leaves_all_others_alone(phone):
     others = [make_registration(access_token=TOKEN) for _ in range(20)]
     accepted = ask(*[phone] * 50, *others, *[phone] * 50)
     assert len(accepted.claims) == 50
-
-
-@pytest.mark.django_db
-def test_one_sender_is_limited_over_all_phones(phone, settings):
-    settings.SENDER_LIMITS = (Limit(10, 10), Limit(100, 3600))
-    others = [make_registration(access_token=TOKEN) for _ in range(20)]
-    accepted = ask(*others)
-    assert len(accepted.claims) == 10
-    assert Notification.objects.filter(is_wake_up=True).count() == 10
-    assert len(ask(others[0], sender=b"another").claims) == 1
-
-
-@pytest.mark.django_db
-def test_the_server_is_limited_over_all_senders(phone, settings):
-    settings.GLOBAL_LIMITS = (Limit(10, 10), Limit(100, 3600))
-    others = [make_registration(access_token=TOKEN) for _ in range(20)]
-    claims = sum(len(ask(other, sender=bytes([number])).claims) for number, other in enumerate(others))
-    assert claims == 10
 
 
 @pytest.mark.django_db

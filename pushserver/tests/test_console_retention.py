@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from pushserver import tasks
 from pushserver.models import AccessRecord
+from tests.limits.page import limit
 
 pytestmark = pytest.mark.django_db
 
@@ -20,8 +21,9 @@ def opened(age: timedelta) -> AccessRecord:
     return AccessRecord.objects.create(username="ann", page="user", object_id="1", at=timezone.now() - age)
 
 
-def test_the_access_log_is_kept_as_long_as_the_setting_says() -> None:
-    keep = timedelta(days=settings.ACCESS_LOG_RETENTION_DAYS)
+@limit("openings of records: {setting}")
+def test_the_access_log_is_kept_as_long_as_the_setting_says(setting: str) -> None:
+    keep = timedelta(days=getattr(settings, setting))
     opened(keep + timedelta(minutes=1))
     young = opened(keep - timedelta(minutes=1))
 

@@ -40,14 +40,6 @@ def test_a_wake_up_that_an_earlier_batch_planned_is_planned_again_by_a_later_one
     assert [limits.wake_at("route", "address", "a.test", now) for now in (3, 3, 4)] == [5, None, None]
 
 
-def test_an_owner_of_many_domains_registers_no_more_devices_than_the_limit_of_all() -> None:
-    limits = Limits(Rates(routes_per_hour=2, new_devices_per_minute=1))
-    taken = [limits.take_route(f"{number}.example", 0) for number in range(20)]
-    assert taken == [True] * 10 + [False] * 10
-    assert limits.take_route("later.example", 60)
-    assert not limits.take_route("later.example", 60)
-
-
 def test_an_owner_of_many_subdomains_leaves_the_others_their_part_of_the_limit() -> None:
     ten = (Limit(10, 10.0),)
     limits = Limits(Rates(in_all=ten, commands_in_all=ten, commands_of_domain=ten, new_devices_per_minute=1))
@@ -111,9 +103,3 @@ def test_commands_of_one_account_or_domain_use_up_none_of_another_one() -> None:
     accounts = ["romeo@a.test", "romeo@a.test", "benvolio@a.test", "mercutio@a.test", "juliet@b.test"]
     taken = [limits.take_command(account, account.partition("@")[2], 0) for account in accounts]
     assert taken == [True, False, True, False, True]
-
-
-def test_all_domains_and_accounts_together_have_a_limit() -> None:
-    limits = Limits(Rates(in_all=(Limit(10, 10.0),), commands_in_all=(Limit(10, 10.0),)))
-    assert sum(limits.take_from_domain(str(number), 0) for number in range(20)) == 10
-    assert sum(limits.take_command(number, str(number), 0) for number in range(20)) == 10

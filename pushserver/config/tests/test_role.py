@@ -105,26 +105,12 @@ print(json.dumps([s.SESSION_COOKIE_SECURE, s.CSRF_COOKIE_SECURE, s.SECURE_HSTS_S
     assert json.loads(printed(program, **environment)) == [is_secure, is_secure, hsts_seconds]
 
 
-@pytest.mark.parametrize(
-    ("name", "statement_seconds", "idle_seconds"),
-    [("worker", 20, 30), ("wsgi", 20, 30), ("up", 20, 30), ("rotate_field_keys", 0, 0)],
-)
-def test_a_database_that_vanishes_or_hangs_is_noticed_and_notices_a_process_that_hangs(
-    name, statement_seconds, idle_seconds
-):
-    program = f"""{begun(name)}; from pushserver import settings as s; import json
-print(json.dumps([s.DATABASE_TIMEOUTS.statement_seconds, s.DATABASES["default"]["OPTIONS"]]))"""
-    statement, options = json.loads(printed(program))
-    assert statement == statement_seconds
-    assert (options["keepalives_idle"], options["keepalives_interval"], options["keepalives_count"]) == (3, 3, 2)
-    assert options["tcp_user_timeout"] == 10_000
-    for wanted in (
-        f"statement_timeout={statement_seconds * 1000}ms",
-        f"idle_in_transaction_session_timeout={idle_seconds * 1000}ms",
-        "lock_timeout=10000ms",
-        "tcp_keepalives_idle=3",
-    ):
-        assert f"-c {wanted}" in options["options"]
+@pytest.mark.parametrize(("name", "seconds"), [("worker", 30), ("wsgi", 30), ("up", 30), ("rotate_field_keys", 0)])
+def test_a_database_notices_a_process_that_hangs(name, seconds):
+    program = (
+        f"{begun(name)}; from pushserver.settings import DATABASES as d; print(d['default']['OPTIONS']['options'])"
+    )
+    assert f"-c idle_in_transaction_session_timeout={seconds * 1000}ms" in printed(program)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from kit.batches.batch import Batch
-from kit.buckets.shared import SharedBuckets
 from notifications.messages import Outcome, ReportError
 from notifications.models import Notification, NotificationRequest
 from registrations.keys.encryption import DecryptionError, Keyring, Purpose
@@ -127,7 +126,6 @@ DROPPED = {
     "request with a long key hash": (lambda: request(push(public_key_hash=os.urandom(65))), "too_large"),
     "request with a long installation id": (lambda: request(push(installation_id="x" * 257)), "too_large"),
     "request with a long message id": (lambda: request(push(), message_id=b"x" * 257), "too_large"),
-    "request for too many": (lambda: request(*[push()] * 101), "too_large"),
     "text that is no UTF-8": (lambda: to_server(b"\x0a\x04\x22\x02\xff\xff\x12\x01m", 20, CLIENT), "malformed_body"),
     "text with a lone surrogate": (
         lambda: to_server(b"\x0a\x05\x22\x03\xed\xa0\x80\x12\x01m", MessageType.REQUEST, CLIENT),
@@ -214,16 +212,6 @@ def test_the_same_query_within_seconds_is_answered_once():
     say(query())
     assert len(bodies(EPHEMERAL)) == 1
     assert [reason for _, reason in reasons()].count("repeated_query") == 2
-
-
-@pytest.mark.django_db(transaction=True)
-def test_queries_about_a_key_are_answered_up_to_a_limit_per_minute(monkeypatch):
-    monkeypatch.setattr(inbound, "own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
-    monkeypatch.setattr(inbound, "QUERIES_PER_KEY_PER_MINUTE", 3)
-    say(registration())
-    say(*(query(signer=Identity(PrivateKey(bytes([number]) * 32))) for number in range(10, 15)))
-    assert OutboundReply.objects.filter(message_type=MessageType.QUERY_RESPONSE).count() == 3
-    assert [reason for _, reason in reasons()].count("too_many_queries") == 2
 
 
 @pytest.mark.requirement("SR18")

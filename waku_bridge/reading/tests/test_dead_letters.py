@@ -12,6 +12,7 @@ from django.db import OperationalError, connection
 from django.utils import timezone
 
 from tests.conversation import PUBSUB_TOPIC
+from tests.limits.page import limit
 from waku_bridge.models import DeadLetter
 from waku_bridge.reading.dead_letters import (
     MAX_LOOKED_AT_CHARACTERS,
@@ -54,12 +55,13 @@ def test_only_the_beginning_of_a_large_letter_is_kept():
     assert letter.size_bytes > 1_400_000
 
 
-def test_the_letters_kept_per_minute_are_limited():
+@limit("dead letters ({a_minute} a minute of each bridge)")
+def test_the_letters_kept_per_minute_are_limited(a_minute):
     letters = DeadLetters()
-    keep(letters, *range(MAX_PER_MINUTE + 40))
-    assert DeadLetter.objects.count() == MAX_PER_MINUTE
-    keep(letters, "of the next minute", now=NOW + timedelta(minutes=1))
-    assert DeadLetter.objects.count() == MAX_PER_MINUTE + 1
+    keep(letters, *range(a_minute + 40))
+    assert DeadLetter.objects.count() == a_minute
+    keep(letters, "later", "too early", now=NOW + timedelta(seconds=60 / a_minute))
+    assert DeadLetter.objects.count() == a_minute + 1
 
 
 def test_repeated_letters_take_nothing_of_the_limit():

@@ -134,13 +134,6 @@ def test_a_tag_that_comes_in_small_pieces_is_not_read_again_for_each() -> None:
     assert [type(event) for event in events] == [Opened, TooLarge]
 
 
-def test_a_stanza_at_the_limit_is_built() -> None:
-    head, tail = b"<message id='m'><body>", b"</body></message>"
-    filling = b"x" * (MAX_STANZA_BYTES - len(head + tail))
-    assert isinstance(feed(HEADER + head + filling + tail)[1], Received)
-    assert isinstance(feed(HEADER + head + filling + b"x" + tail)[1], TooLarge)
-
-
 @pytest.mark.parametrize(
     "bad",
     [

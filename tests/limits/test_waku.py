@@ -1,0 +1,688 @@
+"""The limits of Waku and of pushes in docs/limits.md, met by envelopes and what is answered to them."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from fractions import Fraction
+from functools import cache, partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+from coincurve import PrivateKey
+from django.conf import LazySettings
+from django.core.management import call_command
+from django.db import connection
+from django.db.models import F
+
+from kit.batches.batch import Wakeup, Worker
+from kit.batches.journal import InFlightJournal
+from kit.buckets.bucket import Limit
+from kit.buckets.share import Share
+from kit.buckets.shared import SharedBuckets, own_buckets
+from kit.expiry.models import MassExpiry
+from kit.health.indicators import State
+from notifications import tasks
+from notifications.messages import NotificationType, ReportError
+from notifications.models import Notification
+from notifications.queues.admission import Admission, own_admission
+from pushserver.indicators.snapshot import take_snapshot
+from registrations.messages import TokenType
+from registrations.models import Registration, Route
+from tests.batches import Process
+from tests.conversation import (
+    CLIENT,
+    EPHEMERAL,
+    OUTSIDER,
+    TOKEN,
+    push,
+    put,
+    query,
+    registration,
+    replies_to,
+    request,
+)
+from tests.delivering import RecordingGateway, SilentGateway
+from tests.factories import apn_token, make_envelope, make_registration
+from tests.limits.conftest import Instead, Time
+from tests.limits.page import limit
+from waku_bridge import tasks as waku_tasks
+from waku_bridge.codec.keys import Identity
+from waku_bridge.inbound import inbound, queries
+from waku_bridge.inbox import pending_keys
+from waku_bridge.management.commands import run_waku_bridge
+from waku_bridge.messages import RegistrationError, WakuMessage
+from waku_bridge.models import InboundEnvelope, OutboundReply
+from waku_bridge.query_topics import CpuBudget
+from waku_bridge.reading.store.bound import Bound
+from waku_bridge.reading.tests import conftest as reading
+from waku_bridge.reading.tests.conftest import World
+from waku_bridge.reading.tests.test_pages import NOW_NS, raw, selected
+from waku_bridge.reading.threads import in_thread
+from waku_bridge.tests import test_lost_batches
+
+pytestmark = pytest.mark.django_db
+journal, run = test_lost_batches.journal, reading.run
+OK, MALFORMED, BUSY = RegistrationError.NONE, RegistrationError.MALFORMED_MESSAGE, RegistrationError.INTERNAL_ERROR
+NUMBERS = itertools.count(1)
+
+
+class Server:
+    """A worker process as the network knows it: envelopes go in, and replies come out."""
+
+    def __init__(self, time: Time, process: Process) -> None:
+        self.time = time
+        self.process = process
+
+    def receive(self, *messages: WakuMessage) -> None:
+        """Process these messages in as many batches as they need."""
+        put(*messages, now=self.time.now)
+        for _ in range(10 + len(messages) // 10):
+            if not self.process.process_batch(now=self.time.now) and not self._has_new_keys():
+                return
+        raise AssertionError
+
+    def _has_new_keys(self) -> bool:
+        return bool(pending_keys.call_back(budget=CpuBudget(0, 60), limit=1000))
+
+    def deliver(self) -> None:
+        """Carry out the pushes that are due, and answer the requests."""
+        self.process.process_backlog(now=self.time.now)
+
+    def answers(self, *messages: WakuMessage, to: Identity = CLIENT) -> list[RegistrationError]:
+        """Return the errors in the answers to these registrations."""
+        OutboundReply.objects.all().delete()  # old ones have no payload any more
+        self.receive(*messages)
+        return [reply.body.error for reply in replies_to(to)]
+
+
+@pytest.fixture
+def gateway() -> RecordingGateway:
+    return RecordingGateway()
+
+
+@pytest.fixture
+def server(time: Time, gateway: RecordingGateway, instead: Instead, monkeypatch: pytest.MonkeyPatch) -> Server:
+    buckets, admission = SharedBuckets(), Admission()
+    instead(own_buckets, lambda: buckets)
+    instead(own_admission, lambda: admission)
+    limits = cache(partial(queries.Limits, clock=time.seconds))
+    monkeypatch.setattr(inbound, "_query_limits", limits)
+    return Server(time, Process(gateway))
+
+
+@pytest.fixture
+def phone(server: Server) -> Registration:
+    return make_registration(public_key_hash=CLIENT.key_hash, installation_id=numbered(0), access_token=TOKEN)
+
+
+def numbered(number: int) -> str:
+    return str(UUID(int=number, version=4))
+
+
+def anybody() -> Identity:
+    """Return an identity that no test had before."""
+    return Identity(PrivateKey(next(NUMBERS).to_bytes(32)))
+
+
+def pushes(number: int, *, signer: Identity = EPHEMERAL, **fields: object) -> list[WakuMessage]:
+    """Return requests that notify the phone about different messages."""
+    wanted = push(installation_id=numbered(0), message=b"sealed", **fields)
+    return [request(wanted, message_id=next(NUMBERS).to_bytes(32), signer=signer) for _ in range(number)]
+
+
+def waiting(**which: object) -> int:
+    return Notification.objects.filter(**which).count()
+
+
+@limit("exceed it by at most {part}, or by one for each worker.")
+def test_workers_together_exceed_a_limit_by_a_part_at_most(part: Fraction, time: Time, instead: Instead) -> None:
+    """Each of them takes as many changes of one installation as it can."""
+    share = Share()
+    share.part = 1 / 8
+    workers, versions = [SharedBuckets(share) for _ in range(8)], itertools.count(1)
+    instead(own_buckets, lambda: workers[0])
+    server, taken = Server(time, Process()), 0
+    while workers:
+        taken += len(server.answers(*[registration(version=next(versions)) for _ in range(5)]))
+        workers.pop(0)
+    assert 30 <= taken <= 30 * (1 + part)
+
+
+# Registrations --------------------------------------------------------------------------------------------------------
+
+
+@limit("device token: {least} to {most} hexadecimal digits (Apple)")
+def test_a_token_of_apple_has_that_many_digits(least: int, most: int, server: Server) -> None:
+    apple = {"token_type": TokenType.APN, "app_topic": "im.status"}
+    sizes = (least - 1, least, most, most + 1)
+    sent = [registration(version=n, device_token="a" * size, **apple) for n, size in enumerate(sizes, start=1)]
+    assert server.answers(*sent) == [MALFORMED, OK, OK, MALFORMED]
+
+
+@limit("(Apple), {least} to {most} letters, digits")
+def test_a_token_of_firebase_has_that_many_characters(least: int, most: int, server: Server) -> None:
+    sizes = (least - 1, least, most, most + 1)
+    sent = [registration(version=n, device_token="a_:-Z9".ljust(size, "x")) for n, size in enumerate(sizes, start=1)]
+    assert server.answers(*sent) == [MALFORMED, OK, OK, MALFORMED]
+
+
+@limit("not with {setting}")
+def test_an_operator_may_have_any_token_taken(setting: str, settings: LazySettings, server: Server) -> None:
+    assert server.answers(registration(device_token="e")) == [MALFORMED]
+    setattr(settings, setting, False)
+    assert server.answers(registration(device_token="e")) == [OK]
+
+
+@limit("app topic: {most} letters, digits")
+def test_an_app_topic_has_that_many_characters(most: int, server: Server) -> None:
+    apple = {"token_type": TokenType.APN, "device_token": apn_token()}
+    sent = [registration(version=n, app_topic="x" * (most - 1 + n), **apple) for n in (1, 2)]
+    assert server.answers(*sent) == [OK, MALFORMED]
+
+
+@limit("installations of one key: {most}; a new one replaces the longest dead one, else `INTERNAL_ERROR`")
+def test_a_key_has_that_many_installations(most: int, server: Server) -> None:
+    sent = [registration(installation_id=numbered(n)) for n in range(most + 3)]
+    assert server.answers(*sent[: most + 1]) == [OK] * most + [BUSY]
+    Route.objects.filter(registration__installation_id=numbered(2)).update(
+        state="disabled", disabled_at=server.time.now
+    )
+    assert server.answers(*sent[most + 1 :]) == [OK, BUSY]
+    assert not Registration.objects.filter(installation_id=numbered(2), state="active").exists()
+
+
+@limit("changes of an installation: {at_once} at once, {a_minute} a minute")
+def test_an_installation_changes_that_often(at_once: int, a_minute: int, server: Server) -> None:
+    versions = itertools.count(1)
+    assert len(server.answers(*[registration(version=next(versions)) for _ in range(at_once + 1)])) == at_once
+    server.time.passes(minutes=1)
+    assert len(server.answers(*[registration(version=next(versions)) for _ in range(a_minute + 1)])) == a_minute
+
+
+@limit("new installations: {setting}, saved up for {minutes} minutes; a day as many as in {a_day} minutes;")
+def test_new_installations_are_taken_as_often_as_an_operator_sets(
+    setting: str, minutes: int, a_day: int, settings: LazySettings, server: Server
+) -> None:
+    def register(number: int) -> int:
+        """Return how many of these new installations are registered."""
+        users = [anybody() for _ in range(number)]
+        server.receive(*map(registration, users))
+        return Registration.objects.filter(public_key_hash__in=[user.key_hash for user in users]).count()
+
+    setattr(settings, setting, 1)
+    assert register(minutes + 1) == minutes
+    server.time.passes(minutes=1)
+    assert register(2) == 1
+    server.time.passes(days=2)
+    taken = 0
+    while more := register(minutes):
+        taken += more
+        server.time.passes(minutes=minutes)
+    assert a_day <= taken <= a_day * (1 + a_day / 1440) + 1  # some come back meanwhile
+
+
+def store_registrations(number: int, **fields: object) -> None:
+    """Store registrations of as many keys, as they are after a long time."""
+    for _ in range(number):
+        make_registration(**fields)
+
+
+@limit("registrations: {setting}, with an alert from {percent} %; else `INTERNAL_ERROR` for new ones")
+def test_registrations_are_taken_up_to_the_limit_of_an_operator(
+    setting: str, percent: int, settings: LazySettings, server: Server
+) -> None:
+    def light() -> State:
+        [shown] = [each for each in take_snapshot(now=server.time.now).indicators if each.id == "registrations"]
+        return shown.state
+
+    setattr(settings, setting, 100)
+    store_registrations(percent - 1)
+    lights = [light()]
+    store_registrations(1)
+    assert [*lights, light()] == [State.GREEN, State.YELLOW]
+    store_registrations(99 - percent)
+    assert server.answers(registration(CLIENT)) == [OK]
+    assert server.answers(registration(OUTSIDER), to=OUTSIDER) == [BUSY]
+    assert server.answers(registration(CLIENT, version=2)) == [OK]
+
+
+@limit("unregistered installations: {part} of that, else `INTERNAL_ERROR`")
+def test_as_many_unknown_installations_may_unregister(part: Fraction, settings: LazySettings, server: Server) -> None:
+    settings.MAX_REGISTRATIONS = 100
+    store_registrations(int(100 * part) - 1, route=None, state="unregistered")
+    sent = [registration(version=1, unregister=True), registration(OUTSIDER, version=1, unregister=True)]
+    assert server.answers(sent[0]) == [OK]
+    assert server.answers(sent[1], to=OUTSIDER) == [BUSY]
+
+
+@pytest.fixture
+def upkeep(server: Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return the task that ends what nobody uses, by the clock of the test."""
+    monkeypatch.setattr("waku_bridge.tasks.database_now", lambda: server.time.now)
+    return waku_tasks.expire_registrations
+
+
+@limit("a registration neither repeated nor reached: ends after {setting};")
+def test_a_registration_ends_after_the_days_that_an_operator_sets(
+    setting: str, settings: LazySettings, server: Server, upkeep: Callable[[], None]
+) -> None:
+    server.receive(registration())
+    for wait, active in ((getattr(settings, setting), 1), (1, 0)):
+        server.time.passes(days=wait)
+        upkeep()
+        assert Registration.objects.filter(state="active").count() == active
+
+
+@limit("over {part} at once needs `manage.py allow_expiry`")
+def test_registrations_that_end_at_once_need_an_operator_beyond_a_part(
+    part: Fraction, settings: LazySettings, server: Server, upkeep: Callable[[], None]
+) -> None:
+    old = server.time.now - timedelta(days=settings.REGISTRATION_EXPIRY_DAYS + 1)
+    unused = int(200 * part)
+    store_registrations(200 - unused, at=server.time.now)
+    store_registrations(unused, at=old)
+    upkeep()
+    assert Registration.objects.filter(state="active").count() == 200 - unused
+    store_registrations(unused + 1, at=old)
+    upkeep()
+    assert Registration.objects.filter(state="active").count() == 200 + 1
+    call_command("allow_expiry", "registrations")
+    MassExpiry.objects.update(allowed_at=server.time.now)  # by the clock of this test
+    upkeep()
+    assert Registration.objects.filter(state="active").count() == 200 - unused
+
+
+@limit("memory of an unregistered installation: {days} days; then a recording can register again")
+def test_a_recording_can_register_again_only_after_that_time(
+    days: int, server: Server, upkeep: Callable[[], None]
+) -> None:
+    def play() -> list[RegistrationError]:
+        return server.answers(registration(version=1))
+
+    server.receive(registration(version=1), registration(version=2, unregister=True))
+    for wait, answer in ((days, RegistrationError.VERSION_MISMATCH), (1, OK)):
+        server.time.passes(days=wait)
+        upkeep()
+        assert play() == [answer]
+
+
+@limit("largest message: {kib} KiB (`wrong_size`)")
+def test_a_message_of_that_size_is_taken_in(kib: int) -> None:
+    sizes = (kib * 1024, kib * 1024 + 1)
+    page = [raw(timestamp_ns=NOW_NS - n, payload=bytes(size)) for n, size in enumerate(sizes)]
+    found = selected(*page)
+    assert [len(each.message.payload) for each in found.envelopes] == [kib * 1024]
+    assert [each.reason for each in found.rejected] == ["wrong_size"]
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+@limit("one request, one query: {notifications} notifications, {keys} keys")
+def test_a_request_and_a_query_name_that_many(notifications: int, keys: int, server: Server) -> None:
+    server.receive(registration())
+    sent = [request(*[push()] * size, message_id=bytes([size])) for size in (notifications, notifications + 1)]
+    sent += [query(CLIENT.key_hash, *map(bytes64, range(size - 1))) for size in (keys, keys + 1)]
+    server.receive(*sent)
+    ended = Counter(InboundEnvelope.objects.values_list("state", "reason"))
+    assert ended == {("processed", ""): 3, ("dropped", "too_large"): 2}
+
+
+def bytes64(number: int) -> bytes:
+    return number.to_bytes(64)
+
+
+@limit("answers to a repeated request: {a_minute} a minute, all together")
+def test_a_repeated_request_is_answered_again(a_minute: int, server: Server, phone: Registration) -> None:
+    def repeat(number: int) -> int:
+        """Return how many of these repetitions of one request are answered."""
+        known = len(replies_to(EPHEMERAL))
+        wanted = push(installation_id=numbered(0))
+        server.receive(*[request(wanted, message_id=b"m", timestamp_ns=n) for n in range(number)])
+        server.deliver()
+        return len(replies_to(EPHEMERAL)) - known
+
+    assert repeat(1) == 1
+    assert repeat(a_minute + 1) == a_minute
+    server.time.passes(seconds=60 / a_minute)
+    assert repeat(2) == 1
+
+
+@limit("a minute, all together {a_second} a second")
+def test_repeated_requests_are_answered_again(a_second: int, server: Server) -> None:
+    def send(*users: Identity) -> int:
+        """Return how many of the requests to notify these users are answered."""
+        known = OutboundReply.objects.count()
+        server.receive(*[request(push(user, installation_id=numbered(0)), message_id=user.pub33) for user in users])
+        server.deliver()
+        return OutboundReply.objects.count() - known
+
+    users, others = phones(2 * a_second), phones(a_second + 1)
+    assert send(*users, *others) == len(users) + len(others)
+    assert sum(send(*users) for _ in range(5)) == 10 * a_second
+    assert send(*others) == 0
+    server.time.passes(seconds=1)
+    assert send(*others) == a_second
+
+
+@limit("memory of a request: {days} days; then a recording is pushed once more")
+def test_a_recording_is_pushed_again_only_after_that_time(
+    days: int, server: Server, phone: Registration, gateway: RecordingGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play() -> int:
+        server.receive(request(wanted, message_id=b"m", timestamp_ns=1))
+        server.deliver()
+        return len(gateway.pushes)
+
+    wanted = push(installation_id=numbered(0))
+    monkeypatch.setattr(tasks, "database_now", lambda: server.time.now)
+    assert play() == 1
+    for wait, pushed in ((days, 1), (1, 2)):
+        server.time.passes(days=wait)
+        tasks.purge()
+        assert play() == pushed
+
+
+@limit("same query of the same key: once in {seconds} s")
+@pytest.mark.django_db(transaction=True)
+def test_a_query_is_answered_again_after_that_time(seconds: int, server: Server) -> None:
+    server.receive(registration())
+    for wait, answered in ((0, 1), (seconds - 0.1, 1), (0.2, 2)):
+        server.time.passes(seconds=wait)
+        server.receive(query())
+        assert len(replies_to(EPHEMERAL)) == answered
+
+
+def queries_of(number: int) -> list[WakuMessage]:
+    """Return queries of different people about the same user."""
+    return [query(signer=anybody()) for _ in range(number)]
+
+
+def unanswered(server: Server, messages: list[WakuMessage]) -> int:
+    """Return how many of these queries are beyond a limit."""
+    known = InboundEnvelope.objects.filter(reason="too_many_queries").count()
+    server.receive(*messages)
+    return InboundEnvelope.objects.filter(reason="too_many_queries").count() - known
+
+
+@limit("queries about a key: {a_minute} a minute;")
+def test_queries_about_a_key_are_answered_this_often_a_minute(a_minute: int, server: Server) -> None:
+    server.receive(registration())
+    assert unanswered(server, queries_of(a_minute + 1)) == 1
+    server.time.passes(seconds=60 / a_minute)
+    assert unanswered(server, queries_of(2)) == 1
+
+
+@limit("queries about a key: … a minute; all together {setting}")
+def test_all_queries_are_answered_as_often_as_an_operator_sets(
+    setting: str, settings: LazySettings, server: Server
+) -> None:
+    setattr(settings, setting, (Limit(10, 10), Limit(100, 3600)))
+    server.receive(registration())
+    assert unanswered(server, queries_of(11)) == 1
+    server.time.passes(seconds=1)
+    assert unanswered(server, queries_of(2)) == 1
+
+
+def size(contacts: int) -> int:
+    """Return the bytes that an installation with this number of contacts counts in an answer."""
+    return 256 + 68 * contacts
+
+
+def contacts_of(size: float) -> int:
+    """Return the most contacts with which an installation counts no more than ``size`` bytes."""
+    return int(size - 256) // 68
+
+
+class Directory:
+    """Queries about a user with contacts, each of another sender."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def has(self, *contacts: int) -> None:
+        """Make a user with an installation for each of these numbers of contacts."""
+        self._user = anybody()
+        for number, each in enumerate(contacts):
+            allowed = tuple(map(bytes64, range(each)))
+            contacts = {"allow_from_contacts_only": True, "allowed_key_list": allowed}
+            self._server.receive(registration(self._user, installation_id=numbered(number), **contacts))
+
+    def ask(self) -> int:
+        """Return how many installations the answer has."""
+        asker = anybody()
+        self._server.receive(query(self._user.key_hash, signer=asker))
+        return sum(len(reply.body.info) for reply in replies_to(asker))
+
+
+@limit("size of an answer: {times} times its query, plus {kb} kB a second shared by all; {most} kB at most.")
+@pytest.mark.django_db(transaction=True)
+def test_an_answer_is_as_long_as_its_query_and_the_common_excess_allow(
+    times: int, kb: int, most: int, server: Server
+) -> None:
+    always, directory = times * len(query().payload), Directory(server)
+    for more, fit in ((0, 2), (1, 1)):
+        directory.has(*[contacts_of(most * 1000 / 2) + more] * 2)
+        assert directory.ask() == fit
+    for excess in (100_000, 20_000, 4_000, 800, 160, 68):  # until nothing is left
+        directory.has(contacts_of(always + excess))
+        while directory.ask():
+            pass
+    for more, fit in ((0, 1), (1, 0)):
+        directory.has(contacts_of(always) + more)
+        assert directory.ask() == fit
+    server.time.passes(seconds=1)
+    directory.has(contacts_of(always + kb * 1000))
+    assert [directory.ask(), directory.ask()] == [1, 0]
+
+
+@limit("processes that die with an envelope: {deaths}, then it is `failed`")
+def test_an_envelope_is_given_up_after_this_number_of_deaths(
+    deaths: int, journal: InFlightJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison = make_envelope(payload=b"x")
+    sizes = test_lost_batches.play(journal, bytes(poison.hash), monkeypatch)
+    poison.refresh_from_db()
+    assert (len(sizes), poison.state) == (deaths, "failed")
+
+
+@limit("go first, each address as often as {setting} allow at once.")
+def test_messages_about_a_proven_address_go_first_as_often_as_an_operator_sets(
+    setting: str, settings: LazySettings, server: Server, phone: Registration
+) -> None:
+    """The inbox is behind, and what came first is about nobody."""
+    setattr(settings, setting, (Limit(4, 1e6), Limit(4, 1e6)))
+    Route.objects.update(delivered_digest=F("address_digest"))
+    server.process = Process()
+    put(*[request(push(anybody()), message_id=bytes(32)) for _ in range(400)], now=server.time.now)
+    put(*pushes(10), now=server.time.now + timedelta(seconds=1))
+    for _ in range(2):
+        server.process.process_batch(now=server.time.now + timedelta(seconds=1))
+    assert waiting() == 4
+
+
+_FILL = """
+    INSERT INTO waku_bridge_inboundenvelope_under_way
+        (hash, pubsub_topic, content_topic, timestamp_ns, state, reason, source, received_at)
+    SELECT decode(lpad(to_hex(number), 64, '0'), 'hex'), '', '', number, %s, '', '',
+        now() - interval '1 hour' + number * interval '1 ms'
+    FROM generate_series(1, %s) AS number
+"""
+
+
+def fill(state: str, number: int) -> None:
+    """Store envelopes in a state, the first one the oldest."""
+    with connection.cursor() as cursor:
+        cursor.execute(_FILL, [state, number])
+        cursor.execute("ANALYZE waku_bridge_inboundenvelope_under_way")
+
+
+@limit("At most {most} messages are postponed, and as many wait for a topic's key; then the oldest are dropped")
+@pytest.mark.parametrize("state", ["postponed", "pending_key"])
+def test_the_oldest_message_beyond_the_limit_is_dropped(state: str, most: int, run: Callable[..., Any]) -> None:
+    async def scenario(world: World) -> None:
+        bound = Bound(world.intake, limit=run_waku_bridge._plan().max_waiting)
+        await in_thread(fill, state, most)
+        await bound._enforce()
+        assert await in_thread(dropped) == []
+        await in_thread(partial(make_envelope, state=state))
+        await bound._enforce()
+        assert await in_thread(dropped) == [1]
+
+    def dropped() -> list[int]:
+        ended = InboundEnvelope.objects.filter(state="dropped", reason="overload")
+        return [int.from_bytes(envelope.hash) for envelope in ended]
+
+    run(scenario)
+
+
+@limit("While {most} wait unopened, the bridge leaves new ones in the stores.")
+def test_the_bridge_takes_in_nothing_while_that_many_wait_unopened(most: int, run: Callable[..., Any]) -> None:
+    async def scenario(world: World) -> None:
+        bound = Bound(world.intake, limit=run_waku_bridge._plan().max_waiting)
+        await in_thread(fill, "received", most)
+        await bound._enforce()
+        assert world.intake.has_capacity.is_set()
+        await in_thread(make_envelope)
+        await bound._enforce()
+        assert not world.intake.has_capacity.is_set()
+
+    run(scenario)
+
+
+# Pushes ---------------------------------------------------------------------------------------------------------------
+
+
+def pushed_with_content(server: Server, gateway: RecordingGateway, messages: list[WakuMessage]) -> int:
+    """Return how many of these requests become pushes with their content."""
+    known = len(gateway.pushes)
+    server.receive(*messages)
+    server.deliver()
+    return len([each for each in gateway.pushes[known:] if each.message])
+
+
+@limit("wake-ups of an address: {setting}; beyond that one wake-up for all, and success")
+def test_an_address_is_woken_as_often_as_an_operator_sets(
+    setting: str, settings: LazySettings, server: Server, phone: Registration, gateway: RecordingGateway
+) -> None:
+    at_once, seconds = getattr(settings, setting)[0]
+    assert pushed_with_content(server, gateway, pushes(at_once + 3)) == at_once
+    assert waiting(is_wake_up=True) == 1
+    server.time.passes(seconds=seconds / at_once)
+    assert pushed_with_content(server, gateway, pushes(2)) == 0
+    assert len(gateway.pushes) == at_once + 1  # the wake-up for all
+
+
+def pushed_in_the_long_run(
+    server: Server, gateway: RecordingGateway, at_once: int, seconds: float, **kind: object
+) -> int:
+    """Return how many pushes keep their content if as many come as the limit of bursts allows, until some do not."""
+    pushed = 0
+    while (more := pushed_with_content(server, gateway, pushes(at_once, **kind))) == at_once:
+        pushed += more
+        server.time.passes(seconds=seconds)
+    return pushed + more
+
+
+@limit("wake-ups of an address: {setting};")
+def test_an_address_is_woken_in_the_long_run_as_often_as_an_operator_sets(
+    setting: str, settings: LazySettings, server: Server, phone: Registration, gateway: RecordingGateway
+) -> None:
+    (at_once, seconds), (an_hour, hour) = getattr(settings, setting)
+    pushed = pushed_in_the_long_run(server, gateway, int(at_once), seconds)
+    came_back = pushed / at_once * seconds / hour * an_hour
+    assert an_hour <= pushed <= an_hour + came_back
+
+
+@limit("mentions, contact and join requests: of their own {at_once} at once, {an_hour} an hour")
+def test_mentions_and_requests_have_limits_of_their_own(
+    at_once: int, an_hour: int, settings: LazySettings, server: Server, phone: Registration, gateway: RecordingGateway
+) -> None:
+    settings.ROUTE_LIMITS = (Limit(1, 3600), Limit(1, 3600))
+    kind = {"type": NotificationType.CONTACT_REQUEST}
+    assert pushed_with_content(server, gateway, pushes(1)) == 1
+    assert pushed_with_content(server, gateway, pushes(at_once + 1, **kind)) == at_once
+    server.time.passes(hours=2)
+    pushed = pushed_in_the_long_run(server, gateway, at_once, 10, **kind)
+    assert an_hour <= pushed <= an_hour + pushed / at_once * 10 / 3600 * an_hour + 1
+
+
+def phones(number: int) -> list[Identity]:
+    """Register a phone for each user of this number, and return the users."""
+    users = [anybody() for _ in range(number)]
+    for user in users:
+        make_registration(public_key_hash=user.key_hash, installation_id=numbered(0), access_token=TOKEN)
+    return users
+
+
+@limit("sender key, server: {setting}, …; likewise")
+def test_a_sender_wakes_as_many_phones_as_an_operator_sets(
+    setting: str, settings: LazySettings, server: Server, gateway: RecordingGateway
+) -> None:
+    setattr(settings, setting, (Limit(10, 10), Limit(100, 3600)))
+    users = phones(11)
+    sent = [request(push(user, installation_id=numbered(0), message=b"m"), message_id=user.pub33) for user in users]
+    assert pushed_with_content(server, gateway, sent) == 10
+    assert waiting(is_wake_up=True) == 1
+    another = push(users[-1], installation_id=numbered(0), message=b"m")
+    assert pushed_with_content(server, gateway, [request(another, message_id=b"m", signer=anybody())]) == 1
+
+
+@limit("sender key, server: …, {setting}; likewise")
+def test_all_senders_wake_as_many_phones_as_an_operator_sets(
+    setting: str, settings: LazySettings, server: Server, gateway: RecordingGateway
+) -> None:
+    setattr(settings, setting, (Limit(10, 10), Limit(100, 3600)))
+    users = phones(11)
+    sent = [
+        request(push(user, installation_id=numbered(0), message=b"m"), message_id=user.pub33, signer=anybody())
+        for user in users
+    ]
+    assert pushed_with_content(server, gateway, sent) == 10
+    assert waiting(is_wake_up=True) == 1
+
+
+@limit("waiting for one address: {setting}; beyond that the oldest is coalesced, and success")
+def test_as_many_pushes_wait_for_an_address_as_an_operator_sets(
+    setting: str, settings: LazySettings, server: Server, phone: Registration
+) -> None:
+    setattr(settings, setting, 5)
+    server.process = Process(limit=0)
+    server.receive(*pushes(5))
+    assert waiting(state="pending") == 5
+    server.receive(*pushes(1))
+    assert (waiting(state="pending"), waiting(state="coalesced")) == (5, 1)
+    assert Notification.objects.order_by("pk").values_list("state", flat=True)[0] == "coalesced"
+
+
+@limit("waiting in a queue: a part of {setting}, else `INTERNAL_ERROR`")
+def test_as_many_pushes_wait_in_a_queue_as_its_part(setting: str, settings: LazySettings, server: Server) -> None:
+    """The only queue of addresses that nothing was delivered to has a tenth."""
+    setattr(settings, setting, 100)
+    server.process = Process(limit=0)
+    sent = [request(push(user, installation_id=numbered(0)), message_id=user.pub33) for user in phones(11)]
+    server.receive(*sent[:10])
+    server.receive(*sent[10:])
+    assert waiting(state="pending") == 10
+    [refused] = replies_to(EPHEMERAL)
+    assert [report.error for report in refused.body.reports] == [ReportError.INTERNAL_ERROR]
+
+
+@limit("sent at once from a queue: {setting}; more wait")
+def test_a_process_sends_as_many_at_once_as_an_operator_sets(
+    setting: str, settings: LazySettings, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setattr(settings, setting, 5)
+    monkeypatch.setattr(tasks, "open_all", lambda: None)
+    monkeypatch.setattr(tasks, "gateway_for", lambda _: silent)
+    silent = SilentGateway()
+    worker = Worker(tasks.new_steps(wakeup := Wakeup()), wakeup)
+    put(
+        *[request(push(user, installation_id=numbered(0)), message_id=user.pub33) for user in phones(6)],
+        now=server.time.now,
+    )
+    while worker.process_batch(now=server.time.now):
+        pass
+    assert (waiting(state="in_flight"), waiting(state="pending")) == (5, 1)
