@@ -1,6 +1,6 @@
 """Deadlines: until when a request is answered, and until when a push is tried. All code takes both from here."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import LiteralString
 
 from django.conf import settings
@@ -13,8 +13,15 @@ HAS_EXPIRED: LiteralString = "expires_at <= %(now)s"
 
 
 def reply_due_at(received_at: datetime) -> datetime:
-    """Return when a request is answered at the latest, also with results missing."""
-    return received_at + timedelta(seconds=settings.REPLY_DEADLINE_SECONDS)
+    """Return when a request is answered at the latest, also with results missing.
+
+    Requests that arrive within an eighth of the deadline have the same time, so one batch answers them together. During
+    an outage each of them waits until then.
+    """
+    seconds = settings.REPLY_DEADLINE_SECONDS
+    together = seconds / 8
+    latest = received_at.timestamp() + seconds
+    return datetime.fromtimestamp(latest // together * together, UTC)
 
 
 def expires_at(accepted_at: datetime) -> datetime:

@@ -116,6 +116,14 @@ def test_an_accepted_notification_is_stored_with_its_first_attempt():
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize(("arrived_ms", "due_ms"), [(0, 2000), (249, 2000), (250, 2250), (999, 2750)])
+def test_requests_of_the_same_quarter_of_a_second_are_due_together(arrived_ms, due_ms):
+    make_recipient()
+    accept([incoming(push())], now=NOW + timedelta(milliseconds=arrived_ms))
+    assert NotificationRequest.objects.get().reply_due_at == NOW + timedelta(milliseconds=due_ms)
+
+
+@pytest.mark.django_db
 def test_a_claim_at_acceptance_equals_the_claim_of_any_worker():
     """One claim goes to the gateway from acceptance. The other is read from the table after its lease ran out."""
     registration = make_recipient(route=make_route(token_type=1, app_topic=APP, device_token="device"))
