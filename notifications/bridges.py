@@ -16,7 +16,10 @@ class Bridge(Protocol):
     """One way into the server, opened in one process."""
 
     def intake(self) -> Sequence[Step]:
-        """Return the steps that take requests. They call `acceptance.accept` and pass on its answers."""
+        """Return the steps that take requests. They call `acceptance.accept` and pass on its answers.
+
+        After the commit they call `Delivery.accepted` and then `own_buckets().keep`, after a rollback `take_back`.
+        """
         ...
 
     def outlet(self) -> Sequence[Step]:

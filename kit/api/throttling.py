@@ -5,13 +5,12 @@ from ipaddress import ip_address
 from typing import Any
 
 from django.conf import settings
-from django.db import transaction
 from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
-from kit.buckets.bucket import BucketLimits, per_minute
-from kit.buckets.shared import own_buckets
+from kit.buckets.bucket import per_minute
+from kit.buckets.shared import Bucket, own_buckets
 
 # Calls without a valid token: from one address, and from all addresses together.
 ANONYMOUS_PER_MINUTE = 30
@@ -30,27 +29,25 @@ class _Throttle(BaseThrottle):
 
     def allow_request(self, request: Request, view: Any) -> bool:  # noqa: ARG002 - as the framework calls it
         wanted = self.buckets_of(request)
-        with _ONE_AT_A_TIME, transaction.atomic():
-            spending = own_buckets().open(wanted, dict.fromkeys(wanted, 1), at=timezone.now())
-            is_allowed = spending.take(list(wanted))
-            spending.write()
+        with _ONE_AT_A_TIME:
+            is_allowed = own_buckets().take(wanted, now=timezone.now())
             own_buckets().keep()
-        self._wait_seconds = max((limits[0].token_seconds for limits in wanted.values()), default=0.0)
+        self._wait_seconds = max((limits[0].token_seconds for _, limits in wanted), default=0.0)
         return is_allowed
 
     def wait(self) -> float:
         return self._wait_seconds
 
-    def buckets_of(self, request: Request) -> dict[bytes, BucketLimits]:
-        """Return the limits that apply to a call, by the key of their bucket."""
+    def buckets_of(self, request: Request) -> list[Bucket]:
+        """Return the buckets of a call."""
         raise NotImplementedError
 
 
 class PerToken(_Throttle):
     """Limit the calls of each token."""
 
-    def buckets_of(self, request: Request) -> dict[bytes, BucketLimits]:
-        return {b"t%d" % request.auth.pk: per_minute(settings.API_CALLS_PER_MINUTE)} if request.auth else {}
+    def buckets_of(self, request: Request) -> list[Bucket]:
+        return [(b"t%d" % request.auth.pk, per_minute(settings.API_CALLS_PER_MINUTE))] if request.auth else []
 
 
 class PerAddress(_Throttle):
@@ -59,9 +56,12 @@ class PerAddress(_Throttle):
     A caller with one IPv6 address usually owns a /64 network of them, so the whole network counts as one address.
     """
 
-    def buckets_of(self, request: Request) -> dict[bytes, BucketLimits]:
+    def buckets_of(self, request: Request) -> list[Bucket]:
         network = _network(str(self.get_ident(request)))
-        return {b"a" + network: per_minute(ANONYMOUS_PER_MINUTE), ANONYMOUS: per_minute(ALL_ANONYMOUS_PER_MINUTE)}
+        return [
+            (b"a" + network, per_minute(ANONYMOUS_PER_MINUTE)),
+            (ANONYMOUS, per_minute(ALL_ANONYMOUS_PER_MINUTE)),
+        ]
 
 
 def _network(address: str) -> bytes:

@@ -6,7 +6,10 @@ from kit.db.fields import BytesField
 
 
 class SharedBucket(models.Model):
-    """A bucket. Its times are seconds since 1970. A row whose times are past is a full bucket, and may be deleted."""
+    """A bucket. Its times are seconds since 1970. A row whose times are past is a full bucket, and may be deleted.
+
+    The table is not logged: after a crash of PostgreSQL all buckets are full, and a charge waits for no disk.
+    """
 
     key = BytesField(primary_key=True)
     burst_full_at = models.FloatField()

@@ -1,204 +1,187 @@
 """Token buckets that all processes share, in a table that outlives them.
 
-    this process's memory                                   the table, one row per bucket
-    its share of a fifth of each limit, spent silently ──▶  the rest: rows locked, spent and written by the batch
+    this process's memory                                        the table, one row for each bucket in use
+    what it knows of each bucket, and decides by  ──spending──▶  all spending of all processes
+                                                  ◀──full at───
 
-Spending within the silent share costs no statement, and covers the usual traffic. Beyond it, the batch locks the rows
-of all buckets that it needs. It charges them with the tokens that were spent silently and have not come back since, and
-then decides. It does not wait for a row that another process has locked: it may spend up to twice its silent share, and
-after that the bucket counts as empty. So all workers together exceed a limit by at most a fifth, or by one token per
-worker where that is more. A flood makes no worker wait for another one.
+A batch decides by what its process knows: no statement, no lock. After its commit, one statement of its own adds what
+the batch spent to the table, and returns what all processes have spent. So a process may exceed a limit by one batch;
+then it knows of the excess, which has to come back before anything else is let through. No row is locked for longer
+than that statement, so a process that hangs or dies holds up nobody.
+
+A bucket gets its row when a process spends more than its silent share: a fifth of the limit, divided by the live
+workers. Until then nobody can have exceeded the limit, and spending writes no row.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from datetime import datetime, timedelta
+from math import inf
+from operator import le
+from time import monotonic
+from typing import LiteralString
 
-from django.db import transaction
+import structlog
+from django.db import Error
 
 from kit.buckets import bucket
-from kit.buckets.bucket import CAPACITY, BucketLimits, Buckets, Charge, FullAt, part
+from kit.buckets.bucket import CAPACITY, BucketLimits, Buckets, Charge, part
 from kit.buckets.models import SharedBucket
 from kit.buckets.share import Share, own_share
-from kit.db.statements import fetch, write
+from kit.db.reasons import reason
+from kit.db.statements import fetch, table
 from kit.processes.once import once
 
-Wanted = Mapping[bytes, BucketLimits]
+log = structlog.get_logger(__name__)
+Bucket = tuple[bytes, BucketLimits]  # its key and its limits
 
 SILENT_PART = 1 / 5
 MAX_FORGOTTEN = 50_000
-# Seconds until a bucket whose row another process has locked is assumed to have a token.
-A_MOMENT_SECONDS = 1.0
-# Tokens of at most this many seconds may be spent in advance.
+# A clock that is further behind than this was set back.
+CLOCKS_DIFFER_SECONDS = 1.0
+# Tokens of at most this many seconds are booked in advance.
 MAX_IN_ADVANCE_SECONDS = 600.0
 
-_LOCK = """
-    SELECT key, burst_full_at, long_full_at FROM buckets_sharedbucket
-    WHERE key = ANY (%(keys)b::bytea[]) ORDER BY key FOR UPDATE SKIP LOCKED
+_TABLE: LiteralString = table(SharedBucket)
+# The rows are locked in the order of their keys, so that two processes never wait for each other.
+_CHARGE: LiteralString = f"""
+    INSERT INTO {_TABLE} AS bucket (key, burst_full_at, long_full_at)
+    SELECT key, %(now)s + burst, %(now)s + long
+    FROM unnest(%(keys)b::bytea[], %(bursts)b::float8[], %(longs)b::float8[], %(loud)b::boolean[])
+        AS spent (key, burst, long, is_loud)
+    WHERE is_loud OR EXISTS (SELECT FROM {_TABLE} AS charged WHERE charged.key = spent.key)
+    ORDER BY key
+    ON CONFLICT (key) DO UPDATE SET
+        burst_full_at = greatest(bucket.burst_full_at, %(now)s) + excluded.burst_full_at - %(now)s,
+        long_full_at = greatest(bucket.long_full_at, %(now)s) + excluded.long_full_at - %(now)s
+    RETURNING key, burst_full_at, long_full_at
 """
-_ADD = """
-    INSERT INTO buckets_sharedbucket (key, burst_full_at, long_full_at)
-    SELECT key, %(now)s::float8, %(now)s::float8 FROM unnest(%(keys)b::bytea[]) AS wanted (key) ORDER BY key
-    ON CONFLICT (key) DO NOTHING RETURNING key
-"""
-_WRITE = """
-    UPDATE buckets_sharedbucket AS bucket SET burst_full_at = spent.burst_full_at, long_full_at = spent.long_full_at
-    FROM unnest(%(keys)b::bytea[], %(bursts)b::float8[], %(longs)b::float8[])
-        AS spent (key, burst_full_at, long_full_at)
-    WHERE bucket.key = spent.key
+_FORGET: LiteralString = f"""
+    DELETE FROM {_TABLE} WHERE key IN (
+        SELECT key FROM {_TABLE} WHERE burst_full_at < %(until)s AND long_full_at < %(until)s
+        LIMIT {MAX_FORGOTTEN} FOR UPDATE SKIP LOCKED
+    ) RETURNING key
 """
 
 
 class SharedBuckets:
-    """The buckets of the whole server, from the view of one process.
-
-    In its memory are the tokens left of its silent share, and the spent ones that no row was charged with yet.
-    """
+    """The buckets of the whole server, as this process knows them. Only one thread may use them at a time."""
 
     def __init__(self, share: Share | None = None, capacity: int = CAPACITY) -> None:
         self._share = share or own_share()
-        self._own = Buckets(capacity, _is_root)
-        self._uncharged = Buckets(capacity, _is_root)
+        self._known = Buckets(capacity, _is_root)
+        self._silent = Buckets(capacity, _is_root)
+        self._spent, self._uncharged = Counter[Bucket](), Counter[Bucket]()  # by this batch, and by earlier ones
+        self._loud = set[bytes]()  # the keys that were spent from beyond the silent share
+        self._now, self._began, self._behind = -inf, monotonic(), 0.0
+        self._is_table_ahead = False
 
-    def open(self, wanted: Wanted, counts: Mapping[bytes, int], *, at: datetime) -> "Spending":
-        """Take ``counts`` tokens from each bucket whose silent share has them, and lock the rows of the others.
+    def take(self, wanted: Sequence[Bucket], *, now: datetime) -> bool:
+        """Take a token from each bucket, or from none if one is empty. Return whether it took them.
 
-        Call it in the batch's transaction. A bucket has one limit, or one for bursts and one for the long run.
+        A bucket has one limit, or one for bursts and one for the long run. A key that gets no bucket (see `Buckets`)
+        is charged to the others only.
         """
-        now = at.timestamp()
-        scarce = {key: each for key, each in wanted.items() if not self._take(key, each, counts[key], now=now)}
-        shared = _lock(scarce, now=now) if scarce else {}
-        shared = {key: self._charge(key, scarce[key], full_at, now=now) for key, full_at in shared.items()}
-        return Spending(scarce, shared, self, now=now)
-
-    def give_back(self, key: bytes, limits: BucketLimits, count: int, *, at: datetime) -> None:
-        """Give back tokens that were taken silently and not needed."""
-        for store in (self._own, self._uncharged):
-            store.spend(Charge(key, self._limits(limits)), -count, now=at.timestamp())
-
-    def take_more(self, key: bytes, limits: BucketLimits, *, now: float) -> bool:
-        """Take a token of twice the silent share, because another process has locked the shared bucket."""
-        own = Charge(key, self._limits(limits))
-        twice = Charge(key, part(own.limits, 2))
-        if not self._own.take(twice, now=now):
+        at = self._time(now)
+        if not self._known.take(*(Charge(*each) for each in wanted), now=at):
             return False
-        self._uncharged.spend(own, now=now)
+        self._note(wanted, at)
         return True
 
-    def refill(self, key: bytes, limits: BucketLimits, shared: FullAt, *, now: float) -> None:
-        """Refill the silent share, or empty it if the shared bucket has fewer tokens than the silent share."""
-        own = self._limits(limits)
-        is_there = all(
-            bucket.left((at,), (each,), now=now) >= silent.tokens
-            for at, each, silent in zip(shared, limits, own, strict=True)
-        )
-        self._own.put(key, [0.0 if is_there else each.seconds for each in own], now=now)
+    def book(self, wanted: Sequence[Bucket], *, now: datetime) -> datetime:
+        """Take the next token of the first bucket in advance. Return when all buckets will have one."""
+        at = self._time(now)
+        known = [(self._known.missing(key, now=at), limits) for key, limits in wanted]
+        seconds = max([0.0, *(bucket.next_at(missing, limits) for missing, limits in known if missing)])
+        self._known.spend(Charge(*wanted[0]), now=at)
+        self._note(wanted[:1], at)
+        return now + timedelta(seconds=seconds)
 
     def keep(self) -> None:
-        """Make the spending of the batch final."""
-        self._own.keep()
-        self._uncharged.keep()
+        """Make the spending of a batch final, and charge it. Call it after the commit, and outside of a transaction.
+
+        After an error of the database, the spending is left to the next charge.
+        """
+        self._uncharged.update(self._spent)
+        self._spent.clear()
+        try:
+            if self._uncharged:
+                self._charge()
+        except Error as error:
+            log.warning("limits_not_charged", reason=reason(error))
+        self._known.keep()
+        self._silent.keep()
 
     def take_back(self) -> None:
         """Undo the spending of a batch that was rolled back."""
-        self._own.take_back()
-        self._uncharged.take_back()
+        self._spent.clear()
+        self._known.take_back()
+        self._silent.take_back()
 
-    def _limits(self, limits: BucketLimits) -> BucketLimits:
-        """Return the limits of this process's silent share."""
-        return part(limits, SILENT_PART * self._share.part)
+    def _time(self, now: datetime) -> float:
+        """Return the time of the buckets in memory, which goes on when the clock of the database is set back."""
+        seconds = now.timestamp()
+        if seconds != self._now:
+            behind = self._now + monotonic() - self._began - seconds
+            if behind > CLOCKS_DIFFER_SECONDS:
+                self._behind += behind
+                self._is_table_ahead = True
+            self._now, self._began = seconds, monotonic()
+        return seconds + self._behind
 
-    def _take(self, key: bytes, limits: BucketLimits, count: int, *, now: float) -> bool:
-        """Take ``count`` tokens if the silent share has them, and return whether it took them.
+    def _note(self, spent: Sequence[Bucket], at: float) -> None:
+        self._spent.update(spent)
+        for key, limits in spent:
+            if not self._silent.take(Charge(key, part(limits, SILENT_PART * self._share.part)), now=at):
+                self._loud.add(key)
 
-        A key that gets no bucket (see `Buckets`) is charged to its parents only.
+    def _charge(self) -> None:
+        """Charge what is not charged yet, and learn what all processes have spent."""
+        if self._is_table_ahead:
+            fetch(_FORGET, {"until": inf})
+            self._is_table_ahead = False
+        passed = monotonic() - self._began
+        costs = {each[0]: cost for each, count in self._uncharged.items() if (cost := self._cost(each, count, passed))}
+        columns = {
+            "now": self._now + passed,
+            "keys": list(costs),
+            "bursts": [cost[0] for cost in costs.values()],
+            "longs": [cost[-1] for cost in costs.values()],
+            "loud": [key in self._loud for key in costs],
+        }
+        charged = {key: full_at for key, *full_at in fetch(_CHARGE, columns)}
+        for key, limits in self._uncharged:
+            if key in charged:
+                self._learn(key, limits, charged[key][: len(limits)])
+        self._uncharged.clear()
+        self._loud.clear()
+
+    def _cost(self, each: Bucket, count: int, passed: float) -> list[float]:
+        """Return for each limit the seconds in which the tokens come back, or nothing for a key without a bucket.
+
+        Some may have come back in the seconds that ``passed``, if this process hung or could not reach the database.
         """
-        own = Charge(key, self._limits(limits))
-        if not self._own.take(own, count=count, now=now):
-            return False
-        self._uncharged.spend(own, count, now=now)
-        return True
+        missing = self._known.missing(each[0], now=self._now + self._behind)
+        pairs = zip(each[1], missing, strict=False)
+        return [min(count * limit.token_seconds, max(gone - passed, 0.0)) for limit, gone in pairs]
 
-    def _charge(self, key: bytes, limits: BucketLimits, shared: FullAt, *, now: float) -> FullAt:
-        """Return the shared bucket after charging it with the silently spent tokens that have not come back since."""
-        missing = self._uncharged.missing(key, now=now)
-        pairs = zip(self._limits(limits), limits, missing, shared, strict=True) if missing else ()
-        charged = [max(at, now) + gone / own.token_seconds * all_.token_seconds for own, all_, gone, at in pairs]
-        self._uncharged.put(key, [0.0] * len(limits), now=now)
-        return tuple(charged) or shared
+    def _learn(self, key: bytes, limits: BucketLimits, full_at: Sequence[float]) -> None:
+        """Note when a bucket is full by the table, unless this process knows of more spending.
+
+        Each process exceeds a limit by at most the whole of it. A later time was written while the clock was ahead.
+        """
+        at = self._now + self._behind
+        latest = [limit.seconds / self._share.part + MAX_IN_ADVANCE_SECONDS for limit in limits]
+        charged = [each - self._now for each in full_at]
+        if all(map(le, charged, latest)):
+            self._known.put(key, list(map(max, charged, self._known.missing(key, now=at))), now=at)
+        else:
+            self._is_table_ahead = True
 
 
 def _is_root(key: Hashable) -> bool:
     """Return whether a key belongs to a bucket for all senders. Those keys have one byte."""
     return isinstance(key, bytes) and len(key) == 1
-
-
-class Spending:
-    """The spending of one batch from scarce buckets, those beyond their silent share. It is false without any.
-
-    From all other buckets, the batch has taken its tokens already.
-    """
-
-    def __init__(self, limits: Wanted, shared: dict[bytes, FullAt], buckets: SharedBuckets, *, now: float) -> None:
-        self._limits = limits
-        self._shared = shared
-        self._buckets = buckets
-        self._now = now
-
-    def __bool__(self) -> bool:
-        return bool(self._limits)
-
-    def take(self, keys: Sequence[bytes]) -> bool:
-        """Take a token from each scarce bucket of ``keys``, up to the first that is empty. Return whether none was."""
-        return all(self._take(key) for key in keys if key in self._limits)
-
-    def _take(self, key: bytes) -> bool:
-        limits = self._limits[key]
-        if key not in self._shared:
-            return self._buckets.take_more(key, limits, now=self._now)
-        if not bucket.has(self._shared[key], limits, now=self._now):
-            return False
-        self._shared[key] = bucket.spend(self._shared[key], limits, now=self._now)
-        return True
-
-    def book(self, key: bytes, keys: Iterable[bytes]) -> datetime:
-        """Take the next token of bucket ``key`` in advance. Return when all of ``keys`` will have a token."""
-        next_at = max([self._now, *(self._next_at(each) for each in keys if each in self._limits)])
-        if key in self._shared:
-            self._shared[key] = bucket.spend(self._shared[key], self._limits[key], now=self._now)
-        return datetime.fromtimestamp(next_at, UTC)
-
-    def _next_at(self, key: bytes) -> float:
-        if key not in self._shared:
-            return self._now + A_MOMENT_SECONDS
-        return bucket.next_at(self._shared[key], self._limits[key])
-
-    def write(self) -> None:
-        """Store the shared buckets."""
-        for key, full_at in self._shared.items():
-            self._buckets.refill(key, self._limits[key], full_at, now=self._now)
-        if self._shared:
-            times = self._shared.values()
-            bursts, longs = [full_at[0] for full_at in times], [full_at[-1] for full_at in times]
-            write(_WRITE, {"keys": list(self._shared), "bursts": bursts, "longs": longs})
-
-
-def _lock(scarce: Wanted, *, now: float) -> dict[bytes, FullAt]:
-    """Lock and return the buckets that no other process has locked."""
-    rows = fetch(_LOCK, {"keys": list(scarce)})
-    shared = {key: _plausible(full_at, scarce[key], now=now) for key, *full_at in rows}
-    if missing := [key for key in scarce if key not in shared]:
-        added = fetch(_ADD, {"keys": missing, "now": now})
-        shared |= {key: (now,) * len(scarce[key]) for (key,) in added}
-    return shared
-
-
-def _plausible(full_at: Sequence[float], limits: BucketLimits, *, now: float) -> FullAt:
-    """Return the times of a stored bucket, limited to those of an empty bucket that was also spent in advance.
-
-    A row that was written while the clock was ahead would otherwise keep its bucket empty until that time.
-    """
-    latest = [now + seconds + min(seconds, MAX_IN_ADVANCE_SECONDS) for _, seconds in limits]
-    return tuple(map(min, full_at[: len(limits)], latest))
 
 
 @once
@@ -209,8 +192,4 @@ def own_buckets() -> SharedBuckets:
 
 def forget_full(*, now: datetime) -> int:
     """Delete the rows of full buckets, at most `MAX_FORGOTTEN`, and skip locked ones. Return how many were deleted."""
-    full = SharedBucket.objects.filter(burst_full_at__lt=now.timestamp(), long_full_at__lt=now.timestamp())
-    with transaction.atomic():
-        keys = list(full.select_for_update(skip_locked=True).values_list("pk", flat=True)[:MAX_FORGOTTEN])
-        deleted, _ = SharedBucket.objects.filter(pk__in=keys).delete()
-    return deleted
+    return len(fetch(_FORGET, {"until": now.timestamp()}))

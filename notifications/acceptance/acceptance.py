@@ -5,7 +5,7 @@ attempt: the process that accepts it claims it, and sends it after the commit.
 """
 
 import hashlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from django.conf import settings
 
 from kit.buckets.bucket import BucketLimits, Limit
-from kit.buckets.shared import Spending, own_buckets
+from kit.buckets.shared import Bucket, own_buckets
 from kit.db.partitions import UNDER_WAY, day_of, first_day
 from kit.db.statements import Statement, fetch_each
 from kit.metrics.batches import count
@@ -365,14 +365,9 @@ def _is_token_right(notification: PushNotification, addressee: Addressee) -> boo
 
 def _limit(requests: Sequence[_Request], *, now: datetime) -> None:
     """Hold back the notifications beyond a limit. Each address keeps one wake-up, due when the limit allows it."""
-    wanted: dict[bytes, BucketLimits] = {}
-    asked = [(request, draft, _buckets_of(request, draft, wanted)) for request in requests for draft in request.stored]
-    counts = Counter(key for _, _, keys in asked for key in keys)
-    spending = own_buckets().open(wanted, counts, at=now)
-    if spending:
-        beyond = [(request, draft, keys) for request, draft, keys in asked if not spending.take(keys)]
-        _hold_back(beyond, spending, now=now)
-        spending.write()
+    buckets = own_buckets()
+    asked = [(draft, _buckets_of(request, draft)) for request in requests for draft in request.stored]
+    _hold_back([(draft, wanted) for draft, wanted in asked if not buckets.take(wanted, now=now)], now=now)
 
 
 def _within_limits(repeats: Sequence[Incoming], *, now: datetime) -> list[Incoming]:
@@ -381,14 +376,8 @@ def _within_limits(repeats: Sequence[Incoming], *, now: datetime) -> list[Incomi
     An honest sender repeats a request a few times until it receives the answer. Anybody who recorded a request can send
     it without end.
     """
-    if not repeats:
-        return []
-    keys = [REPEATED + i.request_key for i in repeats]
-    wanted = dict.fromkeys(keys, REPEATS) | {REPEATED: ALL_REPEATS}
-    spending = own_buckets().open(wanted, Counter([*keys, *[REPEATED] * len(keys)]), at=now)
-    answered = [i for i, key in zip(repeats, keys, strict=True) if spending.take((key, REPEATED))]
-    spending.write()
-    return answered
+    of_all = (REPEATED, ALL_REPEATS)
+    return [i for i in repeats if own_buckets().take([(REPEATED + i.request_key, REPEATS), of_all], now=now)]
 
 
 def _addressee(draft: _Draft) -> Addressee:
@@ -397,32 +386,29 @@ def _addressee(draft: _Draft) -> Addressee:
     return draft.addressee
 
 
-def _buckets_of(request: _Request, draft: _Draft, wanted: dict[bytes, BucketLimits]) -> tuple[bytes, ...]:
-    """Return the keys of the buckets of a notification, its route's first. Add their limits to ``wanted``."""
+def _buckets_of(request: _Request, draft: _Draft) -> list[Bucket]:
+    """Return the buckets of a notification, its route's first."""
     is_apart = draft.notification.type in APART
-    route_key = b"r%d/%d" % (_addressee(draft).route_id, is_apart)
-    sender_key = b"s" + request.sender_digest
-    wanted[route_key] = APART_LIMITS if is_apart else settings.ROUTE_LIMITS
-    wanted[sender_key] = settings.SENDER_LIMITS
-    wanted[GLOBAL] = settings.GLOBAL_LIMITS
-    return route_key, sender_key, GLOBAL
+    return [
+        (b"r%d/%d" % (_addressee(draft).route_id, is_apart), APART_LIMITS if is_apart else settings.ROUTE_LIMITS),
+        (b"s" + request.sender_digest, settings.SENDER_LIMITS),
+        (GLOBAL, settings.GLOBAL_LIMITS),
+    ]
 
 
-def _hold_back(
-    beyond: Sequence[tuple[_Request, _Draft, tuple[bytes, ...]]], spending: Spending, *, now: datetime
-) -> None:
+def _hold_back(beyond: Sequence[tuple[_Draft, list[Bucket]]], *, now: datetime) -> None:
     if not beyond:
         return
-    routes = {_addressee(draft).route_id for _, draft, _ in beyond}
+    routes = {_addressee(draft).route_id for draft, _ in beyond}
     woken = coalescing.find_wake_ups(routes, still_at=stands_for_others_until(now))
-    for _, draft, keys in beyond:
+    for draft, wanted in beyond:
         bucket = _addressee(draft).route_id, draft.notification.type in APART
         if bucket in woken:
             draft.verdict = Verdict.COALESCED
         else:
             woken.add(bucket)
-            draft.wakes_at = spending.book(keys[0], keys)
-    held = sum(draft.wakes_at is not None for _, draft, _ in beyond)
+            draft.wakes_at = own_buckets().book(wanted, now=now)
+    held = sum(draft.wakes_at is not None for draft, _ in beyond)
     count(metrics.BEYOND_LIMITS, {("wake_up",): held, ("coalesced",): len(beyond) - held})
 
 

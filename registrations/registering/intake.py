@@ -4,7 +4,7 @@ It works on batches: one locking read, a pure decision per message, one write. T
 installation collide on its unique constraint, and the caller repeats the later one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -20,7 +20,7 @@ from registrations.keys.keyring import keyring
 from registrations.messages import RegistrationMessage
 from registrations.models import Grant, Registration, RegistrationEvent, Route
 from registrations.registering.pairs import InstallationKey, IsOneOf
-from registrations.registering.quotas import Capacity, Changes, VersionOf, capacity_for, take
+from registrations.registering.quotas import Capacity, Changes, VersionOf, capacity_for
 from registrations.routes.routes import is_at, point
 from registrations.rules import Acceptance, CheckAddress, Known, Refusal, check_device_token, decide
 from registrations.upkeep import retention
@@ -119,16 +119,13 @@ def register(
     """
     with transaction.atomic():
         known = _lock_known(submissions)
-        changes = _changes(submissions, known, check_address, now=now)
+        changes = Changes({key: registration.version for key, registration in known.items()}, now=now)
         batch = _Batch(known, changes, bridge, gateway, check_address, now)
         if new := _something_new(batch, submissions):
             hashes = {public_key_hash for public_key_hash, _ in new}
-            batch.capacity = capacity_for(hashes, len(new), is_paced=is_paced, now=now)
+            batch.capacity = capacity_for(hashes, paced_at=now if is_paced else None)
         outcomes = [_take_in(batch, submission) for submission in submissions]
         _write(batch)
-        batch.changes.write()
-        if batch.capacity:
-            take(batch.capacity, now=now)
         count(metrics.REGISTRATIONS, ((outcome.decision,) for outcome in outcomes))
         count(metrics.REGISTRATION_EVENTS, ((event.kind,) for event in batch.events))
     return outcomes
@@ -153,21 +150,6 @@ def _lock_known(submissions: Iterable[Submission]) -> dict[InstallationKey, Regi
     for registration in registrations:
         registration.route = routes[registration.route_id] if registration.route_id else None
     return {(bytes(r.public_key_hash), r.installation_id): r for r in registrations}
-
-
-def _changes(
-    submissions: Iterable[Submission],
-    known: Mapping[InstallationKey, Registration],
-    check_address: CheckAddress,
-    *,
-    now: datetime,
-) -> Changes:
-    versions = [
-        _version_of(each, each.message, check_address)
-        for each in submissions
-        if each.message and _is_storable(each.message)
-    ]
-    return Changes(versions, {key: registration.version for key, registration in known.items()}, now=now)
 
 
 def _version_of(submission: Submission, message: RegistrationMessage, check_address: CheckAddress) -> VersionOf:

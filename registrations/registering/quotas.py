@@ -6,7 +6,7 @@ installations can always be refreshed, changed and unregistered.
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import LiteralString
@@ -14,7 +14,7 @@ from typing import LiteralString
 from django.conf import settings
 
 from kit.buckets.bucket import BucketLimits, Limit
-from kit.buckets.shared import Spending, own_buckets
+from kit.buckets.shared import own_buckets
 from kit.db.statements import fetch
 from registrations.models import Registration
 from registrations.registering.pairs import InstallationKey
@@ -33,25 +33,19 @@ VersionOf = tuple[InstallationKey, int]  # an installation, and the version of i
 
 
 class Changes:
-    """The quota of registrations per installation, for one batch. ``versions`` are in the order of the batch.
+    """The quota of registrations per installation, for one batch.
 
     Registrations are public, and anybody can record and repeat one. So registrations without a newer version have a
     bucket of their own, and only the owner of a key can spend from the bucket of newer ones.
     """
 
-    def __init__(self, versions: Sequence[VersionOf], known: Mapping[InstallationKey, int], *, now: datetime) -> None:
+    def __init__(self, known: Mapping[InstallationKey, int], *, now: datetime) -> None:
         self._newest = dict(known)
-        names = [self._bucket_of(*each) for each in versions]
-        self._newest = dict(known)
-        self._spending = own_buckets().open(dict.fromkeys(names, CHANGES), Counter(names), at=now)
+        self._now = now
 
     def take(self, key: InstallationKey, version: int) -> bool:
         """Count a registration of an installation, and return whether it is within the quota."""
-        return self._spending.take([self._bucket_of(key, version)])
-
-    def write(self) -> None:
-        """Store the spending beyond the silent share."""
-        self._spending.write()
+        return own_buckets().take([(self._bucket_of(key, version), CHANGES)], now=self._now)
 
     def _bucket_of(self, key: InstallationKey, version: int) -> bytes:
         public_key_hash, installation_id = key
@@ -65,19 +59,16 @@ class Changes:
 class Capacity:
     """The quotas that are left for one batch.
 
-    ``active`` is the number of active installations by key hash. ``silent`` is the number of new installations whose
-    tokens are already taken from the bucket, and ``spending`` is None without the limit per minute. ``registrations``
-    and ``tombstones`` are the numbers that may be added of each, and ``rows`` is the number of new rows that may become
-    registrations.
+    ``active`` is the number of active installations by key hash. ``registrations`` and ``tombstones`` are the numbers
+    that may be added of each, and ``rows`` is the number of new rows that may become registrations. The limit of new
+    installations per minute applies at ``paced_at``, and not at all without it.
     """
 
-    silent: int
-    spending: Spending | None
+    paced_at: datetime | None
     registrations: int
     tombstones: int
     rows: int
     active: Counter[bytes]
-    added: int = 0
     ended: int = 0
 
     def refusal(self, public_key_hash: bytes, *, is_new: bool, becomes_active: bool) -> Refusal | None:
@@ -104,9 +95,7 @@ class Capacity:
         if comes_back and self.ended:  # it takes the place of one that ended in this batch
             self.ended -= 1
             return True
-        is_there = self.added < self.silent or bool(self.spending and self.spending.take([NEW]))
-        self.added += is_there
-        return is_there
+        return not self.paced_at or own_buckets().take([(NEW, _limits())], now=self.paced_at)
 
     def leave(self, public_key_hash: bytes) -> None:
         """Count the end of an active installation of this key."""
@@ -136,30 +125,20 @@ def _max_tombstones() -> int:
     return round(TOMBSTONE_SHARE * settings.MAX_REGISTRATIONS)
 
 
-def capacity_for(public_key_hashes: Collection[bytes], new: int, *, is_paced: bool, now: datetime) -> Capacity:
-    """Return the quotas that are left for a batch with up to ``new`` new installations of these keys.
+def capacity_for(public_key_hashes: Collection[bytes], *, paced_at: datetime | None) -> Capacity:
+    """Return the quotas that are left for a batch with new installations of these keys.
 
-    Call it in the batch's transaction. ``is_paced`` says that the limit per minute applies.
+    Call it in the batch's transaction.
     """
     taken = {bytes(name): count for name, count in fetch(_TAKEN, {"hashes": list(public_key_hashes)})}
     registrations, tombstones = taken.pop(b""), taken.pop(TOMBSTONES.encode())
-    spending = own_buckets().open({NEW: _limits()}, {NEW: new}, at=now) if is_paced else None
     return Capacity(
-        silent=0 if spending else new,
-        spending=spending,
+        paced_at=paced_at,
         registrations=settings.MAX_REGISTRATIONS - registrations,
         rows=settings.MAX_REGISTRATIONS - filled(registrations, tombstones),
         tombstones=_max_tombstones() - tombstones,
         active=Counter(taken),
     )
-
-
-def take(capacity: Capacity, *, now: datetime) -> None:
-    """Settle the bucket of new installations after a batch: store its spending, or give back unused tokens."""
-    if capacity.spending:
-        capacity.spending.write()
-    elif capacity.spending is not None:
-        own_buckets().give_back(NEW, _limits(), capacity.silent - capacity.added, at=now)
 
 
 def _limits() -> BucketLimits:

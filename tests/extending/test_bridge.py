@@ -6,6 +6,7 @@ import pytest
 from django.utils import timezone
 
 from kit.batches.batch import Batch, Step, Wakeup, Work
+from kit.buckets.shared import own_buckets
 from notifications import bridges
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Accepted, Incoming, Sending
@@ -61,8 +62,10 @@ class Intake(Step):
 
     def committed(self, decided: Accepted) -> None:
         self._delivery.accepted(decided.claims, decided.waiting)
+        own_buckets().keep()
 
     def rolled_back(self, batch: Batch) -> None:
+        own_buckets().take_back()
         self._delivery.limits.give_back()
         self._bridge.arrived = [*batch.taken, *self._bridge.arrived]
 

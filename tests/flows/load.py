@@ -28,9 +28,9 @@ class Load:
     since_ns: int
 
 
-def prepare(network: Network, count: int, *, senders_count: int = SENDERS) -> Load:
+def prepare(network: Network, count: int, *, senders_count: int = SENDERS, recipients: int = RECIPIENTS) -> Load:
     """Seal requests. Publish them at once, as stores admit messages only for 20 s after their timestamp."""
-    phones = [network.phone(iphone() if number % 2 else android()) for number in range(RECIPIENTS)]
+    phones = [network.phone(iphone() if number % 2 else android()) for number in range(recipients)]
     senders = [new_sender() for _ in range(senders_count)]
     pairs = [(sender, network.query(sender, phone)) for phone, sender in zip(phones, cycle(senders), strict=False)]
     since_ns, message_ids = time.time_ns(), [os.urandom(32) for _ in range(count)]

@@ -8,9 +8,9 @@ Only the key of the query's topic is charged. If every key that a query names we
 hundred users would block all other queries about these users.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from hashlib import sha256
 from time import monotonic
 from typing import NamedTuple
@@ -100,17 +100,14 @@ class Verdicts:
         for query in queries:
             if not limits.is_repeated(query):
                 fresh.setdefault(query[:2], query)  # the first is answered, and charged to its topic
-        counts = Counter(_charged(query) for query in fresh.values())
-        wanted = dict.fromkeys(counts, limits.of_key) | {ALL: limits.in_all}
-        self._spending = shared.open(wanted, counts | {ALL: counts.total()}, at=at)
+        self._take = partial(shared.take, now=at)
         self.wanted = [self._wanted(query, fresh.pop(query[:2], None)) for query in queries]
-        self._spending.write()
 
     def _wanted(self, query: Asked, fresh: Asked | None) -> tuple[bytes, ...] | str:
         """Return the key hashes of a query that may be answered, or the reason why none of them may."""
         if fresh is None:
             return REPEATED
-        if not self._spending.take([_charged(query), ALL]):
+        if not self._take([(_charged(query), self._limits.of_key), (ALL, self._limits.in_all)]):
             return TOO_MANY
         self._answered.append(query)
         return tuple(dict.fromkeys(query.public_key_hashes))

@@ -52,12 +52,12 @@ class InboxStep(Step):
         return Work(processed, answers, is_more_left=is_more_left)
 
     def committed(self, decided: Processed) -> None:
-        """Send the pushes that were claimed."""
-        own_buckets().keep()
+        """Send the pushes that were claimed, and then charge the limits."""
         self._intake.journal.clear()
         self._intake.delivery.accepted(decided.accepted.claims, decided.accepted.waiting)
         if decided.needs_keys:
             self._intake.want_keys()
+        own_buckets().keep()
 
     def rolled_back(self, batch: Batch) -> None:  # noqa: ARG002 - the signature of a step
         """Forget the decisions of the batch, and return the tokens that it took."""

@@ -69,7 +69,7 @@ def carry_over(rows: Iterable[Row], *, server_public_key: bytes, now: datetime) 
             is_paced=False,
             now=now,
         )
-        own_buckets().keep()
+        own_buckets().take_back()  # an import spends nothing
         accepted = {s.public_key_hash for s, outcome in zip(submissions, outcomes, strict=True) if outcome.is_accepted}
         query_topics.listen_to(accepted, now=now)
         ends.update(str(outcome.decision) for outcome in outcomes)

@@ -137,7 +137,7 @@ def test_made_up_keys_neither_fill_the_memory_nor_raise_the_limit_of_a_key(
         answered(limits, asked(number.to_bytes(64)))
     assert answered(limits, QUERY, QUERY._replace(author=b"another")) == [REPEATED, TOO_MANY]
     assert len(limits._buckets) <= 101
-    assert len(limits.shared._own) <= 101
+    assert len(limits.shared._known) <= 101
 
 
 def test_overlong_keys_take_no_more_memory_than_others(limits: OneWorker) -> None:
