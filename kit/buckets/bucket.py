@@ -79,7 +79,7 @@ CAPACITY = 200_000
 
 
 class Charge(NamedTuple):
-    """The name of a bucket to charge, and its limits, already reduced to the share of this process."""
+    """The name of a bucket to charge, and its limits."""
 
     name: Hashable
     limits: BucketLimits

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from datetime import datetime, timedelta
 from math import inf
-from operator import le
 from time import monotonic
 from typing import LiteralString
 
@@ -39,8 +38,8 @@ SILENT_PART = 1 / 5
 MAX_FORGOTTEN = 50_000
 # A clock that is further behind than this was set back.
 CLOCKS_DIFFER_SECONDS = 1.0
-# Tokens of at most this many seconds are booked in advance.
-MAX_IN_ADVANCE_SECONDS = 600.0
+# A process exceeds a limit by less than the whole of it. A row with more was written while the clock was ahead.
+MAX_EXCEEDED = 16
 
 _TABLE: LiteralString = table(SharedBucket)
 # The rows are locked in the order of their keys, so that two processes never wait for each other.
@@ -166,17 +165,13 @@ class SharedBuckets:
         return [min(count * limit.token_seconds, max(gone - passed, 0.0)) for limit, gone in pairs]
 
     def _learn(self, key: bytes, limits: BucketLimits, full_at: Sequence[float]) -> None:
-        """Note when a bucket is full by the table, unless this process knows of more spending.
-
-        Each process exceeds a limit by at most the whole of it. A later time was written while the clock was ahead.
-        """
+        """Note when a bucket is full by the table, unless this process knows of more spending."""
         at = self._now + self._behind
-        latest = [limit.seconds / self._share.part + MAX_IN_ADVANCE_SECONDS for limit in limits]
         charged = [each - self._now for each in full_at]
-        if all(map(le, charged, latest)):
-            self._known.put(key, list(map(max, charged, self._known.missing(key, now=at))), now=at)
-        else:
+        if any(each > MAX_EXCEEDED * limit.seconds for each, limit in zip(charged, limits, strict=True)):
             self._is_table_ahead = True
+        else:
+            self._known.put(key, list(map(max, charged, self._known.missing(key, now=at))), now=at)
 
 
 def _is_root(key: Hashable) -> bool:

@@ -49,10 +49,6 @@ def buckets(monkeypatch: pytest.MonkeyPatch) -> SharedBuckets:
     return own
 
 
-class OneOfEight(Share):
-    part = 1 / 8
-
-
 @pytest.mark.parametrize("is_one_batch", [True, False])
 def test_a_key_has_at_most_the_limit_of_installations(monkeypatch: pytest.MonkeyPatch, is_one_batch: bool) -> None:
     monkeypatch.setattr(quotas, "INSTALLATIONS_PER_KEY", 3)
@@ -151,9 +147,9 @@ def test_all_workers_together_accept_as_many_new_installations_as_one_beyond_a_b
     settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.NEW_INSTALLATIONS_PER_MINUTE = 1
-    fleet = [SharedBuckets(OneOfEight()) for _ in range(8)]
+    fleet = [SharedBuckets(Share()) for _ in range(8)]
     accepted = []
-    for number, worker in enumerate(fleet * 3):
+    for number, worker in enumerate(fleet * 2):
         monkeypatch.setattr(quotas, "own_buckets", lambda own=worker: own)
         decisions = register(*map(registration_of, range(number * 5, number * 5 + 5)))
         accepted.append(decisions.count(Acceptance.REGISTER))

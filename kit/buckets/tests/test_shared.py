@@ -132,9 +132,15 @@ def test_a_worker_knows_after_one_batch_what_the_others_have_spent(workers: int)
     assert [spend(worker, 10) for worker in fleet] == [10] * workers
     assert sum(spend(worker, 10) for worker in fleet) <= 30
     assert [spend(worker, 10) for worker in fleet] == [0] * workers
-    assert spend(of(workers), 1) == 1
-    debt_seconds = (10 * workers - 30) / 3 + 15
-    assert sum(spend(worker, 1, now=NOW + timedelta(seconds=debt_seconds - 10)) for worker in fleet[1:]) == 0
+    started = of(workers)
+    assert [spend(started, 20) for _ in range(2)] == [20, 0]
+
+
+@pytest.mark.django_db
+def test_an_excess_has_to_come_back_before_anything_is_let_through() -> None:
+    fleet = [of(2), of(2)]
+    assert [spend(worker, 30) for worker in fleet * 2] == [30, 30, 0, 0]
+    assert [spend(fleet[1], 30, now=NOW + timedelta(seconds=each)) for each in (5, 10, 15)] == [0, 0, 15]
 
 
 @pytest.mark.django_db
