@@ -1,5 +1,6 @@
 """The pushes recorded by the development gorush, or by the fakes behind a real one."""
 
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 import httpx
@@ -9,13 +10,13 @@ from kit.http.connections import HttpClient
 
 
 async def pushes_recorded(
-    gorush_url: str, client: HttpClient, *, key: str, since: int
+    gorush_url: str, client: HttpClient, *, identify: Callable[[Mapping[str, str]], str], since: int
 ) -> tuple[list[tuple[str, int]], int] | None:
     """Return what was recorded after ``since``, or None when that gorush keeps no record.
 
-    ``key`` is the one of the ciphertext in a push. Pushes without it are of another bridge, and are left out. The
-    result has the ciphertext of each push with the time of its arrival (Unix nanoseconds), and the ``since`` of the
-    next call.
+    ``identify`` returns what identifies a push by its data, or an empty text for a push of another bridge, which is
+    left out. The result has this of each push with the time of its arrival (Unix nanoseconds), and the ``since`` of
+    the next call.
     """
     pushes: list[tuple[str, int]] = []
     while True:
@@ -28,6 +29,6 @@ async def pushes_recorded(
         page = orjson.loads(answer.content)
         if not page["pushes"]:
             return pushes, since
-        accepted = (push for push in page["pushes"] if not push["error"] and key in (push["data"] or {}))
-        pushes += [(str(push["data"][key]), push["received_ms"] * 1_000_000) for push in accepted]
+        accepted = ((identify(push["data"] or {}), push) for push in page["pushes"] if not push["error"])
+        pushes += [(identifier, push["received_ms"] * 1_000_000) for identifier, push in accepted if identifier]
         since = page["last_id"]

@@ -7,7 +7,7 @@ senders would see.
 
 from embedded.load.waku.devices import register_devices, unregister_devices
 from embedded.load.waku.replies import ReplyReader, pushes_recorded
-from embedded.load.waku.requests import LoadRequests, build
+from embedded.load.waku.requests import LoadRequests, build, phones_for
 from embedded.load.waku.result import Result, evaluate
 from embedded.load.waku.sender import Sent, publish_on_time
 from embedded.load.waku.target import is_loopback
@@ -20,6 +20,7 @@ __all__ = [
     "build",
     "evaluate",
     "is_loopback",
+    "phones_for",
     "publish_on_time",
     "pushes_recorded",
     "register_devices",

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from embedded.load import recorded
@@ -19,7 +19,9 @@ POLL_SECONDS = 0.05
 # Replies are archived nearly in the order of their dates. A reply that is later than this is read at the end.
 OVERLAP_NS = 500_000_000
 # The key of the ciphertext in a phone's push.
-CIPHERTEXT_KEY = "encryptedMessage"
+CIPHERTEXT_KEY, NO_CIPHERTEXT = "encryptedMessage", "0x"
+# The key of the recipient's key hash there.
+RECIPIENT_KEY = "publicKey"
 
 # The message id, whether it was a success, and when it was read (Unix nanoseconds).
 Reply = tuple[bytes, bool, int]
@@ -122,9 +124,16 @@ class ReplyReader:
 async def pushes_recorded(
     gorush_url: str, client: HttpClient, *, since: int
 ) -> tuple[list[tuple[bytes, int]], int] | None:
-    """Return what `recorded.pushes_recorded` does, with ciphertexts as bytes."""
-    found = await recorded.pushes_recorded(gorush_url, client, key=CIPHERTEXT_KEY, since=since)
+    """Return what `recorded.pushes_recorded` does, as bytes: the ciphertext of a push, or the key hash of its recipient
+    if it is a wake-up without one.
+    """
+    found = await recorded.pushes_recorded(gorush_url, client, identify=_identify, since=since)
     if found is None:
         return None
     pushes, last_id = found
-    return [(bytes.fromhex(ciphertext.removeprefix("0x")), at_ns) for ciphertext, at_ns in pushes], last_id
+    return [(bytes.fromhex(identifier.removeprefix("0x")), at_ns) for identifier, at_ns in pushes], last_id
+
+
+def _identify(data: Mapping[str, str]) -> str:
+    ciphertext = data.get(CIPHERTEXT_KEY, "")
+    return data.get(RECIPIENT_KEY, "") if ciphertext == NO_CIPHERTEXT else ciphertext

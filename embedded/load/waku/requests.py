@@ -4,7 +4,9 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 
+from kit.buckets.bucket import BucketLimits
 from waku_bridge.client.core import new_identity
 from waku_bridge.client.events import Destination
 from waku_bridge.client.notification.asking import ask_to_push, one_to_one
@@ -22,7 +24,8 @@ MARGIN_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LoadRequests:
-    """The load requests. Request ``n`` is about message ``message_ids[n]``, due and dated at ``due_ns[n]`` (Unix time).
+    """The load requests. Request ``n`` is about message ``message_ids[n]``, due and dated at ``due_ns[n]`` (Unix time),
+    to the user with the key hash ``recipients[n]``.
 
     The message id is also the payload for the phone, so that a push can be traced. ``build_seconds`` is CPU time.
     """
@@ -31,6 +34,7 @@ class LoadRequests:
     due_ns: list[int]
     messages: list[WakuMessage]
     senders: tuple[Identity, ...]
+    recipients: list[bytes]
     build_seconds: float
 
 
@@ -50,7 +54,13 @@ def build(
         destination = destinations[number % len(destinations)]
         messages.append(_request(destination, senders[number % SENDERS], message_id, at_ns))
         on_progress()
-    return LoadRequests(message_ids, due_ns, messages, senders, time.process_time() - started)
+    recipients = [destinations[number % len(destinations)].public_key_hash for number in range(count)]
+    return LoadRequests(message_ids, due_ns, messages, senders, recipients, time.process_time() - started)
+
+
+def phones_for(rate: float, seconds: float, limits: BucketLimits) -> int:
+    """Return the number of phones of which none gets more pushes than the limits of an address allow."""
+    return max(ceil(rate * min(seconds, limit.seconds) / limit.tokens) for limit in limits)
 
 
 def _building_ns(destination: Destination, sender: Identity, count: int) -> int:

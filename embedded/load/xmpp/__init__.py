@@ -15,4 +15,4 @@ from embedded.load.xmpp.sending import Sent, send
 __all__ = ["Result", "Sent", "evaluate", "pushes_recorded", "register_devices", "send", "unregister_devices"]
 
 # The key of the ciphertext in a device's push, in the generic style, is "e".
-pushes_recorded = partial(recorded.pushes_recorded, key="e")
+pushes_recorded = partial(recorded.pushes_recorded, identify=lambda data: data.get("e", ""))

@@ -16,9 +16,11 @@ from embedded.load.waku import (
     Sent,
     evaluate,
     is_loopback,
+    phones_for,
     publish_on_time,
     pushes_recorded,
 )
+from kit.buckets.bucket import Limit, has, spend
 from kit.figures import distribution
 from kit.http.connections import new_client
 from notifications.messages import Report
@@ -29,6 +31,7 @@ from waku_bridge.node import NodeError
 from waku_bridge.node.dialect import StoreEntry, StorePage, to_json
 
 MS = 1_000_000
+PHONE = b"p" * 64
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,7 @@ def test_a_request_that_the_node_refuses_is_counted_by_its_error_code():
 
 def load_requests(*due_ms):
     ids = [bytes([number]) * 32 for number in range(len(due_ms))]
-    return LoadRequests(ids, [ms * MS for ms in due_ms], [], (), build_seconds=0.001)
+    return LoadRequests(ids, [ms * MS for ms in due_ms], [], (), [PHONE] * len(ids), build_seconds=0.001)
 
 
 def arrival(number, at_ms):
@@ -112,10 +115,48 @@ def test_losses_and_duplicates_are_counted_and_other_messages_are_not():
     replies = [(*arrival(0, 5)[:1], True, 5 * MS), (*arrival(1, 5)[:1], False, 9 * MS), (*arrival(9, 5)[:1], True, 9)]
     pushes = [arrival(0, 7), arrival(0, 3), arrival(9, 1)]
     result = evaluate(load_requests(0, 1, 2), Sent(wall_seconds=1), replies, pushes)
-    assert (result.pushes.arrived, result.pushes.lost, result.pushes.doubled) == (1, 2, 1)
+    assert (result.pushes.arrived, result.pushes.lost, result.pushes.doubled) == (1, 1, 1)
     assert result.pushes.latency_ms.max == 3  # of the first push
-    assert (result.replies.arrived, result.replies.lost, result.replies.doubled, result.failed) == (2, 1, 0, 1)
+    assert (result.replies.arrived, result.replies.lost, result.replies.doubled, result.refused) == (2, 1, 0, 1)
     assert not result.is_clean
+
+
+@pytest.mark.parametrize(
+    ("woken_ms", "merged", "lost"),
+    [((), 0, 2), ((50,), 1, 1), ((50, 150), 2, 0)],  # the second message is due after the first wake-up
+)
+def test_a_request_whose_phone_gets_a_later_wake_up_is_merged_and_without_one_it_is_lost(woken_ms, merged, lost):
+    replies = [(message_id, True, at_ns) for message_id, at_ns in (arrival(0, 5), arrival(1, 105), arrival(2, 205))]
+    pushes = [arrival(2, 210), *((PHONE, ms * MS) for ms in woken_ms)]
+    result = evaluate(load_requests(0, 100, 200), Sent(wall_seconds=1), replies, pushes)
+    assert (result.merged, result.pushes.arrived, result.pushes.lost, result.refused) == (merged, 1, lost, 0)
+    assert result.is_clean == (not lost)
+
+
+def test_a_wake_up_excuses_no_request_without_an_answer():
+    result = evaluate(load_requests(0), Sent(wall_seconds=1), [], [(PHONE, 5 * MS)])
+    assert (result.merged, result.pushes.lost, result.replies.lost) == (0, 1, 1)
+
+
+def test_what_the_node_or_the_server_refused_is_told_apart_from_what_was_lost():
+    sent = Sent(refused={"unreachable": 1}, not_sent=[0], wall_seconds=1)
+    result = evaluate(load_requests(0, 1), sent, [(arrival(1, 5)[0], False, 5 * MS)], [])
+    assert (result.refused, result.merged, result.pushes.lost, result.replies.lost) == (2, 0, 0, 0)
+    assert result.is_clean
+
+
+@pytest.mark.parametrize(
+    ("rate", "seconds", "phones"),
+    [(300, 20, 100), (300, 5, 50), (3, 10, 1), (3.1, 10, 2), (1, 7200, 6), (0.01, 1, 1)],
+)
+def test_a_load_has_as_many_phones_as_its_rate_needs_by_the_limits_of_an_address(rate, seconds, phones):
+    limits = (Limit(30, 10.0), Limit(600, 3600.0))
+    assert phones_for(rate, seconds, limits) == phones
+    full_at = ()
+    for number in range(round(rate * seconds / phones)):
+        at = number * phones / rate
+        assert has(full_at, limits, now=at)
+        full_at = spend(full_at, limits, now=at)
 
 
 def test_a_gorush_without_a_record_is_no_gorush_that_lost_everything():
@@ -127,13 +168,17 @@ def test_a_gorush_without_a_record_is_no_gorush_that_lost_everything():
 def test_pushes_of_other_bridges_do_not_count_for_the_load():
     async def main():
         async with TestClient(TestServer(create_app(Settings()))) as gorush, new_client(timeout_seconds=30) as client:
-            for data in ({"encryptedMessage": "0x0a0b"}, {"e": "AAAA"}):
+            for data in (
+                {"encryptedMessage": "0x0a0b"},
+                {"e": "AAAA"},
+                {"encryptedMessage": "0x", "publicKey": "0x0c"},
+            ):
                 note = {"platform": 2, "tokens": ["ok-1"], "data": data}
                 assert (await gorush.post("/api/push", json={"notifications": [note]})).status == 200
             return await pushes_recorded(str(gorush.make_url("")), client, since=0)
 
     pushes, since = asyncio.run(main())
-    assert ([carried for carried, _ in pushes], since) == ([b"\x0a\x0b"], 2)
+    assert ([carried for carried, _ in pushes], since) == ([b"\x0a\x0b", b"\x0c"], 3)
 
 
 class Store:
