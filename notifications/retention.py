@@ -20,18 +20,22 @@ _OLDEST: LiteralString = "SELECT created_at FROM notifications_notification ORDE
 _OLDEST_ENDED: LiteralString = (
     f"SELECT created_at FROM notifications_notification WHERE {HAS_ENDED} ORDER BY id LIMIT 1"
 )
-_PURGE_DIGESTS: LiteralString = f"""
-    WITH gone AS (
-        DELETE FROM notifications_requestdigest WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM notifications_requestdigest WHERE received_at < %(before)s LIMIT {SET_SIZE}
-        )) RETURNING 1
-    )
-    SELECT count(*) FROM gone
-"""
-_PURGE_HALTS: LiteralString = """
-    WITH gone AS (DELETE FROM notifications_endedhalt WHERE ended_at < %(before)s RETURNING 1)
-    SELECT count(*) FROM gone
-"""
+
+
+def _purge_of(table: LiteralString, time: LiteralString) -> LiteralString:
+    return f"""
+        WITH gone AS (
+            DELETE FROM {table} WHERE ctid = ANY (ARRAY(
+                SELECT ctid FROM {table} WHERE {time} < %(before)s LIMIT {SET_SIZE}
+            )) RETURNING 1
+        )
+        SELECT count(*) FROM gone
+    """
+
+
+_PURGE_DIGESTS: LiteralString = _purge_of("notifications_requestdigest", "received_at")
+_PURGE_HALTS: LiteralString = _purge_of("notifications_endedhalt", "ended_at")
+_PURGE_BEYOND: LiteralString = _purge_of("notifications_beyondlimit", "begin_at")
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
@@ -43,7 +47,8 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
     for table in BY_DAY:
         table.make_ahead(now=now)
     before = now - keep
-    yield from chain.from_iterable(fetch(_PURGE_HALTS, {"before": before}))
+    for old in (_PURGE_HALTS, _PURGE_BEYOND):
+        yield from remove(old, before=before)
     yield from chain.from_iterable(table.drop_before(before) for table in (ATTEMPTS, NOTIFICATIONS, DECIDED))
     without_any = min([before, *_oldest(_OLDEST_ENDED)])
     if REQUESTS.has_before(without_any):  # once a day: `_OLDEST` also reads the dead rows that an old snapshot keeps

@@ -77,6 +77,7 @@ class NewNotification:
     next_attempt_at: datetime | None
     lease_until: datetime | None = None
     is_wake_up: bool = False
+    shortened_by: str = ""
     report: str | None = None
     expires_at: datetime
     unsent_since: datetime | None = None
@@ -130,7 +131,8 @@ _STORE = f"""
         INSERT INTO notifications_notification
             (id, request_id, position, public_key_hash, installation_id, type, state, queue_id, route_id,
              route_generation, dedup_key, collapse_id, chat_id, message, wake, grade, attempt_count, next_attempt_at,
-             lease_until, is_wake_up, report, expires_at, unsent_since, payload_dropped, ambiguous_count, created_at)
+             lease_until, is_wake_up, shortened_by, report, expires_at, unsent_since, payload_dropped, ambiguous_count,
+             created_at)
         SELECT *, FALSE, 0, %(now)s
         FROM unnest(%(n_id)b::bigint[], %(n_request_id)b::bigint[], %(n_position)b::smallint[],
                     %(n_public_key_hash)b::bytea[], %(n_installation_id)b::text[], %(n_type)b::bigint[],
@@ -138,8 +140,9 @@ _STORE = f"""
                     %(n_route_generation)b::bigint[], %(n_dedup_key)b::bytea[], %(n_collapse_id)b::bytea[],
                     %(n_chat_id)b::bytea[], %(n_message)b::bytea[], %(n_wake)b::bytea[], %(n_grade)b::text[],
                     %(n_attempt_count)b::integer[], %(n_next_attempt_at)b::timestamptz[],
-                    %(n_lease_until)b::timestamptz[], %(n_is_wake_up)b::boolean[], %(n_report)b::text[],
-                    %(n_expires_at)b::timestamptz[], %(n_unsent_since)b::timestamptz[])
+                    %(n_lease_until)b::timestamptz[], %(n_is_wake_up)b::boolean[],
+                    %(n_shortened_by)b::text[], %(n_report)b::text[], %(n_expires_at)b::timestamptz[],
+                    %(n_unsent_since)b::timestamptz[])
         ORDER BY 11
     )
     INSERT INTO notifications_attempt

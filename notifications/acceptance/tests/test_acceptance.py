@@ -13,13 +13,13 @@ from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Incoming, Sending, dedup_key, withdraw
 from notifications.delivery.recording import take_up_lost
 from notifications.delivery.settling import settle
-from notifications.messages import ChannelKey, Outcome, PushNotification, PushRequest, QueueKey, ReportError
+from notifications.messages import ChannelKey, Outcome, PushLimit, PushNotification, PushRequest, QueueKey, ReportError
 from notifications.models import Attempt, Notification, NotificationRequest, Queue
 from notifications.queues import halts, queues
 from notifications.queues.admission import Admission, own_admission
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
 from notifications.rules.policy import Verdict, Wish
-from notifications.rules.reports import CODES, REPORT_ERRORS, WISH_CODES, Decided, pack, unpack
+from notifications.rules.reports import CODES, REASON_CODES, REPORT_ERRORS, Decided, pack, unpack
 from registrations.keys.encryption import Keyring, Purpose
 from registrations.models import Registration, Route
 from tests.delivering import APP, LEASE, make_due, prove, take
@@ -81,7 +81,7 @@ def test_the_wish_that_suppressed_a_notification_is_stored():
     make_recipient(muted_chat_list=[b"chat"])
     accept([incoming(push(chat_id=b"chat"), push(access_token="wrong"))], now=NOW)
     stored = unpack(NotificationRequest.objects.get().decided)
-    assert [(d.verdict, d.wish) for d in stored] == [
+    assert [(d.verdict, d.why) for d in stored] == [
         (Verdict.SUPPRESSED, Wish.CHAT_MUTED),
         (Verdict.WRONG_TOKEN, None),
     ]
@@ -521,8 +521,8 @@ def test_the_end_of_a_route_reads_and_writes_no_ended_notification():
 def test_every_verdict_has_its_consequence():
     assert {verdict for verdict in Verdict if verdict.error is None} == {Verdict.DELIVER}
     assert set(CODES) == set(Verdict) - {Verdict.DELIVER}
-    assert set(WISH_CODES) == set(Wish)
-    codes = [*CODES.values(), *WISH_CODES.values()]
+    assert set(REASON_CODES) == {*Wish, *PushLimit}
+    codes = [*CODES.values(), *REASON_CODES.values()]
     assert len(set(codes)) == len(codes)
     assert all(0 < code < 256 for code in codes)
 
