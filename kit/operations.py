@@ -190,6 +190,8 @@ class Operations:
         """Return the row of `owners` that a notification was for, with its primary key at least."""
         return None
 
+    # What a push was beyond, in words, by the limits of pushes that only this part has.
+    push_limits: ClassVar[Mapping[str, str]] = {}
     # Permissions of which an operator needs one to search with `find`.
     found_permissions: Sequence[str] = ()
     # Sentences about the terms that `find` and `searchable` take, for the help text of the search.

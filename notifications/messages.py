@@ -61,6 +61,37 @@ APART = frozenset(
 )
 
 
+class PushLimit(StrEnum):
+    """A limit of pushes (docs/limits.md). What becomes of a push beyond it is an `Effect`.
+
+    A bucket has one limit for bursts, and one for the long run.
+    """
+
+    ADDRESS = "address"
+    ADDRESS_LONG = "address_long"
+    APART = "apart"  # of an address, for the types in `APART`
+    APART_LONG = "apart_long"
+    SENDER = "sender"
+    SENDER_LONG = "sender_long"
+    SERVER = "server"
+    SERVER_LONG = "server_long"
+    WAITING = "waiting"  # of the pushes that wait for an address
+    QUEUE = "queue"  # of the pushes that wait in a queue
+
+    @property
+    def long(self) -> "PushLimit":
+        """Return the limit for the long run of the same bucket."""
+        return PushLimit(f"{self}_long")
+
+
+class Effect(StrEnum):
+    """The effect of a limit on a push beyond it."""
+
+    MERGED = "merged"  # another push to the same address wakes the phone for it
+    SHORTENED = "shortened"  # it goes out as a wake-up, without its content
+    REFUSED = "refused"  # its sender receives an error
+
+
 class ReportError(IntEnum):
     """The error of a report (PushNotificationReport.ErrorType), in wire values."""
 
@@ -113,7 +144,7 @@ class Answer:
     """The reports due to a sender, in the order of its request.
 
     ``bridge`` took the request. ``source_key`` and ``reply_address`` are what it stored with the request. No other
-    module reads them. ``is_traceable`` says whether anything about the request is kept that staff could find.
+    module reads them.
     """
 
     bridge: str
@@ -121,7 +152,6 @@ class Answer:
     reply_address: bytes
     message_id: bytes
     reports: tuple[Report, ...]
-    is_traceable: bool = field(default=True, compare=False)
 
 
 class ChannelKey(NamedTuple):

@@ -27,10 +27,10 @@ NOTIFICATIONS = Counter(
 )
 BEYOND_LIMITS = Counter(
     "pushserver_notifications_beyond_limits_total",
-    "Notifications beyond the limits of an address, of a sender or of the server, by result: one wake_up goes out "
-    "when the limit allows it, and all others are coalesced into it. "
+    "Pushes beyond a limit, by effect and limit: merged into another one to the same address, shortened to a wake-up, "
+    "or refused with an error. "
     "When it moves: a sender floods an address; the console shows the sender of the requests, and can mute it.",
-    ["kind"],
+    ["effect", "limit"],
 )
 ANSWER_SECONDS = BatchHistogram(
     "pushserver_request_answer_seconds",

@@ -17,7 +17,7 @@ from django.db import models
 
 from kit.db.fields import BytesField
 from kit.db.partitions import UNDER_WAY
-from notifications.messages import Outcome
+from notifications.messages import Effect, Outcome
 from registrations import token_types
 from registrations.models import Route
 
@@ -86,26 +86,6 @@ class RequestDigest(models.Model):
         return f"Digest {bytes(self.digest).hex()[:16]}"
 
 
-class RefusedRequest(models.Model):
-    """A request that notified nobody: its recipients are not registered, or the tokens are wrong.
-
-    Anybody can make such requests up, so this short row is all that is kept of one, for three days. A repeat gets the
-    same answer again and notifies nobody, also if a recipient has registered meanwhile. The table has a partition for
-    each day.
-    """
-
-    digest = BytesField(primary_key=True)  # 16 bytes, see `storing.digest_of`
-    received_at = models.DateTimeField()
-    decided = BytesField()  # the verdicts, as in `NotificationRequest.decided`
-    bridge = models.TextField()
-
-    class Meta:
-        indexes: ClassVar = [BrinIndex(fields=["received_at"], name="refused_request_received")]  # they come in order
-
-    def __str__(self) -> str:
-        return f"Refused request {bytes(self.digest).hex()[:16]}"
-
-
 class DecidedAtOnce(models.Model):
     """A push to a registered user that was decided at once, so that staff find it by its recipient.
 
@@ -128,6 +108,33 @@ class DecidedAtOnce(models.Model):
 
     def __str__(self) -> str:
         return f"Position {self.position} of request {self.request_id}"
+
+
+class BeyondLimit(models.Model):
+    """A count of pushes beyond a limit: of one installation on one UTC day, or of all in one minute.
+
+    Each session of the database has rows of its own, so that no batch waits for another one.
+    """
+
+    recipient = BytesField()  # as in `DecidedAtOnce`; empty for devices of a bridge without keys
+    installation_id = models.TextField(blank=True)  # empty for all installations together
+    begin_at = models.DateTimeField()  # of the day, or of the minute
+    effect = models.TextField(choices=choices_of(Effect))
+    push_limit = models.TextField()  # a `PushLimit`, or a limit of a bridge
+    session = models.IntegerField()  # the process id of the session
+    count = models.PositiveIntegerField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["recipient", "installation_id", "begin_at", "effect", "push_limit", "session"],
+                name="one_count_beyond_a_limit",
+            ),
+        ]
+        indexes: ClassVar = [BrinIndex(fields=["begin_at"], name="beyond_limit_begin")]  # for their retention
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.effect} by the limit {self.push_limit}"
 
 
 class Notification(models.Model):
@@ -191,6 +198,8 @@ class Notification(models.Model):
     # It waits until the limits allow it, and wakes the phone for all notifications beyond them. It has no content of
     # its own.
     is_wake_up = models.BooleanField(default=False, db_default=False)
+    # The limit beyond which it lost its content: a `PushLimit`, or a limit of its bridge.
+    shortened_by = models.TextField(blank=True, default="", db_default="")
     attempt_count = models.PositiveIntegerField(default=0)
     # The number of ambiguous attempts. With one of them the push may have been sent.
     ambiguous_count = models.PositiveSmallIntegerField(default=0)

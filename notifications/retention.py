@@ -6,48 +6,50 @@ from itertools import chain
 from typing import LiteralString
 
 from kit.db.deleting import SET_SIZE, remove
-from kit.db.partitions import DAY, HAS_ENDED, RECENT, WRITTEN_ONCE, DayTable
+from kit.db.partitions import DAY, HAS_ENDED, WRITTEN_ONCE, DayTable
 from kit.db.statements import fetch
 
 REQUESTS = DayTable("notifications_notificationrequest", "ended_on", storage=WRITTEN_ONCE)
 NOTIFICATIONS = DayTable("notifications_notification", "ended_on", storage=WRITTEN_ONCE)
 ATTEMPTS = DayTable("notifications_attempt", "started_at")
 DECIDED = DayTable("notifications_decidedatonce", "decided_on", storage=WRITTEN_ONCE)
-REFUSED = DayTable("notifications_refusedrequest", "received_at", storage=WRITTEN_ONCE)
-BY_DAY = (REQUESTS, NOTIFICATIONS, ATTEMPTS, DECIDED, REFUSED)
+BY_DAY = (REQUESTS, NOTIFICATIONS, ATTEMPTS, DECIDED)
 
 # Ids are given out in the order of time, and each partition has an index of them.
 _OLDEST: LiteralString = "SELECT created_at FROM notifications_notification ORDER BY id LIMIT 1"
 _OLDEST_ENDED: LiteralString = (
     f"SELECT created_at FROM notifications_notification WHERE {HAS_ENDED} ORDER BY id LIMIT 1"
 )
-_PURGE_DIGESTS: LiteralString = f"""
-    WITH gone AS (
-        DELETE FROM notifications_requestdigest WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM notifications_requestdigest WHERE received_at < %(before)s LIMIT {SET_SIZE}
-        )) RETURNING 1
-    )
-    SELECT count(*) FROM gone
-"""
-_PURGE_HALTS: LiteralString = """
-    WITH gone AS (DELETE FROM notifications_endedhalt WHERE ended_at < %(before)s RETURNING 1)
-    SELECT count(*) FROM gone
-"""
+
+
+def _purge_of(table: LiteralString, time: LiteralString) -> LiteralString:
+    return f"""
+        WITH gone AS (
+            DELETE FROM {table} WHERE ctid = ANY (ARRAY(
+                SELECT ctid FROM {table} WHERE {time} < %(before)s LIMIT {SET_SIZE}
+            )) RETURNING 1
+        )
+        SELECT count(*) FROM gone
+    """
+
+
+_PURGE_DIGESTS: LiteralString = _purge_of("notifications_requestdigest", "received_at")
+_PURGE_HALTS: LiteralString = _purge_of("notifications_endedhalt", "ended_at")
+_PURGE_BEYOND: LiteralString = _purge_of("notifications_beyondlimit", "begin_at")
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
     """Drop the days that ended ``keep`` ago, and create the coming ones. Yield the rows that each step removed, if
     known.
 
-    Rows under way belong to no day. A request is kept for as long as a notification of it, and what refused requests
-    leave for `RECENT`.
+    Rows under way belong to no day. A request is kept for as long as a notification of it.
     """
     for table in BY_DAY:
         table.make_ahead(now=now)
     before = now - keep
-    yield from chain.from_iterable(fetch(_PURGE_HALTS, {"before": before}))
+    for old in (_PURGE_HALTS, _PURGE_BEYOND):
+        yield from remove(old, before=before)
     yield from chain.from_iterable(table.drop_before(before) for table in (ATTEMPTS, NOTIFICATIONS, DECIDED))
-    yield from REFUSED.drop_before(now - RECENT)
     without_any = min([before, *_oldest(_OLDEST_ENDED)])
     if REQUESTS.has_before(without_any):  # once a day: `_OLDEST` also reads the dead rows that an old snapshot keeps
         yield from REQUESTS.drop_before(min([without_any, *_oldest(_OLDEST)]))

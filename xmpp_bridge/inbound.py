@@ -5,7 +5,7 @@ A user's text is dropped here, unless the app passes texts on.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from time import time_ns
@@ -18,6 +18,7 @@ from kit.db.statements import fetch, write
 from kit.metrics.batches import count
 from kit.tracing.spans import Role, step
 from notifications.acceptance import storing
+from notifications.acceptance.limits import Beyond, count_beyond
 from notifications.acceptance.storing import NewNotification, NewRequest
 from notifications.messages import ChannelKey, Grade, channel_key
 from notifications.models import Notification
@@ -196,6 +197,7 @@ def _request(item: Item, device: Known, key: bytes, due_at: datetime, *, now: da
         grade=grade.value,
         message=encoded if has_payload and len(encoded) <= MAX_CONTENT_BYTES else None,
         wake=wake_content(look, grade, is_truncated=has_payload).encode(),
+        shortened_by=str(item.decision.beyond or ""),
         collapse_id=b"" if has_payload or grade is Grade.VOIP else _wake_id(tag, grade),
         next_attempt_at=due_at,
         unsent_since=due_at if due_at > now else push.arrived_at or now,
@@ -214,10 +216,18 @@ def _store(items: Sequence[Item], *, now: datetime) -> None:
     served = {d.served_by: item.push.grade for item in items if (d := item.decision).served_by is not None}
     storing.prolong([(pk, now + time_to_live(grade, has_payload=False)) for pk, grade in served.items()])
     _note_use([item for item in items if item.to_store and _has_new_use(item)], now=now)
+    count_beyond(_beyond(items), now=now)
     count(PUSHES, ((item.push.dialect.value, item.decision.verdict.value) for item in items))
     forwards = [item.device for item in items if item.push.is_forward and item.device]
     dropped = sum(not device.passes_texts for device in forwards)
     transaction.on_commit(lambda: FORWARDS_DROPPED.inc(dropped), robust=True)
+
+
+def _beyond(items: Iterable[Item]) -> Iterator[Beyond]:
+    """Yield the pushes beyond a limit. Their devices have no user key."""
+    for item in items:
+        if limit := item.decision.limit:
+            yield Beyond(b"", str(item.device.id) if item.device else "", item.decision.effect, limit)
 
 
 def _has_new_use(item: Item) -> bool:

@@ -28,7 +28,7 @@ from xmpp_bridge.identity import client_keys
 from xmpp_bridge.indicators import Reached, XmppFacts
 from xmpp_bridge.messages import BRIDGE
 from xmpp_bridge.models import App, CanaryRun, Device
-from xmpp_bridge.rules.limits import RATES
+from xmpp_bridge.rules.limits import RATES, DeviceLimit
 
 SECTION = "XMPP"
 
@@ -47,6 +47,13 @@ class XmppOperations(Operations):
         ListPage(SECTION, "XMPP apps", "apps", "xmpp_bridge.app"),
         ListPage(SECTION, "XMPP canary runs", "sync", "xmpp_bridge.canaryrun"),
     )
+    push_limits: ClassVar[Mapping[str, str]] = {
+        DeviceLimit.WAKE_UPS: f"more than one wake-up of a device in {RATES.wake_seconds:g} s",
+        DeviceLimit.PAYLOADS: f"more than {RATES.payloads_per_minute} payloads a minute or "
+        f"{RATES.payloads_per_day:,} a day to one phone",
+        DeviceLimit.CALLS: f"more than {RATES.calls_per_minute} calls a minute to one phone",
+        DeviceLimit.DOMAIN: "more pushes than a domain or all domains may send",
+    }
     search_terms = ("of a device of XMPP: the client string, node or id that its app received",)
     found_permissions = ("xmpp_bridge.view_device",)
     canary_pseudonyms = f"SELECT pseudonym FROM {table(CanaryRun)} WHERE pseudonym IS NOT NULL"

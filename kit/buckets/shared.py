@@ -87,6 +87,20 @@ class SharedBuckets:
         self._note(wanted, at)
         return True
 
+    def find_empty(self, wanted: Sequence[Bucket], *, now: datetime) -> tuple[bytes, int]:
+        """Return the key of the first of these buckets that is empty, and the index of its limit that is reached.
+
+        Call it after `take` took nothing.
+        """
+        at = self._time(now)
+        empty = (
+            (key, index)
+            for key, limits in wanted
+            for index, (gone, limit) in enumerate(zip(self._known.missing(key, now=at), limits, strict=False))
+            if not bucket.has((gone,), (limit,), now=0.0)
+        )
+        return next(empty, (wanted[0][0], 0))
+
     def book(self, wanted: Sequence[Bucket], *, now: datetime) -> datetime:
         """Take the next token of the first bucket in advance. Return when all buckets will have one."""
         at = self._time(now)

@@ -6,7 +6,7 @@ attempt: the process that accepts it claims it, and sends it after the commit.
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from kit.db.statements import Statement, fetch_each
 from kit.metrics.batches import count
 from notifications import metrics
 from notifications.acceptance import coalescing
+from notifications.acceptance.limits import APART_LIMITS, EFFECTS, Beyond, count_beyond
 from notifications.acceptance.storing import (
     Ids,
     Known,
@@ -32,7 +33,6 @@ from notifications.acceptance.storing import (
     read_known,
     release_old,
     store,
-    store_refused,
 )
 from notifications.delivery.settling import WaitingRequest
 from notifications.messages import (
@@ -41,6 +41,7 @@ from notifications.messages import (
     ChannelKey,
     NotificationType,
     Push,
+    PushLimit,
     PushNotification,
     PushRequest,
     QueueKey,
@@ -56,7 +57,7 @@ from notifications.queues.concurrency import ConcurrencyLimits, Slot
 from notifications.queues.queues import OF_A_ROUTE, Queues
 from notifications.rules.deadlines import expires_at, reply_due_at, stands_for_others_until
 from notifications.rules.policy import Recipient, Verdict, Wish, evaluate, wish_against
-from notifications.rules.reports import Decided, errors_of, load_errors, pack, pack_names, repeat_reports
+from notifications.rules.reports import Decided, load_errors, pack, pack_names, repeat_reports
 from notifications.rules.transitions import end
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
@@ -64,15 +65,12 @@ from registrations.models import Registration, Route
 from registrations.registering.pairs import InstallationKey
 
 DEDUP_WINDOW = timedelta(hours=24)
-# Limits of one address for the types in `APART`. Other notifications do not use them up.
-APART_LIMITS: BucketLimits = (Limit(30, 10.0), Limit(600, 3600.0))
 GLOBAL = b"g"  # the bucket of the whole server
+SENDER = b"s"  # with the digest of a sender: its bucket
 # Limits of repeated requests that are answered again: REPEATS for each request, ALL_REPEATS for all together.
 REPEATED = b"d"
 REPEATS: BucketLimits = (Limit(5, 60.0),)
 ALL_REPEATS: BucketLimits = (Limit(1000, 10.0),)
-# Anybody can make up requests with these verdicts alone. They leave no row that is kept for long.
-REFUSALS = frozenset({Verdict.NOT_REGISTERED, Verdict.WRONG_TOKEN})
 State = Notification.State
 
 
@@ -106,15 +104,13 @@ class Accepted:
     """The result of a batch of requests: answers that are known at once, pushes to send, and requests that wait.
 
     ``replayed`` has the source keys of requests that are neither carried out nor answered. They were decided long ago,
-    or come too often. ``stored`` has those of the requests that staff can find. All others repeat one, or notify
-    nobody.
+    or come too often.
     """
 
     answers: list[Answer] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     waiting: list[WaitingRequest] = field(default_factory=list)
     replayed: set[bytes] = field(default_factory=set)
-    stored: set[bytes] = field(default_factory=set)
 
 
 class Addressee(NamedTuple):
@@ -168,8 +164,8 @@ class _Draft:
     attempt_id: int = 0
     # It is the one wake-up for all notifications beyond a limit. It goes out when the limit allows.
     wakes_at: datetime | None = None
-    # The recipient's wish by which the notification is suppressed, if it is.
-    wish: Wish | None = None
+    # The recipient's wish by which the notification is suppressed, or the limit that it is beyond.
+    why: Wish | PushLimit | None = None
 
     @property
     def collapse_id(self) -> bytes:
@@ -201,11 +197,6 @@ class _Request:
         return all(draft.error is not None for draft in self.drafts)
 
     @property
-    def is_refused(self) -> bool:
-        """Return whether it notifies nobody, because its recipients are not registered or its tokens are wrong."""
-        return all(draft.verdict in REFUSALS for draft in self.drafts)
-
-    @property
     def stored(self) -> list[_Draft]:
         """Return the notifications that get a row: those that are to be delivered."""
         return [draft for draft in self.drafts if draft.verdict is Verdict.DELIVER]
@@ -231,9 +222,8 @@ def accept(bridge: str, batch: Sequence[Incoming], *, sending: Sending, now: dat
     _limit(requests, now=now)
     _choose(requests, all_queues.and_halted(sending.limits.reach.halts()), sending.limits)
     crowded = _coalesce(requests)
-    stored = [request for request in requests if not request.is_refused]
-    _store(bridge, stored, free_ids, sending, now=now)
-    store_refused(bridge, [_refused(request) for request in requests if request.is_refused], now=now)
+    _store(bridge, requests, free_ids, sending, now=now)
+    count_beyond(_beyond(requests), now=now)
     if crowded:
         coalescing.leave_out_oldest(crowded, limit=settings.MAX_OPEN_PER_ROUTE, now=now)
     repeats = [i for i in batch if i.request_key in known.requests and known.requests[i.request_key].is_answered]
@@ -251,7 +241,6 @@ def accept(bridge: str, batch: Sequence[Incoming], *, sending: Sending, now: dat
         ],
         waiting=[_waiting(bridge, request, now=now) for request in requests if not request.is_answered],
         replayed=replayed,
-        stored={request.incoming.source_key for request in stored},
     )
 
 
@@ -360,11 +349,16 @@ def _decide(
         is_overloaded=addressee is not None and _is_overloaded(addressee),
     )
     if verdict is not Verdict.DELIVER:
-        is_unwanted = verdict is Verdict.SUPPRESSED
-        wish = wish_against(notification, addressee.rules) if is_unwanted and addressee else None
-        return _Draft(position, notification, verdict, wish=wish)
+        return _Draft(position, notification, verdict, why=_why(verdict, notification, addressee))
     taken.add(key)
     return _Draft(position, notification, verdict, addressee=addressee, dedup_key=key)
+
+
+def _why(verdict: Verdict, notification: PushNotification, addressee: Addressee | None) -> Wish | PushLimit | None:
+    """Return the wish or the limit by which a notification is decided at once, if it is one of them."""
+    if verdict is Verdict.OVERLOADED:
+        return PushLimit.QUEUE
+    return wish_against(notification, addressee.rules) if verdict is Verdict.SUPPRESSED and addressee else None
 
 
 def _is_overloaded(addressee: Addressee) -> bool:
@@ -378,9 +372,19 @@ def _is_token_right(notification: PushNotification, addressee: Addressee) -> boo
 
 def _limit(requests: Sequence[_Request], *, now: datetime) -> None:
     """Hold back the notifications beyond a limit. Each address keeps one wake-up, due when the limit allows it."""
-    buckets = own_buckets()
-    asked = [(draft, _buckets_of(request, draft)) for request in requests for draft in request.stored]
-    _hold_back([(draft, wanted) for draft, wanted in asked if not buckets.take(wanted, now=now)], now=now)
+    buckets, beyond = own_buckets(), list[tuple[_Draft, list[Bucket]]]()
+    for draft, wanted in [(draft, _buckets_of(request, draft)) for request in requests for draft in request.stored]:
+        if not buckets.take(wanted, now=now):
+            draft.why = _limit_of(draft, *buckets.find_empty(wanted, now=now))
+            beyond.append((draft, wanted))
+    _hold_back(beyond, now=now)
+
+
+def _limit_of(draft: _Draft, key: bytes, index: int) -> PushLimit:
+    """Return the limit that a notification is beyond: the one with this index, of the bucket with this key."""
+    of_address = PushLimit.APART if draft.notification.type in APART else PushLimit.ADDRESS
+    limit = {SENDER: PushLimit.SENDER, GLOBAL: PushLimit.SERVER}.get(key[:1], of_address)
+    return limit.long if index else limit
 
 
 def _within_limits(repeats: Sequence[Incoming], *, now: datetime) -> list[Incoming]:
@@ -404,7 +408,7 @@ def _buckets_of(request: _Request, draft: _Draft) -> list[Bucket]:
     is_apart = draft.notification.type in APART
     return [
         (b"r%d/%d" % (_addressee(draft).route_id, is_apart), APART_LIMITS if is_apart else settings.ROUTE_LIMITS),
-        (b"s" + request.sender_digest, settings.SENDER_LIMITS),
+        (SENDER + request.sender_digest, settings.SENDER_LIMITS),
         (GLOBAL, settings.GLOBAL_LIMITS),
     ]
 
@@ -421,8 +425,6 @@ def _hold_back(beyond: Sequence[tuple[_Draft, list[Bucket]]], *, now: datetime) 
         else:
             woken.add(bucket)
             draft.wakes_at = own_buckets().book(wanted, now=now)
-    held = sum(draft.wakes_at is not None for draft, _ in beyond)
-    count(metrics.BEYOND_LIMITS, {("wake_up",): held, ("coalesced",): len(beyond) - held})
 
 
 def _choose(requests: Iterable[_Request], known: Queues, limits: ConcurrencyLimits) -> None:
@@ -469,12 +471,20 @@ def _coalesce(requests: Iterable[_Request]) -> list[int]:
     for route_id, drafts in unclaimed.items():
         surplus = addressees[route_id].waiting_count + len(drafts) - settings.MAX_OPEN_PER_ROUTE
         for draft in drafts[: min(max(surplus, 0), len(drafts) - 1)]:
-            draft.verdict = Verdict.COALESCED
+            draft.verdict, draft.why = Verdict.COALESCED, PushLimit.WAITING
         to = addressees[route_id]
         own_admission().add(to.gateway, to.channel, is_proven=to.is_route_proven)
         if surplus > 0:
             crowded.append(route_id)
     return crowded
+
+
+def _beyond(requests: Iterable[_Request]) -> Iterator[Beyond]:
+    """Yield the notifications that are beyond a limit."""
+    for draft in (draft for request in requests for draft in request.drafts):
+        if isinstance(draft.why, PushLimit):
+            name = draft.notification
+            yield Beyond(name.public_key_hash, name.installation_id, EFFECTS[draft.verdict], draft.why)
 
 
 # Storing --------------------------------------------------------------------------------------------------------------
@@ -498,6 +508,7 @@ def _store(bridge: str, requests: Sequence[_Request], free: Ids, sending: Sendin
 def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> NewRequest:
     incoming, is_answered, states = request.incoming, request.is_answered, NotificationRequest.State
     is_named = bool(request.decided) and not is_answered
+    decided = [Decided(d.position, d.verdict, d.notification.type, d.why) for d in request.decided]
     return NewRequest(
         request_key=incoming.request_key,
         source_key=incoming.source_key,
@@ -507,7 +518,7 @@ def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> 
         state=(states.ANSWERED if is_answered else states.WAITING).value,
         answered_at=now if is_answered else None,
         ended_on=day_of(now) if is_answered else UNDER_WAY,
-        decided=_pack(request.decided),
+        decided=pack(decided) if decided else None,
         decided_names=pack_names(d.notification for d in request.decided) if is_named else None,
         decided_for=_recipients(request.decided),
         notifications=[
@@ -516,18 +527,9 @@ def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> 
     )
 
 
-def _pack(decided: Iterable[_Draft]) -> bytes | None:
-    return pack(Decided(d.position, d.verdict, d.notification.type, d.wish) for d in decided)
-
-
-def _refused(request: _Request) -> tuple[bytes, bytes]:
-    """Return what is stored of a request that notifies nobody: its key and its packed verdicts."""
-    return request.incoming.request_key, _pack(request.decided) or b""
-
-
 def _recipients(decided: Sequence[_Draft]) -> list[tuple[int, bytes]]:
     """Return the first position of each decision about a recipient, and the recipient's key hash."""
-    first = {(d.notification.public_key_hash, d.verdict, d.wish): d.position for d in reversed(decided)}
+    first = {(d.notification.public_key_hash, d.verdict, d.why): d.position for d in reversed(decided)}
     return [(position, key_hash) for (key_hash, *_), position in first.items()]
 
 
@@ -552,6 +554,7 @@ def _new_notification(draft: _Draft, arrived_at: datetime, *, lease_until: datet
         next_attempt_at=None if is_claimed else draft.wakes_at or now,
         lease_until=lease_until if is_claimed else None,
         is_wake_up=draft.wakes_at is not None,
+        shortened_by=str(draft.why or ""),
         report=Notification.Reports.SUCCESS.value if draft.wakes_at else None,
         expires_at=expires_at(now),
         unsent_since=draft.wakes_at or arrived_at,
@@ -631,10 +634,7 @@ def _report(draft: _Draft) -> Report | None:
 def _answer(bridge: str, request: _Request) -> Answer:
     incoming = request.incoming
     reports = tuple(report for draft in request.drafts if (report := _report(draft)))
-    return Answer(
-        *(bridge, incoming.source_key, incoming.reply_address, incoming.request.message_id, reports),
-        is_traceable=not request.is_refused,
-    )
+    return Answer(bridge, incoming.source_key, incoming.reply_address, incoming.request.message_id, reports)
 
 
 def _answers_repeated(bridge: str, repeats: Sequence[tuple[Incoming, KnownRequest]]) -> list[Answer]:
@@ -642,15 +642,14 @@ def _answers_repeated(bridge: str, repeats: Sequence[tuple[Incoming, KnownReques
     if not repeats:
         return []
     since = first_day(known.received_at for _, known in repeats)
-    errors = load_errors({known.id: known.decided for _, known in repeats if known.id is not None}, since=since)
+    errors = load_errors({known.id: known.decided for _, known in repeats}, since=since)
     return [
         Answer(
             bridge,
             i.source_key,
             i.reply_address,
             i.request.message_id,
-            repeat_reports(i.request.notifications, errors_of(known.decided) if known.id is None else errors[known.id]),
-            is_traceable=False,
+            repeat_reports(i.request.notifications, errors[known.id]),
         )
         for i, known in repeats
     ]

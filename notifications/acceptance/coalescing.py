@@ -10,7 +10,8 @@ from datetime import datetime
 from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.statements import fetch
 from kit.metrics.batches import count
-from notifications.messages import APART
+from notifications.acceptance.limits import Beyond, count_beyond
+from notifications.messages import APART, Effect, PushLimit
 from notifications.metrics import FINISHED
 from notifications.models import Notification
 from notifications.queues.queues import OF_A_ROUTE, OVER
@@ -31,7 +32,7 @@ _LEAVE_OUT_OLDEST = f"""
         {OVER}
     WHERE n.id = ANY (ARRAY(SELECT id FROM locked)) AND {IS_UNDER_WAY}
         AND n.state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
-    RETURNING n.id
+    RETURNING n.public_key_hash, n.installation_id
 """
 
 
@@ -55,3 +56,4 @@ def leave_out_oldest(route_ids: Collection[int], *, limit: int, now: datetime) -
     """Coalesce the oldest notifications of these routes, until ``limit`` of each wait."""
     left_out = fetch(_LEAVE_OUT_OLDEST, {"routes": list(route_ids), "limit": limit, "now": now, "today": day_of(now)})
     count(FINISHED, {(Notification.State.COALESCED,): len(left_out)})
+    count_beyond((Beyond(key_hash, name, Effect.MERGED, PushLimit.WAITING) for key_hash, name in left_out), now=now)

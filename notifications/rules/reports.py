@@ -3,8 +3,8 @@
 A notification that is delivered has a row with its report. One that is decided at once has no row, because anybody may
 send a hundred of them at a time. It is stored in its request's row, in two bytes for each position of the request. The
 first byte is the verdict, or 0 where there is a row or no report at all. The second is the type, or 0 where that does
-not fit. After all verdicts follow the wishes that suppressed notifications, again in two bytes for each position: 0,
-and the wish.
+not fit. After all verdicts follow their reasons, the wish or the limit, again in two bytes for each position: 0, and
+the reason.
 
 The key hash and the installation of such a position are those of the request itself. A repeat brings them along. Until
 the answer is fixed they are stored, for another worker that may have to answer.
@@ -15,7 +15,7 @@ from datetime import date
 from itertools import zip_longest
 from typing import NamedTuple
 
-from notifications.messages import PushNotification, Report, ReportError
+from notifications.messages import PushLimit, PushNotification, Report, ReportError
 from notifications.models import Notification
 from notifications.rules.policy import Verdict, Wish
 
@@ -38,16 +38,26 @@ CODES = {
     Verdict.OVERLOADED: 5,
     Verdict.COALESCED: 6,
 }
-# The byte of each wish that suppressed a notification.
-WISH_CODES = {
+# The byte of each wish that suppressed a notification, and of each limit that merged or refused one.
+REASON_CODES: dict[Wish | PushLimit, int] = {
     Wish.NOTIFICATIONS_OFF: 8,
     Wish.AUTHOR_BLOCKED: 9,
     Wish.CHAT_BLOCKED: 10,
     Wish.CHAT_MUTED: 11,
     Wish.MENTIONS_BLOCKED: 12,
     Wish.MENTION_NOT_ALLOWED: 13,
+    PushLimit.ADDRESS: 16,
+    PushLimit.ADDRESS_LONG: 17,
+    PushLimit.APART: 18,
+    PushLimit.APART_LONG: 19,
+    PushLimit.SENDER: 20,
+    PushLimit.SENDER_LONG: 21,
+    PushLimit.SERVER: 22,
+    PushLimit.SERVER_LONG: 23,
+    PushLimit.WAITING: 24,
+    PushLimit.QUEUE: 25,
 }
-_WISHES = {code: wish for wish, code in WISH_CODES.items()}
+_REASONS = {code: reason for reason, code in REASON_CODES.items()}
 VERDICTS = {code: verdict for verdict, code in CODES.items()}
 BYTES_EACH = 2
 LENGTH_BYTES = 4
@@ -59,7 +69,7 @@ class Decided(NamedTuple):
     position: int
     verdict: Verdict
     type: int
-    wish: Wish | None = None
+    why: Wish | PushLimit | None = None
 
     @property
     def error(self) -> ReportError:
@@ -68,12 +78,12 @@ class Decided(NamedTuple):
 
 def pack(decided: Iterable[Decided]) -> bytes | None:
     """Return the stored form of these decisions, or None when there are none."""
-    verdicts, wishes = bytearray(), bytearray()
+    verdicts, reasons = bytearray(), bytearray()
     for one in decided:
         _put(verdicts, one.position, CODES[one.verdict], one.type if 0 < one.type < 256 else 0)
-        if one.wish:
-            _put(wishes, one.position, 0, WISH_CODES[one.wish])
-    return bytes(verdicts + wishes) or None
+        if one.why:
+            _put(reasons, one.position, 0, REASON_CODES[one.why])
+    return bytes(verdicts + reasons) or None
 
 
 def _put(packed: bytearray, position: int, *pair: int) -> None:
@@ -86,10 +96,10 @@ def unpack(packed: bytes | None) -> list[Decided]:
     """Return the decisions made at once, in the request's order."""
     firsts, seconds = (packed or b"")[::BYTES_EACH], (packed or b"")[1::BYTES_EACH]
     codes = firsts.rstrip(b"\0")  # the last position has a verdict, and what follows begins with 0
-    types, wishes = seconds[: len(codes)], seconds[len(codes) :]
+    types, reasons = seconds[: len(codes)], seconds[len(codes) :]
     return [
-        Decided(position, VERDICTS[code], type_, _WISHES.get(wish))
-        for position, (code, type_, wish) in enumerate(zip_longest(codes, types, wishes, fillvalue=0))
+        Decided(position, VERDICTS[code], type_, _REASONS.get(reason))
+        for position, (code, type_, reason) in enumerate(zip_longest(codes, types, reasons, fillvalue=0))
         if code
     ]
 
@@ -134,17 +144,12 @@ def repeat_reports(request: Iterable[PushNotification], errors: Mapping[int, Rep
     )
 
 
-def errors_of(decided: bytes | None) -> dict[int, ReportError]:
-    """Return the reported error of each position that was decided at once."""
-    return {one.position: one.error for one in unpack(decided)}
-
-
 def load_errors(decided: Mapping[int, bytes | None], *, since: date) -> dict[int, dict[int, ReportError]]:
     """Return the reported error of each position of these requests, which are given with their packed decisions.
 
     None of their notifications ended before the day ``since``.
     """
-    errors = {request_id: errors_of(packed) for request_id, packed in decided.items()}
+    errors = {request_id: {d.position: d.error for d in unpack(packed)} for request_id, packed in decided.items()}
     fixed = Notification.objects.filter(request__in=errors.keys(), report__isnull=False, ended_on__gte=since)
     for request_id, position, report in fixed.values_list("request", "position", "report"):
         errors[request_id][position] = REPORT_ERRORS[Notification.Reports(report or "")]

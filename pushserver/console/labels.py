@@ -8,8 +8,12 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 from django.apps import apps
+from django.conf import settings
 
-from notifications.messages import Outcome
+from kit.health.indicators import duration
+from kit.operations import parts
+from notifications.acceptance.limits import push_limits
+from notifications.messages import Effect, Outcome, PushLimit
 from notifications.models import Halt, Notification
 from notifications.rules.policy import Verdict, Wish
 from waku_bridge.models import OutboundReply
@@ -60,6 +64,7 @@ NO_SUCH_NOTIFICATION = "There is no such notification, or it was deleted after i
 NO_INSTALLATIONS = "None: nobody registered with this key, or the user was forgotten."
 NO_NOTIFICATIONS = "None: no notification to this user is kept."
 NO_DECIDED = "None: every push that was asked for this user is among the notifications."
+NO_BEYOND = "None: no push to this user was beyond a limit."
 NO_GRANTS = "None: no server may push through these installations."
 NO_EVENTS = "None: there is no history of an unregistered installation."
 FORGET_EFFECT = "Removed for good: {traces}. This cannot be undone."
@@ -136,6 +141,39 @@ WISHES: Mapping[Wish, str] = {
     Wish.MENTIONS_BLOCKED: "Suppressed by the recipient: mentions are off.",
     Wish.MENTION_NOT_ALLOWED: "Suppressed by the recipient: mentions are on for other chats only.",
 }
+# The limit that a push was beyond. A bucket of pushes has figures.
+LIMITS: Mapping[PushLimit, str] = {
+    PushLimit.ADDRESS: "more than {figures} to one address",
+    PushLimit.ADDRESS_LONG: "more than {figures} to one address",
+    PushLimit.APART: "more than {figures} to one address that are mentions or requests",
+    PushLimit.APART_LONG: "more than {figures} to one address that are mentions or requests",
+    PushLimit.SENDER: "more than {figures} of one sender",
+    PushLimit.SENDER_LONG: "more than {figures} of one sender",
+    PushLimit.SERVER: "more than {figures} of all senders",
+    PushLimit.SERVER_LONG: "more than {figures} of all senders",
+    PushLimit.WAITING: "more than {waiting} waited for one address",
+    PushLimit.QUEUE: "the queue of its app was full",
+}
+EFFECTS: Mapping[Effect, str] = {
+    Effect.MERGED: "merged into another push to the same address",
+    Effect.SHORTENED: "arrived as a wake-up",
+    Effect.REFUSED: "refused with an error",
+}
+
+
+def beyond(effect: Effect, limit: str) -> str:
+    """Return the effect of a limit on a push, and the limit with the present figures of the settings."""
+    for part in parts():
+        if limit in part.push_limits:
+            return f"{EFFECTS[effect]}: {part.push_limits[limit]}"
+    bucket, figures = push_limits().get(PushLimit(limit.removesuffix("_long"))), ""
+    if bucket:
+        allowed = bucket[-1 if limit.endswith("_long") else 0]
+        figures = f"{allowed.tokens:,g} pushes in {duration(allowed.seconds)}"
+    named = LIMITS[PushLimit(limit)].format(figures=figures, waiting=settings.MAX_OPEN_PER_ROUTE)
+    return f"{EFFECTS[effect]}: {named}"
+
+
 HALTED: Mapping[Halt.Kind, str] = {
     Halt.Kind.DRAINED: "Delivery is stopped: it waits until somebody starts it again",
     Halt.Kind.UNREACHABLE: "Its gateway {halt.gateway} cannot be reached: it waits until a probe reaches it",

@@ -4,10 +4,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
-from django.db.models import Sum
+from django.db.models import Q, Sum
+from django.db.models.expressions import Combinable
+from django.db.models.functions import Coalesce
 
 from notifications.messages import Outcome
+from notifications.models import BeyondLimit
 from pushserver.history import traffic
 from pushserver.indicators.kinds.results import ChannelTries
 from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, TrafficMinute
@@ -26,13 +30,24 @@ class Yesterday:
     ended: Mapping[str, int]
 
 
+class BeyondFigures(NamedTuple):
+    """The number of pushes with this effect of a limit in the last minute, hour and day."""
+
+    effect: str
+    limit: str
+    minute: int
+    hour: int
+    day: int
+
+
 @dataclass(frozen=True, slots=True)
 class Hour:
     """The last hour, minute by minute, oldest first. ``counted`` has no entry for minutes that are not counted.
 
     ``by_channel`` counts the attempts of each minute by channel, outcome and code. ``by_bridge`` has the requests and
     replies of each bridge in each minute. ``ended`` counts the notifications of the hour by their final state.
-    ``yesterday`` is the same hour a day ago, or None if nothing was counted then.
+    ``yesterday`` is the same hour a day ago, or None if nothing was counted then. ``beyond`` counts the pushes beyond
+    each limit, the most frequent first.
     """
 
     begins_at: Sequence[datetime]
@@ -41,6 +56,7 @@ class Hour:
     by_bridge: Mapping[tuple[datetime, str], BridgeMinute] = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
     yesterday: "Yesterday | None" = None
+    beyond: Sequence[BeyondFigures] = ()
 
     @property
     def span(self) -> tuple[datetime, datetime]:
@@ -118,7 +134,8 @@ def read_hour(now: datetime) -> Hour:
         by_channel.setdefault(begin_at, {})[channel, outcome, code] = number
     counted = TrafficMinute.objects.in_bulk(begins_at)
     by_bridge = {(row.begin_at, row.bridge): row for row in BridgeMinute.objects.filter(**shown)}
-    return Hour(begins_at, counted, by_channel, by_bridge, _ended(begins_at), _yesterday(begins_at))
+    ended, yesterday = _ended(begins_at), _yesterday(begins_at)
+    return Hour(begins_at, counted, by_channel, by_bridge, ended, yesterday, _beyond(now))
 
 
 def _ended(begins_at: Sequence[datetime]) -> dict[str, int]:
@@ -133,3 +150,16 @@ def _yesterday(begins_at: Sequence[datetime]) -> Yesterday | None:
     rows = AttemptMinute.objects.filter(begin_at__range=before).values_list("outcome", "code")
     tries = {(outcome, code): number for outcome, code, number in rows.annotate(Sum("count"))}
     return Yesterday(tries, _ended(before))
+
+
+def _beyond(now: datetime) -> list[BeyondFigures]:
+    """Return the pushes beyond each limit. The minute before each period counts in it, as far as it overlaps."""
+
+    def within(period: timedelta) -> Combinable:
+        return Coalesce(Sum("count", filter=Q(begin_at__gt=now - period - traffic.MINUTE)), 0)
+
+    of_all = BeyondLimit.objects.filter(recipient=b"", installation_id="", begin_at__gt=now - traffic.DAY)
+    rows = of_all.values_list("effect", "push_limit").annotate(
+        minute=within(traffic.MINUTE), hour=within(traffic.SHOWN), day=Sum("count")
+    )
+    return [BeyondFigures(*row) for row in rows.order_by("-day", "effect", "push_limit")]

@@ -555,7 +555,7 @@ def test_the_number_of_queries_of_a_refresh_does_not_depend_on_the_rows(
     admin_client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
     admin_client.get("/admin/", headers=REFRESH)
-    with django_assert_max_num_queries(25) as few:
+    with django_assert_max_num_queries(26) as few:
         admin_client.get("/admin/", headers=REFRESH)
     expected_count = len(few)
     for break_it in (trip, make_old_envelope, make_old_notification, make_old_reply):

@@ -485,7 +485,7 @@ def first_line(client: Client, path: str) -> str:
         ),
         (
             {"state": "coalesced"},
-            "Not sent by itself. A later notification to the same address wakes the phone for it.",
+            "Not sent by itself. Merged into another push to the same address: more than",
         ),
         ({"state": "unconfirmed"}, "Perhaps delivered. It may have arrived."),
         (
@@ -558,7 +558,7 @@ def test_the_page_of_a_user_shows_what_was_suppressed_refused_or_merged(admin_cl
 
     assert decisions_shown(admin_client) == [
         ("duplicate", labels.VERDICTS[Verdict.DUPLICATE]),
-        ("coalesced", labels.VERDICTS[Verdict.COALESCED]),
+        ("coalesced", "Merged into another push to the same address: more than 2 pushes in 60 min to one address."),
         ("not_registered", labels.VERDICTS[Verdict.NOT_REGISTERED]),
         ("wrong_token", labels.VERDICTS[Verdict.WRONG_TOKEN]),
         ("suppressed", labels.WISHES[Wish.AUTHOR_BLOCKED]),

@@ -15,11 +15,10 @@ from notifications.acceptance.tests.test_acceptance import accept, incoming, mak
 from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules.table import current_rules, load_seed
 from notifications.gateways.gorush.sending.push_api import read_response
-from notifications.messages import Outcome, Result
+from notifications.messages import Effect, Outcome, PushLimit, Result
 from notifications.models import Notification
-from notifications.rules.policy import Verdict
-from notifications.rules.reports import WISH_CODES
-from pushserver.console.labels import CLASSES, ENDS, VERDICTS, WISHES
+from notifications.rules.policy import Verdict, Wish
+from pushserver.console.labels import CLASSES, EFFECTS, ENDS, LIMITS, VERDICTS, WISHES
 from registrations.messages import TokenType
 from registrations.models import Registration
 from tests import factories
@@ -152,6 +151,8 @@ def test_another_persons_actions_on_other_rows_are_no_part_of_the_story() -> Non
 
 def test_every_word_has_a_meaning() -> None:
     assert set(ENDS) == {state for state in Notification.State if state.is_terminal}
-    assert set(WISHES) == set(WISH_CODES)
+    assert set(WISHES) == set(Wish)
     assert set(VERDICTS) == set(Verdict)
+    assert set(LIMITS) == set(PushLimit)
+    assert set(EFFECTS) == set(Effect)
     assert set(CLASSES) == set(Outcome)

@@ -18,8 +18,10 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from kit.health.complaints import Complaint
 from kit.http.notices import Notice
+from notifications.acceptance.limits import Beyond, count_beyond
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from notifications.gateways.gorush.rules.table import load_seed
+from notifications.messages import Effect, PushLimit
 from notifications.models import Channel, Notification
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import Decided
@@ -204,9 +206,14 @@ def _make_decided(world: World) -> None:
     """Make pushes to the heroine that were decided at once: by her wishes, or by her friends' outdated data."""
     wishes = [Wish.CHAT_MUTED, Wish.AUTHOR_BLOCKED, Wish.MENTIONS_BLOCKED]
     decided = [Decided(0, Verdict.SUPPRESSED, 2 if wish is Wish.MENTIONS_BLOCKED else 1, wish) for wish in wishes]
-    decided += [Decided(0, Verdict.WRONG_TOKEN, 1), Decided(0, Verdict.COALESCED, 1), Decided(0, Verdict.DUPLICATE, 1)]
+    decided += [Decided(0, Verdict.WRONG_TOKEN, 1), Decided(0, Verdict.DUPLICATE, 1)]
+    decided.append(Decided(0, Verdict.COALESCED, 1, PushLimit.ADDRESS))
     for number, one in reversed([*enumerate(decided)]):
         factories.make_decided(HEROINE, one, at=world.before(minutes=3 + 17 * number))
+    phone = Registration.objects.filter(public_key_hash=HEROINE).first()
+    for effect, number in ((Effect.SHORTENED, 2), (Effect.MERGED, 41)):
+        beyond = Beyond(HEROINE, phone.installation_id if phone else "", effect, PushLimit.ADDRESS)
+        count_beyond([beyond] * number, now=world.before(minutes=20))
 
 
 def _make_waku(world: World) -> None:

@@ -295,7 +295,7 @@ def test_commands_wait_up_to_a_number(most: int, service: Service, monkeypatch: 
     assert ([error_of(parse(each)) for each in answers], len(waiting)) == ([BUSY], most)
 
 
-@limit("new devices: {an_hour} an hour of a domain;")
+@limit("new devices: {an_hour} an hour of a domain")
 def test_a_domain_registers_its_devices_of_an_hour(an_hour: int, service: Service, time: Time) -> None:
     """All but two of them are only charged, as each costs a transaction."""
     assert all(service.limits.take_route("capulet.test", time.seconds()) for _ in range(an_hour - 2))

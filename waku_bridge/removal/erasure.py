@@ -19,7 +19,7 @@ from django.db.models import QuerySet
 from kit.db.partitions import day_of
 from kit.figures import counted
 from notifications.acceptance.storing import forget_keys
-from notifications.models import DecidedAtOnce, Notification, NotificationRequest
+from notifications.models import BeyondLimit, DecidedAtOnce, Notification, NotificationRequest
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.codec import topics
 from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
@@ -73,7 +73,8 @@ def forget(key_hash: bytes, *, now: datetime) -> Traces:
     found = find_traces(key_hash)
     _remove_registrations(Registration.objects.filter(public_key_hash=key_hash), now=now)
     _remove_notifications(Notification.objects.filter(public_key_hash=key_hash))
-    DecidedAtOnce.objects.filter(recipient=key_hash[: DecidedAtOnce.RECIPIENT_BYTES]).delete()
+    for rows in (DecidedAtOnce, BeyondLimit):
+        rows.objects.filter(recipient=key_hash[: DecidedAtOnce.RECIPIENT_BYTES]).delete()
     _remove_query_topic(name, asked, now=now)
     log.info("user_forgotten", registrations=found.registrations, notifications=found.notifications)
     return found

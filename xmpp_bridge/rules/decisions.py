@@ -2,16 +2,16 @@
 
 import hashlib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
-from notifications.messages import Grade
+from notifications.messages import Effect, Grade, PushLimit
 from registrations.messages import TokenType
 from xmpp_bridge.messages import Dialect, PushNotification, StanzaError, Style
-from xmpp_bridge.rules.limits import Limits, Mark
+from xmpp_bridge.rules.limits import DeviceLimit, Limits, Mark
 
 
 class Verdict(StrEnum):
@@ -56,6 +56,13 @@ ANSWERS: dict[Verdict, StanzaError | None] = {
     Verdict.BUSY_CALLS: BUSY,
     Verdict.FULL: BUSY,
     Verdict.NOT_STORED: TROUBLE,
+}
+# The limit by which a push with one of these verdicts is merged or refused.
+LIMITS: dict[Verdict, PushLimit | DeviceLimit] = {
+    Verdict.MERGED: DeviceLimit.WAKE_UPS,
+    Verdict.BUSY_DOMAIN: DeviceLimit.DOMAIN,
+    Verdict.BUSY_CALLS: DeviceLimit.CALLS,
+    Verdict.FULL: PushLimit.QUEUE,
 }
 # A message with one of these gets no answer at all, though an IQ does.
 SILENT = frozenset({Verdict.IGNORED, Verdict.GONE_BEFORE})
@@ -124,12 +131,24 @@ class Decision:
 
     ``due_at`` is the time of the first attempt, or None for a push that is not stored. ``has_payload`` says whether it
     goes out with its payload or as a wake-up. ``served_by`` is the id of the waiting wake-up that serves the push.
+    ``beyond`` is the limit by which it lost its payload.
     """
 
     verdict: Verdict
     due_at: datetime | None = None
     has_payload: bool = False
     served_by: int | None = None
+    beyond: PushLimit | DeviceLimit | None = None
+
+    @property
+    def limit(self) -> PushLimit | DeviceLimit | None:
+        """Return the limit by which the push is merged, shortened or refused."""
+        return self.beyond or LIMITS.get(self.verdict)
+
+    @property
+    def effect(self) -> Effect:
+        """Return the effect of `limit` on the push."""
+        return {Verdict.ACCEPTED: Effect.SHORTENED, Verdict.MERGED: Effect.MERGED}.get(self.verdict, Effect.REFUSED)
 
 
 def verify(domain: str, limits: Limits, *, is_server: bool, is_ours: bool, now: datetime) -> Verdict | None:
@@ -195,10 +214,15 @@ def _send(push: PushNotification, device: Known, limits: Limits, *, has_capacity
     """Decide whether a push goes out with its payload or as a wake-up, by the limits of its device."""
     seconds, has_payload = now.timestamp(), _has_payload(push, device)
     limits.note_marks(device.id, _marks(push, device), seconds)
-    may_have_payload = has_payload and has_capacity
-    if push.grade is Grade.VOIP or (may_have_payload and limits.take_payload(device.address, device.domain, seconds)):
+    if push.grade is Grade.VOIP:
         return Decision(Verdict.ACCEPTED, now, has_payload=has_payload)
-    return _wake(push, device, limits, now=now)
+    if not has_payload:
+        return _wake(push, device, limits, now=now)
+    if not has_capacity:
+        return replace(_wake(push, device, limits, now=now), beyond=PushLimit.WAITING)
+    if not limits.take_payload(device.address, device.domain, seconds):
+        return replace(_wake(push, device, limits, now=now), beyond=DeviceLimit.PAYLOADS)
+    return Decision(Verdict.ACCEPTED, now, has_payload=True)
 
 
 def _wake(push: PushNotification, device: Known, limits: Limits, *, now: datetime) -> Decision:

@@ -13,6 +13,7 @@ charges of a batch with `keep` once the batch is stored, or reverts them with `t
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 from kit.buckets.bucket import CAPACITY, TOLERANCE, BucketLimits, Buckets, Charge, Limit, part, per_minute
@@ -71,6 +72,15 @@ class Rates:
 
 
 RATES = Rates()
+
+
+class DeviceLimit(StrEnum):
+    """A limit of pushes that only this bridge has, by its name in the counter of pushes beyond limits."""
+
+    WAKE_UPS = "xmpp_wake_ups"
+    PAYLOADS = "xmpp_payloads"
+    CALLS = "xmpp_calls"
+    DOMAIN = "xmpp_domain"
 
 
 class Limits:

@@ -5,12 +5,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from django.conf import LazySettings
 from django.utils import timezone
 
 from kit.buckets.bucket import Limit
 from kit.db.clock import clock
 from notifications.messages import Content
-from notifications.models import Notification
+from notifications.models import BeyondLimit, Notification
 from registrations.models import Route
 from tests.statements import statements
 from xmpp_bridge.codec.elements import parse
@@ -20,8 +21,9 @@ from xmpp_bridge.identity import route_tag
 from xmpp_bridge.inbound import MAX_CONTENT_BYTES, Item, _key
 from xmpp_bridge.messages import PushNotification
 from xmpp_bridge.models import App, Device
+from xmpp_bridge.operations import XmppOperations
 from xmpp_bridge.rules.decisions import Decision, Domains, Verdict
-from xmpp_bridge.rules.limits import Rates
+from xmpp_bridge.rules.limits import DeviceLimit, Rates
 from xmpp_bridge.tests.talking import (
     CALL_TOKEN,
     SERVER,
@@ -457,6 +459,46 @@ def test_while_the_queue_is_full_pushes_are_answered_with_wait(
     monkeypatch.setattr("xmpp_bridge.inbound.own_admission", Full)
     assert error_of(service.receive(push2(phone.client, encrypted()))) == BUSY
     assert stored() == []
+    assert beyond_limits() == {("refused", "queue"): 1}
+
+
+def beyond_limits() -> dict[tuple[str, str], int]:
+    """Return the numbers of pushes beyond each limit, by effect and limit, as they stand in the last minutes."""
+    rows = BeyondLimit.objects.filter(installation_id="").values_list("effect", "push_limit", "count")
+    return {(effect, limit): number for effect, limit, number in rows}
+
+
+def test_pushes_beyond_each_limit_are_counted_for_their_device(service: Service, phone: Registered) -> None:
+    service = Service(Rates(payloads_per_minute=2, calls_per_minute=1, pushes_of_domain=(Limit(8, 60.0),)))
+    messages = [push2(phone.client, encrypted(text(n))) for n in range(4)]
+    calls = [push2(phone.client, encrypted(text(n), voip=True)) for n in range(3)]
+    service.receive_all(*messages, *calls)
+    service.receive(push2(phone.client))
+    service.receive(push2(phone.client))
+    assert beyond_limits() == {
+        ("shortened", DeviceLimit.PAYLOADS): 2,
+        ("merged", DeviceLimit.WAKE_UPS): 1,
+        ("refused", DeviceLimit.CALLS): 2,
+        ("refused", DeviceLimit.DOMAIN): 1,
+    }
+    shortened = Notification.objects.exclude(shortened_by="")
+    assert {(row.shortened_by, row.message) for row in shortened} == {(DeviceLimit.PAYLOADS, None)}
+    of_device = BeyondLimit.objects.exclude(installation_id="")
+    assert {row.installation_id for row in of_device} == {str(Device.objects.get().pk)}
+    assert sum(row.count for row in of_device) == 5  # the domain was refused without a look at its device
+
+
+def test_a_ciphertext_that_may_not_wait_for_its_device_is_shortened(
+    service: Service, phone: Registered, settings: LazySettings
+) -> None:
+    settings.MAX_OPEN_PER_ROUTE = 1
+    for number in range(2):
+        service.receive(push2(phone.client, encrypted(text(number))))
+    assert beyond_limits() == {("shortened", "waiting"): 1}
+
+
+def test_every_limit_of_pushes_has_words() -> None:
+    assert set(XmppOperations.push_limits) == set(DeviceLimit)
 
 
 class Full:

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from kit.buckets.bucket import Limit
-from notifications.messages import Grade
+from notifications.messages import Grade, PushLimit
 from registrations.messages import TokenType
 from xmpp_bridge.messages import Dialect, Format, Origin, Payload, PushNotification, StanzaError
 from xmpp_bridge.rules.decisions import (
@@ -127,6 +127,7 @@ DEVICE = Known(
     waiting_wake=None,
     waiting_background=None,
 )
+WAITING = PushLimit.WAITING
 WAKE = push()
 SECRET = replace(WAKE, payload=Payload(Format.RFC8291, "ciphertext"))
 CALL, BACKGROUND = replace(SECRET, grade=Grade.VOIP), replace(WAKE, grade=Grade.LOW)
@@ -145,9 +146,9 @@ def decided(
     [
         (WAKE, {}, {}, Decision(Verdict.ACCEPTED, NOW)),
         (SECRET, {}, {}, Decision(Verdict.ACCEPTED, NOW, has_payload=True)),
-        (SECRET, {}, {"has_capacity": False}, Decision(Verdict.ACCEPTED, NOW)),
+        (SECRET, {}, {"has_capacity": False}, Decision(Verdict.ACCEPTED, NOW, beyond=WAITING)),
         (SECRET, {"waiting_wake": 7}, {}, Decision(Verdict.ACCEPTED, NOW, has_payload=True)),
-        (SECRET, {"waiting_wake": 7}, {"has_capacity": False}, Decision(Verdict.MERGED, served_by=7)),
+        (SECRET, {"waiting_wake": 7}, {"has_capacity": False}, Decision(Verdict.MERGED, served_by=7, beyond=WAITING)),
         (WAKE, {"waiting_wake": 7}, {}, Decision(Verdict.MERGED, served_by=7)),
         (WAKE, {"waiting_background": 7}, {}, Decision(Verdict.ACCEPTED, NOW)),
         (BACKGROUND, {"waiting_background": 7, "waiting_wake": 8}, {}, Decision(Verdict.MERGED, served_by=7)),

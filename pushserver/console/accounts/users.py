@@ -7,7 +7,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.auth.decorators import permission_required
-from django.db.models import F
+from django.db.models import F, Sum
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -25,7 +25,8 @@ from kit.admin.times import HOUR
 from kit.db.clock import database_now
 from kit.db.partitions import UNDER_WAY
 from notifications.admin import PUSH_CONTENT, request_timeline_url, timeline_url, type_name
-from notifications.models import DecidedAtOnce, Notification, NotificationRequest
+from notifications.messages import Effect
+from notifications.models import BeyondLimit, DecidedAtOnce, Notification, NotificationRequest
 from notifications.rules.reports import unpack
 from pushserver.console import labels
 from pushserver.console.frame.links import user_url
@@ -115,7 +116,7 @@ def _reach(registrations: Sequence[Registration]) -> list[tuple[str, FirstLine]]
 def _sections(request: HttpRequest, key_hash: bytes, registrations: Sequence[Registration]) -> list[Section]:
     sections = [_installations(registrations), _grants(registrations), _history(registrations)]
     if request.user.has_perm(NOTIFICATIONS):
-        sections[1:1] = [_notifications(key_hash), _decided(key_hash)]
+        sections[1:1] = [_notifications(key_hash), _decided(key_hash), _beyond(key_hash)]
     return sections
 
 
@@ -207,6 +208,22 @@ def _decided(key_hash: bytes) -> Section:
             if decided.position == position
         ],
         labels.NO_DECIDED,
+        open_rows=OPEN_NOTIFICATIONS,
+    )
+
+
+def _beyond(key_hash: bytes) -> Section:
+    """Return how many pushes to the user were beyond a limit, by day."""
+    rows = BeyondLimit.objects.filter(recipient=key_hash[: DecidedAtOnce.RECIPIENT_BYTES])
+    by_day = rows.values_list("begin_at", "installation_id", "effect", "push_limit").annotate(pushes=Sum("count"))
+    return Section(
+        "Beyond limits",
+        ["effect and limit", "pushes", "installation", "day"],
+        [
+            [labels.beyond(Effect(effect), limit), number, as_digits(installation_id), f"{day:%Y-%m-%d}"]
+            for day, installation_id, effect, limit, number in by_day.order_by("-begin_at", "-pushes")[:MAX_ROWS]
+        ],
+        labels.NO_BEYOND,
         open_rows=OPEN_NOTIFICATIONS,
     )
 

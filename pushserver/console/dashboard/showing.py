@@ -13,10 +13,11 @@ from kit.admin.times import span
 from kit.health.indicators import Group, Indicator, Page, State, duration, verdict, worst
 from kit.health.waiting import Tile
 from kit.operations import parts_in_use
+from notifications.messages import Effect
 from notifications.models import Notification
 from pushserver.console.dashboard.figures import figures
 from pushserver.console.documentation import RUNBOOKS
-from pushserver.console.labels import ENDS
+from pushserver.console.labels import ENDS, beyond
 from pushserver.indicators import pages
 from pushserver.indicators.hour import DELIVERED
 from pushserver.indicators.kinds.delivery import DELIVERY, state_of_due
@@ -96,6 +97,17 @@ class ErrorRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BeyondRow:
+    """The formatted numbers of pushes beyond a limit in the last minute, hour and day."""
+
+    effect: str
+    words: str
+    minute: str
+    hour: str
+    day: str
+
+
+@dataclass(frozen=True, slots=True)
 class EndRow:
     """The formatted number of notifications that ended in a state, and the URL of their list."""
 
@@ -153,6 +165,10 @@ def status_page(user: Any) -> dict[str, Any]:
         "figures": figures(seen.hour, {part.name: part.label for part in parts_in_use() if part.is_bridge}),
         "errors": list(_errors(seen, user)),
         "ends": list(_ends(seen, user)),
+        "beyond": [
+            BeyondRow(each.effect, beyond(Effect(each.effect), each.limit), *map(count, each[2:]))
+            for each in seen.hour.beyond
+        ],
         "hour": span(*seen.hour.span),
         "tries": count(seen.hour.tries().total()),
         "refresh_seconds": REFRESH_SECONDS,

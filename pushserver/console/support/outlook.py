@@ -10,8 +10,10 @@ from kit.admin.labels import FAMILIES, Family
 from kit.admin.lists.first_lines import FirstLine
 from kit.admin.times import exact, in_words
 from kit.figures import counted
-from notifications.messages import Outcome
+from notifications.acceptance.limits import EFFECTS
+from notifications.messages import Effect, Outcome, PushLimit
 from notifications.models import Halt, Notification, NotificationRequest
+from notifications.rules.policy import Wish
 from notifications.rules.reports import Decided, unpack
 from pushserver.console import labels
 from pushserver.console.support.story import Story, halt_of
@@ -35,7 +37,8 @@ def line_of(story: Story) -> FirstLine:
         return FirstLine(f"{late} {next(next_steps(story))}", Family.CAUTION if story.halts else family)
     if notification.state == State.DELIVERED:
         after = in_words(notification.finished_at - story.arrived_at)
-        return FirstLine(f"Delivered after {after}{f': {causes}' if causes else ''}.", family)
+        shape = f"{shortened(notification)} " if notification.shortened_by else ""
+        return FirstLine(f"{shape}Delivered after {after}{f': {causes}' if causes else ''}.", family)
     how = labels.NOT_DELIVERED.get(State(notification.state), "Not delivered")
     return FirstLine(f"{how}. {why_ended(story)}{f' Before: {causes}.' if causes else ''}", family)
 
@@ -83,12 +86,24 @@ def _halted_for(story: Story) -> dict[str, timedelta]:
 
 
 def why_decided(decided: Decided) -> str:
-    return labels.WISHES[decided.wish] if decided.wish else labels.VERDICTS[decided.verdict]
+    match decided.why:
+        case Wish() as wish:
+            return labels.WISHES[wish]
+        case PushLimit() as limit:
+            return f"{labels.beyond(EFFECTS[decided.verdict], limit).capitalize()}."
+    return labels.VERDICTS[decided.verdict]
+
+
+def shortened(notification: Notification) -> str:
+    """Return why a notification went out as a wake-up without its content."""
+    return f"{labels.beyond(Effect.SHORTENED, notification.shortened_by).capitalize()}."
 
 
 def why_ended(story: Story) -> str:
-    """Return the meaning of the last state, and of a withdrawn notification the cause."""
+    """Return the meaning of the last state, and of a withdrawn or coalesced notification the cause."""
     state = State(story.notification.state)
+    if state == State.COALESCED:
+        return f"{labels.beyond(Effect.MERGED, PushLimit.WAITING).capitalize()}."
     return _why_withdrawn(story) if state == State.WITHDRAWN else labels.ENDS[state]
 
 

@@ -29,6 +29,7 @@ from kit.admin.times import in_words
 from kit.http.urls import host_of
 from kit.tracing.spans import trace_of
 from notifications.admin import kind_of, notification_url, request_url, timeline_url, type_name
+from notifications.messages import Effect
 from notifications.models import Attempt, Halt, Notification, NotificationRequest
 from notifications.rules.reports import unpack
 from pushserver.console.frame.links import links_to_recipient
@@ -39,6 +40,7 @@ from pushserver.console.support.outlook import (
     line_of_request,
     next_steps,
     next_steps_of_answer,
+    shortened,
     why_decided,
     why_ended,
 )
@@ -130,7 +132,7 @@ def _rest_of(asked: NotificationRequest) -> Iterator[str]:
 def steps_of(story: Story, request: HttpRequest) -> Iterator[Step]:
     """Yield the steps by time. Steps of the same moment stay in causal order."""
     created = Step(story.notification.created_at, "Notification created", kind_of(story.notification))
-    asked = [*_arrival(story.envelope, story.request), created, *_decided(story.request)]
+    asked = [*_arrival(story.envelope, story.request), created, *_shortened(story), *_decided(story.request)]
     answer = _answer(story.request, story.replies, story.notification)
     acted = _acted(story.staff, request, since=story.request.received_at)
     yield from sorted(
@@ -153,6 +155,11 @@ def _decided(request: NotificationRequest) -> Iterator[Step]:
     for one in unpack(request.decided):
         about = f"place {one.position} of the request, {type_name(one.type)}. " if one.type else ""
         yield Step(request.received_at, "Decided at once:", f"{about}{why_decided(one)}", one.verdict)
+
+
+def _shortened(story: Story) -> Iterator[Step]:
+    if story.notification.shortened_by:
+        yield Step(story.notification.created_at, "Beyond a limit:", shortened(story.notification), Effect.SHORTENED)
 
 
 def _halted(story: Story) -> Iterator[Step]:

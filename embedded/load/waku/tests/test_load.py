@@ -138,7 +138,7 @@ def test_a_wake_up_excuses_no_request_without_an_answer():
     assert (result.merged, result.pushes.lost, result.replies.lost) == (0, 1, 1)
 
 
-def test_what_the_node_or_the_server_refused_is_told_apart_from_what_was_lost():
+def test_refused_requests_are_told_apart_from_lost_ones():
     sent = Sent(refused={"unreachable": 1}, not_sent=[0], wall_seconds=1)
     result = evaluate(load_requests(0, 1), sent, [(arrival(1, 5)[0], False, 5 * MS)], [])
     assert (result.refused, result.merged, result.pushes.lost, result.replies.lost) == (2, 0, 0, 0)
