@@ -290,6 +290,7 @@ class AttemptAdmin(FactAdmin):
             word("error", "what the gateway said"),
             word("late_code", "reported later"),
             yes_no("is_probe", "sent as a probe"),
+            yes_no("is_counted", "counts as a failure of its address"),
             moment("started_at", "claimed"),
             moment("began_at", "began"),
             moment("ended_at", "ended"),

@@ -147,7 +147,8 @@ class Notification(models.Model):
         AMBIGUOUS = "ambiguous"  # an attempt may have reached the device; the next one has the same collapse id
         DELIVERED = "delivered"  # accepted by Apple or Google, according to the gateway
         DEAD_TOKEN = "dead_token"  # the address no longer exists; a sender that still waits gets an error
-        UNDELIVERABLE = "undeliverable"  # the payload can never be sent
+        # The payload can never be sent, or it failed too often at an address that nothing was ever delivered to.
+        UNDELIVERABLE = "undeliverable"
         UNCONFIRMED = "unconfirmed"  # its time is over, and some attempt may have delivered it
         EXPIRED = "expired"  # its time to live ran out before an attempt succeeded
         WITHDRAWN = "withdrawn"  # the recipient unregistered first, or an operator dropped it
@@ -297,7 +298,7 @@ _BY_A_LATER_ONE = frozenset({_State.COALESCED})
 # Every change of state that exists, from → to. `transitions.move` makes no other. A state without an entry is terminal.
 TRANSITIONS: dict[Notification.State, frozenset[Notification.State]] = {
     _State.PENDING: _WITHOUT_TRYING | _BY_A_LATER_ONE | {_State.IN_FLIGHT, _State.RETRYING},
-    _State.IN_FLIGHT: _BY_LATE_RESULTS | {_State.RETRYING, _State.AMBIGUOUS},
+    _State.IN_FLIGHT: _BY_LATE_RESULTS | _AFTER_AMBIGUOUS_ATTEMPTS | {_State.RETRYING, _State.AMBIGUOUS},
     _State.RETRYING: _WITHOUT_TRYING
     | _AFTER_AMBIGUOUS_ATTEMPTS
     | _BY_A_LATER_ONE
@@ -338,6 +339,8 @@ class Attempt(models.Model):
     is_guarded = models.BooleanField(default=False)  # the same answer also comes when the set-up is wrong
     # The push was sent although a halt covers its queue, to find out whether the halt can end.
     is_probe = models.BooleanField(default=False, db_default=False)
+    # It failed at an address that nothing was ever delivered to, while others were delivered: see `UNPROVEN_FAILURES`.
+    is_counted = models.BooleanField(default=False, db_default=False)
     # As `code`, but from the gateway's feedback hook. Only operators read it.
     late_code = models.TextField(blank=True, default="", db_default="")
 
@@ -396,6 +399,7 @@ class Queue(models.Model):
     # The number of waiting notifications at the leader's last count.
     waiting_count = models.PositiveBigIntegerField(default=0, db_default=0)
     counted_at = models.DateTimeField(null=True)
+    delivered_at = models.DateTimeField(null=True)  # of some delivery, exact to a few seconds
 
     class Meta:
         constraints: ClassVar = [

@@ -15,6 +15,7 @@ from functools import partial
 from typing import LiteralString, NamedTuple
 
 import structlog
+from django.conf import settings
 
 from kit.batches.batch import LONG_AGO
 from kit.db.partitions import IS_UNDER_WAY, day_of
@@ -29,16 +30,18 @@ from notifications.queues.concurrency import TRIED_FOR, Reach
 from notifications.queues.queues import OF_A_ROUTE, OVER, Queues
 from notifications.rules.policy import (
     CONFIG_RETRY_SECONDS,
-    USUAL_ATTEMPTS,
+    UNPROVEN_FAILURES,
     WORKER_LOST,
     ambiguous_retry_at,
     is_answer,
     is_contact,
+    is_failure_of_push,
     may_help_to_drop_payload,
     report_error,
     retry_at,
     retry_base_seconds,
     retry_max_seconds,
+    unproven_retry_at,
 )
 from notifications.rules.reports import REPORTS
 from registrations.routes import routes
@@ -54,7 +57,8 @@ FINISHED_BY = {
 }
 # The report that is fixed with each of these ends, whichever attempt decided it.
 REPORTED: dict[str, str] = {
-    state: REPORTS[report_error(is_token_dead=state is State.DEAD_TOKEN)].value for state in FINISHED_BY.values()
+    state: REPORTS[report_error(is_token_dead=state is State.DEAD_TOKEN)].value
+    for state in (*FINISHED_BY.values(), State.UNCONFIRMED)
 }
 
 
@@ -65,6 +69,7 @@ class Change(NamedTuple):
     state: str
     next_attempt_at: datetime | None = None
     is_payload_dropped: bool = False
+    is_given_up: bool = False  # the result alone ends nothing: see `UNPROVEN_FAILURES`
 
     @property
     def is_end(self) -> bool:
@@ -94,12 +99,19 @@ def record(results: Sequence[Done], *, reach: Reach, now: datetime) -> list[Reco
     breakers.trip_what_delivers_nothing(results, known, now=now)
     distrusted = breakers.find_distrusted(results, known, now=now)
     believed = [(claim, _believe(claim.channel, result, distrusted)) for claim, result in results]
-    queues.note_success({claim.channel for claim, result in believed if _proves(result)}, known, now=now)
+    delivered = [claim for claim, result in believed if _proves(result)]
+    queues.note_success({claim.channel for claim in delivered}, known, now=now)
+    queues.note_delivery({claim.queue for claim in delivered}, known, now=now)
     # Routes are written before notifications, as in unregistering. The other order would dead-lock.
     _note_routes(believed, known, now=now)
     proven = _bring_forward(believed, now=now)
+    proven |= {claim.route_id for claim, _ in believed if claim.is_route_proven}
+    given_up = _count_failures([done for done in believed if done[0].route_id not in proven], known, delivered, now=now)
     renewed = _find_renewed(believed)
-    changes = [_change(claim, result, proven, renewed, now=now) for claim, result in believed]
+    changes = [
+        _give_up(claim) if claim.attempt_id in given_up else _change(claim, result, proven, renewed, now=now)
+        for claim, result in believed
+    ]
     _finish([change for change in changes if change.is_end], now=now)
     begun = {claim.attempt_id for claim, result in results if result.began_at}
     _schedule([change for change in changes if not change.is_end], begun)
@@ -202,26 +214,79 @@ def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> No
         disabling.disable_dead(claim.route_id, claim.route_generation, claim.address_digest, code, now=now)
 
 
-# Only notifications with more attempts than USUAL_ATTEMPTS have retry pauses longer than usual.
 _BRING_FORWARD = f"""
     UPDATE notifications_notification_under_way SET next_attempt_at = %(now)s
     WHERE route_id = ANY (%(routes)b::bigint[]) AND {OF_A_ROUTE} AND state = '{State.RETRYING}'
-        AND attempt_count > %(usual)s AND next_attempt_at > %(now)s
+        AND attempt_count > 0 AND next_attempt_at > %(now)s
 """
 
 
 def _bring_forward(results: Sequence[Done], *, now: datetime) -> set[int]:
-    """Make long retries due now for addresses that were just proven, and return their routes."""
+    """Make retries due now for addresses that were just proven, and return their routes."""
     proven = {c.route_id for c, r in results if r.outcome is Outcome.DELIVERED and not c.is_route_proven}
     if proven:
-        write(_BRING_FORWARD, {"now": now, "routes": list(proven), "usual": USUAL_ATTEMPTS})
+        write(_BRING_FORWARD, {"now": now, "routes": list(proven)})
     return proven
+
+
+# The first attempt counts where the gateway ever delivered something, because none came before it. No push lives longer
+# than its attempts are searched for.
+_COUNT_FAILURES = """
+    WITH failed AS (
+        SELECT attempt.id, earlier.counted + 1 AS counted
+        FROM unnest(%(ids)b::bigint[], %(delivered)b::timestamptz[]) AS ours (id, delivered_at)
+        JOIN notifications_attempt AS attempt USING (id)
+        CROSS JOIN LATERAL (
+            SELECT count(*) FILTER (WHERE is_counted) AS counted, max(started_at) AS at
+            FROM notifications_attempt
+            WHERE notification_id = attempt.notification_id AND number < attempt.number
+                AND started_at >= %(since)s
+        ) AS earlier
+        WHERE attempt.started_at BETWEEN %(first)s AND %(last)s AND delivered_at > coalesce(earlier.at, '-infinity')
+    ), counted AS (
+        UPDATE notifications_attempt AS attempt SET is_counted = TRUE
+        FROM failed WHERE attempt.id = failed.id AND attempt.started_at BETWEEN %(first)s AND %(last)s
+    )
+    SELECT id FROM failed WHERE counted >= %(limit)s
+"""
+
+
+def _count_failures(results: Sequence[Done], known: Queues, delivered: Sequence[Claim], *, now: datetime) -> set[int]:
+    """Count failures at addresses without a delivery, and return the attempts whose push failed too often.
+
+    The failure of a probe is one of its app or gateway.
+    """
+    delivering = {claim.queue[:2] for claim in delivered}
+    failed = [
+        (claim, delivered_at)
+        for claim, result in results
+        if is_failure_of_push(result) and not claim.is_probe
+        if (delivered_at := now if claim.queue[:2] in delivering else known.delivered_at(*claim.queue[:2]))
+    ]
+    if not failed:
+        return set()
+    started = [claim.started_at for claim, _ in failed]
+    parameters = {
+        "ids": [claim.attempt_id for claim, _ in failed],
+        "delivered": [delivered_at for _, delivered_at in failed],
+        "first": min(started),
+        "last": max(started),
+        "since": min(started) - timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS),
+        "limit": UNPROVEN_FAILURES,
+    }
+    return {attempt_id for (attempt_id,) in fetch(_COUNT_FAILURES, parameters)}
 
 
 def _find_renewed(results: Sequence[Done]) -> set[int]:
     """Return the routes with a dead token that are active: the client registered again meanwhile."""
     dead = {claim.route_id for claim, result in results if result.outcome is Outcome.DEAD}
     return disabling.active_of(dead) if dead else set()
+
+
+def _give_up(claim: Claim) -> Change:
+    """Return the end of a push that nothing but its own address stands against. One that may have arrived says so."""
+    state = State.UNCONFIRMED if claim.ambiguous_count else State.UNDELIVERABLE
+    return Change(claim, state, is_given_up=True)
 
 
 def _change(
@@ -246,34 +311,37 @@ def _change(
 def _retry_at(claim: Claim, result: Result, proven: Collection[int], *, jitter: float, now: datetime) -> datetime:
     # The failure of a probe is one of its app, so the pause of its push does not grow.
     count = 1 if claim.is_probe else claim.push.attempt_number
-    left_seconds = (claim.expires_at - now).total_seconds()
-    is_proven = claim.is_route_proven or claim.route_id in proven
+    if claim.route_id not in proven and is_failure_of_push(result) and not claim.is_probe:
+        left_seconds = (claim.expires_at - now).total_seconds()
+        return unproven_retry_at(now, claim.push.attempt_number, result, jitter=jitter, left_seconds=left_seconds)
     return retry_at(
         now,
         count,
         jitter=jitter,
         base_seconds=retry_base_seconds(result),
-        max_seconds=retry_max_seconds(result, count, is_proven=is_proven, left_seconds=left_seconds),
+        max_seconds=retry_max_seconds(result),
         after_seconds=result.retry_after_seconds,
     )
 
 
 # A notification that another attempt ended meanwhile stays as it is.
 _of = partial(array_value, _IDS, "n.id")
+_HELD = f"""{unindexed("n.state")} = '{State.IN_FLIGHT}' AND n.attempt_count = {_of("numbers", "integer")}"""
 _FINISH = f"""
     UPDATE notifications_notification AS n
     SET state = {_of("states", "text")}, report = coalesce(n.report, {_of("reports", "text")}),
         unsent_since = NULL, {OVER}
     WHERE n.id = ANY ({_IDS}) AND {IS_UNDER_WAY} AND coalesce(n.collapse_id, '') = {_of("collapse_ids", "bytea")}
         AND n.state IN ('{State.IN_FLIGHT}', '{State.RETRYING}', '{State.AMBIGUOUS}')
+        AND (NOT {_of("given_up", "boolean")} OR {_HELD})
     RETURNING n.state
 """
 
 
 def _finish(changes: Sequence[Change], *, now: datetime) -> None:
     """Write the ends of notifications and their reports. A report that is fixed already stays."""
-    rows = [(*_key(change), REPORTED[change.state]) for change in changes]
-    for finished in write_rows(_FINISH, (*_KEY, "reports"), rows, now=now, today=day_of(now)):
+    rows = [(*_key(change), REPORTED[change.state], change.is_given_up) for change in changes]
+    for finished in write_rows(_FINISH, (*_KEY, "reports", "given_up"), rows, now=now, today=day_of(now)):
         count_returned(FINISHED, finished)
 
 
@@ -285,7 +353,7 @@ _SCHEDULE = f"""
         payload_dropped = n.payload_dropped OR {_of("dropped", "boolean")},
         message = CASE WHEN {_of("dropped", "boolean")} THEN NULL ELSE n.message END
     WHERE n.id = ANY ({_IDS}) AND coalesce(n.collapse_id, '') = {_of("collapse_ids", "bytea")}
-        AND {unindexed("n.state")} = '{State.IN_FLIGHT}' AND n.attempt_count = {_of("numbers", "integer")}
+        AND {_HELD}
 """
 
 

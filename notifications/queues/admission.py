@@ -123,7 +123,10 @@ _COUNT_WAITING: LiteralString = f"""
 """
 _WRITE_COUNTS = """
     UPDATE notifications_queue AS queue SET waiting_count = item.number, counted_at = %(now)s
-    FROM unnest(%(ids)b::integer[], %(numbers)b::bigint[]) AS item (id, number) WHERE queue.id = item.id
+    FROM unnest(%(ids)b::integer[], %(numbers)b::bigint[]) AS item (id, number)
+    WHERE queue.id = item.id AND queue.id = ANY (ARRAY(
+        SELECT id FROM notifications_queue WHERE id = ANY (%(ids)b::integer[]) FOR NO KEY UPDATE SKIP LOCKED
+    ))
 """
 
 

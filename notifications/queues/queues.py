@@ -29,6 +29,8 @@ from notifications.rules.deadlines import HAS_EXPIRED
 UNSORTED = 0
 # The last success of an app is written at most this often. No reader needs it more exactly, and every worker writes it.
 SUCCESS_NOTED_EVERY = timedelta(minutes=1)
+# As often, the last delivery of a gateway on a platform. It is shorter than the pause between two attempts.
+DELIVERY_NOTED_EVERY = timedelta(seconds=5)
 State = Notification.State
 # The states of waiting notifications. They are not parameters, so that PostgreSQL recognises the partial indexes.
 WAITS: LiteralString = f"state IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')"
@@ -111,6 +113,7 @@ class QueueRow(NamedTuple):
     key: QueueKey
     waiting_count: int
     counted_at: datetime | None
+    delivered_at: datetime | None
 
 
 @dataclass(frozen=True)
@@ -166,17 +169,23 @@ class Queues:
         row = self.rows.get(key)
         return row.id if row else UNSORTED
 
+    def delivered_at(self, gateway: str, token_type: int) -> datetime | None:
+        """Return when a gateway last delivered something on a platform, or None if it never did."""
+        on_it = [row for row in self.rows.values() if row.key[:2] == (gateway, token_type)]
+        return max((row.delivered_at for row in on_it if row.delivered_at), default=None)
+
     def covering(self, key: QueueKey) -> list[Halted]:
         """Return the halts that cover a queue. It is open when there are none."""
         return [halt for halt in self.halts if halt.covers(key)]
 
 
 _LOAD = """
-    SELECT 'queue', id::bigint, gateway, token_type, app_topic, is_proven, waiting_count, counted_at
+    SELECT 'queue', id::bigint, gateway, token_type, app_topic, is_proven, waiting_count, counted_at, delivered_at
     FROM notifications_queue
-    UNION ALL SELECT kind, id, gateway, token_type, app_topic, NULL, probed_route_id, next_probe_at
+    UNION ALL SELECT kind, id, gateway, token_type, app_topic, NULL, probed_route_id, next_probe_at, NULL
     FROM notifications_halt
-    UNION ALL SELECT 'app', NULL, '', token_type, app_topic, deaths_distrusted_since IS NOT NULL, NULL, last_success_at
+    UNION ALL SELECT 'app', NULL, '', token_type, app_topic, deaths_distrusted_since IS NOT NULL, NULL, last_success_at,
+        NULL
     FROM notifications_channel
 """
 ALL: Statement = _LOAD, ()
@@ -193,10 +202,10 @@ def read_queues(found: Rows) -> Queues:
     halts: list[Halted] = []
     delivered: dict[ChannelKey, datetime] = {}
     distrusted: set[ChannelKey] = set()
-    for kind, pk, gateway, token_type, app_topic, is_so, number, at in found:
+    for kind, pk, gateway, token_type, app_topic, is_so, number, at, delivered_at in found:
         if kind == "queue":
             key = QueueKey(gateway, token_type, app_topic, is_so)
-            rows[key] = QueueRow(pk, key, number, at)
+            rows[key] = QueueRow(pk, key, number, at, delivered_at)
         elif kind == "app":
             delivered[app := ChannelKey(token_type, app_topic)] = at
             distrusted |= {app} if is_so else set()
@@ -225,7 +234,7 @@ def create(keys: Collection[QueueKey]) -> None:
 
 def note_success(apps: Iterable[ChannelKey], known: Queues, *, now: datetime) -> None:
     """Write the time of a delivery to these apps, unless a recent one is stored. Mostly nothing is written."""
-    stale = [app for app in sorted(set(apps)) if _is_stale(known.delivered.get(app), now)]
+    stale = [app for app in sorted(set(apps)) if _is_older(known.delivered.get(app), now - SUCCESS_NOTED_EVERY)]
     new = [Channel(**app._asdict(), last_success_at=now) for app in stale if app not in known.delivered]
     Channel.objects.bulk_create(new, ignore_conflicts=True)
     for app in stale:
@@ -241,8 +250,24 @@ def unlocked(app: ChannelKey) -> "QuerySet[Channel]":
     return Channel.objects.filter(pk__in=free.values("pk"))
 
 
-def _is_stale(last_success_at: datetime | None, now: datetime) -> bool:
-    return last_success_at is None or last_success_at <= now - SUCCESS_NOTED_EVERY
+def _is_older(at: datetime | None, than: datetime) -> bool:
+    return at is None or at <= than
+
+
+# Nobody waits for the row of a queue. Another session that has it locked may be noting a delivery, too.
+_NOTE_DELIVERY = """
+    UPDATE notifications_queue SET delivered_at = %(now)s WHERE id = ANY (ARRAY(
+        SELECT id FROM notifications_queue WHERE id = ANY (%(ids)b::integer[]) FOR NO KEY UPDATE SKIP LOCKED
+    ))
+"""
+
+
+def note_delivery(keys: Iterable[QueueKey], known: Queues, *, now: datetime) -> None:
+    """Write the time of a delivery from these queues, unless a recent one of its gateway and platform is stored."""
+    by_platform = {key[:2]: known.id_of(key) for key in sorted(keys, key=known.id_of)}
+    stale = [pk for at, pk in by_platform.items() if _is_older(known.delivered_at(*at), now - DELIVERY_NOTED_EVERY)]
+    if any(stale):
+        write(_NOTE_DELIVERY, {"ids": stale, "now": now})
 
 
 _CLOSE_EXPIRED = f"""

@@ -25,10 +25,15 @@ from notifications.messages import (
 FIRST_RETRY_SECONDS = 2.0
 MAX_RETRY_SECONDS = 600.0
 MAX_SHORT_RETRY_SECONDS = 20.0
-# Anybody can register an address at which each attempt fails, and each attempt is a row. So the retry pauses of an
-# unproven address keep growing after USUAL_ATTEMPTS, which cover an outage of half an hour.
-MAX_UNPROVEN_RETRY_SECONDS = 3600.0
-USUAL_ATTEMPTS = 15
+# Anybody can register an address at which each attempt fails, and each attempt is a row. So a push to an address that
+# nothing was delivered to ends with this number of failures. Each counts only if its gateway delivered something on
+# that platform since the attempt before, so that an outage ends no push.
+UNPROVEN_FAILURES = 8
+# The pauses before its retries: ten seconds (or the first pause of the error), and five times as long each time, up to
+# an hour. Eight attempts take hours, so that an operator can correct a wrong set-up meanwhile.
+FIRST_UNPROVEN_PAUSE_SECONDS = 10.0
+UNPROVEN_PAUSE_FACTOR = 5
+MAX_UNPROVEN_PAUSE_SECONDS = 3600.0
 # Failures that only an operator can repair are retried less often from the start.
 CONFIG_RETRY_SECONDS = 60.0
 # A push that may have arrived is sent again with the same collapse id, nine times within a day: a lost push is worse
@@ -176,20 +181,26 @@ def retry_base_seconds(result: Result) -> float:
     return result.retry_base_seconds or usual
 
 
-def retry_max_seconds(result: Result, attempt_count: int, *, is_proven: bool, left_seconds: float) -> float:
+def retry_max_seconds(result: Result) -> float:
     """Return the longest pause of the backoff. It is never shorter than the first pause of the error.
 
-    An interrupted attempt says nothing about the next. ``is_proven`` says whether something was delivered to this
-    address before. ``left_seconds`` is the rest of the notification's life: no long pause takes more than a quarter of
-    it.
+    An interrupted attempt says nothing about the next.
     """
-    longest = MAX_RETRY_SECONDS
-    if result.code in INTERRUPTIONS:
-        longest = MAX_SHORT_RETRY_SECONDS
-    elif not is_proven and attempt_count > USUAL_ATTEMPTS:
-        grown = MAX_RETRY_SECONDS * 2 ** min(attempt_count - USUAL_ATTEMPTS, MAX_DOUBLINGS)
-        longest = max(longest, min(grown, MAX_UNPROVEN_RETRY_SECONDS, left_seconds / 4))
+    longest = MAX_SHORT_RETRY_SECONDS if result.code in INTERRUPTIONS else MAX_RETRY_SECONDS
     return max(longest, result.retry_base_seconds)
+
+
+def unproven_retry_at(
+    now: datetime, attempt_count: int, result: Result, *, jitter: float, left_seconds: float
+) -> datetime:
+    """Return when to send a push again that failed at an address without a delivery.
+
+    ``left_seconds`` is the rest of the push's life: no long pause takes more than a quarter of it.
+    """
+    first = max(retry_base_seconds(result), FIRST_UNPROVEN_PAUSE_SECONDS)
+    grown = first * UNPROVEN_PAUSE_FACTOR ** min(attempt_count - 1, MAX_DOUBLINGS) * (1 + jitter / 5)
+    longest = max(min(MAX_UNPROVEN_PAUSE_SECONDS, left_seconds / 4), first)
+    return now + timedelta(seconds=max(min(grown, longest), result.retry_after_seconds))
 
 
 def ambiguous_retry_at(now: datetime, ambiguous_count: int, *, jitter: float, after_seconds: float = 0) -> datetime:
@@ -215,6 +226,12 @@ def may_help_to_drop_payload(push: Push, result: Result) -> bool:
 def is_contact(result: Result) -> bool:
     """Return whether a result shows that the gateway could be reached."""
     return not (result.is_untried or result.is_unreached or result.code == GATEWAY_FAILED)
+
+
+def is_failure_of_push(result: Result) -> bool:
+    """Return whether a push was sent, was not taken, and ended neither on its way nor with its own fault."""
+    is_sent = not (result.is_untried or result.is_unreached) and result.code not in INTERRUPTIONS
+    return is_sent and result.outcome in {Outcome.CONFIG, Outcome.TRANSIENT}
 
 
 def is_answer(result: Result) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
@@ -345,7 +346,7 @@ def test_a_result_is_not_recorded_on_a_row_that_got_its_id_after_a_fail_over(out
     ],
 )
 def test_the_first_retry_comes_in_its_time(result, earliest, latest):
-    notification = make_due()
+    notification = make_due(route=make_registration(route=make_route(last_success_at=LONG_AGO)).route)
     [held] = claimed(notification)
     record([(held, result)], now=NOW)
     wait = (fresh(notification).next_attempt_at - NOW).total_seconds()
@@ -405,6 +406,66 @@ def test_a_certain_result_ends_an_ambiguous_push():
         Notification.objects.filter(next_attempt_at__isnull=False).update(next_attempt_at=LONG_AGO)
         send(notification, gateway=gateway)
     assert (fresh(notification).state, len(gateway.pushes)) == (State.DELIVERED, 3)
+
+
+def fail(notification, *, now, is_probe=False, gateway="gorush", code="TopicDisallowed"):
+    """Deliver something through a gateway, and then fail to deliver this notification."""
+    key = QueueKey(gateway, 1, None, is_proven=False)
+    queues.create([key])
+    queues.note_delivery([key], queues.load(), now=now)
+    [held] = claimed(notification, now=now + timedelta(seconds=1))
+    record([(replace(held, is_probe=is_probe), Result(Outcome.CONFIG, code))], now=now + timedelta(seconds=2))
+    Notification.objects.filter(pk=notification.pk, state=State.RETRYING).update(next_attempt_at=LONG_AGO)
+    return held
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("ambiguous_count", "end"), [(0, State.UNDELIVERABLE), (1, State.UNCONFIRMED)])
+def test_a_push_ends_with_its_eighth_failure_at_an_address_without_a_delivery(ambiguous_count, end):
+    notification = make_due_to_app(ambiguous_count=ambiguous_count)
+    for minutes in range(8):
+        assert fresh(notification).state in {State.PENDING, State.RETRYING}
+        fail(notification, now=NOW + timedelta(minutes=minutes))
+    row = fresh(notification)
+    assert (row.state, row.attempt_count, row.report, row.message) == (end, 8, "success", None)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("case", "attempts"),
+    [({"is_probe": True}, 0), ({"gateway": "another"}, 0), ({"code": "provider_unreachable"}, 0), ({}, 8)],
+)
+def test_failures_count_only_while_the_same_gateway_delivers_others(case, attempts):
+    notification = make_due_to_app()
+    for minutes in range(8):
+        fail(notification, now=NOW + timedelta(minutes=minutes), **case)
+    assert Attempt.objects.filter(is_counted=True).count() == attempts
+
+
+@pytest.mark.django_db
+def test_failures_without_a_delivery_between_them_count_once():
+    notification = make_due_to_app()
+    fail(notification, now=NOW)
+    for minutes in range(1, 20):
+        answered(Result(Outcome.CONFIG, "code"), notification, now=NOW + timedelta(minutes=minutes))
+        Notification.objects.update(next_attempt_at=LONG_AGO)
+    assert fresh(notification).state == State.RETRYING
+    assert list(Attempt.objects.filter(is_counted=True).values_list("number", flat=True)) == [1]
+
+
+@pytest.mark.django_db
+def test_the_late_failure_of_an_attempt_that_was_lost_does_not_end_the_push():
+    notification = make_due_to_app()
+    for minutes in range(7):
+        fail(notification, now=NOW + timedelta(minutes=minutes))
+    [lost] = claimed(notification, now=NOW + timedelta(minutes=7))
+    take_up_lost(now=NOW + timedelta(minutes=7) + LEASE, limit=10)
+    [current] = claimed(notification, now=NOW + timedelta(minutes=10))
+    queues.note_delivery([QueueKey("gorush", 1, None, is_proven=False)], queues.load(), now=NOW + timedelta(minutes=10))
+    record([(lost, Result(Outcome.CONFIG))], now=NOW + timedelta(minutes=11))
+    assert fresh(notification).state == State.IN_FLIGHT
+    record([(current, Result(Outcome.DELIVERED))], now=NOW + timedelta(minutes=12))
+    assert fresh(notification).state == State.DELIVERED
 
 
 @pytest.mark.django_db

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from notifications.messages import (
     PROVIDER_UNREACHABLE,
+    UNREACHABLE,
     ChannelKey,
     NotificationType,
     Outcome,
@@ -20,6 +21,7 @@ from notifications.messages import (
 from notifications.rules.policy import (
     CONFIG_RETRY_SECONDS,
     MAX_RETRY_SECONDS,
+    UNPROVEN_FAILURES,
     Recipient,
     Verdict,
     Wish,
@@ -27,11 +29,13 @@ from notifications.rules.policy import (
     delivers_nothing,
     evaluate,
     is_dying,
+    is_failure_of_push,
     may_help_to_drop_payload,
     report_error,
     retry_at,
     retry_base_seconds,
     retry_max_seconds,
+    unproven_retry_at,
     wish_against,
 )
 
@@ -164,7 +168,7 @@ def test_a_quota_error_starts_its_backoff_with_its_own_pause(result, seconds):
         1,
         jitter=1.0,
         base_seconds=retry_base_seconds(result),
-        max_seconds=retry_max_seconds(result, 1, is_proven=True, left_seconds=86_400),
+        max_seconds=retry_max_seconds(result),
     )
     assert latest - NOW == timedelta(seconds=seconds)
 
@@ -181,27 +185,63 @@ def test_a_quota_error_starts_its_backoff_with_its_own_pause(result, seconds):
 def test_an_unreachable_provider_is_retried_often_so_that_the_queue_empties_soon_after_its_return(
     outcome, code, seconds
 ):
-    longest = retry_max_seconds(Result(outcome, code), 12, is_proven=True, left_seconds=86_400)
-    latest = retry_at(NOW, 12, jitter=1.0, max_seconds=longest)
+    latest = retry_at(NOW, 12, jitter=1.0, max_seconds=retry_max_seconds(Result(outcome, code)))
     assert latest - NOW == timedelta(seconds=seconds)
 
 
-def attempts_of(result, life, *, jitter, is_proven=False):
-    """Return the times of all attempts until the push expires, in seconds after it was accepted."""
-    at, tried, base = NOW, [], retry_base_seconds(result)
+def attempts_of(result, life, *, jitter):
+    """Return the times of all attempts at an address without a delivery until the push expires, in seconds after it was
+    accepted.
+    """
+    at, tried = NOW, []
     while at < NOW + life:
         tried.append((at - NOW).total_seconds())
         left = (NOW + life - at).total_seconds()
-        longest = retry_max_seconds(result, len(tried), is_proven=is_proven, left_seconds=left)
-        at = retry_at(at, len(tried), jitter=jitter, base_seconds=base, max_seconds=longest)
+        at = unproven_retry_at(at, len(tried), result, jitter=jitter, left_seconds=left)
     return tried
 
 
+@pytest.mark.parametrize("jitter", [0.0, 1.0])
 @pytest.mark.parametrize("result", [Result(Outcome.CONFIG), Result(Outcome.TRANSIENT)])
-def test_an_address_that_nothing_was_delivered_to_makes_few_rows_in_a_day(result):
-    usual = attempts_of(result, timedelta(days=1), jitter=0.5, is_proven=True)
-    assert len(attempts_of(result, timedelta(days=1), jitter=0.5)) < 80
-    assert len(usual) > 280
+def test_an_address_that_nothing_was_delivered_to_makes_few_rows_in_a_day(result, jitter):
+    tried = attempts_of(result, timedelta(days=1), jitter=jitter)
+    assert len(tried) < 50
+    assert 3.4 < tried[UNPROVEN_FAILURES - 1] / 3600 < 4.8
+
+
+@pytest.mark.parametrize(
+    ("result", "attempts", "seconds"),
+    [
+        (Result(Outcome.TRANSIENT), 1, 10),
+        (Result(Outcome.TRANSIENT), 4, 1250),
+        (Result(Outcome.TRANSIENT), 10_000, 3600),
+        (Result(Outcome.CONFIG), 1, 60),
+        (Result(Outcome.CONFIG), 2, 300),
+        (Result(Outcome.CONFIG, retry_base_seconds=7200), 1, 7200),
+        (Result(Outcome.TRANSIENT, retry_after_seconds=5000), 1, 5000),
+    ],
+)
+def test_waits_five_times_as_long_after_each_failure_at_an_address_without_a_delivery(result, attempts, seconds):
+    at = unproven_retry_at(NOW, attempts, result, jitter=0.0, left_seconds=86_400)
+    assert at == NOW + timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (Result(Outcome.CONFIG), True),
+        (Result(Outcome.TRANSIENT, "unknown"), True),
+        (Result(Outcome.TRANSIENT, PROVIDER_UNREACHABLE), False),
+        (Result(Outcome.TRANSIENT, "no_connection", is_untried=True), False),
+        (Result(Outcome.TRANSIENT, UNREACHABLE, is_unreached=True), False),
+        (Result(Outcome.AMBIGUOUS, "timeout"), False),
+        (Result(Outcome.DEAD), False),
+        (Result(Outcome.PAYLOAD), False),
+        (Result(Outcome.DELIVERED), False),
+    ],
+)
+def test_only_a_push_that_was_sent_and_not_taken_failed(result, expected):
+    assert is_failure_of_push(result) is expected
 
 
 @pytest.mark.parametrize("life", [timedelta(hours=1), timedelta(days=1)])
@@ -209,6 +249,10 @@ def test_an_address_that_nothing_was_delivered_to_makes_few_rows_in_a_day(result
 def test_a_push_to_a_new_address_is_tried_until_a_few_minutes_before_its_end(life, jitter):
     tried = attempts_of(Result(Outcome.TRANSIENT), life, jitter=jitter)
     assert life.total_seconds() - tried[-1] <= MAX_RETRY_SECONDS
+
+
+def test_a_call_to_a_new_address_is_tried_while_it_rings():
+    assert len(attempts_of(Result(Outcome.TRANSIENT), timedelta(seconds=45), jitter=1.0)) == 5
 
 
 PUSH = Push(1, 1, ChannelKey(2, ""), b"token", 1, b"key", b"chat", b"message", "c" * 32)

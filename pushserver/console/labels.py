@@ -119,6 +119,9 @@ ENDS: Mapping[Notification.State, str] = {
     State.WITHDRAWN: "Its recipient was gone or disabled.",
     State.COALESCED: "A later notification to the same address wakes the phone for it.",
 }
+FAILED_TOO_OFTEN = (
+    "Nothing was ever delivered to its address, and {count} attempts failed while its gateway delivered other pushes."
+)
 NOT_DELIVERED: Mapping[Notification.State, str] = {
     State.UNCONFIRMED: "Perhaps delivered",
     State.WITHDRAWN: "Not sent",

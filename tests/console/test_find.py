@@ -732,6 +732,14 @@ def test_an_attempt_while_the_breaker_was_open_shows_that(admin_client: Client) 
     assert "it was sent as a probe" in first_line(admin_client, f"/admin/timelines/{notification.pk}/")
 
 
+def test_the_end_of_a_push_that_failed_too_often_shows_its_reason(admin_client: Client) -> None:
+    notification = make_story(state="undeliverable")
+    assert "Apple or Google can never accept this push" in timeline(admin_client, notification)
+    notification.attempts.update(is_counted=True)
+    line = first_line(admin_client, f"/admin/timelines/{notification.pk}/")
+    assert "Nothing was ever delivered to its address, and 2 attempts failed while its gateway delivered" in line
+
+
 def test_no_attempt_is_announced_after_the_expiry(admin_client: Client) -> None:
     at = timezone.now() + timedelta(minutes=3)
     notification = make_story(finished_at=None, state="retrying", next_attempt_at=at, expires_at=at)

@@ -4,17 +4,18 @@ The clock is the test's, so that days pass. gorush answers over HTTP, in words t
 """
 
 import json
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from itertools import count
+from time import sleep
 from typing import Any, ClassVar
 
 import pytest
 from coincurve import PrivateKey
-from django.conf import LazySettings
+from django.test import override_settings
 from django.utils import timezone
 
 from kit.health.indicators import Indicator, State
@@ -54,16 +55,23 @@ keys, message_ids = count(1000), count(1)
 
 
 class Gorush(BaseHTTPRequestHandler):
-    """gorush that answers about each platform in the words of ``words``, or takes the push."""
+    """gorush that answers about each platform or app topic in the words of ``words``, or takes the push.
 
-    words: ClassVar[dict[int, str]] = {}
+    ``refused`` holds the tokens of the pushes that it did not take. An answer takes ``seconds``.
+    """
+
+    words: ClassVar[dict[int | str, str]] = {}
     taken: ClassVar[dict[str, list[Any]]] = {}
+    refused: ClassVar[list[str]] = []
+    seconds: ClassVar[float] = 0.0
 
     def do_POST(self) -> None:
+        sleep(self.seconds)
         [sent] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["notifications"]
         [token], platform = sent["tokens"], sent["platform"]
         logs = []
-        if word := self.words.get(platform):
+        if word := self.words.get(sent.get("topic")) or self.words.get(platform):
+            self.refused.append(token)
             logs = [{"type": "failed-push", "platform": "", "token": token, "error": word.format(token=token)}]
         else:
             self.taken[token].append(sent)
@@ -101,9 +109,14 @@ class World:
         self.phones = {platform: [Phone(platform) for _ in range(6)] for platform in (IOS, ANDROID)}
         self.senders = [Identity(PrivateKey(next(keys).to_bytes(32))) for _ in range(4)]
         every = [phone for phones in self.phones.values() for phone in phones]
-        say(*(phone.message for phone in every), now=self.now, process=self.process)
+        self.register(*every)
         self.notify(*every)
         self.gorush.taken.clear()
+        self.gorush.refused.clear()
+
+    def register(self, *phones: Phone) -> None:
+        """Have these phones register."""
+        say(*(phone.message for phone in phones), now=self.now, process=self.process)
 
     def notify(self, *phones: Phone, message_id: bytes = b"") -> None:
         """Have a push to each of these phones requested, by one sender after the other, one push at a time."""
@@ -120,25 +133,42 @@ class World:
         self.now += timedelta(**time)
         self.process.process_backlog(now=self.now)
 
+    def pass_time(self, *, until: datetime, delivering_to: Sequence[Phone], minutes: int = 10) -> None:
+        """Let time pass in steps of some minutes, in each of which one of these phones is notified."""
+        for number in count():
+            if self.now >= until:
+                return
+            self.now += timedelta(minutes=minutes)
+            self.notify(delivering_to[number % len(delivering_to)])
+            self.wait()
+
     def sent_to(self, *phones: Phone) -> list[int]:
         """Return how often gorush took a push to each of these phones."""
         return [len(self.gorush.taken[phone.token]) for phone in phones]
 
 
 @pytest.fixture
-def world(request: pytest.FixtureRequest, settings: LazySettings) -> Iterator[World]:
-    with _fresh(Gorush) as gorush, serve(gorush) as server:
-        if not getattr(request, "param", {"is_delivered": True})["is_delivered"]:
-            gorush.words[IOS] = "InvalidProviderToken"
-        settings.GORUSH_URLS = [url := f"http://127.0.0.1:{server.server_port}"]
-        world = World(url, gorush)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    with open_world(Gorush, **getattr(request, "param", {})) as world:
         yield world
+
+
+@contextmanager
+def open_world(handler: type[Gorush], *, is_delivered: bool = True) -> Iterator[World]:
+    """Serve a gorush, and open a world with it."""
+    with _fresh(handler) as gorush, serve(gorush) as server:
+        if not is_delivered:
+            gorush.words[IOS] = "InvalidProviderToken"
+        url = f"http://127.0.0.1:{server.server_port}"
+        with override_settings(GORUSH_URLS=[url]):
+            world = World(url, gorush)
+            yield world
         submit(world.client.aclose()).result(2)
 
 
 @contextmanager
 def _fresh(handler: type[Gorush]) -> Iterator[type[Gorush]]:
-    yield type(handler.__name__, (handler,), {"words": {}, "taken": defaultdict(list)})
+    yield type(handler.__name__, (handler,), {"words": {}, "taken": defaultdict(list), "refused": []})
 
 
 @pytest.mark.parametrize(("platform", "word"), WORDS)
@@ -231,10 +261,70 @@ def test_three_failures_before_the_first_delivery_show_too(world: World) -> None
 def test_made_up_apps_show_no_failure_while_others_work(world: World) -> None:
     """Anybody can register an app that Apple refuses, and have pushes sent to it."""
     outsider = Phone(IOS, topic="made.up")
-    say(outsider.message, now=world.now, process=world.process)
+    world.register(outsider)
     world.gorush.words[IOS] = "TopicDisallowed"
     world.notify(outsider, outsider, outsider)
     assert _sending(world).state == State.GREEN
+
+
+MADE_UP = "made.up"
+
+
+def test_a_push_to_a_made_up_app_ends_after_eight_attempts(world: World) -> None:
+    """Anybody can register many phones of an app that Apple refuses, and notify them with one request."""
+    outsiders = [Phone(IOS, topic=MADE_UP) for _ in range(10)]
+    world.register(*outsiders)
+    world.gorush.words[MADE_UP] = "TopicDisallowed"
+    begin = world.now
+    pushes = [push(phone.identity) for phone in outsiders]
+    say(push_request(*pushes), now=begin, process=world.process)
+    world.wait()
+    world.pass_time(until=begin + timedelta(hours=3), delivering_to=world.phones[IOS])
+    assert not Notification.objects.filter(state="undeliverable").exists()
+    world.pass_time(until=begin + timedelta(hours=6), delivering_to=world.phones[IOS])
+    assert sorted(Counter(world.gorush.refused).values()) == [8] * 10
+    ends = Notification.objects.filter(attempts__app_topic=MADE_UP).values_list("state", "report").distinct()
+    assert set(ends) == {("undeliverable", "success")}
+    assert not Halt.objects.exists()
+
+
+def test_an_outage_of_five_hours_ends_no_first_push(world: World) -> None:
+    new_phones = [Phone(IOS) for _ in range(3)]
+    world.register(*new_phones)
+    world.gorush.words[IOS] = "InternalServerError"
+    end = world.now + timedelta(hours=5)
+    world.notify(*new_phones)
+    world.pass_time(until=end, delivering_to=world.phones[ANDROID])
+    assert min(Counter(world.gorush.refused).values()) > 8
+    world.gorush.words.clear()
+    world.pass_time(until=end + timedelta(hours=1), delivering_to=world.phones[IOS])
+    assert world.sent_to(*new_phones) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("word", ["TopicDisallowed", "AReasonThatAppleAddedYesterday"])
+def test_an_operator_has_three_hours_to_correct_the_set_up_of_a_new_app(world: World, word: str) -> None:
+    new_phone = Phone(IOS, topic="im.new")
+    world.register(new_phone)
+    world.gorush.words["im.new"] = word
+    end = world.now + timedelta(hours=3)
+    world.notify(new_phone)
+    world.pass_time(until=end, delivering_to=world.phones[IOS])
+    world.gorush.words.clear()
+    world.pass_time(until=end + timedelta(hours=1), delivering_to=world.phones[IOS])
+    assert world.sent_to(new_phone) == [1]
+
+
+def test_the_next_push_to_an_address_that_works_at_last_brings_those_that_wait(world: World) -> None:
+    new_phone = Phone(IOS, topic="im.new")
+    world.register(new_phone)
+    world.gorush.words["im.new"] = "TopicDisallowed"
+    end = world.now + timedelta(hours=3)
+    world.notify(new_phone)
+    world.pass_time(until=end, delivering_to=world.phones[IOS])
+    world.gorush.words.clear()
+    world.notify(new_phone)
+    world.wait(seconds=1)
+    assert world.sent_to(new_phone) == [2]
 
 
 def _sending(world: World) -> Indicator:

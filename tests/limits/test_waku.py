@@ -24,7 +24,7 @@ from kit.buckets.shared import SharedBuckets, own_buckets
 from kit.expiry.models import MassExpiry
 from kit.health.indicators import State
 from notifications import tasks
-from notifications.messages import NotificationType, ReportError
+from notifications.messages import NotificationType, Outcome, ReportError, Result
 from notifications.models import Notification
 from notifications.queues.admission import Admission, own_admission
 from pushserver.indicators.snapshot import take_snapshot
@@ -644,6 +644,24 @@ def test_all_senders_wake_as_many_phones_as_an_operator_sets(
     ]
     assert pushed_with_content(server, gateway, sent) == 10
     assert waiting(is_wake_up=True) == 1
+
+
+@limit("failures of a push to an address without a delivery: {most}, then `undeliverable`")
+def test_a_push_that_fails_that_often_ends_while_others_are_delivered(
+    most: int, server: Server, gateway: RecordingGateway, phone: Registration
+) -> None:
+    make_registration(public_key_hash=OUTSIDER.key_hash, installation_id=numbered(0), access_token=TOKEN)
+    words = {phone.public_key_hash: Outcome.CONFIG}
+    gateway.answer = lambda sent: Result(words.get(sent.public_key_hash, Outcome.DELIVERED))
+    for number in range(most):
+        server.time.passes(seconds=30)
+        server.receive(request(push(OUTSIDER, installation_id=numbered(0)), message_id=next(NUMBERS).to_bytes(32)))
+        server.deliver()
+        assert waiting(state="undeliverable") == 0
+        server.time.passes(hours=1)
+        server.receive(*pushes(0 if number else 1))
+        server.deliver()
+    assert (waiting(state="undeliverable"), waiting(state="delivered")) == (1, most)
 
 
 @limit("waiting for one address: {setting}; beyond that the oldest is coalesced, and success")

@@ -51,8 +51,8 @@ from waku_bridge.query_topics import CpuBudget, reader
 
 TROUBLE_SECONDS = 20.0
 KEYS_PERIOD_SECONDS = 2.0
-# Simulated seconds after the trouble: breakers close within a minute, late retries come within ten.
-PEACE_SECONDS = 1500.0
+# Simulated seconds after the trouble: breakers close within a minute, late retries come within an hour.
+PEACE_SECONDS = 4500.0
 APP = "im.status.ethereum"
 
 

@@ -38,6 +38,7 @@ from waku_bridge.codec.keys import DecryptionKey, key_hash
 from waku_bridge.identity import identities_by_topic, server_identities, server_identity
 from waku_bridge.inbound import faults
 from waku_bridge.inbound.queries import Asked, Limits, Verdicts
+from waku_bridge.inbox.priority import BUDGET, BYTES_PER_UNIT
 from waku_bridge.messages import (
     BRIDGE,
     Body,
@@ -56,8 +57,8 @@ from waku_bridge.outbound import MAX_PARTS, Reply, return_address
 log = structlog.get_logger(__name__)
 State = InboundEnvelope.State
 
-# Limit of the payloads that one batch loads.
-MAX_BATCH_BYTES = 8 * 1024 * 1024
+# Limit of the payloads that one batch opens: half as many bytes as it may decide, as opening costs almost as much.
+MAX_BATCH_BYTES = BUDGET * BYTES_PER_UNIT // 2
 PROCESS_DIED = "process_died"
 # Limit of the queries about one key that are answered.
 QUERIES_PER_KEY_PER_MINUTE = 120
@@ -214,9 +215,9 @@ def take_one_of(suspects: Collection[bytes]) -> Taken:
     return _take(_ONE, 1, suspects=list(suspects))
 
 
-def take_postponed(limit: int, *, but: Collection[bytes] = ()) -> Taken:
-    """Lock the newest of the postponed envelopes, as `take` does."""
-    return _take(_POSTPONED, limit, but=list(but))
+def take_postponed(units: int, *, but: Collection[bytes] = ()) -> Taken:
+    """Lock the newest of the postponed envelopes, as `take` does: as many as ``units`` may pay for."""
+    return _take(_POSTPONED, units, max_bytes=units * BYTES_PER_UNIT, but=list(but))
 
 
 def postpone(items: Sequence[Item]) -> None:

@@ -127,7 +127,7 @@ class Inbox(InboxStep):
         A part of a batch does not count as evidence that the inbox is behind: it is always small, and its envelopes
         may have waited for a lock.
         """
-        costs = [cost(item.decoded) for item in items]
+        costs = [cost(item.decoded, len(item.envelope.payload)) for item in items]
         waited = max((batch.now - envelope.received_at for envelope in taken.envelopes), default=timedelta())
         is_full = taken.is_more_left and not batch.is_part
         if self._intake.priority.decides_all(costs, is_full=is_full, waited=waited):
@@ -164,7 +164,8 @@ class Postponed(InboxStep):
         batch.taken = taken.envelopes
         self._intake.journal.add([envelope.hash for envelope in taken.envelopes])
         items = inbound.open_all(taken.envelopes, now=batch.now)
-        chosen = set(cheapest([cost(item.decoded) for item in items], range(len(items)), units=units))
+        costs = [cost(item.decoded, len(item.envelope.payload)) for item in items]
+        chosen = set(cheapest(costs, range(len(items)), units=units))
         decided = [item for index, item in enumerate(items) if index in chosen]
         is_more_left = taken.is_more_left or len(chosen) < len(items)
         return self._process(decided, is_more_left=is_more_left, now=batch.now)

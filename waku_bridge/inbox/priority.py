@@ -28,8 +28,9 @@ SHARE = 15
 # that comes meanwhile waits for them: some 100 ms if they are registrations.
 SHARE_OF_IDLE = 60
 THRESHOLD = timedelta(milliseconds=500)
-# Notifications of a request that cost as much as another message.
+# Notifications of a request, and bytes of any message, that cost as much as another message.
 NOTIFICATIONS_PER_UNIT = 5
+BYTES_PER_UNIT = 4096
 # Limit of the notifications that are read to see whom a request is about. An honest request has one for each
 # installation of a user.
 MAX_NAMED = 10
@@ -37,13 +38,14 @@ MAX_NAMED = 10
 CAPACITY = 50_000
 
 
-def cost(decoded: Decoded | None) -> int:
+def cost(decoded: Decoded | None, size_bytes: int) -> int:
     """Return the cost of deciding about a message, in units. An envelope that could not be opened costs nothing."""
     if decoded is None:
         return 0
+    units = 1 + size_bytes // BYTES_PER_UNIT
     if isinstance(decoded.body, PushRequest):
-        return 1 + len(decoded.body.notifications) // NOTIFICATIONS_PER_UNIT
-    return 1
+        return max(units, 1 + len(decoded.body.notifications) // NOTIFICATIONS_PER_UNIT)
+    return units
 
 
 def named(decoded: Decoded | None) -> list[Named]:

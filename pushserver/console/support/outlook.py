@@ -100,10 +100,12 @@ def shortened(notification: Notification) -> str:
 
 
 def why_ended(story: Story) -> str:
-    """Return the meaning of the last state, and of a withdrawn or coalesced notification the cause."""
+    """Return the meaning of the last state, or the cause where a state has several."""
     state = State(story.notification.state)
     if state == State.COALESCED:
         return f"{labels.beyond(Effect.MERGED, PushLimit.WAITING).capitalize()}."
+    if state == State.UNDELIVERABLE and story.attempts and story.attempts[-1].is_counted:
+        return labels.FAILED_TOO_OFTEN.format(count=sum(attempt.is_counted for attempt in story.attempts))
     return _why_withdrawn(story) if state == State.WITHDRAWN else labels.ENDS[state]
 
 

@@ -52,19 +52,25 @@ def registered(message: RegistrationMessage | None) -> Decoded:
 
 
 @pytest.mark.parametrize(
-    ("decoded", "units"),
+    ("decoded", "size_bytes", "units"),
     [
-        (None, 0),
-        (request(0), 1),
-        (request(1), 1),
-        (request(5), 2),
-        (request(100), 21),
-        (registered(None), 1),
-        (shown(Query((b"h" * 64,))), 1),
+        (None, 135_168, 0),
+        (request(0), 1000, 1),
+        (request(1), 1000, 1),
+        (request(5), 1000, 2),
+        (request(100), 19_000, 21),
+        (request(1), 135_168, 34),
+        (registered(None), 1000, 1),
+        (registered(None), 4095, 1),
+        (registered(None), 4096, 2),
+        (registered(None), 112_000, 28),
+        (shown(Query((b"h" * 64,))), 1000, 1),
     ],
 )
-def test_the_cost_of_a_message_depends_on_its_kind_and_its_notifications(decoded: Decoded | None, units: int) -> None:
-    assert cost(decoded) == units
+def test_the_cost_of_a_message_depends_on_its_bytes_and_its_notifications(
+    decoded: Decoded | None, size_bytes: int, units: int
+) -> None:
+    assert cost(decoded, size_bytes) == units
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,100 @@
+"""Cost of bytes that anybody may send: phones of a made-up app, and large registrations, beside honest traffic.
+
+Everything is real but the nodes and gorush. The day of the first test passes on an injected clock.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import count
+
+import pytest
+from coincurve import PrivateKey
+from django.utils import timezone
+
+from notifications.models import NotificationRequest
+from registrations.models import Registration
+from tests.conversation import push, put, registration
+from tests.conversation import request as push_request
+from tests.factories.tokens import firebase_token
+from tests.flows.test_half_working import ANDROID, IOS, MADE_UP, Gorush, Phone, World, open_world
+from waku_bridge.codec.keys import Identity
+from waku_bridge.messages import WakuMessage
+
+pytestmark = [pytest.mark.chaos, pytest.mark.django_db(transaction=True)]
+PHONES = 100
+LARGE, ENTRIES_OF_LARGE = 60, 1690
+SECONDS, RATE, BURST_AT = 12, 10, 3
+numbers = count(1_000_000)
+
+
+class SlowGorush(Gorush):
+    """gorush that answers as fast as Apple and Google do."""
+
+    seconds = 0.1
+
+
+def test_phones_of_a_made_up_app_cost_eight_attempts_each() -> None:
+    with open_world(Gorush) as world:
+        outsiders = [Phone(IOS, topic=MADE_UP) for _ in range(PHONES)]
+        world.register(*outsiders)
+        world.gorush.words[MADE_UP] = "TopicDisallowed"
+        put(push_request(*(push(phone.identity) for phone in outsiders)), now=world.now)
+        honest = world.phones[IOS]
+        world.pass_time(until=world.now + timedelta(days=1), delivering_to=honest, minutes=30)
+        posts, arrived = Counter(world.gorush.refused).total(), sum(world.sent_to(*honest))
+    print(f"\n4: {PHONES} phones of a made-up app: {posts} POSTs in a day; honest pushes: {arrived} of 48 arrived")
+    assert posts <= 8 * PHONES
+    assert arrived == 48
+
+
+def test_large_registrations_delay_no_other_reply() -> None:
+    with open_world(SlowGorush) as world:
+        _latencies(world, [])
+        quiet = _latencies(world, [])
+        large = [_large_registration() for _ in range(LARGE)]
+        attacked = _latencies(world, large)
+        accepted = Registration.objects.filter(allowed_key_list__len=ENTRIES_OF_LARGE).count()
+    before, now = _p99(quiet), _p99(attacked)
+    size_kb = len(large[0].payload) // 1000
+    print(
+        f"\n5: {LARGE} registrations of {size_kb} kB ({accepted} accepted in {SECONDS} s): "
+        f"p99 of the others {now * 1000:.0f} ms, without them {before * 1000:.0f} ms"
+    )
+    assert now <= 1.5 * before
+
+
+def _large_registration() -> WakuMessage:
+    identity = Identity(PrivateKey(next(numbers).to_bytes(32)))
+    keys = tuple(os.urandom(64) for _ in range(ENTRIES_OF_LARGE))
+    return registration(identity, device_token=firebase_token(), allowed_key_list=keys)
+
+
+def _latencies(world: World, burst: Sequence[WakuMessage]) -> list[float]:
+    """Send honest requests at a steady rate, and the burst at once, and return how long each answer took."""
+    phones = world.phones[IOS] + world.phones[ANDROID]
+    ids = [b"%d" % next(numbers) for _ in range(SECONDS * RATE)]
+    requests = [
+        push_request(push(phones[number % len(phones)].identity), signer=world.senders[number % 4], message_id=each)
+        for number, each in enumerate(ids)
+    ]
+    began, sent, answered = time.monotonic(), dict[bytes, float](), dict[bytes, float]()
+    while len(answered) < len(ids):
+        passed = time.monotonic() - began
+        due = ids[len(sent) : int(passed * RATE) + 1]
+        first = len(sent)
+        sent |= {each: began + (first + index) / RATE for index, each in enumerate(due)}
+        hostile, burst = (burst, []) if burst and passed > BURST_AT else ([], burst)
+        put(*requests[first : first + len(due)], *hostile)
+        if not world.process.process_batch(now=timezone.now()):
+            world.process.wait(0.01)
+        waiting = sent.keys() - answered.keys()
+        done = NotificationRequest.objects.filter(message_id__in=waiting, state=NotificationRequest.State.ANSWERED)
+        answered |= {bytes(each): time.monotonic() - sent[bytes(each)] for (each,) in done.values_list("message_id")}
+    return list(answered.values())
+
+
+def _p99(latencies: Sequence[float]) -> float:
+    return sorted(latencies)[round(0.99 * len(latencies)) - 1]
