@@ -56,10 +56,10 @@ _CHARGE: LiteralString = f"""
     RETURNING key, burst_full_at, long_full_at
 """
 _FORGET: LiteralString = f"""
-    DELETE FROM {_TABLE} WHERE key IN (
+    DELETE FROM {_TABLE} WHERE key = ANY (ARRAY(
         SELECT key FROM {_TABLE} WHERE burst_full_at < %(until)s AND long_full_at < %(until)s
         LIMIT {MAX_FORGOTTEN} FOR UPDATE SKIP LOCKED
-    ) RETURNING key
+    )) RETURNING key
 """
 
 
@@ -72,7 +72,7 @@ class SharedBuckets:
         self._silent = Buckets(capacity, _is_root)
         self._spent, self._uncharged = Counter[Bucket](), Counter[Bucket]()  # by this batch, and by earlier ones
         self._loud = set[bytes]()  # the keys that were spent from beyond the silent share
-        self._now, self._began, self._behind = -inf, monotonic(), 0.0
+        self._now, self._began, self._behind = -inf, 0.0, 0.0
         self._is_table_ahead = False
 
     def take(self, wanted: Sequence[Bucket], *, now: datetime) -> bool:
@@ -135,9 +135,8 @@ class SharedBuckets:
         """Return the time of the buckets in memory, which goes on when the clock of the database is set back."""
         seconds = now.timestamp()
         if seconds != self._now:
-            behind = self._now + monotonic() - self._began - seconds
-            if behind > CLOCKS_DIFFER_SECONDS:
-                self._behind += behind
+            if seconds < self._now - CLOCKS_DIFFER_SECONDS:
+                self._behind += self._now + monotonic() - self._began - seconds
                 self._is_table_ahead = True
             self._now, self._began = seconds, monotonic()
         return seconds + self._behind

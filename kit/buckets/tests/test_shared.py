@@ -231,7 +231,7 @@ def test_a_row_that_was_written_while_the_clock_was_ahead_keeps_no_bucket_empty(
 # Any number of processes ----------------------------------------------------------------------------------------------
 
 
-class Turn(NamedTuple):
+class Step(NamedTuple):
     """A batch of one process, ``seconds`` after the last one: how many tokens it asks for, and how it ends."""
 
     process: int
@@ -249,24 +249,30 @@ class Processes:
         self._time = time
         SharedBucket.objects.all().delete()
 
-    def process(self, turn: Turn, number: int) -> int:
+    def charge_all(self) -> None:
+        """Let all processes charge what they have not charged yet."""
+        for buckets in self.fleet:
+            buckets.take([], now=self._time())
+            buckets.keep()
+
+    def process(self, step: Step, number: int) -> int:
         """Process a batch that asks for ``number`` tokens, and return how many it got."""
-        index = turn.process % len(self.fleet)
+        index = step.process % len(self.fleet)
         buckets = self.fleet[index]
         buckets.keep()  # what a process that hung has not charged yet
-        if turn.end in {"rolled_back", "halved"}:
+        if step.end in {"rolled_back", "halved"}:
             self._take(buckets, number)
             buckets.take_back()
-        if turn.end == "rolled_back":
+        if step.end == "rolled_back":
             return 0
-        half = number // 2 if turn.end == "halved" else 0
+        half = number // 2 if step.end == "halved" else 0
         got = self._take(buckets, half)
         if half:
             buckets.keep()
         got += self._take(buckets, number - half)
-        if turn.end == "killed":
+        if step.end == "killed":
             self.fleet[index] = of(len(self.fleet))
-        elif turn.end != "hangs":
+        elif step.end != "hangs":
             buckets.keep()
         return got
 
@@ -276,41 +282,42 @@ class Processes:
 
 LIMITS_OF_ALL = st.sampled_from([LIMITS, (Limit(4, 8),), (Limit(1, 5), Limit(20, 300)), (Limit(200, 60),)])
 ENDS = st.sampled_from(["charged"] * 4 + ["hangs", "killed", "rolled_back", "halved"])
-TURNS = st.builds(Turn, st.integers(0, 7), st.floats(0, 6) | st.just(0.0), st.integers(1, 40), ENDS)
+STEPS = st.builds(Step, st.integers(0, 7), st.floats(0, 6) | st.just(0.0), st.integers(1, 40), ENDS)
 FLEETS = st.integers(1, 8)
 
 
 @pytest.mark.django_db
-@given(FLEETS, LIMITS_OF_ALL, st.lists(TURNS, min_size=5, max_size=60), st.integers(0, 60))
+@given(FLEETS, LIMITS_OF_ALL, st.lists(STEPS, min_size=5, max_size=60), st.integers(0, 60))
 def test_below_the_limit_nothing_is_refused(
-    number: int, limits: BucketLimits, turns: Sequence[Turn], set_back_at: int
+    number: int, limits: BucketLimits, steps: Sequence[Step], set_back_at: int
 ) -> None:
     with simulated_time() as time:
         processes, full_at = Processes(number, limits, time), ()
-        for position, turn in enumerate(turns):
-            time.passes(turn.seconds)
+        for position, step in enumerate(steps):
+            time.passes(step.seconds)
             if position == set_back_at:
+                processes.charge_all()  # one that hangs meanwhile charges by the old clock, until it reads the new one
                 time.is_set_back(60)
-            if turn.end == "killed" and time.behind:
-                turn = turn._replace(end="hangs")  # noqa: PLW2901 - nobody tells a new process of the clock
-            asked = min(turn.number, int(bucket.left(full_at, limits, now=time.passed)))
-            got = processes.process(turn, asked)
-            assert got == (0 if turn.end == "rolled_back" else asked)
+            if step.end == "killed" and time.behind:
+                step = step._replace(end="hangs")  # noqa: PLW2901 - nobody tells a new process of the clock
+            asked = min(step.number, int(bucket.left(full_at, limits, now=time.passed)))
+            got = processes.process(step, asked)
+            assert got == (0 if step.end == "rolled_back" else asked)
             full_at = bucket.spend(full_at, limits, got, now=time.passed)
 
 
 @pytest.mark.django_db
-@given(FLEETS, LIMITS_OF_ALL, st.lists(TURNS, min_size=5, max_size=60))
+@given(FLEETS, LIMITS_OF_ALL, st.lists(STEPS, min_size=5, max_size=60))
 def test_a_limit_is_exceeded_by_a_batch_of_each_process_at_most(
-    number: int, limits: BucketLimits, turns: Sequence[Turn]
+    number: int, limits: BucketLimits, steps: Sequence[Step]
 ) -> None:
     """A batch that is killed before it was charged is one more. Up to a fifth is spent silently, or a token of each."""
     with simulated_time() as time:
         processes, spent = Processes(number, limits, time), [(0.0, 0)]
-        for turn in turns:
-            time.passes(turn.seconds)
-            spent.append((time.passed, processes.process(turn, turn.number)))
-    batches = (number + sum(turn.end == "killed" for turn in turns)) * max(got for _, got in spent)
+        for step in steps:
+            time.passes(step.seconds)
+            spent.append((time.passed, processes.process(step, step.number)))
+    batches = (number + sum(step.end == "killed" for step in steps)) * max(got for _, got in spent)
     for limit in limits:
         most = limit.tokens + batches + max(limit.tokens / 5, number)
         for first, (start, _) in enumerate(spent):
