@@ -144,7 +144,7 @@ class Answer:
     """The reports due to a sender, in the order of its request.
 
     ``bridge`` took the request. ``source_key`` and ``reply_address`` are what it stored with the request. No other
-    module reads them.
+    module reads them. ``is_traceable`` says whether anything about the request is kept that staff could find.
     """
 
     bridge: str
@@ -152,6 +152,7 @@ class Answer:
     reply_address: bytes
     message_id: bytes
     reports: tuple[Report, ...]
+    is_traceable: bool = field(default=True, compare=False)
 
 
 class ChannelKey(NamedTuple):

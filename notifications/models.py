@@ -86,6 +86,26 @@ class RequestDigest(models.Model):
         return f"Digest {bytes(self.digest).hex()[:16]}"
 
 
+class RefusedRequest(models.Model):
+    """A request that notified nobody: its recipients are not registered, or the tokens are wrong.
+
+    Anybody can make such requests up, so this short row is all that is kept of one, for three days. A repeat gets the
+    same answer again and notifies nobody, also if a recipient has registered meanwhile. The table has a partition for
+    each day.
+    """
+
+    digest = BytesField(primary_key=True)  # 16 bytes, see `storing.digest_of`
+    received_at = models.DateTimeField()
+    decided = BytesField()  # the verdicts, as in `NotificationRequest.decided`
+    bridge = models.TextField()
+
+    class Meta:
+        indexes: ClassVar = [BrinIndex(fields=["received_at"], name="refused_request_received")]  # they come in order
+
+    def __str__(self) -> str:
+        return f"Refused request {bytes(self.digest).hex()[:16]}"
+
+
 class DecidedAtOnce(models.Model):
     """A push to a registered user that was decided at once, so that staff find it by its recipient.
 

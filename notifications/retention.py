@@ -6,14 +6,15 @@ from itertools import chain
 from typing import LiteralString
 
 from kit.db.deleting import SET_SIZE, remove
-from kit.db.partitions import DAY, HAS_ENDED, WRITTEN_ONCE, DayTable
+from kit.db.partitions import DAY, HAS_ENDED, RECENT, WRITTEN_ONCE, DayTable
 from kit.db.statements import fetch
 
 REQUESTS = DayTable("notifications_notificationrequest", "ended_on", storage=WRITTEN_ONCE)
 NOTIFICATIONS = DayTable("notifications_notification", "ended_on", storage=WRITTEN_ONCE)
 ATTEMPTS = DayTable("notifications_attempt", "started_at")
 DECIDED = DayTable("notifications_decidedatonce", "decided_on", storage=WRITTEN_ONCE)
-BY_DAY = (REQUESTS, NOTIFICATIONS, ATTEMPTS, DECIDED)
+REFUSED = DayTable("notifications_refusedrequest", "received_at", storage=WRITTEN_ONCE)
+BY_DAY = (REQUESTS, NOTIFICATIONS, ATTEMPTS, DECIDED, REFUSED)
 
 # Ids are given out in the order of time, and each partition has an index of them.
 _OLDEST: LiteralString = "SELECT created_at FROM notifications_notification ORDER BY id LIMIT 1"
@@ -42,7 +43,8 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
     """Drop the days that ended ``keep`` ago, and create the coming ones. Yield the rows that each step removed, if
     known.
 
-    Rows under way belong to no day. A request is kept for as long as a notification of it.
+    Rows under way belong to no day. A request is kept for as long as a notification of it, and what refused requests
+    leave for `RECENT`.
     """
     for table in BY_DAY:
         table.make_ahead(now=now)
@@ -50,6 +52,7 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
     for old in (_PURGE_HALTS, _PURGE_BEYOND):
         yield from remove(old, before=before)
     yield from chain.from_iterable(table.drop_before(before) for table in (ATTEMPTS, NOTIFICATIONS, DECIDED))
+    yield from REFUSED.drop_before(now - RECENT)
     without_any = min([before, *_oldest(_OLDEST_ENDED)])
     if REQUESTS.has_before(without_any):  # once a day: `_OLDEST` also reads the dead rows that an old snapshot keeps
         yield from REQUESTS.drop_before(min([without_any, *_oldest(_OLDEST)]))

@@ -177,6 +177,8 @@ class OutboundReply(models.Model):
     confirmed_at = models.DateTimeField(null=True)
     node = models.TextField(blank=True)  # the node that took it last
     ended_on = models.DateField(default=UNDER_WAY, db_default=UNDER_WAY)  # the UTC day on which it got its last state
+    # The row is removed when it ends, because anybody can cause any number of such replies.
+    is_discarded = models.BooleanField(default=False, db_default=False)
 
     class Meta:
         verbose_name = "reply"

@@ -97,6 +97,7 @@ class WakuOperations(Operations):
             WHERE hash = reply.envelope_hash AND ended_on IN ({{days}}, '{UNDER_WAY}') LIMIT 1
         ) AS envelope ON TRUE
         WHERE reply.created_at >= %(begin)s AND reply.created_at < %(end)s AND reply.published_at IS NOT NULL
+            AND NOT reply.is_discarded
     """
 
     def reach(self, asked: Any, leaders: Mapping[str, float] | None, *, is_blind: bool) -> Reached:

@@ -36,6 +36,8 @@ log = structlog.get_logger(__name__)
 
 DAY = timedelta(days=1)
 MADE_AHEAD = 7  # days
+# For this long a copy of an envelope, or of a request that notified nobody, is recognised.
+RECENT = timedelta(days=3)
 MAX_PAST = 400  # days
 # To attach or drop a partition, PostgreSQL locks the whole table, and other sessions wait behind a waiting lock.
 LOCK_TIMEOUT = "100ms"
@@ -272,13 +274,16 @@ def _midnight(at: datetime) -> datetime:
 
 
 def with_days(sql: LiteralString, now: datetime) -> LiteralString:
-    """Return a statement with ``{days}`` replaced by the days on which the rows that it needs may have ended.
+    """Return a statement with ``{days}`` replaced by the days on which the rows that it needs may have ended, and
+    ``{since}`` and ``{until}`` by the times between which rows of the last `RECENT` days came.
 
-    They are yesterday, today, and also tomorrow, for a clock that is set back. They are literals, because with a
+    The days are yesterday, today, and also tomorrow, for a clock that is set back. They are literals, because with a
     parameter PostgreSQL would plan the statement each time.
     """
-    days = ", ".join(f"'{day_of(now) + number * DAY}'" for number in (-1, 0, 1))
-    return sql.replace("{days}", days)
+    today = day_of(now)
+    days = ", ".join(f"'{today + number * DAY}'" for number in (-1, 0, 1))
+    since, until = (f"'{today + number * DAY} 00:00+00'" for number in (-RECENT.days, 2))
+    return sql.replace("{days}", days).replace("{since}", since).replace("{until}", until)
 
 
 # A table that becomes partitioned keeps its rows, its checks, its indexes, and the sequence of its ids, with their

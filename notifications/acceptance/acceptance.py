@@ -33,6 +33,7 @@ from notifications.acceptance.storing import (
     read_known,
     release_old,
     store,
+    store_refused,
 )
 from notifications.delivery.settling import WaitingRequest
 from notifications.messages import (
@@ -57,7 +58,7 @@ from notifications.queues.concurrency import ConcurrencyLimits, Slot
 from notifications.queues.queues import OF_A_ROUTE, Queues
 from notifications.rules.deadlines import expires_at, reply_due_at, stands_for_others_until
 from notifications.rules.policy import Recipient, Verdict, Wish, evaluate, wish_against
-from notifications.rules.reports import Decided, load_errors, pack, pack_names, repeat_reports
+from notifications.rules.reports import Decided, errors_of, load_errors, pack, pack_names, repeat_reports
 from notifications.rules.transitions import end
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
@@ -71,6 +72,8 @@ SENDER = b"s"  # with the digest of a sender: its bucket
 REPEATED = b"d"
 REPEATS: BucketLimits = (Limit(5, 60.0),)
 ALL_REPEATS: BucketLimits = (Limit(1000, 10.0),)
+# Anybody can make up requests with these verdicts alone. They leave no row that is kept for long.
+REFUSALS = frozenset({Verdict.NOT_REGISTERED, Verdict.WRONG_TOKEN})
 State = Notification.State
 
 
@@ -104,13 +107,15 @@ class Accepted:
     """The result of a batch of requests: answers that are known at once, pushes to send, and requests that wait.
 
     ``replayed`` has the source keys of requests that are neither carried out nor answered. They were decided long ago,
-    or come too often.
+    or come too often. ``stored`` has those of the requests that staff can find. All others repeat one, or notify
+    nobody.
     """
 
     answers: list[Answer] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     waiting: list[WaitingRequest] = field(default_factory=list)
     replayed: set[bytes] = field(default_factory=set)
+    stored: set[bytes] = field(default_factory=set)
 
 
 class Addressee(NamedTuple):
@@ -197,6 +202,11 @@ class _Request:
         return all(draft.error is not None for draft in self.drafts)
 
     @property
+    def is_refused(self) -> bool:
+        """Return whether it notifies nobody, because its recipients are not registered or its tokens are wrong."""
+        return all(draft.verdict in REFUSALS for draft in self.drafts)
+
+    @property
     def stored(self) -> list[_Draft]:
         """Return the notifications that get a row: those that are to be delivered."""
         return [draft for draft in self.drafts if draft.verdict is Verdict.DELIVER]
@@ -222,7 +232,9 @@ def accept(bridge: str, batch: Sequence[Incoming], *, sending: Sending, now: dat
     _limit(requests, now=now)
     _choose(requests, all_queues.and_halted(sending.limits.reach.halts()), sending.limits)
     crowded = _coalesce(requests)
-    _store(bridge, requests, free_ids, sending, now=now)
+    stored = [request for request in requests if not request.is_refused]
+    _store(bridge, stored, free_ids, sending, now=now)
+    store_refused(bridge, [_refused(request) for request in requests if request.is_refused], now=now)
     count_beyond(_beyond(requests), now=now)
     if crowded:
         coalescing.leave_out_oldest(crowded, limit=settings.MAX_OPEN_PER_ROUTE, now=now)
@@ -241,6 +253,7 @@ def accept(bridge: str, batch: Sequence[Incoming], *, sending: Sending, now: dat
         ],
         waiting=[_waiting(bridge, request, now=now) for request in requests if not request.is_answered],
         replayed=replayed,
+        stored={request.incoming.source_key for request in stored},
     )
 
 
@@ -508,7 +521,6 @@ def _store(bridge: str, requests: Sequence[_Request], free: Ids, sending: Sendin
 def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> NewRequest:
     incoming, is_answered, states = request.incoming, request.is_answered, NotificationRequest.State
     is_named = bool(request.decided) and not is_answered
-    decided = [Decided(d.position, d.verdict, d.notification.type, d.why) for d in request.decided]
     return NewRequest(
         request_key=incoming.request_key,
         source_key=incoming.source_key,
@@ -518,13 +530,22 @@ def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> 
         state=(states.ANSWERED if is_answered else states.WAITING).value,
         answered_at=now if is_answered else None,
         ended_on=day_of(now) if is_answered else UNDER_WAY,
-        decided=pack(decided) if decided else None,
+        decided=_pack(request.decided),
         decided_names=pack_names(d.notification for d in request.decided) if is_named else None,
         decided_for=_recipients(request.decided),
         notifications=[
             _new_notification(draft, incoming.arrived_at, lease_until=lease_until, now=now) for draft in request.stored
         ],
     )
+
+
+def _pack(decided: Iterable[_Draft]) -> bytes | None:
+    return pack(Decided(d.position, d.verdict, d.notification.type, d.why) for d in decided)
+
+
+def _refused(request: _Request) -> tuple[bytes, bytes]:
+    """Return what is stored of a request that notifies nobody: its key and its packed verdicts."""
+    return request.incoming.request_key, _pack(request.decided) or b""
 
 
 def _recipients(decided: Sequence[_Draft]) -> list[tuple[int, bytes]]:
@@ -634,7 +655,10 @@ def _report(draft: _Draft) -> Report | None:
 def _answer(bridge: str, request: _Request) -> Answer:
     incoming = request.incoming
     reports = tuple(report for draft in request.drafts if (report := _report(draft)))
-    return Answer(bridge, incoming.source_key, incoming.reply_address, incoming.request.message_id, reports)
+    return Answer(
+        *(bridge, incoming.source_key, incoming.reply_address, incoming.request.message_id, reports),
+        is_traceable=not request.is_refused,
+    )
 
 
 def _answers_repeated(bridge: str, repeats: Sequence[tuple[Incoming, KnownRequest]]) -> list[Answer]:
@@ -642,14 +666,15 @@ def _answers_repeated(bridge: str, repeats: Sequence[tuple[Incoming, KnownReques
     if not repeats:
         return []
     since = first_day(known.received_at for _, known in repeats)
-    errors = load_errors({known.id: known.decided for _, known in repeats}, since=since)
+    errors = load_errors({known.id: known.decided for _, known in repeats if known.id is not None}, since=since)
     return [
         Answer(
             bridge,
             i.source_key,
             i.reply_address,
             i.request.message_id,
-            repeat_reports(i.request.notifications, errors[known.id]),
+            repeat_reports(i.request.notifications, errors_of(known.decided) if known.id is None else errors[known.id]),
+            is_traceable=False,
         )
         for i, known in repeats
     ]

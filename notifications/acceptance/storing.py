@@ -6,7 +6,7 @@
 
 Two keys identify a repeat. The key of a request has a row of its own in `RequestDigest`, for 90 days. The key of a
 notification is unique among the notifications under way. Among those that ended in the last days it is looked up: see
-`_REFUSE_ENDED`.
+`_REFUSE_ENDED`. A request that notifies nobody has no other row than its `RefusedRequest`.
 
 `store_pushes` decides nothing: its pushes are to be delivered, and their sender learns only that they are stored. Their
 requests are stored as answered, so no worker settles them. Any process may call it, also one that processes no batches:
@@ -26,7 +26,7 @@ from kit.db.statements import Statement, array_value, fetch, new_ids, table, wri
 from kit.metrics.batches import count
 from notifications import metrics
 from notifications.messages import Outcome
-from notifications.models import DecidedAtOnce, Notification, NotificationRequest, RequestDigest
+from notifications.models import DecidedAtOnce, Notification, NotificationRequest, RefusedRequest, RequestDigest
 from notifications.queues.queues import UNSORTED, WAITS
 from notifications.rules.policy import Verdict
 from registrations.keys.encryption import Purpose
@@ -214,6 +214,22 @@ _REFUSE_ENDED: LiteralString = f"""
 """
 
 
+# Two workers may store the same request at the same time. Both answer it, and neither notifies anybody.
+_STORE_REFUSED: LiteralString = f"""
+    INSERT INTO {table(RefusedRequest)} (digest, decided, bridge, received_at)
+    SELECT digest, decided, %(bridge)s, %(now)s
+    FROM unnest(%(digests)b::bytea[], %(decided)b::bytea[]) AS new (digest, decided) ORDER BY 1
+    ON CONFLICT DO NOTHING
+"""
+
+
+def store_refused(bridge: str, requests: Sequence[tuple[bytes, bytes]], *, now: datetime) -> None:
+    """Store what is kept of requests that notify nobody. Each is given by its key and its packed verdicts."""
+    if requests:
+        digests, decided = [digest_of(bridge, key) for key, _ in requests], [packed for _, packed in requests]
+        write(_STORE_REFUSED, {"bridge": bridge, "now": now, "digests": digests, "decided": decided})
+
+
 def _columns(prefix: str, kind: type[Any], rows: Sequence[Any]) -> dict[str, list[Any]]:
     """Return the columns of these rows by the names of their parameters."""
     return {f"{prefix}_{each.name}": [getattr(row, each.name) for row in rows] for each in fields(kind)}
@@ -223,9 +239,9 @@ def _columns(prefix: str, kind: type[Any], rows: Sequence[Any]) -> dict[str, lis
 
 
 class KnownRequest(NamedTuple):
-    """A request that is stored already."""
+    """A request that is stored already. One that notified nobody has no id."""
 
-    id: int
+    id: int | None
     received_at: datetime
     is_answered: bool
     decided: bytes | None
@@ -250,11 +266,13 @@ _MAY_HAVE_REACHED_NOBODY: LiteralString = f"""
     state IN ('{State.DEAD_TOKEN}', '{State.WITHDRAWN}', '{State.UNDELIVERABLE}', '{State.EXPIRED}',
               '{State.UNCONFIRMED}')
 """
-_FIND_DIGESTS: LiteralString = """
-    SELECT digest, received_at, TRUE FROM notifications_requestdigest WHERE digest = ANY (%(digests)b::bytea[])
+_FIND_DIGESTS: LiteralString = f"""
+    SELECT digest, received_at, TRUE, NULL FROM notifications_requestdigest WHERE digest = ANY (%(digests)b::bytea[])
+    UNION ALL SELECT digest, received_at, TRUE, decided FROM {table(RefusedRequest)}
+    WHERE digest = ANY (%(digests)b::bytea[]) AND received_at >= {{since}} AND received_at < {{until}}
 """
 _FIND_KEYS: LiteralString = f"""
-    SELECT dedup_key, CASE WHEN {_MAY_HAVE_REACHED_NOBODY} THEN 'epoch' ELSE created_at END, FALSE
+    SELECT dedup_key, CASE WHEN {_MAY_HAVE_REACHED_NOBODY} THEN 'epoch' ELSE created_at END, FALSE, NULL
     FROM notifications_notification"""
 _FIND_KNOWN: LiteralString = f"""
     {_FIND_DIGESTS}
@@ -275,7 +293,9 @@ def digest_of(bridge: str, request_key: bytes) -> bytes:
 
 def forget_keys(keys: Iterable[tuple[str, bytes]]) -> None:
     """Forget these requests, each given by bridge and key, so that they may come again."""
-    RequestDigest.objects.filter(digest__in=[digest_of(bridge, key) for bridge, key in keys]).delete()
+    digests = [digest_of(bridge, key) for bridge, key in keys]
+    for known in (RequestDigest, RefusedRequest):
+        known.objects.filter(digest__in=digests).delete()
 
 
 def find_known(
@@ -288,11 +308,15 @@ def find_known(
 
 def read_known(bridge: str, request_keys: Collection[bytes], rows: Rows) -> Known:
     """Return what the statement of `find_known` found, with the stored requests that are repeated."""
-    digests = {digest: received_at for digest, received_at, is_request in rows if is_request}
-    received = {key: digests[each] for key in request_keys if (each := digest_of(bridge, key)) in digests}
-    requests = _find_requests(bridge, received) if received else {}
-    dedup_keys = {key: created_at for key, created_at, is_request in rows if not is_request}
-    return Known(requests, dedup_keys, received.keys() - requests.keys())
+    digests = {digest: (at, decided) for digest, at, is_request, decided in rows if is_request}
+    found = {key: digests[each] for key in request_keys if (each := digest_of(bridge, key)) in digests}
+    received = {key: at for key, (at, decided) in found.items() if decided is None}
+    stored = _find_requests(bridge, received) if received else {}
+    refused = {
+        key: KnownRequest(None, at, True, decided) for key, (at, decided) in found.items() if decided is not None
+    }
+    dedup_keys = {key: created_at for key, created_at, is_request, _ in rows if not is_request}
+    return Known(stored | refused, dedup_keys, received.keys() - stored.keys())
 
 
 def _find_requests(bridge: str, received: Mapping[bytes, datetime]) -> dict[bytes, KnownRequest]:
@@ -300,10 +324,10 @@ def _find_requests(bridge: str, received: Mapping[bytes, datetime]) -> dict[byte
     return {key: KnownRequest(*request) for key, *request in fetch(_FIND_REQUESTS, keys)}
 
 
-def find_repeats(bridge: str, request_keys: Collection[bytes]) -> set[bytes]:
-    """Return the keys of requests that were accepted before, however long ago."""
+def find_repeats(bridge: str, request_keys: Collection[bytes], *, now: datetime) -> set[bytes]:
+    """Return the keys of requests that were decided before, however long ago."""
     keys = {digest_of(bridge, key): key for key in request_keys}
-    return {keys[digest] for digest, *_ in fetch(_FIND_DIGESTS, {"digests": list(keys)})}
+    return {keys[digest] for digest, *_ in fetch(with_days(_FIND_DIGESTS, now), {"digests": list(keys)})}
 
 
 def release_old(dedup_keys: Mapping[bytes, datetime], *, until: datetime, now: datetime) -> set[bytes]:

@@ -144,12 +144,17 @@ def repeat_reports(request: Iterable[PushNotification], errors: Mapping[int, Rep
     )
 
 
+def errors_of(decided: bytes | None) -> dict[int, ReportError]:
+    """Return the reported error of each position that was decided at once."""
+    return {one.position: one.error for one in unpack(decided)}
+
+
 def load_errors(decided: Mapping[int, bytes | None], *, since: date) -> dict[int, dict[int, ReportError]]:
     """Return the reported error of each position of these requests, which are given with their packed decisions.
 
     None of their notifications ended before the day ``since``.
     """
-    errors = {request_id: {d.position: d.error for d in unpack(packed)} for request_id, packed in decided.items()}
+    errors = {request_id: errors_of(packed) for request_id, packed in decided.items()}
     fixed = Notification.objects.filter(request__in=errors.keys(), report__isnull=False, ended_on__gte=since)
     for request_id, position, report in fixed.values_list("request", "position", "report"):
         errors[request_id][position] = REPORT_ERRORS[Notification.Reports(report or "")]

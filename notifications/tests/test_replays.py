@@ -63,8 +63,8 @@ def test_the_stored_digest_is_the_one_looked_up():
     keys = [bytes([number]) * 32 for number in range(4)]
     assert {bytes(each.digest) for each in RequestDigest.objects.all()} == {digest_of(BRIDGE, key) for key in keys[:3]}
     assert {len(each.digest) for each in RequestDigest.objects.all()} == {DIGEST_BYTES}
-    assert find_repeats(BRIDGE, keys) == set(keys[:3])
-    assert find_repeats("another-bridge", keys) == set()
+    assert find_repeats(BRIDGE, keys, now=NOW) == set(keys[:3])
+    assert find_repeats("another-bridge", keys, now=NOW) == set()
 
 
 def test_the_key_of_a_request_that_is_never_repeated_is_not_kept():

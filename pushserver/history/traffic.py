@@ -15,7 +15,7 @@ from kit.db.partitions import day_of, with_days
 from kit.db.statements import table
 from kit.operations import parts
 from notifications.messages import Outcome
-from notifications.models import Attempt, Channel, Notification, NotificationRequest
+from notifications.models import Attempt, Channel, Notification, NotificationRequest, RefusedRequest
 from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, TrafficMinute
 from registrations import token_types
 
@@ -31,10 +31,16 @@ CLAIMED_BEFORE = 2 * SETTLED_AFTER
 CLAIMED = "attempt.started_at >= %(claimed)s AND attempt.started_at < %(end)s"
 
 COUNT_TRAFFIC = f"""
-    WITH requests AS (
-        SELECT bridge, count(*) AS number FROM notifications_notificationrequest
-        WHERE received_at >= %(begin)s AND received_at < %(end)s AND ended_on >= %(since)s GROUP BY bridge
+    WITH refused AS (
+        SELECT bridge FROM {table(RefusedRequest)} WHERE received_at >= %(begin)s AND received_at < %(end)s
+    ), requests AS (
+        SELECT bridge, count(*) AS number FROM (
+            SELECT bridge FROM notifications_notificationrequest
+            WHERE received_at >= %(begin)s AND received_at < %(end)s AND ended_on >= %(since)s
+            UNION ALL SELECT bridge FROM refused
+        ) AS each GROUP BY bridge
     ), replies AS ({{replies}}
+        UNION ALL SELECT bridge, NULL FROM refused  -- a reply that is confirmed leaves no row
     ), by_bridge AS (
         INSERT INTO pushserver_bridgeminute (begin_at, bridge, request_count, reply_count)
         SELECT %(begin)s, bridge, coalesce(requests.number, 0), coalesce(sent.number, 0)

@@ -11,6 +11,7 @@ from aiohttp.test_utils import unused_port
 from django.db import connection
 from django.utils import timezone
 
+from notifications.acceptance import storing
 from notifications.gateways.gorush.sending.client import open_gateway
 from notifications.metrics import DISPATCH_SECONDS
 from notifications.models import Attempt, Notification, NotificationRequest
@@ -69,6 +70,16 @@ def test_pushes_of_xmpp_are_requests_and_counted_apart() -> None:
     found = TrafficMinute.objects.get()
     by_bridge = BridgeMinute.objects.order_by("bridge").values_list("bridge", "request_count", "reply_count")
     assert (found.request_count, list(by_bridge)) == (3, [("waku", 1, 0), ("xmpp", 2, 0)])
+
+
+def test_a_request_that_notified_nobody_is_counted_with_its_answer() -> None:
+    for number, at in enumerate((NOON - ms(1), NOON, NOON + ms(59_999), NOON + MINUTE)):
+        storing.store_refused("waku", [(b"%d" % number, b"")], now=at)
+        factories.make_reply(at=at, published_at=at, is_discarded=True)
+
+    traffic.count(NOON, now=NOON + MINUTE)
+
+    assert BridgeMinute.objects.values_list("bridge", "request_count", "reply_count").get() == ("waku", 2, 2)
 
 
 def test_a_push_counts_when_its_result_was_known_and_its_wait_when_its_post_began() -> None:

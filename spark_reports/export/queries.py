@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from kit.db.statements import table
 from kit.operations import parts
-from notifications.models import Attempt, Channel, Notification, NotificationRequest
+from notifications.models import Attempt, Channel, Notification, NotificationRequest, RefusedRequest
 from notifications.rules.policy import Verdict
 from notifications.rules.reports import BYTES_EACH, REPORTS, VERDICTS
 from registrations.models import RegistrationEvent, Route
@@ -172,11 +172,16 @@ def notifications(hours: Hours) -> str:
         WHERE {_in("n.created_at", hours, notification="n")} AND {_there("n", hours)}
         UNION ALL
         SELECT {_hour("request.received_at")}, 'none', '', request.bridge, CASE {_VERDICT} {_VERDICT_STATE} END,
-            CASE {_VERDICT} {_VERDICT_REPORT} END {_decided(hours)}"""
+            CASE {_VERDICT} {_VERDICT_REPORT} END {_decided(hours)}
+        UNION ALL
+        SELECT {_hour("request.received_at")}, 'none', '', request.bridge, CASE {_VERDICT} {_VERDICT_STATE} END,
+            CASE {_VERDICT} {_VERDICT_REPORT} END
+        FROM {table(RefusedRequest)} request CROSS JOIN {_PLACES}
+        WHERE {_in("request.received_at", hours)} AND {_VERDICT} > 0"""
 
 
-# Notifications decided at once have no rows. Their verdicts stand in the row of the request (`reports`), one at each
-# place of `decided`.
+# Notifications decided at once have no rows. Their verdicts stand in the row of the request (`reports`), or in that of
+# a refused one, one at each place of `decided`.
 _PLACES = f"generate_series(0, length(request.decided) / {BYTES_EACH} - 1) place"
 _VERDICT = f"get_byte(request.decided, {BYTES_EACH} * place)"
 _VERDICT_STATE = " ".join(f"WHEN {code} THEN '{VERDICT_STATES.get(v, REFUSED)}'" for code, v in VERDICTS.items())

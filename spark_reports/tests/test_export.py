@@ -27,6 +27,7 @@ from django.utils import timezone
 
 from embedded import seeding
 from kit.db.timeouts import REPORTS
+from notifications.acceptance import storing
 from notifications.gateways.gorush.rules.file import seed_rules
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import Decided, pack
@@ -240,6 +241,16 @@ def test_a_notification_decided_at_once_is_exported_from_its_request(
     ]
     times = [(row["delivered_us"], row["answered_us"]) for row in rows_of(lake_url, manifest, "notification_times")]
     assert sorted(times, key=repr) == [(None, 1_000_000), (None, None)]
+
+
+def test_a_request_that_notified_nobody_is_exported_from_the_row_that_is_left_of_it(
+    lake_url: str, day: date, export: Callable[..., Manifest]
+) -> None:
+    decided = pack([Decided(0, Verdict.WRONG_TOKEN, 1), Decided(2, Verdict.NOT_REGISTERED, 1)])
+    for number, at in enumerate((midnight(day), midnight(day) - timedelta(seconds=1))):
+        storing.store_refused("waku", [(b"%d" % number, decided or b"")], now=at)
+    rows = [(row["bridge"], row["state"], row["report"]) for row in rows_of(lake_url, export(), "notifications")]
+    assert sorted(rows) == [("waku", "refused", "not_registered"), ("waku", "refused", "wrong_token")]
 
 
 def test_a_reply_that_was_published_again_has_no_duration(

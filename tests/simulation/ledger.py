@@ -43,7 +43,9 @@ SNAPSHOT = """
         ) ORDER BY r.id) FROM notifications_notificationrequest AS r),
         'registrations', (
             SELECT json_agg(json_build_array(id, version, state, installation_id)) FROM registrations_registration),
-        'envelopes', (SELECT json_agg(json_build_array(encode(hash, 'hex'), state)) FROM waku_bridge_inboundenvelope),
+        'envelopes', (
+            SELECT json_agg(json_build_array(encode(known.hash, 'hex'), coalesce(state, 'removed')))
+            FROM waku_bridge_envelopehash AS known LEFT JOIN waku_bridge_inboundenvelope USING (hash)),
         'replies', (SELECT json_agg(json_build_array(id, state)) FROM waku_bridge_outboundreply)
     )
 """
@@ -222,7 +224,7 @@ class Ledger:
         _hold("failed" not in envelopes.values(), "an envelope failed")
         _hold(self._envelopes.keys() <= envelopes.keys(), "an envelope is gone")
         for name, state in self._envelopes.items():
-            is_back = state in {"processed", "dropped"} and envelopes[name] != state
+            is_back = state in {"processed", "dropped", "removed"} and envelopes[name] != state
             _hold(not is_back, f"an envelope that was {state} is {envelopes[name]}")
         self._envelopes = envelopes
 

@@ -17,7 +17,7 @@ from django.conf import settings
 from django.db import transaction
 
 from kit.batches.batch import LONG_AGO
-from kit.buckets.bucket import BucketLimits
+from kit.buckets.bucket import BucketLimits, Buckets, Charge, Limit, per_minute
 from kit.buckets.shared import own_buckets
 from kit.db.clock import clock
 from kit.db.partitions import UNDER_WAY, day_of
@@ -60,6 +60,11 @@ State = InboundEnvelope.State
 # Limit of the payloads that one batch opens: half as many bytes as it may decide, as opening costs almost as much.
 MAX_BATCH_BYTES = BUDGET * BYTES_PER_UNIT // 2
 PROCESS_DIED = "process_died"
+# Anybody can cause any number of envelopes that nothing follows from. Of each reason a process keeps this many rows a
+# minute, for operators, and of envelopes that cannot be read this many hashes an hour. A further copy of an envelope
+# without a hash is opened once more.
+ROWS_PER_MINUTE = 10
+HASHES_PER_HOUR = 1000
 # Limit of the queries about one key that are answered.
 QUERIES_PER_KEY_PER_MINUTE = 120
 
@@ -129,11 +134,14 @@ class Processed:
     needs_keys: bool = False  # some envelopes wait for the key of their topic
 
 
-def process(items: Sequence[Item], *, sending: Sending, now: datetime) -> Processed:
-    """Process envelopes that were taken and opened, in the same transaction."""
+def process(items: Sequence[Item], *, sending: Sending, capacity: Buckets, now: datetime) -> Processed:
+    """Process envelopes that were taken and opened, in the same transaction.
+
+    ``capacity`` limits what this process keeps of those that nothing follows from.
+    """
     replies = _register(items, now=now) + _answer_queries(items, now=now)
     accepted = _accept_requests(items, sending=sending, now=now)
-    _close(items, now=now)
+    _close(items, _find_useless(items, accepted.stored, capacity, now=now), now=now)
     _log_batch(items)
     return Processed(replies, accepted, needs_keys=any(item.state is State.PENDING_KEY for item in items))
 
@@ -444,6 +452,31 @@ def _accept_requests(items: Sequence[Item], *, sending: Sending, now: datetime) 
     return accepted
 
 
+class Useless(NamedTuple):
+    """Hashes of envelopes whose rows are not kept, and of those among them whose hashes are not kept either."""
+
+    rows: set[bytes]
+    hashes: list[bytes]
+
+
+def _find_useless(
+    items: Iterable[Item], stored_requests: Collection[bytes], capacity: Buckets, *, now: datetime
+) -> Useless:
+    """Return what is not kept of envelopes that are dropped, and of requests that repeat one or notify nobody."""
+    at = now.timestamp()
+    useless = [item for item in items if _is_useless(item, stored_requests)]
+    left_out = [i for i in useless if not capacity.take(Charge(i.reason, per_minute(ROWS_PER_MINUTE)), now=at)]
+    hashes = Charge(None, (Limit(HASHES_PER_HOUR, 3600.0),))
+    unreadable = [item.hash for item in left_out if item.decoded is None and not capacity.take(hashes, now=at)]
+    capacity.keep()
+    return Useless({item.hash for item in left_out}, unreadable)
+
+
+def _is_useless(item: Item, stored_requests: Collection[bytes]) -> bool:
+    is_request = item.decoded is not None and isinstance(item.decoded.body, PushRequest)
+    return item.state is State.DROPPED or (is_request and item.hash not in stored_requests)
+
+
 def _type_of(item: Item) -> str:
     return MESSAGE_TYPES[type(item.decoded.body)].name.lower() if item.decoded else "unknown"
 
@@ -472,18 +505,24 @@ _CLOSE = f"""
         WHERE envelope.hash = ANY ({_HASHES}) AND {_of("states", "text")} <> '{State.PENDING_KEY}'
         RETURNING {", ".join(_ENDED.get(column, f"envelope.{column}") for column in _COLUMNS)}
     )
-    INSERT INTO waku_bridge_inboundenvelope ({", ".join(_COLUMNS)}) SELECT * FROM ended
+    INSERT INTO waku_bridge_inboundenvelope ({", ".join(_COLUMNS)})
+    SELECT * FROM ended WHERE {array_value(_HASHES, "ended.hash", "kept", "boolean")}
 """
+_FORGET: LiteralString = "DELETE FROM waku_bridge_envelopehash WHERE hash = ANY (%b::bytea[])"
 
 
-def _close(items: Sequence[Item], *, now: datetime) -> None:
+def _close(items: Sequence[Item], useless: Useless, *, now: datetime) -> None:
     """Write how every envelope ended, in one statement, and drop the payloads that are not needed any more."""
     rows = [
         (
             *(item.hash, str(item.state), item.reason),
             int(MESSAGE_TYPES[type(item.decoded.body)]) if item.decoded else None,
             item.decoded.message_id if item.decoded else None,
+            item.hash not in useless.rows,
         )
         for item in items
     ]
-    write_rows(_CLOSE, ("hashes", "states", "reasons", "types", "ids"), rows, now=now, today=day_of(now))
+    columns = "hashes", "states", "reasons", "types", "ids", "kept"
+    write_rows(_CLOSE, columns, rows, now=now, today=day_of(now))
+    if useless.hashes:
+        write(_FORGET, [useless.hashes])

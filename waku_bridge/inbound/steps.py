@@ -19,6 +19,7 @@ from django.conf import settings
 
 from kit.batches.batch import Batch, Step, Work
 from kit.batches.journal import CrashReports, InFlightJournal
+from kit.buckets.bucket import Buckets
 from kit.buckets.share import own_share
 from kit.buckets.shared import own_buckets
 from notifications.acceptance.acceptance import Sending
@@ -47,7 +48,7 @@ class InboxStep(Step):
 
     def _process(self, items: Sequence[Item], *, is_more_left: bool, now: datetime) -> Work[Processed]:
         sending = Sending(self._intake.delivery.lease, self._intake.delivery.limits)
-        processed = inbound.process(items, sending=sending, now=now)
+        processed = inbound.process(items, sending=sending, capacity=self._intake.capacity, now=now)
         answers = [*processed.replies, *traced(processed.accepted.answers)]
         return Work(processed, answers, is_more_left=is_more_left)
 
@@ -132,17 +133,17 @@ class Inbox(InboxStep):
         is_full = taken.is_more_left and not batch.is_part
         if self._intake.priority.decides_all(costs, is_full=is_full, waited=waited):
             return Chosen(set(range(len(items))), set())
-        names = list(_named_without_repeats(items))
+        names = list(_named_without_repeats(items, now=batch.now))
         found = find_proven_addresses({name for each in names for name in each})
         return self._intake.priority.choose(costs, [[found[name] for name in each if name in found] for each in names])
 
 
-def _named_without_repeats(items: Sequence[Item]) -> Iterator[list[Named]]:
+def _named_without_repeats(items: Sequence[Item], *, now: datetime) -> Iterator[list[Named]]:
     """Yield the installations that each message is about, and none for a repeated request.
 
     Anybody may have recorded a request and repeat it, so a repetition must not take the tokens of a proven address.
     """
-    seen = find_repeats(BRIDGE, [item.decoded.message_id for item in items if item.decoded])
+    seen = find_repeats(BRIDGE, [item.decoded.message_id for item in items if item.decoded], now=now)
     for decoded in (item.decoded for item in items):
         yield [] if decoded and decoded.message_id in seen else named(decoded)
         seen |= {decoded.message_id} if decoded else set()
@@ -183,6 +184,7 @@ class InboxIntake:
         self.want_keys = want_keys
         self.journal = journal
         self.took_from_inbox = False  # whether the inbox's step of this batch took envelopes
+        self.capacity = Buckets()  # for what is kept of envelopes that nothing follows from
         self.priority = Priority(settings.ROUTE_LIMITS[:1], lambda: own_share().part)
         self._crash_reports = CrashReports(journal.path.parent)
         self._put_off: dict[bytes, tuple[float, float]] = {}  # its end (monotonic), and its length in seconds

@@ -217,12 +217,19 @@ async def _ask(store: WakuNode, hashes: Sequence[bytes], stores: Nodes, answers:
             answers[each][store.url] = each in known
 
 
+_CONFIRMED = f"""
+    id = ANY (%(ids)b::bigint[]) AND envelope_hash = ANY (%(questions)b::bytea[])
+    AND {unindexed("state")} = '{State.PUBLISHED}'
+"""
 _CLOSE = f"""
-    UPDATE waku_bridge_outboundreply
-    SET state = '{State.CONFIRMED}', confirmed_at = %(now)s, payload = NULL, ended_on = %(today)s
-    WHERE {IS_UNDER_WAY} AND id = ANY (%(ids)b::bigint[]) AND envelope_hash = ANY (%(questions)b::bytea[])
-        AND {unindexed("state")} = '{State.PUBLISHED}'
-    RETURNING id
+    WITH discarded AS (
+        DELETE FROM waku_bridge_outboundreply_under_way WHERE {_CONFIRMED} AND is_discarded RETURNING id
+    ), kept AS (
+        UPDATE waku_bridge_outboundreply
+        SET state = '{State.CONFIRMED}', confirmed_at = %(now)s, payload = NULL, ended_on = %(today)s
+        WHERE {IS_UNDER_WAY} AND {_CONFIRMED} AND NOT is_discarded RETURNING id
+    )
+    SELECT id FROM discarded UNION ALL SELECT id FROM kept
 """
 
 
@@ -248,7 +255,9 @@ def _ask_again(replies: Sequence[Checked], given_up: Counter, *, now: datetime) 
 
 def _give_up(replies: Sequence[Checked], counter: Counter, *, now: datetime) -> None:
     if replies:
-        given_up = _still_published(replies).update(state=State.UNCONFIRMED, payload=None, ended_on=day_of(now))
+        published = _still_published(replies)
+        given_up, _ = published.filter(is_discarded=True).delete()
+        given_up += published.update(state=State.UNCONFIRMED, payload=None, ended_on=day_of(now))
         counter.inc(given_up)
         log.warning("replies_given_up", count=given_up)
 

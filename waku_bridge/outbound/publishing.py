@@ -276,15 +276,20 @@ def claim_pending(*, limit: int, now: datetime, nothing_before: datetime = LONG_
 
 _GIVE_UP = f"""
     WITH old AS (
-        SELECT id, envelope_hash {_PENDING} AND next_attempt_at <= %(now)s AND created_at <= %(old)s
+        SELECT id, envelope_hash, is_discarded {_PENDING} AND next_attempt_at <= %(now)s AND created_at <= %(old)s
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    ), discarded AS (
+        DELETE FROM waku_bridge_outboundreply_under_way
+        WHERE id = ANY (ARRAY(SELECT id FROM old WHERE is_discarded)) RETURNING id
+    ), kept AS (
+        UPDATE waku_bridge_outboundreply AS reply
+        SET state = CASE WHEN published_at IS NULL THEN '{State.ABANDONED}' ELSE '{State.UNCONFIRMED}' END,
+            payload = NULL, ended_on = %(today)s
+        WHERE reply.{IS_UNDER_WAY} AND reply.id = ANY (ARRAY(SELECT id FROM old WHERE NOT is_discarded))
+            AND reply.envelope_hash = ANY (ARRAY(SELECT envelope_hash FROM old))  -- then each index begins with a key
+        RETURNING reply.id
     )
-    UPDATE waku_bridge_outboundreply AS reply
-    SET state = CASE WHEN published_at IS NULL THEN '{State.ABANDONED}' ELSE '{State.UNCONFIRMED}' END, payload = NULL,
-        ended_on = %(today)s
-    WHERE reply.{IS_UNDER_WAY} AND reply.id = ANY (ARRAY(SELECT id FROM old))
-        AND reply.envelope_hash = ANY (ARRAY(SELECT envelope_hash FROM old))  -- then each index begins with a key
-    RETURNING reply.id
+    SELECT id FROM discarded UNION ALL SELECT id FROM kept
 """
 
 

@@ -37,7 +37,8 @@ class Reply:
     """An answer to the envelope with this hash, for the key (33 bytes) that signed its message, on its shard.
 
     ``sender`` is the key (33 bytes) of the identity of ours that signs the answer, or empty for the server's first one.
-    Several identities may answer one envelope. Each of them numbers its parts from its own ``first_part``.
+    Several identities may answer one envelope. Each of them numbers its parts from its own ``first_part``. A reply that
+    is discarded leaves no row once it has ended.
     """
 
     envelope_hash: bytes
@@ -46,6 +47,7 @@ class Reply:
     body: ReplyBody
     sender: bytes = b""
     first_part: int = 0
+    is_discarded: bool = False
 
 
 class Outgoing(NamedTuple):
@@ -83,7 +85,7 @@ def reply_to(answer: Answer) -> Reply:
     sender = b"" if rest.startswith(b"/") else rest[:PUBLIC_KEY_BYTES]
     pubsub_topic = rest[len(sender) :].decode()
     body = PushResponse(answer.message_id, answer.reports)
-    return Reply(answer.source_key, pubsub_topic, author, body, sender)
+    return Reply(answer.source_key, pubsub_topic, author, body, sender, is_discarded=not answer.is_traceable)
 
 
 class _Sealed(NamedTuple):
@@ -94,6 +96,7 @@ class _Sealed(NamedTuple):
     message_type: int
     pubsub_topic: str
     message: WakuMessage
+    is_discarded: bool
 
 
 # A second answer to the same envelope is not stored: another worker's was first, and may have been confirmed since.
@@ -101,11 +104,11 @@ class _Sealed(NamedTuple):
 _INSERT: LiteralString = f"""
     INSERT INTO waku_bridge_outboundreply
         (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns,
-         state, attempt_count, repeat_count, next_attempt_at, created_at, node)
+         is_discarded, state, attempt_count, repeat_count, next_attempt_at, created_at, node)
     SELECT *, '{OutboundReply.State.PENDING}', 1, 0, %(retry_at)s, %(now)s, ''
     FROM unnest(%(hashes)b::bytea[], %(parts)b::smallint[], %(types)b::smallint[], %(shards)b::text[],
-                %(topics)b::text[], %(payloads)b::bytea[], %(timestamps)b::bigint[])
-        AS new (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns)
+                %(topics)b::text[], %(payloads)b::bytea[], %(timestamps)b::bigint[], %(discarded)b::boolean[])
+        AS new (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns, is_discarded)
     WHERE NOT EXISTS (
         SELECT FROM waku_bridge_outboundreply AS known
         WHERE ended_on IN ({{days}}) AND known.envelope_hash = new.envelope_hash AND known.part = new.part
@@ -149,6 +152,7 @@ def record(replies: Sequence[Reply], *, now: datetime, retry_after: timedelta) -
             "topics": [reply.message.content_topic for reply in sealed],
             "payloads": [reply.message.payload for reply in sealed],
             "timestamps": [reply.message.timestamp_ns for reply in sealed],
+            "discarded": [reply.is_discarded for reply in sealed],
         },
     )
     return Recorded(sealed, written, now)
@@ -179,7 +183,8 @@ def _seal(reply: Reply) -> Iterator[_Sealed]:
             timestamp_ns=clock.now_ns(),
             random_bytes=os.urandom,
         )
-        yield _Sealed(reply.envelope_hash, part, MESSAGE_TYPES[type(body)], reply.pubsub_topic, message)
+        message_type = MESSAGE_TYPES[type(body)]
+        yield _Sealed(reply.envelope_hash, part, message_type, reply.pubsub_topic, message, reply.is_discarded)
 
 
 def _split(body: ReplyBody) -> Iterator[ReplyBody]:

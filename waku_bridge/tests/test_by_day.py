@@ -271,5 +271,6 @@ def test_workers_that_take_and_end_envelopes_at_once_do_not_conflict() -> None:
 def _take_and_end(limit: int) -> bool:
     taken = inbound.take(limit)
     time.sleep(0.005)
-    inbound._close([inbound.Item(each, state=State.PROCESSED) for each in taken.envelopes], now=AFTER)
+    items = [inbound.Item(each, state=State.PROCESSED) for each in taken.envelopes]
+    inbound._close(items, inbound.Useless(set(), []), now=AFTER)
     return bool(taken.envelopes)

@@ -9,12 +9,21 @@ from django.db import connection
 
 from kit.db.connections import connection_parameters
 from kit.db.statements import fetch
+from notifications import retention
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Incoming, Sending, dedup_key, withdraw
 from notifications.delivery.recording import take_up_lost
 from notifications.delivery.settling import settle
 from notifications.messages import ChannelKey, Outcome, PushLimit, PushNotification, PushRequest, QueueKey, ReportError
-from notifications.models import Attempt, Notification, NotificationRequest, Queue
+from notifications.models import (
+    Attempt,
+    DecidedAtOnce,
+    Notification,
+    NotificationRequest,
+    Queue,
+    RefusedRequest,
+    RequestDigest,
+)
 from notifications.queues import halts, queues
 from notifications.queues.admission import Admission, own_admission
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
@@ -179,11 +188,6 @@ def test_acceptance_claims_nothing_that_no_worker_would_claim(obstacle):
 @pytest.mark.parametrize(
     ("recipient", "asked", "verdict", "report"),
     [
-        ({}, {"public_key_hash": NOBODY}, Verdict.NOT_REGISTERED, NOT_REGISTERED),
-        ({}, {"installation_id": UUID.replace("-", "")}, Verdict.NOT_REGISTERED, NOT_REGISTERED),
-        ({"route": None, "state": Registration.State.UNREGISTERED}, {}, Verdict.NOT_REGISTERED, NOT_REGISTERED),
-        ({}, {"access_token": TOKEN.upper()}, Verdict.WRONG_TOKEN, WRONG_TOKEN),
-        ({}, {"access_token": ""}, Verdict.WRONG_TOKEN, WRONG_TOKEN),
         ({"enabled": False}, {}, Verdict.SUPPRESSED, SUCCESS),
         ({"blocked_chat_list": [b"author"]}, {"author": b"author"}, Verdict.SUPPRESSED, SUCCESS),
         ({"muted_chat_list": [b"chat"]}, {"chat_id": b"chat"}, Verdict.SUPPRESSED, SUCCESS),
@@ -202,6 +206,45 @@ def test_a_notification_that_is_not_delivered_is_answered_at_once_and_keeps_no_p
     assert decided() == [(0, verdict, 1)]
     assert (Notification.objects.count(), accepted.claims, accepted.waiting) == (0, [], [])
     assert (request.reply_address, request.decided_names) == (None, None)
+
+
+@pytest.mark.requirement("SN6")
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("recipient", "asked", "report"),
+    [
+        ({}, {"public_key_hash": NOBODY}, NOT_REGISTERED),
+        ({}, {"installation_id": UUID.replace("-", "")}, NOT_REGISTERED),
+        ({"route": None, "state": Registration.State.UNREGISTERED}, {}, NOT_REGISTERED),
+        ({}, {"access_token": TOKEN.upper()}, WRONG_TOKEN),
+        ({}, {"access_token": ""}, WRONG_TOKEN),
+    ],
+)
+def test_a_request_that_notifies_nobody_is_answered_at_once_and_leaves_its_verdict_alone(recipient, asked, report):
+    make_recipient(**recipient)
+    accepted = accept([incoming(push(**asked))], now=NOW)
+    [answer] = accepted.answers
+    assert (reported(answer), answer.is_traceable) == ([report], False)
+    assert (answer.bridge, answer.reply_address) == (BRIDGE, ADDRESS)
+    assert (answer.source_key, answer.message_id) == (b"\x0e" * 32, b"status message")
+    assert (accepted.claims, accepted.waiting, accepted.stored) == ([], [], set())
+    [row] = RefusedRequest.objects.all()
+    assert [each.error for each in unpack(row.decided)] == [report[1]]
+    for model in (NotificationRequest, Notification, RequestDigest, DecidedAtOnce):
+        assert not model.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_request_with_one_push_that_is_delivered_or_hidden_is_kept_whole():
+    make_recipient(ALICE)
+    make_recipient(BOB, enabled=False)
+    batch = [
+        incoming(push(NOBODY), push(to), amm=bytes([number]) * 32, message_id=b"%d" % number)
+        for number, to in enumerate((ALICE, BOB))
+    ]
+    assert accept(batch, now=NOW).stored == {b"\x0e" * 32}
+    assert (NotificationRequest.objects.count(), RequestDigest.objects.count()) == (2, 2)
+    assert not RefusedRequest.objects.exists()
 
 
 @pytest.mark.django_db
@@ -243,8 +286,8 @@ def test_a_hundred_refused_notifications_leave_one_row_of_two_bytes_each():
     [answer] = accept([incoming(*refused)], now=NOW).answers
     assert [report.installation_id for report in answer.reports] == [str(number) for number in range(100)]
     assert Notification.objects.count() == 0
-    [request] = NotificationRequest.objects.all()
-    assert (len(request.decided), request.decided_names) == (200, None)
+    [request] = RefusedRequest.objects.all()
+    assert len(request.decided) == 200
     assert [d.type for d in unpack(request.decided)] == [*range(200, 256), *[0] * 44]
 
 
@@ -253,7 +296,8 @@ def test_type_zero_gets_no_report_and_no_push():
     make_recipient()
     [answer] = accept([incoming(push(type=0), push(NOBODY), push(type=0))], now=NOW).answers
     assert reported(answer) == [NOT_REGISTERED]
-    assert decided() == [(1, Verdict.NOT_REGISTERED, 1)]
+    [refused] = RefusedRequest.objects.all()
+    assert [(one.position, one.verdict) for one in unpack(refused.decided)] == [(1, Verdict.NOT_REGISTERED)]
 
 
 @pytest.mark.django_db
@@ -285,17 +329,33 @@ def test_a_repeat_after_the_answer_gets_the_same_answer_for_its_own_envelope():
     accepted = accept([incoming(push(), push(NOBODY))], now=NOW)
     [first] = settled(accepted)
     repeated = accept([incoming(push(), push(NOBODY), envelope=b"\x0f" * 32)], now=NOW + timedelta(minutes=2))
-    assert repeated.answers == [replace(first, source_key=b"\x0f" * 32)]
+    assert repeated.answers == [replace(first, source_key=b"\x0f" * 32, is_traceable=False)]
     assert repeated.claims == repeated.waiting == []
     assert (Notification.objects.count(), NotificationRequest.objects.count()) == (1, 1)
 
 
 @pytest.mark.django_db
-def test_a_repeat_is_answered_as_before_even_when_the_recipient_has_changed_meanwhile():
-    [first] = accept([incoming(push())], now=NOW).answers
+@pytest.mark.parametrize("later", [timedelta(), timedelta(hours=71), -DAY])
+def test_a_repeat_is_answered_as_before_even_when_the_recipient_has_changed_meanwhile(later):
+    """With the time before, the clock was set back."""
+    make_recipient(BOB)
+    pushes = push(), push(type=0), push(BOB, access_token="x"), push(NOBODY)
+    [first] = accept([incoming(*pushes)], now=NOW).answers
     make_recipient()
-    [again] = accept([incoming(push())], now=NOW).answers
-    assert reported(first) == reported(again) == [NOT_REGISTERED]
+    list(retention.purge(now=NOW + later, keep=30 * DAY))
+    repeated = accept([incoming(*pushes, envelope=b"\x0f" * 32)], now=NOW + later)
+    [again] = repeated.answers
+    assert reported(first) == reported(again) == [NOT_REGISTERED, WRONG_TOKEN, NOT_REGISTERED]
+    assert (repeated.claims, repeated.waiting, Notification.objects.count()) == ([], [], 0)
+
+
+@pytest.mark.django_db
+def test_a_refused_request_that_comes_again_days_later_is_decided_anew():
+    accept([incoming(push())], now=NOW)
+    make_recipient()
+    list(retention.purge(now=NOW + 4 * DAY, keep=30 * DAY))
+    assert not RefusedRequest.objects.exists()
+    assert len(accept([incoming(push())], now=NOW + 4 * DAY).claims) == 1
 
 
 @pytest.mark.django_db

@@ -13,6 +13,7 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from kit.batches.batch import Batch
+from kit.buckets.bucket import Buckets
 from notifications.messages import Outcome, ReportError
 from notifications.models import Notification, NotificationRequest
 from registrations.keys.encryption import DecryptionError, Keyring, Purpose
@@ -450,7 +451,8 @@ def test_two_workers_that_accept_the_same_request_at_once_deliver_once():
         with transaction.atomic():
             taken = inbound.take(1)
             barrier.wait()
-            inbound.process(inbound.open_all(taken.envelopes, now=NOW), sending=process.sending, now=NOW)
+            items = inbound.open_all(taken.envelopes, now=NOW)
+            inbound.process(items, sending=process.sending, capacity=Buckets(), now=NOW)
 
     barrier = threading.Barrier(2, timeout=10)
     in_threads(*(lambda process=process: suppress_conflict(accept_one, process) for process in processes))

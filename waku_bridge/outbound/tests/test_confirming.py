@@ -95,6 +95,41 @@ def test_the_verdict_follows_the_stores_and_the_taker_only_when_no_other_store_a
     assert judge("taker", known_by) == verdict
 
 
+# Replies that are discarded -------------------------------------------------------------------------------------------
+
+
+def test_a_reply_that_is_discarded_is_confirmed_and_leaves_no_row(start, clock, published):
+    (_, process), kept = published(*start(1), is_discarded=True), make_reply(at=clock.at)
+    process.works()
+    clock.goes(ASKED_AFTER)
+    process.works()
+    assert [row.state for row in OutboundReply.objects.all()] == [State.CONFIRMED]
+    assert fresh(kept).state == State.CONFIRMED
+
+
+def test_a_reply_that_is_discarded_is_published_again_and_leaves_no_row_when_it_is_given_up(start, clock, published):
+    nodes = start(1)
+    lose_the_next(nodes[0])
+    reply, process = published(*nodes, is_discarded=True)
+    clock.goes(ASKED_AFTER)
+    process.works()
+    assert fresh(reply).repeat_count == 1
+    nodes[0].stop()
+    clock.goes(GIVE_UP_AFTER.total_seconds() + LATE.total_seconds())
+    process.works()
+    clock.goes(publishing.GIVE_UP_AFTER.total_seconds())
+    process.works()
+    assert not OutboundReply.objects.exists()
+
+
+def test_a_reply_that_is_discarded_and_that_no_node_took_leaves_no_row(clock):
+    make_reply(at=clock.at, is_discarded=True)
+    kept = make_reply(at=clock.at)
+    clock.goes(publishing.GIVE_UP_AFTER.total_seconds() + 1)
+    assert give_up(limit=10, now=clock.at) == 2
+    assert [(row.pk, row.state) for row in OutboundReply.objects.all()] == [(kept.pk, State.ABANDONED)]
+
+
 # Replies that the stores have -----------------------------------------------------------------------------------------
 
 
